@@ -1,0 +1,156 @@
+//! The count of live and reserved bytes, moved only by real requests and frees.
+
+use super::{ByRole, Pool, Role};
+
+/// What a run is doing when memory is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Parameters and optimizer state come into being.
+    Start,
+    Forward,
+    Backward,
+    Update,
+    Evaluation,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 5] =
+        [Phase::Start, Phase::Forward, Phase::Backward, Phase::Update, Phase::Evaluation];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Start => "start-up",
+            Phase::Forward => "forward",
+            Phase::Backward => "backward",
+            Phase::Update => "update",
+            Phase::Evaluation => "evaluation",
+        }
+    }
+}
+
+/// Where a program is: the section's number and the instruction's in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    pub section: u32,
+    pub instruction: u32,
+}
+
+/// The most that was live at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peak {
+    pub live: ByRole,
+    /// The allocation that reached it.
+    pub position: Position,
+}
+
+/// What a ledger saw of one pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Live now.
+    pub live: ByRole,
+    /// The peak of each phase, in the order of `Phase::ALL`. A phase begins with what the one before left live.
+    pub phase_peaks: [Peak; Phase::ALL.len()],
+    /// Asked of the system and not given back.
+    pub reserved: u64,
+    pub reserved_peak: u64,
+}
+
+impl Usage {
+    pub fn phase_peak(&self, phase: Phase) -> &Peak {
+        &self.phase_peaks[phase as usize]
+    }
+
+    /// The peak of training and evaluation, start-up left out; the earliest phase wins a draw.
+    pub fn steady_peak(&self) -> &Peak {
+        let steady = &self.phase_peaks[Phase::Forward as usize..];
+        steady.iter().rev().max_by_key(|peak| peak.live.total()).expect("there are phases after start-up")
+    }
+}
+
+/// Counts live bytes by pool and role, and reserved bytes by pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    pools: [Usage; Pool::ALL.len()],
+    phase: Phase,
+    position: Position,
+}
+
+impl Default for Ledger {
+    fn default() -> Ledger {
+        Ledger { pools: Default::default(), phase: Phase::Start, position: Position::default() }
+    }
+}
+
+impl Ledger {
+    pub fn usage(&self, pool: Pool) -> &Usage {
+        &self.pools[pool as usize]
+    }
+
+    /// Says where the program is, for the peaks that follow.
+    pub fn advance(&mut self, phase: Phase, position: Position) {
+        self.position = position;
+        if phase != self.phase {
+            self.phase = phase;
+            for usage in &mut self.pools {
+                usage.observe(phase, position);
+            }
+        }
+    }
+
+    pub fn allocated(&mut self, pool: Pool, role: Role, bytes: u64) {
+        let usage = &mut self.pools[pool as usize];
+        usage.live[role] += bytes;
+        usage.observe(self.phase, self.position);
+    }
+
+    pub fn freed(&mut self, pool: Pool, role: Role, bytes: u64) {
+        self.pools[pool as usize].live[role] -= bytes;
+    }
+
+    pub fn reserved(&mut self, pool: Pool, bytes: u64) {
+        let usage = &mut self.pools[pool as usize];
+        usage.reserved += bytes;
+        usage.reserved_peak = usage.reserved_peak.max(usage.reserved);
+    }
+
+    pub fn returned(&mut self, pool: Pool, bytes: u64) {
+        self.pools[pool as usize].reserved -= bytes;
+    }
+}
+
+impl Usage {
+    fn observe(&mut self, phase: Phase, position: Position) {
+        let peak = &mut self.phase_peaks[phase as usize];
+        if self.live.total() > peak.live.total() {
+            *peak = Peak { live: self.live, position };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_begins_with_what_is_live() {
+        let mut ledger = Ledger::default();
+        ledger.allocated(Pool::Device, Role::Parameter, 100);
+        ledger.advance(Phase::Forward, Position { section: 1, instruction: 0 });
+        ledger.freed(Pool::Device, Role::Parameter, 40);
+        ledger.allocated(Pool::Device, Role::Activation, 30);
+        let usage = ledger.usage(Pool::Device);
+        assert_eq!(usage.phase_peak(Phase::Start).live.total(), 100);
+        assert_eq!(usage.phase_peak(Phase::Forward).live.total(), 100);
+        assert_eq!(usage.steady_peak().live[Role::Parameter], 100);
+        assert_eq!(usage.live.total(), 90);
+    }
+
+    #[test]
+    fn reserved_is_counted_apart() {
+        let mut ledger = Ledger::default();
+        ledger.reserved(Pool::Host, 4096);
+        ledger.returned(Pool::Host, 4096);
+        assert_eq!((ledger.usage(Pool::Host).reserved, ledger.usage(Pool::Host).reserved_peak), (0, 4096));
+        assert_eq!(ledger.usage(Pool::Device).reserved_peak, 0);
+    }
+}

@@ -1,0 +1,140 @@
+//! Machines that hold memory and run operations. Knows no models and no strategies.
+
+mod cpu;
+mod ledger;
+mod role;
+mod target;
+
+use crate::ops::{Op, TensorType, TypeError};
+
+pub use cpu::{CpuDevice, CpuOptions, Delay};
+pub use ledger::{Ledger, Peak, Phase, Position, Usage};
+pub use role::{ByRole, Role};
+pub use target::{DeviceKind, Target};
+
+/// Where a value lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pool {
+    Device,
+    /// Memory of the host that the copy queue reads and writes.
+    Host,
+}
+
+impl Pool {
+    pub const ALL: [Pool; 2] = [Pool::Device, Pool::Host];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Pool::Device => "device",
+            Pool::Host => "host",
+        }
+    }
+}
+
+/// Work is done in order within a queue and in any order between queues, but for events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Queue {
+    Compute,
+    Copy,
+}
+
+impl Queue {
+    pub const ALL: [Queue; 2] = [Queue::Compute, Queue::Copy];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Queue::Compute => "compute",
+            Queue::Copy => "copy",
+        }
+    }
+}
+
+/// Names an event of a program. Recording it again replaces what it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Event(pub u32);
+
+/// Names memory that a device handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Buffer(pub u32);
+
+/// A range of bytes in a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    pub buffer: Buffer,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// A typed range of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    pub buffer: Buffer,
+    /// In bytes.
+    pub offset: u64,
+    pub ty: TensorType,
+}
+
+impl Tensor {
+    pub fn region(&self) -> Region {
+        Region { buffer: self.buffer, offset: self.offset, bytes: self.ty.bytes() }
+    }
+}
+
+/// Why a device did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DeviceError {
+    #[error("the {pool} pool has no memory for {bytes} more bytes", pool = pool.name())]
+    OutOfMemory { pool: Pool, bytes: u64 },
+    #[error("buffer {} is not allocated", buffer.0)]
+    NoSuchBuffer { buffer: Buffer },
+    #[error("{bytes} bytes at offset {offset} do not lie within buffer {} of {size} bytes", buffer.0)]
+    OutOfBounds { buffer: Buffer, offset: u64, bytes: u64, size: u64 },
+    #[error(transparent)]
+    Type(#[from] TypeError),
+    #[error("the device's queue stopped: {0}")]
+    Lost(String),
+}
+
+/// A device: memory in two pools, two queues, operations.
+///
+/// Calls enqueue work in the order they are made. Only `synchronize`, `read` and `write` wait for it.
+pub trait Device {
+    fn target(&self) -> &Target;
+
+    /// Asks the backing store for memory of its own. What it holds is unspecified.
+    fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError>;
+
+    /// Gives a buffer back, once the work that is queued has been done.
+    fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
+
+    /// Copies between regions of equal size, of either pool.
+    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError>;
+
+    /// Runs an operation on the compute queue. The workspace is as large as the operation declares.
+    fn launch(
+        &mut self,
+        op: &Op,
+        inputs: &[Tensor],
+        outputs: &[Tensor],
+        workspace: Option<Region>,
+    ) -> Result<(), DeviceError>;
+
+    /// The event stands for all work enqueued on the queue so far.
+    fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError>;
+
+    /// Later work on the queue waits until what the event stands for is done.
+    fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError>;
+
+    /// Returns once all enqueued work is done.
+    fn synchronize(&mut self) -> Result<(), DeviceError>;
+
+    /// Overwrites a region with the debugging pattern, in the compute queue's order: reading freed memory then
+    /// shows as wrong numbers.
+    fn poison(&mut self, region: Region) -> Result<(), DeviceError>;
+
+    /// Puts bytes into memory, after the work enqueued so far.
+    fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Takes bytes out of memory, after the work enqueued so far.
+    fn read(&mut self, region: Region, bytes: &mut [u8]) -> Result<(), DeviceError>;
+}

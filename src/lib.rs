@@ -1,0 +1,28 @@
+//! A declarative experiment runner that compares memory strategies for training neural networks.
+//!
+//! Data takes one way through it, and each module may use only those above it in this list:
+//!
+//! - [`units`]: sizes; [`statistics`]: medians and intervals
+//! - [`ops`]: the vocabulary of a training step
+//! - [`device`], [`data`]: where it runs and what it is fed
+//! - [`spec`]: what the user wrote, resolved
+//! - [`graph`], [`compile`], [`memory`]: a model, its program, its memory
+//! - [`plan`]: all runs of an experiment, predicted
+//! - [`execute`]: one run, measured
+//! - [`results`], [`compare`]: rows, tables, advice
+//! - [`cli`]: the commands
+
+pub mod cli;
+pub mod compare;
+pub mod compile;
+pub mod data;
+pub mod device;
+pub mod execute;
+pub mod graph;
+pub mod memory;
+pub mod ops;
+pub mod plan;
+pub mod results;
+pub mod spec;
+pub mod statistics;
+pub mod units;

@@ -1,0 +1,115 @@
+//! Causal multi-head self-attention whose T x T scores are never stored (Dao et al. 2022).
+
+use super::{Op, Operation, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs, expect_type};
+
+/// `out = softmax(mask(q k^T / sqrt(C/H))) v` for each head, position t seeing positions 0 to t.
+///
+/// Input: qkv f32[B,T,3C], queries, keys and values side by side, each with its heads side by side.
+/// Outputs: out f32[B,T,C], and the logarithm of each softmax's sum lse f32[B,H,T].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    pub heads: usize,
+}
+
+/// Inputs: dout f32[B,T,C], qkv f32[B,T,3C], out f32[B,T,C], lse f32[B,H,T]. Output: dqkv f32[B,T,3C].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionBackward {
+    pub heads: usize,
+}
+
+impl Attention {
+    /// Queries and keys that a kernel takes at a time.
+    pub const TILE: usize = 64;
+
+    /// Per thread: packed tiles of q, k and v, one tile of scores and one of output.
+    fn workspace_elements(head: usize) -> usize {
+        Self::TILE * (4 * head + Self::TILE)
+    }
+}
+
+impl AttentionBackward {
+    /// Per thread: tiles of q, k, v and dout with both orders of k and q, two tiles of scores, accumulators of
+    /// dq for all positions and of dk and dv for one tile, and one number per position.
+    fn workspace_elements(sequence: usize, head: usize) -> usize {
+        let padded = sequence.next_multiple_of(Attention::TILE);
+        Attention::TILE * (8 * head + 2 * Attention::TILE) + padded * (head + 1)
+    }
+}
+
+/// B, T, C of a qkv.
+fn dimensions(operation: &'static str, heads: usize, qkv: &TensorType) -> Result<[usize; 3], TypeError> {
+    let wrong = || TypeError {
+        operation,
+        problem: format!("qkv is {qkv}, not [B, T, 3C] with C divisible by {heads} heads"),
+    };
+    let [batch, sequence, triple] = <[usize; 3]>::try_from(qkv.shape.dims()).map_err(|_| wrong())?;
+    if triple % 3 == 0 && (triple / 3) % heads == 0 {
+        Ok([batch, sequence, triple / 3])
+    } else {
+        Err(wrong())
+    }
+}
+
+/// Half of the T x T scores are masked; the customary count (PaLM, Chowdhery et al. 2022, appendix B) still
+/// takes them whole, and so does this one, so that figures compare.
+fn scores_flops(products: u64, [batch, sequence, channels]: [usize; 3]) -> u64 {
+    products * 2 * (batch * sequence * sequence) as u64 * channels as u64
+}
+
+impl Operation for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 1)?;
+        let [batch, sequence, channels] = dimensions(self.name(), self.heads, &inputs[0])?;
+        Ok(vec![
+            TensorType::f32(&[batch, sequence, channels]),
+            TensorType::f32(&[batch, self.heads, sequence]),
+        ])
+    }
+
+    fn flops(&self, _inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
+        let dims = outputs[0].shape;
+        scores_flops(2, [dims.dims()[0], dims.dims()[1], dims.dims()[2]])
+    }
+
+    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        let head = inputs[0].shape.last() / 3 / self.heads;
+        (limits.threads * Self::workspace_elements(head) * size_of::<f32>()) as u64
+    }
+
+    fn backward(&self, tape: &mut dyn Tape) {
+        let inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(0), tape.output(1)];
+        tape.emit(Op::AttentionBackward(AttentionBackward { heads: self.heads }), inputs, &[Some(0)]);
+    }
+}
+
+impl Operation for AttentionBackward {
+    fn name(&self) -> &'static str {
+        "attention-backward"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 4)?;
+        let [batch, sequence, channels] = dimensions(self.name(), self.heads, &inputs[1])?;
+        let out = TensorType::f32(&[batch, sequence, channels]);
+        expect_type(self.name(), "dout", &inputs[0], out)?;
+        expect_type(self.name(), "out", &inputs[2], out)?;
+        expect_type(self.name(), "lse", &inputs[3], TensorType::f32(&[batch, self.heads, sequence]))?;
+        Ok(vec![inputs[1]])
+    }
+
+    /// Two for each of the forward's products. The scores computed again are the kernel's affair, not the
+    /// model's, and are not counted.
+    fn flops(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
+        let dims = inputs[0].shape;
+        scores_flops(4, [dims.dims()[0], dims.dims()[1], dims.dims()[2]])
+    }
+
+    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        let (sequence, head) = (inputs[0].shape.dims()[1], inputs[0].shape.last() / self.heads);
+        (limits.threads * Self::workspace_elements(sequence, head) * size_of::<f32>()) as u64
+    }
+}

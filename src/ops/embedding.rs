@@ -1,0 +1,114 @@
+//! Token plus learned position embedding.
+
+use super::{Op, Operation, Shape, Tape, TensorType, TypeError, expect_inputs, expect_type};
+
+/// `x[b,t,:] = table[tokens[b,t],:] + positions[t,:]`
+///
+/// Inputs: tokens i32[B,T], table f32[V,C], positions f32[T,C]. Output: x f32[B,T,C].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Embedding;
+
+/// Gradients of both tables.
+///
+/// Inputs: tokens i32[B,T], dx f32[B,T,C], then the previous dtable f32[V,C] and dpositions f32[T,C] where
+/// they are accumulated. Outputs: dtable f32[V,C], dpositions f32[T,C]. A gradient that is not accumulated is
+/// overwritten whole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EmbeddingBackward {
+    pub vocabulary: usize,
+    pub accumulate_table: bool,
+    pub accumulate_positions: bool,
+}
+
+impl Operation for Embedding {
+    fn name(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 3)?;
+        let [batch, sequence] = matrix(self.name(), "tokens", &inputs[0])?;
+        let [vocabulary, channels] = matrix(self.name(), "table", &inputs[1])?;
+        expect_type(self.name(), "tokens", &inputs[0], TensorType::i32(&[batch, sequence]))?;
+        expect_type(self.name(), "table", &inputs[1], TensorType::f32(&[vocabulary, channels]))?;
+        expect_type(self.name(), "positions", &inputs[2], TensorType::f32(&[sequence, channels]))?;
+        Ok(vec![TensorType::f32(&[batch, sequence, channels])])
+    }
+
+    fn backward(&self, tape: &mut dyn Tape) {
+        let mut inputs = vec![tape.input(0), tape.output_gradient(0)];
+        let (table, positions) = (tape.partial(1), tape.partial(2));
+        inputs.extend(table);
+        inputs.extend(positions);
+        let op = EmbeddingBackward {
+            vocabulary: tape.input_type(1).shape.dims()[0],
+            accumulate_table: table.is_some(),
+            accumulate_positions: positions.is_some(),
+        };
+        tape.emit(Op::EmbeddingBackward(op), inputs, &[Some(1), Some(2)]);
+    }
+}
+
+impl Operation for EmbeddingBackward {
+    fn name(&self) -> &'static str {
+        "embedding-backward"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let previous = usize::from(self.accumulate_table) + usize::from(self.accumulate_positions);
+        expect_inputs(self.name(), inputs, 2 + previous)?;
+        let [batch, sequence] = matrix(self.name(), "tokens", &inputs[0])?;
+        let channels = inputs[1].shape.last();
+        expect_type(self.name(), "dx", &inputs[1], TensorType::f32(&[batch, sequence, channels]))?;
+        let outputs =
+            vec![TensorType::f32(&[self.vocabulary, channels]), TensorType::f32(&[sequence, channels])];
+        let accumulated = [self.accumulate_table, self.accumulate_positions];
+        let expected = outputs.iter().zip(accumulated).filter(|(_, accumulate)| *accumulate);
+        for (found, (wanted, _)) in inputs[2..].iter().zip(expected) {
+            expect_type(self.name(), "a previous gradient", found, *wanted)?;
+        }
+        Ok(outputs)
+    }
+
+    fn updates(&self) -> &'static [(usize, usize)] {
+        match (self.accumulate_table, self.accumulate_positions) {
+            (false, false) => &[],
+            (true, false) => &[(0, 2)],
+            (false, true) => &[(1, 2)],
+            (true, true) => &[(0, 2), (1, 3)],
+        }
+    }
+
+    fn accumulating(&self) -> Option<Op> {
+        Some(Op::EmbeddingBackward(EmbeddingBackward {
+            accumulate_table: true,
+            accumulate_positions: true,
+            ..*self
+        }))
+    }
+
+    fn accumulated(&self) -> &'static [usize] {
+        &[0, 1]
+    }
+}
+
+fn matrix(operation: &'static str, operand: &str, found: &TensorType) -> Result<[usize; 2], TypeError> {
+    let dims: &Shape = &found.shape;
+    <[usize; 2]>::try_from(dims.dims())
+        .map_err(|_| TypeError { operation, problem: format!("{operand} is {found}, not a matrix") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_other_width_is_refused() {
+        let inputs = [TensorType::i32(&[2, 4]), TensorType::f32(&[256, 8]), TensorType::f32(&[4, 16])];
+        let error = Embedding.outputs(&inputs).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "embedding: positions is f32[4, 16], the other operands call for f32[4, 8]"
+        );
+    }
+}

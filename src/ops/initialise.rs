@@ -1,0 +1,42 @@
+//! Where values come from: constants and random numbers.
+
+use super::{Operation, TensorType, TypeError, expect_inputs};
+
+/// Every element the same number. No inputs; one f32 output of any shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fill {
+    pub output: TensorType,
+    pub value: f32,
+}
+
+/// Normal random numbers of mean 0. Element i is a pure function of (seed, site, i): no state, so the order
+/// in which values are made changes nothing. No inputs; one f32 output of any shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Normal {
+    pub output: TensorType,
+    pub deviation: f32,
+    pub seed: u64,
+    pub site: u32,
+}
+
+impl Operation for Fill {
+    fn name(&self) -> &'static str {
+        "fill"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 0)?;
+        Ok(vec![self.output])
+    }
+}
+
+impl Operation for Normal {
+    fn name(&self) -> &'static str {
+        "normal"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 0)?;
+        Ok(vec![self.output])
+    }
+}

@@ -1,0 +1,111 @@
+//! Layer normalisation over the innermost dimension (Ba et al. 2016).
+
+use super::{Op, Operation, Tape, TensorType, TypeError, expect_inputs, expect_type};
+
+/// `y = (x - mean) * rstd * weight + bias`, with `rstd = 1 / sqrt(variance + epsilon)`.
+///
+/// Inputs: x f32[..,C], weight f32[C], bias f32[C]. Outputs: y f32[..,C], mean f32[N], rstd f32[N].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerNorm {
+    pub epsilon: f32,
+}
+
+/// Inputs: dy f32[..,C], x f32[..,C], weight f32[C], mean f32[N], rstd f32[N]; then the gradient that x has so
+/// far f32[..,C] (`accumulate`, the residual stream's), then the previous dweight and dbias f32[C]
+/// (`accumulate_weights`). Outputs: dx f32[..,C], dweight f32[C], dbias f32[C].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerNormBackward {
+    pub accumulate: bool,
+    pub accumulate_weights: bool,
+}
+
+impl LayerNormBackward {
+    /// Rows that one partial sum of dweight and dbias covers: fixed, so that the result does not depend on the
+    /// number of threads.
+    pub const ROWS_PER_PARTIAL: usize = 64;
+}
+
+impl Operation for LayerNorm {
+    fn name(&self) -> &'static str {
+        "layer-norm"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 3)?;
+        let channels = inputs[0].shape.last();
+        expect_type(self.name(), "weight", &inputs[1], TensorType::f32(&[channels]))?;
+        expect_type(self.name(), "bias", &inputs[2], TensorType::f32(&[channels]))?;
+        let statistics = TensorType::f32(&[inputs[0].shape.rows()]);
+        Ok(vec![inputs[0], statistics, statistics])
+    }
+
+    fn backward(&self, tape: &mut dyn Tape) {
+        let mut inputs =
+            vec![tape.output_gradient(0), tape.input(0), tape.input(1), tape.output(1), tape.output(2)];
+        let (residual, weight) = (tape.partial(0), tape.partial(1));
+        inputs.extend(residual);
+        if let (Some(weight), Some(bias)) = (weight, tape.partial(2)) {
+            inputs.extend([weight, bias]);
+        }
+        let op = LayerNormBackward { accumulate: residual.is_some(), accumulate_weights: weight.is_some() };
+        tape.emit(Op::LayerNormBackward(op), inputs, &[Some(0), Some(1), Some(2)]);
+    }
+}
+
+impl Operation for LayerNormBackward {
+    fn name(&self) -> &'static str {
+        "layer-norm-backward"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let previous = usize::from(self.accumulate) + 2 * usize::from(self.accumulate_weights);
+        expect_inputs(self.name(), inputs, 5 + previous)?;
+        let x = inputs[1];
+        let weight = TensorType::f32(&[x.shape.last()]);
+        let statistics = TensorType::f32(&[x.shape.rows()]);
+        expect_type(self.name(), "dy", &inputs[0], x)?;
+        expect_type(self.name(), "weight", &inputs[2], weight)?;
+        expect_type(self.name(), "mean", &inputs[3], statistics)?;
+        expect_type(self.name(), "rstd", &inputs[4], statistics)?;
+        if self.accumulate {
+            expect_type(self.name(), "the gradient so far", &inputs[5], x)?;
+        }
+        for found in &inputs[5 + usize::from(self.accumulate)..] {
+            expect_type(self.name(), "a previous gradient", found, weight)?;
+        }
+        Ok(vec![x, weight, weight])
+    }
+
+    /// Partial sums of dweight and dbias: two rows of C for each `ROWS_PER_PARTIAL` rows.
+    fn workspace(
+        &self,
+        inputs: &[TensorType],
+        _outputs: &[TensorType],
+        _limits: &super::WorkspaceLimits,
+    ) -> u64 {
+        let x = inputs[1].shape;
+        let partials = x.rows().div_ceil(Self::ROWS_PER_PARTIAL);
+        (partials * 2 * x.last() * size_of::<f32>()) as u64
+    }
+
+    fn updates(&self) -> &'static [(usize, usize)] {
+        match (self.accumulate, self.accumulate_weights) {
+            (_, false) => &[],
+            (false, true) => &[(1, 5), (2, 6)],
+            (true, true) => &[(1, 6), (2, 7)],
+        }
+    }
+
+    /// Over the gradient so far: it is added to.
+    fn may_overwrite(&self) -> &'static [(usize, usize)] {
+        if self.accumulate { &[(0, 5)] } else { &[] }
+    }
+
+    fn accumulating(&self) -> Option<Op> {
+        Some(Op::LayerNormBackward(LayerNormBackward { accumulate_weights: true, ..*self }))
+    }
+
+    fn accumulated(&self) -> &'static [usize] {
+        &[1, 2]
+    }
+}

@@ -1,0 +1,193 @@
+//! The vocabulary of a training step: coarse operations over typed values.
+//!
+//! Each operation says in one place what shapes it takes, what it costs, which memory it may share and how it
+//! is differentiated. What it computes is in the device's kernels. Nothing here knows models or strategies.
+//!
+//! Shapes: B batch, T sequence, N = B*T rows, C channels, H heads, V vocabulary, K and M the in and out
+//! features of a linear layer. Everything is row-major.
+
+mod attention;
+mod cross_entropy;
+mod elementwise;
+mod embedding;
+mod initialise;
+mod layer_norm;
+mod linear;
+mod optimizer;
+mod types;
+
+pub use attention::{Attention, AttentionBackward};
+pub use cross_entropy::CrossEntropy;
+pub use elementwise::{Add, GeluBackward};
+pub use embedding::{Embedding, EmbeddingBackward};
+pub use initialise::{Fill, Normal};
+pub use layer_norm::{LayerNorm, LayerNormBackward};
+pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
+pub use optimizer::{AdamW, CONTROL_LEN, Control, GlobalNorm, Segment, Segments};
+pub use types::{DType, Shape, TensorType};
+
+/// Names a value of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueId(pub u32);
+
+impl ValueId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a device promises about the scratch memory of its kernels: fixed by the target, so that a plan for a
+/// machine that is not here is as exact as one for this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkspaceLimits {
+    /// Threads that work on one operation.
+    pub threads: usize,
+    /// Bytes that a matrix product may use per thread, for packing its operands.
+    pub product_bytes_per_thread: u64,
+}
+
+/// Operands do not fit the operation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{operation}: {problem}")]
+pub struct TypeError {
+    pub operation: &'static str,
+    pub problem: String,
+}
+
+/// What every operation declares.
+pub trait Operation {
+    /// In the field's terms, as `explain` prints it.
+    fn name(&self) -> &'static str;
+
+    /// The types of the outputs for inputs of these types.
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError>;
+
+    /// Floating-point operations, a multiply-add counting two. Only matrix work is counted, as is usual.
+    fn flops(&self, _inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
+        0
+    }
+
+    /// Scratch bytes that the kernel needs while it runs.
+    fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
+        0
+    }
+
+    /// Required aliases, as (output, input): the output is the input's next version, in the same memory.
+    fn updates(&self) -> &'static [(usize, usize)] {
+        &[]
+    }
+
+    /// Optional aliases, as (output, input): the kernel works in place if the two share memory. Where they do
+    /// not, it copies first, so both ways compute the same.
+    fn may_overwrite(&self) -> &'static [(usize, usize)] {
+        &[]
+    }
+
+    /// Emits the operations that turn gradients of the outputs into gradients of the inputs.
+    fn backward(&self, _tape: &mut dyn Tape) {
+        unreachable!("{} has no backward: it is not part of a forward pass", self.name())
+    }
+
+    /// The same operation, adding to gradients of parameters that already hold something. The extra inputs it
+    /// takes are the previous versions of its outputs, in the order of `accumulated`.
+    fn accumulating(&self) -> Option<Op> {
+        None
+    }
+
+    /// Outputs that `accumulating` turns into updates of a previous version.
+    fn accumulated(&self) -> &'static [usize] {
+        &[]
+    }
+}
+
+/// Where `Operation::backward` reads the node it differentiates and puts what it emits.
+pub trait Tape {
+    /// The node's input, or its recomputed stand-in.
+    fn input(&self, index: usize) -> ValueId;
+    /// The node's output, or its recomputed stand-in.
+    fn output(&self, index: usize) -> ValueId;
+    /// The type of the node's input.
+    fn input_type(&self, index: usize) -> TensorType;
+    /// The complete gradient of an output.
+    fn output_gradient(&self, index: usize) -> ValueId;
+    /// Whether anything upstream wants the gradient of this input.
+    fn wants(&self, input: usize) -> bool;
+    /// The gradient that other readers of this input have contributed so far.
+    fn partial(&self, input: usize) -> Option<ValueId>;
+    /// Emits `op`. Each output is the new, complete-so-far gradient of the named input of the node, or, with
+    /// `None`, a value of its own. Returns the outputs.
+    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, gradients_of: &[Option<usize>]) -> Vec<ValueId>;
+    /// Declares that the gradient of this input is this very value, if nothing was contributed before; adds
+    /// the two otherwise.
+    fn pass(&mut self, input: usize, gradient: ValueId);
+}
+
+/// One operation of the vocabulary.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    AdamW(AdamW),
+    Add(Add),
+    Attention(Attention),
+    AttentionBackward(AttentionBackward),
+    CrossEntropy(CrossEntropy),
+    Embedding(Embedding),
+    EmbeddingBackward(EmbeddingBackward),
+    Fill(Fill),
+    GeluBackward(GeluBackward),
+    GlobalNorm(GlobalNorm),
+    LayerNorm(LayerNorm),
+    LayerNormBackward(LayerNormBackward),
+    Linear(Linear),
+    LinearInputGradient(LinearInputGradient),
+    LinearWeightGradient(LinearWeightGradient),
+    Normal(Normal),
+}
+
+impl std::ops::Deref for Op {
+    type Target = dyn Operation;
+
+    fn deref(&self) -> &(dyn Operation + 'static) {
+        match self {
+            Op::AdamW(op) => op,
+            Op::Add(op) => op,
+            Op::Attention(op) => op,
+            Op::AttentionBackward(op) => op,
+            Op::CrossEntropy(op) => op,
+            Op::Embedding(op) => op,
+            Op::EmbeddingBackward(op) => op,
+            Op::Fill(op) => op,
+            Op::GeluBackward(op) => op,
+            Op::GlobalNorm(op) => op,
+            Op::LayerNorm(op) => op,
+            Op::LayerNormBackward(op) => op,
+            Op::Linear(op) => op,
+            Op::LinearInputGradient(op) => op,
+            Op::LinearWeightGradient(op) => op,
+            Op::Normal(op) => op,
+        }
+    }
+}
+
+/// Fails unless an operation got as many inputs as it takes.
+fn expect_inputs(operation: &'static str, inputs: &[TensorType], count: usize) -> Result<(), TypeError> {
+    if inputs.len() == count {
+        return Ok(());
+    }
+    Err(TypeError { operation, problem: format!("takes {count} inputs, got {}", inputs.len()) })
+}
+
+/// Fails unless an operand has the type that the others call for.
+fn expect_type(
+    operation: &'static str,
+    operand: &str,
+    found: &TensorType,
+    wanted: TensorType,
+) -> Result<(), TypeError> {
+    if *found == wanted {
+        return Ok(());
+    }
+    Err(TypeError {
+        operation,
+        problem: format!("{operand} is {found}, the other operands call for {wanted}"),
+    })
+}

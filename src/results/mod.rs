@@ -1,0 +1,5 @@
+//! What runs leave behind.
+
+mod row;
+
+pub use row::{Row, Status};
