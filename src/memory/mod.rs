@@ -1,1 +1,5 @@
-//! (to be written)
+//! Lifetimes, places and counts: what a program's memory will be.
+
+mod prediction;
+
+pub use prediction::{OutOfMemory, Prediction};

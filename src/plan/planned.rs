@@ -1,0 +1,36 @@
+//! An expanded experiment with everything known about its runs before they start.
+
+use std::path::PathBuf;
+
+use crate::device::Target;
+use crate::memory::Prediction;
+use crate::spec::RunConfig;
+
+/// All runs of an experiment on one target.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub experiment: String,
+    pub file: PathBuf,
+    pub baseline: String,
+    pub target: Target,
+    pub repeats: usize,
+    pub axes: Vec<String>,
+    /// In table order. Runs that resolve to the same configuration share their id.
+    pub runs: Vec<PlannedRun>,
+}
+
+/// One run, predicted.
+#[derive(Clone, Debug)]
+pub struct PlannedRun {
+    /// Digest of configuration, target and data: names the run's folder.
+    pub id: String,
+    pub strategy: String,
+    pub axes: Vec<(String, String)>,
+    /// Complete, or why this combination makes no sense here.
+    pub config: Result<RunConfig, String>,
+    pub prediction: Option<Prediction>,
+    /// Strategy keys that change neither the program nor its memory.
+    pub no_effect: Vec<String>,
+    /// The earlier strategy of the same axis point that resolves to the same run.
+    pub same_as: Option<String>,
+}
