@@ -25,4 +25,6 @@ pub mod plan;
 pub mod results;
 pub mod spec;
 pub mod statistics;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod units;

@@ -1,1 +1,81 @@
-//! (to be written)
+//! Graph and strategies to program: each pass in its fixed place, the verifier between all of them.
+//!
+//! Strategies annotate; one scheduler emits. No pass looks for patterns in another strategy's output.
+
+mod build;
+mod differentiate;
+mod events;
+mod marks;
+mod place;
+mod program;
+mod release;
+mod reuse;
+mod sections;
+mod update;
+mod verify;
+mod workspaces;
+
+pub use program::{
+    Action, Bucket, Exchange, Instruction, Kind, Parameter, Program, Section, SectionKind, Stage, Value,
+};
+pub use verify::{Invariant, Violation, verify};
+
+use crate::device::Target;
+use crate::spec::RunConfig;
+
+/// A program on its way, with what it is compiled for and the marks that strategies left on it.
+struct Draft<'a> {
+    config: &'a RunConfig,
+    target: &'a Target,
+    program: Program,
+    marks: marks::Marks,
+}
+
+/// One step of compilation.
+struct Pass {
+    name: &'static str,
+    /// `None`: the pass has its place, but no strategy that this version knows needs it.
+    run: Option<fn(&mut Draft)>,
+}
+
+/// In this order, whatever the strategies. Building comes before them.
+const PASSES: [Pass; 15] = [
+    // Which form of an operation is used: attention, slices of the loss.
+    Pass { name: "choose operations", run: None },
+    // Values take their dtypes; casts come before differentiation, so that they are differentiated too.
+    Pass { name: "dtypes and casts", run: None },
+    // Which device and pool a layer lives in.
+    Pass { name: "placement", run: None },
+    // Which part of a bucket this process owns.
+    Pass { name: "shard layout", run: None },
+    Pass { name: "keep and recompute marks", run: Some(marks::mark) },
+    Pass { name: "differentiate", run: Some(differentiate::differentiate) },
+    Pass { name: "micro-batch sections", run: Some(sections::split) },
+    // All-reduce, reduce-scatter and gather.
+    Pass { name: "collectives", run: None },
+    Pass { name: "scale, clip, update", run: Some(update::update) },
+    Pass { name: "workspaces", run: Some(workspaces::add) },
+    Pass { name: "events", run: Some(events::order) },
+    Pass { name: "release points", run: Some(release::release) },
+    Pass { name: "in-place reuse", run: Some(reuse::reuse) },
+    Pass { name: "offsets", run: Some(place::place) },
+    // Stretches that a device may capture and replay.
+    Pass { name: "graph segments", run: None },
+];
+
+/// Compiles a run for a target.
+///
+/// # Errors
+/// A violation of the program's invariants: a mistake in a pass, never in the configuration.
+pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
+    let program = build::build(config);
+    verify(&program).map_err(|violation| violation.after("build"))?;
+    let mut draft = Draft { config, target, program, marks: marks::Marks::default() };
+    for pass in &PASSES {
+        if let Some(run) = pass.run {
+            run(&mut draft);
+            verify(&draft.program).map_err(|violation| violation.after(pass.name))?;
+        }
+    }
+    Ok(draft.program)
+}

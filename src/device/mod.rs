@@ -7,7 +7,7 @@ mod target;
 
 use crate::ops::{Op, TensorType, TypeError};
 
-pub use cpu::{CpuDevice, CpuOptions, Delay};
+pub use cpu::{CpuDevice, Delay, target as cpu_target};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use role::{ByRole, Role};
 pub use target::{DeviceKind, Target};

@@ -1,1 +1,134 @@
-//! (to be written)
+//! A model's forward pass: typed operations over named values, nothing about how it is trained.
+
+mod transformer;
+
+use crate::ops::{Op, TensorType};
+use crate::spec::Model;
+
+/// Names a scope of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScopeId(pub u32);
+
+impl ScopeId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A place in the model, such as `blocks.3.attention`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    pub path: String,
+    /// The layer it belongs to, such as `blocks.3`: the scope that is recomputed, released or bucketed whole.
+    pub layer: ScopeId,
+    /// Whether the layer is one of the model's repeated blocks.
+    pub block: bool,
+}
+
+/// How a parameter starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Initial {
+    Constant(f32),
+    /// Normal with mean 0 and this deviation.
+    Normal(f32),
+}
+
+/// What a value of the graph is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Activation,
+    Parameter(Initial),
+    /// Part of a batch: the loader's tokens, or what should follow each of them.
+    Tokens,
+    Targets,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct GraphValue {
+    pub name: &'static str,
+    pub scope: ScopeId,
+    pub ty: TensorType,
+    pub kind: Kind,
+}
+
+/// One operation; operands are indices into the graph's values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    pub op: Op,
+    pub scope: ScopeId,
+    pub inputs: Vec<usize>,
+    pub outputs: Vec<usize>,
+}
+
+/// A forward pass, in the order of execution. The last node computes the loss.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph {
+    pub scopes: Vec<Scope>,
+    pub values: Vec<GraphValue>,
+    pub nodes: Vec<Node>,
+}
+
+/// The forward pass of a model on a micro-batch of this many samples.
+pub fn build(model: &Model, micro_batch: usize) -> Graph {
+    match model {
+        Model::Transformer(model) => transformer::build(model, micro_batch),
+    }
+}
+
+impl Graph {
+    fn new() -> Graph {
+        Graph { scopes: Vec::new(), values: Vec::new(), nodes: Vec::new() }
+    }
+
+    /// A scope that is a layer of its own.
+    fn layer(&mut self, path: String, block: bool) -> ScopeId {
+        let id = ScopeId(self.scopes.len() as u32);
+        self.scopes.push(Scope { path, layer: id, block });
+        id
+    }
+
+    /// A part of a layer.
+    fn part(&mut self, layer: ScopeId, name: &str) -> ScopeId {
+        let parent = &self.scopes[layer.index()];
+        let scope = Scope { path: format!("{}.{name}", parent.path), layer, block: parent.block };
+        self.scopes.push(scope);
+        ScopeId(self.scopes.len() as u32 - 1)
+    }
+
+    fn value(&mut self, name: &'static str, scope: ScopeId, ty: TensorType, kind: Kind) -> usize {
+        self.values.push(GraphValue { name, scope, ty, kind });
+        self.values.len() - 1
+    }
+
+    fn parameter(&mut self, name: &'static str, scope: ScopeId, dims: &[usize], initial: Initial) -> usize {
+        self.value(name, scope, TensorType::f32(dims), Kind::Parameter(initial))
+    }
+
+    /// Appends an operation and names its outputs. Panics if the model is wrong about its own shapes.
+    fn node<const N: usize>(
+        &mut self,
+        op: Op,
+        scope: ScopeId,
+        inputs: Vec<usize>,
+        names: [&'static str; N],
+    ) -> [usize; N] {
+        let types: Vec<TensorType> = inputs.iter().map(|&input| self.values[input].ty).collect();
+        let types = op.outputs(&types).unwrap_or_else(|error| panic!("the model is wrong: {error}"));
+        assert_eq!(types.len(), N, "{} has {} outputs", op.name(), types.len());
+        let outputs = std::array::from_fn(|i| self.value(names[i], scope, types[i], Kind::Activation));
+        self.nodes.push(Node { op, scope, inputs, outputs: outputs.to_vec() });
+        outputs
+    }
+
+    /// Trainable numbers.
+    pub fn parameters(&self) -> u64 {
+        let parameters = self.values.iter().filter(|value| matches!(value.kind, Kind::Parameter(_)));
+        parameters.map(|value| value.ty.elements() as u64).sum()
+    }
+
+    /// FLOPs of one forward pass.
+    pub fn flops(&self) -> u64 {
+        let ty = |operands: &[usize]| operands.iter().map(|&i| self.values[i].ty).collect::<Vec<_>>();
+        self.nodes.iter().map(|node| node.op.flops(&ty(&node.inputs), &ty(&node.outputs))).sum()
+    }
+}

@@ -1,5 +1,9 @@
-//! Lifetimes, places and counts: what a program's memory will be.
+//! Lifetimes, places and counts: what a program's memory is, before it runs and while it does.
 
+mod live;
+mod manager;
 mod prediction;
 
-pub use prediction::{OutOfMemory, Prediction};
+pub use live::{LiveValue, live_at};
+pub use manager::{Backing, Failure, Manager, OutOfMemory};
+pub use prediction::{Prediction, predict};

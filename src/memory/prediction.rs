@@ -1,6 +1,9 @@
 //! The ledger of a program walked without storage.
 
-use crate::device::{ByRole, Phase, Pool, Usage};
+use super::manager::{Failure, Manager, NoStorage, OutOfMemory};
+use crate::compile::{Program, SectionKind};
+use crate::device::{Ledger, Pool, Target, Usage};
+use crate::units::Bytes;
 
 /// What a run will need, or where it will run out.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,16 +18,62 @@ pub struct Prediction {
     pub hardware_flops: u64,
 }
 
-/// A request that the pool could not meet: a result, not an accident.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OutOfMemory {
-    pub pool: Pool,
-    pub phase: Phase,
-    /// With its scope: `blocks.3.mlp linear-gelu`.
-    pub operation: String,
-    pub value: String,
-    pub requested: u64,
-    /// What the limit lacked to meet it.
-    pub short: u64,
-    pub live: ByRole,
+/// Predicts a run of a program on a target. Where the run will end out of memory, the usage is what it would be
+/// with memory enough.
+pub fn predict(program: &Program, target: &Target) -> Prediction {
+    let parameters = program.parameters.iter().map(|parameter| program.ty(parameter.value).elements() as u64);
+    let (ledger, out_of_memory) = walk(program, target);
+    Prediction {
+        device: *ledger.usage(Pool::Device),
+        host: *ledger.usage(Pool::Host),
+        out_of_memory,
+        parameters: parameters.sum(),
+        model_flops: program.model_flops * program.micro_batches as u64,
+        hardware_flops: hardware_flops(program),
+    }
+}
+
+fn hardware_flops(program: &Program) -> u64 {
+    let flops = |kind| -> u64 {
+        let code = program.section(kind).map_or(&[][..], |section| &section.code);
+        code.iter().map(|instruction| program.flops(&instruction.action)).sum()
+    };
+    let further = program.micro_batches as u64 - 1;
+    flops(SectionKind::First) + further * flops(SectionKind::Micro) + flops(SectionKind::Update)
+}
+
+fn walk(program: &Program, target: &Target) -> (Ledger, Option<OutOfMemory>) {
+    let out_of_memory = match walk_within(program, target) {
+        Ok(ledger) => return (ledger, None),
+        Err(Failure::OutOfMemory(found)) => *found,
+        Err(Failure::Device(error)) => unreachable!("nothing is asked of a device: {error}"),
+    };
+    let boundless = Target { memory: Bytes(u64::MAX), ..target.clone() };
+    match walk_within(program, &boundless) {
+        Ok(ledger) => (ledger, Some(out_of_memory)),
+        Err(_) => unreachable!("there is memory enough"),
+    }
+}
+
+/// Start-up, then two optimizer steps and evaluations: state that first appears in the second is counted too.
+/// Further micro-batches repeat the first of them exactly.
+fn walk_within(program: &Program, target: &Target) -> Result<Ledger, Failure> {
+    let mut manager = Manager::new(program, target, NoStorage::default())?;
+    for (index, section) in program.sections.iter().enumerate() {
+        if section.kind == SectionKind::Start {
+            walk_section(&mut manager, program, index)?;
+        }
+    }
+    for _ in 0..2 {
+        for index in 0..program.sections.len() {
+            if program.sections[index].kind != SectionKind::Start {
+                walk_section(&mut manager, program, index)?;
+            }
+        }
+    }
+    Ok(manager.ledger().clone())
+}
+
+fn walk_section(manager: &mut Manager<NoStorage>, program: &Program, section: usize) -> Result<(), Failure> {
+    (0..program.sections[section].code.len()).try_for_each(|index| manager.advance(section, index))
 }

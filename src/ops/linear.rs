@@ -110,7 +110,8 @@ impl Operation for Linear {
         let dy = match self.activation {
             None => dy,
             Some(Activation::GeluTanh) => {
-                tape.emit(Op::GeluBackward(GeluBackward), vec![dy, tape.output(1)], &[None])[0]
+                let before = tape.output(1);
+                tape.emit(Op::GeluBackward(GeluBackward), vec![dy, before], &[None])[0]
             }
         };
         let mut inputs = vec![tape.input(0), dy];

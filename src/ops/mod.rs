@@ -103,9 +103,9 @@ pub trait Operation {
 /// Where `Operation::backward` reads the node it differentiates and puts what it emits.
 pub trait Tape {
     /// The node's input, or its recomputed stand-in.
-    fn input(&self, index: usize) -> ValueId;
+    fn input(&mut self, index: usize) -> ValueId;
     /// The node's output, or its recomputed stand-in.
-    fn output(&self, index: usize) -> ValueId;
+    fn output(&mut self, index: usize) -> ValueId;
     /// The type of the node's input.
     fn input_type(&self, index: usize) -> TensorType;
     /// The complete gradient of an output.

@@ -24,11 +24,15 @@ pub struct Plan {
 pub struct PlannedRun {
     /// Digest of configuration, target and data: names the run's folder.
     pub id: String,
+    /// Digest of configuration and data alone.
+    pub configuration: String,
     pub strategy: String,
     pub axes: Vec<(String, String)>,
     /// Complete, or why this combination makes no sense here.
     pub config: Result<RunConfig, String>,
     pub prediction: Option<Prediction>,
+    /// The largest micro-batch that the target's memory allows; `None` if not even one sample fits.
+    pub fits_micro_batch: Option<usize>,
     /// Strategy keys that change neither the program nor its memory.
     pub no_effect: Vec<String>,
     /// The earlier strategy of the same axis point that resolves to the same run.

@@ -1,8 +1,180 @@
-//! The processor and its memory.
+//! The processor and its memory: the embedded default and the reference.
+//!
+//! The compute queue runs inline, on all threads; the copy queue on a thread of its own. Every request to the
+//! system is a populated anonymous mapping of its own, so that the process's resident set is an independent
+//! reading of the same memory.
+
+// Kernels and queues work on memory by address: each use gives its reason.
+#![allow(unsafe_code)]
+
+mod host;
+mod kernels;
+mod lane;
+mod mapping;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use self::kernels::{Operand, Workers};
+use self::lane::{Command, Lanes, Ticket};
+use self::mapping::Mapping;
+use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor};
+use crate::ops::Op;
+
+pub use self::host::target;
+pub use self::lane::Delay;
 
 /// The processor as a device.
-pub struct CpuDevice {}
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuOptions {}
-#[derive(Clone, Copy, Debug)]
-pub enum Delay {}
+pub struct CpuDevice {
+    target: Target,
+    mappings: HashMap<Buffer, (Pool, Arc<Mapping>)>,
+    next: u32,
+    lanes: Lanes,
+    events: HashMap<Event, Arc<Ticket>>,
+}
+
+impl CpuDevice {
+    /// # Errors
+    /// `Lost` if the system gives no threads.
+    pub fn new(target: Target) -> Result<CpuDevice, DeviceError> {
+        CpuDevice::with_delay(target, None)
+    }
+
+    /// A device that puts off one queue's work for as long as the events of the program let it: a missing event
+    /// then shows as wrong numbers.
+    ///
+    /// # Errors
+    /// `Lost` if the system gives no threads.
+    pub fn with_delay(target: Target, delay: Option<Delay>) -> Result<CpuDevice, DeviceError> {
+        let workers = Workers::new(target.threads).map_err(DeviceError::Lost)?;
+        let lanes = Lanes::new(workers, delay).map_err(|error| DeviceError::Lost(error.to_string()))?;
+        Ok(CpuDevice { target, mappings: HashMap::new(), next: 0, lanes, events: HashMap::new() })
+    }
+
+    fn mapping(&self, region: Region) -> Result<&Arc<Mapping>, DeviceError> {
+        let Region { buffer, offset, bytes } = region;
+        let (_, mapping) = self.mappings.get(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
+        let size = mapping.bytes();
+        if offset.checked_add(bytes).is_none_or(|end| end > size) {
+            return Err(DeviceError::OutOfBounds { buffer, offset, bytes, size });
+        }
+        Ok(mapping)
+    }
+
+    fn operands(&self, tensors: &[Tensor], keep: &mut Vec<Arc<Mapping>>) -> Result<Vec<Operand>, DeviceError> {
+        tensors
+            .iter()
+            .map(|tensor| {
+                let mapping = self.mapping(tensor.region())?;
+                if keep.last().is_none_or(|last| !Arc::ptr_eq(last, mapping)) {
+                    keep.push(mapping.clone());
+                }
+                Ok(Operand { address: mapping.address(tensor.offset), ty: tensor.ty })
+            })
+            .collect()
+    }
+}
+
+impl Device for CpuDevice {
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
+        let mapping = Mapping::new(bytes).map_err(|_| DeviceError::OutOfMemory { pool, bytes })?;
+        let buffer = Buffer(self.next);
+        self.next += 1;
+        self.mappings.insert(buffer, (pool, Arc::new(mapping)));
+        Ok(buffer)
+    }
+
+    /// Queued work holds on to the mapping until it is done.
+    fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        self.mappings.remove(&buffer).map(drop).ok_or(DeviceError::NoSuchBuffer { buffer })
+    }
+
+    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError> {
+        let (source, sink) = (self.mapping(from)?, self.mapping(to)?);
+        if from.bytes != to.bytes {
+            let size = to.bytes;
+            return Err(DeviceError::OutOfBounds { buffer: to.buffer, offset: to.offset, bytes: from.bytes, size });
+        }
+        let command = Command::Copy {
+            from: source.address(from.offset),
+            to: sink.address(to.offset),
+            bytes: from.bytes as usize,
+            _keep: [source.clone(), sink.clone()],
+        };
+        self.lanes.enqueue(queue, command)
+    }
+
+    fn launch(
+        &mut self,
+        op: &Op,
+        inputs: &[Tensor],
+        outputs: &[Tensor],
+        workspace: Option<Region>,
+    ) -> Result<(), DeviceError> {
+        let types: Vec<_> = inputs.iter().map(|tensor| tensor.ty).collect();
+        debug_assert_eq!(op.outputs(&types)?, outputs.iter().map(|tensor| tensor.ty).collect::<Vec<_>>());
+        let mut keep = Vec::with_capacity(4);
+        let inputs = self.operands(inputs, &mut keep)?;
+        let outputs = self.operands(outputs, &mut keep)?;
+        let workspace = match workspace {
+            Some(region) => {
+                let mapping = self.mapping(region)?;
+                keep.push(mapping.clone());
+                Some((mapping.address(region.offset), region.bytes as usize))
+            }
+            None => None,
+        };
+        let launch = lane::Launch { op: op.clone(), inputs, outputs, workspace, _keep: keep };
+        self.lanes.enqueue(Queue::Compute, Command::Launch(Box::new(launch)))
+    }
+
+    fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
+        let ticket = Arc::new(Ticket::default());
+        self.events.insert(event, ticket.clone());
+        self.lanes.enqueue(queue, Command::Record(ticket))
+    }
+
+    /// Waiting for an event that was never recorded waits for nothing, as in CUDA.
+    fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
+        match self.events.get(&event) {
+            Some(ticket) => self.lanes.enqueue(queue, Command::Wait(ticket.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        self.lanes.synchronize()
+    }
+
+    fn poison(&mut self, region: Region) -> Result<(), DeviceError> {
+        let mapping = self.mapping(region)?;
+        let command = Command::Poison {
+            address: mapping.address(region.offset),
+            bytes: region.bytes as usize,
+            _keep: mapping.clone(),
+        };
+        self.lanes.enqueue(Queue::Compute, command)
+    }
+
+    fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.lanes.synchronize()?;
+        let mapping = self.mapping(region)?;
+        let count = bytes.len().min(region.bytes as usize);
+        // SAFETY: the region lies within the mapping, and nothing else works on it after `synchronize`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapping.address(region.offset), count) };
+        Ok(())
+    }
+
+    fn read(&mut self, region: Region, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.lanes.synchronize()?;
+        let mapping = self.mapping(region)?;
+        let count = bytes.len().min(region.bytes as usize);
+        // SAFETY: the region lies within the mapping, and nothing else works on it after `synchronize`.
+        unsafe { std::ptr::copy_nonoverlapping(mapping.address(region.offset), bytes.as_mut_ptr(), count) };
+        Ok(())
+    }
+}

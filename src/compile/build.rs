@@ -1,0 +1,198 @@
+//! The forward pass of the model, its parameters in buckets, its batch uploaded: the program's beginning.
+
+use std::sync::Arc;
+
+use super::program::{
+    Action, Bucket, Exchange, Instruction, Parameter, Program, Section, SectionKind, Stage,
+};
+use crate::device::{Phase, Pool, Queue, Role};
+use crate::graph::{self, Graph, Kind, ScopeId};
+use crate::ops::{CONTROL_LEN, CrossEntropy, Fill, Normal, Op, Segment, TensorType, ValueId};
+use crate::spec::{Decay, Optimizer, RunConfig};
+
+/// Tensors in a bucket begin at multiples of this many bytes: what vector loads and matrix libraries like best.
+const SEGMENT_ALIGNMENT: usize = 256;
+
+pub(super) fn build(config: &RunConfig) -> Program {
+    let graph = graph::build(&config.model, config.micro_batch());
+    let mut program = Program {
+        stage: Stage::Forward,
+        scopes: graph.scopes.clone(),
+        values: Vec::with_capacity(graph.values.len() * 4),
+        sections: Vec::new(),
+        parameters: Vec::new(),
+        buckets: Vec::new(),
+        exchange: Exchange {
+            tokens: ValueId(0),
+            targets: ValueId(0),
+            control: ValueId(0),
+            loss: ValueId(0),
+            norm: None,
+        },
+        micro_batches: config.strategy.accumulate,
+        model_flops: 0,
+        events: 0,
+        places: Vec::new(),
+        arenas: Default::default(),
+    };
+    let parameters = lay_out(&mut program, &graph, config);
+    program.exchange = exchange(&mut program, &graph, config);
+    let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
+    let Exchange { tokens, targets, control, loss, .. } = program.exchange;
+    persistent.extend([tokens, targets, control, loss]);
+
+    let start = initialise(&program, config);
+    let first = forward(&mut program, &graph, &parameters, Phase::Forward);
+    let evaluation = forward(&mut program, &graph, &parameters, Phase::Evaluation);
+    let section = |kind, entry: &[ValueId], code| Section {
+        kind,
+        entry: entry.to_vec(),
+        exit: persistent.clone(),
+        code,
+    };
+    program.sections.push(section(SectionKind::Start, &[], start));
+    program.sections.push(section(SectionKind::First, &persistent, first));
+    if config.evaluation.is_some() {
+        program.sections.push(section(SectionKind::Evaluation, &persistent, evaluation));
+    }
+    program
+}
+
+/// One bucket for each layer that has parameters. Returns the program's value for each parameter of the graph.
+fn lay_out(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
+    let Optimizer::AdamW(optimizer) = &config.train.optimizer;
+    let mut values = vec![None; graph.values.len()];
+    let layers = (0..graph.scopes.len() as u32).map(ScopeId).filter(|&id| graph.scopes[id.index()].layer == id);
+    for layer in layers {
+        let members: Vec<(usize, graph::Initial)> = graph
+            .values
+            .iter()
+            .enumerate()
+            .filter(|(_, value)| graph.scopes[value.scope.index()].layer == layer)
+            .filter_map(|(index, value)| match value.kind {
+                Kind::Parameter(initial) => Some((index, initial)),
+                _ => None,
+            })
+            .collect();
+        if members.is_empty() {
+            continue;
+        }
+        let mut segments = Vec::with_capacity(members.len());
+        let mut end = 0usize;
+        for &(index, _) in &members {
+            let ty = graph.values[index].ty;
+            let offset = end.next_multiple_of(SEGMENT_ALIGNMENT / ty.dtype.bytes() as usize);
+            let decay = optimizer.decay == Decay::All || ty.shape.dims().len() > 1;
+            segments.push(Segment { offset, len: ty.elements(), decay });
+            end = offset + ty.elements();
+        }
+        let ty = TensorType::f32(&[end]);
+        let bucket = program.add_value("parameters", layer, ty, Role::Parameter, Pool::Device);
+        for (&(index, initial), segment) in members.iter().zip(&segments) {
+            let value = &graph.values[index];
+            let offset = segment.offset as u64 * value.ty.dtype.bytes();
+            let view = program.add_view(value.name, value.scope, value.ty, bucket, offset);
+            values[index] = Some(view);
+            let site = program.parameters.len() as u32;
+            let bucket = program.buckets.len();
+            program.parameters.push(Parameter { value: view, initial, site, bucket, gradient: None });
+        }
+        let segments: Arc<[Segment]> = segments.into();
+        program.buckets.push(Bucket {
+            scope: layer,
+            segments,
+            parameters: bucket,
+            gradients: None,
+            moments: None,
+        });
+    }
+    values
+}
+
+/// The host's side of each step.
+fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
+    let scope = program.add_scope("batch");
+    let whole = |kind: Kind| {
+        let value = graph.values.iter().find(|value| value.kind == kind).expect("models read a batch");
+        TensorType::i32(&[config.train.batch_size, value.ty.shape.last()])
+    };
+    let (tokens, targets) = (whole(Kind::Tokens), whole(Kind::Targets));
+    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);
+    Exchange {
+        tokens: input("tokens", tokens),
+        targets: input("targets", targets),
+        control: input("control", TensorType::f32(&[CONTROL_LEN])),
+        loss: input("loss", TensorType::f32(&[1])),
+        norm: None,
+    }
+}
+
+/// Every parameter's first value.
+fn initialise(program: &Program, config: &RunConfig) -> Vec<Instruction> {
+    let launch = |parameter: &Parameter| {
+        let value = program.value(parameter.value);
+        let op = match parameter.initial {
+            graph::Initial::Constant(constant) => Op::Fill(Fill { output: value.ty, value: constant }),
+            graph::Initial::Normal(deviation) => Op::Normal(Normal {
+                output: value.ty,
+                deviation,
+                seed: config.train.seed,
+                site: parameter.site,
+            }),
+        };
+        let outputs = vec![parameter.value];
+        let action = Action::Launch { op, inputs: Vec::new(), outputs, workspace: None };
+        Instruction::new(action, value.scope, Phase::Start)
+    };
+    program.parameters.iter().map(launch).collect()
+}
+
+/// The graph's nodes over values of their own, after the upload of a micro-batch.
+fn forward(
+    program: &mut Program,
+    graph: &Graph,
+    parameters: &[Option<ValueId>],
+    phase: Phase,
+) -> Vec<Instruction> {
+    let Exchange { tokens, targets, .. } = program.exchange;
+    let mut code = Vec::with_capacity(graph.nodes.len() * 5);
+    let values: Vec<ValueId> = graph
+        .values
+        .iter()
+        .zip(parameters)
+        .map(|(value, parameter)| {
+            let role = match value.kind {
+                Kind::Parameter(_) => return parameter.expect("every parameter lies in a bucket"),
+                Kind::Activation => Role::Activation,
+                Kind::Tokens | Kind::Targets => Role::Input,
+            };
+            let id = program.add_value(value.name, value.scope, value.ty, role, Pool::Device);
+            if role == Role::Input {
+                let from = if value.kind == Kind::Tokens { tokens } else { targets };
+                let action = Action::Copy { queue: Queue::Copy, from, to: id };
+                code.push(Instruction::new(action, program.value(from).scope, phase));
+            }
+            id
+        })
+        .collect();
+    let mapped = |operands: &[usize]| operands.iter().map(|&operand| values[operand]).collect::<Vec<_>>();
+    for node in &graph.nodes {
+        let op = match &node.op {
+            Op::CrossEntropy(op) if phase == Phase::Forward => {
+                // What each micro-batch counts for: their weights sum to one.
+                Op::CrossEntropy(CrossEntropy { weight: 1.0 / program.micro_batches as f32, ..*op })
+            }
+            op => op.clone(),
+        };
+        let (inputs, outputs) = (mapped(&node.inputs), mapped(&node.outputs));
+        let action = Action::Launch { op, inputs, outputs, workspace: None };
+        code.push(Instruction::new(action, node.scope, phase));
+    }
+    if phase == Phase::Evaluation {
+        let from = *code.last().and_then(|last| last.action.writes().first()).expect("a model has a loss");
+        let action = Action::Copy { queue: Queue::Compute, from, to: program.exchange.loss };
+        let scope = program.value(program.exchange.loss).scope;
+        code.push(Instruction::new(action, scope, phase));
+    }
+    code
+}

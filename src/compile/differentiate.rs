@@ -1,0 +1,267 @@
+//! Appends the backward pass to `first`, computing again what is marked instead of keeping it.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Draft;
+use super::program::{Action, Instruction, Kind, Program, SectionKind, Stage};
+use crate::device::{Phase, Pool, Role};
+use crate::graph::ScopeId;
+use crate::ops::{Add, CrossEntropy, DType, Op, Tape, TensorType, ValueId};
+
+pub(super) fn differentiate(draft: &mut Draft) {
+    let program = &mut draft.program;
+    add_gradient_buckets(program);
+    let section = program.section_mut(SectionKind::First).expect("build makes it");
+    let mut code = std::mem::take(&mut section.code);
+    let loss = give_loss_a_gradient(program, &mut code);
+    program.model_flops = code.iter().map(|instruction| program.flops(&instruction.action)).sum();
+
+    let mut backward = Backward::new(program, &code);
+    let mut emitted = Vec::with_capacity(code.len() * 2);
+    for range in layers_from_the_end(backward.program, &code) {
+        let layer = backward.program.scope(code[range.start].scope).layer;
+        let again = draft.marks.recompute[layer.index()];
+        backward.again = again.then(|| Again::new(&code[range.clone()]));
+        for instruction in code[range.clone()].iter().rev() {
+            backward.instruction(instruction);
+        }
+        if let Some(again) = backward.again.take() {
+            emitted.extend(again.emit(backward.program, &code[range]));
+        }
+        emitted.append(&mut backward.emitted);
+    }
+    let backward_flops: u64 = emitted
+        .iter()
+        .filter(|instruction| !instruction.recompute)
+        .map(|instruction| program.flops(&instruction.action))
+        .sum();
+    program.model_flops += backward_flops;
+    code.extend(emitted);
+
+    let carried: Vec<ValueId> = program.buckets.iter().filter_map(|bucket| bucket.gradients).collect();
+    let section = program.section_mut(SectionKind::First).expect("build makes it");
+    section.code = code;
+    section.exit.extend(carried);
+    section.exit.push(loss);
+    program.stage = Stage::Differentiated;
+}
+
+/// One bucket of gradients for each bucket of parameters, and a view for each parameter.
+fn add_gradient_buckets(program: &mut Program) {
+    for index in 0..program.buckets.len() {
+        let (scope, ty) = (program.buckets[index].scope, program.ty(program.buckets[index].parameters));
+        let gradients = program.add_value("parameters", scope, ty, Role::Gradient, Pool::Device);
+        program.values[gradients.index()].kind = Kind::Gradient;
+        program.buckets[index].gradients = Some(gradients);
+    }
+    for index in 0..program.parameters.len() {
+        let parameter = &program.parameters[index];
+        let bucket = program.buckets[parameter.bucket].gradients.expect("just made");
+        let value = program.value(parameter.value);
+        let (name, scope, ty, offset) = (value.name, value.scope, value.ty, value.offset);
+        program.parameters[index].gradient = Some(program.add_view(name, scope, ty, bucket, offset));
+    }
+}
+
+/// Lets the loss write the gradient of the logits in the same pass. Returns the loss.
+fn give_loss_a_gradient(program: &mut Program, code: &mut [Instruction]) -> ValueId {
+    let last = code.last_mut().expect("a model has a loss");
+    let Action::Launch { op: Op::CrossEntropy(op), inputs, outputs, .. } = &mut last.action else {
+        unreachable!("a model ends in its loss")
+    };
+    *op = CrossEntropy { gradient: true, ..*op };
+    let logits = program.value(inputs[0]).clone();
+    let gradient = program.add_value(logits.name, logits.scope, logits.ty, Role::Activation, Pool::Device);
+    program.values[gradient.index()].kind = Kind::Gradient;
+    outputs.push(gradient);
+    outputs[0]
+}
+
+/// Stretches of code that belong to one layer, last first.
+fn layers_from_the_end(program: &Program, code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
+    let layer = |instruction: &Instruction| program.scope(instruction.scope).layer;
+    let mut ranges = Vec::new();
+    let mut start = 0;
+    for end in 1..=code.len() {
+        if end == code.len() || layer(&code[end]) != layer(&code[start]) {
+            ranges.push(start..end);
+            start = end;
+        }
+    }
+    ranges.reverse();
+    ranges
+}
+
+/// A layer that is computed again: its values' stand-ins, made as backward asks for them.
+struct Again {
+    made_here: HashSet<ValueId>,
+    stand_ins: HashMap<ValueId, ValueId>,
+}
+
+impl Again {
+    fn new(layer: &[Instruction]) -> Again {
+        let made_here = layer.iter().flat_map(|instruction| instruction.action.writes().iter().copied());
+        Again { made_here: made_here.collect(), stand_ins: HashMap::new() }
+    }
+
+    /// The value itself, if it was made outside of the layer.
+    fn stand_in(&mut self, program: &mut Program, id: ValueId) -> ValueId {
+        if !self.made_here.contains(&id) {
+            return id;
+        }
+        *self.stand_ins.entry(id).or_insert_with(|| {
+            let value = program.value(id).clone();
+            let stand_in = program.add_value(value.name, value.scope, value.ty, value.role, value.pool);
+            program.values[stand_in.index()].kind = Kind::Recomputed;
+            stand_in
+        })
+    }
+
+    /// The part of the layer's forward pass that backward asked for.
+    fn emit(mut self, program: &mut Program, layer: &[Instruction]) -> Vec<Instruction> {
+        let mut again = Vec::new();
+        for instruction in layer.iter().rev() {
+            let Action::Launch { op, inputs, outputs, workspace } = &instruction.action else { continue };
+            if !outputs.iter().any(|output| self.stand_ins.contains_key(output)) {
+                continue;
+            }
+            let outputs = outputs.iter().map(|&output| self.stand_in(program, output)).collect();
+            let inputs = inputs.iter().map(|&input| self.stand_in(program, input)).collect();
+            let action = Action::Launch { op: op.clone(), inputs, outputs, workspace: *workspace };
+            again.push(Instruction { action, scope: instruction.scope, phase: Phase::Backward, recompute: true });
+        }
+        again.reverse();
+        again
+    }
+}
+
+/// The tape: emits the backward of one instruction after the other.
+struct Backward<'a> {
+    program: &'a mut Program,
+    /// By value: whether the loss depends on it through something trainable.
+    wanted: Vec<bool>,
+    /// By value of the forward pass: its gradient so far.
+    gradients: Vec<Option<ValueId>>,
+    /// The first version of each parameter's gradient.
+    parameter_gradients: HashMap<ValueId, ValueId>,
+    emitted: Vec<Instruction>,
+    /// Set within a layer that is recomputed.
+    again: Option<Again>,
+    node: Node,
+}
+
+/// The instruction that is being differentiated.
+struct Node {
+    scope: ScopeId,
+    inputs: Vec<ValueId>,
+    outputs: Vec<ValueId>,
+}
+
+impl<'a> Backward<'a> {
+    fn new(program: &'a mut Program, code: &[Instruction]) -> Backward<'a> {
+        let mut wanted = vec![false; program.values.len()];
+        let mut parameter_gradients = HashMap::new();
+        for parameter in &program.parameters {
+            wanted[parameter.value.index()] = true;
+            parameter_gradients.insert(parameter.value, parameter.gradient.expect("just made"));
+        }
+        for instruction in code {
+            if instruction.action.reads().iter().any(|input| wanted[input.index()]) {
+                for output in instruction.action.writes() {
+                    wanted[output.index()] = program.ty(*output).dtype == DType::F32;
+                }
+            }
+        }
+        let gradients = vec![None; program.values.len()];
+        let node = Node { scope: ScopeId(0), inputs: Vec::new(), outputs: Vec::new() };
+        Backward { program, wanted, gradients, parameter_gradients, emitted: Vec::new(), again: None, node }
+    }
+
+    fn instruction(&mut self, instruction: &Instruction) {
+        let Action::Launch { op, inputs, outputs, .. } = &instruction.action else { return };
+        self.node = Node { scope: instruction.scope, inputs: inputs.clone(), outputs: outputs.clone() };
+        op.backward(self);
+    }
+
+    /// The value as backward reads it.
+    fn readable(&mut self, id: ValueId) -> ValueId {
+        match &mut self.again {
+            Some(again) => again.stand_in(self.program, id),
+            None => id,
+        }
+    }
+
+    /// Where the gradient of `of` goes: the next version of what it adds to, the parameter's place in its
+    /// bucket, or a value of its own.
+    fn gradient_value(&mut self, of: ValueId, ty: TensorType, updates: Option<ValueId>) -> ValueId {
+        if let Some(previous) = updates {
+            return self.program.add_version(previous);
+        }
+        if let Some(&first) = self.parameter_gradients.get(&of) {
+            return first;
+        }
+        let value = self.program.value(of);
+        let (name, scope) = (value.name, value.scope);
+        let gradient = self.program.add_value(name, scope, ty, Role::Activation, Pool::Device);
+        self.program.values[gradient.index()].kind = Kind::Gradient;
+        gradient
+    }
+}
+
+impl Tape for Backward<'_> {
+    fn input(&mut self, index: usize) -> ValueId {
+        self.readable(self.node.inputs[index])
+    }
+
+    fn output(&mut self, index: usize) -> ValueId {
+        self.readable(self.node.outputs[index])
+    }
+
+    fn input_type(&self, index: usize) -> TensorType {
+        self.program.ty(self.node.inputs[index])
+    }
+
+    fn output_gradient(&self, index: usize) -> ValueId {
+        self.gradients[self.node.outputs[index].index()].expect("what reads an output gives it a gradient")
+    }
+
+    fn wants(&self, input: usize) -> bool {
+        self.wanted[self.node.inputs[input].index()]
+    }
+
+    fn partial(&self, input: usize) -> Option<ValueId> {
+        self.gradients[self.node.inputs[input].index()]
+    }
+
+    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, gradients_of: &[Option<usize>]) -> Vec<ValueId> {
+        let types = op.outputs(&self.program.types(&inputs)).unwrap_or_else(|error| panic!("{error}"));
+        let scope = self.node.scope;
+        let mut outputs = Vec::with_capacity(types.len());
+        for (index, (&ty, of)) in types.iter().zip(gradients_of).enumerate() {
+            let updates = op.updates().iter().find(|(output, _)| *output == index);
+            let updates = updates.map(|&(_, input)| inputs[input]);
+            outputs.push(match *of {
+                Some(input) => {
+                    let of = self.node.inputs[input];
+                    let gradient = self.gradient_value(of, ty, updates);
+                    self.gradients[of.index()] = Some(gradient);
+                    gradient
+                }
+                None => self.program.add_value(op.name(), scope, ty, Role::Activation, Pool::Device),
+            });
+        }
+        let action = Action::Launch { op, inputs, outputs: outputs.clone(), workspace: None };
+        self.emitted.push(Instruction::new(action, scope, Phase::Backward));
+        outputs
+    }
+
+    fn pass(&mut self, input: usize, gradient: ValueId) {
+        let of = self.node.inputs[input];
+        match self.partial(input) {
+            None => self.gradients[of.index()] = Some(gradient),
+            Some(so_far) => {
+                self.emit(Op::Add(Add), vec![so_far, gradient], &[Some(input)]);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Orders the queues: an event wherever one queue needs what another has done, and nowhere else.
+
+use super::Draft;
+use super::program::{Action, Instruction, Program, SectionKind, Stage};
+use crate::device::Queue;
+
+pub(super) fn order(draft: &mut Draft) {
+    let program = &mut draft.program;
+    for section in 0..program.sections.len() {
+        let code = std::mem::take(&mut program.sections[section].code);
+        let kind = program.sections[section].kind;
+        program.sections[section].code = order_section(program, kind, code);
+    }
+    program.stage = Stage::Ordered;
+}
+
+impl SectionKind {
+    /// Whether the host has waited for both queues before the section begins: it puts a batch into memory
+    /// before these.
+    pub(super) fn begins_synchronized(self) -> bool {
+        matches!(self, SectionKind::Start | SectionKind::First | SectionKind::Evaluation)
+    }
+}
+
+/// An instruction that another queue's instruction waits for.
+struct Edge {
+    writer: usize,
+    reader: usize,
+}
+
+fn order_section(program: &mut Program, kind: SectionKind, code: Vec<Instruction>) -> Vec<Instruction> {
+    let edges = edges(program, &code);
+    let first_copy = code.iter().position(|instruction| instruction.action.queue() == Queue::Copy);
+    let mut ordered = Vec::with_capacity(code.len() + 2 * edges.len() + 2);
+    let events: Vec<_> = edges.iter().map(|_| program.add_event()).collect();
+    for (index, instruction) in code.into_iter().enumerate() {
+        let (scope, phase) = (instruction.scope, instruction.phase);
+        let mut push = |action| ordered.push(Instruction::new(action, scope, phase));
+        if Some(index) == first_copy && !kind.begins_synchronized() {
+            // What the copy queue overwrites may lie where the compute queue still works.
+            let event = program.add_event();
+            push(Action::Record { queue: Queue::Compute, event });
+            push(Action::Wait { queue: Queue::Copy, event });
+        }
+        let queue = instruction.action.queue();
+        for (edge, &event) in edges.iter().zip(&events).filter(|(edge, _)| edge.reader == index) {
+            debug_assert!(edge.writer < index);
+            push(Action::Wait { queue, event });
+        }
+        ordered.push(instruction);
+        for (_, &event) in edges.iter().zip(&events).filter(|(edge, _)| edge.writer == index) {
+            ordered.push(Instruction::new(Action::Record { queue, event }, scope, phase));
+        }
+    }
+    ordered
+}
+
+/// Reads of what another queue wrote, less those that an earlier wait already covers.
+fn edges(program: &Program, code: &[Instruction]) -> Vec<Edge> {
+    let mut writers: Vec<Option<usize>> = vec![None; program.values.len()];
+    // The last instruction of the other queue that each queue has waited for.
+    let mut covered = [None::<usize>; Queue::ALL.len()];
+    let mut edges = Vec::new();
+    for (reader, instruction) in code.iter().enumerate() {
+        let queue = instruction.action.queue();
+        for read in instruction.action.reads() {
+            let Some(writer) = writers[read.index()] else { continue };
+            let other = code[writer].action.queue() != queue;
+            if other && covered[queue as usize].is_none_or(|covered| covered < writer) {
+                covered[queue as usize] = Some(writer);
+                edges.push(Edge { writer, reader });
+            }
+        }
+        for write in instruction.action.writes() {
+            writers[write.index()] = Some(reader);
+        }
+    }
+    edges
+}
+

@@ -1,0 +1,122 @@
+//! Allocates each storage before its first use and frees it after its last, as late as the strategy says.
+
+use super::Draft;
+use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
+use crate::device::Phase;
+use crate::ops::ValueId;
+use crate::spec::{EvaluationPass, Release};
+
+pub(super) fn release(draft: &mut Draft) {
+    let policy = draft.config.strategy.release;
+    let hold = match draft.config.strategy.evaluation_pass {
+        EvaluationPass::NoGrad => Vec::new(),
+        EvaluationPass::Grad => kept_for_backward(&draft.program),
+    };
+    let program = &mut draft.program;
+    for index in 0..program.sections.len() {
+        let section = &program.sections[index];
+        let held: &[ValueId] = if section.kind == SectionKind::Evaluation { &hold } else { &[] };
+        let code = with_lifetimes(program, section, policy, held);
+        program.sections[index].code = code;
+    }
+    program.stage = Stage::Released;
+}
+
+/// When a storage is used in a section, by instruction.
+#[derive(Clone, Copy)]
+struct Use {
+    first: usize,
+    last: usize,
+}
+
+fn with_lifetimes(program: &Program, section: &Section, policy: Release, held: &[ValueId]) -> Vec<Instruction> {
+    let code = &section.code;
+    let mut uses: Vec<Option<Use>> = vec![None; program.values.len()];
+    let mut used = Vec::new();
+    for (index, instruction) in code.iter().enumerate() {
+        for storage in instruction.action.touches().map(|id| program.storage(id)) {
+            match &mut uses[storage.index()] {
+                Some(known) => known.last = index,
+                unknown => {
+                    *unknown = Some(Use { first: index, last: index });
+                    used.push(storage);
+                }
+            }
+        }
+    }
+    let mut allocate: Vec<Vec<ValueId>> = vec![Vec::new(); code.len() + 1];
+    let mut free: Vec<Vec<ValueId>> = vec![Vec::new(); code.len()];
+    for &storage in section.exit.iter().filter(|storage| !section.entry.contains(storage)) {
+        let first = uses[storage.index()].map_or(code.len(), |known| known.first);
+        allocate[first].push(storage);
+    }
+    for storage in used {
+        let Some(Use { first, last }) = uses[storage.index()] else { continue };
+        if !section.entry.contains(&storage) && !section.exit.contains(&storage) {
+            allocate[first].push(storage);
+        }
+        if !section.exit.contains(&storage) {
+            let kept = held.contains(&storage);
+            free[free_after(program, code, last, if kept { Release::Step } else { policy })].push(storage);
+        }
+    }
+    interleave(program, code, allocate, free)
+}
+
+/// The instruction after which a storage is freed whose last use is `last`.
+fn free_after(program: &Program, code: &[Instruction], last: usize, policy: Release) -> usize {
+    let layer = |index: usize| program.scope(code[index].scope).layer;
+    match policy {
+        Release::Eager => last,
+        Release::Scope => {
+            let rest = (last..code.len()).take_while(|&index| layer(index) == layer(last));
+            rest.last().unwrap_or(last)
+        }
+        Release::Step => code.len() - 1,
+    }
+}
+
+fn interleave(
+    program: &Program,
+    code: &[Instruction],
+    allocate: Vec<Vec<ValueId>>,
+    free: Vec<Vec<ValueId>>,
+) -> Vec<Instruction> {
+    let mut result = Vec::with_capacity(code.len() * 3);
+    for (index, instruction) in code.iter().enumerate() {
+        let (scope, phase) = (instruction.scope, instruction.phase);
+        let here = |action| Instruction::new(action, scope, phase);
+        result.extend(allocate[index].iter().map(|&storage| here(Action::Allocate(storage))));
+        result.push(instruction.clone());
+        result.extend(free[index].iter().map(|&storage| here(Action::Free(storage))));
+    }
+    // Storages that the section hands on without using them itself.
+    let phase = code.last().map_or(Phase::Start, |instruction| instruction.phase);
+    let unused = allocate[code.len()].iter();
+    let unused = unused.map(|&id| Instruction::new(Action::Allocate(id), program.value(id).scope, phase));
+    result.extend(unused);
+    result
+}
+
+/// The values of the evaluation pass whose like in training the backward pass reads.
+fn kept_for_backward(program: &Program) -> Vec<ValueId> {
+    let (Some(first), Some(evaluation)) =
+        (program.section(SectionKind::First), program.section(SectionKind::Evaluation))
+    else {
+        return Vec::new();
+    };
+    let mut read = vec![false; program.values.len()];
+    for instruction in first.code.iter().filter(|instruction| instruction.phase == Phase::Backward) {
+        instruction.action.reads().iter().for_each(|id| read[id.index()] = true);
+    }
+    let launches = |section: &Section| -> Vec<Vec<ValueId>> {
+        let launches = section.code.iter().filter(|instruction| instruction.phase != Phase::Backward);
+        launches.map(|instruction| instruction.action.writes().to_vec()).filter(|ids| !ids.is_empty()).collect()
+    };
+    let pairs = launches(first).into_iter().zip(launches(evaluation));
+    pairs
+        .flat_map(|(trained, evaluated)| trained.into_iter().zip(evaluated))
+        .filter(|(trained, _)| read[trained.index()])
+        .map(|(_, evaluated)| evaluated)
+        .collect()
+}

@@ -1,0 +1,124 @@
+//! Micro-batches: `first` writes gradients, `micro` adds to them. Gradients that are kept between steps are
+//! added to from the first.
+
+use std::collections::HashMap;
+
+use super::Draft;
+use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
+use crate::device::Phase;
+use crate::ops::{Fill, Op, ValueId};
+use crate::spec::Gradients;
+
+pub(super) fn split(draft: &mut Draft) {
+    let program = &mut draft.program;
+    let first = program.section(SectionKind::First).expect("build makes it").clone();
+    if program.micro_batches > 1 {
+        let code = accumulating(program, &first.code, true);
+        let micro = Section { kind: SectionKind::Micro, entry: first.exit.clone(), exit: first.exit.clone(), code };
+        let after_first = program.sections.iter().position(|section| section.kind == SectionKind::First);
+        program.sections.insert(after_first.expect("build makes it") + 1, micro);
+    }
+    if draft.config.strategy.gradients == Gradients::Zero {
+        keep_gradients(program, &first.code);
+    }
+    program.stage = Stage::Sectioned;
+}
+
+/// Gradients come into being with the parameters, and `first` adds to their zeros.
+fn keep_gradients(program: &mut Program, first: &[Instruction]) {
+    let code = accumulating(program, first, false);
+    let buckets: Vec<ValueId> = program.buckets.iter().filter_map(|bucket| bucket.gradients).collect();
+    let zeros: Vec<Instruction> =
+        buckets.iter().map(|&bucket| fill_with_zeros(program, bucket, bucket, Phase::Start)).collect();
+    let start = program.section_mut(SectionKind::Start).expect("build makes it");
+    start.code.extend(zeros);
+    let section = program.section_mut(SectionKind::First).expect("build makes it");
+    section.code = code;
+    section.entry.extend(&buckets);
+    for kind in [SectionKind::Start, SectionKind::Evaluation] {
+        if let Some(section) = program.section_mut(kind) {
+            section.exit.extend(&buckets);
+            if kind == SectionKind::Evaluation {
+                section.entry.extend(&buckets);
+            }
+        }
+    }
+}
+
+/// Zeros for a bucket; `written` is the bucket itself or its next version.
+pub(super) fn fill_with_zeros(
+    program: &Program,
+    bucket: ValueId,
+    written: ValueId,
+    phase: Phase,
+) -> Instruction {
+    let op = Op::Fill(Fill { output: program.ty(bucket), value: 0.0 });
+    let action = Action::Launch { op, inputs: Vec::new(), outputs: vec![written], workspace: None };
+    Instruction::new(action, program.value(bucket).scope, phase)
+}
+
+/// The same code adding to what is carried into it. A `further` micro-batch has values of its own and adds to
+/// the loss as well.
+fn accumulating(program: &mut Program, code: &[Instruction], further: bool) -> Vec<Instruction> {
+    let mut now: HashMap<ValueId, ValueId> = HashMap::new();
+    let mut result = Vec::with_capacity(code.len());
+    for instruction in code {
+        let mut instruction = instruction.clone();
+        match &mut instruction.action {
+            Action::Launch { op, inputs, outputs, .. } => {
+                let carries = further || !matches!(op, Op::CrossEntropy(_));
+                if carries {
+                    add_previous(op, inputs, outputs);
+                }
+                for input in inputs.iter_mut() {
+                    *input = *now.get(input).unwrap_or(input);
+                }
+                for (index, output) in outputs.iter_mut().enumerate() {
+                    let previous = op.updates().iter().find(|(output, _)| *output == index);
+                    let next = match previous {
+                        Some(&(_, input)) => program.add_version(inputs[input]),
+                        None if further => fresh(program, *output),
+                        None => *output,
+                    };
+                    now.insert(*output, next);
+                    *output = next;
+                }
+            }
+            Action::Copy { to, .. } if further => {
+                let next = fresh(program, *to);
+                now.insert(*to, next);
+                *to = next;
+            }
+            _ => {}
+        }
+        result.push(instruction);
+    }
+    result
+}
+
+/// Turns an operation into its accumulating form: outputs that hold what is carried become updates of what the
+/// section begins with, unless they update something already.
+fn add_previous(op: &mut Op, inputs: &mut Vec<ValueId>, outputs: &[ValueId]) {
+    let Some(accumulating) = op.accumulating() else { return };
+    let updates = op.updates();
+    let mut previous = Vec::new();
+    for &output in op.accumulated() {
+        let updated = updates.iter().find(|&&(updated, _)| updated == output);
+        previous.push(updated.map_or(outputs[output], |&(_, input)| inputs[input]));
+    }
+    let mut index = 0;
+    inputs.retain(|_| {
+        index += 1;
+        !updates.iter().any(|&(_, input)| input == index - 1)
+    });
+    inputs.extend(previous);
+    *op = accumulating;
+}
+
+/// A value like this one, with memory of its own.
+fn fresh(program: &mut Program, id: ValueId) -> ValueId {
+    let value = program.value(id).clone();
+    let fresh = program.add_value(value.name, value.scope, value.ty, value.role, value.pool);
+    program.values[fresh.index()].kind = value.kind;
+    fresh
+}

@@ -1,0 +1,286 @@
+//! What must hold of a program between any two passes.
+
+mod dataflow;
+mod lifetimes;
+mod queues;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
+use crate::device::Queue;
+use crate::ops::{Op, ValueId};
+
+/// A rule that no pass may break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invariant {
+    /// Operands have the types that their operation takes and gives.
+    Types,
+    /// What is read was written before.
+    WriterDominates,
+    /// Nothing reads a value after it was overwritten.
+    NotOverwritten,
+    /// Every trainable parameter has exactly one complete gradient when it is updated.
+    OneGradient,
+    /// The weights of the micro-batches sum to one.
+    WeightsSumToOne,
+    /// Each random draw has its own site, the one it was given when the program was built.
+    RandomSites,
+    /// FLOPs less recomputation are the model's.
+    Flops,
+    /// Launches work on the device's memory, copies go between pools or within them.
+    Homes,
+    /// What crosses queues is ordered by an event.
+    Events,
+    /// Each storage is allocated once and freed exactly once, around all its uses.
+    FreedOnce,
+    /// Storages that are alive together do not overlap.
+    Overlap,
+    /// A section begins with what the ones before it leave.
+    Carried,
+}
+
+/// A broken invariant: a mistake in a pass.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Violation {
+    pub invariant: Invariant,
+    pub detail: String,
+    pub pass: &'static str,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Violation { invariant, detail, pass } = self;
+        write!(f, "the program is broken after `{pass}` ({invariant:?}): {detail}; this is a mistake in runner")
+    }
+}
+
+impl Violation {
+    pub(super) fn after(self, pass: &'static str) -> Violation {
+        Violation { pass, ..self }
+    }
+}
+
+fn broken<T>(invariant: Invariant, detail: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation { invariant, detail: detail.into(), pass: "" })
+}
+
+/// Checks every invariant that the program's stage calls for.
+///
+/// # Errors
+/// The first invariant found broken, and where.
+pub fn verify(program: &Program) -> Result<(), Violation> {
+    for section in &program.sections {
+        types(program, section)?;
+        homes(program, section)?;
+        dataflow::check(program, section)?;
+        if program.stage >= Stage::Ordered {
+            queues::check(program, section)?;
+        }
+        if program.stage >= Stage::Released {
+            lifetimes::freed_once(program, section)?;
+        }
+        if program.stage >= Stage::Placed {
+            lifetimes::overlap(program, section)?;
+        }
+    }
+    random_sites(program)?;
+    if program.stage >= Stage::Differentiated {
+        one_gradient(program)?;
+        flops(program)?;
+    }
+    if program.stage >= Stage::Sectioned {
+        weights(program)?;
+    }
+    if program.stage >= Stage::Updated {
+        one_update(program)?;
+        carried(program)?;
+    }
+    Ok(())
+}
+
+/// `blocks.0.mlp linear-gelu`, for people.
+fn at(program: &Program, section: &Section, instruction: &Instruction) -> String {
+    let scope = &program.scope(instruction.scope).path;
+    let what = match &instruction.action {
+        Action::Launch { op, .. } => op.name(),
+        Action::Copy { .. } => "copy",
+        Action::Record { .. } => "record",
+        Action::Wait { .. } => "wait",
+        Action::Allocate(_) => "allocate",
+        Action::Free(_) => "free",
+    };
+    format!("{} {scope} {what}", section.kind.name())
+}
+
+fn types(program: &Program, section: &Section) -> Result<(), Violation> {
+    for instruction in &section.code {
+        let found = match &instruction.action {
+            Action::Launch { op, inputs, outputs, .. } => match op.outputs(&program.types(inputs)) {
+                Err(error) => Some(error.to_string()),
+                Ok(types) if types != program.types(outputs) => {
+                    Some(format!("gives {types:?}, not {:?}", program.types(outputs)))
+                }
+                Ok(_) => None,
+            },
+            Action::Copy { from, to, .. } => {
+                let (from, to) = (program.ty(*from), program.ty(*to));
+                let sliced = to.bytes() * program.micro_batches as u64;
+                let fits = from.bytes() == to.bytes() || from.bytes() == sliced;
+                (!fits || from.dtype != to.dtype).then(|| format!("copies {from} to {to}"))
+            }
+            _ => None,
+        };
+        if let Some(found) = found {
+            return broken(Invariant::Types, format!("{}: {found}", at(program, section, instruction)));
+        }
+    }
+    Ok(())
+}
+
+fn homes(program: &Program, section: &Section) -> Result<(), Violation> {
+    use crate::device::Pool;
+    for instruction in &section.code {
+        let on_device = |id: ValueId| program.value(id).pool == Pool::Device;
+        let right = match &instruction.action {
+            launch @ Action::Launch { .. } => launch.touches().all(on_device),
+            // Batches come in on the copy queue; results go out behind the work that made them.
+            Action::Copy { queue: Queue::Copy, from, to } => !on_device(*from) && on_device(*to),
+            Action::Copy { queue: Queue::Compute, from, .. } => on_device(*from),
+            _ => true,
+        };
+        if !right {
+            return broken(Invariant::Homes, at(program, section, instruction));
+        }
+    }
+    Ok(())
+}
+
+fn random_sites(program: &Program) -> Result<(), Violation> {
+    let mut seen = vec![false; program.parameters.len()];
+    for section in &program.sections {
+        for instruction in &section.code {
+            let Action::Launch { op: Op::Normal(op), outputs, .. } = &instruction.action else { continue };
+            let parameter = program.parameters.get(op.site as usize);
+            let own = parameter.is_some_and(|parameter| outputs[0] == parameter.value);
+            if !own || std::mem::replace(&mut seen[op.site as usize], true) {
+                let detail = format!("{} draws from site {}", at(program, section, instruction), op.site);
+                return broken(Invariant::RandomSites, detail);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// In `first` each gradient is written anew once, or only added to if it is carried in; in `micro` it is only
+/// added to.
+fn one_gradient(program: &Program) -> Result<(), Violation> {
+    for kind in [SectionKind::First, SectionKind::Micro] {
+        let Some(section) = program.section(kind) else { continue };
+        let mut anew = vec![0u32; program.values.len()];
+        let mut updated = vec![0u32; program.values.len()];
+        let origin = |mut id: ValueId| {
+            while let Some(previous) = program.value(id).previous {
+                id = previous;
+            }
+            id
+        };
+        for instruction in &section.code {
+            for &write in instruction.action.writes() {
+                let value = program.value(write);
+                if value.role == crate::device::Role::Gradient {
+                    match value.previous {
+                        None => anew[write.index()] += 1,
+                        Some(_) => updated[origin(write).index()] += 1,
+                    }
+                }
+            }
+        }
+        for parameter in &program.parameters {
+            let Some(gradient) = parameter.gradient else {
+                return broken(Invariant::OneGradient, program.full_name(parameter.value));
+            };
+            let carried = section.entry.contains(&program.storage(gradient));
+            let (anew, updated) = (anew[gradient.index()], updated[gradient.index()]);
+            let right = if carried { anew == 0 && updated > 0 } else { anew == 1 };
+            if !right {
+                let name = program.full_name(parameter.value);
+                let detail = format!("{name} gets {anew} gradients and {updated} additions in {}", kind.name());
+                return broken(Invariant::OneGradient, detail);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Each bucket is updated once, with its own gradients.
+fn one_update(program: &Program) -> Result<(), Violation> {
+    let section = program.section(SectionKind::Update).expect("there is one at this stage");
+    for bucket in &program.buckets {
+        let updates = section.code.iter().filter(|instruction| match &instruction.action {
+            Action::Launch { op: Op::AdamW(_), inputs, .. } => {
+                inputs[0] == bucket.parameters && Some(inputs[1]) == bucket.gradients
+            }
+            _ => false,
+        });
+        let count = updates.count();
+        if count != 1 {
+            let detail = format!("{} is updated {count} times", program.full_name(bucket.parameters));
+            return broken(Invariant::OneGradient, detail);
+        }
+    }
+    Ok(())
+}
+
+fn flops(program: &Program) -> Result<(), Violation> {
+    for kind in [SectionKind::First, SectionKind::Micro] {
+        let Some(section) = program.section(kind) else { continue };
+        let kept = section.code.iter().filter(|instruction| !instruction.recompute);
+        let flops: u64 = kept.map(|instruction| program.flops(&instruction.action)).sum();
+        if flops != program.model_flops {
+            let detail = format!("{} has {flops} FLOPs, the model {}", kind.name(), program.model_flops);
+            return broken(Invariant::Flops, detail);
+        }
+    }
+    Ok(())
+}
+
+fn weights(program: &Program) -> Result<(), Violation> {
+    let weight = |kind: SectionKind| -> f64 {
+        let code = program.section(kind).map_or(&[][..], |section| &section.code);
+        let losses = code.iter().filter_map(|instruction| match &instruction.action {
+            Action::Launch { op: Op::CrossEntropy(op), .. } => Some(f64::from(op.weight)),
+            _ => None,
+        });
+        losses.sum()
+    };
+    let sum = weight(SectionKind::First) + weight(SectionKind::Micro) * (program.micro_batches - 1) as f64;
+    if (sum - 1.0).abs() > 1e-4 {
+        return broken(Invariant::WeightsSumToOne, format!("they sum to {sum}"));
+    }
+    Ok(())
+}
+
+fn carried(program: &Program) -> Result<(), Violation> {
+    let sorted = |ids: &[ValueId]| {
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        ids
+    };
+    let first = program.section(SectionKind::First).expect("there is one at this stage");
+    let (resting, stepping) = (sorted(&first.entry), sorted(&first.exit));
+    for section in &program.sections {
+        let (entry, exit) = match section.kind {
+            SectionKind::Start => (&Vec::new(), &resting),
+            SectionKind::First => (&resting, &stepping),
+            SectionKind::Micro => (&stepping, &stepping),
+            SectionKind::Update => (&stepping, &resting),
+            SectionKind::Evaluation => (&resting, &resting),
+        };
+        if sorted(&section.entry) != *entry || sorted(&section.exit) != *exit {
+            return broken(Invariant::Carried, section.kind.name());
+        }
+    }
+    Ok(())
+}

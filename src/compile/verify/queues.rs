@@ -1,0 +1,92 @@
+//! What crosses queues is ordered by events: happens-before, by vector clocks of two entries.
+
+use super::{Invariant, Violation, at, broken};
+use crate::compile::program::{Action, Program, Section};
+use crate::device::Queue;
+
+/// Instructions of a section count from 2; 1 is all that came before it.
+const BEFORE: u32 = 1;
+
+const QUEUES: usize = Queue::ALL.len();
+
+/// The last instruction of each queue that is known to be done.
+type Clock = [u32; QUEUES];
+
+#[derive(Clone, Copy, Default)]
+struct Storage {
+    last_read: Clock,
+    last_write: Clock,
+    /// What was done with memory that this storage may have got.
+    before: Clock,
+}
+
+pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violation> {
+    let mut storages = vec![Storage::default(); program.values.len()];
+    let mut events: Vec<Clock> = vec![Clock::default(); program.events as usize];
+    let mut clocks = [Clock::default(); QUEUES];
+    // Every section ends with the compute queue behind the copy queue.
+    clocks[Queue::Compute as usize][Queue::Copy as usize] = BEFORE;
+    if section.kind.begins_synchronized() {
+        clocks[Queue::Copy as usize][Queue::Compute as usize] = BEFORE;
+    }
+    let mut freed: Clock = [BEFORE; QUEUES];
+    let mut last: Clock = Clock::default();
+    for (index, instruction) in section.code.iter().enumerate() {
+        let now = index as u32 + BEFORE + 1;
+        let queue = instruction.action.queue() as usize;
+        match instruction.action {
+            Action::Record { event, .. } => {
+                events[event.0 as usize] = clocks[queue];
+                events[event.0 as usize][queue] = now;
+            }
+            Action::Wait { event, .. } => {
+                let known = events[event.0 as usize];
+                for (mine, theirs) in clocks[queue].iter_mut().zip(known) {
+                    *mine = (*mine).max(theirs);
+                }
+            }
+            Action::Allocate(storage) => storages[storage.index()].before = freed,
+            Action::Free(storage) => {
+                let known = storages[storage.index()];
+                for other in 0..QUEUES {
+                    freed[other] = freed[other].max(known.last_read[other]).max(known.last_write[other]);
+                }
+                if !ordered(&clocks[queue], queue, &known.last_write)
+                    || !ordered(&clocks[queue], queue, &known.last_read)
+                {
+                    return broken(Invariant::Events, at(program, section, instruction));
+                }
+            }
+            Action::Launch { .. } | Action::Copy { .. } => {
+                last[queue] = now;
+                let action = &instruction.action;
+                for id in action.reads() {
+                    let storage = &mut storages[program.storage(*id).index()];
+                    storage.last_read[queue] = now;
+                    if !ordered(&clocks[queue], queue, &storage.last_write) {
+                        return broken(Invariant::Events, at(program, section, instruction));
+                    }
+                }
+                for id in action.writes().iter().copied().chain(action.workspace()) {
+                    let storage = &mut storages[program.storage(id).index()];
+                    let known = *storage;
+                    storage.last_write[queue] = now;
+                    let needed = [known.last_read, known.last_write, known.before];
+                    if !needed.iter().all(|needed| ordered(&clocks[queue], queue, needed)) {
+                        return broken(Invariant::Events, at(program, section, instruction));
+                    }
+                }
+            }
+        }
+    }
+    let compute = Queue::Compute as usize;
+    if !ordered(&clocks[compute], compute, &last) {
+        return broken(Invariant::Events, format!("{} ends before its copies do", section.kind.name()));
+    }
+    Ok(())
+}
+
+/// Whether a queue knows that this much of the other queues is done. Its own work is in order by itself.
+fn ordered(clock: &Clock, queue: usize, needed: &Clock) -> bool {
+    (0..QUEUES).all(|other| other == queue || clock[other] >= needed[other])
+}

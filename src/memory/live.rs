@@ -1,0 +1,39 @@
+//! Which values are live at an instruction: what people look for when they are out of memory.
+
+use super::manager::rounded;
+use crate::compile::{Action, Program};
+use crate::device::{Pool, Position, Role, Target};
+use crate::ops::ValueId;
+
+/// A storage that is live, by the name it was allocated for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LiveValue {
+    pub name: String,
+    pub role: Role,
+    /// As allocated.
+    pub bytes: u64,
+}
+
+/// The storages of a pool that are live after an instruction, largest first.
+pub fn live_at(program: &Program, target: &Target, pool: Pool, position: Position) -> Vec<LiveValue> {
+    let section = &program.sections[position.section as usize];
+    let mut live: Vec<ValueId> = section.entry.clone();
+    for instruction in &section.code[..=position.instruction as usize] {
+        match instruction.action {
+            Action::Allocate(storage) => live.push(storage),
+            Action::Free(storage) => live.retain(|&other| other != storage),
+            _ => {}
+        }
+    }
+    let mut live: Vec<LiveValue> = live
+        .into_iter()
+        .filter(|&storage| program.value(storage).pool == pool)
+        .map(|storage| LiveValue {
+            name: program.full_name(storage),
+            role: program.value(storage).role,
+            bytes: rounded(program, storage, target.alignment.0, target.page.0),
+        })
+        .collect();
+    live.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    live
+}

@@ -1,0 +1,31 @@
+//! What makes two runs the same run.
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::device::Target;
+use crate::spec::{Data, RunConfig};
+
+/// Hexadecimal digits of an id: 64 bits, so that a million runs collide with a chance of one in 10^7.
+const DIGITS: usize = 16;
+
+/// The digest of a resolved configuration and its data. Labels, paths and repeats are not part of it.
+pub fn configuration_id(config: &RunConfig, data_digest: &str) -> String {
+    // Where the text lies does not matter, what it is does.
+    let mut content = config.clone();
+    let Data::Text(text) = &mut content.data;
+    text.paths.clear();
+    digest(&(content, data_digest))
+}
+
+/// The digest of a configuration on a target: names the run's folder.
+pub fn run_id(configuration: &str, target: &Target) -> String {
+    digest(&(configuration, target))
+}
+
+fn digest(content: &impl Serialize) -> String {
+    let json = serde_json::to_vec(content).expect("plain data always serialises");
+    let mut hex: String = Sha256::digest(&json).iter().map(|byte| format!("{byte:02x}")).collect();
+    hex.truncate(DIGITS);
+    hex
+}
