@@ -1,5 +1,7 @@
 //! What runs leave behind.
 
 mod row;
+mod store;
 
 pub use row::{Row, Status};
+pub use store::{Committed, PrivateFolder, RESULT_FILE, Store, StoreError};
