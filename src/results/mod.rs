@@ -1,5 +1,7 @@
 //! What runs leave behind.
 
+mod cell;
+pub mod csv;
 mod row;
 mod store;
 
