@@ -24,7 +24,7 @@ pub struct Plan {
 pub struct PlannedRun {
     /// Digest of configuration, target and data: names the run's folder.
     pub id: String,
-    /// Digest of configuration and data alone.
+    /// Digest of configuration and data alone: equal for the same run on another target.
     pub configuration: String,
     pub strategy: String,
     pub axes: Vec<(String, String)>,

@@ -1,5 +1,9 @@
 //! What runs leave behind.
 
+mod cell;
+pub mod csv;
 mod row;
+mod store;
 
 pub use row::{Row, Status};
+pub use store::{Committed, PrivateFolder, RESULT_FILE, Store, StoreError};

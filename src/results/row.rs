@@ -109,6 +109,8 @@ pub struct Row {
     pub clock_mhz: Option<f64>,
     /// Digest of the parameters and optimizer state after the last step.
     pub digest: String,
+    /// Digest of the configuration and the data, without the target: what the run is, wherever it ran.
+    pub configuration: String,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

@@ -1,0 +1,94 @@
+//! From paths and globs to the list of files.
+
+use std::path::{Path, PathBuf};
+
+use super::DataError;
+
+/// The files that the paths and globs name, sorted and each once. A path that exists is taken as it is, whatever
+/// characters it has; all others are globs.
+///
+/// # Errors
+///
+/// A glob that matches no file, a folder, a path that cannot be looked at.
+pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, DataError> {
+    if paths.is_empty() {
+        return Err(DataError::NoPaths);
+    }
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_file() {
+            files.push(path.clone());
+        } else if path.is_dir() {
+            return Err(DataError::Folder { path: path.clone() });
+        } else {
+            files.extend(matches(path)?);
+        }
+    }
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+fn matches(path: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let pattern = path.to_string_lossy().into_owned();
+    let found = glob::glob(&pattern)
+        .map_err(|error| DataError::BadGlob { pattern: pattern.clone(), message: error.msg.to_string() })?;
+    let mut files = Vec::new();
+    for entry in found {
+        let file = entry.map_err(|error| DataError::Unreadable {
+            path: error.path().to_path_buf(),
+            error: error.into(),
+        })?;
+        if file.is_file() {
+            files.push(file);
+        }
+    }
+    if files.is_empty() { Err(DataError::NoMatch { pattern }) } else { Ok(files) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_sorted_and_named_once() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b.txt", "a.txt", "c.rs", "odd[1].txt"] {
+            std::fs::write(folder.path().join(name), name).unwrap();
+        }
+        let found = find(&[
+            folder.path().join("b.txt"),
+            folder.path().join("odd[1].txt"),
+            folder.path().join("*.txt"),
+            folder.path().join("**/*.rs"),
+        ])
+        .unwrap();
+        let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["a.txt", "b.txt", "c.rs", "odd[1].txt"]);
+    }
+
+    #[test]
+    fn what_matches_nothing_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let glob = folder.path().join("*.txt");
+        let error = find(std::slice::from_ref(&glob)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("no file matches `{}`: check the folder and the ending", glob.display())
+        );
+        assert_eq!(error.key(), "data.text.paths");
+        assert!(matches!(find(&[folder.path().join("none")]), Err(DataError::NoMatch { .. })));
+        assert!(matches!(find(&[folder.path().to_path_buf()]), Err(DataError::Folder { .. })));
+        assert!(matches!(find(&[folder.path().join("[")]), Err(DataError::BadGlob { .. })));
+        assert!(matches!(find(&[]), Err(DataError::NoPaths)));
+    }
+
+    #[test]
+    fn folders_that_match_a_glob_are_no_files() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("inner")).unwrap();
+        assert!(matches!(find(&[folder.path().join("*")]), Err(DataError::NoMatch { .. })));
+        std::fs::write(folder.path().join("inner/text"), "x").unwrap();
+        assert_eq!(find(&[folder.path().join("**/*")]).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,397 @@
+//! A run's child process, from its parent's side: started, listened to, ended.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Measurement, Message};
+
+/// The file in a run's folder that holds what the child wrote to its standard error.
+pub const LOG_FILE: &str = "log.txt";
+
+/// How long the parent may take to see that something happened. It sleeps in between.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What a child has to end by itself once its standard input has.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What a message that was sent before the end may take to arrive after it.
+const ARRIVAL: Duration = Duration::from_millis(500);
+
+/// A longer line is no message; it is cut so that a mad child does not fill the parent's memory.
+const LONGEST_LINE: u64 = 16 << 20;
+
+/// How a child ended.
+#[derive(Debug)]
+pub enum Ending {
+    Finished(Box<Measurement>),
+    Failed(Crash),
+    TimedOut,
+    Interrupted,
+}
+
+/// A child that ended without a result.
+#[derive(Debug)]
+pub struct Crash {
+    pub exit: Exit,
+    /// Of its log.
+    pub last_lines: Vec<String>,
+}
+
+/// What the system says of a child that ended without a result.
+#[derive(Debug)]
+pub enum Exit {
+    NotStarted(io::Error),
+    Code(i32),
+    Signal(i32),
+    /// Code 0, but it never said that it finished.
+    Silent,
+}
+
+impl fmt::Display for Crash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.exit {
+            Exit::NotStarted(error) => write!(f, "could not be started: {error}")?,
+            Exit::Code(code) => write!(f, "exited with code {code}")?,
+            Exit::Signal(9) => write!(f, "killed by signal 9; the system may have run out of memory")?,
+            Exit::Signal(signal) => write!(f, "killed by signal {signal}{}", signal_name(*signal))?,
+            Exit::Silent => write!(f, "exited without a result")?,
+        }
+        if self.last_lines.is_empty() {
+            return Ok(());
+        }
+        write!(f, "; its log ends: {}", self.last_lines.join(" / "))
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGABRT => " (abort)",
+        libc::SIGBUS => " (bus error)",
+        libc::SIGFPE => " (arithmetic error)",
+        libc::SIGILL => " (illegal instruction)",
+        libc::SIGSEGV => " (segmentation fault)",
+        libc::SIGTERM => " (terminated)",
+        _ => "",
+    }
+}
+
+/// Runs a child in a folder's name to its end, or ends it when the time is over or the flag is raised.
+///
+/// The child gets a process group of its own, so that Ctrl-C reaches the parent alone, which then decides.
+pub fn run_child(
+    command: Command,
+    folder: &Path,
+    timeout: Option<Duration>,
+    interrupted: &AtomicBool,
+    mut on_message: impl FnMut(Message),
+) -> Ending {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let mut running = match Running::start(command, &folder.join(LOG_FILE)) {
+        Ok(running) => running,
+        Err(error) => return Ending::Failed(Crash { exit: Exit::NotStarted(error), last_lines: Vec::new() }),
+    };
+    let mut finished = None;
+    let mut receive = |message| match message {
+        Message::Finished(measurement) => finished = Some(measurement),
+        message => on_message(message),
+    };
+    let stop = loop {
+        match running.messages.recv_timeout(TICK) {
+            Ok(message) => receive(message),
+            Err(RecvTimeoutError::Timeout) => {}
+            // It closed its output but lives on.
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
+        }
+        if let Some(exit) = running.exit() {
+            break Stop::Exited(exit);
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            break Stop::Interrupted;
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            break Stop::TimedOut;
+        }
+    };
+    let exit = match stop {
+        Stop::Exited(exit) => exit,
+        Stop::Interrupted | Stop::TimedOut => running.end(),
+    };
+    running.rest(&mut receive);
+    match (stop, finished) {
+        (Stop::TimedOut, _) => Ending::TimedOut,
+        // Whoever interrupts a run at its very end loses nothing.
+        (_, Some(measurement)) if exit.success() => Ending::Finished(measurement),
+        (Stop::Interrupted, _) => Ending::Interrupted,
+        (Stop::Exited(exit), _) => Ending::Failed(Crash {
+            exit: describe(exit),
+            last_lines: last_lines(&folder.join(LOG_FILE)).unwrap_or_default(),
+        }),
+    }
+}
+
+/// Why the parent stopped listening.
+#[derive(Clone, Copy)]
+enum Stop {
+    Exited(ExitStatus),
+    Interrupted,
+    TimedOut,
+}
+
+fn describe(exit: ExitStatus) -> Exit {
+    match (exit.code(), exit.signal()) {
+        (Some(0), _) => Exit::Silent,
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => Exit::Code(-1),
+    }
+}
+
+/// A child that is never left behind: dropping it kills it and waits for it.
+struct Running {
+    child: Child,
+    messages: Receiver<Message>,
+}
+
+impl Running {
+    fn start(mut command: Command, log: &Path) -> io::Result<Running> {
+        let log = OpenOptions::new().create(true).append(true).open(log)?;
+        let stray = log.try_clone()?;
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).process_group(0).spawn()?;
+        let (sender, messages) = mpsc::channel();
+        let output = child.stdout.take();
+        let running = Running { child, messages };
+        if let Some(output) = output {
+            let listen = move || listen(output, stray, |message| sender.send(message).is_ok());
+            thread::Builder::new().name("child output".into()).spawn(listen)?;
+        }
+        Ok(running)
+    }
+
+    fn exit(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Asks the child to end, by closing its standard input, and kills it if it does not.
+    fn end(&mut self) -> ExitStatus {
+        drop(self.child.stdin.take());
+        let asked = Instant::now();
+        while asked.elapsed() < GRACE {
+            if let Some(exit) = self.exit() {
+                return exit;
+            }
+            thread::sleep(TICK);
+        }
+        let _ = self.child.kill();
+        self.child.wait().unwrap_or_default()
+    }
+
+    /// Receives what the child sent before it ended.
+    fn rest(&mut self, receive: &mut impl FnMut(Message)) {
+        let until = Instant::now() + ARRIVAL;
+        // Not forever: a process that the child left behind may hold its output open.
+        while let Ok(message) = self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            receive(message);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Does nothing to a child that was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads messages until the output ends or nobody wants them. What is no message goes to the log.
+fn listen(output: ChildStdout, mut log: File, mut send: impl FnMut(Message) -> bool) {
+    let mut output = BufReader::new(output);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut output).take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        match serde_json::from_slice(&line) {
+            Ok(message) => {
+                if !send(message) {
+                    return;
+                }
+            }
+            // A full disk must not end the run that this merely tells of.
+            Err(_) => drop(log.write_all(&line)),
+        }
+    }
+}
+
+/// The last lines of a log, which may be long.
+fn last_lines(log: &Path) -> io::Result<Vec<String>> {
+    const LINES: usize = 3;
+    const BYTES: u64 = 4096;
+    let mut file = File::open(log)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(BYTES)))?;
+    let mut end = Vec::new();
+    file.read_to_end(&mut end)?;
+    let text = String::from_utf8_lossy(&end);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    Ok(lines[lines.len().saturating_sub(LINES)..].iter().map(|line| line.to_string()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execute::Ended;
+
+    static QUIET: AtomicBool = AtomicBool::new(false);
+    const FINISHED: &str =
+        r#"echo '{"finished":{"ended":"complete","peak_bytes":1,"tokens_per_s":2.0,"loss_last":null}}'"#;
+
+    struct Fake {
+        folder: tempfile::TempDir,
+        messages: Vec<Message>,
+        took: Duration,
+    }
+
+    impl Fake {
+        fn log(&self) -> String {
+            std::fs::read_to_string(self.folder.path().join(LOG_FILE)).unwrap()
+        }
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn run(script: &str, timeout: Option<Duration>, interrupted: &AtomicBool) -> (Ending, Fake) {
+        let folder = tempfile::tempdir().unwrap();
+        let (begun, mut messages) = (Instant::now(), Vec::new());
+        let ending =
+            run_child(shell(script), folder.path(), timeout, interrupted, |message| messages.push(message));
+        (ending, Fake { folder, messages, took: begun.elapsed() })
+    }
+
+    fn crash(ending: Ending) -> Crash {
+        match ending {
+            Ending::Failed(crash) => crash,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_finished_child_hands_over_its_measurement() {
+        let script = format!(r#"echo '{{"phase":{{"name":"start"}}}}'; {FINISHED}"#);
+        let (ending, fake) = run(&script, None, &QUIET);
+        assert!(
+            matches!(&ending, Ending::Finished(measurement) if measurement.ended == Ended::Complete),
+            "{ending:?}"
+        );
+        assert_eq!(fake.messages, [Message::Phase { name: "start".into() }]);
+    }
+
+    #[test]
+    fn garbage_goes_to_the_log() {
+        let script = format!(r#"echo 'hello {{'; echo '{{"unknown":1}}'; printf '\377\n'; {FINISHED}"#);
+        let (ending, fake) = run(&script, None, &QUIET);
+        assert!(matches!(ending, Ending::Finished(_)), "{ending:?}");
+        assert!(fake.messages.is_empty());
+        let log = std::fs::read(fake.folder.path().join(LOG_FILE)).unwrap();
+        assert!(log.starts_with(b"hello {\n{\"unknown\":1}\n\xff\n"));
+    }
+
+    #[test]
+    fn a_crash_says_how_and_quotes_the_log() {
+        let (ending, fake) = run("for i in 1 2 3 4 5; do echo line $i >&2; done; exit 101", None, &QUIET);
+        assert_eq!(crash(ending).to_string(), "exited with code 101; its log ends: line 3 / line 4 / line 5");
+        assert!(fake.log().starts_with("line 1\n"));
+    }
+
+    #[test]
+    fn signals_are_named() {
+        let (ending, _) = run("kill -9 $$", None, &QUIET);
+        assert_eq!(crash(ending).to_string(), "killed by signal 9; the system may have run out of memory");
+        let (ending, _) = run("kill -SEGV $$", None, &QUIET);
+        assert_eq!(crash(ending).to_string(), "killed by signal 11 (segmentation fault)");
+    }
+
+    #[test]
+    fn success_without_a_result_is_a_failure() {
+        let (ending, _) = run("exit 0", None, &QUIET);
+        assert_eq!(crash(ending).to_string(), "exited without a result");
+        // And so is a result with a bad end: its files may not be whole.
+        let (ending, _) = run(&format!("{FINISHED}; exit 3"), None, &QUIET);
+        assert_eq!(crash(ending).to_string(), "exited with code 3");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let ending = run_child(Command::new("/nowhere/program"), folder.path(), None, &QUIET, |_| ());
+        assert!(crash(ending).to_string().starts_with("could not be started: "));
+    }
+
+    #[test]
+    fn a_late_child_is_asked_to_end() {
+        // `read` returns at the end of its input, as a real child does.
+        let (ending, fake) =
+            run("read x; echo asked >&2; exit 130", Some(Duration::from_millis(200)), &QUIET);
+        assert!(matches!(ending, Ending::TimedOut), "{ending:?}");
+        assert_eq!(fake.log(), "asked\n");
+        assert!(fake.took >= Duration::from_millis(200) && fake.took < GRACE, "{:?}", fake.took);
+    }
+
+    #[test]
+    fn a_child_that_does_not_listen_is_killed() {
+        let (ending, fake) = run("echo $$ >&2; exec sleep 60", Some(Duration::from_millis(100)), &QUIET);
+        assert!(matches!(ending, Ending::TimedOut), "{ending:?}");
+        assert!(fake.took >= GRACE && fake.took < GRACE * 3, "{:?}", fake.took);
+        assert!(!Path::new("/proc").join(fake.log().trim()).exists(), "it left a zombie");
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_child() {
+        let interrupted = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(100));
+                interrupted.store(true, Ordering::Relaxed);
+            });
+            let (ending, fake) = run("read x; exit 130", None, &interrupted);
+            assert!(matches!(ending, Ending::Interrupted), "{ending:?}");
+            assert!(fake.took < GRACE, "{:?}", fake.took);
+        });
+    }
+
+    #[test]
+    fn a_result_in_the_last_moment_is_kept() {
+        let interrupted = AtomicBool::new(true);
+        let (ending, _) = run(&format!("read x; {FINISHED}"), None, &interrupted);
+        assert!(matches!(ending, Ending::Finished(_)), "{ending:?}");
+    }
+
+    #[test]
+    fn a_grandchild_that_holds_the_output_does_not_hold_the_parent() {
+        let (ending, fake) = run(&format!("{FINISHED}; sleep 5 & exit 0"), None, &QUIET);
+        assert!(matches!(ending, Ending::Finished(_)), "{ending:?}");
+        assert!(fake.took < Duration::from_secs(3), "{:?}", fake.took);
+    }
+
+    #[test]
+    fn a_closed_output_is_not_the_end() {
+        let (ending, fake) = run("exec >&-; sleep 0.3; exit 4", None, &QUIET);
+        assert!(matches!(crash(ending).exit, Exit::Code(4)));
+        assert!(fake.took >= Duration::from_millis(300));
+    }
+}

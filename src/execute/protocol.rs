@@ -1,0 +1,140 @@
+//! What a child tells its parent: one line of JSON per message on its standard output. Its standard input is a
+//! pipe that carries nothing; its end says that the parent has gone or wants the child to go.
+
+use std::io::{self, Read, Write};
+
+use serde::{Deserialize, Serialize};
+
+use super::Measurement;
+
+/// The exit code of a child that ended with its parent, as of any interrupted program.
+const INTERRUPTED: i32 = 130;
+
+/// A child's message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Message {
+    /// The device is there and the run begins.
+    Started { device: String, steps: usize },
+    /// A phase outside steps: `start`, `evaluation`, ...
+    Phase { name: String },
+    /// An optimizer step is done.
+    Step {
+        /// From 1, warm-up included.
+        step: usize,
+        steps: usize,
+        timed: bool,
+        /// `None` where it is not finite, which JSON cannot say.
+        loss: Option<f64>,
+        tokens_per_s: Option<f64>,
+        live_bytes: u64,
+    },
+    /// An evaluation is done.
+    Evaluation { step: usize, loss: Option<f64> },
+    /// The run is done and its files are written. Nothing follows.
+    Finished(Box<Measurement>),
+}
+
+/// Writes messages.
+pub struct Reporter {
+    output: Box<dyn Write + Send>,
+}
+
+impl Reporter {
+    /// Reports to the parent.
+    pub fn to_parent() -> Reporter {
+        Reporter::new(io::stdout())
+    }
+
+    pub fn new(output: impl Write + Send + 'static) -> Reporter {
+        Reporter { output: Box::new(output) }
+    }
+
+    /// Writes a message at once. It is for the caller to do so between timed steps, never inside one.
+    ///
+    /// A message that nobody reads is dropped: its reader, the parent, has ended, and this process ends with it.
+    pub fn send(&mut self, message: &Message) {
+        if let Ok(mut line) = serde_json::to_vec(message) {
+            line.push(b'\n');
+            let _ = self.output.write_all(&line).and_then(|()| self.output.flush());
+        }
+    }
+}
+
+/// Ends this process as soon as its standard input does.
+///
+/// # Errors
+///
+/// The system has no thread to spare.
+pub fn end_with_parent() -> io::Result<()> {
+    let watch = || {
+        let mut ignored = [0; 64];
+        loop {
+            match io::stdin().read(&mut ignored) {
+                Ok(0) => break,
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => break,
+                _ => {}
+            }
+        }
+        std::process::exit(INTERRUPTED);
+    };
+    std::thread::Builder::new().name("parent watch".into()).spawn(watch)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::execute::Ended;
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn messages_survive_the_way() {
+        let written = Shared::default();
+        let mut reporter = Reporter::new(written.clone());
+        let measurement = Measurement {
+            ended: Ended::Diverged,
+            peak_bytes: Some(1 << 20),
+            tokens_per_s: Some(12.5),
+            loss_last: None,
+        };
+        let messages = [
+            Message::Started { device: "cpu".into(), steps: 3 },
+            Message::Phase { name: "start\nup".into() },
+            Message::Step {
+                step: 1,
+                steps: 3,
+                timed: false,
+                loss: Some(f64::NAN),
+                tokens_per_s: None,
+                live_bytes: 7,
+            },
+            Message::Evaluation { step: 1, loss: Some(1.5) },
+            Message::Finished(Box::new(measurement)),
+        ];
+        for message in &messages {
+            reporter.send(message);
+        }
+        let bytes = written.0.lock().unwrap().clone();
+        let text = String::from_utf8(bytes).unwrap();
+        let read: Vec<Message> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(read.len(), messages.len());
+        assert_eq!(read[1], messages[1]);
+        assert!(matches!(read[2], Message::Step { loss: None, live_bytes: 7, .. }));
+        assert_eq!(read[4], messages[4]);
+    }
+}

@@ -1,0 +1,104 @@
+//! One record of a CSV as serde sees it: cells are text, an empty cell is a missing value.
+//!
+//! The `csv` crate can deserialize structs as well, but it does not say which column an error is about, nor
+//! which column is missing in a form that a program can use.
+
+use std::fmt;
+
+use serde::de::value::{MapDeserializer, StrDeserializer};
+use serde::de::{self, DeserializeOwned, IntoDeserializer, Visitor};
+
+/// What is wrong with a record.
+#[derive(Debug, PartialEq)]
+pub(super) enum CellError {
+    /// No such column, and it cannot be empty.
+    Missing(&'static str),
+    Problem(String),
+}
+
+impl fmt::Display for CellError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CellError::Missing(column) => write!(f, "the column `{column}` is missing"),
+            CellError::Problem(problem) => f.write_str(problem),
+        }
+    }
+}
+
+impl std::error::Error for CellError {}
+
+impl de::Error for CellError {
+    fn custom<T: fmt::Display>(message: T) -> CellError {
+        CellError::Problem(message.to_string())
+    }
+
+    fn missing_field(field: &'static str) -> CellError {
+        CellError::Missing(field)
+    }
+}
+
+/// Makes a struct of named cells. The error comes with the name of the column it is about, if there is one.
+pub(super) fn record<'a, T: DeserializeOwned>(
+    cells: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<T, (Option<String>, CellError)> {
+    let cells = MapDeserializer::new(cells.map(|(column, text)| (column, Cell(text))));
+    serde_path_to_error::deserialize(cells).map_err(|error| {
+        let path = error.path().to_string();
+        (Some(path).filter(|path| path != "."), error.into_inner())
+    })
+}
+
+struct Cell<'a>(&'a str);
+
+impl<'a> IntoDeserializer<'a, CellError> for Cell<'a> {
+    type Deserializer = Cell<'a>;
+
+    fn into_deserializer(self) -> Cell<'a> {
+        self
+    }
+}
+
+impl Cell<'_> {
+    fn parse<T: std::str::FromStr>(&self, expected: &str) -> Result<T, CellError> {
+        let problem = || CellError::Problem(format!("`{}` is not {expected}", self.0));
+        self.0.parse().map_err(|_| problem())
+    }
+}
+
+impl<'de> de::Deserializer<'de> for Cell<'de> {
+    type Error = CellError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CellError> {
+        visitor.visit_borrowed_str(self.0)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CellError> {
+        if self.0.is_empty() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CellError> {
+        visitor.visit_bool(self.parse("true or false")?)
+    }
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CellError> {
+        visitor.visit_u64(self.parse("a whole number")?)
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CellError> {
+        visitor.visit_f64(self.parse("a number")?)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, CellError> {
+        StrDeserializer::new(self.0).deserialize_enum(name, variants, visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 char str string bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}

@@ -1,0 +1,208 @@
+//! Rows as CSV. [`Row`] is the only schema: header and cells are derived from it through serde, and each swept
+//! key is one more column behind them.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::{self, DeserializeOwned, Visitor};
+use serde_json::Value;
+
+use super::Row;
+use super::cell::{self, CellError};
+
+/// The field that holds the swept keys: no column of its own, but one per key.
+const AXES: &str = "axes";
+/// Stands before a swept key that is also the name of a column, such as `precision`.
+const SWEPT: &str = "sweep.";
+
+/// What is wrong with a file of results.
+#[derive(Debug, thiserror::Error)]
+pub enum CsvError {
+    #[error("cannot read {}: {source}", file.display())]
+    Read { file: PathBuf, source: io::Error },
+    #[error("cannot write {}: {source}", file.display())]
+    Write { file: PathBuf, source: io::Error },
+    #[error("{}, line {line}: {problem}", file.display())]
+    Syntax { file: PathBuf, line: u64, problem: String },
+    #[error("{} is not a table of results: the column `{column}` is missing", file.display())]
+    MissingColumn { file: PathBuf, column: String },
+    #[error("{}: the column `{column}` is there twice", file.display())]
+    RepeatedColumn { file: PathBuf, column: String },
+    #[error("{}, line {line}, column `{column}`: {problem}", file.display())]
+    Cell { file: PathBuf, line: u64, column: String, problem: String },
+}
+
+/// Writes the rows under a header; `axes` says in which order the swept keys follow the fixed columns. A cell
+/// is empty where the value is unknown, or the row does not lie on that axis. Numbers that are not finite
+/// cannot be told from unknown ones, as in JSON.
+pub fn write(rows: &[Row], axes: &[String], to: impl Write) -> io::Result<()> {
+    write_records(rows, axes, to)
+}
+
+/// Replaces the file by these rows: whoever reads it sees the old table or the new one, never half of one.
+pub fn write_file(file: &Path, rows: &[Row], axes: &[String]) -> Result<(), CsvError> {
+    replace(file, |to| write(rows, axes, to))
+        .map_err(|source| CsvError::Write { file: file.to_path_buf(), source })
+}
+
+/// Reads rows back. Columns that [`Row`] does not have are swept keys.
+pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
+    let text = File::open(file).map_err(|source| CsvError::Read { file: file.to_path_buf(), source })?;
+    let mut reader = csv::Reader::from_reader(io::BufReader::new(text));
+    let at = |error: csv::Error| syntax(file, error);
+    let header: Vec<String> = reader.headers().map_err(at)?.iter().map(str::to_string).collect();
+    if let Some(column) = header.iter().enumerate().find(|(at, name)| header[..*at].contains(name)) {
+        return Err(CsvError::RepeatedColumn { file: file.to_path_buf(), column: column.1.clone() });
+    }
+    let known = columns::<Row>();
+    if !header.iter().any(|column| known.contains(&column.as_str())) {
+        let column = known.first().copied().unwrap_or_default().to_string();
+        return Err(CsvError::MissingColumn { file: file.to_path_buf(), column });
+    }
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(at)?;
+        let line = record.position().map_or(0, csv::Position::line);
+        let (fixed, swept): (Vec<_>, Vec<_>) = header
+            .iter()
+            .map(String::as_str)
+            .zip(record.iter())
+            .partition(|(column, _)| known.contains(column));
+        let mut row: Row = cell::record(fixed.into_iter()).map_err(|(column, error)| match error {
+            CellError::Missing(column) => {
+                CsvError::MissingColumn { file: file.to_path_buf(), column: column.to_string() }
+            }
+            CellError::Problem(problem) => {
+                CsvError::Cell { file: file.to_path_buf(), line, column: column.unwrap_or_default(), problem }
+            }
+        })?;
+        row.axes = swept
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(column, value)| (column.strip_prefix(SWEPT).unwrap_or(column).into(), value.into()))
+            .collect();
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn syntax(file: &Path, error: csv::Error) -> CsvError {
+    let line = error.position().map_or(1, csv::Position::line);
+    let file = file.to_path_buf();
+    match error.into_kind() {
+        csv::ErrorKind::Io(source) => CsvError::Read { file, source },
+        csv::ErrorKind::Utf8 { .. } => {
+            CsvError::Syntax { file, line, problem: "the text is not UTF-8".into() }
+        }
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            CsvError::Syntax { file, line, problem: format!("{len} cells under a header of {expected_len}") }
+        }
+        other => CsvError::Syntax { file, line, problem: format!("{other:?}") },
+    }
+}
+
+/// Any flat struct whose field `axes` holds swept keys, as CSV.
+pub(crate) fn write_records<T: Serialize + DeserializeOwned>(
+    records: &[T],
+    axes: &[String],
+    to: impl Write,
+) -> io::Result<()> {
+    let fixed = columns::<T>();
+    let mut axes = axes.to_vec();
+    let mut cells = Vec::with_capacity(records.len());
+    for record in records {
+        let Value::Object(mut fields) = serde_json::to_value(record)? else {
+            return Err(io::Error::other("a record is a struct"));
+        };
+        let swept: Vec<(String, String)> = match fields.remove(AXES) {
+            Some(swept) => serde_json::from_value(swept)?,
+            None => Vec::new(),
+        };
+        for (axis, _) in &swept {
+            if !axes.contains(axis) {
+                axes.push(axis.clone());
+            }
+        }
+        cells.push((fields, swept));
+    }
+    let mut writer = csv::Writer::from_writer(to);
+    let swept_columns = axes.iter().map(|axis| swept_column(axis, &fixed));
+    writer.write_record(fixed.iter().map(|column| column.to_string()).chain(swept_columns))?;
+    for (fields, swept) in &cells {
+        let fixed = fixed.iter().map(|column| text(fields.get(*column).unwrap_or(&Value::Null)));
+        let swept = axes.iter().map(|axis| {
+            swept.iter().find(|(key, _)| key == axis).map(|(_, value)| value.clone()).unwrap_or_default()
+        });
+        writer.write_record(fixed.chain(swept))?;
+    }
+    writer.flush()
+}
+
+fn swept_column(axis: &str, fixed: &[&str]) -> String {
+    if fixed.contains(&axis) || axis.starts_with(SWEPT) { format!("{SWEPT}{axis}") } else { axis.to_string() }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The names of a struct's fields in their order, without the swept keys.
+pub(crate) fn columns<T: DeserializeOwned>() -> Vec<&'static str> {
+    let mut fields = Vec::new();
+    // The answer is in `fields`: the probe has no struct to give, so the result is always an error.
+    let _ = T::deserialize(FieldNames(&mut fields));
+    fields.retain(|field| *field != AXES);
+    fields
+}
+
+/// Asked for a struct, it notes the names of its fields.
+struct FieldNames<'a>(&'a mut Vec<&'static str>);
+
+impl<'de> de::Deserializer<'de> for FieldNames<'_> {
+    type Error = de::value::Error;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.0.extend(fields);
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Self::Error> {
+        Err(de::Error::custom("names only"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+/// Writes beside the file, and renames over it once every byte is on the disk.
+fn replace(file: &Path, write: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
+    let name = file.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
+    let mut temporary = std::ffi::OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = file.with_file_name(temporary);
+    let written = (|| {
+        let mut to = io::BufWriter::new(File::create(&temporary)?);
+        write(&mut to)?;
+        to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&temporary, file)
+    })();
+    if written.is_err() {
+        // Nothing to tell when the half-written file is gone already.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}

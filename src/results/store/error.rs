@@ -1,0 +1,58 @@
+//! Why results cannot be kept or read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot make the folder {path}: {error}: choose another with --out", path = path.display())]
+    Make { path: PathBuf, error: io::Error },
+    #[error("cannot write to {path}: {error}: choose another folder with --out", path = path.display())]
+    NotWritable { path: PathBuf, error: io::Error },
+    #[error("no room for results in {path}: {error}: free some, or choose another disk with --out", path = path.display())]
+    NoRoom { path: PathBuf, error: io::Error },
+    #[error("cannot write {path}: {error}", path = path.display())]
+    Write { path: PathBuf, error: io::Error },
+    #[error("cannot read {path}: {error}", path = path.display())]
+    Read { path: PathBuf, error: io::Error },
+    #[error(
+        "{file} is not a result of this program: {error}: remove {folder} to measure that run again",
+        file = file.display(),
+        folder = folder.display()
+    )]
+    Corrupt { file: PathBuf, folder: PathBuf, error: serde_json::Error },
+}
+
+impl StoreError {
+    pub(super) fn make(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+        let path = path.to_path_buf();
+        |error| {
+            if is_full(&error) {
+                StoreError::NoRoom { path, error }
+            } else {
+                StoreError::Make { path, error }
+            }
+        }
+    }
+
+    pub(super) fn write(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+        let path = path.to_path_buf();
+        |error| {
+            if is_full(&error) {
+                StoreError::NoRoom { path, error }
+            } else {
+                StoreError::Write { path, error }
+            }
+        }
+    }
+
+    pub(super) fn read(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+        let path = path.to_path_buf();
+        |error| StoreError::Read { path, error }
+    }
+}
+
+/// Whether it was room that was missing.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

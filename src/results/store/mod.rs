@@ -1,0 +1,253 @@
+//! The folders that results live in: `<out>/<experiment>/<run id>/<repeat>/`.
+//!
+//! A repeat is committed whole or not at all: written in a private folder, synced, renamed into place. The first
+//! to commit wins, so that many processes on a shared file system never write one file.
+
+mod error;
+mod private;
+mod probe;
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use error::StoreError;
+pub use private::PrivateFolder;
+
+use super::Row;
+use crate::plan::{Plan, PlannedRun};
+
+/// The file that makes a folder a result.
+pub const RESULT_FILE: &str = "result.json";
+
+/// An experiment's results.
+#[derive(Debug)]
+pub struct Store {
+    out: PathBuf,
+    folder: PathBuf,
+    /// Final results never change, so each is read once.
+    read: HashMap<(String, usize), Row>,
+}
+
+/// What became of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// It is the result.
+    Ours,
+    /// Another process had committed a final result, which is kept.
+    Theirs,
+}
+
+impl Store {
+    /// Looks at the results of an experiment, if there are any, and writes nothing.
+    pub fn at(out: &Path, experiment: &str) -> Store {
+        Store { out: out.to_path_buf(), folder: out.join(experiment), read: HashMap::new() }
+    }
+
+    /// Makes the folders and proves that results can be written to them.
+    ///
+    /// # Errors
+    ///
+    /// A path that cannot be made or written to, a disk without room.
+    pub fn open(out: &Path, experiment: &str) -> Result<Store, StoreError> {
+        let store = Store::at(out, experiment);
+        probe::prove(&store.out, &store.folder)?;
+        private::clean(&store.folder);
+        Ok(store)
+    }
+
+    /// The table of all results.
+    pub fn csv(&self) -> PathBuf {
+        let mut name = self.folder.clone().into_os_string();
+        name.push(".csv");
+        PathBuf::from(name)
+    }
+
+    /// Where a repeat's files are once it is committed.
+    pub fn repeat_folder(&self, run_id: &str, repeat: usize) -> PathBuf {
+        self.folder.join(run_id).join(repeat.to_string())
+    }
+
+    /// The result of a repeat, if it is final; others are tried again.
+    ///
+    /// # Errors
+    ///
+    /// A result that cannot be read or makes no sense.
+    pub fn finished(&mut self, run_id: &str, repeat: usize) -> Result<Option<Row>, StoreError> {
+        Ok(self.result(run_id, repeat)?.filter(|row| row.status.is_final()))
+    }
+
+    /// Makes a folder to write a repeat into.
+    pub fn begin(&self, run_id: &str, repeat: usize) -> Result<PrivateFolder, StoreError> {
+        PrivateFolder::create(&self.folder.join(run_id), repeat)
+    }
+
+    /// Makes a private folder, complete with its row, the result of its repeat. An older result that is not final
+    /// is replaced.
+    ///
+    /// # Errors
+    ///
+    /// The disk is full or fails. Nothing half-written is left in place.
+    pub fn commit(&mut self, private: PrivateFolder, row: &Row) -> Result<Committed, StoreError> {
+        let text = serde_json::to_vec_pretty(row)
+            .map_err(|error| StoreError::write(&private.path().join(RESULT_FILE))(error.into()))?;
+        private.write(RESULT_FILE, &text)?;
+        private.sync()?;
+        let place = self.repeat_folder(&row.run_id, row.repeat);
+        let mut lock = None;
+        loop {
+            match fs::rename(private.path(), &place) {
+                Ok(()) => break,
+                Err(error) if is_taken(&error) => {}
+                Err(error) => return Err(StoreError::write(&place)(error)),
+            }
+            lock = lock.or_else(|| lock_replacing(&self.folder));
+            if !step_aside(&place, row.repeat)? {
+                return Ok(Committed::Theirs);
+            }
+        }
+        private.committed();
+        private::sync_folder(&self.folder.join(&row.run_id))?;
+        Ok(Committed::Ours)
+    }
+
+    /// Removes the results of a run, all repeats, but nothing that a process is writing now.
+    pub fn forget(&mut self, run_id: &str) -> Result<(), StoreError> {
+        for repeat in repeats(&self.folder.join(run_id))? {
+            let aside = PrivateFolder::reserve(&self.folder.join(run_id), repeat);
+            match fs::rename(self.repeat_folder(run_id, repeat), aside.path()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(StoreError::write(aside.path())(error));
+                }
+                // Another process was first. Otherwise it is removed on drop.
+                _ => {}
+            }
+        }
+        self.read.retain(|(id, _), _| id != run_id);
+        Ok(())
+    }
+
+    /// Every result that belongs to the plan as it stands now, whatever its target, in the plan's order. Labels
+    /// are not part of a run's identity: names, axes and what has no effect come from the plan.
+    ///
+    /// # Errors
+    ///
+    /// A result that cannot be read or makes no sense.
+    pub fn rows(&mut self, plan: &Plan) -> Result<Vec<Row>, StoreError> {
+        let mut found: HashMap<String, Vec<Row>> = HashMap::new();
+        for run_id in run_ids(&self.folder)? {
+            for repeat in repeats(&self.folder.join(&run_id))? {
+                if let Some(row) = self.result(&run_id, repeat)? {
+                    found.entry(row.configuration.clone()).or_default().push(row);
+                }
+            }
+        }
+        let mut rows = Vec::new();
+        for run in plan.runs.iter().filter(|run| run.config.is_ok()) {
+            let mut of_run = found.get(&run.configuration).cloned().unwrap_or_default();
+            // This target's own results come first.
+            of_run.sort_by_key(|row| (row.run_id != run.id, row.run_id.clone(), row.repeat));
+            rows.extend(of_run.into_iter().map(|row| labelled(row, plan, run)));
+        }
+        Ok(rows)
+    }
+
+    fn result(&mut self, run_id: &str, repeat: usize) -> Result<Option<Row>, StoreError> {
+        let key = (run_id.to_string(), repeat);
+        if let Some(row) = self.read.get(&key) {
+            return Ok(Some(row.clone()));
+        }
+        let row = read_result(&self.repeat_folder(run_id, repeat))?;
+        if let Some(row) = row.as_ref().filter(|row| row.status.is_final()) {
+            self.read.insert(key, row.clone());
+        }
+        Ok(row)
+    }
+}
+
+fn labelled(row: Row, plan: &Plan, run: &PlannedRun) -> Row {
+    let no_effect = if row.run_id == run.id { run.no_effect.join(" ") } else { row.no_effect };
+    Row {
+        experiment: plan.experiment.clone(),
+        strategy: run.strategy.clone(),
+        axes: run.axes.clone(),
+        no_effect,
+        ..row
+    }
+}
+
+/// While one process replaces a result, no other does: the lock is held until the file is dropped. A file system
+/// without locks has none; [`step_aside`] then still loses no final result, but may hide one for a moment.
+fn lock_replacing(folder: &Path) -> Option<File> {
+    let file = File::create(folder.join(".lock")).ok()?;
+    file.lock().ok()?;
+    Some(file)
+}
+
+/// Moves a result that is in the way aside, unless it is final. Returns whether the place may be free now.
+fn step_aside(place: &Path, repeat: usize) -> Result<bool, StoreError> {
+    if is_final(place) {
+        return Ok(false);
+    }
+    let Some(run_folder) = place.parent() else {
+        return Ok(false);
+    };
+    let aside = PrivateFolder::reserve(run_folder, repeat);
+    match fs::rename(place, aside.path()) {
+        // Another process moved it first.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(StoreError::write(place)(error)),
+        Ok(()) => {}
+    }
+    if !is_final(aside.path()) {
+        return Ok(true);
+    }
+    // Between the look and the move, another process replaced it by a final one: back it goes. If yet another
+    // has taken the place in between, then that is the first now.
+    match fs::rename(aside.path(), place) {
+        Err(error) if !is_taken(&error) => Err(StoreError::write(place)(error)),
+        _ => Ok(false),
+    }
+}
+
+/// A result that cannot be read is not final: it is in the way of one that can.
+fn is_final(folder: &Path) -> bool {
+    read_result(folder).ok().flatten().is_some_and(|row| row.status.is_final())
+}
+
+/// What renaming a folder onto one that is not empty says.
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists)
+}
+
+fn read_result(folder: &Path) -> Result<Option<Row>, StoreError> {
+    let file = folder.join(RESULT_FILE);
+    let text = match fs::read(&file) {
+        Ok(text) => text,
+        // A result may be replaced at any time.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::Read { path: file, error }),
+    };
+    match serde_json::from_slice(&text) {
+        Ok(row) => Ok(Some(row)),
+        Err(error) => Err(StoreError::Corrupt { file, folder: folder.to_path_buf(), error }),
+    }
+}
+
+fn run_ids(folder: &Path) -> Result<Vec<String>, StoreError> {
+    let mut ids = private::names(folder)?;
+    ids.retain(|name| !name.starts_with('.') && folder.join(name).is_dir());
+    ids.sort();
+    Ok(ids)
+}
+
+fn repeats(run_folder: &Path) -> Result<Vec<usize>, StoreError> {
+    let mut repeats: Vec<usize> =
+        private::names(run_folder)?.iter().filter_map(|name| name.parse().ok()).collect();
+    repeats.sort_unstable();
+    Ok(repeats)
+}
+
+#[cfg(test)]
+mod tests;

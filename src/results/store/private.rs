@@ -1,0 +1,137 @@
+//! Folders that one process writes and no other reads.
+
+use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::StoreError;
+
+/// `<run id>/.<repeat>-<pid>@<host>-<random>`. Removed when it is dropped, unless it was committed.
+#[derive(Debug)]
+pub struct PrivateFolder {
+    path: PathBuf,
+    committed: bool,
+}
+
+impl PrivateFolder {
+    pub(super) fn create(run_folder: &Path, repeat: usize) -> Result<PrivateFolder, StoreError> {
+        let private = PrivateFolder::reserve(run_folder, repeat);
+        let mut made = fs::create_dir_all(&private.path);
+        // Another process may remove the run's folder, empty, between its making and ours in it.
+        for _ in 0..10 {
+            match &made {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    made = fs::create_dir_all(&private.path);
+                }
+                _ => break,
+            }
+        }
+        made.map_err(StoreError::make(&private.path))?;
+        Ok(private)
+    }
+
+    /// A name that nothing has yet.
+    pub(super) fn reserve(run_folder: &Path, repeat: usize) -> PrivateFolder {
+        PrivateFolder { path: run_folder.join(format!(".{repeat}-{}", unique())), committed: false }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a file.
+    pub fn write(&self, name: &str, contents: &[u8]) -> Result<(), StoreError> {
+        let path = self.path.join(name);
+        let write = || File::create(&path)?.write_all(contents);
+        write().map_err(StoreError::write(&path))
+    }
+
+    /// Everything in it is on the disk, or it is an error.
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
+        for name in names(&self.path)? {
+            let path = self.path.join(name);
+            File::open(&path).and_then(|file| file.sync_all()).map_err(StoreError::write(&path))?;
+        }
+        sync_folder(&self.path)
+    }
+
+    /// It has another name now, and is not private any more.
+    pub(super) fn committed(mut self) {
+        self.committed = true;
+    }
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        if !self.committed {
+            // What cannot be removed now is stale and removed by a later sweep.
+            let _ = fs::remove_dir_all(&self.path);
+            // The run's folder too, if nothing else is in it.
+            let _ = self.path.parent().map(fs::remove_dir);
+        }
+    }
+}
+
+/// Removes what processes that ended before their time have left behind. What is in doubt stays: a folder of
+/// another host's, on a shared file system, may be in use there.
+pub(super) fn clean(folder: &Path) {
+    let Ok(runs) = names(folder) else { return };
+    for run_folder in runs.iter().map(|name| folder.join(name)).filter(|path| path.is_dir()) {
+        let stale = names(&run_folder).unwrap_or_default().into_iter().filter(|name| is_stale(name));
+        for name in stale {
+            let _ = fs::remove_dir_all(run_folder.join(name));
+        }
+        // Succeeds only if nothing is in it.
+        let _ = fs::remove_dir(&run_folder);
+    }
+}
+
+fn is_stale(name: &str) -> bool {
+    let owner = name.strip_prefix('.').and_then(|name| name.split_once('-')).map(|(_, rest)| rest);
+    let Some((pid, rest)) = owner.and_then(|owner| owner.split_once('@')) else {
+        return false;
+    };
+    let host = rest.rsplit_once('-').map(|(host, _)| host);
+    host == Some(host_name().as_str())
+        && pid.parse::<u32>().is_ok()
+        // Without a process file system nobody can be said to have ended.
+        && Path::new("/proc/self").exists()
+        && !Path::new("/proc").join(pid).exists()
+}
+
+/// Part of a name that nothing else has.
+pub(super) fn unique() -> String {
+    let random = RandomState::new().hash_one(());
+    format!("{}-{random:016x}", owner())
+}
+
+/// This process, among all that share a file system.
+pub(super) fn owner() -> String {
+    format!("{}@{}", std::process::id(), host_name())
+}
+
+fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().replace(|c: char| !c.is_ascii_alphanumeric(), "_")
+}
+
+/// The names in a folder; none if it is not there.
+pub(super) fn names(folder: &Path) -> Result<Vec<String>, StoreError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(StoreError::read(folder)(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(StoreError::read(folder))?.file_name();
+        names.extend(name.into_string().ok());
+    }
+    Ok(names)
+}
+
+/// New names in a folder are on the disk.
+pub(super) fn sync_folder(folder: &Path) -> Result<(), StoreError> {
+    File::open(folder).and_then(|file| file.sync_all()).map_err(StoreError::write(folder))
+}

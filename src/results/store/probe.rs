@@ -1,0 +1,39 @@
+//! Proof that results can be written, before anything is trained for them.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::{StoreError, error, private};
+
+/// More than the files of a run take.
+const ROOM: usize = 4 << 20;
+
+/// Makes both folders, and writes to both: the table lies in one, the runs in the other.
+pub(super) fn prove(out: &Path, folder: &Path) -> Result<(), StoreError> {
+    for (path, bytes) in [(out, 1), (folder, ROOM)] {
+        fs::create_dir_all(path).map_err(StoreError::make(path))?;
+        let file = path.join(format!(".probe-{}", private::unique()));
+        let written = write(&file, bytes);
+        let removed = fs::remove_file(&file);
+        written.and(removed).map_err(|error| {
+            let path = path.to_path_buf();
+            if error::is_full(&error) {
+                StoreError::NoRoom { path, error }
+            } else {
+                StoreError::NotWritable { path, error }
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, bytes: usize) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    // Not zeros, and not the same twice: a file system that compresses must find the room too.
+    let numbers =
+        (0..bytes.div_ceil(8) as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23));
+    let pattern: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
+    file.write_all(&pattern)?;
+    file.sync_all()
+}

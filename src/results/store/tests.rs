@@ -1,0 +1,320 @@
+use std::process::Command;
+
+use super::*;
+use crate::device::{DeviceKind, Target};
+use crate::results::Status;
+use crate::spec::*;
+use crate::units::Bytes;
+
+fn row(run_id: &str, repeat: usize, status: Status) -> Row {
+    let row = serde_json::json!({
+        "experiment": "test", "run_id": run_id, "strategy": "fp32", "repeat": repeat, "status": status,
+        "device": "cpu", "model": "transformer", "precision": "fp32", "receipt": "", "no_effect": "",
+        "message": "", "version": "0", "limited": false, "digest": "", "configuration": run_id,
+    });
+    serde_json::from_value(row).unwrap()
+}
+
+fn store(out: &Path) -> Store {
+    Store::open(out, "test").unwrap()
+}
+
+fn commit(store: &mut Store, row: &Row) -> Committed {
+    let private = store.begin(&row.run_id, row.repeat).unwrap();
+    private.write("log.txt", row.message.as_bytes()).unwrap();
+    store.commit(private, row).unwrap()
+}
+
+#[test]
+fn what_is_committed_is_found_by_the_next_sweep() {
+    let out = tempfile::tempdir().unwrap();
+    let mut first = store(out.path());
+    assert_eq!(first.finished("a", 1).unwrap(), None);
+    assert_eq!(commit(&mut first, &row("a", 1, Status::Ok)), Committed::Ours);
+
+    let mut next = store(out.path());
+    assert_eq!(next.finished("a", 1).unwrap().unwrap(), row("a", 1, Status::Ok));
+    assert_eq!(next.finished("a", 2).unwrap(), None);
+    assert!(next.repeat_folder("a", 1).join("log.txt").exists());
+    assert_eq!(next.csv(), out.path().join("test.csv"));
+}
+
+#[test]
+fn only_final_results_are_done() {
+    let out = tempfile::tempdir().unwrap();
+    let mut store = store(out.path());
+    for status in [Status::Failed, Status::Timeout, Status::Interrupted] {
+        assert_eq!(commit(&mut store, &row("a", 1, status)), Committed::Ours);
+        assert_eq!(store.finished("a", 1).unwrap(), None);
+    }
+    for (repeat, status) in [Status::Oom, Status::Diverged, Status::Skipped].into_iter().enumerate() {
+        commit(&mut store, &row("b", repeat, status));
+        assert!(store.finished("b", repeat).unwrap().is_some());
+    }
+}
+
+#[test]
+fn the_first_final_result_stays() {
+    let out = tempfile::tempdir().unwrap();
+    let mut store = store(out.path());
+    commit(&mut store, &row("a", 1, Status::Failed));
+    let first = Row { message: "first".into(), ..row("a", 1, Status::Ok) };
+    assert_eq!(commit(&mut store, &first), Committed::Ours);
+    let second = Row { message: "second".into(), ..row("a", 1, Status::Ok) };
+    assert_eq!(commit(&mut store, &second), Committed::Theirs);
+    assert_eq!(commit(&mut store, &row("a", 1, Status::Failed)), Committed::Theirs);
+    assert_eq!(store.finished("a", 1).unwrap().unwrap().message, "first");
+    assert_eq!(private::names(&out.path().join("test/a")).unwrap(), ["1"], "nothing is left behind");
+}
+
+#[test]
+fn two_sweeps_at_once_both_end_well() {
+    let out = tempfile::tempdir().unwrap();
+    let sweep = |name: usize| {
+        let mut store = store(out.path());
+        let mut ours = 0;
+        for repeat in 0..100 {
+            commit(&mut store, &row("a", repeat, Status::Failed));
+            let row = Row { message: name.to_string(), ..row("a", repeat, Status::Ok) };
+            ours += usize::from(commit(&mut store, &row) == Committed::Ours);
+            assert!(store.finished("a", repeat).unwrap().is_some());
+        }
+        ours
+    };
+    let ours: usize = std::thread::scope(|scope| {
+        let others: Vec<_> = (0..4).map(|name| scope.spawn(move || sweep(name))).collect();
+        others.into_iter().map(|other| other.join().unwrap()).sum()
+    });
+    assert!(ours >= 100, "each repeat has a winner: {ours}");
+    let mut names = private::names(&out.path().join("test/a")).unwrap();
+    names.sort_by_key(|name| name.parse::<usize>().unwrap());
+    assert_eq!(names, (0..100).map(|repeat| repeat.to_string()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_sweep_that_is_dropped_leaves_nothing() {
+    let out = tempfile::tempdir().unwrap();
+    let store = store(out.path());
+    let private = store.begin("a", 1).unwrap();
+    private.write(RESULT_FILE, b"{").unwrap();
+    drop(private);
+    assert!(!out.path().join("test/a").exists());
+}
+
+#[test]
+fn a_sweep_that_was_killed_leaves_what_the_next_one_removes() {
+    let out = tempfile::tempdir().unwrap();
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let (host, run) = (private::owner(), out.path().join("test/a"));
+    let host = host.split_once('@').unwrap().1;
+    let stale = run.join(format!(".1-{}@{host}-0123456789abcdef", ended.id()));
+    let alive = run.join(format!(".2-{}@{host}-0123456789abcdef", std::process::id()));
+    let elsewhere = run.join(format!(".3-{}@another-0123456789abcdef", ended.id()));
+    let strange = run.join(".keep");
+    for folder in [&stale, &alive, &elsewhere, &strange] {
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join(RESULT_FILE), "{ half a resu").unwrap();
+    }
+    let mut store = store(out.path());
+    assert!(!stale.exists());
+    assert!(alive.exists() && elsewhere.exists() && strange.exists());
+    assert_eq!(store.finished("a", 1).unwrap(), None);
+    assert_eq!(commit(&mut store, &row("a", 1, Status::Ok)), Committed::Ours);
+}
+
+#[test]
+fn a_corrupt_result_is_named() {
+    let out = tempfile::tempdir().unwrap();
+    let mut store = store(out.path());
+    commit(&mut store, &row("a", 1, Status::Ok));
+    let file = store.repeat_folder("a", 1).join(RESULT_FILE);
+    fs::write(&file, "{}").unwrap();
+    let mut next = self::store(out.path());
+    let error = next.finished("a", 1).unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { .. }));
+    assert!(error.to_string().starts_with(&format!("{} is not a result", file.display())), "{error}");
+    // It gives way to one that makes sense.
+    assert_eq!(commit(&mut next, &row("a", 1, Status::Ok)), Committed::Ours);
+}
+
+#[test]
+fn forgotten_runs_are_measured_again() {
+    let out = tempfile::tempdir().unwrap();
+    let mut store = store(out.path());
+    commit(&mut store, &row("a", 1, Status::Ok));
+    commit(&mut store, &row("a", 2, Status::Failed));
+    commit(&mut store, &row("b", 1, Status::Ok));
+    let writing = store.begin("a", 3).unwrap();
+    store.forget("a").unwrap();
+    store.forget("never was").unwrap();
+    assert_eq!(store.finished("a", 1).unwrap(), None);
+    assert!(store.finished("b", 1).unwrap().is_some());
+    assert!(writing.path().exists(), "what another process writes is not touched");
+}
+
+#[test]
+fn rows_are_those_of_the_plan_on_any_target() {
+    let out = tempfile::tempdir().unwrap();
+    let mut store = store(out.path());
+    let of = |run_id: &str, configuration: &str, repeat| Row {
+        configuration: configuration.into(),
+        strategy: "an old label".into(),
+        ..row(run_id, repeat, Status::Ok)
+    };
+    for row in [of("here", "x", 1), of("card", "x", 1), of("here", "x", 2), of("gone", "y", 1)] {
+        commit(&mut store, &row);
+    }
+    let plan = plan(vec![
+        planned("here", "x", "fp32", Ok(config())),
+        planned("other", "z", "bf16", Ok(config())),
+        planned("", "", "broken", Err("makes no sense".into())),
+        planned("here", "x", "again", Ok(config())),
+    ]);
+    let rows = store.rows(&plan).unwrap();
+    let found: Vec<_> =
+        rows.iter().map(|row| (row.strategy.as_str(), row.run_id.as_str(), row.repeat)).collect();
+    assert_eq!(
+        found,
+        [
+            ("fp32", "here", 1),
+            ("fp32", "here", 2),
+            ("fp32", "card", 1),
+            ("again", "here", 1),
+            ("again", "here", 2),
+            ("again", "card", 1)
+        ]
+    );
+    assert_eq!(rows[0].no_effect, "release");
+    assert_eq!(rows[2].no_effect, "");
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_named() {
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = Store::open(&file.join("results"), "test").unwrap_err();
+    assert!(matches!(error, StoreError::Make { .. }), "{error}");
+    assert!(error.to_string().contains("choose another with --out"), "{error}");
+
+    // Looking makes nothing.
+    let mut store = Store::at(&out.path().join("none"), "test");
+    assert_eq!(store.finished("a", 1).unwrap(), None);
+    assert!(!out.path().join("none").exists());
+}
+
+/// Set where the test below runs again, with a small disk to fill.
+const SMALL_DISK: &str = "RUNNER_TEST_SMALL_DISK";
+
+#[test]
+fn a_full_disk_is_an_error_before_training() {
+    if let Some(disk) = std::env::var_os(SMALL_DISK) {
+        return fill(Path::new(&disk));
+    }
+    let disk = tempfile::tempdir().unwrap();
+    let mount = "mount -t tmpfs -o size=8m tmpfs \"$0\" && exec \"$1\" --exact --nocapture \"$2\"";
+    let output = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", mount])
+        .arg(disk.path())
+        .arg(std::env::current_exe().unwrap())
+        .arg(format!(
+            "{}::a_full_disk_is_an_error_before_training",
+            module_path!().split_once("::").unwrap().1
+        ))
+        .env(SMALL_DISK, disk.path())
+        .output();
+    let ran = output.as_ref().is_ok_and(|output| output.stdout.windows(9).any(|text| text == b"1 passed;"));
+    let tried = output.as_ref().is_ok_and(|output| output.stdout.windows(9).any(|text| text == b"running 1"));
+    assert!(!tried || ran, "{output:?}");
+    let allowed = ran || std::env::var_os("CI").is_none();
+    assert!(allowed, "this test needs `unshare` and `mount` to make a small disk: {output:?}");
+}
+
+fn fill(disk: &Path) {
+    let mut store = store(disk);
+    let private = store.begin("a", 1).unwrap();
+    fs::write(disk.join("other"), vec![1; 6 << 20]).unwrap();
+    let error = Store::open(disk, "test").unwrap_err();
+    assert!(matches!(error, StoreError::NoRoom { .. }), "{error}");
+    assert!(error.to_string().contains("no room for results"), "{error}");
+    assert!(!private::names(disk).unwrap().iter().any(|name| name.starts_with(".probe")));
+
+    // Full in the middle: an error, and nothing half-written in place.
+    let rest = fs::File::create(disk.join("rest")).unwrap();
+    let _ = std::io::copy(&mut std::io::repeat(1), &mut &rest);
+    let error = store.commit(private, &row("a", 1, Status::Ok)).unwrap_err();
+    assert!(matches!(error, StoreError::NoRoom { .. }), "{error}");
+    assert_eq!(store.finished("a", 1).unwrap(), None);
+}
+
+fn plan(runs: Vec<PlannedRun>) -> Plan {
+    Plan {
+        experiment: "test".into(),
+        file: "test.toml".into(),
+        baseline: "fp32".into(),
+        target: Target {
+            name: "a processor".into(),
+            kind: DeviceKind::Cpu,
+            threads: 2,
+            alignment: Bytes(64),
+            page: Bytes(4096),
+            product_workspace: Bytes(0),
+            context: Bytes(0),
+            memory: Bytes(1 << 30),
+            limited: false,
+        },
+        repeats: 1,
+        axes: Vec::new(),
+        runs,
+    }
+}
+
+fn planned(id: &str, configuration: &str, strategy: &str, config: Result<RunConfig, String>) -> PlannedRun {
+    PlannedRun {
+        id: id.into(),
+        configuration: configuration.into(),
+        strategy: strategy.into(),
+        axes: Vec::new(),
+        config,
+        prediction: None,
+        no_effect: vec!["release".into()],
+        same_as: None,
+    }
+}
+
+fn config() -> RunConfig {
+    RunConfig {
+        model: Model::Transformer(Transformer {
+            layers: 1,
+            d_model: 8,
+            heads: 1,
+            context: 8,
+            vocabulary: 256,
+        }),
+        data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 0.9 }),
+        train: Train {
+            batch_size: 1,
+            clip_norm: None,
+            seed: 0,
+            optimizer: Optimizer::AdamW(AdamW {
+                lr: 1e-3,
+                beta1: 0.9,
+                beta2: 0.99,
+                epsilon: 1e-8,
+                weight_decay: 0.0,
+                decay: Decay::All,
+            }),
+        },
+        evaluation: None,
+        measure: Measure { warmup_steps: 1, steps: 1 },
+        strategy: Strategy {
+            accumulate: 1,
+            recompute: Recompute::None,
+            release: Release::Eager,
+            gradients: Gradients::Free,
+            allocator: Allocator::Arena,
+            evaluation_pass: EvaluationPass::NoGrad,
+        },
+    }
+}

@@ -1,0 +1,123 @@
+//! What is written is read back, and what others wrote wrongly is blamed in the right place.
+
+mod rows;
+
+use proptest::prelude::*;
+use rows::{any_row, row};
+use runner::results::{Row, csv};
+
+fn written(rows: &[Row], axes: &[&str]) -> String {
+    let axes: Vec<String> = axes.iter().map(|axis| axis.to_string()).collect();
+    let mut text = Vec::new();
+    csv::write(rows, &axes, &mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+fn read(text: &str) -> Result<Vec<Row>, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.csv");
+    std::fs::write(&file, text).unwrap();
+    csv::read(&file).map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
+}
+
+#[test]
+fn the_first_columns_are_those_that_scripts_rely_on() {
+    let header = written(&[], &["train.batch_size"]);
+    let columns: Vec<&str> = header.trim_end().split(',').collect();
+    let fixed = "experiment, run_id, strategy, repeat, status, device, model, parameters, batch_size, micro_batch, \
+                 precision, predicted_peak_bytes, peak_bytes, reserved_peak_bytes, witness_peak_bytes, \
+                 start_peak_bytes, parameter_bytes, master_weight_bytes, gradient_bytes, optimizer_bytes, \
+                 activation_bytes, input_bytes, workspace_bytes, communication_bytes, host_peak_bytes, \
+                 step_ms_median, step_ms_p90, tokens_per_s, samples_per_s, data_wait_ms, loss_first, loss_last, \
+                 loss_eval, recompute_flops, receipt, no_effect, message, version";
+    let fixed: Vec<&str> = fixed.split(", ").collect();
+    assert_eq!(fixed.len(), 38);
+    assert_eq!(columns[..38], fixed);
+    assert_eq!(columns.last(), Some(&"train.batch_size"));
+    assert!(!columns.contains(&"axes"));
+}
+
+#[test]
+fn what_is_unknown_is_an_empty_cell() {
+    let mut unknown = row("fp32");
+    unknown.peak_bytes = None;
+    unknown.loss_eval = Some(f64::NAN);
+    let text = written(&[unknown], &[]);
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    let cell = |column| lines[1][lines[0].iter().position(|name| *name == column).unwrap()];
+    assert_eq!(cell("peak_bytes"), "");
+    assert_eq!(cell("loss_eval"), "");
+    assert_eq!(cell("master_weight_bytes"), "0");
+    let rows = read(&text).unwrap();
+    assert_eq!((rows[0].peak_bytes, rows[0].loss_eval, rows[0].master_weight_bytes), (None, None, Some(0)));
+}
+
+#[test]
+fn swept_keys_are_columns_behind_the_fixed_ones() {
+    let mut first = row("fp32");
+    first.axes = vec![("train.batch_size".into(), "8".into())];
+    let mut second = row("bf16/precision=bf16");
+    second.axes = vec![("train.batch_size".into(), "8".into()), ("precision".into(), "\"bf16\"".into())];
+    let rows = vec![first, second];
+    let text = written(&rows, &["train.batch_size"]);
+    // `precision` is also what the row says of itself, so the swept key has another name.
+    assert!(text.lines().next().unwrap().ends_with(",train.batch_size,sweep.precision"), "{text}");
+    assert_eq!(read(&text).unwrap(), rows);
+}
+
+#[test]
+fn errors_name_file_line_and_column() {
+    let good = written(&[row("a"), row("b")], &[]);
+    let mut errors = vec![
+        read(&good.replacen("b-id,b,0,ok", "b-id,b,0,fine", 1)),
+        read(&good.replacen("b-id,b,0,ok", "b-id,b,-1,ok", 1)),
+        read(&good.replacen("run_id", "identity", 1)),
+        read(&good.replacen("run_id", "strategy", 1)),
+        read("name,age\nx,1\n"),
+        read(""),
+        read(&format!("{good}one,cell\n")),
+    ];
+    errors.push(csv::read(std::path::Path::new("no/such.csv")).map_err(|error| error.to_string()));
+    let errors: Vec<String> = errors.into_iter().map(Result::unwrap_err).collect();
+    insta::assert_snapshot!(errors.join("\n"));
+}
+
+#[test]
+fn older_files_lack_columns_that_may_be_empty() {
+    let text = written(&[row("a")], &[]).replacen(",clock_mhz,", ",clock,", 1);
+    let rows = read(&text).unwrap();
+    assert_eq!(rows[0].clock_mhz, None);
+    assert_eq!(rows[0].axes, [("clock".to_string(), "2400.0".to_string())]);
+}
+
+#[test]
+fn a_file_is_replaced_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.csv");
+    csv::write_file(&file, &[row("old")], &[]).unwrap();
+    csv::write_file(&file, &[row("new")], &[]).unwrap();
+    assert_eq!(csv::read(&file).unwrap()[0].strategy, "new");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    let nowhere = folder.path().join("none/results.csv");
+    let error = csv::write_file(&nowhere, &[row("new")], &[]).unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot write {}: ", nowhere.display())), "{error}");
+}
+
+#[test]
+fn a_result_is_the_same_row_in_json() {
+    let text = serde_json::to_string(&row("fp32")).unwrap();
+    assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row("fp32"));
+    let unknown = text.replacen('{', "{\"surprise\":1,", 1);
+    assert!(serde_json::from_str::<Row>(&unknown).unwrap_err().to_string().contains("surprise"));
+}
+
+proptest! {
+    #[test]
+    fn any_rows_survive_the_journey(rows in prop::collection::vec(any_row(), 0..4)) {
+        prop_assert_eq!(&read(&written(&rows, &[])).unwrap(), &rows);
+        for row in rows {
+            let text = serde_json::to_string(&row).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row);
+        }
+    }
+}
