@@ -2,12 +2,14 @@
 
 mod cpu;
 mod ledger;
+mod open;
 mod role;
 mod target;
 
 use crate::ops::{Op, TensorType, TypeError};
 
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
+pub use open::{DeviceChoice, detect, open};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use role::{ByRole, Role};
 pub use target::{DeviceKind, Target};

@@ -1,11 +1,19 @@
 //! One run, measured: in a child process, which tells its parent how it goes.
 
+mod engine;
 mod measurement;
+mod prime;
 mod process;
 mod protocol;
+mod receipt;
+mod timeline;
 mod train;
+mod witness;
 
-pub use measurement::{Ended, Measurement};
+pub use engine::{Batch, Counts, Engine, StepReport};
+pub use measurement::{Ended, Measurement, OutOfMemoryReport, Roles};
 pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};
 pub use protocol::{Message, Reporter, end_with_parent};
-pub use train::run;
+pub use timeline::Timeline;
+pub use train::{RunError, run};
+pub use witness::{Witness, agrees};

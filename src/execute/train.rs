@@ -1,38 +1,332 @@
-//! The training engine's place: steps that train nothing.
+//! One run in its own process: from a folder with its configuration to what it measured.
 
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::time::Instant;
 
-use super::{Ended, Measurement, Message, Reporter};
+use super::engine::{Batch, Engine};
+use super::measurement::{Ended, Measurement, OutOfMemoryReport, Roles};
+use super::timeline::Timeline;
+use super::witness::Witness;
+use super::{Message, Reporter, prime, receipt};
+use crate::compile::{Program, Violation, compile};
+use crate::data::{DataError, TextFiles};
+use crate::device::{self, Device, DeviceError, Ledger, Phase, Pool, Target};
+use crate::memory::{Failure, OutOfMemory};
+use crate::ops::Control;
+use crate::plan;
+use crate::spec::{self, Data, Model, Optimizer, RunConfig};
 
-/// Executes the run whose configuration lies in the folder.
+/// Why a run has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Spec(#[from] spec::Error),
+    #[error("{0}")]
+    Target(String),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Violation(#[from] Violation),
+    #[error("the device failed: {0}")]
+    Device(#[from] DeviceError),
+    #[error("cannot write {file}: {error}")]
+    Write { file: String, error: io::Error },
+}
+
+/// Executes the run whose `run.toml` and `target.toml` lie in the folder; leaves `steps.csv` and `memory.csv`
+/// there.
 ///
 /// # Errors
-///
-/// Says what cannot be read or written.
-pub fn run(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, String> {
-    let text = std::fs::read_to_string(folder.join("run.toml")).map_err(|error| error.to_string())?;
-    let number = |key: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
-        line.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
-    };
-    let (steps, pause) = (number("steps"), Duration::from_millis(number("seed")));
-    reporter.send(&Message::Started { device: "stub".into(), steps: steps as usize });
-    for step in 1..=steps as usize {
-        std::thread::sleep(pause);
-        reporter.send(&Message::Step {
+/// What cannot be read or written, or a device that fails. Running out of memory is a result.
+pub fn run(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, RunError> {
+    let config = plan::load_run(&folder.join("run.toml"))?;
+    let target = Target::read(&folder.join("target.toml")).map_err(RunError::Target)?;
+    let Data::Text(text) = &config.data;
+    let data = TextFiles::open(&text.paths, text.split)?;
+    data.splits().check(context(&config), config.evaluation.is_some())?;
+    let program = compile(&config, &target)?;
+    let mut device = device::open(&target)?;
+    let steps = config.measure.warmup_steps + config.measure.steps;
+    reporter.send(&Message::Started { device: target.name.clone(), steps });
+    prime::prime(device.as_mut())?;
+
+    let trainer = Trainer { folder, config: &config, program: &program, data: &data, reporter };
+    trainer.run(device.as_mut())
+}
+
+/// Positions in a sequence.
+fn context(config: &RunConfig) -> usize {
+    let Model::Transformer(model) = &config.model;
+    model.context
+}
+
+struct Trainer<'a> {
+    folder: &'a Path,
+    config: &'a RunConfig,
+    program: &'a Program,
+    data: &'a TextFiles,
+    reporter: &'a mut Reporter,
+}
+
+impl Trainer<'_> {
+    fn run(mut self, device: &mut dyn Device) -> Result<Measurement, RunError> {
+        let mut measurement = Measurement { tokens_per_step: Some(self.tokens()), ..Measurement::default() };
+        let mut log = StepLog::create(&self.folder.join("steps.csv"))?;
+        let timeline = Timeline::for_program(self.program);
+        let witness = Witness::begin();
+        let ended = match Engine::new(self.program, device, false) {
+            Ok(mut engine) => {
+                let ended = self.train(&mut engine, timeline, &mut log, &mut measurement);
+                report_memory(&mut measurement, engine.ledger());
+                ended
+            }
+            Err(failure) => Err(failure.into()),
+        };
+        measurement.witness_peak_bytes = witness.and_then(|witness| witness.peak());
+        match ended {
+            Ok(()) => {}
+            Err(Stop::OutOfMemory(found)) => report_out_of_memory(&mut measurement, &found),
+            Err(Stop::Error(error)) => return Err(error),
+        }
+        Ok(measurement)
+    }
+
+    fn train(
+        &mut self,
+        engine: &mut Engine,
+        timeline: Timeline,
+        log: &mut StepLog,
+        measurement: &mut Measurement,
+    ) -> Result<(), Stop> {
+        self.reporter.send(&Message::Phase { name: "start".to_owned() });
+        engine.start()?;
+        let measure = &self.config.measure;
+        let total = measure.warmup_steps + measure.steps;
+        let profiled = measure.warmup_steps.saturating_sub(1);
+        let before = engine.counts();
+        let mut timeline = Some(timeline);
+        let mut batch = self.empty_batch(self.config.train.batch_size);
+        for step in 0..total {
+            if step == measure.warmup_steps {
+                (measurement.load, measurement.clock_mhz) = (load(), clock_mhz());
+            }
+            if let Some(timeline) = timeline.take_if(|_| step == profiled) {
+                engine.record_timeline(timeline);
+            }
+            let timed = self.step(engine, step, &mut batch)?;
+            if let Some(recorded) = engine.take_timeline() {
+                let file = self.folder.join("memory.csv");
+                recorded.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
+            }
+            let live = engine.ledger().usage(Pool::Device).live.total();
+            let counted = step >= measure.warmup_steps;
+            log.step(step + 1, &timed, self.tokens(), live)?;
+            self.report_step(step + 1, total, &timed, counted, live);
+            record_step(measurement, &timed, counted);
+            if self.evaluates_after(step + 1, total) {
+                self.evaluate(engine, step + 1, measurement)?;
+            }
+        }
+        let after = engine.counts();
+        measurement.receipt = receipt::receipt(&before, &after);
+        let steps = total.max(1) as u64;
+        measurement.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
+        measurement.hardware_flops = Some((after.flops - before.flops) / steps);
+        measurement.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
+        measurement.digest = engine.digest()?;
+        Ok(())
+    }
+
+    /// A whole optimizer step: the batch made and brought, forward, backward, update, the loss read back.
+    fn step(&self, engine: &mut Engine, step: usize, batch: &mut Batch) -> Result<TimedStep, Failure> {
+        let train = &self.config.train;
+        let began = Instant::now();
+        let samples = 0..train.batch_size as u64;
+        let (context, step_number) = (context(self.config), step as u64);
+        let Batch { tokens, targets } = batch;
+        self.data.training_batch(train.seed, step_number, samples, context, tokens, targets);
+        let waited = began.elapsed();
+        let report = engine.step(batch, control(&train.optimizer, step + 1))?;
+        let took = began.elapsed();
+        Ok(TimedStep {
+            loss: report.loss,
+            gradient_norm: report.gradient_norm,
+            ms: took.as_secs_f64() * 1e3,
+            data_wait_ms: waited.as_secs_f64() * 1e3,
+        })
+    }
+
+    fn evaluates_after(&self, step: usize, total: usize) -> bool {
+        let evaluation = self.config.evaluation.as_ref();
+        evaluation.is_some_and(|evaluation| step == total || step.is_multiple_of(evaluation.every))
+    }
+
+    /// The mean loss over the first batches of the evaluation split: always the same ones.
+    fn evaluate(&mut self, engine: &mut Engine, step: usize, measurement: &mut Measurement) -> Result<(), Stop> {
+        self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
+        let batches = self.config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
+        let mut batch = self.empty_batch(self.config.micro_batch());
+        let mut sum = 0.0;
+        for index in 0..batches {
+            let Batch { tokens, targets } = &mut batch;
+            self.data.evaluation_batch(index as u64, context(self.config), tokens, targets);
+            sum += f64::from(engine.evaluate(&batch)?);
+        }
+        let loss = sum / batches as f64;
+        measurement.loss_eval = Some(loss).filter(|loss| loss.is_finite());
+        self.reporter.send(&Message::Evaluation { step, loss: measurement.loss_eval });
+        Ok(())
+    }
+
+    fn empty_batch(&self, samples: usize) -> Batch {
+        let numbers = samples * context(self.config);
+        Batch { tokens: vec![0; numbers], targets: vec![0; numbers] }
+    }
+
+    /// Per optimizer step.
+    fn tokens(&self) -> usize {
+        self.config.train.batch_size * context(self.config)
+    }
+
+    fn report_step(&mut self, step: usize, steps: usize, done: &TimedStep, timed: bool, live_bytes: u64) {
+        self.reporter.send(&Message::Step {
             step,
-            steps: steps as usize,
-            timed: step > 1,
-            loss: Some(5.0 / step as f64),
-            tokens_per_s: Some(1e3),
-            live_bytes: 1 << 20,
+            steps,
+            timed,
+            loss: finite(done.loss),
+            tokens_per_s: Some(self.tokens() as f64 / done.ms * 1e3),
+            live_bytes,
         });
     }
-    Ok(Measurement {
-        ended: Ended::Complete,
-        peak_bytes: Some(1 << 20),
-        tokens_per_s: Some(1e3),
-        loss_last: Some(1.0),
-    })
+}
+
+/// One optimizer step, done.
+struct TimedStep {
+    loss: f32,
+    gradient_norm: Option<f32>,
+    ms: f64,
+    data_wait_ms: f64,
+}
+
+/// What ends training early.
+enum Stop {
+    OutOfMemory(Box<OutOfMemory>),
+    Error(RunError),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        match failure {
+            Failure::OutOfMemory(found) => Stop::OutOfMemory(found),
+            Failure::Device(error) => Stop::Error(error.into()),
+        }
+    }
+}
+
+impl From<RunError> for Stop {
+    fn from(error: RunError) -> Stop {
+        Stop::Error(error)
+    }
+}
+
+fn cannot_write(file: &Path, error: io::Error) -> RunError {
+    RunError::Write { file: file.display().to_string(), error }
+}
+
+fn finite(number: f32) -> Option<f64> {
+    number.is_finite().then_some(f64::from(number))
+}
+
+/// The numbers of step `step`, counted from 1.
+fn control(optimizer: &Optimizer, step: usize) -> Control {
+    let Optimizer::AdamW(optimizer) = optimizer;
+    let correction = |beta: f64| (1.0 - beta.powi(i32::try_from(step).unwrap_or(i32::MAX))) as f32;
+    Control {
+        learning_rate: optimizer.lr as f32,
+        bias_correction1: correction(optimizer.beta1),
+        bias_correction2: correction(optimizer.beta2),
+    }
+}
+
+fn record_step(measurement: &mut Measurement, done: &TimedStep, timed: bool) {
+    if timed {
+        measurement.step_ms.push(done.ms);
+        measurement.data_wait_ms.push(done.data_wait_ms);
+    }
+    if !done.loss.is_finite() {
+        measurement.ended = Ended::Diverged;
+    }
+    measurement.loss_first = measurement.loss_first.or(finite(done.loss));
+    measurement.loss_last = finite(done.loss);
+}
+
+fn report_memory(measurement: &mut Measurement, ledger: &Ledger) {
+    let (device, host) = (ledger.usage(Pool::Device), ledger.usage(Pool::Host));
+    let peak = device.steady_peak().live;
+    let phase = |phase| Some(device.phase_peak(phase).live.total()).filter(|bytes| *bytes > 0);
+    measurement.peak_bytes = Some(peak.total());
+    measurement.roles = Roles::of(&peak);
+    measurement.reserved_peak_bytes = Some(device.reserved_peak);
+    measurement.start_peak_bytes = phase(Phase::Start);
+    measurement.forward_peak_bytes = phase(Phase::Forward);
+    measurement.backward_peak_bytes = phase(Phase::Backward);
+    measurement.update_peak_bytes = phase(Phase::Update);
+    measurement.evaluation_peak_bytes = phase(Phase::Evaluation);
+    let all_host = Phase::ALL.iter().map(|&phase| host.phase_peak(phase).live.total());
+    measurement.host_peak_bytes = all_host.max();
+    measurement.host_reserved_peak_bytes = Some(host.reserved_peak);
+}
+
+fn report_out_of_memory(measurement: &mut Measurement, found: &OutOfMemory) {
+    measurement.ended = Ended::OutOfMemory;
+    measurement.peak_bytes = Some(found.live.total());
+    measurement.roles = Roles::of(&found.live);
+    measurement.out_of_memory = Some(OutOfMemoryReport {
+        phase: found.phase.name().to_owned(),
+        operation: found.operation.clone(),
+        value: found.value.clone(),
+        requested: found.requested,
+        short: found.short,
+    });
+}
+
+/// `steps.csv`, written between steps.
+struct StepLog {
+    file: File,
+    name: String,
+}
+
+impl StepLog {
+    fn create(path: &Path) -> Result<StepLog, RunError> {
+        let file = File::create(path).map_err(|error| cannot_write(path, error))?;
+        let mut log = StepLog { file, name: path.display().to_string() };
+        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes\n")?;
+        Ok(log)
+    }
+
+    fn step(&mut self, step: usize, done: &TimedStep, tokens: usize, live: u64) -> Result<(), RunError> {
+        let norm = done.gradient_norm.map_or(String::new(), |norm| norm.to_string());
+        let rate = tokens as f64 / done.ms * 1e3;
+        self.line(&format!("{step},{},{norm},{:.3},{rate:.1},{live}\n", done.loss, done.ms))
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), RunError> {
+        let written = self.file.write_all(line.as_bytes());
+        written.map_err(|error| RunError::Write { file: self.name.clone(), error })
+    }
+}
+
+/// One-minute load average.
+fn load() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+}
+
+/// The fastest core's clock now.
+fn clock_mhz() -> Option<f64> {
+    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let clocks = info.lines().filter(|line| line.starts_with("cpu MHz"));
+    let clocks = clocks.filter_map(|line| line.split_once(':')?.1.trim().parse::<f64>().ok());
+    clocks.max_by(f64::total_cmp)
 }

@@ -159,6 +159,22 @@ impl<'a, B: Backing> Manager<'a, B> {
         Ok(())
     }
 
+    /// Gives back whatever is still held.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn close(mut self) -> Result<(), Failure> {
+        for id in (0..self.locations.len() as u32).map(ValueId) {
+            if self.locations[id.index()].is_some() {
+                self.free(id)?;
+            }
+        }
+        for arena in self.arenas.into_iter().flatten() {
+            self.backing.give_back(arena)?;
+        }
+        Ok(())
+    }
+
     /// Bytes that a storage takes of its pool.
     fn rounded(&self, storage: ValueId) -> u64 {
         rounded(self.program, storage, self.alignment, self.page)

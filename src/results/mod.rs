@@ -3,7 +3,9 @@
 mod cell;
 pub mod csv;
 mod row;
+mod rows;
 mod store;
 
 pub use row::{Row, Status};
+pub use rows::{measured_row, planned_row, predicted_row};
 pub use store::{Committed, PrivateFolder, RESULT_FILE, Store, StoreError};

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 /// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
+    #[default]
     Ok,
     /// Ran out of memory.
     Oom,
@@ -27,7 +28,7 @@ impl Status {
 
 /// Columns carry their units in their names. What is unknown is `None`, an empty cell. The order of the fields
 /// is the order of the columns; the swept keys follow them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     pub experiment: String,

@@ -3,3 +3,6 @@
 mod resolved;
 
 pub use resolved::*;
+#[derive(Debug, thiserror::Error)]
+#[error("stub")]
+pub struct Error;

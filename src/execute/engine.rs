@@ -1,0 +1,294 @@
+//! Walks a program on a device: one plain loop.
+
+use sha2::{Digest, Sha256};
+
+use super::timeline::Timeline;
+use crate::compile::{Action, Instruction, Program, SectionKind};
+use crate::device::{Buffer, Device, DeviceError, Ledger, Phase, Pool, Region, Tensor};
+use crate::memory::{Backing, Failure, Manager};
+use crate::ops::{Control, Op, ValueId};
+
+/// What strategies really did, counted where it is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub steps: u64,
+    pub micro_batches: u64,
+    /// Evaluations left out.
+    pub flops: u64,
+    pub recompute_flops: u64,
+    /// Requests to the backing store.
+    pub requests: u64,
+    /// Bytes of gradients filled with zeros at the end of steps.
+    pub zeroed_bytes: u64,
+    /// Storages freed after something else had run since their last use.
+    pub late_frees: u64,
+    pub evaluations: u64,
+    pub late_frees_in_evaluation: u64,
+}
+
+/// The device as a backing store of memory.
+struct OnDevice<'a> {
+    device: &'a mut dyn Device,
+    requests: u64,
+}
+
+impl Backing for OnDevice<'_> {
+    fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
+        self.requests += 1;
+        self.device.allocate(pool, bytes)
+    }
+
+    fn give_back(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        self.device.free(buffer)
+    }
+}
+
+/// A micro-batch or a batch as the host holds it: i32[B,T] each.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    pub tokens: Vec<i32>,
+    pub targets: Vec<i32>,
+}
+
+/// What a step tells the host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    pub loss: f32,
+    /// Of the gradients before clipping; known where there is clipping.
+    pub gradient_norm: Option<f32>,
+}
+
+/// A program on a device, ready to take steps.
+pub struct Engine<'a> {
+    program: &'a Program,
+    manager: Manager<'a, OnDevice<'a>>,
+    counts: Counts,
+    launches: u64,
+    /// By storage: the launch that used it last.
+    last_use: Vec<u64>,
+    /// Whether freed memory is overwritten.
+    poison: bool,
+    timeline: Option<Timeline>,
+    /// Reused from step to step.
+    bytes: Vec<u8>,
+}
+
+impl<'a> Engine<'a> {
+    /// Takes the memory that is asked for at once.
+    ///
+    /// # Errors
+    /// Out of memory, or a device that fails.
+    pub fn new(program: &'a Program, device: &'a mut dyn Device, poison: bool) -> Result<Engine<'a>, Failure> {
+        let target = device.target().clone();
+        let manager = Manager::new(program, &target, OnDevice { device, requests: 0 })?;
+        Ok(Engine {
+            program,
+            manager,
+            counts: Counts::default(),
+            launches: 0,
+            last_use: vec![0; program.values.len()],
+            poison,
+            timeline: None,
+            bytes: Vec::new(),
+        })
+    }
+
+    pub fn ledger(&self) -> &Ledger {
+        self.manager.ledger()
+    }
+
+    pub fn counts(&self) -> Counts {
+        Counts { requests: self.manager.backing.requests, ..self.counts }
+    }
+
+    /// Records where memory stands after each instruction of the next step, and evaluation if there is one.
+    pub fn record_timeline(&mut self, timeline: Timeline) {
+        self.timeline = Some(timeline);
+    }
+
+    pub fn take_timeline(&mut self) -> Option<Timeline> {
+        self.timeline.take()
+    }
+
+    /// Makes parameters and state.
+    ///
+    /// # Errors
+    /// Out of memory, or a device that fails.
+    pub fn start(&mut self) -> Result<(), Failure> {
+        self.section(SectionKind::Start, 0)?;
+        Ok(self.manager.backing.device.synchronize()?)
+    }
+
+    /// One optimizer step on a whole batch.
+    ///
+    /// # Errors
+    /// Out of memory, or a device that fails.
+    pub fn step(&mut self, batch: &Batch, control: Control) -> Result<StepReport, Failure> {
+        let exchange = self.program.exchange;
+        self.put_batch(batch)?;
+        let control: Vec<u8> = control.to_array().iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let region = self.manager.tensor(exchange.control).region();
+        self.manager.backing.device.write(region, &control)?;
+        let mut micro_batch = 0;
+        for kind in self.program.step() {
+            self.section(kind, micro_batch)?;
+            micro_batch += 1;
+        }
+        self.counts.steps += 1;
+        self.counts.micro_batches += self.program.micro_batches as u64;
+        let loss = self.get_number(exchange.loss)?;
+        let gradient_norm = exchange.norm.map(|norm| self.get_number(norm)).transpose()?;
+        Ok(StepReport { loss, gradient_norm })
+    }
+
+    /// The loss on one micro-batch of the evaluation split.
+    ///
+    /// # Errors
+    /// Out of memory, or a device that fails.
+    pub fn evaluate(&mut self, batch: &Batch) -> Result<f32, Failure> {
+        self.put_batch(batch)?;
+        self.section(SectionKind::Evaluation, 0)?;
+        self.counts.evaluations += 1;
+        self.get_number(self.program.exchange.loss)
+    }
+
+    /// SHA-256 of all parameters and moments, bit for bit.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn digest(&mut self) -> Result<String, Failure> {
+        let mut digest = Sha256::new();
+        for bucket in &self.program.buckets {
+            let state = [Some(bucket.parameters), bucket.moments.map(|m| m[0]), bucket.moments.map(|m| m[1])];
+            for id in state.into_iter().flatten() {
+                let tensor = self.manager.tensor(id);
+                for segment in bucket.segments.iter() {
+                    let size = tensor.ty.dtype.bytes();
+                    let offset = tensor.offset + segment.offset as u64 * size;
+                    let region = Region { buffer: tensor.buffer, offset, bytes: segment.len as u64 * size };
+                    digest.update(self.get_bytes(region)?);
+                }
+            }
+        }
+        Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Gives all memory back.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn close(self) -> Result<(), Failure> {
+        self.manager.backing.device.synchronize()?;
+        self.manager.close()
+    }
+
+    /// The numbers of a value that is alive between steps.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn get(&mut self, id: ValueId) -> Result<Vec<f32>, Failure> {
+        let region = self.manager.tensor(id).region();
+        let bytes = self.get_bytes(region)?;
+        let numbers = bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        Ok(numbers.collect())
+    }
+
+    fn section(&mut self, kind: SectionKind, micro_batch: usize) -> Result<(), Failure> {
+        let found = self.program.sections.iter().position(|section| section.kind == kind);
+        let section = found.expect("compilation makes the sections that are run");
+        for index in 0..self.program.sections[section].code.len() {
+            self.instruction(section, index, micro_batch)?;
+        }
+        Ok(())
+    }
+
+    fn instruction(&mut self, section: usize, index: usize, micro_batch: usize) -> Result<(), Failure> {
+        let instruction = &self.program.sections[section].code[index];
+        if let (Action::Free(storage), true) = (&instruction.action, self.poison) {
+            let region = self.manager.region(*storage);
+            self.manager.backing.device.poison(region)?;
+        }
+        let began = self.timeline.as_ref().map(|_| std::time::Instant::now());
+        self.manager.advance(section, index)?;
+        match &instruction.action {
+            Action::Launch { op, inputs, outputs, workspace } => {
+                self.count(instruction, op);
+                let inputs: Vec<Tensor> = inputs.iter().map(|&id| self.manager.tensor(id)).collect();
+                let outputs: Vec<Tensor> = outputs.iter().map(|&id| self.manager.tensor(id)).collect();
+                let workspace = workspace.map(|id| self.manager.tensor(id).region());
+                self.manager.backing.device.launch(op, &inputs, &outputs, workspace)?;
+            }
+            Action::Copy { queue, from, to } => {
+                let to = self.manager.tensor(*to).region();
+                let mut from = self.manager.tensor(*from).region();
+                if from.bytes > to.bytes {
+                    from = Region { offset: from.offset + micro_batch as u64 * to.bytes, bytes: to.bytes, ..from };
+                }
+                self.manager.backing.device.copy(*queue, from, to)?;
+            }
+            Action::Record { queue, event } => self.manager.backing.device.record(*queue, *event)?,
+            Action::Wait { queue, event } => self.manager.backing.device.wait(*queue, *event)?,
+            Action::Allocate(storage) if self.poison => {
+                let region = self.manager.region(*storage);
+                self.manager.backing.device.poison(region)?;
+            }
+            Action::Free(storage) => self.count_free(*storage, instruction.phase),
+            Action::Allocate(_) => {}
+        }
+        if let (Some(timeline), Some(began)) = (&mut self.timeline, began) {
+            let live = self.manager.ledger().usage(Pool::Device).live;
+            timeline.push(section, index, live, began.elapsed());
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, instruction: &Instruction, op: &Op) {
+        if instruction.phase != Phase::Evaluation {
+            let flops = self.program.flops(&instruction.action);
+            self.counts.flops += flops;
+            if instruction.recompute {
+                self.counts.recompute_flops += flops;
+            }
+        }
+        if let (Op::Fill(fill), Phase::Update) = (op, instruction.phase) {
+            self.counts.zeroed_bytes += fill.output.bytes();
+        }
+        self.launches += 1;
+        for id in instruction.action.touches() {
+            self.last_use[self.program.storage(id).index()] = self.launches;
+        }
+    }
+
+    fn count_free(&mut self, storage: ValueId, phase: Phase) {
+        if self.launches > self.last_use[storage.index()] {
+            match phase {
+                Phase::Evaluation => self.counts.late_frees_in_evaluation += 1,
+                _ => self.counts.late_frees += 1,
+            }
+        }
+    }
+
+    fn put_batch(&mut self, batch: &Batch) -> Result<(), Failure> {
+        let exchange = self.program.exchange;
+        for (id, numbers) in [(exchange.tokens, &batch.tokens), (exchange.targets, &batch.targets)] {
+            self.bytes.clear();
+            self.bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
+            let region = self.manager.tensor(id).region();
+            self.manager.backing.device.write(region, &self.bytes)?;
+        }
+        Ok(())
+    }
+
+    fn get_bytes(&mut self, region: Region) -> Result<Vec<u8>, Failure> {
+        let mut bytes = vec![0; region.bytes as usize];
+        self.manager.backing.device.read(region, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn get_number(&mut self, id: ValueId) -> Result<f32, Failure> {
+        let mut bytes = [0; 4];
+        let region = self.manager.tensor(id).region();
+        self.manager.backing.device.read(region, &mut bytes)?;
+        Ok(f32::from_ne_bytes(bytes))
+    }
+}

@@ -1,0 +1,58 @@
+//! Runs every kernel once on a very small model before anything is measured, so that what the process needs for
+//! itself (code, stacks, thread-local tables) is resident and not taken for the run's memory.
+
+use super::engine::{Batch, Engine};
+use super::train::RunError;
+use crate::compile::compile;
+use crate::device::Device;
+use crate::memory::Failure;
+use crate::ops::Control;
+use crate::spec::*;
+
+const CONTEXT: usize = 128;
+const BATCH: usize = 4;
+
+pub(super) fn prime(device: &mut dyn Device) -> Result<(), RunError> {
+    let config = config();
+    let program = compile(&config, device.target())?;
+    let run = |device: &mut dyn Device| -> Result<(), Failure> {
+        let mut engine = Engine::new(&program, device, false)?;
+        engine.start()?;
+        let batch = Batch { tokens: vec![1; BATCH * CONTEXT], targets: vec![2; BATCH * CONTEXT] };
+        engine.step(&batch, Control { learning_rate: 0.0, bias_correction1: 1.0, bias_correction2: 1.0 })?;
+        engine.evaluate(&batch)?;
+        engine.close()
+    };
+    match run(device) {
+        Ok(()) => Ok(()),
+        Err(Failure::Device(error)) => Err(error.into()),
+        // The limit is below even this: the run itself will say so.
+        Err(Failure::OutOfMemory(_)) => Ok(()),
+    }
+}
+
+fn config() -> RunConfig {
+    let optimizer = AdamW {
+        lr: 1.0,
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+        decay: Decay::Matrices,
+    };
+    RunConfig {
+        model: Model::Transformer(Transformer { layers: 1, d_model: 64, heads: 2, context: CONTEXT, vocabulary: 64 }),
+        data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 1.0 }),
+        train: Train { batch_size: BATCH, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(optimizer) },
+        evaluation: Some(Evaluation { every: 1, batches: 1 }),
+        measure: Measure { warmup_steps: 0, steps: 1 },
+        strategy: Strategy {
+            accumulate: 1,
+            recompute: Recompute::None,
+            release: Release::Eager,
+            gradients: Gradients::Free,
+            allocator: Allocator::Arena,
+            evaluation_pass: EvaluationPass::NoGrad,
+        },
+    }
+}

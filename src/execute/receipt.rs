@@ -1,0 +1,38 @@
+//! What the strategies of a run really did, in words, from what the engine counted.
+
+use super::engine::Counts;
+use crate::units::Bytes;
+
+/// One step's share of what was counted between two moments, and one evaluation's.
+pub(super) fn receipt(before: &Counts, after: &Counts) -> String {
+    let steps = (after.steps - before.steps).max(1);
+    let evaluations = (after.evaluations - before.evaluations).max(1);
+    let per_step = |count: fn(&Counts) -> u64| (count(after) - count(before)) / steps;
+    let mut parts = Vec::new();
+    let recomputed = per_step(|counts| counts.recompute_flops);
+    if recomputed > 0 {
+        let once = per_step(|counts| counts.flops) - recomputed;
+        parts.push(format!("+{:.0}% FLOPs", 100.0 * recomputed as f64 / once as f64));
+    }
+    let micro_batches = per_step(|counts| counts.micro_batches);
+    if micro_batches > 1 {
+        parts.push(format!("{micro_batches} micro-batches"));
+    }
+    let zeroed = per_step(|counts| counts.zeroed_bytes);
+    if zeroed > 0 {
+        parts.push(format!("{} zeroed", Bytes(zeroed)));
+    }
+    let late = per_step(|counts| counts.late_frees);
+    if late > 0 {
+        parts.push(format!("{late} values held longer"));
+    }
+    let kept = (after.late_frees_in_evaluation - before.late_frees_in_evaluation) / evaluations;
+    if kept > late {
+        parts.push(format!("{kept} values kept in evaluation"));
+    }
+    let requests = per_step(|counts| counts.requests);
+    if requests > 0 {
+        parts.push(format!("{requests} requests"));
+    }
+    parts.join(", ")
+}
