@@ -106,12 +106,8 @@ mod tests {
     fn messages_survive_the_way() {
         let written = Shared::default();
         let mut reporter = Reporter::new(written.clone());
-        let measurement = Measurement {
-            ended: Ended::Diverged,
-            peak_bytes: Some(1 << 20),
-            tokens_per_s: Some(12.5),
-            loss_last: None,
-        };
+        let measurement =
+            Measurement { ended: Ended::Diverged, peak_bytes: Some(1 << 20), ..Measurement::default() };
         let messages = [
             Message::Started { device: "cpu".into(), steps: 3 },
             Message::Phase { name: "start\nup".into() },

@@ -1,11 +1,200 @@
+//! One corrupted program for each invariant: the verifier names it.
+
 use super::*;
 use crate::compile::compile;
+use crate::device::{Pool, Role};
+use crate::ops::{CrossEntropy, Normal, TensorType};
+use crate::spec::RunConfig;
 use crate::testing;
 
+fn accumulating() -> RunConfig {
+    let mut config = testing::small();
+    config.strategy.accumulate = 2;
+    config
+}
+
+/// What the verifier says of a program after something was done to it.
+fn corrupted(corrupt: impl FnOnce(&mut Program)) -> Invariant {
+    let mut program = compile(&accumulating(), &testing::target()).unwrap();
+    assert_eq!(verify(&program), Ok(()));
+    corrupt(&mut program);
+    verify(&program).expect_err("the program is broken").invariant
+}
+
+fn code(program: &mut Program, kind: SectionKind) -> &mut Vec<Instruction> {
+    &mut program.section_mut(kind).unwrap().code
+}
+
+/// The position of the first instruction of a section that is like this.
+fn find(program: &Program, kind: SectionKind, like: impl Fn(&Action) -> bool) -> usize {
+    let code = &program.section(kind).unwrap().code;
+    code.iter().position(|instruction| like(&instruction.action)).unwrap()
+}
+
+fn launches(name: &'static str) -> impl Fn(&Action) -> bool {
+    move |action| matches!(action, Action::Launch { op, .. } if op.name() == name)
+}
+
 #[test]
-fn strategies_compile() {
+fn every_combination_of_strategies_holds_every_invariant() {
     for config in testing::strategies() {
         let program = compile(&config, &testing::target()).unwrap_or_else(|violation| panic!("{violation}"));
         assert_eq!(program.stage, Stage::Placed);
     }
+}
+
+#[test]
+fn types() {
+    let broken = corrupted(|program| {
+        let at = find(program, SectionKind::First, launches("layer-norm"));
+        let written = code(program, SectionKind::First)[at].action.writes()[0];
+        program.values[written.index()].ty = TensorType::f32(&[3]);
+    });
+    assert_eq!(broken, Invariant::Types);
+}
+
+#[test]
+fn writer_dominates() {
+    let broken = corrupted(|program| {
+        let at = find(program, SectionKind::First, launches("layer-norm"));
+        code(program, SectionKind::First).remove(at);
+    });
+    assert_eq!(broken, Invariant::WriterDominates);
+}
+
+#[test]
+fn not_overwritten() {
+    // The first bucket's gradients are read after the update has begun to write its parameters' next version.
+    let broken = corrupted(|program| {
+        let update = find(program, SectionKind::Update, launches("adamw"));
+        let again = code(program, SectionKind::Update)[update].clone();
+        let fresh: Vec<ValueId> =
+            again.action.writes().to_vec().into_iter().map(|id| program.add_version(id)).collect();
+        program.places.resize(program.values.len(), None);
+        let mut again = again;
+        if let Action::Launch { outputs, .. } = &mut again.action {
+            *outputs = fresh;
+        }
+        code(program, SectionKind::Update).insert(update + 1, again);
+    });
+    assert_eq!(broken, Invariant::NotOverwritten);
+}
+
+#[test]
+fn one_gradient() {
+    let broken = corrupted(|program| {
+        let at = find(program, SectionKind::Update, launches("adamw"));
+        code(program, SectionKind::Update).remove(at);
+    });
+    assert_eq!(broken, Invariant::OneGradient);
+}
+
+#[test]
+fn one_gradient_where_a_micro_batch_forgets_to_add() {
+    let broken = corrupted(|program| {
+        let at = find(program, SectionKind::Micro, launches("embedding-backward"));
+        code(program, SectionKind::Micro).remove(at);
+    });
+    assert_eq!(broken, Invariant::OneGradient);
+}
+
+#[test]
+fn weights_sum_to_one() {
+    let broken = corrupted(|program| {
+        let at = find(program, SectionKind::Micro, launches("cross-entropy-with-gradient"));
+        let Action::Launch { op, .. } = &mut code(program, SectionKind::Micro)[at].action else { unreachable!() };
+        let Op::CrossEntropy(loss) = op.clone() else { unreachable!() };
+        *op = Op::CrossEntropy(CrossEntropy { weight: 1.0, ..loss });
+    });
+    assert_eq!(broken, Invariant::WeightsSumToOne);
+}
+
+#[test]
+fn random_sites() {
+    let broken = corrupted(|program| {
+        let at = find(program, SectionKind::Start, launches("normal"));
+        let Action::Launch { op, .. } = &mut code(program, SectionKind::Start)[at].action else { unreachable!() };
+        let Op::Normal(normal) = *op else { unreachable!() };
+        *op = Op::Normal(Normal { site: normal.site + 1, ..normal });
+    });
+    assert_eq!(broken, Invariant::RandomSites);
+}
+
+#[test]
+fn flops() {
+    let broken = corrupted(|program| {
+        let at = find(program, SectionKind::First, launches("attention"));
+        code(program, SectionKind::First)[at].recompute = true;
+    });
+    assert_eq!(broken, Invariant::Flops);
+}
+
+#[test]
+fn homes() {
+    let broken = corrupted(|program| {
+        let at = find(program, SectionKind::First, launches("layer-norm"));
+        let written = code(program, SectionKind::First)[at].action.writes()[0];
+        program.values[written.index()].pool = Pool::Host;
+    });
+    assert_eq!(broken, Invariant::Homes);
+}
+
+#[test]
+fn events() {
+    let waits = |action: &Action| matches!(action, Action::Wait { .. });
+    let kinds = [SectionKind::First, SectionKind::Micro, SectionKind::Update, SectionKind::Evaluation];
+    for kind in kinds {
+        let count = {
+            let program = compile(&accumulating(), &testing::target()).unwrap();
+            program.section(kind).unwrap().code.iter().filter(|i| waits(&i.action)).count()
+        };
+        assert!(count > 0, "{} waits for its batch", kind.name());
+        for nth in 0..count {
+            let broken = corrupted(|program| {
+                let code = code(program, kind);
+                let at = (0..code.len()).filter(|&i| waits(&code[i].action)).nth(nth).unwrap();
+                code.remove(at);
+            });
+            assert_eq!(broken, Invariant::Events, "{} wait {nth}", kind.name());
+        }
+    }
+}
+
+#[test]
+fn freed_once() {
+    let frees = |action: &Action| matches!(action, Action::Free(_));
+    let missing = corrupted(|program| {
+        let at = find(program, SectionKind::First, frees);
+        code(program, SectionKind::First).remove(at);
+    });
+    let twice = corrupted(|program| {
+        let at = find(program, SectionKind::First, frees);
+        let again = code(program, SectionKind::First)[at].clone();
+        code(program, SectionKind::First).insert(at, again);
+    });
+    assert_eq!([missing, twice], [Invariant::FreedOnce; 2]);
+}
+
+#[test]
+fn overlap() {
+    let broken = corrupted(|program| {
+        let activations: Vec<usize> = (0..program.values.len())
+            .filter(|&index| program.values[index].role == Role::Parameter && program.places[index].is_some())
+            .collect();
+        program.places[activations[1]] = program.places[activations[0]];
+    });
+    assert_eq!(broken, Invariant::Overlap);
+}
+
+#[test]
+fn carried() {
+    let broken = corrupted(|program| {
+        // A parameter bucket that the update drops and the next step has all the same.
+        let bucket = program.buckets[0].parameters;
+        let section = program.section_mut(SectionKind::Update).unwrap();
+        section.exit.retain(|&storage| storage != bucket);
+        let (scope, phase) = (section.code[0].scope, section.code[0].phase);
+        section.code.push(Instruction::new(Action::Free(bucket), scope, phase));
+    });
+    assert_eq!(broken, Invariant::Carried);
 }

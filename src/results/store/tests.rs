@@ -278,6 +278,7 @@ fn planned(id: &str, configuration: &str, strategy: &str, config: Result<RunConf
         axes: Vec::new(),
         config,
         prediction: None,
+        fits_micro_batch: None,
         no_effect: vec!["release".into()],
         same_as: None,
     }
