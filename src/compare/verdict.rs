@@ -1,0 +1,338 @@
+//! What the figures say, in sentences. Nothing is claimed that noise could have made.
+
+use super::entry::{Entry, WAITS};
+use super::group::Group;
+use super::numbers::{change, count, list, percent, rate, ratio, size};
+use super::text::one_line;
+use super::{Comparison, Kind, columns};
+use crate::results::Status;
+
+/// Fewer timed steps than this say little.
+const FEW_STEPS: usize = 10;
+/// A loss this much above the baseline's is worth a warning.
+const WORSE_LOSS: f64 = 0.01;
+/// Sentences of one kind, before the rest is only counted.
+const MOST: usize = 4;
+
+pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
+    let mut out = match comparison.kind {
+        Kind::Measured => each(&comparison.groups, |group| use_what(comparison, group)),
+        Kind::Predicted => each(&comparison.groups, needs_what),
+    };
+    out.extend(drop_what(comparison));
+    out.extend(each(&ran_out(comparison), |sentence: &String| Some(sentence.clone())));
+    out.extend(each(&unfinished(comparison), |sentence: &String| Some(sentence.clone())));
+    if comparison.kind == Kind::Measured {
+        out.extend(learns_less(comparison));
+        out.extend(waits(comparison));
+        out.extend(disagreements(comparison));
+        out.extend(doubts(comparison));
+    }
+    out.extend(mixed_versions(comparison));
+    out.iter().map(|sentence| one_line(sentence)).collect()
+}
+
+fn each<T>(things: &[T], sentence: impl Fn(&T) -> Option<String>) -> Vec<String> {
+    let mut all: Vec<String> = things.iter().filter_map(sentence).collect();
+    if all.len() > MOST + 1 {
+        let rest = all.len() - MOST;
+        all.truncate(MOST);
+        all.push(format!("... and {rest} more like these."));
+    }
+    all
+}
+
+fn subject(group: &Group, sentence: &str) -> String {
+    if group.heading.is_empty() {
+        let mut letters = sentence.chars();
+        letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+    } else {
+        format!("{}: {sentence}", group.heading)
+    }
+}
+
+fn label(entry: &Entry) -> String {
+    entry.label.clone()
+}
+
+/// The fastest, the smallest, and the best trade of the two.
+fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
+    let usable: Vec<&Entry> =
+        group.entries.iter().filter(|entry| entry.is_candidate() && entry.speed.is_some()).collect();
+    let median = |entry: &Entry| entry.speed.map_or(0.0, |speed| speed.median);
+    let top = usable.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b)));
+    let Some(top) = top else { return Some(subject(group, "no strategy has a speed to compare.")) };
+    let tied: Vec<&Entry> = usable.iter().copied().filter(|e| e.same_speed(top) == Some(true)).collect();
+    // Of those that are equally fast, the one that needs the least.
+    let fastest = tied.iter().copied().min_by_key(|entry| entry.memory).unwrap_or(top);
+    let smallest = usable.iter().copied().min_by_key(|entry| entry.memory)?;
+    let against = |entry: &Entry| match (entry.relative.speed, group.base()) {
+        (Some(speed), Some(base)) if !entry.relative.is_baseline && !entry.relative.same_speed => {
+            format!(", {} times {}", ratio(speed), base.label)
+        }
+        _ => String::new(),
+    };
+    let figures = format!(
+        "{} {}{} in {}",
+        rate(median(fastest)),
+        comparison.speed_unit,
+        against(fastest),
+        size(fastest.memory?)
+    );
+    let mut text = match tied.len() {
+        _ if usable.len() == 1 => format!("only {} gave figures ({figures}).", fastest.label),
+        1 => format!("{} is the fastest ({figures}).", fastest.label),
+        n if n == usable.len() => {
+            format!(
+                "no measurable difference in speed; {} needs the least memory ({figures}).",
+                fastest.label
+            )
+        }
+        _ => {
+            let names: Vec<String> = tied.iter().copied().map(label).collect();
+            format!(
+                "{} are equally fast; of these {} needs the least memory ({figures}).",
+                list(&names),
+                fastest.label
+            )
+        }
+    };
+    if smallest.memory < fastest.memory {
+        text.push_str(&format!(" {}", least_memory(group, smallest, fastest)?));
+        text.push_str(&best_trade(&usable, fastest, smallest).unwrap_or_default());
+    } else if usable.len() > 1 && tied.len() < usable.len() {
+        text.push_str(" Nothing needs less memory.");
+    }
+    Some(subject(group, &text))
+}
+
+fn least_memory(group: &Group, smallest: &Entry, fastest: &Entry) -> Option<String> {
+    let speed = smallest.speed?.median / fastest.speed?.median;
+    let of_base = match (smallest.relative.memory, group.base()) {
+        (Some(memory), Some(base)) if !smallest.relative.is_baseline => {
+            format!(", {} of {}", ratio(memory), base.label)
+        }
+        _ => String::new(),
+    };
+    Some(format!(
+        "{} needs the least memory ({}{of_base}) at {} of that speed.",
+        smallest.label,
+        size(smallest.memory?),
+        ratio(speed)
+    ))
+}
+
+/// The most speed per byte, where that is neither end of the front.
+fn best_trade(usable: &[&Entry], fastest: &Entry, smallest: &Entry) -> Option<String> {
+    let worth = |entry: &Entry| Some(entry.speed?.median / entry.memory.filter(|bytes| *bytes > 0)? as f64);
+    let best = usable
+        .iter()
+        .copied()
+        .filter(|entry| entry.relative.pareto)
+        .filter_map(|entry| Some((worth(entry)?, entry)))
+        .max_by(|a, b| a.0.total_cmp(&b.0))?
+        .1;
+    if best.label == fastest.label || best.label == smallest.label {
+        return None;
+    }
+    let less = 1.0 - best.memory? as f64 / fastest.memory? as f64;
+    let slower = 1.0 - best.speed?.median / fastest.speed?.median;
+    Some(format!(
+        " In between, {} saves {}% of the memory of {} for {}% of its speed.",
+        best.label,
+        percent(less.max(0.0)),
+        fastest.label,
+        percent(slower.max(0.0))
+    ))
+}
+
+fn needs_what(group: &Group) -> Option<String> {
+    let fitting: Vec<&Entry> = group.entries.iter().filter(|entry| entry.is_candidate()).collect();
+    let Some(smallest) = fitting.iter().copied().min_by_key(|entry| entry.memory) else {
+        return Some(subject(group, "nothing fits."));
+    };
+    let least = size(smallest.memory?);
+    let needs_less = group.base().is_some_and(|base| base.memory > smallest.memory);
+    Some(subject(
+        group,
+        &match (smallest.relative.memory, group.base()) {
+            (Some(memory), Some(base)) if needs_less => {
+                format!("{} needs the least, {least}, {} of {}.", smallest.label, ratio(memory), base.label)
+            }
+            _ if fitting.len() == 1 => format!("{} needs {least}.", smallest.label),
+            _ => format!("nothing needs less than {} ({least}).", smallest.label),
+        },
+    ))
+}
+
+/// Strategies that cost nothing less than the baseline anywhere, and keys that do nothing.
+fn drop_what(comparison: &Comparison) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut seen: Vec<&str> = Vec::new();
+    for entry in comparison.entries().filter(|entry| !entry.row.no_effect.is_empty()) {
+        let everywhere = comparison
+            .entries()
+            .filter(|other| other.row.strategy == entry.row.strategy)
+            .all(|other| other.row.no_effect == entry.row.no_effect || other.status == Status::Skipped);
+        if everywhere && !seen.contains(&entry.row.strategy.as_str()) {
+            seen.push(&entry.row.strategy);
+            let keys = entry.no_effect();
+            let changes = if keys.len() == 1 { "it changes" } else { "they change" };
+            out.push(format!("Drop {} from {}: {changes} nothing here.", list(&keys), entry.row.strategy));
+        }
+    }
+    let mut useless: Vec<String> = Vec::new();
+    if comparison.by.is_none() && comparison.kind == Kind::Measured {
+        for entry in comparison.entries() {
+            let name = &entry.row.strategy;
+            let of_name = || comparison.entries().filter(|other| other.row.strategy == *name);
+            if !useless.contains(name) && !seen.contains(&name.as_str()) && of_name().all(saves_nothing) {
+                useless.push(name.clone());
+            }
+        }
+    }
+    if !useless.is_empty() {
+        let verb = if useless.len() == 1 { "saves" } else { "save" };
+        out.push(format!(
+            "{} {verb} neither memory nor time against {}: drop.",
+            list(&useless),
+            comparison.baseline
+        ));
+    }
+    out
+}
+
+fn saves_nothing(entry: &Entry) -> bool {
+    let relative = &entry.relative;
+    !relative.is_baseline
+        && entry.is_candidate()
+        && relative.memory.is_some_and(|memory| memory >= 1.0)
+        && relative.speed.is_some_and(|speed| speed <= 1.0 || relative.same_speed)
+}
+
+fn ran_out(comparison: &Comparison) -> Vec<String> {
+    let mut out = Vec::new();
+    for group in &comparison.groups {
+        for entry in group.entries.iter().filter(|entry| entry.status == Status::Oom) {
+            let verb = if comparison.kind == Kind::Measured { "ran out of memory" } else { "does not fit" };
+            let why = columns::out_of_memory(&entry.row);
+            out.push(format!("{} {verb}{}: {why}.", entry.label, group.place()));
+        }
+    }
+    out
+}
+
+fn unfinished(comparison: &Comparison) -> Vec<String> {
+    let mut out = Vec::new();
+    for group in &comparison.groups {
+        for entry in &group.entries {
+            let (what, next) = match entry.status {
+                Status::Timeout => ("timed out", " The next sweep tries it again."),
+                Status::Failed => ("failed", " The next sweep tries it again."),
+                Status::Interrupted => ("was interrupted", " The next sweep tries it again."),
+                Status::Diverged => ("diverged: its loss stopped being a number", ""),
+                Status::Ok | Status::Oom | Status::Skipped => continue,
+            };
+            out.push(format!("{} {what}{}.{next}", entry.label, group.place()));
+        }
+    }
+    out
+}
+
+fn names(comparison: &Comparison, wanted: impl Fn(&Entry) -> bool) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for group in &comparison.groups {
+        for entry in group.entries.iter().filter(|entry| entry.is_candidate() && wanted(entry)) {
+            let name = if comparison.groups.len() > 1 {
+                format!("{}{}", entry.label, group.place())
+            } else {
+                entry.label.clone()
+            };
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn learns_less(comparison: &Comparison) -> Option<String> {
+    let worse = |entry: &Entry| entry.relative.loss.is_some_and(|loss| loss > WORSE_LOSS);
+    let names = names(comparison, worse);
+    let most = comparison
+        .entries()
+        .filter(|e| e.is_candidate())
+        .filter_map(|e| e.relative.loss)
+        .max_by(f64::total_cmp)?;
+    (comparison.by.is_none() && !names.is_empty()).then(|| {
+        format!(
+            "Check that it still learns: the loss of {} is up to {} from the base.",
+            list(&names),
+            change(most)
+        )
+    })
+}
+
+fn waits(comparison: &Comparison) -> Option<String> {
+    let names = names(comparison, |entry| entry.wait.is_some_and(|share| share > WAITS));
+    let verb = if names.len() == 1 { "waits" } else { "wait" };
+    (!names.is_empty())
+        .then(|| format!("{} {verb} for data more than {}% of the step.", list(&names), percent(WAITS)))
+}
+
+fn disagreements(comparison: &Comparison) -> Vec<String> {
+    let mut out = Vec::new();
+    let missed = names(comparison, Entry::prediction_missed);
+    if !missed.is_empty() {
+        out.push(format!("The prediction missed the measured peak of {}: please report it.", list(&missed)));
+    }
+    let off = names(comparison, |entry| entry.witness_off().is_some());
+    if !off.is_empty() {
+        out.push(format!(
+            "The system's figure for {} differs from what was counted: do not trust either yet.",
+            list(&off)
+        ));
+    }
+    let emulated = names(comparison, |entry| entry.row.receipt.contains("emulated"));
+    if !emulated.is_empty() {
+        out.push(format!(
+            "The arithmetic of {} is emulated: the memory is real, the speed is not a GPU's.",
+            list(&emulated)
+        ));
+    }
+    out
+}
+
+fn doubts(comparison: &Comparison) -> Vec<String> {
+    let mut out = Vec::new();
+    let measured: Vec<&Entry> = comparison.entries().filter(|entry| entry.speed.is_some()).collect();
+    let Some(most) = measured.iter().map(|entry| entry.repeats).max() else { return out };
+    let more = if most < 5 { 5 } else { 2 * most };
+    let noisy = names(comparison, Entry::is_noisy);
+    if !noisy.is_empty() {
+        let verb = if noisy.len() == 1 { "is" } else { "are" };
+        out.push(format!(
+            "{} {verb} noisy: close other programs and sweep with `--repeats {more}`.",
+            list(&noisy)
+        ));
+    } else if most == 1 && measured.len() > 1 {
+        out.push(format!("Each ran once: `--repeats {more}` settles differences in speed of a few percent."));
+    }
+    let few = measured.iter().filter_map(|entry| entry.row.steps).min().filter(|steps| *steps < FEW_STEPS);
+    if let Some(steps) = few {
+        let were = if steps == 1 { "was" } else { "were" };
+        out.push(format!("Only {} {were} timed: raise `[measure] steps`.", count(steps, "step")));
+    }
+    out
+}
+
+fn mixed_versions(comparison: &Comparison) -> Option<String> {
+    let mut versions: Vec<String> = comparison.entries().flat_map(|entry| entry.versions.clone()).collect();
+    versions.sort();
+    versions.dedup();
+    versions.retain(|version| !version.is_empty());
+    (versions.len() > 1).then(|| {
+        format!(
+            "The rows come from several versions of runner ({}): compare with care, or sweep again with `--fresh`.",
+            versions.join(", ")
+        )
+    })
+}
