@@ -5,7 +5,7 @@ mod rows;
 use proptest::prelude::*;
 use rows::{Change, any_row, row};
 use runner::compare::{self, CompareError, Comparison, Format, Options, Sort, WIDTH};
-use runner::results::{Row, Status};
+use runner::results::{Row, Status, csv};
 use unicode_width::UnicodeWidthStr;
 
 fn table_of(rows: &[Row], options: &Options) -> String {
@@ -242,6 +242,17 @@ fn predictions_make_the_same_table() {
     rows[5] = out_of_memory(rows[5].clone(), 300 << 20);
     rows[7].status = Status::Skipped;
     rows[7].message = "4 micro-batches do not divide a batch of 6".into();
+    rows[7].predicted_peak_bytes = None;
+    rows[7].parameter_bytes = None;
+    rows[7].gradient_bytes = None;
+    rows[7].optimizer_bytes = None;
+    rows[7].activation_bytes = None;
+    rows[7].master_weight_bytes = None;
+    rows[7].input_bytes = None;
+    rows[7].workspace_bytes = None;
+    rows[7].communication_bytes = None;
+    rows[7].start_peak_bytes = None;
+    rows[7].fits_micro_batch = None;
     for row in &mut rows {
         row.peak_bytes = None;
         row.witness_peak_bytes = None;
@@ -290,6 +301,73 @@ fn what_is_not_there_cannot_be_compared() {
     );
     let unknown = error(&quickstart(), Options { by: Some("sede".into()), ..Options::default() });
     assert_eq!(unknown.to_string(), "`gpt-mini` does not sweep `sede`; it sweeps: train.batch_size");
+}
+
+#[test]
+fn a_group_without_the_baseline_says_so() {
+    let rows = [at_batch(8, "plain", 300.0, 4000.0), at_batch(16, "recompute", 300.0, 3000.0)];
+    let table = table(&rows);
+    assert!(table.contains("There is no plain at batch 16 to compare with."), "{table}");
+}
+
+#[test]
+fn what_lowers_the_start_up_peak_saves_something() {
+    let mut host = row("host");
+    host.start_peak_bytes = host.peak_bytes.map(|bytes| bytes * 2);
+    let table = table(&[host, row("lazy")]);
+    assert!(!table.contains("drop"), "{table}");
+}
+
+/// Exit code, standard output and standard error of `runner compare`.
+fn command(folder: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_runner"))
+        .arg("compare")
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_command_prints_what_the_library_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut other = row("plain");
+    other.experiment = "other".into();
+    csv::write_file(&folder.path().join("a.csv"), &quickstart(), &[]).unwrap();
+    csv::write_file(&folder.path().join("b.csv"), &[other.clone()], &[]).unwrap();
+    let rows = [quickstart(), vec![other]].concat();
+    for (name, format) in [("table", Format::Table), ("csv", Format::Csv), ("json", Format::Json)] {
+        let (code, out, err) = command(folder.path(), &["a.csv", "b.csv", "--format", name]);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        assert_eq!(out, compare::render(&rows, &Options::default(), format).unwrap());
+    }
+}
+
+#[test]
+fn bad_input_is_one_clear_error() {
+    let folder = tempfile::tempdir().unwrap();
+    csv::write_file(&folder.path().join("good.csv"), &quickstart(), &[]).unwrap();
+    csv::write_file(&folder.path().join("empty.csv"), &[], &[]).unwrap();
+    std::fs::write(folder.path().join("people.csv"), "name,age\nx,1\n").unwrap();
+    std::fs::write(folder.path().join("cut.csv"), "experiment,run_id\n\"half a").unwrap();
+    let error = |arguments: &[&str]| {
+        let (code, out, err) = command(folder.path(), arguments);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+        err
+    };
+    let errors = [
+        error(&["none.csv"]),
+        error(&["empty.csv"]),
+        error(&["people.csv"]),
+        error(&["cut.csv"]),
+        error(&["good.csv", "people.csv"]),
+        error(&["."]),
+        error(&["good.csv", "--baseline", "fp23"]),
+        error(&["good.csv", "--by", "seed"]),
+    ];
+    insta::assert_snapshot!(errors.concat());
 }
 
 proptest! {

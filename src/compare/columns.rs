@@ -88,7 +88,7 @@ impl Columns<'_> {
             speed => speed.map(ratio),
         };
         let loss = |entry: &Entry| entry.relative.loss.filter(|_| !entry.relative.is_baseline).map(change);
-        let witness = |entry: &Entry| if entry.is_usable() { entry.row.witness_peak_bytes } else { None };
+        let witness = |entry: &Entry| entry.row.witness_peak_bytes.filter(|_| entry.repeats > 0);
         let mut columns = vec![
             self.memory(),
             self.bytes("card", 7, witness),

@@ -47,6 +47,8 @@ pub(super) struct Relative {
     /// No measurable difference in speed.
     pub(super) same_speed: bool,
     pub(super) loss: Option<f64>,
+    /// The start-up peak decides what the baseline needs, and is lower here.
+    pub(super) less_to_start: bool,
     pub(super) pareto: bool,
     /// The strategy in whose name this run was measured.
     pub(super) same_as: Option<String>,
@@ -161,6 +163,7 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, kind: Kind) -> Entry {
         lost: if measured.is_empty() { 0 } else { repeats.len() - measured.len() },
         versions,
         memory: match (kind, status) {
+            (_, Status::Skipped) => None,
             (Kind::Predicted, _) | (_, Status::Oom) => first.predicted_peak_bytes,
             _ => measured.iter().filter_map(|row| row.peak_bytes).max(),
         },

@@ -220,7 +220,14 @@ fn against(entry: &Entry, base: &Entry) -> Relative {
     let memory = entry.memory.zip(base.memory).and_then(|(a, b)| share(a as f64, b as f64));
     let speed = entry.speed.zip(base.speed).and_then(|(a, b)| share(a.median, b.median));
     let loss = entry.loss.zip(base.loss).and_then(|(a, b)| share(a - b, b.abs()));
-    Relative { memory, speed, same_speed: entry.same_speed(base) == Some(true), loss, ..Relative::default() }
+    Relative {
+        memory,
+        speed,
+        same_speed: entry.same_speed(base) == Some(true),
+        loss,
+        less_to_start: base.start_above_training() && entry.row.start_peak_bytes < base.row.start_peak_bytes,
+        ..Relative::default()
+    }
 }
 
 fn known_first<T>(a: Option<T>, b: Option<T>, order: impl Fn(&T, &T) -> Ordering) -> Ordering {

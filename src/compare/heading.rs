@@ -1,41 +1,29 @@
 //! What a table is about.
 
-use super::text::{cut_middle, one_line, width};
+use super::text::{one_line, pack};
 use super::{Comparison, Kind, WIDTH, group};
 use crate::results::Row;
 
 /// Experiment, machine, repeats and baseline; broken between its parts where it is too long for a line.
 pub(super) fn lines(comparison: &Comparison) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for part in parts(comparison) {
-        let part = one_line(&part);
-        match lines.last_mut() {
-            Some(line) if width(line) + 3 + width(&part) <= WIDTH => {
-                line.push_str(" | ");
-                line.push_str(&part);
-            }
-            Some(_) => lines.push(format!("  {}", cut_middle(&part, WIDTH - 2))),
-            None => lines.push(cut_middle(&part, WIDTH)),
-        }
-    }
-    lines
+    pack(&parts(comparison), " | ", WIDTH)
 }
 
 /// The same on one line.
 pub(super) fn title(comparison: &Comparison) -> String {
-    parts(comparison).iter().map(|part| one_line(part)).collect::<Vec<_>>().join(" | ")
+    parts(comparison).join(" | ")
 }
 
 fn parts(comparison: &Comparison) -> Vec<String> {
     let entries: Vec<_> = comparison.entries().cloned().collect();
-    let mut first = comparison.experiment.clone();
+    let mut first = vec![comparison.experiment.clone()];
     if let Some(model) = only(&entries.iter().map(|entry| &entry.row.model).collect::<Vec<_>>()) {
-        first = format!("{first}  {model}");
+        first.push(model.clone());
     }
     let batches: Vec<_> = entries.iter().map(|entry| entry.row.batch_size).collect();
     let swept = entries.iter().any(|entry| entry.row.axes.iter().any(|(key, _)| key.ends_with("batch_size")));
     if let (false, Some(Some(batch))) = (swept, only(&batches)) {
-        first = format!("{first}  batch {batch}");
+        first.push(format!("batch {batch}"));
     }
     let machines = group::machines(&entries);
     let machine = match machines.as_slice() {
@@ -43,7 +31,9 @@ fn parts(comparison: &Comparison) -> Vec<String> {
         [one] => one.clone(),
         several => format!("{} machines", several.len()),
     };
-    let mut parts = vec![first, machine];
+    let words: Vec<String> =
+        first.iter().map(|word| one_line(word)).filter(|word| !word.is_empty()).collect();
+    let mut parts = vec![words.join("  "), one_line(&machine)];
     let threads: Vec<_> = entries.iter().filter_map(|entry| entry.row.threads).collect();
     if let Some(threads) = only(&threads).filter(|threads| *threads > 1) {
         parts.push(format!("{threads} threads"));
@@ -52,11 +42,11 @@ fn parts(comparison: &Comparison) -> Vec<String> {
         Kind::Measured => {
             repeats(&entries.iter().map(|entry| entry.repeats).filter(|n| *n > 0).collect::<Vec<_>>())
         }
-        Kind::Predicted => "predicted, nothing was run".into(),
+        Kind::Predicted => "predicted".into(),
     });
     parts.push(match &comparison.by {
         Some(_) => "base: the first of each group".into(),
-        None => format!("base {}", comparison.baseline),
+        None => format!("base {}", one_line(&comparison.baseline)),
     });
     parts.retain(|part| !part.trim().is_empty());
     parts

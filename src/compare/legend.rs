@@ -2,12 +2,11 @@
 
 use super::columns::mark;
 use super::numbers::percent;
-use super::text::wrap;
-use super::{Comparison, Kind, WIDTH, columns, entry};
+use super::{Comparison, Kind, columns, entry};
 use crate::results::Status;
 
-/// `dropped` are the columns that found no room.
-pub(super) fn lines(comparison: &Comparison, dropped: &[String]) -> Vec<String> {
+/// One explanation each. `dropped` are the columns that found no room.
+pub(super) fn parts(comparison: &Comparison, dropped: &[String]) -> Vec<String> {
     let mut parts = marks(comparison);
     parts.extend(titles(comparison, dropped));
     if !dropped.is_empty() {
@@ -17,17 +16,14 @@ pub(super) fn lines(comparison: &Comparison, dropped: &[String]) -> Vec<String> 
         let by = comparison.by.as_deref().unwrap_or_default();
         parts.push(format!("{} without {by} left out", super::numbers::count(comparison.left_out, "row")));
     }
-    if parts.is_empty() {
-        return Vec::new();
-    }
-    wrap(&parts.join("; "), WIDTH).lines().map(str::to_string).collect()
+    parts
 }
 
 fn marks(comparison: &Comparison) -> Vec<String> {
     let occurs = |wanted: char| comparison.entries().any(|entry| mark(entry).contains(wanted));
     let mut parts = Vec::new();
     if occurs('*') {
-        parts.push("* no other row needs less memory without being slower (Pareto front)".to_string());
+        parts.push("* Pareto front: nothing needs less memory without being slower".to_string());
     }
     if occurs('!') {
         parts.push("! a key changes nothing".to_string());
@@ -48,7 +44,7 @@ fn marks(comparison: &Comparison) -> Vec<String> {
         why.sort_unstable();
         why.dedup();
         why.retain(|why| !why.is_empty());
-        parts.push(format!("x {}", why.join(" or ")));
+        parts.push(format!("x {}", why.join(", ")));
     }
     if occurs('-') {
         parts.push("- skipped".to_string());

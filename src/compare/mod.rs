@@ -126,10 +126,11 @@ impl Comparison {
         let mut out = heading::lines(self).join("\n");
         let (lines, dropped) = table.lines(WIDTH);
         let _ = write!(out, "\n{}\n", lines.join("\n"));
-        for line in legend::lines(self, &dropped) {
-            let _ = writeln!(out, "{line}");
+        let legend = text::pack(&legend::parts(self, &dropped), "; ", WIDTH);
+        for line in legend {
+            let _ = write!(out, "\n{line}");
         }
-        out.push('\n');
+        out.push_str("\n\n");
         for sentence in verdict::sentences(self) {
             let _ = writeln!(out, "{}", text::wrap(&sentence, WIDTH));
         }
@@ -139,10 +140,7 @@ impl Comparison {
     /// The same for GitHub, with nothing shortened.
     pub fn markdown(&self) -> String {
         let mut out = format!("**{}**\n\n{}\n", heading::title(self), columns::table(self).markdown());
-        for line in legend::lines(self, &[]) {
-            let _ = writeln!(out, "{}  ", text::markdown(&line));
-        }
-        out.push('\n');
+        let _ = writeln!(out, "\n{}\n", text::markdown(&legend::parts(self, &[]).join("; ")));
         for sentence in verdict::sentences(self) {
             let _ = writeln!(out, "- {}", text::markdown(&sentence));
         }

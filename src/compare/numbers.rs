@@ -78,8 +78,8 @@ pub(super) fn rate(value: f64) -> String {
 pub(super) fn percent(share: f64) -> String {
     match share * 100.0 {
         p if p >= 1e4 => format!("{p:.0e}"),
-        p if p >= 0.95 || p < 0.05 => format!("{p:.0}"),
-        p => format!("{p:.1}"),
+        p if (0.05..0.95).contains(&p) => format!("{p:.1}"),
+        p => format!("{p:.0}"),
     }
 }
 

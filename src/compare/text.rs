@@ -68,11 +68,30 @@ pub(super) fn wrap(text: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
+/// Several pieces on as few lines as they need, broken between pieces where that is possible.
+pub(super) fn pack(pieces: &[String], separator: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for piece in pieces {
+        let indent = if lines.is_empty() { "" } else { "  " };
+        match lines.last_mut() {
+            Some(line) if width(line) + width(separator) + width(piece) <= columns => {
+                line.push_str(separator);
+                line.push_str(piece);
+            }
+            _ => lines.push(format!("{indent}{}", cut_middle(piece, columns - indent.len()))),
+        }
+    }
+    lines
+}
+
 /// As GitHub shows it unchanged.
 pub(super) fn markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
+    let mut code = false;
     for c in text.chars() {
-        if matches!(c, '\\' | '|' | '*' | '_' | '<' | '>' | '~' | '[' | ']' | '#') {
+        code ^= c == '`';
+        // A bar ends a cell even inside code.
+        if c == '|' || !code && matches!(c, '\\' | '*' | '_' | '<' | '>' | '~' | '[' | ']' | '#') {
             out.push('\\');
         }
         out.push(c);

@@ -19,6 +19,7 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
         Kind::Measured => each(&comparison.groups, |group| use_what(comparison, group)),
         Kind::Predicted => each(&comparison.groups, needs_what),
     };
+    out.extend(each(&comparison.groups, |group| without_base(comparison, group)));
     out.extend(drop_what(comparison));
     out.extend(each(&ran_out(comparison), |sentence: &String| Some(sentence.clone())));
     out.extend(each(&unfinished(comparison), |sentence: &String| Some(sentence.clone())));
@@ -42,68 +43,78 @@ fn each<T>(things: &[T], sentence: impl Fn(&T) -> Option<String>) -> Vec<String>
     all
 }
 
+/// A sentence about one group, which it names if there are several. Names of strategies keep their case.
 fn subject(group: &Group, sentence: &str) -> String {
-    if group.heading.is_empty() {
-        let mut letters = sentence.chars();
-        letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
-    } else {
-        format!("{}: {sentence}", group.heading)
+    if !group.heading.is_empty() {
+        return format!("{}: {sentence}", group.heading);
     }
-}
-
-fn label(entry: &Entry) -> String {
-    entry.label.clone()
+    if group.entries.iter().any(|entry| sentence.starts_with(&entry.label)) {
+        return sentence.to_string();
+    }
+    let mut letters = sentence.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 /// The fastest, the smallest, and the best trade of the two.
 fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
-    let usable: Vec<&Entry> =
-        group.entries.iter().filter(|entry| entry.is_candidate() && entry.speed.is_some()).collect();
-    let median = |entry: &Entry| entry.speed.map_or(0.0, |speed| speed.median);
+    let usable: Vec<&Entry> = group
+        .entries
+        .iter()
+        .filter(|entry| entry.is_candidate() && entry.speed.is_some())
+        // With a key that does nothing it is another entry under another name.
+        .filter(|entry| entry.relative.pareto || entry.row.no_effect.is_empty())
+        .collect();
     let top = usable.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b)));
     let Some(top) = top else { return Some(subject(group, "no strategy has a speed to compare.")) };
     let tied: Vec<&Entry> = usable.iter().copied().filter(|e| e.same_speed(top) == Some(true)).collect();
-    // Of those that are equally fast, the one that needs the least.
-    let fastest = tied.iter().copied().min_by_key(|entry| entry.memory).unwrap_or(top);
+    // Of those that are equally fast, the ones that need the least.
+    let least = tied.iter().filter_map(|entry| entry.memory).min()?;
+    let frugal: Vec<&Entry> = tied.iter().copied().filter(|entry| entry.memory == Some(least)).collect();
+    let fastest = frugal.iter().copied().find(|entry| entry.relative.is_baseline).unwrap_or(frugal[0]);
     let smallest = usable.iter().copied().min_by_key(|entry| entry.memory)?;
-    let against = |entry: &Entry| match (entry.relative.speed, group.base()) {
-        (Some(speed), Some(base)) if !entry.relative.is_baseline && !entry.relative.same_speed => {
-            format!(", {} times {}", ratio(speed), base.label)
-        }
-        _ => String::new(),
-    };
-    let figures = format!(
-        "{} {}{} in {}",
-        rate(median(fastest)),
-        comparison.speed_unit,
-        against(fastest),
-        size(fastest.memory?)
-    );
+
+    let figures = figures(comparison, group, fastest)?;
+    let need = if frugal.len() == 1 { "needs" } else { "need" };
+    let (tied_names, frugal_names) = (names_of(&tied), names_of(&frugal));
     let mut text = match tied.len() {
         _ if usable.len() == 1 => format!("only {} gave figures ({figures}).", fastest.label),
         1 => format!("{} is the fastest ({figures}).", fastest.label),
+        n if n == frugal.len() => format!("{tied_names} are equally fast in the same memory ({figures})."),
         n if n == usable.len() => {
-            format!(
-                "no measurable difference in speed; {} needs the least memory ({figures}).",
-                fastest.label
-            )
+            format!("no measurable difference in speed; {frugal_names} {need} the least memory ({figures}).")
         }
-        _ => {
-            let names: Vec<String> = tied.iter().copied().map(label).collect();
-            format!(
-                "{} are equally fast; of these {} needs the least memory ({figures}).",
-                list(&names),
-                fastest.label
-            )
-        }
+        _ => format!(
+            "no measurable difference in speed between the fastest, {tied_names}; of these {frugal_names} {need} \
+             the least memory ({figures})."
+        ),
     };
     if smallest.memory < fastest.memory {
         text.push_str(&format!(" {}", least_memory(group, smallest, fastest)?));
         text.push_str(&best_trade(&usable, fastest, smallest).unwrap_or_default());
-    } else if usable.len() > 1 && tied.len() < usable.len() {
+    } else if tied.len() < usable.len() {
         text.push_str(" Nothing needs less memory.");
     }
     Some(subject(group, &text))
+}
+
+fn median(entry: &Entry) -> f64 {
+    entry.speed.map_or(0.0, |speed| speed.median)
+}
+
+fn names_of(entries: &[&Entry]) -> String {
+    list(&entries.iter().map(|entry| entry.label.clone()).collect::<Vec<_>>())
+}
+
+/// `412k tok/s, 7.92 times fp32, in 7.7 GiB`
+fn figures(comparison: &Comparison, group: &Group, entry: &Entry) -> Option<String> {
+    let relative = &entry.relative;
+    let times = match (relative.speed, group.base()) {
+        (Some(speed), Some(base)) if !relative.is_baseline && !relative.same_speed => {
+            format!(", {} times {},", ratio(speed), base.label)
+        }
+        _ => String::new(),
+    };
+    Some(format!("{} {}{times} in {}", rate(median(entry)), comparison.speed_unit, size(entry.memory?)))
 }
 
 fn least_memory(group: &Group, smallest: &Entry, fastest: &Entry) -> Option<String> {
@@ -165,6 +176,13 @@ fn needs_what(group: &Group) -> Option<String> {
     ))
 }
 
+fn without_base(comparison: &Comparison, group: &Group) -> Option<String> {
+    group
+        .baseline
+        .is_none()
+        .then(|| format!("There is no {}{} to compare with.", comparison.baseline, group.place()))
+}
+
 /// Strategies that cost nothing less than the baseline anywhere, and keys that do nothing.
 fn drop_what(comparison: &Comparison) -> Vec<String> {
     let mut out = Vec::new();
@@ -208,6 +226,7 @@ fn saves_nothing(entry: &Entry) -> bool {
         && entry.is_candidate()
         && relative.memory.is_some_and(|memory| memory >= 1.0)
         && relative.speed.is_some_and(|speed| speed <= 1.0 || relative.same_speed)
+        && !relative.less_to_start
 }
 
 fn ran_out(comparison: &Comparison) -> Vec<String> {
@@ -239,59 +258,58 @@ fn unfinished(comparison: &Comparison) -> Vec<String> {
     out
 }
 
-fn names(comparison: &Comparison, wanted: impl Fn(&Entry) -> bool) -> Vec<String> {
+/// The alternatives that something is true of, each with what `more` says of it.
+fn names(comparison: &Comparison, more: impl Fn(&Entry) -> Option<String>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for group in &comparison.groups {
-        for entry in group.entries.iter().filter(|entry| entry.is_candidate() && wanted(entry)) {
-            let name = if comparison.groups.len() > 1 {
-                format!("{}{}", entry.label, group.place())
-            } else {
-                entry.label.clone()
-            };
-            names.push(name);
+        let place = if comparison.groups.len() > 1 { group.place() } else { String::new() };
+        for entry in group.entries.iter().filter(|entry| entry.is_candidate()) {
+            match more(entry) {
+                Some(more) if more.is_empty() => names.push(format!("{}{place}", entry.label)),
+                Some(more) => names.push(format!("{}{place} ({more})", entry.label)),
+                None => {}
+            }
         }
     }
     names
 }
 
 fn learns_less(comparison: &Comparison) -> Option<String> {
-    let worse = |entry: &Entry| entry.relative.loss.is_some_and(|loss| loss > WORSE_LOSS);
+    let worse = |entry: &Entry| entry.relative.loss.filter(|loss| *loss > WORSE_LOSS).map(change);
     let names = names(comparison, worse);
-    let most = comparison
-        .entries()
-        .filter(|e| e.is_candidate())
-        .filter_map(|e| e.relative.loss)
-        .max_by(f64::total_cmp)?;
-    (comparison.by.is_none() && !names.is_empty()).then(|| {
-        format!(
-            "Check that it still learns: the loss of {} is up to {} from the base.",
-            list(&names),
-            change(most)
-        )
-    })
+    (comparison.by.is_none() && !names.is_empty())
+        .then(|| format!("Check what still learns: the loss of {} is above the base's.", list(&names)))
 }
 
 fn waits(comparison: &Comparison) -> Option<String> {
-    let names = names(comparison, |entry| entry.wait.is_some_and(|share| share > WAITS));
+    let share = |entry: &Entry| entry.wait.filter(|share| *share > WAITS);
+    let names =
+        names(comparison, |entry| share(entry).map(|share| format!("{}% of the step", percent(share))));
     let verb = if names.len() == 1 { "waits" } else { "wait" };
-    (!names.is_empty())
-        .then(|| format!("{} {verb} for data more than {}% of the step.", list(&names), percent(WAITS)))
+    (!names.is_empty()).then(|| format!("{} {verb} for data.", list(&names)))
 }
 
 fn disagreements(comparison: &Comparison) -> Vec<String> {
     let mut out = Vec::new();
-    let missed = names(comparison, Entry::prediction_missed);
+    let missed = names(comparison, |entry| {
+        let (predicted, peak) = (entry.row.predicted_peak_bytes?, entry.row.peak_bytes?);
+        entry.prediction_missed().then(|| format!("{} predicted, {} measured", size(predicted), size(peak)))
+    });
     if !missed.is_empty() {
-        out.push(format!("The prediction missed the measured peak of {}: please report it.", list(&missed)));
+        out.push(format!("The prediction missed the peak of {}: please report it.", list(&missed)));
     }
-    let off = names(comparison, |entry| entry.witness_off().is_some());
+    let off = names(comparison, |entry| {
+        let off = entry.witness_off()?;
+        let bytes = size(u64::try_from(off.unsigned_abs()).unwrap_or(u64::MAX));
+        Some(format!("{bytes} {}", if off > 0 { "more" } else { "less" }))
+    });
     if !off.is_empty() {
         out.push(format!(
-            "The system's figure for {} differs from what was counted: do not trust either yet.",
+            "The system's figure is not what was counted for {}: trust neither yet.",
             list(&off)
         ));
     }
-    let emulated = names(comparison, |entry| entry.row.receipt.contains("emulated"));
+    let emulated = names(comparison, |entry| entry.row.receipt.contains("emulated").then(String::new));
     if !emulated.is_empty() {
         out.push(format!(
             "The arithmetic of {} is emulated: the memory is real, the speed is not a GPU's.",
@@ -306,7 +324,10 @@ fn doubts(comparison: &Comparison) -> Vec<String> {
     let measured: Vec<&Entry> = comparison.entries().filter(|entry| entry.speed.is_some()).collect();
     let Some(most) = measured.iter().map(|entry| entry.repeats).max() else { return out };
     let more = if most < 5 { 5 } else { 2 * most };
-    let noisy = names(comparison, Entry::is_noisy);
+    let noisy = names(comparison, |entry| {
+        let spread = percent(entry.speed?.relative());
+        entry.is_noisy().then(|| format!("+-{spread}%"))
+    });
     if !noisy.is_empty() {
         let verb = if noisy.len() == 1 { "is" } else { "are" };
         out.push(format!(
