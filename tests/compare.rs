@@ -282,6 +282,12 @@ fn json_and_csv_are_exact() {
 }
 
 #[test]
+fn a_row_that_is_given_twice_is_one_row() {
+    let once = quickstart();
+    assert_eq!(table(&[once.clone(), once.clone()].concat()), table(&once));
+}
+
+#[test]
 fn each_experiment_has_its_own_table() {
     let mut other = row("plain");
     other.experiment = "other".into();

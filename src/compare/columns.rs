@@ -194,7 +194,7 @@ fn note(entry: &Entry, kind: Kind) -> String {
 }
 
 /// `2.1 GiB short: logits, forward`
-pub(super) fn out_of_memory(row: &Row) -> String {
+fn out_of_memory(row: &Row) -> String {
     let short = row.oom_short_bytes.map(|bytes| format!("{} short", numbers::size(bytes)));
     let what = row.oom_value.as_ref().or(row.oom_operation.as_ref());
     let place: Vec<&str> = what.into_iter().chain(&row.oom_phase).map(String::as_str).collect();

@@ -1,5 +1,7 @@
 //! One strategy at one axis point: its repeats merged.
 
+use std::collections::HashMap;
+
 use super::Kind;
 use crate::results::{Row, Status};
 use crate::statistics::{self, Estimate};
@@ -119,17 +121,22 @@ impl Entry {
 }
 
 /// What repeats of one run have in common.
-fn same_run(a: &Row, b: &Row) -> bool {
-    a.run_id == b.run_id && a.strategy == b.strategy && a.device == b.device && a.axes == b.axes
+fn run(row: &Row) -> (&str, &str, &str, &[(String, String)]) {
+    (&row.run_id, &row.strategy, &row.device, &row.axes)
 }
 
 /// Repeats become entries, in the order in which the rows first name them.
 pub(super) fn merge(rows: &[Row], in_tokens: bool, kind: Kind) -> Vec<Entry> {
     let mut runs: Vec<Vec<&Row>> = Vec::new();
+    let mut places = HashMap::new();
     for row in rows {
-        match runs.iter_mut().find(|run| same_run(run[0], row)) {
-            Some(run) => run.push(row),
-            None => runs.push(vec![row]),
+        let place = *places.entry(run(row)).or_insert(runs.len());
+        if place == runs.len() {
+            runs.push(Vec::new());
+        }
+        // A file that is named twice says nothing new.
+        if !runs[place].contains(&row) {
+            runs[place].push(row);
         }
     }
     runs.iter().map(|repeats| of_repeats(repeats, in_tokens, kind)).collect()

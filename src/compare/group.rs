@@ -1,6 +1,7 @@
 //! Entries that may be compared: same machine, same axis point.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
 use super::axes;
 use super::entry::{Entry, Relative};
@@ -97,10 +98,10 @@ pub(super) fn split(
     (groups, left_out)
 }
 
-/// Every machine that a row comes from.
+/// Every machine that a row comes from. Rows that never reached one do not count.
 pub(super) fn machines(entries: &[Entry]) -> Vec<String> {
     let mut machines: Vec<String> = Vec::new();
-    for machine in entries.iter().map(machine) {
+    for machine in entries.iter().filter(|entry| !entry.row.device.is_empty()).map(machine) {
         if !machines.contains(&machine) {
             machines.push(machine);
         }
@@ -118,10 +119,12 @@ pub(super) fn machine(entry: &Entry) -> String {
 
 /// The same strategy twice at one point: other data, another number of threads. Its run tells which.
 fn tell_apart(entries: &mut [Entry]) {
-    let labels: Vec<String> = entries.iter().map(|entry| entry.label.clone()).collect();
-    for (at, entry) in entries.iter_mut().enumerate() {
-        let twice = labels.iter().enumerate().any(|(other, label)| other != at && *label == labels[at]);
-        if twice && !entry.row.run_id.is_empty() {
+    let mut times: HashMap<String, usize> = HashMap::new();
+    for entry in entries.iter() {
+        *times.entry(entry.label.clone()).or_default() += 1;
+    }
+    for entry in entries {
+        if times[&entry.label] > 1 && !entry.row.run_id.is_empty() {
             let id: String = entry.row.run_id.chars().take(6).collect();
             entry.label = format!("{} [{id}]", entry.label);
         }
@@ -151,12 +154,14 @@ impl Group {
     /// Fills in what each entry is worth beside the others.
     fn relate(&mut self, kind: Kind) {
         let base = self.base().cloned();
+        let owners = self.owners();
         let related: Vec<Relative> = (0..self.entries.len())
             .map(|at| {
                 let entry = &self.entries[at];
                 let mut relative = base.as_ref().map(|base| against(entry, base)).unwrap_or_default();
                 relative.is_baseline = Some(at) == self.baseline;
-                relative.same_as = self.same_as(at);
+                let owner = owners.get(&entry.row.run_id).filter(|owner| **owner != at);
+                relative.same_as = owner.map(|owner| self.entries[*owner].label.clone());
                 relative
             })
             .collect();
@@ -171,17 +176,17 @@ impl Group {
         }
     }
 
-    /// The first of the strategies that are one run.
-    fn same_as(&self, at: usize) -> Option<String> {
-        let entry = &self.entries[at];
-        if entry.row.run_id.is_empty() {
-            return None;
+    /// Which entry each run belongs to: the first of the strategies that are one run, or the baseline, wherever
+    /// sorting put it.
+    fn owners(&self) -> HashMap<String, usize> {
+        let mut owners = HashMap::new();
+        for (at, entry) in self.entries.iter().enumerate().filter(|(_, entry)| !entry.row.run_id.is_empty()) {
+            let owner = owners.entry(entry.row.run_id.clone()).or_insert(at);
+            if Some(at) == self.baseline {
+                *owner = at;
+            }
         }
-        // The baseline is what others are the same as, wherever sorting put it.
-        let twins = || self.entries.iter().enumerate().filter(|(_, e)| e.row.run_id == entry.row.run_id);
-        let (owner, first) =
-            twins().find(|(twin, _)| Some(*twin) == self.baseline).or_else(|| twins().next())?;
-        (owner != at).then(|| first.label.clone())
+        owners
     }
 
     /// Nothing else needs less memory without being slower, or is faster without needing more.

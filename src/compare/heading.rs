@@ -29,6 +29,7 @@ fn parts(comparison: &Comparison) -> Vec<String> {
     let machine = match machines.as_slice() {
         [one] if entries.iter().any(is_limited) => format!("{one} (speed is the whole machine's)"),
         [one] => one.clone(),
+        [] => String::new(),
         several => format!("{} machines", several.len()),
     };
     let words: Vec<String> =

@@ -4,7 +4,7 @@ use super::entry::{Entry, WAITS};
 use super::group::Group;
 use super::numbers::{change, count, list, percent, rate, ratio, size};
 use super::text::one_line;
-use super::{Comparison, Kind, columns};
+use super::{Comparison, Kind};
 use crate::results::Status;
 
 /// Fewer timed steps than this say little.
@@ -15,14 +15,15 @@ const WORSE_LOSS: f64 = 0.01;
 const MOST: usize = 4;
 
 pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
+    let groups = comparison.groups.iter();
     let mut out = match comparison.kind {
-        Kind::Measured => each(&comparison.groups, |group| use_what(comparison, group)),
-        Kind::Predicted => each(&comparison.groups, needs_what),
+        Kind::Measured => first_few(groups.filter_map(|group| use_what(comparison, group))),
+        Kind::Predicted => first_few(groups.filter_map(needs_what)),
     };
-    out.extend(each(&comparison.groups, |group| without_base(comparison, group)));
+    out.extend(first_few(comparison.groups.iter().filter_map(|group| without_base(comparison, group))));
     out.extend(drop_what(comparison));
-    out.extend(each(&ran_out(comparison), |sentence: &String| Some(sentence.clone())));
-    out.extend(each(&unfinished(comparison), |sentence: &String| Some(sentence.clone())));
+    out.extend(first_few(each_entry(comparison, |entry, group| ran_out(comparison.kind, entry, group))));
+    out.extend(first_few(each_entry(comparison, unfinished)));
     if comparison.kind == Kind::Measured {
         out.extend(learns_less(comparison));
         out.extend(waits(comparison));
@@ -33,14 +34,26 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     out.iter().map(|sentence| one_line(sentence)).collect()
 }
 
-fn each<T>(things: &[T], sentence: impl Fn(&T) -> Option<String>) -> Vec<String> {
-    let mut all: Vec<String> = things.iter().filter_map(sentence).collect();
+/// Sentences of one kind; of very many only the number.
+fn first_few(sentences: impl Iterator<Item = String>) -> Vec<String> {
+    let mut all: Vec<String> = sentences.collect();
     if all.len() > MOST + 1 {
         let rest = all.len() - MOST;
         all.truncate(MOST);
         all.push(format!("... and {rest} more like these."));
     }
     all
+}
+
+fn each_entry(
+    comparison: &Comparison,
+    sentence: impl Fn(&Entry, &Group) -> Option<String>,
+) -> impl Iterator<Item = String> {
+    comparison
+        .groups
+        .iter()
+        .flat_map(|group| group.entries.iter().map(move |entry| (entry, group)))
+        .filter_map(move |(entry, group)| sentence(entry, group))
 }
 
 /// A sentence about one group, which it names if there are several. Names of strategies keep their case.
@@ -57,12 +70,13 @@ fn subject(group: &Group, sentence: &str) -> String {
 
 /// The fastest, the smallest, and the best trade of the two.
 fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
+    let by_axis = comparison.by.is_some();
     let usable: Vec<&Entry> = group
         .entries
         .iter()
         .filter(|entry| entry.is_candidate() && entry.speed.is_some())
         // With a key that does nothing it is another entry under another name.
-        .filter(|entry| entry.relative.pareto || entry.row.no_effect.is_empty())
+        .filter(|entry| by_axis || entry.relative.pareto || entry.row.no_effect.is_empty())
         .collect();
     let top = usable.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b)));
     let Some(top) = top else { return Some(subject(group, "no strategy has a speed to compare.")) };
@@ -76,8 +90,12 @@ fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
     let figures = figures(comparison, group, fastest)?;
     let need = if frugal.len() == 1 { "needs" } else { "need" };
     let (tied_names, frugal_names) = (names_of(&tied), names_of(&frugal));
+    let with_speed = group.entries.iter().filter(|entry| entry.is_usable() && entry.speed.is_some()).count();
     let mut text = match tied.len() {
-        _ if usable.len() == 1 => format!("only {} gave figures ({figures}).", fastest.label),
+        _ if usable.len() == 1 && with_speed == 1 => {
+            format!("only {} gave figures ({figures}).", fastest.label)
+        }
+        _ if usable.len() == 1 => format!("nothing differs from {} ({figures}).", fastest.label),
         1 => format!("{} is the fastest ({figures}).", fastest.label),
         n if n == frugal.len() => format!("{tied_names} are equally fast in the same memory ({figures})."),
         n if n == usable.len() => {
@@ -160,7 +178,8 @@ fn best_trade(usable: &[&Entry], fastest: &Entry, smallest: &Entry) -> Option<St
 fn needs_what(group: &Group) -> Option<String> {
     let fitting: Vec<&Entry> = group.entries.iter().filter(|entry| entry.is_candidate()).collect();
     let Some(smallest) = fitting.iter().copied().min_by_key(|entry| entry.memory) else {
-        return Some(subject(group, "nothing fits."));
+        let fits_not = group.entries.iter().any(|entry| entry.status == Status::Oom);
+        return Some(subject(group, if fits_not { "nothing fits." } else { "nothing can run." }));
     };
     let least = size(smallest.memory?);
     let needs_less = group.base().is_some_and(|base| base.memory > smallest.memory);
@@ -188,24 +207,31 @@ fn drop_what(comparison: &Comparison) -> Vec<String> {
     let mut out = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
     for entry in comparison.entries().filter(|entry| !entry.row.no_effect.is_empty()) {
+        let name = entry.row.strategy.as_str();
+        if seen.contains(&name) {
+            continue;
+        }
+        seen.push(name);
         let everywhere = comparison
             .entries()
-            .filter(|other| other.row.strategy == entry.row.strategy)
-            .all(|other| other.row.no_effect == entry.row.no_effect || other.status == Status::Skipped);
-        if everywhere && !seen.contains(&entry.row.strategy.as_str()) {
-            seen.push(&entry.row.strategy);
+            .filter(|other| other.row.strategy == name && other.status != Status::Skipped)
+            .all(|other| other.row.no_effect == entry.row.no_effect);
+        if everywhere {
             let keys = entry.no_effect();
             let changes = if keys.len() == 1 { "it changes" } else { "they change" };
-            out.push(format!("Drop {} from {}: {changes} nothing here.", list(&keys), entry.row.strategy));
+            out.push(format!("Drop {} from {name}: {changes} nothing here.", list(&keys)));
         }
     }
     let mut useless: Vec<String> = Vec::new();
     if comparison.by.is_none() && comparison.kind == Kind::Measured {
         for entry in comparison.entries() {
-            let name = &entry.row.strategy;
-            let of_name = || comparison.entries().filter(|other| other.row.strategy == *name);
-            if !useless.contains(name) && !seen.contains(&name.as_str()) && of_name().all(saves_nothing) {
-                useless.push(name.clone());
+            let name = entry.row.strategy.as_str();
+            if seen.contains(&name) {
+                continue;
+            }
+            seen.push(name);
+            if comparison.entries().filter(|other| other.row.strategy == name).all(saves_nothing) {
+                useless.push(name.to_string());
             }
         }
     }
@@ -229,33 +255,34 @@ fn saves_nothing(entry: &Entry) -> bool {
         && !relative.less_to_start
 }
 
-fn ran_out(comparison: &Comparison) -> Vec<String> {
-    let mut out = Vec::new();
-    for group in &comparison.groups {
-        for entry in group.entries.iter().filter(|entry| entry.status == Status::Oom) {
-            let verb = if comparison.kind == Kind::Measured { "ran out of memory" } else { "does not fit" };
-            let why = columns::out_of_memory(&entry.row);
-            out.push(format!("{} {verb}{}: {why}.", entry.label, group.place()));
-        }
+/// `fp32 ran out of memory at batch 16: 2.1 GiB short for logits in forward.`
+fn ran_out(kind: Kind, entry: &Entry, group: &Group) -> Option<String> {
+    let row = &entry.row;
+    if entry.status != Status::Oom {
+        return None;
     }
-    out
+    let verb = if kind == Kind::Measured { "ran out of memory" } else { "does not fit" };
+    let short = row.oom_short_bytes.map(|bytes| format!(": {} short", size(bytes))).unwrap_or_default();
+    let what = row.oom_value.as_ref().or(row.oom_operation.as_ref());
+    let what = what.map(|what| format!(" for {what}")).unwrap_or_default();
+    let phase = row.oom_phase.as_ref().map(|phase| format!(" in {phase}")).unwrap_or_default();
+    Some(format!("{} {verb}{}{short}{what}{phase}.", entry.label, group.place()))
 }
 
-fn unfinished(comparison: &Comparison) -> Vec<String> {
-    let mut out = Vec::new();
-    for group in &comparison.groups {
-        for entry in &group.entries {
-            let (what, next) = match entry.status {
-                Status::Timeout => ("timed out", " The next sweep tries it again."),
-                Status::Failed => ("failed", " The next sweep tries it again."),
-                Status::Interrupted => ("was interrupted", " The next sweep tries it again."),
-                Status::Diverged => ("diverged: its loss stopped being a number", ""),
-                Status::Ok | Status::Oom | Status::Skipped => continue,
-            };
-            out.push(format!("{} {what}{}.{next}", entry.label, group.place()));
-        }
-    }
-    out
+/// Why there are no figures, in full: the table has no room for long reasons.
+fn unfinished(entry: &Entry, group: &Group) -> Option<String> {
+    let what = match entry.status {
+        Status::Skipped => "was skipped",
+        Status::Timeout => "timed out",
+        Status::Failed => "failed",
+        Status::Interrupted => "was interrupted",
+        Status::Diverged => "diverged",
+        Status::Ok | Status::Oom => return None,
+    };
+    let message = entry.row.message.trim().trim_end_matches('.');
+    let why = if message.is_empty() { String::new() } else { format!(": {message}") };
+    let next = if entry.status.is_final() { "" } else { " The next sweep tries it again." };
+    Some(format!("{} {what}{}{why}.{next}", entry.label, group.place()))
 }
 
 /// The alternatives that something is true of, each with what `more` says of it.
