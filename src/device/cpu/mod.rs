@@ -1,5 +1,7 @@
 //! The processor and its memory.
 
+mod kernels;
+
 /// The processor as a device.
 pub struct CpuDevice {}
 #[derive(Clone, Copy, Debug, Default)]
