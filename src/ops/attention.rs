@@ -19,20 +19,29 @@ pub struct AttentionBackward {
 
 impl Attention {
     /// Queries and keys that a kernel takes at a time.
-    pub const TILE: usize = 64;
+    pub const QUERY_TILE: usize = 96;
+    pub const KEY_TILE: usize = 256;
+    /// Elements between rows of a tile of scores: not a power of two, so that columns of it spread over a cache.
+    pub const SCORE_ROW: usize = Self::KEY_TILE + 16;
+    /// Operands are packed in multiples of this many columns.
+    pub const PANEL: usize = 32;
 
-    /// Per thread: packed tiles of q, k and v, one tile of scores and one of output.
-    fn workspace_elements(head: usize) -> usize {
-        Self::TILE * (4 * head + Self::TILE)
+    /// Scratch elements of one thread: k^T and v of one head in panels, one tile of scores and one of output.
+    pub(crate) fn workspace_elements(sequence: usize, head: usize) -> usize {
+        let padded_head = head.next_multiple_of(Self::PANEL);
+        sequence.next_multiple_of(Self::PANEL) * head
+            + sequence * padded_head
+            + Self::QUERY_TILE * (Self::SCORE_ROW + padded_head)
     }
 }
 
 impl AttentionBackward {
-    /// Per thread: tiles of q, k, v and dout with both orders of k and q, two tiles of scores, accumulators of
-    /// dq for all positions and of dk and dv for one tile, and one number per position.
-    fn workspace_elements(sequence: usize, head: usize) -> usize {
-        let padded = sequence.next_multiple_of(Attention::TILE);
-        Attention::TILE * (8 * head + 2 * Attention::TILE) + padded * (head + 1)
+    /// Scratch elements of one thread: k^T and v^T, then k, q and dout of one head in panels, and two tiles of
+    /// scores.
+    pub(crate) fn workspace_elements(sequence: usize, head: usize) -> usize {
+        2 * sequence.next_multiple_of(Attention::PANEL) * head
+            + 3 * sequence * head.next_multiple_of(Attention::PANEL)
+            + 2 * Attention::QUERY_TILE * Attention::SCORE_ROW
     }
 }
 
@@ -76,8 +85,8 @@ impl Operation for Attention {
     }
 
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let head = inputs[0].shape.last() / 3 / self.heads;
-        (limits.threads * Self::workspace_elements(head) * size_of::<f32>()) as u64
+        let (sequence, head) = (inputs[0].shape.dims()[1], inputs[0].shape.last() / 3 / self.heads);
+        (limits.threads * Self::workspace_elements(sequence, head) * size_of::<f32>()) as u64
     }
 
     fn backward(&self, tape: &mut dyn Tape) {

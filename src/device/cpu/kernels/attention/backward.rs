@@ -1,0 +1,226 @@
+//! The gradient of attention: weights are computed again from the scores and their logarithm sums.
+
+use std::ops::Range;
+
+use crate::device::cpu::kernels::math::{exp, sum};
+use crate::device::cpu::kernels::operands::Operands;
+#[cfg(target_arch = "x86_64")]
+use crate::device::cpu::kernels::product::{Avx2, Avx512};
+use crate::device::cpu::kernels::product::{Left, Micro, Portable, Sink, panels};
+use crate::device::cpu::kernels::simd::{Level, simd};
+use crate::device::cpu::kernels::workers::{Parts, Workers};
+use crate::ops::AttentionBackward;
+
+use super::{Head, KEYS, QUERIES, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take};
+
+pub(crate) fn run(op: &AttentionBackward, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+    match workers.level() {
+        Level::Portable => run_with::<Portable>(op, operands, scratch, workers),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => run_with::<Avx2>(op, operands, scratch, workers),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => run_with::<Avx512>(op, operands, scratch, workers),
+    }
+}
+
+fn run_with<M: Micro>(
+    op: &AttentionBackward,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    let sizes = Sizes::new(operands.input_type(1), op.heads);
+    let [dout, qkv, out, lse] = [0, 1, 2, 3].map(|index| operands.input(index));
+    let dqkv = Parts::new(operands.output(0));
+    let scratch_len = AttentionBackward::workspace_elements(sizes.sequence, sizes.head);
+    each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
+        let transposed = sizes.padded_sequence() * sizes.head;
+        let straight = sizes.sequence * sizes.padded_head();
+        let head = BackwardHead {
+            sizes,
+            place,
+            level: workers.level(),
+            dout: &dout[place.out..],
+            qkv: &qkv[place.qkv..],
+            out: &out[place.out..],
+            lse: &lse[place.lse..place.lse + sizes.sequence],
+            keys_across: take(&mut scratch, transposed),
+            values_across: take(&mut scratch, transposed),
+            keys: take(&mut scratch, straight),
+            queries: take(&mut scratch, straight),
+            douts: take(&mut scratch, straight),
+            weights: take(&mut scratch, QUERIES * SCORE_ROW),
+            dscores: take(&mut scratch, QUERIES * SCORE_ROW),
+        };
+        head.run::<M>(&dqkv);
+    });
+}
+
+struct BackwardHead<'a> {
+    sizes: Sizes,
+    place: Head,
+    level: Level,
+    dout: &'a [f32],
+    qkv: &'a [f32],
+    out: &'a [f32],
+    lse: &'a [f32],
+    /// k^T and v^T in panels.
+    keys_across: &'a mut [f32],
+    values_across: &'a mut [f32],
+    /// k, q and dout in panels.
+    keys: &'a mut [f32],
+    queries: &'a mut [f32],
+    douts: &'a mut [f32],
+    /// A tile of the softmax, and of the gradient of the scores.
+    weights: &'a mut [f32],
+    dscores: &'a mut [f32],
+}
+
+impl BackwardHead<'_> {
+    fn run<M: Micro>(mut self, dqkv: &Parts<f32>) {
+        self.pack::<M>();
+        let sizes = self.sizes;
+        for position in 0..sizes.sequence {
+            for part in 1..3 {
+                let start = self.place.qkv + position * sizes.row() + part * sizes.channels;
+                // SAFETY: nobody else writes this head's gradients.
+                #[allow(unsafe_code)]
+                unsafe { dqkv.part(start..start + sizes.head) }.fill(0.0);
+            }
+        }
+        for query in (0..sizes.sequence).step_by(QUERIES) {
+            let mut along = [0.0; QUERIES];
+            for (row, along) in along[..QUERIES.min(sizes.sequence - query)].iter_mut().enumerate() {
+                let start = (query + row) * sizes.channels;
+                let range = start..start + sizes.head;
+                *along = dot(self.level, &self.dout[range.clone()], &self.out[range]);
+            }
+            for tile in Tile::of_queries(query, sizes.sequence) {
+                for rows in tile.query_groups(M::ROWS) {
+                    self.scores::<M>(tile, rows.clone());
+                    self.differentiate::<M>(tile, rows.clone(), &along);
+                    self.query_gradients::<M>(tile, rows, dqkv);
+                }
+                self.key_gradients::<M>(tile, dqkv);
+            }
+        }
+    }
+
+    fn pack<M: Micro>(&mut self) {
+        let (sizes, row) = (self.sizes, self.sizes.row());
+        let [keys, values] = [1, 2].map(|part| &self.qkv[part * sizes.channels..]);
+        pack_transposed::<M>(keys, row, sizes, self.keys_across);
+        pack_transposed::<M>(values, row, sizes, self.values_across);
+        pack_straight::<M>(keys, row, sizes, self.keys);
+        pack_straight::<M>(self.qkv, row, sizes, self.queries);
+        pack_straight::<M>(self.dout, sizes.channels, sizes, self.douts);
+    }
+
+    /// `weights = q k^T` (not yet softened) and `dscores = dout v^T` (not yet differentiated).
+    fn scores<M: Micro>(&mut self, tile: Tile, rows: Range<usize>) {
+        let sizes = self.sizes;
+        let columns = tile.keys_until(rows.end).next_multiple_of(M::COLUMNS);
+        let position = tile.query + rows.start;
+        let left = [
+            (&self.qkv[position * sizes.row()..], sizes.row()),
+            (&self.dout[position * sizes.channels..], sizes.channels),
+        ];
+        let right =
+            [&self.keys_across[tile.key * sizes.head..], &self.values_across[tile.key * sizes.head..]];
+        let results =
+            [&mut self.weights[rows.start * SCORE_ROW..], &mut self.dscores[rows.start * SCORE_ROW..]];
+        for (((left, row), right), result) in left.into_iter().zip(right).zip(results) {
+            let sink = plain(result.as_mut_ptr(), SCORE_ROW, false);
+            let left = Left { start: left.as_ptr(), row, step: 1 };
+            // SAFETY: packed operands and a row of scores have whole panels.
+            #[allow(unsafe_code)]
+            unsafe {
+                let panel = sizes.head * M::COLUMNS;
+                panels::<M>(rows.len(), columns, sizes.head, left, right.as_ptr(), panel, sink);
+            }
+        }
+    }
+
+    /// `weights = softmax(scores)`, `dscores = weights * (dweights - along) / sqrt(C/H)`, zero where masked.
+    fn differentiate<M: Micro>(&mut self, tile: Tile, rows: Range<usize>, along: &[f32; QUERIES]) {
+        // Keys are taken in groups that may reach past the last query of this one.
+        let until = SCORE_ROW.min(tile.keys_until(rows.end) + M::ROWS);
+        for row in rows {
+            let seen = tile.keys_until(row + 1);
+            let range = row * SCORE_ROW..row * SCORE_ROW + until;
+            let (weights, masked) = self.weights[range.clone()].split_at_mut(seen);
+            masked.fill(0.0);
+            let (dscores, masked) = self.dscores[range].split_at_mut(seen);
+            masked.fill(0.0);
+            let lse = self.lse[tile.query + row];
+            softmax_backward(self.level, weights, dscores, self.sizes.scale(), lse, along[row]);
+        }
+    }
+
+    /// `dq += dscores k`
+    fn query_gradients<M: Micro>(&mut self, tile: Tile, rows: Range<usize>, dqkv: &Parts<f32>) {
+        let sizes = self.sizes;
+        let place = self.place.qkv + (tile.query + rows.start) * sizes.row();
+        let sink = plain(dqkv.as_ptr().wrapping_add(place), sizes.row(), tile.key > 0);
+        let start = self.dscores[rows.start * SCORE_ROW..].as_ptr();
+        let left = Left { start, row: SCORE_ROW, step: 1 };
+        let right = self.keys[tile.key * M::COLUMNS..].as_ptr();
+        let keys = tile.keys_until(rows.end);
+        // SAFETY: nobody else writes this head's gradients.
+        #[allow(unsafe_code)]
+        unsafe {
+            let panel = sizes.sequence * M::COLUMNS;
+            panels::<M>(rows.len(), sizes.head, keys, left, right, panel, sink);
+        }
+    }
+
+    /// `dk += dscores^T q`, `dv += weights^T dout`
+    fn key_gradients<M: Micro>(&mut self, tile: Tile, dqkv: &Parts<f32>) {
+        let sizes = self.sizes;
+        let panel = sizes.sequence * M::COLUMNS;
+        for key in (tile.key..tile.key_end).step_by(M::ROWS) {
+            let keys = M::ROWS.min(tile.key_end - key);
+            // Earlier queries do not see these keys.
+            let query = tile.query.max(key);
+            let corner = (query - tile.query) * SCORE_ROW + key - tile.key;
+            let operands = [(&*self.dscores, &*self.queries), (&*self.weights, &*self.douts)];
+            for (part, (left, right)) in operands.into_iter().enumerate() {
+                let place = self.place.qkv + key * sizes.row() + (1 + part) * sizes.channels;
+                let sink = plain(dqkv.as_ptr().wrapping_add(place), sizes.row(), true);
+                let left = Left { start: left[corner..].as_ptr(), row: 1, step: SCORE_ROW };
+                let right = right[query * M::COLUMNS..].as_ptr();
+                // SAFETY: nobody else writes this head's gradients.
+                #[allow(unsafe_code)]
+                unsafe {
+                    panels::<M>(keys, sizes.head, tile.query_end - query, left, right, panel, sink);
+                }
+            }
+        }
+    }
+}
+
+const _: () = assert!(KEYS + 12 <= SCORE_ROW, "a group of keys that begins in a tile ends in its row");
+
+/// A result that is added to or overwritten.
+fn plain(c: *mut f32, row: usize, add: bool) -> Sink {
+    let from = if add { c.cast_const() } else { std::ptr::null() };
+    Sink { c, row, from, from_row: row, bias: std::ptr::null() }
+}
+
+simd! {
+    fn dot(a: &[f32], b: &[f32]) -> f32 {
+        let b = &b[..a.len()];
+        sum(a.len(), |i| a[i] * b[i])
+    }
+}
+
+simd! {
+    /// In: scores and the gradient of their softmax. Out: their softmax and the gradient of the scores.
+    fn softmax_backward(scores: &mut [f32], dscores: &mut [f32], scale: f32, lse: f32, along: f32) {
+        for (score, dscore) in scores.iter_mut().zip(dscores) {
+            let weight = exp(*score * scale - lse);
+            *score = weight;
+            *dscore = weight * (*dscore - along) * scale;
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `out = softmax(mask(q k^T / sqrt(C/H))) v`, with a running maximum and sum for each query.
+
+use std::ops::Range;
+
+use crate::device::cpu::kernels::math::{exp, largest, sum};
+use crate::device::cpu::kernels::operands::Operands;
+#[cfg(target_arch = "x86_64")]
+use crate::device::cpu::kernels::product::{Avx2, Avx512};
+use crate::device::cpu::kernels::product::{Left, Micro, Portable, Sink, panels};
+use crate::device::cpu::kernels::simd::{Level, simd};
+use crate::device::cpu::kernels::workers::{Parts, Workers};
+use crate::ops::Attention;
+
+use super::{Head, QUERIES, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take};
+
+pub(crate) fn run(op: &Attention, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+    match workers.level() {
+        Level::Portable => run_with::<Portable>(op, operands, scratch, workers),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => run_with::<Avx2>(op, operands, scratch, workers),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => run_with::<Avx512>(op, operands, scratch, workers),
+    }
+}
+
+fn run_with<M: Micro>(op: &Attention, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+    let sizes = Sizes::new(operands.input_type(0), op.heads);
+    let qkv = operands.input(0);
+    let (out, lse) = (Parts::new(operands.output(0)), Parts::new(operands.output(1)));
+    let scratch_len = Attention::workspace_elements(sizes.sequence, sizes.head);
+    each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
+        let head = ForwardHead {
+            sizes,
+            place,
+            level: workers.level(),
+            qkv,
+            keys: take(&mut scratch, sizes.padded_sequence() * sizes.head),
+            values: take(&mut scratch, sizes.sequence * sizes.padded_head()),
+            scores: take(&mut scratch, QUERIES * SCORE_ROW),
+            sums: take(&mut scratch, QUERIES * sizes.padded_head()),
+            largest: [0.0; QUERIES],
+            total: [0.0; QUERIES],
+        };
+        head.run::<M>(&out, &lse);
+    });
+}
+
+struct ForwardHead<'a> {
+    sizes: Sizes,
+    place: Head,
+    level: Level,
+    qkv: &'a [f32],
+    /// k^T in panels.
+    keys: &'a mut [f32],
+    /// v in panels.
+    values: &'a mut [f32],
+    scores: &'a mut [f32],
+    /// Weighted values of each query, in rows of `padded_head`.
+    sums: &'a mut [f32],
+    largest: [f32; QUERIES],
+    total: [f32; QUERIES],
+}
+
+impl ForwardHead<'_> {
+    fn run<M: Micro>(mut self, out: &Parts<f32>, lse: &Parts<f32>) {
+        let (sizes, row) = (self.sizes, self.sizes.row());
+        pack_transposed::<M>(&self.qkv[self.place.qkv + sizes.channels..], row, sizes, self.keys);
+        pack_straight::<M>(&self.qkv[self.place.qkv + 2 * sizes.channels..], row, sizes, self.values);
+        for query in (0..sizes.sequence).step_by(QUERIES) {
+            self.largest.fill(f32::NEG_INFINITY);
+            self.total.fill(0.0);
+            for tile in Tile::of_queries(query, sizes.sequence) {
+                for rows in tile.query_groups(M::ROWS) {
+                    self.score::<M>(tile, rows.clone());
+                    self.soften(tile, rows.clone());
+                    self.weigh::<M>(tile, rows);
+                }
+            }
+            self.finish(query, out, lse);
+        }
+    }
+
+    /// `scores = q k^T` for a group of queries, masked ones included up to a whole panel.
+    fn score<M: Micro>(&mut self, tile: Tile, rows: Range<usize>) {
+        let sizes = self.sizes;
+        let queries = self.qkv[self.place.qkv + (tile.query + rows.start) * sizes.row()..].as_ptr();
+        let keys = self.keys[tile.key * sizes.head..].as_ptr();
+        let scores = self.scores[rows.start * SCORE_ROW..].as_mut_ptr();
+        let sink =
+            Sink { c: scores, row: SCORE_ROW, from: std::ptr::null(), from_row: 0, bias: std::ptr::null() };
+        let columns = tile.keys_until(rows.end).next_multiple_of(M::COLUMNS);
+        // SAFETY: packed keys and a row of scores have whole panels.
+        #[allow(unsafe_code)]
+        unsafe {
+            let left = Left { start: queries, row: sizes.row(), step: 1 };
+            panels::<M>(rows.len(), columns, sizes.head, left, keys, sizes.head * M::COLUMNS, sink);
+        }
+    }
+
+    /// Turns scores into weights and rescales what was summed with a smaller maximum.
+    fn soften(&mut self, tile: Tile, rows: Range<usize>) {
+        let (scale, width) = (self.sizes.scale(), self.sizes.padded_head());
+        let seen = tile.keys_until(rows.end);
+        for row in rows {
+            let scores = &mut self.scores[row * SCORE_ROW..row * SCORE_ROW + seen];
+            let (scores, masked) = scores.split_at_mut(tile.keys_until(row + 1));
+            masked.fill(0.0);
+            if scores.is_empty() {
+                continue;
+            }
+            let (largest, total) = (self.largest[row], self.total[row]);
+            let (next, weight) = weights(self.level, scores, scale, largest);
+            let mut kept = 0.0;
+            if tile.key > 0 {
+                kept = exp(largest - next);
+                self.sums[row * width..(row + 1) * width].iter_mut().for_each(|sum| *sum *= kept);
+            }
+            (self.largest[row], self.total[row]) = (next, total * kept + weight);
+        }
+    }
+
+    /// `sums += weights v`
+    fn weigh<M: Micro>(&mut self, tile: Tile, rows: Range<usize>) {
+        let sizes = self.sizes;
+        let weights = self.scores[rows.start * SCORE_ROW..].as_ptr();
+        let values = self.values[tile.key * M::COLUMNS..].as_ptr();
+        let width = sizes.padded_head();
+        let sums = self.sums[rows.start * width..].as_mut_ptr();
+        let from = if tile.key > 0 { sums.cast_const() } else { std::ptr::null() };
+        let sink = Sink { c: sums, row: width, from, from_row: width, bias: std::ptr::null() };
+        let columns = sizes.head.next_multiple_of(M::COLUMNS);
+        let left = Left { start: weights, row: SCORE_ROW, step: 1 };
+        let keys = tile.keys_until(rows.end);
+        // SAFETY: packed values and a row of sums have whole panels.
+        #[allow(unsafe_code)]
+        unsafe {
+            panels::<M>(rows.len(), columns, keys, left, values, sizes.sequence * M::COLUMNS, sink);
+        }
+    }
+
+    fn finish(&self, query: usize, out: &Parts<f32>, lse: &Parts<f32>) {
+        let (sizes, width) = (self.sizes, self.sizes.padded_head());
+        for row in 0..QUERIES.min(sizes.sequence - query) {
+            let position = query + row;
+            let start = self.place.out + position * sizes.channels;
+            // SAFETY: heads and positions do not overlap.
+            #[allow(unsafe_code)]
+            let (out, lse) = unsafe {
+                let lse = lse.part(self.place.lse + position..self.place.lse + position + 1);
+                (out.part(start..start + sizes.head), &mut lse[0])
+            };
+            let share = 1.0 / self.total[row];
+            for (out, sum) in out.iter_mut().zip(&self.sums[row * width..]) {
+                *out = sum * share;
+            }
+            *lse = self.largest[row] + self.total[row].ln();
+        }
+    }
+}
+
+simd! {
+    /// Turns scores into `e^(scale score - m)`; returns m, the largest so far, and their sum.
+    fn weights(scores: &mut [f32], scale: f32, largest_before: f32) -> (f32, f32) {
+        let largest = largest(scores) * scale;
+        let largest = if largest > largest_before { largest } else { largest_before };
+        for score in scores.iter_mut() {
+            *score = exp(*score * scale - largest);
+        }
+        (largest, sum(scores.len(), |key| scores[key]))
+    }
+}

@@ -1,0 +1,153 @@
+//! Causal attention in tiles of scores, one batch element's head at a time.
+
+mod backward;
+mod forward;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::ops::{Attention, TensorType};
+
+use super::product::{Matrix, Micro, pack_right};
+use super::workers::{Parts, Workers};
+
+pub(super) use backward::run as backward;
+pub(super) use forward::run as forward;
+
+const QUERIES: usize = Attention::QUERY_TILE;
+const KEYS: usize = Attention::KEY_TILE;
+const SCORE_ROW: usize = Attention::SCORE_ROW;
+
+/// Sizes of one operation.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    sequence: usize,
+    channels: usize,
+    heads: usize,
+    /// Channels of one head.
+    head: usize,
+}
+
+impl Sizes {
+    fn new(qkv: &TensorType, heads: usize) -> Sizes {
+        let (dims, channels) = (qkv.shape.dims(), qkv.shape.last() / 3);
+        Sizes { batch: dims[0], sequence: dims[1], channels, heads, head: channels / heads }
+    }
+
+    /// Elements between positions in a qkv.
+    fn row(&self) -> usize {
+        3 * self.channels
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.head as f32).sqrt()
+    }
+
+    fn padded_head(&self) -> usize {
+        self.head.next_multiple_of(Attention::PANEL)
+    }
+
+    fn padded_sequence(&self) -> usize {
+        self.sequence.next_multiple_of(Attention::PANEL)
+    }
+}
+
+/// One head of one batch element: where it begins in a tensor of each shape.
+#[derive(Clone, Copy)]
+struct Head {
+    /// Queries in qkv f32[B,T,3C]; keys lie C and values 2C after them.
+    qkv: usize,
+    /// In out f32[B,T,C].
+    out: usize,
+    /// In lse f32[B,H,T].
+    lse: usize,
+}
+
+/// Calls `work` for each head with scratch memory of its own.
+fn each_head(
+    sizes: Sizes,
+    scratch: &mut [f32],
+    scratch_len: usize,
+    workers: &Workers,
+    work: impl Fn(Head, &mut [f32]) + Sync,
+) {
+    let heads = sizes.batch * sizes.heads;
+    let scratch = Parts::new(scratch);
+    let next = AtomicUsize::new(0);
+    workers.each(workers.threads().min(heads), |index| {
+        // SAFETY: each task has a part of its own.
+        #[allow(unsafe_code)]
+        let scratch = unsafe { scratch.part(index * scratch_len..(index + 1) * scratch_len) };
+        loop {
+            let taken = next.fetch_add(1, Ordering::Relaxed);
+            if taken >= heads {
+                return;
+            }
+            let (batch, head) = (taken / sizes.heads, taken % sizes.heads);
+            let position = batch * sizes.sequence;
+            let place = Head {
+                qkv: position * sizes.row() + head * sizes.head,
+                out: position * sizes.channels + head * sizes.head,
+                lse: taken * sizes.sequence,
+            };
+            work(place, scratch);
+        }
+    });
+}
+
+/// Packs x^T, x f32[T, head] with rows `row` elements apart, as the right operand of a product over channels.
+fn pack_transposed<M: Micro>(x: &[f32], row: usize, sizes: Sizes, packed: &mut [f32]) {
+    let matrix = Matrix::new(x, row).transposed();
+    pack_right::<M>(&matrix, 0..sizes.head, 0..sizes.sequence, packed);
+}
+
+/// Packs x f32[T, head] as the right operand of a product over positions.
+fn pack_straight<M: Micro>(x: &[f32], row: usize, sizes: Sizes, packed: &mut [f32]) {
+    pack_right::<M>(&Matrix::new(x, row), 0..sizes.sequence, 0..sizes.head, packed);
+}
+
+/// Takes `len` elements off the front of scratch memory.
+fn take<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
+    let (taken, rest) = std::mem::take(scratch).split_at_mut(len);
+    *scratch = rest;
+    taken
+}
+
+/// The keys of one tile, from `key`, that the queries from `first` to `end` see, and which of them each sees.
+#[derive(Clone, Copy)]
+struct Tile {
+    /// First key.
+    key: usize,
+    /// One past the last key.
+    key_end: usize,
+    /// First query.
+    query: usize,
+    query_end: usize,
+}
+
+impl Tile {
+    /// All tiles that queries of the tile beginning at `query` see.
+    fn of_queries(query: usize, sequence: usize) -> impl Iterator<Item = Tile> {
+        let query_end = sequence.min(query + QUERIES);
+        (0..query_end).step_by(KEYS).map(move |key| Tile {
+            key,
+            key_end: query_end.min(key + KEYS),
+            query,
+            query_end,
+        })
+    }
+
+    /// Groups of `size` queries, as ranges of rows of the tile, that see a key of it.
+    fn query_groups(self, size: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let rows = self.query_end - self.query;
+        (0..rows)
+            .step_by(size)
+            .map(move |row| row..rows.min(row + size))
+            .filter(move |rows| self.query + rows.end > self.key)
+    }
+
+    /// Keys that the rows up to `end` see.
+    fn keys_until(self, end: usize) -> usize {
+        self.key_end.min(self.query + end).saturating_sub(self.key)
+    }
+}

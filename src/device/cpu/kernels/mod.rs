@@ -1,0 +1,86 @@
+//! What each operation computes, on the processor.
+//!
+//! A kernel gives the same bits for any number of threads, for any addresses, and whether an optional alias is
+//! taken or not: work is cut into pieces that do not depend on the threads, and every element is summed in one
+//! fixed order. Results may differ between machines, whose products fuse multiply and add or do not.
+
+mod attention;
+mod cross_entropy;
+mod elementwise;
+mod embedding;
+mod initialise;
+mod layer_norm;
+mod linear;
+mod math;
+mod operands;
+mod optimizer;
+mod product;
+mod simd;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+use crate::ops::Op;
+
+pub(super) use operands::Operand;
+use operands::Operands;
+pub(super) use workers::Workers;
+
+/// Packing space that one thread uses for a matrix product, in bytes: what the target of this device promises.
+pub(super) const PRODUCT_WORKSPACE_PER_THREAD: u64 = product::WORKSPACE_PER_THREAD;
+
+/// Runs `op`.
+///
+/// # Safety
+///
+/// The operands have the types that the operation declares and are valid memory, aligned to 64 bytes, that nothing
+/// else uses meanwhile. Outputs share memory with the inputs that `updates` names, may share it with those that
+/// `may_overwrite` names, and overlap nothing else. The workspace has at least the bytes that the operation
+/// declares for as many threads as there are workers, and is aligned alike.
+#[allow(unsafe_code)]
+pub(super) unsafe fn run(
+    op: &Op,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    workspace: Option<(*mut u8, usize)>,
+    workers: &Workers,
+) {
+    // SAFETY: by the caller's promise.
+    let mut operands = unsafe { Operands::new(inputs, outputs) };
+    let scratch: &mut [f32] = match workspace {
+        None => &mut [],
+        // SAFETY: by the caller's promise.
+        Some((address, bytes)) => unsafe {
+            std::slice::from_raw_parts_mut(address.cast(), bytes / size_of::<f32>())
+        },
+    };
+    match op {
+        Op::AdamW(op) => optimizer::adamw(op, &mut operands, workers),
+        Op::Add(_) => elementwise::add(&mut operands, workers),
+        Op::Attention(op) => attention::forward(op, &mut operands, scratch, workers),
+        Op::AttentionBackward(op) => attention::backward(op, &mut operands, scratch, workers),
+        Op::CrossEntropy(op) => cross_entropy::run(op, &mut operands, scratch, workers),
+        Op::Embedding(_) => embedding::forward(&mut operands, workers),
+        Op::EmbeddingBackward(op) => embedding::backward(op, &mut operands, workers),
+        Op::Fill(op) => initialise::fill(op, &mut operands, workers),
+        Op::GeluBackward(_) => elementwise::gelu_backward(&mut operands, workers),
+        Op::GlobalNorm(op) => optimizer::global_norm(op, &mut operands, scratch, workers),
+        Op::LayerNorm(op) => layer_norm::forward(op, &mut operands, workers),
+        Op::LayerNormBackward(op) => layer_norm::backward(op, &mut operands, scratch, workers),
+        Op::Linear(op) => linear::forward(op, &mut operands, scratch, workers),
+        Op::LinearInputGradient(op) => linear::input_gradient(op, &mut operands, scratch, workers),
+        Op::LinearWeightGradient(op) => linear::weight_gradient(op, &mut operands, scratch, workers),
+        Op::Normal(op) => initialise::normal(op, &mut operands, workers),
+    }
+}
+
+/// f64 numbers in scratch memory, which is aligned for them.
+fn as_f64(scratch: &mut [f32]) -> &mut [f64] {
+    let len = scratch.len() / 2;
+    assert!(scratch.as_ptr().cast::<f64>().is_aligned(), "scratch memory is aligned to a cache line");
+    // SAFETY: aligned, as large, and any bits are a number.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), len)
+    }
+}

@@ -1,0 +1,76 @@
+//! Operands as slices.
+#![allow(unsafe_code)] // Addresses become slices here; that they are valid is `run`'s contract.
+
+use crate::ops::{DType, TensorType};
+
+/// An operand in memory: what a launch resolves a `Tensor` to.
+#[derive(Clone, Copy)]
+pub(in crate::device::cpu) struct Operand {
+    pub(in crate::device::cpu) address: *mut u8,
+    pub(in crate::device::cpu) ty: TensorType,
+}
+
+/// What a result is added to.
+#[derive(Clone, Copy)]
+pub(super) enum Start<'a> {
+    Zero,
+    /// What the output holds already.
+    Output,
+    Other(&'a [f32]),
+}
+
+/// The operands of one launch. Each output is taken at most once, and no input that it shares memory with is.
+pub(super) struct Operands<'a> {
+    inputs: &'a [Operand],
+    outputs: &'a [Operand],
+}
+
+// SAFETY: shared operands only give out shared slices of inputs.
+unsafe impl Sync for Operands<'_> {}
+
+impl<'a> Operands<'a> {
+    /// # Safety
+    ///
+    /// The operands are valid for as long as the slices are, and only outputs may share memory with inputs.
+    pub(super) unsafe fn new(inputs: &'a [Operand], outputs: &'a [Operand]) -> Operands<'a> {
+        Operands { inputs, outputs }
+    }
+
+    pub(super) fn input_type(&self, index: usize) -> &TensorType {
+        &self.inputs[index].ty
+    }
+
+    pub(super) fn input(&self, index: usize) -> &'a [f32] {
+        let Operand { address, ty } = self.inputs[index];
+        assert_eq!(ty.dtype, DType::F32, "an input of numbers");
+        // SAFETY: by the contract of `new`.
+        unsafe { std::slice::from_raw_parts(address.cast(), ty.elements()) }
+    }
+
+    pub(super) fn tokens(&self, index: usize) -> &'a [i32] {
+        let Operand { address, ty } = self.inputs[index];
+        assert_eq!(ty.dtype, DType::I32, "an input of tokens");
+        // SAFETY: by the contract of `new`.
+        unsafe { std::slice::from_raw_parts(address.cast(), ty.elements()) }
+    }
+
+    pub(super) fn output(&mut self, index: usize) -> &'a mut [f32] {
+        let Operand { address, ty } = self.outputs[index];
+        assert_eq!(ty.dtype, DType::F32, "an output of numbers");
+        // SAFETY: by the contract of `new`.
+        unsafe { std::slice::from_raw_parts_mut(address.cast(), ty.elements()) }
+    }
+
+    /// The input that an output begins as, or none where they are the same memory.
+    pub(super) fn source(&self, output: usize, input: usize) -> Option<&'a [f32]> {
+        (self.outputs[output].address != self.inputs[input].address).then(|| self.input(input))
+    }
+
+    /// What an output is added to.
+    pub(super) fn start(&self, output: usize, input: Option<usize>) -> Start<'a> {
+        match input {
+            None => Start::Zero,
+            Some(input) => self.source(output, input).map_or(Start::Output, Start::Other),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What happens to whole buckets of gradients and parameters at the end of a step.
+
+use std::ops::Range;
+
+use crate::ops::{AdamW, CONTROL_LEN, Control, GlobalNorm, Segment};
+
+use super::as_f64;
+use super::operands::Operands;
+use super::simd::simd;
+use super::workers::{Parts, Workers};
+
+/// Elements that a thread takes at a time.
+const CHUNK: usize = 1 << 14;
+
+/// Runs of at most `len` elements, none of them over the end of a segment.
+fn runs(segments: &[Segment], len: usize) -> impl Iterator<Item = (&Segment, Range<usize>)> {
+    segments.iter().flat_map(move |segment| {
+        let end = segment.offset + segment.len;
+        (segment.offset..end).step_by(len).map(move |start| (segment, start..end.min(start + len)))
+    })
+}
+
+/// Which of `shares` tasks takes each of many runs: in turn, so that no list of them is needed.
+fn share<T>(runs: impl Iterator<Item = T>, index: usize, shares: usize) -> impl Iterator<Item = T> {
+    runs.skip(index).step_by(shares)
+}
+
+pub(super) fn global_norm(op: &GlobalNorm, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+    let runs = || {
+        let buckets = op.buckets.iter().enumerate();
+        buckets.flat_map(|(bucket, segments)| {
+            runs(segments, GlobalNorm::ELEMENTS_PER_PARTIAL).map(move |(_, range)| (bucket, range))
+        })
+    };
+    let partials = &mut as_f64(scratch)[..runs().count()];
+    let parts = Parts::new(partials);
+    workers.each(workers.threads(), |index| {
+        for (partial, (bucket, range)) in share(runs().enumerate(), index, workers.threads()) {
+            // SAFETY: each run has a partial sum of its own.
+            #[allow(unsafe_code)]
+            let sum = unsafe { parts.part(partial..partial + 1) };
+            sum[0] = sum_of_squares(workers.level(), &operands.input(bucket)[range]);
+        }
+    });
+    operands.output(0)[0] = partials.iter().sum::<f64>().sqrt() as f32;
+}
+
+simd! {
+    fn sum_of_squares(values: &[f32]) -> f64 {
+        let mut lanes = [0.0f64; 16];
+        let (whole, rest) = values.as_chunks::<16>();
+        for chunk in whole {
+            for (lane, &value) in lanes.iter_mut().zip(chunk) {
+                *lane += f64::from(value) * f64::from(value);
+            }
+        }
+        for (lane, &value) in lanes.iter_mut().zip(rest) {
+            *lane += f64::from(value) * f64::from(value);
+        }
+        lanes.iter().sum()
+    }
+}
+
+/// The numbers of one update that are the same for all elements.
+#[derive(Clone, Copy)]
+struct Update {
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+    /// What the gradient is multiplied by.
+    clip: f32,
+    /// Learning rate over the first moment's bias correction.
+    rate: f32,
+    /// 1 over the root of the second moment's bias correction.
+    correction: f32,
+    /// What remains of a parameter that decays.
+    decay: f32,
+}
+
+impl Update {
+    fn new(op: &AdamW, control: Control, norm: Option<f32>) -> Update {
+        let clip = match (op.clip_norm, norm) {
+            (Some(clip), Some(norm)) => {
+                let ratio = clip / (norm + 1e-6);
+                // A norm that is not a number must show in the parameters.
+                if ratio > 1.0 { 1.0 } else { ratio }
+            }
+            _ => 1.0,
+        };
+        Update {
+            beta1: op.beta1,
+            beta2: op.beta2,
+            epsilon: op.epsilon,
+            clip,
+            rate: control.learning_rate / control.bias_correction1,
+            correction: 1.0 / control.bias_correction2.sqrt(),
+            decay: 1.0 - control.learning_rate * op.weight_decay,
+        }
+    }
+}
+
+pub(super) fn adamw(op: &AdamW, operands: &mut Operands, workers: &Workers) {
+    let gradients = operands.input(1);
+    let control: [f32; CONTROL_LEN] =
+        operands.input(4).try_into().expect("the control value's type was checked");
+    let norm = op.clip_norm.map(|_| operands.input(5)[0]);
+    let update = Update::new(op, Control::from_array(control), norm);
+    let [parameters, first, second] = [0, 1, 2].map(|index| Parts::new(operands.output(index)));
+    workers.each(workers.threads(), |index| {
+        for (segment, range) in share(runs(&op.segments, CHUNK), index, workers.threads()) {
+            // SAFETY: runs do not overlap.
+            #[allow(unsafe_code)]
+            let [parameters, first, second] =
+                unsafe { [&parameters, &first, &second].map(|whole| whole.part(range.clone())) };
+            let update = Update { decay: if segment.decay { update.decay } else { 1.0 }, ..update };
+            step(workers.level(), update, parameters, &gradients[range], first, second);
+        }
+    });
+}
+
+simd! {
+    fn step(update: Update, parameters: &mut [f32], gradients: &[f32], first: &mut [f32], second: &mut [f32]) {
+        let len = parameters.len();
+        let (gradients, first, second) = (&gradients[..len], &mut first[..len], &mut second[..len]);
+        for i in 0..len {
+            let gradient = gradients[i] * update.clip;
+            let m = update.beta1 * first[i] + (1.0 - update.beta1) * gradient;
+            let v = update.beta2 * second[i] + (1.0 - update.beta2) * gradient * gradient;
+            let denominator = v.sqrt() * update.correction + update.epsilon;
+            (first[i], second[i]) = (m, v);
+            parameters[i] = parameters[i] * update.decay - update.rate * (m / denominator);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Operands laid out in the order in which a register tile reads them.
+
+use std::ops::Range;
+
+use super::{Left, Matrix, Micro};
+
+/// A block of the left operand in groups of a tile's rows.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedLeft {
+    start: *const f32,
+    /// Elements of one row of the block.
+    k: usize,
+    row: usize,
+    step: usize,
+}
+
+impl PackedLeft {
+    /// The rows from this one on, which begins a group.
+    pub(crate) fn rows_from(&self, row: usize) -> Left {
+        Left { start: self.start.wrapping_add(row * self.k), row: self.row, step: self.step }
+    }
+}
+
+/// Copies a block of the left operand, keeping the order that it has in memory: only its strides become short.
+pub(crate) fn pack_left<M: Micro>(
+    matrix: &Matrix,
+    rows: Range<usize>,
+    inner: Range<usize>,
+    packed: &mut [f32],
+) -> PackedLeft {
+    let k = inner.len();
+    let start = packed.as_ptr();
+    if matrix.step == 1 {
+        for (row, packed) in rows.zip(packed.chunks_exact_mut(k)) {
+            let place = row * matrix.row;
+            packed.copy_from_slice(&matrix.data[place + inner.start..place + inner.end]);
+        }
+        return PackedLeft { start, k, row: k, step: 1 };
+    }
+    for (first, packed) in rows.clone().step_by(M::ROWS).zip(packed.chunks_exact_mut(M::ROWS * k)) {
+        let count = M::ROWS.min(rows.end - first);
+        for (p, packed) in inner.clone().zip(packed.chunks_exact_mut(M::ROWS)) {
+            let place = first * matrix.row + p * matrix.step;
+            if matrix.row == 1 {
+                packed[..count].copy_from_slice(&matrix.data[place..place + count]);
+            } else {
+                for (index, packed) in packed[..count].iter_mut().enumerate() {
+                    *packed = matrix.data[place + index * matrix.row];
+                }
+            }
+        }
+    }
+    PackedLeft { start, k, row: 1, step: M::ROWS }
+}
+
+/// Copies a block of the right operand into panels of `M::COLUMNS` columns, the last one filled up with zeros.
+pub(crate) fn pack_right<M: Micro>(
+    matrix: &Matrix,
+    inner: Range<usize>,
+    columns: Range<usize>,
+    packed: &mut [f32],
+) {
+    let panels = packed.chunks_exact_mut((inner.len() * M::COLUMNS).max(1));
+    for (first, panel) in columns.clone().step_by(M::COLUMNS).zip(panels) {
+        let count = M::COLUMNS.min(columns.end - first);
+        if count < M::COLUMNS {
+            panel.fill(0.0);
+        }
+        if matrix.step == 1 {
+            for (p, packed) in inner.clone().zip(panel.chunks_exact_mut(M::COLUMNS)) {
+                let place = p * matrix.row + first;
+                packed[..count].copy_from_slice(&matrix.data[place..place + count]);
+            }
+        } else {
+            transpose::<M>(matrix, inner.clone(), first..first + count, panel);
+        }
+    }
+}
+
+/// Packs columns that lie along memory, a few rows at a time so that what is written stays in the cache.
+fn transpose<M: Micro>(matrix: &Matrix, inner: Range<usize>, columns: Range<usize>, panel: &mut [f32]) {
+    const DEPTH: usize = 16;
+    for (p, packed) in inner.clone().step_by(DEPTH).zip(panel.chunks_mut(DEPTH * M::COLUMNS)) {
+        let depth = DEPTH.min(inner.end - p);
+        for (index, column) in columns.clone().enumerate() {
+            let place = column * matrix.step + p * matrix.row;
+            for d in 0..depth {
+                packed[d * M::COLUMNS + index] = matrix.data[place + d * matrix.row];
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Instruction sets, chosen at run time: builds are for plain x86-64 or aarch64.
+
+/// What the processor can do. Every level computes the same function; elementwise kernels give the same bits on
+/// all of them, products do not, because only some levels fuse multiply and add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Level {
+    /// The levels that this machine has, slowest first.
+    pub(super) fn available() -> impl Iterator<Item = Level> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let avx512 = avx2 && is_x86_feature_detected!("avx512f");
+            [(Level::Portable, true), (Level::Avx2, avx2), (Level::Avx512, avx512)]
+                .into_iter()
+                .filter_map(|(level, present)| present.then_some(level))
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        std::iter::once(Level::Portable)
+    }
+
+    pub(super) fn best() -> Level {
+        Level::available().last().unwrap_or(Level::Portable)
+    }
+}
+
+/// Defines a function that is compiled once for each level and takes the level as its first argument. The body is
+/// plain Rust that vectorises by itself; what it calls must be `#[inline(always)]`, or it is compiled for the
+/// plain instruction set. Multiply and add are never fused in a body: `mul_add` is a library call on plain
+/// x86-64, and without it all levels give the same bits.
+macro_rules! simd {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $(#[$meta])*
+        $vis fn $name(level: $crate::device::cpu::kernels::simd::Level, $($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn body($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx2,fma")]
+            fn avx512($($arg: $ty),*) $(-> $ret)? {
+                body($($arg),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2($($arg: $ty),*) $(-> $ret)? {
+                body($($arg),*)
+            }
+
+            match level {
+                $crate::device::cpu::kernels::simd::Level::Portable => body($($arg),*),
+                // SAFETY: a level beyond the portable one exists only where its features were detected.
+                #[cfg(target_arch = "x86_64")]
+                #[allow(unsafe_code)]
+                $crate::device::cpu::kernels::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                #[allow(unsafe_code)]
+                $crate::device::cpu::kernels::simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+            }
+        }
+    };
+}
+
+pub(super) use simd;
