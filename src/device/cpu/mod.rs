@@ -24,7 +24,6 @@ use crate::ops::Op;
 pub use self::host::target;
 pub use self::lane::Delay;
 
-mod kernels;
 
 /// The processor as a device.
 pub struct CpuDevice {
