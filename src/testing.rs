@@ -24,7 +24,13 @@ pub(crate) fn target() -> Target {
 /// Two layers, two heads, 16 positions, four sequences a step.
 pub(crate) fn small() -> RunConfig {
     RunConfig {
-        model: Model::Transformer(Transformer { layers: 2, d_model: 32, heads: 2, context: 16, vocabulary: 256 }),
+        model: Model::Transformer(Transformer {
+            layers: 2,
+            d_model: 32,
+            heads: 2,
+            context: 16,
+            vocabulary: 256,
+        }),
         data: Data::Text(Text { paths: vec![PathBuf::from("/nowhere")], tokens: Tokens::Bytes, split: 0.9 }),
         train: Train {
             batch_size: 4,
@@ -62,8 +68,14 @@ pub(crate) fn strategies() -> Vec<RunConfig> {
                     for allocator in [Allocator::Arena, Allocator::Direct] {
                         for evaluation_pass in [EvaluationPass::NoGrad, EvaluationPass::Grad] {
                             let mut config = small();
-                            config.strategy =
-                                Strategy { accumulate, recompute, release, gradients, allocator, evaluation_pass };
+                            config.strategy = Strategy {
+                                accumulate,
+                                recompute,
+                                release,
+                                gradients,
+                                allocator,
+                                evaluation_pass,
+                            };
                             configs.push(config);
                         }
                     }
@@ -77,8 +89,13 @@ pub(crate) fn strategies() -> Vec<RunConfig> {
 /// GPT-2 124M.
 pub(crate) fn gpt2() -> RunConfig {
     let mut config = small();
-    config.model =
-        Model::Transformer(Transformer { layers: 12, d_model: 768, heads: 12, context: 1024, vocabulary: 50304 });
+    config.model = Model::Transformer(Transformer {
+        layers: 12,
+        d_model: 768,
+        heads: 12,
+        context: 1024,
+        vocabulary: 50304,
+    });
     config.train.batch_size = 16;
     config
 }
@@ -96,6 +113,14 @@ fn time_gpt2() {
     eprintln!("{:?} per compile+predict", start.elapsed() / 100);
     let p = crate::compile::compile(&config, &target()).unwrap();
     let prediction = crate::memory::predict(&p, &target());
-    eprintln!("{} values {:?} instr", p.values.len(), p.sections.iter().map(|s| s.code.len()).collect::<Vec<_>>());
-    eprintln!("peak {} reserved {}", crate::units::Bytes(prediction.device.steady_peak().live.total()), crate::units::Bytes(prediction.device.reserved_peak));
+    eprintln!(
+        "{} values {:?} instr",
+        p.values.len(),
+        p.sections.iter().map(|s| s.code.len()).collect::<Vec<_>>()
+    );
+    eprintln!(
+        "peak {} reserved {}",
+        crate::units::Bytes(prediction.device.steady_peak().live.total()),
+        crate::units::Bytes(prediction.device.reserved_peak)
+    );
 }

@@ -62,7 +62,8 @@ pub(super) fn build(config: &RunConfig) -> Program {
 fn lay_out(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
     let Optimizer::AdamW(optimizer) = &config.train.optimizer;
     let mut values = vec![None; graph.values.len()];
-    let layers = (0..graph.scopes.len() as u32).map(ScopeId).filter(|&id| graph.scopes[id.index()].layer == id);
+    let layers =
+        (0..graph.scopes.len() as u32).map(ScopeId).filter(|&id| graph.scopes[id.index()].layer == id);
     for layer in layers {
         let members: Vec<(usize, graph::Initial)> = graph
             .values

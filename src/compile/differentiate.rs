@@ -128,7 +128,12 @@ impl Again {
             let outputs = outputs.iter().map(|&output| self.stand_in(program, output)).collect();
             let inputs = inputs.iter().map(|&input| self.stand_in(program, input)).collect();
             let action = Action::Launch { op: op.clone(), inputs, outputs, workspace: *workspace };
-            again.push(Instruction { action, scope: instruction.scope, phase: Phase::Backward, recompute: true });
+            again.push(Instruction {
+                action,
+                scope: instruction.scope,
+                phase: Phase::Backward,
+                recompute: true,
+            });
         }
         again.reverse();
         again

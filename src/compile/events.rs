@@ -77,4 +77,3 @@ fn edges(program: &Program, code: &[Instruction]) -> Vec<Edge> {
     }
     edges
 }
-

@@ -35,12 +35,27 @@ pub struct Value {
 /// What an instruction does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    Launch { op: Op, inputs: Vec<ValueId>, outputs: Vec<ValueId>, workspace: Option<ValueId> },
+    Launch {
+        op: Op,
+        inputs: Vec<ValueId>,
+        outputs: Vec<ValueId>,
+        workspace: Option<ValueId>,
+    },
     /// Copies a value between pools. Where `from` holds the whole batch and `to` a micro-batch of it, the slice
     /// of the current micro-batch is copied.
-    Copy { queue: Queue, from: ValueId, to: ValueId },
-    Record { queue: Queue, event: Event },
-    Wait { queue: Queue, event: Event },
+    Copy {
+        queue: Queue,
+        from: ValueId,
+        to: ValueId,
+    },
+    Record {
+        queue: Queue,
+        event: Event,
+    },
+    Wait {
+        queue: Queue,
+        event: Event,
+    },
     Allocate(ValueId),
     Free(ValueId),
 }

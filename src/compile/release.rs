@@ -29,7 +29,12 @@ struct Use {
     last: usize,
 }
 
-fn with_lifetimes(program: &Program, section: &Section, policy: Release, held: &[ValueId]) -> Vec<Instruction> {
+fn with_lifetimes(
+    program: &Program,
+    section: &Section,
+    policy: Release,
+    held: &[ValueId],
+) -> Vec<Instruction> {
     let code = &section.code;
     let mut uses: Vec<Option<Use>> = vec![None; program.values.len()];
     let mut used = Vec::new();
@@ -111,7 +116,10 @@ fn kept_for_backward(program: &Program) -> Vec<ValueId> {
     }
     let launches = |section: &Section| -> Vec<Vec<ValueId>> {
         let launches = section.code.iter().filter(|instruction| instruction.phase != Phase::Backward);
-        launches.map(|instruction| instruction.action.writes().to_vec()).filter(|ids| !ids.is_empty()).collect()
+        launches
+            .map(|instruction| instruction.action.writes().to_vec())
+            .filter(|ids| !ids.is_empty())
+            .collect()
     };
     let pairs = launches(first).into_iter().zip(launches(evaluation));
     pairs

@@ -9,8 +9,8 @@ mod target;
 use crate::ops::{Op, TensorType, TypeError};
 
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
-pub use open::{DeviceChoice, detect, open};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
+pub use open::{DeviceChoice, detect, open};
 pub use role::{ByRole, Role};
 pub use target::{DeviceKind, Target};
 

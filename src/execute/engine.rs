@@ -78,7 +78,11 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
-    pub fn new(program: &'a Program, device: &'a mut dyn Device, poison: bool) -> Result<Engine<'a>, Failure> {
+    pub fn new(
+        program: &'a Program,
+        device: &'a mut dyn Device,
+        poison: bool,
+    ) -> Result<Engine<'a>, Failure> {
         let target = device.target().clone();
         let manager = Manager::new(program, &target, OnDevice { device, requests: 0 })?;
         Ok(Engine {
@@ -189,7 +193,8 @@ impl<'a> Engine<'a> {
     pub fn get(&mut self, id: ValueId) -> Result<Vec<f32>, Failure> {
         let region = self.manager.tensor(id).region();
         let bytes = self.get_bytes(region)?;
-        let numbers = bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        let numbers =
+            bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
         Ok(numbers.collect())
     }
 
@@ -222,16 +227,16 @@ impl<'a> Engine<'a> {
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
                 if from.bytes > to.bytes {
-                    from = Region { offset: from.offset + micro_batch as u64 * to.bytes, bytes: to.bytes, ..from };
+                    from = Region {
+                        offset: from.offset + micro_batch as u64 * to.bytes,
+                        bytes: to.bytes,
+                        ..from
+                    };
                 }
                 self.manager.backing.device.copy(*queue, from, to)?;
             }
             Action::Record { queue, event } => self.manager.backing.device.record(*queue, *event)?,
             Action::Wait { queue, event } => self.manager.backing.device.wait(*queue, *event)?,
-            Action::Allocate(storage) if self.poison => {
-                let region = self.manager.region(*storage);
-                self.manager.backing.device.poison(region)?;
-            }
             Action::Free(storage) => self.count_free(*storage, instruction.phase),
             Action::Allocate(_) => {}
         }

@@ -6,6 +6,8 @@ mod prime;
 mod process;
 mod protocol;
 mod receipt;
+#[cfg(test)]
+mod tests;
 mod timeline;
 mod train;
 mod witness;

@@ -32,18 +32,23 @@ pub(super) fn prime(device: &mut dyn Device) -> Result<(), RunError> {
 }
 
 fn config() -> RunConfig {
-    let optimizer = AdamW {
-        lr: 1.0,
-        beta1: 0.9,
-        beta2: 0.999,
-        epsilon: 1e-8,
-        weight_decay: 0.0,
-        decay: Decay::Matrices,
-    };
+    let optimizer =
+        AdamW { lr: 1.0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, decay: Decay::Matrices };
     RunConfig {
-        model: Model::Transformer(Transformer { layers: 1, d_model: 64, heads: 2, context: CONTEXT, vocabulary: 64 }),
+        model: Model::Transformer(Transformer {
+            layers: 1,
+            d_model: 64,
+            heads: 2,
+            context: CONTEXT,
+            vocabulary: 64,
+        }),
         data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 1.0 }),
-        train: Train { batch_size: BATCH, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(optimizer) },
+        train: Train {
+            batch_size: BATCH,
+            clip_norm: Some(1.0),
+            seed: 0,
+            optimizer: Optimizer::AdamW(optimizer),
+        },
         evaluation: Some(Evaluation { every: 1, batches: 1 }),
         measure: Measure { warmup_steps: 0, steps: 1 },
         strategy: Strategy {

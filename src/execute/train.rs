@@ -164,7 +164,12 @@ impl Trainer<'_> {
     }
 
     /// The mean loss over the first batches of the evaluation split: always the same ones.
-    fn evaluate(&mut self, engine: &mut Engine, step: usize, measurement: &mut Measurement) -> Result<(), Stop> {
+    fn evaluate(
+        &mut self,
+        engine: &mut Engine,
+        step: usize,
+        measurement: &mut Measurement,
+    ) -> Result<(), Stop> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
         let batches = self.config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
         let mut batch = self.empty_batch(self.config.micro_batch());

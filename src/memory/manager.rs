@@ -135,7 +135,9 @@ impl<'a, B: Backing> Manager<'a, B> {
                     _ => Err(DeviceError::OutOfMemory { pool, bytes }),
                 };
                 let buffer = buffer.map_err(|error| match error {
-                    DeviceError::OutOfMemory { .. } => self.out_of_memory(storage, section, index, bytes, short),
+                    DeviceError::OutOfMemory { .. } => {
+                        self.out_of_memory(storage, section, index, bytes, short)
+                    }
                     error => Failure::Device(error),
                 })?;
                 self.ledger.reserved(pool, bytes);
@@ -198,7 +200,8 @@ impl<'a, B: Backing> Manager<'a, B> {
     ) -> Failure {
         let program = self.program;
         let code = &program.sections[section].code;
-        let reader = code[index..].iter().find(|next| next.action.touches().any(|id| program.storage(id) == storage));
+        let reader =
+            code[index..].iter().find(|next| next.action.touches().any(|id| program.storage(id) == storage));
         let instruction = reader.unwrap_or(&code[index]);
         let name = match &instruction.action {
             Action::Launch { op, .. } => op.name(),

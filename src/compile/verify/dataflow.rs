@@ -21,7 +21,8 @@ pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violatio
     for instruction in &section.code {
         for &read in instruction.action.reads() {
             if let Err(invariant) = state.read(program, read) {
-                let detail = format!("{} reads {}", at(program, section, instruction), program.full_name(read));
+                let detail =
+                    format!("{} reads {}", at(program, section, instruction), program.full_name(read));
                 return broken(invariant, detail);
             }
         }

@@ -52,7 +52,10 @@ pub struct Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Violation { invariant, detail, pass } = self;
-        write!(f, "the program is broken after `{pass}` ({invariant:?}): {detail}; this is a mistake in runner")
+        write!(
+            f,
+            "the program is broken after `{pass}` ({invariant:?}): {detail}; this is a mistake in runner"
+        )
     }
 }
 
@@ -206,7 +209,8 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
             let right = if carried { anew == 0 && updated > 0 } else { anew == 1 };
             if !right {
                 let name = program.full_name(parameter.value);
-                let detail = format!("{name} gets {anew} gradients and {updated} additions in {}", kind.name());
+                let detail =
+                    format!("{name} gets {anew} gradients and {updated} additions in {}", kind.name());
                 return broken(Invariant::OneGradient, detail);
             }
         }

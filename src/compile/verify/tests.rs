@@ -102,7 +102,9 @@ fn one_gradient_where_a_micro_batch_forgets_to_add() {
 fn weights_sum_to_one() {
     let broken = corrupted(|program| {
         let at = find(program, SectionKind::Micro, launches("cross-entropy-with-gradient"));
-        let Action::Launch { op, .. } = &mut code(program, SectionKind::Micro)[at].action else { unreachable!() };
+        let Action::Launch { op, .. } = &mut code(program, SectionKind::Micro)[at].action else {
+            unreachable!()
+        };
         let Op::CrossEntropy(loss) = op.clone() else { unreachable!() };
         *op = Op::CrossEntropy(CrossEntropy { weight: 1.0, ..loss });
     });
@@ -113,7 +115,9 @@ fn weights_sum_to_one() {
 fn random_sites() {
     let broken = corrupted(|program| {
         let at = find(program, SectionKind::Start, launches("normal"));
-        let Action::Launch { op, .. } = &mut code(program, SectionKind::Start)[at].action else { unreachable!() };
+        let Action::Launch { op, .. } = &mut code(program, SectionKind::Start)[at].action else {
+            unreachable!()
+        };
         let Op::Normal(normal) = *op else { unreachable!() };
         *op = Op::Normal(Normal { site: normal.site + 1, ..normal });
     });

@@ -24,7 +24,8 @@ pub fn target() -> Target {
 
 fn processor_name() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
+    let name =
+        info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
     name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
@@ -35,6 +36,7 @@ fn memory() -> u64 {
     let total = total.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     let physical = total.map_or(u64::MAX, |kib| kib * 1024);
     let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let group = group.iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()).min();
+    let group =
+        group.iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()).min();
     physical.min(group.unwrap_or(u64::MAX))
 }

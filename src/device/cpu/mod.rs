@@ -24,7 +24,6 @@ use crate::ops::Op;
 pub use self::host::target;
 pub use self::lane::Delay;
 
-
 /// The processor as a device.
 pub struct CpuDevice {
     target: Target,
@@ -62,7 +61,11 @@ impl CpuDevice {
         Ok(mapping)
     }
 
-    fn operands(&self, tensors: &[Tensor], keep: &mut Vec<Arc<Mapping>>) -> Result<Vec<Operand>, DeviceError> {
+    fn operands(
+        &self,
+        tensors: &[Tensor],
+        keep: &mut Vec<Arc<Mapping>>,
+    ) -> Result<Vec<Operand>, DeviceError> {
         tensors
             .iter()
             .map(|tensor| {
@@ -98,7 +101,12 @@ impl Device for CpuDevice {
         let (source, sink) = (self.mapping(from)?, self.mapping(to)?);
         if from.bytes != to.bytes {
             let size = to.bytes;
-            return Err(DeviceError::OutOfBounds { buffer: to.buffer, offset: to.offset, bytes: from.bytes, size });
+            return Err(DeviceError::OutOfBounds {
+                buffer: to.buffer,
+                offset: to.offset,
+                bytes: from.bytes,
+                size,
+            });
         }
         let command = Command::Copy {
             from: source.address(from.offset),

@@ -1,0 +1,197 @@
+//! Strategies against each other, prediction against the ledger, and queues against delay.
+
+use super::engine::{Batch, Engine};
+use crate::compile::{Action, Program, SectionKind, compile};
+use crate::device::{CpuDevice, Delay, Pool, Target};
+use crate::memory::{Failure, OutOfMemory, predict};
+use crate::ops::Control;
+use crate::spec::*;
+use crate::testing;
+use crate::units::Bytes;
+
+const STEPS: usize = 4;
+
+/// What a run leaves to compare: the loss and the digest after each step, and the evaluation's loss.
+#[derive(Debug, PartialEq)]
+struct Trace {
+    losses: Vec<f32>,
+    digests: Vec<String>,
+    evaluation: f32,
+}
+
+fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
+    let Model::Transformer(model) = &config.model;
+    let count = samples * model.context;
+    let token = |i: usize| ((i * 7 + step * 13 + i * i % 11) % 250) as i32;
+    Batch { tokens: (0..count).map(token).collect(), targets: (0..count).map(|i| token(i + 1)).collect() }
+}
+
+fn control(step: usize) -> Control {
+    let correction = |beta: f32| 1.0 - beta.powi(step as i32 + 1);
+    Control { learning_rate: 1e-2, bias_correction1: correction(0.9), bias_correction2: correction(0.999) }
+}
+
+/// Trains for some steps with freed memory poisoned.
+fn train(config: &RunConfig, program: &Program, device: &mut CpuDevice) -> Result<Trace, Failure> {
+    let mut engine = Engine::new(program, device, true)?;
+    engine.start()?;
+    let mut trace = Trace { losses: Vec::new(), digests: Vec::new(), evaluation: 0.0 };
+    for step in 0..STEPS {
+        let report = engine.step(&batch(config, step, config.train.batch_size), control(step))?;
+        trace.losses.push(report.loss);
+        trace.digests.push(engine.digest()?);
+        trace.evaluation = engine.evaluate(&batch(config, 99, config.micro_batch()))?;
+    }
+    let predicted = predict(program, &testing::target());
+    assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device);
+    assert_eq!(engine.ledger().usage(Pool::Host), &predicted.host);
+    engine.close()?;
+    Ok(trace)
+}
+
+fn trace(config: &RunConfig) -> Trace {
+    let program = compile(config, &testing::target()).unwrap();
+    let mut device = CpuDevice::new(testing::target()).unwrap();
+    train(config, &program, &mut device).unwrap()
+}
+
+#[test]
+fn training_learns() {
+    let config = testing::small();
+    let program = compile(&config, &testing::target()).unwrap();
+    let mut device = CpuDevice::new(testing::target()).unwrap();
+    let mut engine = Engine::new(&program, &mut device, true).unwrap();
+    engine.start().unwrap();
+    let batch = batch(&config, 0, config.train.batch_size);
+    let losses: Vec<f32> = (0..8).map(|step| engine.step(&batch, control(step)).unwrap().loss).collect();
+    assert!((losses[0] - 256f32.ln()).abs() < 0.2, "the first loss is that of chance: {losses:?}");
+    assert!(losses[7] < losses[0] - 1.0, "the same batch again and again is learnt: {losses:?}");
+}
+
+/// Every combination of strategies: bitwise the same as without them, the accumulation apart; and predicted
+/// byte for byte, which `train` asserts.
+#[test]
+fn strategies_change_no_bit() {
+    for accumulate in [1, 2, 4] {
+        let configs =
+            testing::strategies().into_iter().filter(|config| config.strategy.accumulate == accumulate);
+        let traces: Vec<(Strategy, Trace)> =
+            configs.map(|config| (config.strategy.clone(), trace(&config))).collect();
+        for (strategy, other) in &traces[1..] {
+            assert_eq!(&traces[0].1, other, "{strategy:?}");
+        }
+    }
+}
+
+#[test]
+fn accumulation_is_the_same_to_rounding() {
+    let whole = trace(&testing::small());
+    for accumulate in [2, 4] {
+        let mut config = testing::small();
+        config.strategy.accumulate = accumulate;
+        for (a, b) in whole.losses.iter().zip(&trace(&config).losses) {
+            assert!((a - b).abs() <= 1e-5 * a.abs(), "accumulate = {accumulate}: {a} and {b}");
+        }
+    }
+}
+
+/// Configurations whose programs have every kind of event, with memory laid out in different ways.
+fn with_events() -> Vec<RunConfig> {
+    let config = |release, recompute| {
+        let mut config = testing::small();
+        config.strategy.accumulate = 2;
+        config.strategy.release = release;
+        config.strategy.recompute = recompute;
+        config
+    };
+    vec![
+        config(Release::Eager, Recompute::None),
+        config(Release::Eager, Recompute::Block),
+        config(Release::Step, Recompute::None),
+        config(Release::Scope, Recompute::Block),
+    ]
+}
+
+#[test]
+fn queues_may_take_their_time() {
+    for config in with_events() {
+        let expected = trace(&config);
+        let program = compile(&config, &testing::target()).unwrap();
+        for delay in [Delay::Compute, Delay::Copy] {
+            let mut device = CpuDevice::with_delay(testing::target(), Some(delay)).unwrap();
+            assert_eq!(train(&config, &program, &mut device).unwrap(), expected, "{delay:?}");
+        }
+    }
+}
+
+/// Without any one event, some delay gives wrong results. What the compute queue must have done before a batch
+/// is brought depends on where the batch lies, so each event is tried in several layouts.
+#[test]
+fn no_event_is_idle() {
+    let programs: Vec<_> = with_events()
+        .into_iter()
+        .map(|config| (compile(&config, &testing::target()).unwrap(), trace(&config), config))
+        .collect();
+    for kind in [SectionKind::First, SectionKind::Micro, SectionKind::Update, SectionKind::Evaluation] {
+        for nth in 0..waits(&programs[0].0, kind).len() {
+            let noticed = programs.iter().any(|(program, expected, config)| {
+                let mut broken = program.clone();
+                let wait = waits(program, kind)[nth];
+                broken.section_mut(kind).unwrap().code.remove(wait);
+                [Delay::Compute, Delay::Copy].into_iter().any(|delay| {
+                    // A token that no table has ends the kernel: that counts as noticed.
+                    let run = std::panic::catch_unwind(|| {
+                        let mut device = CpuDevice::with_delay(testing::target(), Some(delay)).unwrap();
+                        train(config, &broken, &mut device).unwrap()
+                    });
+                    run.map_or(true, |trace| trace != *expected)
+                })
+            });
+            assert!(noticed, "{} wait {nth}", kind.name());
+        }
+    }
+}
+
+/// The positions of a section's waits.
+fn waits(program: &Program, kind: SectionKind) -> Vec<usize> {
+    let code = &program.section(kind).unwrap().code;
+    (0..code.len()).filter(|&index| matches!(code[index].action, Action::Wait { .. })).collect()
+}
+
+/// Runs under a limit, which ends in a request that is not met.
+fn exhausted(config: &RunConfig, target: &Target) -> Box<OutOfMemory> {
+    let program = compile(config, target).unwrap();
+    let mut device = CpuDevice::new(target.clone()).unwrap();
+    let run = |device: &mut CpuDevice| -> Result<(), Failure> {
+        let mut engine = Engine::new(&program, device, true)?;
+        engine.start()?;
+        engine.step(&batch(config, 0, config.train.batch_size), control(0))?;
+        engine.evaluate(&batch(config, 0, config.micro_batch()))?;
+        Ok(())
+    };
+    match run(&mut device) {
+        Err(Failure::OutOfMemory(found)) => found,
+        other => panic!("not out of memory: {other:?}"),
+    }
+}
+
+#[test]
+fn running_out_is_predicted() {
+    for allocator in [Allocator::Arena, Allocator::Direct] {
+        let mut config = testing::small();
+        config.strategy.allocator = allocator;
+        let free = predict(&compile(&config, &testing::target()).unwrap(), &testing::target());
+        // Ever less memory, so that it runs out in every phase.
+        let most = free.device.reserved_peak;
+        for sixteenth in (0..16).rev() {
+            let target = testing::target().with_memory(Bytes(most * sixteenth / 16));
+            let found = exhausted(&config, &target);
+            let predicted = predict(&compile(&config, &target).unwrap(), &target);
+            assert_eq!(predicted.out_of_memory.as_ref(), Some(found.as_ref()));
+            assert_eq!(predicted.device.reserved_peak, most, "the need is what it is without the limit");
+            assert!(found.short > 0 && found.requested > 0);
+        }
+        let target = testing::target().with_memory(Bytes(most));
+        assert_eq!(predict(&compile(&config, &target).unwrap(), &target).out_of_memory, None);
+    }
+}
