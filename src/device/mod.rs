@@ -3,6 +3,7 @@
 mod cpu;
 mod ledger;
 mod role;
+mod stub;
 mod target;
 
 use crate::ops::{Op, TensorType, TypeError};
@@ -10,6 +11,7 @@ use crate::ops::{Op, TensorType, TypeError};
 pub use cpu::{CpuDevice, CpuOptions, Delay};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use role::{ByRole, Role};
+pub use stub::{DeviceChoice, detect};
 pub use target::{DeviceKind, Target};
 
 /// Where a value lives.

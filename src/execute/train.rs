@@ -16,7 +16,7 @@ pub fn run(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, String
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
         line.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
     };
-    let (steps, pause) = (number("steps"), Duration::from_millis(number("seed")));
+    let (steps, pause) = (number("steps"), Duration::from_millis(1));
     reporter.send(&Message::Started { device: "stub".into(), steps: steps as usize });
     for step in 1..=steps as usize {
         std::thread::sleep(pause);

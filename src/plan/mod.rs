@@ -2,6 +2,8 @@
 
 mod expand;
 mod planned;
+mod stub;
 
 pub use expand::{Experiment, Point};
 pub use planned::{Plan, PlannedRun};
+pub use stub::{expand, plan};
