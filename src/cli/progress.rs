@@ -17,7 +17,7 @@ use crate::units::Bytes;
 const RATE: u8 = 5;
 
 pub(super) struct Progress {
-    lines: Option<Lines>,
+    bars: Option<Bars>,
     label: String,
     begun: Instant,
     /// Runs that had a result before this sweep began.
@@ -29,14 +29,14 @@ pub(super) struct Progress {
 }
 
 /// On a terminal.
-struct Lines {
+struct Bars {
     all: MultiProgress,
     sweep: ProgressBar,
     run: ProgressBar,
 }
 
-impl Lines {
-    fn new(before: usize, jobs: usize) -> Lines {
+impl Bars {
+    fn new(before: usize, jobs: usize) -> Bars {
         let style = |template: &str| {
             ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
         };
@@ -45,31 +45,31 @@ impl Lines {
         sweep.set_style(style("{bar:30} {pos} of {len} runs{msg}"));
         let run = all.add(ProgressBar::new_spinner());
         run.set_style(style("{wide_msg}"));
-        Lines { all, sweep, run }
+        Bars { all, sweep, run }
     }
 }
 
 impl Progress {
     pub(super) fn new(before: usize, jobs: usize) -> Progress {
-        let lines = (std::io::stderr().is_terminal() && jobs > 0).then(|| Lines::new(before, jobs));
-        if before > 0 && lines.is_none() {
+        let bars = (std::io::stderr().is_terminal() && jobs > 0).then(|| Bars::new(before, jobs));
+        if before > 0 && bars.is_none() {
             note(&format!("{before} of {} runs have a result already", before + jobs));
         }
-        Progress { lines, label: String::new(), begun: Instant::now(), before, ended: 0, jobs }
+        Progress { bars, label: String::new(), begun: Instant::now(), before, ended: 0, jobs }
     }
 
     /// A run begins.
     pub(super) fn begin(&mut self, label: &str) {
         self.label = label.to_string();
-        if let Some(lines) = &self.lines {
-            lines.run.set_message(format!("{label}  starting"));
+        if let Some(bars) = &self.bars {
+            bars.run.set_message(format!("{label}  starting"));
         }
     }
 
     /// A run says how it goes.
     pub(super) fn message(&mut self, message: &Message) {
-        if let (Some(lines), Some(news)) = (&self.lines, news(message)) {
-            lines.run.set_message(format!("{}  {news}", self.label));
+        if let (Some(bars), Some(news)) = (&self.bars, news(message)) {
+            bars.run.set_message(format!("{}  {news}", self.label));
         }
     }
 
@@ -78,22 +78,22 @@ impl Progress {
         self.ended += 1;
         let number = self.before + self.ended;
         let text = format!("[{number}/{}] {label}: {}", self.before + self.jobs, outcome(row));
-        match &self.lines {
+        match &self.bars {
             None => note(&text),
-            Some(lines) => {
+            Some(bars) => {
                 // What the terminal does not take, the table still has.
-                let _ = lines.all.println(&text);
-                lines.sweep.set_message(self.left().map(|left| format!(", {left} left")).unwrap_or_default());
-                lines.sweep.set_position(number as u64);
+                let _ = bars.all.println(&text);
+                bars.sweep.set_message(self.left().map(|left| format!(", {left} left")).unwrap_or_default());
+                bars.sweep.set_position(number as u64);
             }
         }
     }
 
     /// Clears the terminal's lines for what follows.
     pub(super) fn finish(self) {
-        if let Some(lines) = &self.lines {
-            lines.run.finish_and_clear();
-            lines.sweep.finish_and_clear();
+        if let Some(bars) = &self.bars {
+            bars.run.finish_and_clear();
+            bars.sweep.finish_and_clear();
         }
     }
 

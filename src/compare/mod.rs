@@ -5,6 +5,7 @@ use crate::results::Row;
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub baseline: Option<String>,
+    pub by: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -14,13 +14,6 @@ use crate::execute::{self, Ending, LOG_FILE};
 use crate::results::{self, Committed, PrivateFolder, Row, Status};
 use crate::spec;
 
-/// A job that has ended.
-pub(super) struct Ended {
-    pub(super) label: String,
-    pub(super) status: Status,
-    pub(super) message: String,
-}
-
 /// Runs a job to its end and keeps what came of it, which may be that it failed.
 ///
 /// # Errors
@@ -32,13 +25,16 @@ pub(super) fn execute(
     timeout: Option<Duration>,
     interrupted: &AtomicBool,
     progress: &mut Progress,
-) -> Result<Ended, Failure> {
+) -> Result<Status, Failure> {
     let Sweep { plan, store } = sweep;
     let run = &plan.runs[job.run];
-    let planned = results::planned_row(plan, run, job.repeat);
     let label = report::label(plan, run, job.repeat);
     progress.begin(&label);
-
+    if let Some(row) = store.finished(&run.id, job.repeat).map_err(Failure::machine)? {
+        // By another sweep, since this one began.
+        progress.end(&label, &row);
+        return Ok(row.status);
+    }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
     if let Ok(config) = &run.config {
         let target = toml::to_string(&plan.target).map_err(Failure::machine)?;
@@ -50,13 +46,14 @@ pub(super) fn execute(
         progress.message(&message)
     });
     let log = store.repeat_folder(&run.id, job.repeat).join(LOG_FILE);
+    let planned = results::planned_row(plan, run, job.repeat);
     let mut row = row(planned, ending, timeout, &log);
     if store.commit(folder, &row).map_err(Failure::machine)? == Committed::Theirs {
         // Another sweep measured the same run meanwhile, and was first.
         row = store.finished(&run.id, job.repeat).map_err(Failure::machine)?.unwrap_or(row);
     }
     progress.end(&label, &row);
-    Ok(Ended { label, status: row.status, message: row.message })
+    Ok(row.status)
 }
 
 /// This program again. By way of the running process where there is one: the file at its path may have been

@@ -19,7 +19,7 @@ use super::failure::{ExitStatus, Failure};
 use super::progress::Progress;
 use crate::device::DeviceChoice;
 use crate::plan::Plan;
-use crate::results::Store;
+use crate::results::{Status, Store};
 use crate::units::Bytes;
 use queue::Job;
 
@@ -74,13 +74,17 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     if args.fresh {
         forget(&args, &mut sweeps)?;
     }
+    for sweep in &mut sweeps {
+        // Results that cannot be read and a table that cannot be written are found before anything is trained.
+        report::rebuild(sweep).map_err(Failure::input)?;
+    }
     let queue = queue::fill(&mut sweeps, args.filter.as_ref())?;
     let interrupted = watch_signals().map_err(Failure::machine)?;
     let ended = work(&args, &mut sweeps, &queue.jobs, queue.done, &interrupted)?;
     for sweep in &mut sweeps {
         report::comparison(sweep)?;
     }
-    Ok(report::outcome(&ended, &queue, interrupted.load(Ordering::Relaxed)))
+    Ok(report::outcome(&ended, &queue))
 }
 
 /// Runs the jobs one after the other. What has finished is on the disk, and in the table, before the next begins.
@@ -90,7 +94,7 @@ fn work(
     jobs: &[Job],
     done: usize,
     interrupted: &AtomicBool,
-) -> Result<Vec<job::Ended>, Failure> {
+) -> Result<Vec<Status>, Failure> {
     let mut progress = Progress::new(done, jobs.len());
     let mut ended = Vec::new();
     for job in jobs {
@@ -98,9 +102,9 @@ fn work(
             break;
         }
         let sweep = &mut sweeps[job.sweep];
-        let result = job::execute(sweep, job, args.timeout, interrupted, &mut progress)?;
-        report::rebuild(sweep)?;
-        ended.push(result);
+        let status = job::execute(sweep, job, args.timeout, interrupted, &mut progress)?;
+        report::rebuild(sweep).map_err(Failure::machine)?;
+        ended.push(status);
     }
     progress.finish();
     Ok(ended)

@@ -1,7 +1,8 @@
 //! What a sweep tells its user, but for its progress.
 
+use std::error::Error;
+
 use super::Sweep;
-use super::job::Ended;
 use super::queue::Queue;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::output::{note, say};
@@ -45,15 +46,15 @@ pub(super) fn label(plan: &Plan, run: &PlannedRun, repeat: usize) -> String {
 }
 
 /// Writes the table of everything that belongs to the experiment, so that a later failure loses nothing.
-pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Vec<Row>, Failure> {
-    let rows = sweep.store.rows(&sweep.plan).map_err(Failure::machine)?;
-    csv::write_file(&sweep.store.csv(), &rows, &sweep.plan.axes).map_err(Failure::machine)?;
+pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Vec<Row>, Box<dyn Error>> {
+    let rows = sweep.store.rows(&sweep.plan)?;
+    csv::write_file(&sweep.store.csv(), &rows, &sweep.plan.axes)?;
     Ok(rows)
 }
 
 /// Prints the comparison, and where its figures are.
 pub(super) fn comparison(sweep: &mut Sweep) -> Result<(), Failure> {
-    let rows = rebuild(sweep)?;
+    let rows = rebuild(sweep).map_err(Failure::machine)?;
     let baseline = &sweep.plan.baseline;
     // With --filter it may not have been measured yet.
     let measured = rows.iter().any(|row| row.strategy == *baseline);
@@ -65,34 +66,18 @@ pub(super) fn comparison(sweep: &mut Sweep) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says which runs have no result, and how the sweep ended.
-pub(super) fn outcome(ended: &[Ended], queue: &Queue, interrupted: bool) -> ExitStatus {
-    let without: Vec<&Ended> = ended.iter().filter(|ended| !ended.status.is_final()).collect();
-    let failed = without.iter().filter(|ended| ended.status != Status::Interrupted);
-    for ended in failed.clone() {
-        note(&format!("{}: {}: {}", ended.label, name(ended.status), ended.message));
-    }
-    if interrupted {
-        let done = queue.done + ended.len() - without.len();
-        let all = queue.done + queue.jobs.len();
+/// Says what is left to do, and how the sweep ended. Each run's own end was told when it came.
+pub(super) fn outcome(ended: &[Status], queue: &Queue) -> ExitStatus {
+    let (all, done) =
+        (queue.done + queue.jobs.len(), ended.iter().filter(|status| status.is_final()).count());
+    let done = queue.done + done;
+    if ended.len() < queue.jobs.len() || ended.contains(&Status::Interrupted) {
         note(&format!("interrupted: {done} of {all} runs are done; the same command does the rest"));
         ExitStatus::Interrupted
-    } else if failed.count() > 0 {
-        note("these runs have no result; the same command tries them again");
+    } else if done < all {
+        note(&format!("{} of {all} runs have no result; the same command tries them again", all - done));
         ExitStatus::Failed
     } else {
         ExitStatus::Complete
-    }
-}
-
-fn name(status: Status) -> &'static str {
-    match status {
-        Status::Ok => "ok",
-        Status::Oom => "out of memory",
-        Status::Diverged => "diverged",
-        Status::Skipped => "skipped",
-        Status::Timeout => "timeout",
-        Status::Failed => "failed",
-        Status::Interrupted => "interrupted",
     }
 }
