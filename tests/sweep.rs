@@ -1,7 +1,7 @@
 //! `runner sweep` as its user meets it: exit codes, what is said, and what is on the disk afterwards.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
