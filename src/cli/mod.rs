@@ -1,21 +1,40 @@
-//! The commands.
+//! The commands: one file each.
 
-pub mod compare;
+mod compare;
+mod execute_run;
+mod failure;
+mod files;
+mod output;
+mod progress;
+mod sweep;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
-/// Compares memory strategies for training neural networks
+use failure::Failure;
+
+/// Compares memory strategies for training neural networks, by measuring them.
 #[derive(Debug, Parser)]
 #[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
 enum Command {
-    Compare(compare::Args),
+    /// Train every combination, each in a process of its own, and compare them
+    Sweep(sweep::Args),
+    #[command(hide = true)]
+    ExecuteRun(execute_run::Args),
 }
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    match Command::parse() {
-        Command::Compare(args) => args.run(),
-    }
+    let status = match Cli::parse().command {
+        Command::Sweep(args) => sweep::run(args),
+        Command::ExecuteRun(args) => execute_run::run(args),
+    };
+    status.unwrap_or_else(Failure::report).into()
 }

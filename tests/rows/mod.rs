@@ -73,6 +73,7 @@ pub fn row(strategy: &str) -> Row {
         load: Some(0.1),
         clock_mhz: Some(2400.0),
         digest: empty(),
+        configuration: String::new(),
         axes: Vec::new(),
     };
     row.uses(200.0);
@@ -166,7 +167,7 @@ prop_compose! {
             host_reserved_peak_bytes: size(), limit_bytes: size(), limited, fits_micro_batch: count(),
             model_flops: size(), hardware_flops: size(), micro_batches: size(), oom_phase, oom_operation,
             oom_value, oom_requested_bytes: size(), oom_short_bytes: size(), threads: count(), load: number(),
-            clock_mhz: number(), digest,
+            clock_mhz: number(), digest, configuration: String::new(),
             axes: axes.into_iter().map(|(key, value)| (key.to_string(), value)).collect(),
         }
     }

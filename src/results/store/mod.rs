@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub use error::StoreError;
 pub use private::PrivateFolder;
 
-use super::Row;
+use super::{Row, planned_row};
 use crate::plan::{Plan, PlannedRun};
 
 /// The file that makes a folder a result.
@@ -129,7 +129,8 @@ impl Store {
     }
 
     /// Every result that belongs to the plan as it stands now, whatever its target, in the plan's order. Labels
-    /// are not part of a run's identity: names, axes and what has no effect come from the plan.
+    /// are not part of a run's identity: names, axes and what has no effect come from the plan, and so do the rows
+    /// of what makes no sense, which are `skipped`.
     ///
     /// # Errors
     ///
@@ -144,7 +145,12 @@ impl Store {
             }
         }
         let mut rows = Vec::new();
-        for run in plan.runs.iter().filter(|run| run.config.is_ok()) {
+        for run in &plan.runs {
+            if run.config.is_err() {
+                // There is nothing to run and nothing to keep.
+                rows.push(planned_row(plan, run, 1));
+                continue;
+            }
             let mut of_run = found.get(&run.configuration).cloned().unwrap_or_default();
             // This target's own results come first.
             of_run.sort_by_key(|row| (row.run_id != run.id, row.run_id.clone(), row.repeat));

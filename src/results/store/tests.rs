@@ -180,6 +180,7 @@ fn rows_are_those_of_the_plan_on_any_target() {
             ("fp32", "here", 1),
             ("fp32", "here", 2),
             ("fp32", "card", 1),
+            ("broken", "", 1),
             ("again", "here", 1),
             ("again", "here", 2),
             ("again", "card", 1)

@@ -1,0 +1,21 @@
+//! `execute-run`: the child of a sweep, which executes one run. Not for people.
+
+use std::path::PathBuf;
+
+use super::failure::{ExitStatus, Failure};
+use crate::execute::{self, Message, Reporter};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The private folder with `run.toml` and `target.toml`
+    #[arg(long, value_name = "DIR")]
+    folder: PathBuf,
+}
+
+pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+    execute::end_with_parent().map_err(Failure::machine)?;
+    let mut reporter = Reporter::to_parent();
+    let measurement = execute::run(&args.folder, &mut reporter).map_err(Failure::machine)?;
+    reporter.send(&Message::Finished(Box::new(measurement)));
+    Ok(ExitStatus::Complete)
+}

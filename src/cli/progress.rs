@@ -1,0 +1,195 @@
+//! How far a sweep is: two lines on a terminal, one line per run elsewhere.
+//!
+//! Something is drawn only when a child says something, which it does between steps: a line that redraws itself
+//! would take time from the step that is being timed.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::output::note;
+use crate::execute::Message;
+use crate::results::{Row, Status};
+use crate::units::Bytes;
+
+/// Draws per second: enough to read.
+const RATE: u8 = 5;
+
+pub(super) struct Progress {
+    bars: Option<Bars>,
+    label: String,
+    begun: Instant,
+    /// Runs that had a result before this sweep began.
+    before: usize,
+    /// Runs that this sweep has ended.
+    ended: usize,
+    /// Runs that this sweep is for.
+    jobs: usize,
+}
+
+/// On a terminal.
+struct Bars {
+    all: MultiProgress,
+    sweep: ProgressBar,
+    run: ProgressBar,
+}
+
+impl Bars {
+    fn new(before: usize, jobs: usize) -> Bars {
+        let style = |template: &str| {
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+        };
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(RATE));
+        let sweep = all.add(ProgressBar::new((before + jobs) as u64).with_position(before as u64));
+        sweep.set_style(style("{bar:30} {pos} of {len} runs{msg}"));
+        let run = all.add(ProgressBar::new_spinner());
+        run.set_style(style("{wide_msg}"));
+        Bars { all, sweep, run }
+    }
+}
+
+impl Progress {
+    pub(super) fn new(before: usize, jobs: usize) -> Progress {
+        let bars = (std::io::stderr().is_terminal() && jobs > 0).then(|| Bars::new(before, jobs));
+        if before > 0 && bars.is_none() {
+            note(&format!("{before} of {} runs have a result already", before + jobs));
+        }
+        Progress { bars, label: String::new(), begun: Instant::now(), before, ended: 0, jobs }
+    }
+
+    /// A run begins.
+    pub(super) fn begin(&mut self, label: &str) {
+        self.label = label.to_string();
+        if let Some(bars) = &self.bars {
+            bars.run.set_message(format!("{label}  starting"));
+        }
+    }
+
+    /// A run says how it goes.
+    pub(super) fn message(&mut self, message: &Message) {
+        if let (Some(bars), Some(news)) = (&self.bars, news(message)) {
+            bars.run.set_message(format!("{}  {news}", self.label));
+        }
+    }
+
+    /// A run has ended.
+    pub(super) fn end(&mut self, label: &str, row: &Row) {
+        self.ended += 1;
+        let number = self.before + self.ended;
+        let text = format!("[{number}/{}] {label}: {}", self.before + self.jobs, outcome(row));
+        match &self.bars {
+            None => note(&text),
+            Some(bars) => {
+                // What the terminal does not take, the table still has.
+                let _ = bars.all.println(&text);
+                bars.sweep.set_message(self.left().map(|left| format!(", {left} left")).unwrap_or_default());
+                bars.sweep.set_position(number as u64);
+            }
+        }
+    }
+
+    /// Clears the terminal's lines for what follows.
+    pub(super) fn finish(self) {
+        if let Some(bars) = &self.bars {
+            bars.run.finish_and_clear();
+            bars.sweep.finish_and_clear();
+        }
+    }
+
+    /// Time to go, by the mean of the runs so far.
+    fn left(&self) -> Option<String> {
+        let runs = self.jobs - self.ended;
+        let mean = self.begun.elapsed() / u32::try_from(self.ended).ok().filter(|ended| *ended > 0)?;
+        (runs > 0).then(|| about(mean.saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX))))
+    }
+}
+
+fn news(message: &Message) -> Option<String> {
+    Some(match message {
+        Message::Started { device, .. } => format!("on {device}"),
+        Message::Phase { name } => name.clone(),
+        Message::Step { step, steps, loss, tokens_per_s, live_bytes, .. } => {
+            let loss = loss.map_or("not finite".to_string(), |loss| format!("{loss:.3}"));
+            let rate = tokens_per_s.map(|rate| format!("  {} tok/s", thousands(rate))).unwrap_or_default();
+            format!("step {step}/{steps}  loss {loss}{rate}  {}", Bytes(*live_bytes))
+        }
+        Message::Evaluation { loss, .. } => match loss {
+            Some(loss) => format!("evaluation loss {loss:.3}"),
+            None => "evaluation loss not finite".to_string(),
+        },
+        Message::Finished(_) => return None,
+    })
+}
+
+fn outcome(row: &Row) -> String {
+    let mut facts = Vec::new();
+    facts.extend(row.peak_bytes.map(|bytes| Bytes(bytes).to_string()));
+    facts.extend(row.tokens_per_s.map(|rate| format!("{} tok/s", thousands(rate))));
+    facts.extend(row.loss_last.map(|loss| format!("loss {loss:.3}")));
+    let facts = facts.join(", ");
+    match row.status {
+        Status::Ok => facts,
+        Status::Diverged => format!("diverged, {facts}"),
+        Status::Oom => format!("out of memory: {}", row.message),
+        Status::Skipped => format!("skipped: {}", row.message),
+        Status::Timeout => format!("timeout: {}", row.message),
+        Status::Failed => format!("failed: {}", row.message),
+        Status::Interrupted => "interrupted".to_string(),
+    }
+}
+
+/// Three digits: `812`, `52.1k`, `1.20M`.
+fn thousands(number: f64) -> String {
+    let (value, unit) = match number {
+        n if n < 999.5 => return format!("{n:.0}"),
+        n if n < 999.5e3 => (n / 1e3, "k"),
+        n => (n / 1e6, "M"),
+    };
+    let decimals = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.decimals$}{unit}")
+}
+
+fn about(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..90 => format!("about {seconds} s"),
+        seconds @ 90..5400 => format!("about {} min", (seconds + 30) / 60),
+        seconds => format!("about {} h {:02} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        assert_eq!(thousands(812.4), "812");
+        assert_eq!(thousands(1234.0), "1.23k");
+        assert_eq!(thousands(52_140.0), "52.1k");
+        assert_eq!(thousands(411_900.0), "412k");
+        assert_eq!(thousands(1_200_000.0), "1.20M");
+        assert_eq!(about(Duration::from_secs(42)), "about 42 s");
+        assert_eq!(about(Duration::from_secs(150)), "about 3 min");
+        assert_eq!(about(Duration::from_secs(7260)), "about 2 h 01 min");
+    }
+
+    #[test]
+    fn a_step_is_one_line() {
+        let step = Message::Step {
+            step: 5,
+            steps: 23,
+            timed: true,
+            loss: Some(3.2126),
+            tokens_per_s: Some(52_140.0),
+            live_bytes: 7 << 30,
+        };
+        assert_eq!(news(&step).unwrap(), "step 5/23  loss 3.213  52.1k tok/s  7.00 GiB");
+    }
+}

@@ -1,0 +1,106 @@
+//! `--dry-run`: the grid, and what of it has a result.
+
+use std::collections::HashMap;
+
+use super::Args;
+use super::queue::is_wanted;
+use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::output::say;
+use crate::plan::{Plan, PlannedRun};
+use crate::results::{self, Store};
+use crate::units::Bytes;
+
+/// Prints every run; reads results, but writes nothing.
+pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure> {
+    for plan in &plans {
+        let mut store = Store::at(&args.out, &plan.experiment);
+        let mut lines = vec![["run", "strategy", "axes", "peak", "state"].map(str::to_string)];
+        let mut left = 0;
+        let mut first_label = HashMap::new();
+        for run in &plan.runs {
+            let state = state(args, plan, run, &mut store, &mut first_label)?;
+            left += state.left;
+            lines.push([
+                run.id.clone(),
+                run.strategy.clone(),
+                axes(run),
+                predicted_peak(plan, run),
+                state.text,
+            ]);
+        }
+        say(&format!("\n{} ({})", plan.experiment, plan.file.display()));
+        columns(&lines).iter().for_each(|line| say(line));
+        say(&format!("{left} to run"));
+    }
+    Ok(ExitStatus::Complete)
+}
+
+/// What would become of a run.
+struct State {
+    text: String,
+    /// Repeats to do.
+    left: usize,
+}
+
+fn state<'a>(
+    args: &Args,
+    plan: &Plan,
+    run: &'a PlannedRun,
+    store: &mut Store,
+    first_label: &mut HashMap<&'a str, &'a str>,
+) -> Result<State, Failure> {
+    let idle = |text: String| Ok(State { text, left: 0 });
+    if let Err(reason) = &run.config {
+        return idle(format!("skipped: {reason}"));
+    }
+    if !is_wanted(run, args.filter.as_ref()) {
+        return idle("not in --filter".into());
+    }
+    if let Some(first) = first_label.get(run.id.as_str()) {
+        return idle(format!("same as {first}"));
+    }
+    first_label.insert(&run.id, &run.strategy);
+    let mut done = 0;
+    for repeat in 1..=plan.repeats {
+        // A result that cannot be read is no obstacle to measuring again.
+        if !args.fresh && store.finished(&run.id, repeat).map_err(Failure::input)?.is_some() {
+            done += 1;
+        }
+    }
+    let left = plan.repeats - done;
+    let text = match (done, left) {
+        (_, 0) => "cached".to_string(),
+        (0, _) => "to do".to_string(),
+        _ => format!("to do ({done} of {} cached)", plan.repeats),
+    };
+    Ok(State { text, left })
+}
+
+fn axes(run: &PlannedRun) -> String {
+    let pairs: Vec<String> = run.axes.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.join(" ")
+}
+
+fn predicted_peak(plan: &Plan, run: &PlannedRun) -> String {
+    if run.prediction.as_ref().is_some_and(|prediction| prediction.out_of_memory.is_some()) {
+        return "OOM".into();
+    }
+    let peak = results::planned_row(plan, run, 1).predicted_peak_bytes;
+    peak.map(|bytes| Bytes(bytes).to_string()).unwrap_or_default()
+}
+
+/// Cells under each other, but for columns that are all empty.
+fn columns<const N: usize>(lines: &[[String; N]]) -> Vec<String> {
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let empty: [bool; N] =
+        std::array::from_fn(|column| lines.iter().skip(1).all(|line| line[column].is_empty()));
+    let write = |line: &[String; N]| {
+        let mut text = String::new();
+        for column in (0..N).filter(|column| !empty[*column]) {
+            text.push_str(&format!("  {:<1$}", line[column], widths[column]));
+        }
+        text.trim_end().to_string()
+    };
+    lines.iter().map(write).collect()
+}

@@ -1,0 +1,82 @@
+//! One repeat of one run: its folder, its child, its row.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::queue::Job;
+use super::{Sweep, report};
+use crate::cli::failure::Failure;
+use crate::cli::progress::Progress;
+use crate::execute::{self, Ending, LOG_FILE};
+use crate::results::{self, Committed, PrivateFolder, Row, Status};
+use crate::spec;
+
+/// Runs a job to its end and keeps what came of it, which may be that it failed.
+///
+/// # Errors
+///
+/// The result cannot be kept.
+pub(super) fn execute(
+    sweep: &mut Sweep,
+    job: &Job,
+    timeout: Option<Duration>,
+    interrupted: &AtomicBool,
+    progress: &mut Progress,
+) -> Result<Status, Failure> {
+    let Sweep { plan, store } = sweep;
+    let run = &plan.runs[job.run];
+    let label = report::label(plan, run, job.repeat);
+    progress.begin(&label);
+    if let Some(row) = store.finished(&run.id, job.repeat).map_err(Failure::machine)? {
+        // By another sweep, since this one began.
+        progress.end(&label, &row);
+        return Ok(row.status);
+    }
+    let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
+    if let Ok(config) = &run.config {
+        let target = toml::to_string(&plan.target).map_err(Failure::machine)?;
+        folder.write("run.toml", spec::to_toml(config).as_bytes()).map_err(Failure::machine)?;
+        folder.write("target.toml", target.as_bytes()).map_err(Failure::machine)?;
+    }
+    let command = child(&folder).map_err(Failure::machine)?;
+    let ending = execute::run_child(command, folder.path(), timeout, interrupted, |message| {
+        progress.message(&message)
+    });
+    let log = store.repeat_folder(&run.id, job.repeat).join(LOG_FILE);
+    let planned = results::planned_row(plan, run, job.repeat);
+    let mut row = row(planned, ending, timeout, &log);
+    if store.commit(folder, &row).map_err(Failure::machine)? == Committed::Theirs {
+        // Another sweep measured the same run meanwhile, and was first.
+        row = store.finished(&run.id, job.repeat).map_err(Failure::machine)?.unwrap_or(row);
+    }
+    progress.end(&label, &row);
+    Ok(row.status)
+}
+
+/// This program again. By way of the running process where there is one: the file at its path may have been
+/// built anew since the sweep began, and a sweep must not mix two versions.
+fn child(folder: &PrivateFolder) -> std::io::Result<Command> {
+    let running = Path::new("/proc/self/exe");
+    let program = if running.exists() { running.to_path_buf() } else { std::env::current_exe()? };
+    let mut command = Command::new(program);
+    command.arg0("runner").args(["execute-run", "--folder"]).arg(folder.path());
+    Ok(command)
+}
+
+fn row(planned: Row, ending: Ending, timeout: Option<Duration>, log: &Path) -> Row {
+    match ending {
+        Ending::Finished(measurement) => results::measured_row(planned, &measurement),
+        Ending::Failed(crash) => {
+            Row { status: Status::Failed, message: format!("{crash}; see {}", log.display()), ..planned }
+        }
+        Ending::TimedOut => Row {
+            status: Status::Timeout,
+            message: format!("not done after {:?}, the --timeout", timeout.unwrap_or_default()),
+            ..planned
+        },
+        Ending::Interrupted => Row { status: Status::Interrupted, ..planned },
+    }
+}

@@ -1,0 +1,141 @@
+//! `sweep`: plan, train every combination, write and compare the results.
+
+mod dry_run;
+mod inputs;
+mod job;
+mod queue;
+mod report;
+mod timeout;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::failure::{ExitStatus, Failure};
+use super::progress::Progress;
+use crate::device::DeviceChoice;
+use crate::plan::Plan;
+use crate::results::{Status, Store};
+use crate::units::Bytes;
+use queue::Job;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Experiment files, or globs
+    #[arg(required = true, value_name = "FILES")]
+    files: Vec<String>,
+    /// Where to train; `auto` takes a CUDA device if there is one
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: DeviceChoice,
+    /// Behave like a device with this much memory, such as 16GiB
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Bytes>,
+    /// The folder for results
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    out: PathBuf,
+    /// Run only the strategies whose names match
+    #[arg(long, value_name = "GLOB", value_parser = glob::Pattern::new)]
+    filter: Option<glob::Pattern>,
+    /// Change a key of every experiment, such as train.seed=1
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Measure every run this often
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: Option<u32>,
+    /// Forget earlier results and measure again
+    #[arg(long)]
+    fresh: bool,
+    /// Show what would be run
+    #[arg(long)]
+    dry_run: bool,
+    /// End a run that takes longer, such as 90s or 10m
+    #[arg(long, value_name = "DURATION", value_parser = timeout::parse)]
+    timeout: Option<Duration>,
+}
+
+/// An experiment on its way: what is to be run, and where the results go.
+struct Sweep {
+    plan: Plan,
+    store: Store,
+}
+
+pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+    let inputs = inputs::read(&args)?;
+    report::devices(&inputs.plans);
+    if args.dry_run {
+        return dry_run::show(&args, inputs.plans);
+    }
+    let mut sweeps = open_stores(&args, inputs.plans)?;
+    inputs.digests.write().map_err(Failure::machine)?;
+    if args.fresh {
+        forget(&args, &mut sweeps)?;
+    }
+    for sweep in &mut sweeps {
+        // Results that cannot be read and a table that cannot be written are found before anything is trained.
+        report::rebuild(sweep).map_err(Failure::input)?;
+    }
+    let queue = queue::fill(&mut sweeps, args.filter.as_ref())?;
+    let interrupted = watch_signals().map_err(Failure::machine)?;
+    let ended = work(&args, &mut sweeps, &queue.jobs, queue.done, &interrupted)?;
+    for sweep in &mut sweeps {
+        report::comparison(sweep)?;
+    }
+    Ok(report::outcome(&ended, &queue))
+}
+
+/// Runs the jobs one after the other. What has finished is on the disk, and in the table, before the next begins.
+fn work(
+    args: &Args,
+    sweeps: &mut [Sweep],
+    jobs: &[Job],
+    done: usize,
+    interrupted: &AtomicBool,
+) -> Result<Vec<Status>, Failure> {
+    let mut progress = Progress::new(done, jobs.len());
+    let mut ended = Vec::new();
+    for job in jobs {
+        if interrupted.load(Ordering::Relaxed) {
+            break;
+        }
+        let sweep = &mut sweeps[job.sweep];
+        let status = job::execute(sweep, job, args.timeout, interrupted, &mut progress)?;
+        report::rebuild(sweep).map_err(Failure::machine)?;
+        ended.push(status);
+    }
+    progress.finish();
+    Ok(ended)
+}
+
+/// Proves that all results can be written, before anything is trained for them.
+fn open_stores(args: &Args, plans: Vec<Plan>) -> Result<Vec<Sweep>, Failure> {
+    let open = |plan: Plan| {
+        let store = Store::open(&args.out, &plan.experiment).map_err(Failure::input)?;
+        Ok(Sweep { plan, store })
+    };
+    plans.into_iter().map(open).collect()
+}
+
+fn forget(args: &Args, sweeps: &mut [Sweep]) -> Result<(), Failure> {
+    for Sweep { plan, store } in sweeps {
+        for run in plan.runs.iter().filter(|run| queue::is_wanted(run, args.filter.as_ref())) {
+            store.forget(&run.id).map_err(Failure::machine)?;
+        }
+    }
+    Ok(())
+}
+
+/// The first Ctrl-C or SIGTERM raises the flag; the next, which finds it raised, ends the program at once.
+fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
+    const INTERRUPTED: i32 = 130;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // Actions run in the order they are registered.
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&interrupted))?;
+        flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    Ok(interrupted)
+}

@@ -1,0 +1,83 @@
+//! What a sweep tells its user, but for its progress.
+
+use std::error::Error;
+
+use super::Sweep;
+use super::queue::Queue;
+use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::output::{note, say};
+use crate::compare::{self, Format, Options};
+use crate::device::{DeviceKind, Target};
+use crate::plan::{Plan, PlannedRun};
+use crate::results::{Row, Status, csv};
+
+/// Which devices the runs are for: the first line of every sweep.
+pub(super) fn devices(plans: &[Plan]) {
+    let mut told: Vec<&Target> = Vec::new();
+    for plan in plans {
+        if !told.contains(&&plan.target) {
+            say(&device(&plan.target));
+            told.push(&plan.target);
+        }
+    }
+}
+
+fn device(target: &Target) -> String {
+    let kind = match target.kind {
+        DeviceKind::Cpu => format!("cpu, {} threads", target.threads),
+        DeviceKind::Cuda => "cuda".to_string(),
+    };
+    let limited = if target.limited { "limited to " } else { "" };
+    let caution = if target.limited { " (a smaller one's memory, but this one's speed)" } else { "" };
+    format!("device: {} ({kind}), {limited}{}{caution}", target.name, target.memory)
+}
+
+/// A run as people call it: its strategy and where on the axes it lies.
+pub(super) fn label(plan: &Plan, run: &PlannedRun, repeat: usize) -> String {
+    let mut label = format!("{} {}", plan.experiment, run.strategy);
+    for (key, value) in &run.axes {
+        let key = key.rsplit('.').next().unwrap_or(key);
+        label.push_str(&format!(" {key}={value}"));
+    }
+    if plan.repeats > 1 {
+        label.push_str(&format!(" #{repeat}"));
+    }
+    label
+}
+
+/// Writes the table of everything that belongs to the experiment, so that a later failure loses nothing.
+pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Vec<Row>, Box<dyn Error>> {
+    let rows = sweep.store.rows(&sweep.plan)?;
+    csv::write_file(&sweep.store.csv(), &rows, &sweep.plan.axes)?;
+    Ok(rows)
+}
+
+/// Prints the comparison, and where its figures are.
+pub(super) fn comparison(sweep: &mut Sweep) -> Result<(), Failure> {
+    let rows = rebuild(sweep).map_err(Failure::machine)?;
+    let baseline = &sweep.plan.baseline;
+    // With --filter it may not have been measured yet.
+    let measured = rows.iter().any(|row| row.strategy == *baseline);
+    let options = Options { baseline: measured.then(|| baseline.clone()), ..Options::default() };
+    if !rows.is_empty() {
+        say(&format!("\n{}", compare::render(&rows, &options, Format::Table).map_err(Failure::machine)?));
+    }
+    say(&format!("wrote {}", sweep.store.csv().display()));
+    Ok(())
+}
+
+/// Says what is left to do, and how the sweep ended. Each run's own end was told when it came.
+pub(super) fn outcome(ended: &[Status], queue: &Queue) -> ExitStatus {
+    let (all, done) =
+        (queue.done + queue.jobs.len(), ended.iter().filter(|status| status.is_final()).count());
+    let done = queue.done + done;
+    if ended.len() < queue.jobs.len() || ended.contains(&Status::Interrupted) {
+        note(&format!("interrupted: {done} of {all} runs are done; the same command does the rest"));
+        ExitStatus::Interrupted
+    } else if done < all {
+        note(&format!("{} of {all} runs have no result; the same command tries them again", all - done));
+        ExitStatus::Failed
+    } else {
+        ExitStatus::Complete
+    }
+}

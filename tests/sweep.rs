@@ -1,0 +1,366 @@
+//! `runner sweep` as its user meets it: exit codes, what is said, and what is on the disk afterwards.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with text and experiments, where the program is started.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        let text: String = (0..2000).map(|number| format!("{number} ")).collect();
+        fs::write(place.path("text.txt"), text).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Three runs under four labels, twice each.
+    fn experiment(&self, name: &str, steps: usize) -> String {
+        let file = format!("{name}.toml");
+        let text = format!(
+            r#"
+            name = "{name}"
+            [model.transformer]
+            layers = 1
+            d_model = 16
+            heads = 2
+            context = 16
+            [data.text]
+            paths = ["text.txt"]
+            tokens = "bytes"
+            split = 0.9
+            [train]
+            batch_size = 4
+            optimizer.adamw = {{ lr = 1e-3 }}
+            [measure]
+            warmup_steps = 1
+            steps = {steps}
+            repeats = 2
+            [strategies.plain]
+            [strategies.recompute]
+            recompute = "block"
+            [strategies.accumulate]
+            accumulate = 2
+            [strategies.again]
+            recompute = "block"
+            "#
+        );
+        fs::write(self.path(&file), text).unwrap();
+        file
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        command.current_dir(self.0.path()).args(["sweep", "--device", "cpu"]).args(args);
+        command
+    }
+
+    fn sweep(&self, args: &[&str]) -> Sweep {
+        Sweep::of(self.command(args).output().unwrap())
+    }
+
+    fn start(&self, args: &[&str]) -> Child {
+        self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// All committed results of an experiment, with the time each was written.
+    fn results(&self, name: &str) -> Vec<(PathBuf, std::time::SystemTime)> {
+        let pattern = self.path(&format!("results/{name}/*/[0-9]*/result.json"));
+        let files = glob::glob(pattern.to_str().unwrap()).unwrap().map(Result::unwrap);
+        files.map(|file| (file.clone(), fs::metadata(file).unwrap().modified().unwrap())).collect()
+    }
+
+    /// What sweeps that were killed have left behind.
+    fn private_folders(&self, name: &str) -> usize {
+        glob::glob(self.path(&format!("results/{name}/*/.*-*")).to_str().unwrap()).unwrap().count()
+    }
+
+    /// The strategy and status of each row of a table.
+    fn table(&self, name: &str) -> Vec<(String, String)> {
+        let mut table = csv::Reader::from_path(self.path(&format!("results/{name}.csv"))).unwrap();
+        table.records().map(Result::unwrap).map(|row| (row[2].to_string(), row[4].to_string())).collect()
+    }
+
+    /// The id of a process that works on a run here.
+    fn child(&self) -> Option<String> {
+        let mut processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+        let child = processes.find(|process| {
+            let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == self.0.path())
+                && String::from_utf8_lossy(&command).contains("execute-run")
+        });
+        child.and_then(|process| process.file_name().into_string().ok())
+    }
+}
+
+struct Sweep {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Sweep {
+    fn of(output: Output) -> Sweep {
+        Sweep {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    #[track_caller]
+    fn ended_with(self, code: i32) -> Sweep {
+        assert_eq!(self.code, Some(code), "{}\n{}", self.out, self.err);
+        self
+    }
+}
+
+#[track_caller]
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_sweep_measures_everything_once() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 2);
+    let sweep = place.sweep(&[&file]).ended_with(0);
+    assert!(sweep.out.starts_with("device: "), "{}", sweep.out);
+    assert!(sweep.out.contains("wrote results/tiny.csv"), "{}", sweep.out);
+    let first = place.results("tiny");
+    assert_eq!(first.len(), 6, "three runs, twice: {first:?}");
+    assert_eq!(place.table("tiny").len(), 8, "four labels, twice");
+    assert!(place.table("tiny").iter().all(|(_, status)| status == "ok"));
+    for name in ["run.toml", "target.toml", "log.txt"] {
+        assert!(first[0].0.with_file_name(name).exists(), "{name}");
+    }
+
+    let again = place.sweep(&[&file]).ended_with(0);
+    assert!(again.err.contains("6 of 6 runs have a result already"), "{}", again.err);
+    assert_eq!(place.results("tiny"), first, "nothing was measured again");
+
+    let more = place.sweep(&[&file, "--repeats", "3"]).ended_with(0);
+    assert!(more.err.contains("[9/9]"), "{}", more.err);
+    assert_eq!(place.results("tiny").len(), 9);
+
+    place.sweep(&[&file, "--fresh"]).ended_with(0);
+    let fresh = place.results("tiny");
+    assert_eq!(fresh.len(), 6);
+    assert!(fresh.iter().all(|result| !first.contains(result)));
+}
+
+#[test]
+fn repeats_are_interleaved() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    let sweep = place.sweep(&[&file]).ended_with(0);
+    let repeats: Vec<char> = sweep
+        .err
+        .lines()
+        .filter_map(|line| line.split_once('#').and_then(|(_, rest)| rest.chars().next()))
+        .collect();
+    assert_eq!(repeats, ['1', '1', '1', '2', '2', '2'], "{}", sweep.err);
+}
+
+#[test]
+fn a_dry_run_shows_the_grid_and_writes_nothing() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    let grid = place.sweep(&[&file, "--dry-run"]).ended_with(0);
+    assert!(grid.out.contains("same as") && grid.out.contains("6 to run"), "{}", grid.out);
+    assert!(!place.path("results").exists());
+
+    place.sweep(&[&file, "--filter", "pl*"]).ended_with(0);
+    assert_eq!(place.results("tiny").len(), 2);
+    let grid = place.sweep(&[&file, "--dry-run"]).ended_with(0);
+    assert!(grid.out.contains("cached") && grid.out.contains("4 to run"), "{}", grid.out);
+}
+
+#[test]
+fn an_interrupt_keeps_what_is_finished() {
+    for signal in ["-INT", "-TERM"] {
+        let place = Place::new();
+        let file = place.experiment("slow", 1000);
+        let child = place.start(&[&file]);
+        wait_for("a first result", || !place.results("slow").is_empty());
+        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        let sweep = Sweep::of(child.wait_with_output().unwrap()).ended_with(130);
+        assert!(sweep.err.contains("the same command does the rest"), "{}", sweep.err);
+        assert!(place.child().is_none());
+        assert_eq!(place.private_folders("slow"), 0);
+        assert!(place.table("slow").iter().any(|(_, status)| status == "ok"));
+    }
+}
+
+#[test]
+fn a_sweep_that_was_killed_is_finished_by_the_next() {
+    let place = Place::new();
+    let file = place.experiment("slow", 1000);
+    let mut child = place.start(&[&file]);
+    wait_for("a first result", || !place.results("slow").is_empty());
+    wait_for("the next run", || place.child().is_some());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("its child to end", || place.child().is_none());
+    let kept = place.results("slow");
+    assert!(kept.len() < 6, "{kept:?}");
+
+    place.sweep(&[&file]).ended_with(0);
+    let all = place.results("slow");
+    assert_eq!(all.len(), 6);
+    assert!(kept.iter().all(|result| all.contains(result)), "what was done was done again");
+    assert_eq!(place.private_folders("slow"), 0, "what was left behind is removed");
+    assert_eq!(place.table("slow").len(), 8);
+}
+
+#[test]
+fn two_sweeps_at_once_both_end_well() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 50);
+    let children: Vec<Child> = (0..2).map(|_| place.start(&[&file])).collect();
+    for child in children {
+        Sweep::of(child.wait_with_output().unwrap()).ended_with(0);
+    }
+    assert_eq!(place.results("tiny").len(), 6);
+    assert_eq!(place.private_folders("tiny"), 0);
+    assert_eq!(place.table("tiny").len(), 8);
+}
+
+#[test]
+fn a_run_that_takes_too_long_is_a_row_and_tried_again() {
+    let place = Place::new();
+    let file = place.experiment("slow", 1_000_000);
+    let sweep = place.sweep(&[&file, "--timeout", "300ms", "--repeats", "1"]).ended_with(1);
+    assert!(sweep.err.contains("3 of 3 runs have no result"), "{}", sweep.err);
+    let table = place.table("slow");
+    assert!(table.len() == 4 && table.iter().all(|(_, status)| status == "timeout"), "{table:?}");
+    let again = place.sweep(&[&file, "--dry-run", "--repeats", "1"]).ended_with(0);
+    assert!(again.out.contains("3 to run"), "{}", again.out);
+}
+
+/// Nothing may have been written by a sweep whose input is wrong.
+#[track_caller]
+fn is_refused(place: &Place, args: &[&str], expected: &[&str]) {
+    let sweep = place.sweep(args).ended_with(2);
+    for text in expected {
+        assert!(sweep.err.contains(text), "no `{text}` in: {}", sweep.err);
+    }
+    assert!(!place.path("results").exists());
+}
+
+#[test]
+fn wrong_input_is_refused_before_anything_runs() {
+    let place = Place::new();
+    let good = place.experiment("good", 1);
+    is_refused(&place, &[&good, "--filter", "x*"], &["no strategy matches --filter x*", "plain"]);
+    is_refused(&place, &[&good, "--timeout", "5"], &["is not a duration"]);
+    is_refused(&place, &[&good, "--memory", "5"], &["is not a size"]);
+    is_refused(&place, &[&good, "--repeats", "0"], &["0 is not in 1.."]);
+
+    // Two files of one name.
+    fs::copy(place.path(&good), place.path("copy.toml")).unwrap();
+    is_refused(&place, &[&good, "copy.toml"], &["good.toml and copy.toml are both named `good`"]);
+
+    // Problems of data, each file's own, after a file without any.
+    let files = [("missing", "text.txt", "none/*.txt"), ("short", "context = 16", "context = 100000")];
+    for (name, from, to) in files {
+        let file = place.path(&place.experiment(name, 1));
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace(from, to)).unwrap();
+    }
+    is_refused(
+        &place,
+        &[&good, "missing.toml", "short.toml"],
+        &["no file matches `", "none/*.txt`", "the training split has 8,", "at least 100,001"],
+    );
+}
+
+#[test]
+fn results_that_cannot_be_written_are_refused() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    fs::write(place.path("results-file"), "").unwrap();
+    let sweep = place.sweep(&[&file, "--out", "results-file"]).ended_with(2);
+    assert!(sweep.err.contains("cannot make the folder results-file"), "{}", sweep.err);
+    assert_eq!(fs::read(place.path("results-file")).unwrap(), b"");
+}
+
+#[test]
+fn a_result_that_makes_no_sense_is_named() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    place.sweep(&[&file]).ended_with(0);
+    let (broken, _) = place.results("tiny").remove(0);
+    fs::write(&broken, "{").unwrap();
+    let sweep = place.sweep(&[&file, "--repeats", "3"]).ended_with(2);
+    let name = broken.strip_prefix(place.path("")).unwrap();
+    assert!(sweep.err.contains(&format!("{} is not a result", name.display())), "{}", sweep.err);
+    assert_eq!(place.results("tiny").len(), 6, "nothing was run");
+    place.sweep(&[&file, "--fresh"]).ended_with(0);
+}
+
+#[test]
+fn a_table_that_cannot_be_written_is_found_before_anything_runs() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    fs::create_dir_all(place.path("results/tiny.csv/in the way")).unwrap();
+    let sweep = place.sweep(&[&file]).ended_with(2);
+    assert!(sweep.err.contains("results/tiny.csv"), "{}", sweep.err);
+    assert!(place.results("tiny").is_empty());
+}
+
+#[test]
+fn a_run_that_is_killed_is_a_row_and_the_others_go_on() {
+    let place = Place::new();
+    let file = place.experiment("slow", 1000);
+    let sweep = place.start(&[&file, "--repeats", "1"]);
+    wait_for("a child", || place.child().is_some());
+    let child = place.child().unwrap();
+    Command::new("kill").args(["-9", &child]).status().unwrap();
+    let sweep = Sweep::of(sweep.wait_with_output().unwrap()).ended_with(1);
+    assert!(sweep.err.contains("killed by signal 9; the system may have run out of memory"), "{}", sweep.err);
+    assert!(sweep.err.contains("1 of 3 runs have no result"), "{}", sweep.err);
+    let log = sweep.err.lines().find_map(|line| line.split_once("; see ")).unwrap().1;
+    assert!(place.path(log).exists(), "{log}");
+    let table = place.table("slow");
+    assert_eq!(table.iter().filter(|(_, status)| status == "failed").count(), 1, "{table:?}");
+    assert!(table.iter().any(|(_, status)| status == "ok"), "{table:?}");
+}
+
+#[test]
+fn a_disk_without_room_is_refused() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    fs::create_dir(place.path("results")).unwrap();
+    let mount =
+        "mount -t tmpfs -o size=1m tmpfs results && echo mounted && exec \"$0\" sweep --device cpu \"$1\"";
+    let output = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", mount, env!("CARGO_BIN_EXE_runner"), &file])
+        .current_dir(place.path(""))
+        .output();
+    let output = output.ok().filter(|output| output.stdout.starts_with(b"mounted"));
+    let Some(output) = output else {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "this test needs `unshare` and `mount` to make a small disk"
+        );
+        return;
+    };
+    let sweep = Sweep::of(output).ended_with(2);
+    assert!(sweep.err.contains("no room for results in results/tiny"), "{}", sweep.err);
+}
