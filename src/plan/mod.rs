@@ -2,6 +2,7 @@
 
 mod expand;
 mod planned;
+mod sweep;
 
-pub use expand::{Experiment, Point};
+pub use expand::{Experiment, Point, expand};
 pub use planned::{Plan, PlannedRun};

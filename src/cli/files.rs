@@ -1,0 +1,62 @@
+//! Arguments that name experiment files.
+
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+use crate::plan::{self, Experiment};
+
+/// The files that arguments name: each a path, or a pattern that the shell passed on. Fails where one matches
+/// nothing.
+pub(crate) fn find(arguments: &[String]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for argument in arguments {
+        for file in matches(argument)? {
+            if !files.contains(&file) {
+                files.push(file);
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn matches(argument: &str) -> Result<Vec<PathBuf>, Failure> {
+    let literal = Path::new(argument);
+    if literal.exists() || !argument.contains(['*', '?', '[']) {
+        return Ok(vec![literal.to_path_buf()]);
+    }
+    let paths = glob::glob(argument)
+        .map_err(|error| Failure::input(format!("`{argument}` is not a pattern of files: {}", error.msg)))?;
+    let files: Vec<PathBuf> = paths.filter_map(Result::ok).filter(|path| path.is_file()).collect();
+    if files.is_empty() {
+        return Err(Failure::input(format!("no file matches `{argument}`")));
+    }
+    Ok(files)
+}
+
+/// Expands one experiment, with the variables of this process.
+pub(crate) fn expand(file: &Path, overrides: &[String]) -> Result<Experiment, Failure> {
+    let environment = |name: &str| std::env::var(name).ok();
+    plan::expand(file, overrides, &environment).map_err(|error| Failure::input(error.to_string()))
+}
+
+/// Fails where two experiments would write the same results.
+pub(crate) fn distinct_names(experiments: &[Experiment]) -> Result<(), Failure> {
+    for (index, experiment) in experiments.iter().enumerate() {
+        let same = |other: &&Experiment| other.name == experiment.name;
+        if let Some(other) = experiments[..index].iter().find(same) {
+            let message =
+                format!("`{}` also names the experiment in {}", experiment.name, other.file.display());
+            let help = "give each a name of its own".to_string();
+            return Err(Failure::input(experiment.sources.error_at("name", message, Some(help)).to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// Expands all experiments that arguments name. Fails at the first that is wrong, and where two have one name.
+pub(crate) fn expand_all(arguments: &[String], overrides: &[String]) -> Result<Vec<Experiment>, Failure> {
+    let files = find(arguments)?;
+    let experiments = files.iter().map(|file| expand(file, overrides)).collect::<Result<Vec<_>, _>>()?;
+    distinct_names(&experiments)?;
+    Ok(experiments)
+}
