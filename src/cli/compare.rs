@@ -1,15 +1,15 @@
 //! `runner compare`: which strategy to use.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
+use super::failure::{ExitStatus, Failure};
+use super::output;
 use crate::compare::{self, Format, Options, Sort};
 use crate::results::csv;
 
 /// Compares the strategies in CSVs of results
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// CSVs that `runner sweep` wrote
     #[arg(required = true, value_name = "FILE.csv")]
     files: Vec<PathBuf>,
@@ -26,36 +26,18 @@ pub struct Args {
     format: Format,
 }
 
-impl Args {
-    /// Prints the comparison, or one line that says why there is none.
-    pub fn run(self) -> ExitCode {
-        match self.report() {
-            Ok(report) => match io::stdout().write_all(report.as_bytes()) {
-                Ok(()) => ExitCode::SUCCESS,
-                // The reader, `head` for example, has seen enough.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-                Err(error) => fail(&format!("cannot print: {error}")),
-            },
-            Err(problem) => fail(&problem),
+pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+    let mut rows = Vec::new();
+    for file in &args.files {
+        let more = csv::read(file).map_err(Failure::input)?;
+        if more.is_empty() {
+            let file = file.display();
+            return Err(Failure::input(format!("{file} holds no rows: no run has finished yet")));
         }
+        rows.extend(more);
     }
-
-    fn report(&self) -> Result<String, String> {
-        let mut rows = Vec::new();
-        for file in &self.files {
-            let more = csv::read(file).map_err(|error| error.to_string())?;
-            if more.is_empty() {
-                return Err(format!("{} holds no rows: no run has finished yet", file.display()));
-            }
-            rows.extend(more);
-        }
-        let options = Options { baseline: self.baseline.clone(), by: self.by.clone(), sort: self.sort };
-        compare::render(&rows, &options, self.format).map_err(|error| error.to_string())
-    }
-}
-
-fn fail(problem: &str) -> ExitCode {
-    // Nobody is left to tell when standard error is closed too.
-    let _ = writeln!(io::stderr(), "error: {problem}");
-    ExitCode::from(2)
+    let options = Options { baseline: args.baseline, by: args.by, sort: args.sort };
+    let report = compare::render(&rows, &options, args.format).map_err(Failure::input)?;
+    output::say(report.trim_end_matches('\n'));
+    Ok(ExitStatus::Complete)
 }

@@ -1,11 +1,16 @@
 //! The commands: one file each.
 
+mod check;
 mod compare;
 mod execute_run;
+mod explain;
 mod failure;
 mod files;
+mod inputs;
 mod output;
+mod plan;
 mod progress;
+mod report;
 mod sweep;
 
 use std::process::ExitCode;
@@ -26,6 +31,14 @@ struct Cli {
 enum Command {
     /// Train every combination, each in a process of its own, and compare them
     Sweep(sweep::Args),
+    /// Predict the memory of every combination, without training
+    Plan(plan::Args),
+    /// Compare the strategies in tables of results
+    Compare(compare::Args),
+    /// Check experiments without running them
+    Check(check::Args),
+    /// Print the program of a run, with what is live at each operation
+    Explain(explain::Args),
     #[command(hide = true)]
     ExecuteRun(execute_run::Args),
 }
@@ -34,6 +47,10 @@ enum Command {
 pub fn main() -> ExitCode {
     let status = match Cli::parse().command {
         Command::Sweep(args) => sweep::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::ExecuteRun(args) => execute_run::run(args),
     };
     status.unwrap_or_else(Failure::report).into()

@@ -4,7 +4,6 @@ mod cpu;
 mod ledger;
 mod open;
 mod role;
-mod stub;
 mod target;
 
 use crate::ops::{Op, TensorType, TypeError};
@@ -13,7 +12,6 @@ pub use cpu::{CpuDevice, Delay, target as cpu_target};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use open::{DeviceChoice, detect, open};
 pub use role::{ByRole, Role};
-pub use stub::{DeviceChoice, detect};
 pub use target::{DeviceKind, Target};
 
 /// Where a value lives.

@@ -23,6 +23,8 @@ use crate::spec::{self, Data, Model, Optimizer, RunConfig};
 pub enum RunError {
     #[error(transparent)]
     Spec(#[from] spec::Error),
+    #[error("{0} does not hold exactly one run")]
+    NotOneRun(String),
     #[error("{0}")]
     Target(String),
     #[error(transparent)]
@@ -41,7 +43,7 @@ pub enum RunError {
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
 pub fn run(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, RunError> {
-    let config = plan::load_run(&folder.join("run.toml"))?;
+    let config = load_run(&folder.join("run.toml"))?;
     let target = Target::read(&folder.join("target.toml")).map_err(RunError::Target)?;
     let Data::Text(text) = &config.data;
     let data = TextFiles::open(&text.paths, text.split)?;
@@ -54,6 +56,14 @@ pub fn run(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, RunErr
 
     let trainer = Trainer { folder, config: &config, program: &program, data: &data, reporter };
     trainer.run(device.as_mut())
+}
+
+/// The one run of a resolved configuration.
+fn load_run(file: &Path) -> Result<RunConfig, RunError> {
+    let experiment = plan::expand(file, &[], &|_| None)?;
+    let not_one = || RunError::NotOneRun(file.display().to_string());
+    let [point] = <[plan::Point; 1]>::try_from(experiment.points).map_err(|_| not_one())?;
+    point.config.map_err(|_| not_one())
 }
 
 /// Positions in a sequence.

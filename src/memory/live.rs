@@ -31,7 +31,7 @@ pub fn live_at(program: &Program, target: &Target, pool: Pool, position: Positio
         .map(|storage| LiveValue {
             name: program.full_name(storage),
             role: program.value(storage).role,
-            bytes: rounded(program, storage, target.alignment.0, target.page.0),
+            bytes: rounded(program, storage, target),
         })
         .collect();
     live.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));

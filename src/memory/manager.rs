@@ -46,10 +46,7 @@ pub struct Manager<'a, B> {
     program: &'a Program,
     pub backing: B,
     ledger: Ledger,
-    /// Bytes that the device pool may hold.
-    available: u64,
-    alignment: u64,
-    page: u64,
+    target: Target,
     arenas: [Option<Buffer>; Pool::ALL.len()],
     /// By storage: where it is, while it is allocated.
     locations: Vec<Option<(Buffer, u64)>>,
@@ -65,9 +62,7 @@ impl<'a, B: Backing> Manager<'a, B> {
             program,
             backing,
             ledger: Ledger::default(),
-            available: target.available(),
-            alignment: target.alignment.0,
-            page: target.page.0,
+            target: target.clone(),
             arenas: [None; Pool::ALL.len()],
             locations: vec![None; program.values.len()],
         };
@@ -128,7 +123,7 @@ impl<'a, B: Backing> Manager<'a, B> {
         let location = match (self.arenas[pool as usize], self.program.places[storage.index()]) {
             (Some(arena), Some(offset)) => (arena, offset),
             _ => {
-                let bytes = value.ty.bytes().next_multiple_of(self.page);
+                let bytes = value.ty.bytes().next_multiple_of(self.target.page.0);
                 let short = self.short_of(pool, bytes);
                 let buffer = match short {
                     0 => self.backing.request(pool, bytes),
@@ -179,13 +174,13 @@ impl<'a, B: Backing> Manager<'a, B> {
 
     /// Bytes that a storage takes of its pool.
     fn rounded(&self, storage: ValueId) -> u64 {
-        rounded(self.program, storage, self.alignment, self.page)
+        rounded(self.program, storage, &self.target)
     }
 
     /// By how much the pool would pass its limit.
     fn short_of(&self, pool: Pool, bytes: u64) -> u64 {
         match pool {
-            Pool::Device => (self.ledger.usage(pool).reserved + bytes).saturating_sub(self.available),
+            Pool::Device => (self.ledger.usage(pool).reserved + bytes).saturating_sub(self.target.available()),
             Pool::Host => 0,
         }
     }
@@ -227,9 +222,7 @@ impl<'a, B: Backing> Manager<'a, B> {
             program: self.program,
             backing: NoStorage::default(),
             ledger: Ledger::default(),
-            available: u64::MAX,
-            alignment: self.alignment,
-            page: self.page,
+            target: self.target.clone(),
             arenas: Pool::ALL.map(|_| Some(Buffer(0))),
             locations: vec![None; self.program.values.len()],
         };
@@ -252,9 +245,9 @@ impl<'a, B: Backing> Manager<'a, B> {
 }
 
 /// Bytes that a storage takes of its pool: a place in an arena, or pages of its own.
-pub(super) fn rounded(program: &Program, storage: ValueId, alignment: u64, page: u64) -> u64 {
-    let unit = if program.places[storage.index()].is_some() { alignment } else { page };
-    program.ty(storage).bytes().next_multiple_of(unit)
+pub fn rounded(program: &Program, storage: ValueId, target: &Target) -> u64 {
+    let unit = if program.places[storage.index()].is_some() { target.alignment } else { target.page };
+    program.ty(storage).bytes().next_multiple_of(unit.0)
 }
 
 /// A backing that has all the memory in the world and hands out none.

@@ -5,5 +5,5 @@ mod manager;
 mod prediction;
 
 pub use live::{LiveValue, live_at};
-pub use manager::{Backing, Failure, Manager, OutOfMemory};
-pub use prediction::{Prediction, predict};
+pub use manager::{Backing, Failure, Manager, OutOfMemory, rounded};
+pub use prediction::{Prediction, live_bytes, predict};

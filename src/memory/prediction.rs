@@ -77,3 +77,19 @@ fn walk_within(program: &Program, target: &Target) -> Result<Ledger, Failure> {
 fn walk_section(manager: &mut Manager<NoStorage>, program: &Program, section: usize) -> Result<(), Failure> {
     (0..program.sections[section].code.len()).try_for_each(|index| manager.advance(section, index))
 }
+
+/// Live bytes of the device pool after each instruction, by section, with memory enough.
+pub fn live_bytes(program: &Program, target: &Target) -> Vec<Vec<u64>> {
+    let boundless = Target { memory: Bytes(u64::MAX), ..target.clone() };
+    let Ok(mut manager) = Manager::new(program, &boundless, NoStorage::default()) else {
+        unreachable!("there is memory enough")
+    };
+    let mut after = |section: usize, index: usize| match manager.advance(section, index) {
+        Ok(()) => manager.ledger().usage(Pool::Device).live.total(),
+        Err(_) => unreachable!("there is memory enough"),
+    };
+    let sections = program.sections.iter().enumerate();
+    sections
+        .map(|(section, code)| (0..code.code.len()).map(|index| after(section, index)).collect())
+        .collect()
+}

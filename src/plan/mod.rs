@@ -5,11 +5,9 @@ mod fits;
 mod identity;
 mod planned;
 mod planner;
+mod sweep;
 
-pub use expand::{Experiment, Point};
+pub use expand::{Experiment, Point, expand};
 pub use identity::{configuration_id, run_id};
 pub use planned::{Plan, PlannedRun};
 pub use planner::{PlanError, plan};
-pub fn load_run(_file: &std::path::Path) -> Result<crate::spec::RunConfig, crate::spec::Error> {
-    Err(crate::spec::Error)
-}

@@ -5,9 +5,7 @@ pub mod csv;
 mod row;
 mod rows;
 mod store;
-mod stub;
 
 pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};
 pub use store::{Committed, PrivateFolder, RESULT_FILE, Store, StoreError};
-pub use stub::{measured_row, planned_row};

@@ -1,7 +1,6 @@
 //! `sweep`: plan, train every combination, write and compare the results.
 
 mod dry_run;
-mod inputs;
 mod job;
 mod queue;
 mod report;
@@ -16,33 +15,22 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::failure::{ExitStatus, Failure};
+use super::inputs::InputArgs;
 use super::progress::Progress;
-use crate::device::DeviceChoice;
 use crate::plan::Plan;
 use crate::results::{Status, Store};
-use crate::units::Bytes;
 use queue::Job;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Experiment files, or globs
-    #[arg(required = true, value_name = "FILES")]
-    files: Vec<String>,
-    /// Where to train; `auto` takes a CUDA device if there is one
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: DeviceChoice,
-    /// Behave like a device with this much memory, such as 16GiB
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<Bytes>,
+    #[command(flatten)]
+    inputs: InputArgs,
     /// The folder for results
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
     /// Run only the strategies whose names match
     #[arg(long, value_name = "GLOB", value_parser = glob::Pattern::new)]
     filter: Option<glob::Pattern>,
-    /// Change a key of every experiment, such as train.seed=1
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
     /// Measure every run this often
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
@@ -64,8 +52,12 @@ struct Sweep {
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let inputs = inputs::read(&args)?;
-    report::devices(&inputs.plans);
+    let mut inputs = args.inputs.read(&args.out, None)?;
+    check_filter(args.filter.as_ref(), &inputs.plans)?;
+    if let Some(repeats) = args.repeats {
+        inputs.plans.iter_mut().for_each(|plan| plan.repeats = repeats as usize);
+    }
+    super::report::devices(&inputs.plans);
     if args.dry_run {
         return dry_run::show(&args, inputs.plans);
     }
@@ -85,6 +77,21 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         report::comparison(sweep)?;
     }
     Ok(report::outcome(&ended, &queue))
+}
+
+/// A filter that lets nothing through is a mistake.
+fn check_filter(filter: Option<&glob::Pattern>, plans: &[Plan]) -> Result<(), Failure> {
+    let Some(filter) = filter else { return Ok(()) };
+    let mut labels: Vec<&str> = Vec::new();
+    for label in plans.iter().flat_map(|plan| &plan.runs).map(|run| run.strategy.as_str()) {
+        if filter.matches(label) {
+            return Ok(());
+        }
+        if !labels.contains(&label) {
+            labels.push(label);
+        }
+    }
+    Err(Failure::input(format!("no strategy matches --filter {filter}; there are: {}", labels.join(", "))))
 }
 
 /// Runs the jobs one after the other. What has finished is on the disk, and in the table, before the next begins.

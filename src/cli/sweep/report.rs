@@ -7,30 +7,8 @@ use super::queue::Queue;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::output::{note, say};
 use crate::compare::{self, Format, Options};
-use crate::device::{DeviceKind, Target};
 use crate::plan::{Plan, PlannedRun};
 use crate::results::{Row, Status, csv};
-
-/// Which devices the runs are for: the first line of every sweep.
-pub(super) fn devices(plans: &[Plan]) {
-    let mut told: Vec<&Target> = Vec::new();
-    for plan in plans {
-        if !told.contains(&&plan.target) {
-            say(&device(&plan.target));
-            told.push(&plan.target);
-        }
-    }
-}
-
-fn device(target: &Target) -> String {
-    let kind = match target.kind {
-        DeviceKind::Cpu => format!("cpu, {} threads", target.threads),
-        DeviceKind::Cuda => "cuda".to_string(),
-    };
-    let limited = if target.limited { "limited to " } else { "" };
-    let caution = if target.limited { " (a smaller one's memory, but this one's speed)" } else { "" };
-    format!("device: {} ({kind}), {limited}{}{caution}", target.name, target.memory)
-}
 
 /// A run as people call it: its strategy and where on the axes it lies.
 pub(super) fn label(plan: &Plan, run: &PlannedRun, repeat: usize) -> String {

@@ -1,0 +1,34 @@
+//! `plan`: the same table, predicted, without training.
+
+use std::path::PathBuf;
+
+use super::failure::{ExitStatus, Failure};
+use super::inputs::InputArgs;
+use super::output;
+use super::report;
+use crate::compare::{self, Options};
+use crate::results::{self, Row};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    inputs: InputArgs,
+    /// Plan for the machine that this file describes, such as a `target.toml` among the results
+    #[arg(long, value_name = "FILE", conflicts_with = "device")]
+    target: Option<PathBuf>,
+    /// Where results are: what is known of the data is kept there
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    out: PathBuf,
+}
+
+pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+    let inputs = args.inputs.read(&args.out, args.target.as_deref())?;
+    report::devices(&inputs.plans);
+    for plan in &inputs.plans {
+        let rows: Vec<Row> = plan.runs.iter().map(|run| results::predicted_row(plan, run)).collect();
+        let options = Options { baseline: Some(plan.baseline.clone()), ..Options::default() };
+        let table = compare::predicted_table(&rows, &options).map_err(Failure::machine)?;
+        output::say(&format!("\n{}", table.trim_end()));
+    }
+    Ok(ExitStatus::Complete)
+}
