@@ -54,27 +54,48 @@ pub(super) fn gelu_slope(x: f32) -> f32 {
     s + x * s * (1.0 - s) * (GELU_SLOPE * (1.0 + 3.0 * GELU_CUBE * square))
 }
 
-/// The sum over all elements of `term(i)` for `i` in `0..len`, in `LANES` partial sums.
+/// Sums lanes pairwise. Not inlined: seeing its narrow steps, the compiler would make the loop before it as narrow.
+#[inline(never)]
+fn total(mut lanes: [f32; LANES]) -> f32 {
+    for width in [8, 4, 2, 1] {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+    }
+    lanes[0]
+}
+
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
+
+/// The largest lane; not inlined for the same reason.
+#[inline(never)]
+fn largest_lane(mut lanes: [f32; LANES]) -> f32 {
+    for width in [8, 4, 2, 1] {
+        for lane in 0..width {
+            lanes[lane] = larger(lanes[lane], lanes[lane + width]);
+        }
+    }
+    lanes[0]
+}
+
+/// The sum of `term(i)` for `i` in `0..len`: of `LANES` partial sums and of what is left over.
 #[inline(always)]
 pub(super) fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
     let mut lanes = [0.0f32; LANES];
     let whole = len - len % LANES;
     for start in (0..whole).step_by(LANES) {
-        for lane in 0..LANES {
-            lanes[lane] += term(start + lane);
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum += term(start + lane);
         }
     }
+    let mut rest = 0.0;
     for index in whole..len {
-        lanes[index - whole] += term(index);
+        rest += term(index);
     }
-    let mut width = LANES / 2;
-    while width > 0 {
-        for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
+    total(lanes) + rest
 }
 
 /// The largest element, or minus infinity of none; not-a-numbers are passed over.
@@ -84,9 +105,8 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     let (whole, rest) = values.as_chunks::<LANES>();
     for chunk in whole {
         for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane = if value > *lane { value } else { *lane };
+            *lane = larger(*lane, value);
         }
     }
-    let larger = |a: f32, &b: &f32| if b > a { b } else { a };
-    rest.iter().fold(lanes.iter().fold(f32::NEG_INFINITY, larger), larger)
+    rest.iter().fold(largest_lane(lanes), |a, &b| larger(a, b))
 }
