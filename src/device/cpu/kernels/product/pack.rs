@@ -38,15 +38,16 @@ pub(crate) fn pack_left<M: Micro>(
         }
         return PackedLeft { start, k, row: k, step: 1 };
     }
-    for (first, packed) in rows.clone().step_by(M::ROWS).zip(packed.chunks_exact_mut(M::ROWS * k)) {
-        let count = M::ROWS.min(rows.end - first);
-        for (p, packed) in inner.clone().zip(packed.chunks_exact_mut(M::ROWS)) {
-            let place = first * matrix.row + p * matrix.step;
-            if matrix.row == 1 {
-                packed[..count].copy_from_slice(&matrix.data[place..place + count]);
+    for (depth, p) in inner.enumerate() {
+        for (group, first) in rows.clone().step_by(M::ROWS).enumerate() {
+            let (from, to) = (first * matrix.row + p * matrix.step, (group * k + depth) * M::ROWS);
+            let count = M::ROWS.min(rows.end - first);
+            if matrix.row == 1 && count == M::ROWS {
+                // The length is a constant here, so that this is a few moves, not a call.
+                packed[to..to + M::ROWS].copy_from_slice(&matrix.data[from..from + M::ROWS]);
             } else {
-                for (index, packed) in packed[..count].iter_mut().enumerate() {
-                    *packed = matrix.data[place + index * matrix.row];
+                for index in 0..count {
+                    packed[to + index] = matrix.data[from + index * matrix.row];
                 }
             }
         }
@@ -61,19 +62,29 @@ pub(crate) fn pack_right<M: Micro>(
     columns: Range<usize>,
     packed: &mut [f32],
 ) {
-    let panels = packed.chunks_exact_mut((inner.len() * M::COLUMNS).max(1));
-    for (first, panel) in columns.clone().step_by(M::COLUMNS).zip(panels) {
+    let panel_len = inner.len() * M::COLUMNS;
+    for (panel, first) in columns.clone().step_by(M::COLUMNS).enumerate() {
         let count = M::COLUMNS.min(columns.end - first);
+        let panel = &mut packed[panel * panel_len..(panel + 1) * panel_len];
         if count < M::COLUMNS {
             panel.fill(0.0);
         }
-        if matrix.step == 1 {
-            for (p, packed) in inner.clone().zip(panel.chunks_exact_mut(M::COLUMNS)) {
-                let place = p * matrix.row + first;
-                packed[..count].copy_from_slice(&matrix.data[place..place + count]);
-            }
-        } else {
+        if matrix.step != 1 {
             transpose::<M>(matrix, inner.clone(), first..first + count, panel);
+        }
+    }
+    if matrix.step != 1 {
+        return;
+    }
+    for (depth, p) in inner.enumerate() {
+        for (panel, first) in columns.clone().step_by(M::COLUMNS).enumerate() {
+            let (from, to) = (first + p * matrix.row, panel * panel_len + depth * M::COLUMNS);
+            let count = M::COLUMNS.min(columns.end - first);
+            if count == M::COLUMNS {
+                packed[to..to + M::COLUMNS].copy_from_slice(&matrix.data[from..from + M::COLUMNS]);
+            } else {
+                packed[to..to + count].copy_from_slice(&matrix.data[from..from + count]);
+            }
         }
     }
 }
