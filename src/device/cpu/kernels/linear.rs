@@ -94,13 +94,13 @@ fn sum_rows(values: &[f32], sums: &mut [f32], accumulate: bool, scratch: &mut [f
     let partials = rows.div_ceil(LinearWeightGradient::ROWS_PER_PARTIAL);
     let scratch = &mut scratch[..partials * columns];
     let parts = Parts::new(scratch);
-    workers.chunks(values.len(), LinearWeightGradient::ROWS_PER_PARTIAL * columns, |range| {
-        let partial = range.start / LinearWeightGradient::ROWS_PER_PARTIAL;
+    workers.chunks(rows, LinearWeightGradient::ROWS_PER_PARTIAL, |rows| {
+        let partial = rows.start / LinearWeightGradient::ROWS_PER_PARTIAL * columns;
         // SAFETY: each run of rows has a partial sum of its own.
         #[allow(unsafe_code)]
-        let partial = unsafe { parts.part(partial * columns..(partial + 1) * columns) };
+        let partial = unsafe { parts.part(partial..partial + columns) };
         partial.fill(0.0);
-        for row in values[range].chunks_exact(columns) {
+        for row in values[rows.start * columns..rows.end * columns].chunks_exact(columns) {
             add_to(workers.level(), partial, row);
         }
     });

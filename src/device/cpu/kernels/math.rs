@@ -3,14 +3,14 @@
 /// Partial sums that a reduction keeps side by side: one vector of the widest instruction set.
 pub(super) const LANES: usize = 16;
 
-/// `e^x` to a relative error of about 1e-7. Beyond the range of f32 it gives the largest or smallest normal
-/// power instead of infinity or zero.
+/// `e^x` to a relative error of about 1e-7, for x between -87 and 87: beyond them it gives the power at the bound,
+/// so that neither it nor its inverse is subnormal, which processors are slow at.
 ///
 /// `e^x = 2^n e^r` with `n` the nearest whole number to `x / ln 2`; the polynomial for `e^r` is the one of
 /// Cephes (Moshier 1989), and `n ln 2` is subtracted in two pieces, the first of which is exact.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    const HIGHEST: f32 = 88.0;
+    const HIGHEST: f32 = 87.0;
     const LOWEST: f32 = -87.0;
     /// Adding it leaves the nearest whole number in the low bits of the mantissa.
     const ROUND: f32 = 12_582_912.0;
@@ -54,27 +54,48 @@ pub(super) fn gelu_slope(x: f32) -> f32 {
     s + x * s * (1.0 - s) * (GELU_SLOPE * (1.0 + 3.0 * GELU_CUBE * square))
 }
 
-/// The sum over all elements of `term(i)` for `i` in `0..len`, in `LANES` partial sums.
+/// Sums lanes pairwise. Not inlined: seeing its narrow steps, the compiler would make the loop before it as narrow.
+#[inline(never)]
+fn total(mut lanes: [f32; LANES]) -> f32 {
+    for width in [8, 4, 2, 1] {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+    }
+    lanes[0]
+}
+
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
+
+/// The largest lane; not inlined for the same reason.
+#[inline(never)]
+fn largest_lane(mut lanes: [f32; LANES]) -> f32 {
+    for width in [8, 4, 2, 1] {
+        for lane in 0..width {
+            lanes[lane] = larger(lanes[lane], lanes[lane + width]);
+        }
+    }
+    lanes[0]
+}
+
+/// The sum of `term(i)` for `i` in `0..len`: of `LANES` partial sums and of what is left over.
 #[inline(always)]
 pub(super) fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
     let mut lanes = [0.0f32; LANES];
     let whole = len - len % LANES;
     for start in (0..whole).step_by(LANES) {
-        for lane in 0..LANES {
-            lanes[lane] += term(start + lane);
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum += term(start + lane);
         }
     }
+    let mut rest = 0.0;
     for index in whole..len {
-        lanes[index - whole] += term(index);
+        rest += term(index);
     }
-    let mut width = LANES / 2;
-    while width > 0 {
-        for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
+    total(lanes) + rest
 }
 
 /// The largest element, or minus infinity of none; not-a-numbers are passed over.
@@ -84,9 +105,8 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     let (whole, rest) = values.as_chunks::<LANES>();
     for chunk in whole {
         for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane = if value > *lane { value } else { *lane };
+            *lane = larger(*lane, value);
         }
     }
-    let larger = |a: f32, &b: &f32| if b > a { b } else { a };
-    rest.iter().fold(lanes.iter().fold(f32::NEG_INFINITY, larger), larger)
+    rest.iter().fold(largest_lane(lanes), |a, &b| larger(a, b))
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::kernels::math::{exp, sum};
+use crate::device::cpu::kernels::math::{LANES, exp, sum};
 use crate::device::cpu::kernels::operands::Operands;
 #[cfg(target_arch = "x86_64")]
 use crate::device::cpu::kernels::product::{Avx2, Avx512};
@@ -148,12 +148,9 @@ impl BackwardHead<'_> {
         for row in rows {
             let seen = tile.keys_until(row + 1);
             let range = row * SCORE_ROW..row * SCORE_ROW + until;
-            let (weights, masked) = self.weights[range.clone()].split_at_mut(seen);
-            masked.fill(0.0);
-            let (dscores, masked) = self.dscores[range].split_at_mut(seen);
-            masked.fill(0.0);
+            let (weights, dscores) = (&mut self.weights[range.clone()], &mut self.dscores[range]);
             let lse = self.lse[tile.query + row];
-            softmax_backward(self.level, weights, dscores, self.sizes.scale(), lse, along[row]);
+            softmax_backward(self.level, weights, dscores, seen, self.sizes.scale(), lse, along[row]);
         }
     }
 
@@ -215,12 +212,18 @@ simd! {
 }
 
 simd! {
-    /// In: scores and the gradient of their softmax. Out: their softmax and the gradient of the scores.
-    fn softmax_backward(scores: &mut [f32], dscores: &mut [f32], scale: f32, lse: f32, along: f32) {
-        for (score, dscore) in scores.iter_mut().zip(dscores) {
+    /// In: scores and the gradient of their softmax. Out: their softmax and the gradient of the scores, zero where
+    /// they are not seen. Whole vectors are computed.
+    fn softmax_backward(
+        scores: &mut [f32], dscores: &mut [f32], seen: usize, scale: f32, lse: f32, along: f32,
+    ) {
+        let whole = seen.next_multiple_of(LANES).min(scores.len());
+        for (score, dscore) in scores[..whole].iter_mut().zip(&mut dscores[..whole]) {
             let weight = exp(*score * scale - lse);
             *score = weight;
             *dscore = weight * (*dscore - along) * scale;
         }
+        scores[seen..].fill(0.0);
+        dscores[seen..].fill(0.0);
     }
 }

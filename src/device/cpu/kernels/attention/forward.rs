@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::kernels::math::{exp, largest, sum};
+use crate::device::cpu::kernels::math::{LANES, exp, largest, sum};
 use crate::device::cpu::kernels::operands::Operands;
 #[cfg(target_arch = "x86_64")]
 use crate::device::cpu::kernels::product::{Avx2, Avx512};
@@ -100,16 +100,16 @@ impl ForwardHead<'_> {
     /// Turns scores into weights and rescales what was summed with a smaller maximum.
     fn soften(&mut self, tile: Tile, rows: Range<usize>) {
         let (scale, width) = (self.sizes.scale(), self.sizes.padded_head());
-        let seen = tile.keys_until(rows.end);
+        let until = tile.keys_until(rows.end).next_multiple_of(LANES);
         for row in rows {
-            let scores = &mut self.scores[row * SCORE_ROW..row * SCORE_ROW + seen];
-            let (scores, masked) = scores.split_at_mut(tile.keys_until(row + 1));
-            masked.fill(0.0);
-            if scores.is_empty() {
+            let scores = &mut self.scores[row * SCORE_ROW..row * SCORE_ROW + until];
+            let seen = tile.keys_until(row + 1);
+            if seen == 0 {
+                scores.fill(0.0);
                 continue;
             }
             let (largest, total) = (self.largest[row], self.total[row]);
-            let (next, weight) = weights(self.level, scores, scale, largest);
+            let (next, weight) = weights(self.level, scores, seen, scale, largest);
             let mut kept = 0.0;
             if tile.key > 0 {
                 kept = exp(largest - next);
@@ -159,13 +159,18 @@ impl ForwardHead<'_> {
 }
 
 simd! {
-    /// Turns scores into `e^(scale score - m)`; returns m, the largest so far, and their sum.
-    fn weights(scores: &mut [f32], scale: f32, largest_before: f32) -> (f32, f32) {
+    /// Turns scores into `e^(scale score - m)`, those that are not seen into zeros; returns m, the largest so far,
+    /// and their sum. Whole vectors are computed.
+    fn weights(scores: &mut [f32], seen: usize, scale: f32, largest_before: f32) -> (f32, f32) {
+        let (scores, unseen) = scores.split_at_mut(seen.next_multiple_of(LANES));
+        unseen.fill(0.0);
+        scores[seen..].fill(f32::NEG_INFINITY);
         let largest = largest(scores) * scale;
         let largest = if largest > largest_before { largest } else { largest_before };
         for score in scores.iter_mut() {
             *score = exp(*score * scale - largest);
         }
+        scores[seen..].fill(0.0);
         (largest, sum(scores.len(), |key| scores[key]))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::micro::BLOCK;
 use super::{Left, Matrix, Micro};
 
 /// A block of the left operand in groups of a tile's rows.
@@ -37,15 +38,16 @@ pub(crate) fn pack_left<M: Micro>(
         }
         return PackedLeft { start, k, row: k, step: 1 };
     }
-    for (first, packed) in rows.clone().step_by(M::ROWS).zip(packed.chunks_exact_mut(M::ROWS * k)) {
-        let count = M::ROWS.min(rows.end - first);
-        for (p, packed) in inner.clone().zip(packed.chunks_exact_mut(M::ROWS)) {
-            let place = first * matrix.row + p * matrix.step;
-            if matrix.row == 1 {
-                packed[..count].copy_from_slice(&matrix.data[place..place + count]);
+    for (depth, p) in inner.enumerate() {
+        for (group, first) in rows.clone().step_by(M::ROWS).enumerate() {
+            let (from, to) = (first * matrix.row + p * matrix.step, (group * k + depth) * M::ROWS);
+            let count = M::ROWS.min(rows.end - first);
+            if matrix.row == 1 && count == M::ROWS {
+                // The length is a constant here, so that this is a few moves, not a call.
+                packed[to..to + M::ROWS].copy_from_slice(&matrix.data[from..from + M::ROWS]);
             } else {
-                for (index, packed) in packed[..count].iter_mut().enumerate() {
-                    *packed = matrix.data[place + index * matrix.row];
+                for index in 0..count {
+                    packed[to + index] = matrix.data[from + index * matrix.row];
                 }
             }
         }
@@ -60,32 +62,53 @@ pub(crate) fn pack_right<M: Micro>(
     columns: Range<usize>,
     packed: &mut [f32],
 ) {
-    let panels = packed.chunks_exact_mut((inner.len() * M::COLUMNS).max(1));
-    for (first, panel) in columns.clone().step_by(M::COLUMNS).zip(panels) {
+    let panel_len = inner.len() * M::COLUMNS;
+    for (panel, first) in columns.clone().step_by(M::COLUMNS).enumerate() {
         let count = M::COLUMNS.min(columns.end - first);
+        let panel = &mut packed[panel * panel_len..(panel + 1) * panel_len];
         if count < M::COLUMNS {
             panel.fill(0.0);
         }
-        if matrix.step == 1 {
-            for (p, packed) in inner.clone().zip(panel.chunks_exact_mut(M::COLUMNS)) {
-                let place = p * matrix.row + first;
-                packed[..count].copy_from_slice(&matrix.data[place..place + count]);
-            }
-        } else {
+        if matrix.step != 1 {
             transpose::<M>(matrix, inner.clone(), first..first + count, panel);
+        }
+    }
+    if matrix.step != 1 {
+        return;
+    }
+    for (depth, p) in inner.enumerate() {
+        for (panel, first) in columns.clone().step_by(M::COLUMNS).enumerate() {
+            let (from, to) = (first + p * matrix.row, panel * panel_len + depth * M::COLUMNS);
+            let count = M::COLUMNS.min(columns.end - first);
+            if count == M::COLUMNS {
+                packed[to..to + M::COLUMNS].copy_from_slice(&matrix.data[from..from + M::COLUMNS]);
+            } else {
+                packed[to..to + count].copy_from_slice(&matrix.data[from..from + count]);
+            }
         }
     }
 }
 
-/// Packs columns that lie along memory, a few rows at a time so that what is written stays in the cache.
+/// Packs columns that lie along memory, block by block.
 fn transpose<M: Micro>(matrix: &Matrix, inner: Range<usize>, columns: Range<usize>, panel: &mut [f32]) {
-    const DEPTH: usize = 16;
-    for (p, packed) in inner.clone().step_by(DEPTH).zip(panel.chunks_mut(DEPTH * M::COLUMNS)) {
-        let depth = DEPTH.min(inner.end - p);
-        for (index, column) in columns.clone().enumerate() {
-            let place = column * matrix.step + p * matrix.row;
-            for d in 0..depth {
-                packed[d * M::COLUMNS + index] = matrix.data[place + d * matrix.row];
+    for (p, packed) in inner.clone().step_by(BLOCK).zip(panel.chunks_mut(BLOCK * M::COLUMNS)) {
+        let depth = BLOCK.min(inner.end - p);
+        for (index, column) in columns.clone().enumerate().step_by(BLOCK) {
+            let width = BLOCK.min(columns.end - column);
+            let place = |i: usize, d: usize| (column + i) * matrix.step + (p + d) * matrix.row;
+            if matrix.row == 1 && depth == BLOCK && width == BLOCK && BLOCK <= M::COLUMNS {
+                let (from, to) =
+                    (&matrix.data[place(0, 0)..=place(BLOCK - 1, BLOCK - 1)], &mut packed[index..]);
+                assert!(to.len() >= (BLOCK - 1) * M::COLUMNS + BLOCK, "a block lies within its panel");
+                // SAFETY: both blocks were checked to be in bounds.
+                #[allow(unsafe_code)]
+                unsafe {
+                    M::transpose(from.as_ptr(), matrix.step, to.as_mut_ptr(), M::COLUMNS);
+                }
+                continue;
+            }
+            for (i, d) in (0..width).flat_map(|i| (0..depth).map(move |d| (i, d))) {
+                packed[d * M::COLUMNS + index + i] = matrix.data[place(i, d)];
             }
         }
     }

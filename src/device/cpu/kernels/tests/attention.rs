@@ -1,0 +1,40 @@
+//! Attention, forward and backward.
+
+use crate::ops::{Attention, AttentionBackward, Op};
+
+use super::harness::{Data, assert_slope, check, inner_product};
+use super::reference;
+
+/// Shorter and longer than a tile of queries or keys, and no multiple of one; odd heads.
+const SHAPES: [[usize; 4]; 5] =
+    [[1, 1, 1, 5], [3, 33, 2, 20], [2, 96, 1, 32], [1, 130, 2, 40], [1, 389, 1, 24]];
+
+fn sizes([batch, sequence, heads, head]: [usize; 4]) -> reference::Attention {
+    reference::Attention { batch, sequence, heads, head }
+}
+
+#[test]
+fn forward_and_backward_match_the_reference() {
+    for shape in SHAPES {
+        let sizes = sizes(shape);
+        let [batch, sequence, heads, _] = shape;
+        let qkv = Data::random(&[batch, sequence, 3 * sizes.channels()], 1).map(|x| 3.0 * x);
+        let expected = sizes.forward(&qkv.to_f64());
+        check(Op::Attention(Attention { heads }), std::slice::from_ref(&qkv), &expected);
+        let dout = Data::random(&[batch, sequence, sizes.channels()], 2);
+        let dqkv = sizes.backward(&dout.to_f64(), &qkv.to_f64());
+        let rounded = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
+        let [out, lse] = expected;
+        let out = Data::F32(dout.ty(), rounded(&out));
+        let lse = Data::F32(crate::ops::TensorType::f32(&[batch, heads, sequence]), rounded(&lse));
+        check(Op::AttentionBackward(AttentionBackward { heads }), &[dout, qkv, out, lse], &[dqkv]);
+    }
+}
+
+#[test]
+fn the_reference_is_differentiated_right() {
+    let sizes = sizes([2, 5, 2, 3]);
+    let qkv = Data::random(&[2, 5, 18], 3).to_f64();
+    let dout = Data::random(&[2, 5, 6], 4).to_f64();
+    assert_slope(&sizes.backward(&dout, &qkv), &qkv, |qkv| inner_product(&sizes.forward(qkv)[0], &dout));
+}
