@@ -1,7 +1,8 @@
 //! A place in its pool's arena for each storage, so that those alive together never overlap.
 //!
-//! Largest first, each at the lowest free offset: the greedy-by-size plan of Pisarchyk and Lee (2020). The
-//! sections of a step are laid end to end; what is carried between them keeps its place throughout.
+//! What lives for the whole run lies at the bottom; the rest goes largest first, each at the lowest free offset:
+//! the greedy-by-size plan of Pisarchyk and Lee (2020). The sections of a step are laid end to end; what is
+//! carried between them keeps its place throughout.
 
 use super::Draft;
 use super::program::{Action, Program, SectionKind, Stage};
@@ -34,7 +35,8 @@ struct Life {
 
 fn place_pool(program: &mut Program, pool: Pool, alignment: u64) -> u64 {
     let mut lives = lives(program, pool, alignment);
-    lives.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.start.cmp(&b.start)));
+    let for_good = |life: &Life| life.end == u32::MAX;
+    lives.sort_by_key(|life| (!for_good(life), std::cmp::Reverse(life.bytes), life.start));
     // Sorted by offset.
     let mut placed: Vec<(u64, Life)> = Vec::with_capacity(lives.len());
     let mut arena = 0;

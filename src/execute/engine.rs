@@ -63,8 +63,9 @@ pub struct Engine<'a> {
     program: &'a Program,
     manager: Manager<'a, OnDevice<'a>>,
     counts: Counts,
-    launches: u64,
-    /// By storage: the launch that used it last.
+    /// Launches and copies so far.
+    operations: u64,
+    /// By storage: the operation that used it last.
     last_use: Vec<u64>,
     /// Whether freed memory is overwritten.
     poison: bool,
@@ -89,7 +90,7 @@ impl<'a> Engine<'a> {
             program,
             manager,
             counts: Counts::default(),
-            launches: 0,
+            operations: 0,
             last_use: vec![0; program.values.len()],
             poison,
             timeline: None,
@@ -218,12 +219,14 @@ impl<'a> Engine<'a> {
         match &instruction.action {
             Action::Launch { op, inputs, outputs, workspace } => {
                 self.count(instruction, op);
+                self.count_use(&instruction.action);
                 let inputs: Vec<Tensor> = inputs.iter().map(|&id| self.manager.tensor(id)).collect();
                 let outputs: Vec<Tensor> = outputs.iter().map(|&id| self.manager.tensor(id)).collect();
                 let workspace = workspace.map(|id| self.manager.tensor(id).region());
                 self.manager.backing.device.launch(op, &inputs, &outputs, workspace)?;
             }
             Action::Copy { queue, from, to } => {
+                self.count_use(&instruction.action);
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
                 if from.bytes > to.bytes {
@@ -258,14 +261,17 @@ impl<'a> Engine<'a> {
         if let (Op::Fill(fill), Phase::Update) = (op, instruction.phase) {
             self.counts.zeroed_bytes += fill.output.bytes();
         }
-        self.launches += 1;
-        for id in instruction.action.touches() {
-            self.last_use[self.program.storage(id).index()] = self.launches;
+    }
+
+    fn count_use(&mut self, action: &Action) {
+        self.operations += 1;
+        for id in action.touches() {
+            self.last_use[self.program.storage(id).index()] = self.operations;
         }
     }
 
     fn count_free(&mut self, storage: ValueId, phase: Phase) {
-        if self.launches > self.last_use[storage.index()] {
+        if self.operations > self.last_use[storage.index()] {
             match phase {
                 Phase::Evaluation => self.counts.late_frees_in_evaluation += 1,
                 _ => self.counts.late_frees += 1,

@@ -173,7 +173,8 @@ impl Trainer<'_> {
         evaluation.is_some_and(|evaluation| step == total || step.is_multiple_of(evaluation.every))
     }
 
-    /// The mean loss over the first batches of the evaluation split: always the same ones.
+    /// The mean loss over the first batches of the evaluation split, a micro-batch at a time: always the same
+    /// samples, however a batch is split.
     fn evaluate(
         &mut self,
         engine: &mut Engine,
@@ -182,6 +183,7 @@ impl Trainer<'_> {
     ) -> Result<(), Stop> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
         let batches = self.config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
+        let batches = batches * self.config.strategy.accumulate;
         let mut batch = self.empty_batch(self.config.micro_batch());
         let mut sum = 0.0;
         for index in 0..batches {

@@ -166,7 +166,7 @@ fn speed(row: &mut Row, measurement: &Measurement) {
 fn message(measurement: &Measurement) -> String {
     match (&measurement.out_of_memory, measurement.ended) {
         (Some(found), _) => format!(
-            "out of memory in {}: {} asked for {} for {}, {} short",
+            "{}: {} asked for {} for {}, {} short",
             found.phase,
             found.operation,
             Bytes(found.requested),

@@ -105,7 +105,7 @@ pub enum Decay {
 pub struct Evaluation {
     /// Optimizer steps between evaluations; there is one after the last step in any case.
     pub every: usize,
-    /// Micro-batches per evaluation.
+    /// Batches of `batch_size` sequences per evaluation.
     pub batches: usize,
 }
 
