@@ -20,20 +20,9 @@ pub(crate) struct Args {
     resolved: bool,
 }
 
-/// Checks all files, so that one mistake does not hide those in other files.
+/// Prints a line for each experiment, or its runs.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let mut experiments = Vec::new();
-    let mut failures = Vec::new();
-    for file in files::find(&args.files)? {
-        match files::expand(&file, &args.overrides) {
-            Ok(experiment) => experiments.push(experiment),
-            Err(failure) => failures.push(failure),
-        }
-    }
-    failures.extend(files::distinct_names(&experiments).err());
-    if !failures.is_empty() {
-        return Err(Failure::all(failures));
-    }
+    let experiments = files::expand_all(&args.files, &args.overrides)?;
     let mut out = String::new();
     for experiment in &experiments {
         if args.resolved {

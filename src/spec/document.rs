@@ -168,12 +168,12 @@ impl<'a> Document<'a> {
         for (axis, _) in self.axes() {
             sources.locate(axis.key.to_string(), axis.key_span);
         }
+        locate_table(&mut sources, "", &self.tree);
         for strategy in &self.strategies {
             for setting in &strategy.settings {
                 locate(&mut sources, setting);
             }
         }
-        locate_table(&mut sources, "", &self.tree);
         Document { sources, ..self }
     }
 }

@@ -130,12 +130,17 @@ impl<'a> Keys<'a> {
         Some(keys)
     }
 
-    /// A table that every run needs.
-    pub(crate) fn required_table(&mut self, key: &'a str, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
-        let there = self.table.entry(key).is_some();
+    /// A table that every run needs; `write` is how to add it.
+    pub(crate) fn required_table(
+        &mut self,
+        key: &'a str,
+        path: &'a str,
+        place: &'a str,
+        write: &str,
+    ) -> Option<Keys<'a>> {
         let table = self.table(key, path, place);
-        if !there {
-            self.missing(key, place);
+        if table.is_none() && self.entry(key).is_none() {
+            self.missing(key, write);
         }
         table
     }
@@ -232,7 +237,9 @@ impl<'a> Keys<'a> {
                 .at(*span)
                 .help(format!("this version has {}", kind.expected()));
         }
-        let problem = Problem::new(format!("`{name}` must be {}, not {value}", kind.expected())).at(*span);
+        // The text says it better than the value, which may have been too large to read.
+        let found = self.reader.sources.short(*span).map_or_else(|| value.to_string(), str::to_string);
+        let problem = Problem::new(format!("`{name}` must be {}, not {found}", kind.expected())).at(*span);
         match value {
             Value::Text(text) => match nearest(text, &words) {
                 Some(near) => problem.help(format!("did you mean \"{near}\"?")),

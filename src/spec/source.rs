@@ -62,6 +62,12 @@ impl Sources {
         &self.texts[source].text
     }
 
+    /// What was written there, if it is short enough to repeat.
+    pub(crate) fn short(&self, span: Span) -> Option<&str> {
+        let text = self.texts[span.source].text.get(span.start..span.end)?;
+        (!text.is_empty() && text.len() <= 60 && !text.contains('\n')).then_some(text)
+    }
+
     pub(crate) fn directory(&self, span: Span) -> &Path {
         &self.texts[span.source].directory
     }
@@ -78,7 +84,7 @@ impl Sources {
     pub fn error_at(&self, key: &str, message: impl Into<String>, help: Option<String>) -> Error {
         let mut problem = Problem::new(message);
         problem.help = help;
-        let mut prefix = key;
+        let mut prefix = key.strip_prefix("strategy.").unwrap_or(key);
         loop {
             if let Some((_, span)) = self.keys.iter().find(|(known, _)| known == prefix) {
                 problem.places.push(*span);
@@ -94,7 +100,9 @@ impl Sources {
 
     pub(crate) fn error(&self, problem: &Problem) -> Error {
         let excerpts: Vec<Excerpt<'_>> = problem.places.iter().map(|span| self.excerpt(*span)).collect();
-        Error::new(problem, &excerpts)
+        // What is missing has no line, but it has a file.
+        let file = self.texts.first().map(|source| source.name.as_str());
+        Error::new(problem, file, &excerpts)
     }
 
     fn excerpt(&self, span: Span) -> Excerpt<'_> {

@@ -256,9 +256,14 @@ fn axis(reader: &Reader<'_>, written: Setting) -> Result<Axis, Problem> {
             .at(node.span)
             .help("give it at least one, or remove it"));
     }
-    let value = |node| Setting { key: key.clone(), key_span, node };
-    let values: Vec<Setting> = nodes.into_iter().map(value).collect();
-    values.iter().try_for_each(|value| check_setting(reader, value))?;
+    let mut values = Vec::new();
+    for node in nodes {
+        let span = node.span;
+        let value = Setting { key: key.clone(), key_span, node };
+        check_setting(reader, &value)?;
+        // From here on each value stands for itself, not for the whole axis.
+        values.push(Setting { key_span: span, ..value });
+    }
     Ok(Axis { key, key_span, values })
 }
 
