@@ -190,7 +190,10 @@ fn a_point_that_makes_no_sense_is_kept_with_its_reason() {
 #[test]
 fn files_merge_key_by_key() {
     let folder = folder(&[
-        ("base/b.toml", &format!("{BASE}[strategies.first]\nrecompute = \"block\"\naccumulate = 2\n")),
+        (
+            "base/b.toml",
+            &format!("name = \"base\"\n{BASE}[strategies.first]\nrecompute = \"block\"\naccumulate = 2\n"),
+        ),
         (
             "a.toml",
             r#"
@@ -207,6 +210,7 @@ recompute = "off"
         ),
     ]);
     let experiment = expand_in(&folder, &[]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(experiment.name, "a");
     let (first, second) = (config(&experiment.points[0]), config(&experiment.points[1]));
     assert_eq!((adamw(first).lr, adamw(first).beta1), (1.0, 0.8));
     assert_eq!((first.strategy.accumulate, first.strategy.recompute), (4, Recompute::Block));
@@ -297,6 +301,7 @@ fn later_floors_can_blame_keys() {
 #[test]
 fn overrides_are_checked_like_files() {
     assert!(error("[strategies.a]", &["extends=b.toml"]).contains("cannot be set on the command line"));
+    assert!(error("[strategies.a]", &["strategies.b.accumulate=3"]).contains("no strategy `b` to change"));
     assert!(error("[strategies.a]", &["=3"]).contains("not TOML"));
     assert!(error("[strategies.a]", &["strategies.a.acumulate=3"]).contains("did you mean `accumulate`?"));
 }

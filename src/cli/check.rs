@@ -38,7 +38,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 /// `experiments/a.toml: 12 runs, 6 strategies x 2 points`
 fn summary(experiment: &Experiment) -> String {
     let strategies: BTreeSet<&str> = experiment.points.iter().map(|point| point.strategy.as_str()).collect();
-    let places: BTreeSet<String> = experiment.points.iter().map(|point| shared_axes(point)).collect();
+    let places: BTreeSet<String> = experiment.points.iter().map(shared_axes).collect();
     let skipped = experiment.points.iter().filter(|point| point.config.is_err()).count();
     let runs = experiment.points.len() - skipped;
     let mut line = format!(

@@ -1,12 +1,13 @@
 //! An experiment, read and checked, from which single runs are resolved.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::error::{Error, Problem};
 use super::key::Key;
 use super::load::{self, Loaded, load};
 use super::paths::Environment;
-use super::reader::{Reader, list, nearest};
+use super::reader::{Reader, no_strategy};
 use super::resolved::RunConfig;
 use super::source::{Sources, Span};
 use super::tree::{Setting, Table, Value};
@@ -26,6 +27,8 @@ pub(crate) struct Document<'a> {
     pub(crate) sweep: Sweep,
     pub(crate) sources: Sources,
     environment: &'a Environment<'a>,
+    /// All files and overrides of the file, merged.
+    file: Table,
     /// A run without a strategy.
     tree: Table,
     overrides: Vec<Setting>,
@@ -54,10 +57,14 @@ impl<'a> Document<'a> {
         sources: &Sources,
     ) -> Result<Document<'a>, Problem> {
         let mut merged = Table::default();
-        for layer in loaded.layers {
+        for (index, mut layer) in loaded.layers.into_iter().enumerate() {
             let reader = Reader::partial(sources, environment);
             written::read(&reader, &layer);
             reader.check()?;
+            if index < loaded.bases {
+                // Results are filed under a name: each file has its own.
+                layer.remove("name");
+            }
             merged.merge(layer);
         }
         let reader = Reader::partial(sources, environment);
@@ -80,7 +87,8 @@ impl<'a> Document<'a> {
             sweep: written.sweep,
             sources: Sources::default(),
             environment,
-            tree: load::run_tree(merged),
+            tree: load::run_tree(merged.clone()),
+            file: merged,
             overrides: loaded.overrides,
         };
         document.check_axes()?;
@@ -169,6 +177,7 @@ impl<'a> Document<'a> {
             sources.locate(axis.key.to_string(), axis.key_span);
         }
         locate_table(&mut sources, "", &self.tree);
+        locate_table(&mut sources, "", &self.file);
         for strategy in &self.strategies {
             for setting in &strategy.settings {
                 locate(&mut sources, setting);
@@ -224,16 +233,13 @@ fn experiment_name(file: &Path, written: &Written) -> Result<String, Problem> {
 
 /// A variant's label may be what another strategy is called.
 fn distinct_labels(strategies: &[WrittenStrategy]) -> Result<(), Problem> {
-    let mut known: Vec<(String, Span)> = Vec::new();
+    let mut known: BTreeMap<String, Span> = BTreeMap::new();
     for strategy in strategies {
         for label in strategy.labels() {
-            if let Some((_, span)) = known.iter().find(|(other, _)| *other == label) {
-                return Err(Problem::new(format!("two strategies are called `{label}`"))
-                    .at(strategy.span)
-                    .at(*span)
-                    .help("rename one of them"));
+            let problem = Problem::new(format!("two strategies are called `{label}`"));
+            if let Some(span) = known.insert(label, strategy.span) {
+                return Err(problem.at(strategy.span).at(span).help("rename one of them"));
             }
-            known.push((label, strategy.span));
         }
     }
     Ok(())
@@ -253,13 +259,6 @@ fn baseline(written: &Written, strategies: &[WrittenStrategy]) -> Result<String,
     }
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
     Err(no_strategy(&format!("the baseline `{name}` is not a strategy"), name, *span, &labels))
-}
-
-fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
-    Problem::new(message).at(span).help(match nearest(name, known) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("there are {}", list(known)),
-    })
 }
 
 /// Completes strategies with what they extend.
