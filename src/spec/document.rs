@@ -75,6 +75,7 @@ impl<'a> Document<'a> {
         let written = reader.finish(written)?;
         let name = experiment_name(file, &written)?;
         let strategies = inherit(&written.strategies)?;
+        few_enough_points(&strategies, &written.sweep)?;
         distinct_labels(&strategies)?;
         let baseline = baseline(&written, &strategies)?;
         let document = Document {
@@ -229,6 +230,26 @@ fn experiment_name(file: &Path, written: &Written) -> Result<String, Problem> {
         return Err(problem);
     }
     Ok(name)
+}
+
+/// A grid grows fast; one that no one could run is refused before it fills the memory.
+fn few_enough_points(strategies: &[WrittenStrategy], sweep: &Sweep) -> Result<(), Problem> {
+    const MOST: u128 = 1_000_000;
+    let product = |axes: &[Axis]| -> u128 {
+        axes.iter().fold(1, |points: u128, axis| points.saturating_mul(axis.values.len() as u128))
+    };
+    let variants = strategies.iter().map(|strategy| product(&strategy.axes)).fold(0, u128::saturating_add);
+    let rows = sweep.zip.iter().filter_map(|group| group.first()).map(|axis| axis.values.len() as u128);
+    let points = rows.fold(product(&sweep.grid), u128::saturating_mul).saturating_mul(variants);
+    if points <= MOST {
+        return Ok(());
+    }
+    let own = strategies.iter().flat_map(|strategy| &strategy.axes);
+    let longest = sweep.axes().chain(own).max_by_key(|axis| axis.values.len());
+    let mut problem = Problem::new(format!("the sweep has {points} points"));
+    problem.places.extend(longest.map(|axis| axis.key_span));
+    Err(problem
+        .help(format!("up to {MOST} work; [[sweep.zip]] takes values together instead of combining them")))
 }
 
 /// A variant's label may be what another strategy is called.

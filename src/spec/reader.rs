@@ -197,6 +197,11 @@ impl<'a> Keys<'a> {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn asked(&self) -> &[&'a str] {
+        &self.asked
+    }
+
     pub(crate) fn reader(&self) -> &'a Reader<'a> {
         self.reader
     }
