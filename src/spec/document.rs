@@ -1,6 +1,5 @@
 //! An experiment, read and checked, from which single runs are resolved.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::error::{Error, Problem};
@@ -10,6 +9,7 @@ use super::paths::Environment;
 use super::reader::{Reader, no_strategy};
 use super::resolved::RunConfig;
 use super::source::{Sources, Span};
+use super::strategies::{distinct_labels, inherit};
 use super::tree::{Setting, Table, Value};
 use super::written::{self, Axis, Case, Sweep, Written, WrittenStrategy, check_setting};
 use super::{rules, sections};
@@ -252,20 +252,6 @@ fn few_enough_points(strategies: &[WrittenStrategy], sweep: &Sweep) -> Result<()
         .help(format!("up to {MOST} work; [[sweep.zip]] takes values together instead of combining them")))
 }
 
-/// A variant's label may be what another strategy is called.
-fn distinct_labels(strategies: &[WrittenStrategy]) -> Result<(), Problem> {
-    let mut known: BTreeMap<String, Span> = BTreeMap::new();
-    for strategy in strategies {
-        for label in strategy.labels() {
-            let problem = Problem::new(format!("two strategies are called `{label}`"));
-            if let Some(span) = known.insert(label, strategy.span) {
-                return Err(problem.at(strategy.span).at(span).help("rename one of them"));
-            }
-        }
-    }
-    Ok(())
-}
-
 fn baseline(written: &Written, strategies: &[WrittenStrategy]) -> Result<String, Problem> {
     let Some(first) = strategies.first() else {
         return Err(Problem::new("the experiment has no strategies")
@@ -280,41 +266,4 @@ fn baseline(written: &Written, strategies: &[WrittenStrategy]) -> Result<String,
     }
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
     Err(no_strategy(&format!("the baseline `{name}` is not a strategy"), name, *span, &labels))
-}
-
-/// Completes strategies with what they extend.
-fn inherit(written: &[WrittenStrategy]) -> Result<Vec<WrittenStrategy>, Problem> {
-    written.iter().map(|strategy| complete(strategy, written, &mut Vec::new())).collect()
-}
-
-fn complete<'w>(
-    strategy: &'w WrittenStrategy,
-    all: &'w [WrittenStrategy],
-    above: &mut Vec<&'w str>,
-) -> Result<WrittenStrategy, Problem> {
-    let Some((base, span)) = &strategy.extends else { return Ok(strategy.clone()) };
-    above.push(&strategy.name);
-    if above.contains(&base.as_str()) {
-        let chain: Vec<&str> = above.iter().copied().chain([base.as_str()]).collect();
-        return Err(Problem::new(format!(
-            "strategies extend each other in a circle: {}",
-            chain.join(" -> ")
-        ))
-        .at(*span)
-        .help("remove one of the `extends`"));
-    }
-    let Some(found) = all.iter().find(|other| other.name == *base) else {
-        let names: Vec<&str> = all.iter().map(|other| other.name.as_str()).collect();
-        return Err(no_strategy(&format!("there is no strategy `{base}` to extend"), base, *span, &names));
-    };
-    let mut whole = complete(found, all, above)?;
-    let replaced = |key: &Key| {
-        strategy.settings.iter().any(|setting| setting.key.conflicts(key))
-            || strategy.axes.iter().any(|axis| axis.key.conflicts(key))
-    };
-    whole.settings.retain(|setting| !replaced(&setting.key));
-    whole.axes.retain(|axis| !replaced(&axis.key));
-    whole.settings.extend(strategy.settings.iter().cloned());
-    whole.axes.extend(strategy.axes.iter().cloned());
-    Ok(WrittenStrategy { settings: whole.settings, axes: whole.axes, ..strategy.clone() })
 }
