@@ -153,6 +153,8 @@ bad! {
             .replace("recompute = \"block\"", "accumulate = 3")),
           ("b.toml", "[train]\nbatch_size = 8\n")], &["a.toml"]);
     misspelt_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.batch_sise=4"]);
+    misspelt_override_of_a_strategy: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "acumulate=4"]);
+    later_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.optimizer.lion.lr=1"]);
     wrong_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute=blocks"]);
     override_without_value: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute"]);
     override_of_an_axis: check_files(

@@ -191,7 +191,8 @@ impl<'a> Keys<'a> {
         if STRATEGY_KEYS.contains(&key.as_str()) {
             return problem.help("it belongs in [defaults] or in a strategy, [strategies.NAME]");
         }
-        match nearest(key, &self.asked) {
+        let own = || nearest(key, &STRATEGY_KEYS).filter(|_| self.path.is_empty());
+        match nearest(key, &self.asked).or_else(own) {
             Some(near) => problem.help(format!("did you mean `{near}`?")),
             None => problem.help(format!("there are {}", list(&self.asked))),
         }

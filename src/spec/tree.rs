@@ -50,6 +50,20 @@ impl Entry {
     pub(crate) fn span(&self) -> Span {
         self.key_span.to(self.node.span)
     }
+
+    fn collect_settings(&self, name: String, key_span: Span, settings: &mut Vec<Setting>) {
+        match &self.node.value {
+            Value::Table(table) if !table.entries.is_empty() => {
+                for entry in &table.entries {
+                    // Dotted keys are blamed whole, keys below a header on their own.
+                    let dotted = entry.key_span.start == key_span.end + 1;
+                    let span = if dotted { key_span.to(entry.key_span) } else { entry.key_span };
+                    entry.collect_settings(format!("{name}.{}", entry.key), span, settings);
+                }
+            }
+            _ => settings.push(Setting { key: Key::new(&name), key_span, node: self.node.clone() }),
+        }
+    }
 }
 
 impl Node {
@@ -123,22 +137,10 @@ impl Table {
     /// (`train.batch_size`) or quoted (`"train.batch_size"`).
     pub(crate) fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
-        self.collect_settings("", &mut settings);
-        settings
-    }
-
-    fn collect_settings(&self, prefix: &str, settings: &mut Vec<Setting>) {
         for entry in &self.entries {
-            let name = if prefix.is_empty() { entry.key.clone() } else { format!("{prefix}.{}", entry.key) };
-            match &entry.node.value {
-                Value::Table(table) if !table.entries.is_empty() => table.collect_settings(&name, settings),
-                _ => settings.push(Setting {
-                    key: Key::new(&name),
-                    key_span: entry.key_span,
-                    node: entry.node.clone(),
-                }),
-            }
+            entry.collect_settings(entry.key.clone(), entry.key_span, &mut settings);
         }
+        settings
     }
 
     /// Renames nested keys to their dotted paths, so that both ways of writing them merge alike.
