@@ -21,20 +21,9 @@ pub(super) struct Args {
     resolved: bool,
 }
 
-/// Checks all files, so that one mistake does not hide those in other files.
+/// Prints a line for each experiment, or its runs.
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let mut experiments = Vec::new();
-    let mut failures = Vec::new();
-    for file in files::find(&args.files)? {
-        match files::expand(&file, &args.overrides) {
-            Ok(experiment) => experiments.push(experiment),
-            Err(failure) => failures.push(failure),
-        }
-    }
-    failures.extend(files::distinct_names(&experiments).err());
-    if let Some(failure) = Failure::all(failures) {
-        return Err(failure);
-    }
+    let experiments = files::expand_all(&args.files, &args.overrides)?;
     let mut out = String::new();
     for experiment in &experiments {
         if args.resolved {
@@ -51,7 +40,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
 /// `experiments/a.toml: 12 runs, 6 strategies x 2 points`
 fn summary(experiment: &Experiment) -> String {
     let strategies: BTreeSet<&str> = experiment.points.iter().map(|point| point.strategy.as_str()).collect();
-    let places: BTreeSet<String> = experiment.points.iter().map(|point| shared_axes(point)).collect();
+    let places: BTreeSet<String> = experiment.points.iter().map(shared_axes).collect();
     let skipped = experiment.points.iter().filter(|point| point.config.is_err()).count();
     let runs = experiment.points.len() - skipped;
     let mut line = format!(

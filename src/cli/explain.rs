@@ -10,7 +10,7 @@ use crate::compile::{Action, Instruction, Program, compile};
 use crate::device::{Pool, Position, Target};
 use crate::memory::{LiveValue, Prediction, live_at, live_bytes, predict, rounded};
 use crate::ops::ValueId;
-use crate::plan::PlannedRun;
+use crate::plan::{PlannedRun, Purpose};
 use crate::units::Bytes;
 
 #[derive(Debug, clap::Args)]
@@ -26,7 +26,7 @@ pub(super) struct Args {
 const LARGEST: usize = 20;
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let inputs = args.inputs.read(Path::new("results"), None)?;
+    let inputs = args.inputs.read(Purpose::Predict, Path::new("results"), None)?;
     let runs: Vec<(&Target, &PlannedRun)> =
         inputs.plans.iter().flat_map(|plan| plan.runs.iter().map(|run| (&plan.target, run))).collect();
     let (target, run) = pick(&runs, &args.run)?;

@@ -7,7 +7,7 @@ use crate::plan::{self, Experiment};
 
 /// The files that arguments name: each a path, or a pattern that the shell passed on. Fails where one matches
 /// nothing.
-pub(super) fn find(arguments: &[String]) -> Result<Vec<PathBuf>, Failure> {
+fn find(arguments: &[String]) -> Result<Vec<PathBuf>, Failure> {
     let mut files: Vec<PathBuf> = Vec::new();
     for argument in arguments {
         for file in matches(argument)? {
@@ -34,13 +34,13 @@ fn matches(argument: &str) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Expands one experiment, with the variables of this process.
-pub(super) fn expand(file: &Path, overrides: &[String]) -> Result<Experiment, Failure> {
+fn expand(file: &Path, overrides: &[String]) -> Result<Experiment, Failure> {
     let environment = |name: &str| std::env::var(name).ok();
     plan::expand(file, overrides, &environment).map_err(|error| Failure::input(error.to_string()))
 }
 
 /// Fails where two experiments would write the same results.
-pub(super) fn distinct_names(experiments: &[Experiment]) -> Result<(), Failure> {
+fn distinct_names(experiments: &[Experiment]) -> Result<(), Failure> {
     for (index, experiment) in experiments.iter().enumerate() {
         let same = |other: &&Experiment| other.name == experiment.name;
         if let Some(other) = experiments[..index].iter().find(same) {
@@ -51,4 +51,19 @@ pub(super) fn distinct_names(experiments: &[Experiment]) -> Result<(), Failure> 
         }
     }
     Ok(())
+}
+
+/// Expands all experiments that arguments name. Fails with what is wrong in each of them, so that one mistake does
+/// not hide those in other files, and where two have one name.
+pub(super) fn expand_all(arguments: &[String], overrides: &[String]) -> Result<Vec<Experiment>, Failure> {
+    let mut experiments = Vec::new();
+    let mut failures = Vec::new();
+    for file in find(arguments)? {
+        match expand(&file, overrides) {
+            Ok(experiment) => experiments.push(experiment),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    failures.extend(distinct_names(&experiments).err());
+    Failure::all(failures).map_or(Ok(experiments), Err)
 }

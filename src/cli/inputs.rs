@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::files;
 use crate::data::{DataError, DigestCache, Summary, TextFiles};
 use crate::device::{self, DeviceChoice, Target};
-use crate::plan::{self, Experiment, Plan};
+use crate::plan::{self, Experiment, Plan, Purpose};
 use crate::spec::{Data, Model, RunConfig};
 use crate::units::Bytes;
 
@@ -43,29 +43,22 @@ pub(super) struct Inputs {
 impl InputArgs {
     /// Reads all files; every file's problems are found, not only those of the first. Digests of data that are
     /// known already lie in the results' folder `out`. With a `target`, plans for that machine.
-    pub(super) fn read(&self, out: &Path, target: Option<&Path>) -> Result<Inputs, Failure> {
+    pub(super) fn read(&self, purpose: Purpose, out: &Path, target: Option<&Path>) -> Result<Inputs, Failure> {
         let target = target.map(|file| Target::read(file).map_err(Failure::input)).transpose()?;
         let mut data = DataSets::new(&out.join(DIGESTS_FILE));
-        let mut experiments = Vec::new();
-        let mut failures = Vec::new();
-        for file in files::find(&self.files)? {
-            let experiment = files::expand(&file, &self.set);
-            match experiment.and_then(|experiment| data.check(&experiment).map(|()| experiment)) {
-                Ok(experiment) => experiments.push(experiment),
-                Err(failure) => failures.push(failure),
-            }
-        }
-        failures.extend(files::distinct_names(&experiments).err());
+        let experiments = files::expand_all(&self.files, &self.set)?;
+        let failures = experiments.iter().filter_map(|experiment| data.check(experiment).err()).collect();
         if let Some(failure) = Failure::all(failures) {
             return Err(failure);
         }
-        let plans = experiments.into_iter().map(|experiment| self.plan(experiment, target.as_ref(), &data));
+        let plans = experiments.into_iter().map(|experiment| self.plan(purpose, experiment, target.as_ref(), &data));
         let plans = plans.collect::<Result<Vec<Plan>, Failure>>()?;
         Ok(Inputs { plans, digests: data.digests })
     }
 
     fn plan(
         &self,
+        purpose: Purpose,
         experiment: Experiment,
         target: Option<&Target>,
         data: &DataSets,
@@ -76,7 +69,7 @@ impl InputArgs {
             (Some(target), None) => target.clone(),
             (Some(target), Some(memory)) => target.clone().with_memory(memory),
         };
-        plan::plan(experiment, &target, &|config| data.digest(config)).map_err(Failure::machine)
+        plan::plan(experiment, &target, purpose, &|config| data.digest(config)).map_err(Failure::machine)
     }
 }
 

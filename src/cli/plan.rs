@@ -7,6 +7,7 @@ use super::inputs::InputArgs;
 use super::output;
 use super::report;
 use crate::compare::{self, Options};
+use crate::plan::Purpose;
 use crate::results::{self, Row};
 
 #[derive(Debug, clap::Args)]
@@ -22,7 +23,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let inputs = args.inputs.read(&args.out, args.target.as_deref())?;
+    let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
     report::devices(&inputs.plans);
     for plan in &inputs.plans {
         let rows: Vec<Row> = plan.runs.iter().map(|run| results::predicted_row(plan, run)).collect();

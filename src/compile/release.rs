@@ -2,7 +2,7 @@
 
 use super::Draft;
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
-use crate::device::Phase;
+use crate::device::{Phase, Role};
 use crate::ops::ValueId;
 use crate::spec::{EvaluationPass, Release};
 
@@ -61,8 +61,13 @@ fn with_lifetimes(
             allocate[first].push(storage);
         }
         if !section.exit.contains(&storage) {
-            let kept = held.contains(&storage);
-            free[free_after(program, code, last, if kept { Release::Step } else { policy })].push(storage);
+            let policy = match program.value(storage).role {
+                // No library holds on to its scratch memory.
+                Role::Workspace => Release::Eager,
+                _ if held.contains(&storage) => Release::Step,
+                _ => policy,
+            };
+            free[free_after(program, code, last, policy)].push(storage);
         }
     }
     interleave(program, code, allocate, free)

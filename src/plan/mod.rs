@@ -10,4 +10,4 @@ mod sweep;
 pub use expand::{Experiment, Point, expand};
 pub use identity::{configuration_id, run_id};
 pub use planned::{Plan, PlannedRun};
-pub use planner::{PlanError, plan};
+pub use planner::{PlanError, Purpose, plan};

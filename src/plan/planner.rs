@@ -21,6 +21,15 @@ pub struct PlanError {
     pub violation: Violation,
 }
 
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Runs that the target's kind of device does not suit are skipped.
+    Train,
+    /// Memory can be predicted for any target.
+    Predict,
+}
+
 /// Predicts all runs of an experiment on a target. The data's digest is part of a run's identity.
 ///
 /// # Errors
@@ -28,9 +37,11 @@ pub struct PlanError {
 pub fn plan(
     experiment: Experiment,
     target: &Target,
+    purpose: Purpose,
     data_digest: &(dyn Fn(&RunConfig) -> String + Sync),
 ) -> Result<Plan, PlanError> {
-    let unsuited = experiment.requires.filter(|kind| *kind != target.kind).map(|kind| {
+    let required = experiment.requires.filter(|_| purpose == Purpose::Train);
+    let unsuited = required.filter(|kind| *kind != target.kind).map(|kind| {
         let kind = match kind {
             DeviceKind::Cpu => "a CPU",
             DeviceKind::Cuda => "a CUDA device",

@@ -46,7 +46,7 @@ pub struct Error {
 }
 
 impl Error {
-    pub(crate) fn new(problem: &Problem, excerpts: &[Excerpt<'_>]) -> Error {
+    pub(crate) fn new(problem: &Problem, file: Option<&str>, excerpts: &[Excerpt<'_>]) -> Error {
         let mut rendered = problem.message.clone();
         let numbers = excerpts.iter().filter_map(|excerpt| excerpt.number);
         let margin = numbers.max().map_or(1, |number| number.to_string().len());
@@ -55,9 +55,11 @@ impl Error {
             // Writing to a string cannot fail.
             let _ = render(&mut rendered, excerpt, arrow, mark, margin);
         }
+        if let (Some(file), true) = (file, excerpts.is_empty()) {
+            let _ = write!(rendered, "\n --> {file}");
+        }
         if let Some(help) = &problem.help {
-            let indent = if excerpts.is_empty() { 1 } else { margin };
-            let _ = write!(rendered, "\n{:indent$} = help: {help}", "");
+            let _ = write!(rendered, "\n{:margin$} = help: {help}", "");
         }
         Error { rendered }
     }

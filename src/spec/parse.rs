@@ -17,6 +17,12 @@ pub(crate) fn parse(text: &str, source: usize, offset: usize) -> Result<Table, P
         Err(error) => {
             let end = text.len() - offset;
             let span = place.span(error.span().unwrap_or(end..end));
+            if error.message() == "duplicate key" {
+                let name = text.get(span.start..span.end).unwrap_or_default();
+                return Err(Problem::new(format!("`{name}` is there twice"))
+                    .at(span)
+                    .help("rename one of them, or remove it"));
+            }
             Err(Problem::new(format!("this is not TOML: {}", error.message())).at(span))
         }
     }

@@ -82,7 +82,9 @@ pub(crate) trait Kind {
 impl<'a> Keys<'a> {
     /// The entry of a key, unless it is missing or switched off.
     pub(crate) fn entry(&mut self, key: &'a str) -> Option<&'a Entry> {
-        self.asked.push(key);
+        if !self.asked.contains(&key) {
+            self.asked.push(key);
+        }
         self.table.entry(key).filter(|entry| !matches!(&entry.node.value, Value::Text(t) if t == "off"))
     }
 
@@ -130,12 +132,17 @@ impl<'a> Keys<'a> {
         Some(keys)
     }
 
-    /// A table that every run needs.
-    pub(crate) fn required_table(&mut self, key: &'a str, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
-        let there = self.table.entry(key).is_some();
+    /// A table that every run needs; `write` is how to add it.
+    pub(crate) fn required_table(
+        &mut self,
+        key: &'a str,
+        path: &'a str,
+        place: &'a str,
+        write: &str,
+    ) -> Option<Keys<'a>> {
         let table = self.table(key, path, place);
-        if !there {
-            self.missing(key, place);
+        if table.is_none() && self.entry(key).is_none() {
+            self.missing(key, write);
         }
         table
     }
@@ -184,10 +191,16 @@ impl<'a> Keys<'a> {
         if STRATEGY_KEYS.contains(&key.as_str()) {
             return problem.help("it belongs in [defaults] or in a strategy, [strategies.NAME]");
         }
-        match nearest(key, &self.asked) {
+        let own = || nearest(key, &STRATEGY_KEYS).filter(|_| self.path.is_empty());
+        match nearest(key, &self.asked).or_else(own) {
             Some(near) => problem.help(format!("did you mean `{near}`?")),
             None => problem.help(format!("there are {}", list(&self.asked))),
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn asked(&self) -> &[&'a str] {
+        &self.asked
     }
 
     pub(crate) fn reader(&self) -> &'a Reader<'a> {
@@ -232,7 +245,9 @@ impl<'a> Keys<'a> {
                 .at(*span)
                 .help(format!("this version has {}", kind.expected()));
         }
-        let problem = Problem::new(format!("`{name}` must be {}, not {value}", kind.expected())).at(*span);
+        // The text says it better than the value, which may have been too large to read.
+        let found = self.reader.sources.short(*span).map_or_else(|| value.to_string(), str::to_string);
+        let problem = Problem::new(format!("`{name}` must be {}, not {found}", kind.expected())).at(*span);
         match value {
             Value::Text(text) => match nearest(text, &words) {
                 Some(near) => problem.help(format!("did you mean \"{near}\"?")),
@@ -248,14 +263,14 @@ impl<'a> Keys<'a> {
 }
 
 /// The known name that was probably meant.
-pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |known: &str| strsim::damerau_levenshtein(name, known);
     let near = known.iter().copied().min_by_key(|known| distance(known))?;
     (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 
 /// `a`, `b` and `c`
-pub(crate) fn list<S: AsRef<str>>(names: &[S]) -> String {
+fn list<S: AsRef<str>>(names: &[S]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
     join(&quoted, "and")
 }
@@ -266,4 +281,12 @@ pub(crate) fn join(words: &[String], conjunction: &str) -> String {
         [one] => one.clone(),
         [first @ .., last] => format!("{} {conjunction} {last}", first.join(", ")),
     }
+}
+
+/// A name that no strategy has.
+pub(crate) fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
+    Problem::new(message).at(span).help(match nearest(name, known) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are {}", list(known)),
+    })
 }

@@ -68,9 +68,9 @@ pub(crate) fn run(reader: &Reader<'_>, tree: &Table) -> Option<RunConfig> {
 }
 
 pub(crate) fn sections(keys: &mut Keys<'_>) -> Sections {
-    let model = keys.required_table("model", "model", "[model.transformer]").and_then(model);
-    let data = keys.required_table("data", "data", "[data.text]").and_then(data);
-    let train = keys.required_table("train", "train", "[train]").and_then(train);
+    let model = keys.required_table("model", "model", "[model]", "[model.transformer]").and_then(model);
+    let data = keys.required_table("data", "data", "[data]", "[data.text]").and_then(data);
+    let train = keys.required_table("train", "train", "[train]", "[train]").and_then(train);
     let evaluation = match keys.table("evaluation", "evaluation", "[evaluation]") {
         Some(keys) => evaluation(keys).map(Some),
         None => Some(None),
@@ -171,7 +171,7 @@ fn train(mut keys: Keys<'_>) -> Option<Train> {
     let clip_norm = keys.optional("clip_norm", POSITIVE);
     let seed = keys.or("seed", 0, SEED);
     let optimizer = keys
-        .required_table("optimizer", "train.optimizer", "[train.optimizer.adamw]")
+        .required_table("optimizer", "train.optimizer", "[train.optimizer]", "[train.optimizer.adamw]")
         .and_then(|keys| keys.variant(&[("adamw", "train.optimizer.adamw", "[train.optimizer.adamw]")]))
         .and_then(|(_, keys)| adamw(keys));
     keys.finish();
@@ -237,4 +237,21 @@ pub(crate) fn strategy(keys: &mut Keys<'_>) -> Option<Strategy> {
         allocator: allocator?,
         evaluation_pass: evaluation_pass?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::Sources;
+    use super::*;
+
+    #[test]
+    fn the_list_of_strategy_keys_is_what_is_read() {
+        let sources = Sources::default();
+        let environment = |_: &str| None;
+        let reader = Reader::complete(&sources, &environment);
+        let table = Table::default();
+        let mut keys = reader.keys(&table, "", "");
+        strategy(&mut keys);
+        assert_eq!(keys.asked(), STRATEGY_KEYS);
+    }
 }

@@ -1,5 +1,6 @@
 //! The texts that an experiment was read from, so that a message can point at what its reader wrote.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ pub(crate) struct Excerpt<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sources {
     texts: Vec<Arc<Source>>,
-    keys: Vec<(String, Span)>,
+    keys: BTreeMap<String, Span>,
 }
 
 impl Sources {
@@ -62,15 +63,19 @@ impl Sources {
         &self.texts[source].text
     }
 
+    /// What was written there, if it is short enough to repeat.
+    pub(crate) fn short(&self, span: Span) -> Option<&str> {
+        let text = self.texts[span.source].text.get(span.start..span.end)?;
+        (!text.is_empty() && text.len() <= 60 && !text.contains('\n')).then_some(text)
+    }
+
     pub(crate) fn directory(&self, span: Span) -> &Path {
         &self.texts[span.source].directory
     }
 
     /// Remembers where a key was written, unless an earlier call did.
     pub(crate) fn locate(&mut self, key: String, span: Span) {
-        if !self.keys.iter().any(|(known, _)| *known == key) {
-            self.keys.push((key, span));
-        }
+        self.keys.entry(key).or_insert(span);
     }
 
     /// An error about a key, such as `data.text.paths` or, for one element of a list, `data.text.paths[1]`. It
@@ -78,9 +83,9 @@ impl Sources {
     pub fn error_at(&self, key: &str, message: impl Into<String>, help: Option<String>) -> Error {
         let mut problem = Problem::new(message);
         problem.help = help;
-        let mut prefix = key;
+        let mut prefix = key.strip_prefix("strategy.").unwrap_or(key);
         loop {
-            if let Some((_, span)) = self.keys.iter().find(|(known, _)| known == prefix) {
+            if let Some(span) = self.keys.get(prefix) {
                 problem.places.push(*span);
                 break;
             }
@@ -94,7 +99,9 @@ impl Sources {
 
     pub(crate) fn error(&self, problem: &Problem) -> Error {
         let excerpts: Vec<Excerpt<'_>> = problem.places.iter().map(|span| self.excerpt(*span)).collect();
-        Error::new(problem, &excerpts)
+        // What is missing has no line, but it has a file.
+        let file = self.texts.first().map(|source| source.name.as_str());
+        Error::new(problem, file, &excerpts)
     }
 
     fn excerpt(&self, span: Span) -> Excerpt<'_> {

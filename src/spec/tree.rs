@@ -50,6 +50,20 @@ impl Entry {
     pub(crate) fn span(&self) -> Span {
         self.key_span.to(self.node.span)
     }
+
+    fn collect_settings(&self, name: String, key_span: Span, settings: &mut Vec<Setting>) {
+        match &self.node.value {
+            Value::Table(table) if !table.entries.is_empty() => {
+                for entry in &table.entries {
+                    // Dotted keys are blamed whole, keys below a header on their own.
+                    let dotted = entry.key_span.start == key_span.end + 1;
+                    let span = if dotted { key_span.to(entry.key_span) } else { entry.key_span };
+                    entry.collect_settings(format!("{name}.{}", entry.key), span, settings);
+                }
+            }
+            _ => settings.push(Setting { key: Key::new(&name), key_span, node: self.node.clone() }),
+        }
+    }
 }
 
 impl Node {
@@ -123,22 +137,10 @@ impl Table {
     /// (`train.batch_size`) or quoted (`"train.batch_size"`).
     pub(crate) fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
-        self.collect_settings("", &mut settings);
-        settings
-    }
-
-    fn collect_settings(&self, prefix: &str, settings: &mut Vec<Setting>) {
         for entry in &self.entries {
-            let name = if prefix.is_empty() { entry.key.clone() } else { format!("{prefix}.{}", entry.key) };
-            match &entry.node.value {
-                Value::Table(table) if !table.entries.is_empty() => table.collect_settings(&name, settings),
-                _ => settings.push(Setting {
-                    key: Key::new(&name),
-                    key_span: entry.key_span,
-                    node: entry.node.clone(),
-                }),
-            }
+            entry.collect_settings(entry.key.clone(), entry.key_span, &mut settings);
         }
+        settings
     }
 
     /// Renames nested keys to their dotted paths, so that both ways of writing them merge alike.
@@ -239,4 +241,53 @@ pub(crate) fn quoted(text: &str) -> String {
 pub(crate) fn bare_or_quoted(key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if bare { key.to_string() } else { quoted(key) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse::parse;
+    use super::*;
+
+    fn table(text: &str) -> Table {
+        parse(text, 0, 0).unwrap_or_else(|problem| panic!("{problem:?}"))
+    }
+
+    fn written(table: Table) -> String {
+        Value::Table(table).to_string()
+    }
+
+    #[test]
+    fn tables_merge_and_choices_are_replaced() {
+        let merged = |below: &str, over: &str| {
+            let mut below = table(below);
+            below.merge(table(over));
+            written(below)
+        };
+        assert_eq!(merged("b.x = 1\nb.y = [1]", "a = 0\nb.y = [2]"), "{ b = { x = 1, y = [2] }, a = 0 }");
+        let adamw = "train.optimizer.adamw = { lr = 1, beta1 = 0.5 }";
+        assert_eq!(
+            merged(adamw, "train.optimizer.adamw.lr = 2"),
+            "{ train = { optimizer = { adamw = { lr = 2, beta1 = 0.5 } } } }"
+        );
+        assert_eq!(
+            merged(adamw, "train.optimizer.lion.lr = 2"),
+            "{ train = { optimizer = { lion = { lr = 2 } } } }"
+        );
+        assert_eq!(merged("evaluation = \"off\"", "[evaluation]"), "{ evaluation = {} }");
+    }
+
+    #[test]
+    fn nested_and_quoted_keys_are_one() {
+        let mut nested = table("train.seed = 1\n\"train.batch_size\" = 2\nstrategy.accumulate = 3");
+        nested.flatten();
+        assert_eq!(written(nested), "{ \"train.seed\" = 1, \"train.batch_size\" = 2, accumulate = 3 }");
+    }
+
+    #[test]
+    fn text_is_quoted_as_toml_wants_it() {
+        let text = "a\"\\\n\u{7f}é";
+        let read = table(&format!("{} = {}", bare_or_quoted(text), quoted(text)));
+        assert_eq!(read.entries[0].key, text);
+        assert!(read.entries[0].node.value == Value::Text(text.to_string()));
+    }
 }

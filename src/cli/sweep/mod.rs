@@ -17,7 +17,7 @@ use signal_hook::flag;
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
 use super::progress::Progress;
-use crate::plan::Plan;
+use crate::plan::{Plan, Purpose};
 use crate::results::{Status, Store};
 use queue::Job;
 
@@ -52,7 +52,7 @@ struct Sweep {
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let mut inputs = args.inputs.read(&args.out, None)?;
+    let mut inputs = args.inputs.read(Purpose::Train, &args.out, None)?;
     check_filter(args.filter.as_ref(), &inputs.plans)?;
     if let Some(repeats) = args.repeats {
         inputs.plans.iter_mut().for_each(|plan| plan.repeats = repeats as usize);
