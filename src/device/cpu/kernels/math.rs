@@ -37,7 +37,7 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 /// `sqrt(8 / pi)`: twice GELU's, because `(1 + tanh(u)) / 2 = sigmoid(2u)`.
-const GELU_SLOPE: f32 = 1.595_769_1;
+const GELU_SLOPE: f32 = 1.595_769;
 const GELU_CUBE: f32 = 0.044_715;
 
 /// The tanh form of GELU.

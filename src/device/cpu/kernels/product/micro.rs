@@ -76,25 +76,7 @@ pub(crate) trait Micro {
     ///
     /// The machine has the instruction set, and all operands are in bounds.
     unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink);
-
-    /// Writes the transpose of a block of `BLOCK` x `BLOCK` elements, whose rows and whose result's rows are so far
-    /// apart.
-    ///
-    /// # Safety
-    ///
-    /// As for `tile`.
-    unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
-        for i in 0..BLOCK {
-            for j in 0..BLOCK {
-                // SAFETY: both blocks are in bounds by the caller's promise.
-                unsafe { *to.add(i * to_row + j) = *from.add(j * from_row + i) };
-            }
-        }
-    }
 }
-
-/// Rows and columns of a block that is transposed at a time.
-pub(crate) const BLOCK: usize = 16;
 
 /// Calls `$tile::<R>` for the constant R that equals `$rows`.
 macro_rules! for_rows {
@@ -143,7 +125,7 @@ pub(crate) use x86::{Avx2, Avx512};
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{BLOCK, Left, Micro, Sink};
+    use super::{Left, Micro, Sink};
 
     /// Rows that share a base address: their distances from it are one and two times the row stride, which an
     /// address can hold, so that a tile needs few registers for its left operand.
@@ -165,6 +147,13 @@ mod x86 {
                 let mut sums: [[$vector; $vectors]; R] = [[$zero(); $vectors]; R];
                 let mut bases: [*const f32; R] =
                     std::array::from_fn(|group| left.start.wrapping_add(group * GROUP * left.row));
+                for r in 0..R {
+                    for v in 0..$vectors {
+                        // The result is often far away, and is wanted when the sums are done.
+                        let c = sink.c.wrapping_add(r * sink.row + v * $lanes);
+                        _mm_prefetch::<_MM_HINT_T0>(c.cast_const().cast());
+                    }
+                }
                 let mut panel = panel;
                 for _ in 0..k {
                     // SAFETY: a panel has k rows of WIDTH elements, the left operand R rows of k elements.

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::micro::BLOCK;
 use super::{Left, Matrix, Micro};
 
 /// A block of the left operand in groups of a tile's rows.
@@ -89,26 +88,15 @@ pub(crate) fn pack_right<M: Micro>(
     }
 }
 
-/// Packs columns that lie along memory, block by block.
+/// Packs columns that lie along memory, a few rows at a time so that what is written stays in the cache.
 fn transpose<M: Micro>(matrix: &Matrix, inner: Range<usize>, columns: Range<usize>, panel: &mut [f32]) {
-    for (p, packed) in inner.clone().step_by(BLOCK).zip(panel.chunks_mut(BLOCK * M::COLUMNS)) {
-        let depth = BLOCK.min(inner.end - p);
-        for (index, column) in columns.clone().enumerate().step_by(BLOCK) {
-            let width = BLOCK.min(columns.end - column);
-            let place = |i: usize, d: usize| (column + i) * matrix.step + (p + d) * matrix.row;
-            if matrix.row == 1 && depth == BLOCK && width == BLOCK && BLOCK <= M::COLUMNS {
-                let (from, to) =
-                    (&matrix.data[place(0, 0)..=place(BLOCK - 1, BLOCK - 1)], &mut packed[index..]);
-                assert!(to.len() >= (BLOCK - 1) * M::COLUMNS + BLOCK, "a block lies within its panel");
-                // SAFETY: both blocks were checked to be in bounds.
-                #[allow(unsafe_code)]
-                unsafe {
-                    M::transpose(from.as_ptr(), matrix.step, to.as_mut_ptr(), M::COLUMNS);
-                }
-                continue;
-            }
-            for (i, d) in (0..width).flat_map(|i| (0..depth).map(move |d| (i, d))) {
-                packed[d * M::COLUMNS + index + i] = matrix.data[place(i, d)];
+    const DEPTH: usize = 16;
+    for (p, packed) in inner.clone().step_by(DEPTH).zip(panel.chunks_mut(DEPTH * M::COLUMNS)) {
+        let depth = DEPTH.min(inner.end - p);
+        for (index, column) in columns.clone().enumerate() {
+            let place = column * matrix.step + p * matrix.row;
+            for d in 0..depth {
+                packed[d * M::COLUMNS + index] = matrix.data[place + d * matrix.row];
             }
         }
     }
