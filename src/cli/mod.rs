@@ -1,5 +1,6 @@
 //! The commands: one file each.
 
+mod compare;
 mod execute_run;
 mod failure;
 mod files;
@@ -23,8 +24,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Train every combination, each in a process of its own, and compare them
     Sweep(sweep::Args),
+    Compare(compare::Args),
     #[command(hide = true)]
     ExecuteRun(execute_run::Args),
 }
@@ -33,6 +34,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let status = match Cli::parse().command {
         Command::Sweep(args) => sweep::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::ExecuteRun(args) => execute_run::run(args),
     };
     status.unwrap_or_else(Failure::report).into()

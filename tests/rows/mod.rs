@@ -1,5 +1,5 @@
 //! Rows made by hand, and at random.
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use proptest::prelude::*;
 use runner::results::{Row, Status};

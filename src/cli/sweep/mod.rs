@@ -23,6 +23,7 @@ use crate::results::{Status, Store};
 use crate::units::Bytes;
 use queue::Job;
 
+/// Trains every combination, each in a process of its own, and compares them
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Experiment files, or globs

@@ -1,0 +1,221 @@
+//! One strategy at one axis point: its repeats merged.
+
+use std::collections::HashMap;
+
+use super::Kind;
+use crate::results::{Row, Status};
+use crate::statistics::{self, Estimate};
+
+/// Above this half-width, relative to the median, a speed is called noisy.
+pub(super) const NOISY: f64 = 0.05;
+/// Above this share of the step, waiting for data is worth a column.
+pub(super) const WAITS: f64 = 0.02;
+/// What cannot be told apart when a configuration ran in one process only: placement, clocks and neighbours
+/// differ between processes, and the spread over the steps of one process does not show it.
+const RESOLUTION_OF_ONE: f64 = 0.02;
+const RESOLUTION: f64 = 0.005;
+
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// What the table calls it.
+    pub(super) label: String,
+    /// How it ended: with figures if any repeat has them.
+    pub(super) status: Status,
+    /// Stands for all repeats in what they have in common.
+    pub(super) row: Row,
+    /// Repeats with figures.
+    pub(super) repeats: usize,
+    /// Repeats without: of something that worked at other times.
+    pub(super) lost: usize,
+    pub(super) versions: Vec<String>,
+    /// Measured, or predicted where it ran out of memory or was only planned.
+    pub(super) memory: Option<u64>,
+    /// Tokens or samples a second. The half-width is 0 where nothing is known about the spread.
+    pub(super) speed: Option<Estimate>,
+    pub(super) spread_known: bool,
+    pub(super) loss: Option<f64>,
+    /// Share of the step.
+    pub(super) wait: Option<f64>,
+    /// Against the baseline of its group.
+    pub(super) relative: Relative,
+}
+
+/// What an entry is worth in its group.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Relative {
+    pub(super) is_baseline: bool,
+    pub(super) memory: Option<f64>,
+    pub(super) speed: Option<f64>,
+    /// No measurable difference in speed.
+    pub(super) same_speed: bool,
+    pub(super) loss: Option<f64>,
+    /// The start-up peak decides what the baseline needs, and is lower here.
+    pub(super) less_to_start: bool,
+    pub(super) pareto: bool,
+    /// The strategy in whose name this run was measured.
+    pub(super) same_as: Option<String>,
+}
+
+impl Entry {
+    /// Ran to the end and trains: what a recommendation can be made of.
+    pub(super) fn is_usable(&self) -> bool {
+        self.status == Status::Ok && self.memory.is_some()
+    }
+
+    /// An alternative of its own, not another name for one.
+    pub(super) fn is_candidate(&self) -> bool {
+        self.is_usable() && self.relative.same_as.is_none()
+    }
+
+    pub(super) fn is_noisy(&self) -> bool {
+        self.speed.is_some_and(|speed| speed.relative() > NOISY)
+    }
+
+    /// Keys of the strategy that changed nothing.
+    pub(super) fn no_effect(&self) -> Vec<String> {
+        self.row.no_effect.split_whitespace().map(str::to_string).collect()
+    }
+
+    /// `None` if either has no speed.
+    pub(super) fn same_speed(&self, other: &Entry) -> Option<bool> {
+        let once = self.repeats < 2 || other.repeats < 2;
+        Some(self.speed?.same(other.speed?, if once { RESOLUTION_OF_ONE } else { RESOLUTION }))
+    }
+
+    /// Training peak, where the phases are known.
+    pub(super) fn training_peak(&self) -> Option<u64> {
+        let row = &self.row;
+        [row.forward_peak_bytes, row.backward_peak_bytes, row.update_peak_bytes].into_iter().flatten().max()
+    }
+
+    pub(super) fn start_above_training(&self) -> bool {
+        self.is_usable() && self.row.start_peak_bytes > self.memory
+    }
+
+    pub(super) fn evaluation_above_training(&self) -> bool {
+        self.is_usable()
+            && self
+                .training_peak()
+                .is_some_and(|peak| self.row.evaluation_peak_bytes.is_some_and(|e| e > peak))
+    }
+
+    pub(super) fn prediction_missed(&self) -> bool {
+        let row = &self.row;
+        self.is_usable()
+            && row.peak_bytes.zip(row.predicted_peak_bytes).is_some_and(|(peak, predicted)| peak != predicted)
+    }
+
+    /// How far the witness is from the bytes asked of the system, where that is further than the witness's own
+    /// error: 1 MiB + 0.5 %, and nothing is expected of it below 64 MiB.
+    pub(super) fn witness_off(&self) -> Option<i128> {
+        const SMALLEST: i128 = 64 << 20;
+        let row = &self.row;
+        if !self.is_usable() {
+            return None;
+        }
+        let device = i128::from(row.reserved_peak_bytes.or(row.predicted_reserved_peak_bytes)?);
+        let expected = device + i128::from(row.host_reserved_peak_bytes.unwrap_or(0));
+        let off = i128::from(row.witness_peak_bytes?) - expected;
+        (expected >= SMALLEST && off.abs() > (1 << 20) + expected / 200).then_some(off)
+    }
+}
+
+/// What repeats of one run have in common.
+fn run(row: &Row) -> (&str, &str, &str, &[(String, String)]) {
+    (&row.run_id, &row.strategy, &row.device, &row.axes)
+}
+
+/// Repeats become entries, in the order in which the rows first name them.
+pub(super) fn merge(rows: &[Row], in_tokens: bool, kind: Kind) -> Vec<Entry> {
+    let mut runs: Vec<Vec<&Row>> = Vec::new();
+    let mut places = HashMap::new();
+    for row in rows {
+        let place = *places.entry(run(row)).or_insert(runs.len());
+        if place == runs.len() {
+            runs.push(Vec::new());
+        }
+        // A file that is named twice says nothing new.
+        if !runs[place].contains(&row) {
+            runs[place].push(row);
+        }
+    }
+    runs.iter().map(|repeats| of_repeats(repeats, in_tokens, kind)).collect()
+}
+
+fn of_repeats(repeats: &[&Row], in_tokens: bool, kind: Kind) -> Entry {
+    let rank = |status: Status| match status {
+        Status::Diverged => 0, // one repeat that diverged is a reason not to trust the others
+        Status::Ok => 1,
+        Status::Oom => 2,
+        Status::Skipped => 3,
+        Status::Timeout => 4,
+        Status::Failed => 5,
+        Status::Interrupted => 6,
+    };
+    let first =
+        repeats.iter().copied().min_by_key(|row| rank(row.status)).expect("a run has at least one row");
+    let status = first.status;
+    let has_figures = |row: &&Row| matches!(row.status, Status::Ok | Status::Diverged);
+    let measured: Vec<&Row> = repeats.iter().copied().filter(has_figures).collect();
+    let mut versions: Vec<String> = repeats.iter().map(|row| row.version.clone()).collect();
+    versions.sort();
+    versions.dedup();
+    let (speed, spread_known) = speed(&measured, in_tokens);
+    let waits = |row: &Row| Some(row.data_wait_ms? / row.step_ms_median.filter(|ms| *ms > 0.0)?);
+    Entry {
+        label: first.strategy.clone(),
+        status,
+        row: worst_of(first, &measured),
+        repeats: measured.len(),
+        lost: if measured.is_empty() { 0 } else { repeats.len() - measured.len() },
+        versions,
+        memory: match (kind, status) {
+            (_, Status::Skipped) => None,
+            (Kind::Predicted, _) | (_, Status::Oom) => first.predicted_peak_bytes,
+            _ => measured.iter().filter_map(|row| row.peak_bytes).max(),
+        },
+        speed,
+        spread_known,
+        loss: middle(&measured, |row| row.loss_eval.or(row.loss_last)),
+        wait: middle(&measured, waits),
+        relative: Relative::default(),
+    }
+}
+
+/// A row for all repeats: bytes are the same in all of them or, if not, the most.
+fn worst_of(first: &Row, measured: &[&Row]) -> Row {
+    let most = |bytes: fn(&Row) -> Option<u64>| measured.iter().filter_map(|row| bytes(row)).max();
+    let mut row = first.clone();
+    if !measured.is_empty() {
+        row.peak_bytes = most(|row| row.peak_bytes);
+        row.witness_peak_bytes = most(|row| row.witness_peak_bytes);
+    }
+    row
+}
+
+/// Median over the repeats. Its interval comes from the repeats; the range of fewer than six of them promises
+/// too little, so there it is no narrower than the steps' own interval.
+fn speed(measured: &[&Row], in_tokens: bool) -> (Option<Estimate>, bool) {
+    let per_s = |row: &Row| if in_tokens { row.tokens_per_s } else { row.samples_per_s };
+    let speeds: Vec<f64> = measured.iter().filter_map(|row| per_s(row)).filter(|s| positive(*s)).collect();
+    let Some(estimate) = Estimate::of(&speeds) else { return (None, false) };
+    let steps = middle(measured, |row| Some(row.step_ms_ci95? / row.step_ms_median.filter(|ms| *ms > 0.0)?))
+        .filter(|relative| relative.is_finite() && *relative >= 0.0);
+    let from_steps = estimate.median * steps.unwrap_or(0.0);
+    let half_width = match speeds.len() {
+        1 => from_steps,
+        2..6 => estimate.half_width.max(from_steps),
+        _ => estimate.half_width,
+    };
+    let known = speeds.len() > 1 || steps.is_some();
+    (Some(Estimate { half_width, ..estimate }), known)
+}
+
+fn positive(value: f64) -> bool {
+    value.is_finite() && value > 0.0
+}
+
+fn middle(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = rows.iter().filter_map(|row| value(row)).filter(|v| v.is_finite()).collect();
+    statistics::median(&values)
+}

@@ -1,0 +1,135 @@
+//! The comparison for programs: bytes exact, ratios unrounded, one object per strategy and axis point.
+
+use serde::{Deserialize, Serialize};
+
+use super::Comparison;
+use super::entry::Entry;
+use super::group::Group;
+use crate::results::{Status, csv};
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Figures {
+    experiment: String,
+    group: String,
+    strategy: String,
+    run_id: String,
+    status: Status,
+    /// Repeats with figures, merged here.
+    repeats: usize,
+    device: String,
+    model: String,
+    batch_size: Option<usize>,
+    baseline: bool,
+    predicted_peak_bytes: Option<u64>,
+    peak_bytes: Option<u64>,
+    reserved_peak_bytes: Option<u64>,
+    witness_peak_bytes: Option<u64>,
+    start_peak_bytes: Option<u64>,
+    /// Over the baseline's.
+    memory_ratio: Option<f64>,
+    tokens_per_s: Option<f64>,
+    samples_per_s: Option<f64>,
+    /// Half the width of the 95 % interval of the speed, over the speed.
+    speed_half_width: Option<f64>,
+    speed_ratio: Option<f64>,
+    /// No measurable difference in speed from the baseline.
+    same_speed: Option<bool>,
+    loss: Option<f64>,
+    /// Relative to the baseline's.
+    loss_change: Option<f64>,
+    fits_micro_batch: Option<usize>,
+    limit_bytes: Option<u64>,
+    pareto: bool,
+    noisy: bool,
+    same_as: Option<String>,
+    no_effect: String,
+    oom_phase: Option<String>,
+    oom_value: Option<String>,
+    oom_short_bytes: Option<u64>,
+    receipt: String,
+    message: String,
+    version: String,
+    axes: Vec<(String, String)>,
+}
+
+#[derive(Serialize)]
+struct Experiment<'a> {
+    experiment: &'a str,
+    baseline: &'a str,
+    rows: Vec<Figures>,
+    verdict: Vec<String>,
+}
+
+pub(super) fn json(comparisons: &[Comparison]) -> String {
+    let experiments: Vec<Experiment<'_>> = comparisons
+        .iter()
+        .map(|comparison| Experiment {
+            experiment: &comparison.experiment,
+            baseline: &comparison.baseline,
+            rows: figures(comparison),
+            verdict: comparison.verdict(),
+        })
+        .collect();
+    let mut text = serde_json::to_string_pretty(&experiments).expect("figures have only text keys");
+    text.push('\n');
+    text
+}
+
+pub(super) fn csv(comparisons: &[Comparison]) -> String {
+    let rows: Vec<Figures> = comparisons.iter().flat_map(figures).collect();
+    let mut text = Vec::new();
+    csv::write_records(&rows, &[], &mut text).expect("memory can be written to");
+    String::from_utf8(text).expect("cells are text")
+}
+
+fn figures(comparison: &Comparison) -> Vec<Figures> {
+    let of = |group: &Group| {
+        let in_tokens = comparison.speed_unit == "tok/s";
+        group.entries.iter().map(|entry| of_entry(entry, group, in_tokens)).collect::<Vec<_>>()
+    };
+    comparison.groups.iter().flat_map(of).collect()
+}
+
+fn of_entry(entry: &Entry, group: &Group, in_tokens: bool) -> Figures {
+    let row = entry.row.clone();
+    let relative = entry.relative.clone();
+    let speed = entry.speed.map(|speed| speed.median);
+    Figures {
+        experiment: row.experiment,
+        group: group.heading.clone(),
+        strategy: row.strategy,
+        run_id: row.run_id,
+        status: entry.status,
+        repeats: entry.repeats,
+        device: row.device,
+        model: row.model,
+        batch_size: row.batch_size,
+        baseline: relative.is_baseline,
+        predicted_peak_bytes: row.predicted_peak_bytes,
+        peak_bytes: row.peak_bytes,
+        reserved_peak_bytes: row.reserved_peak_bytes,
+        witness_peak_bytes: row.witness_peak_bytes,
+        start_peak_bytes: row.start_peak_bytes,
+        memory_ratio: relative.memory,
+        tokens_per_s: speed.filter(|_| in_tokens),
+        samples_per_s: if in_tokens { row.samples_per_s } else { speed },
+        speed_half_width: entry.speed.filter(|_| entry.spread_known).map(|speed| speed.relative()),
+        speed_ratio: relative.speed,
+        same_speed: relative.speed.map(|_| relative.same_speed),
+        loss: entry.loss,
+        loss_change: relative.loss,
+        fits_micro_batch: row.fits_micro_batch,
+        limit_bytes: row.limit_bytes,
+        pareto: relative.pareto,
+        noisy: entry.is_noisy(),
+        same_as: relative.same_as,
+        no_effect: row.no_effect,
+        oom_phase: row.oom_phase,
+        oom_value: row.oom_value,
+        oom_short_bytes: row.oom_short_bytes,
+        receipt: row.receipt,
+        message: row.message,
+        version: entry.versions.join(" "),
+        axes: row.axes,
+    }
+}

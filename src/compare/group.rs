@@ -1,0 +1,245 @@
+//! Entries that may be compared: same machine, same axis point.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use super::axes;
+use super::entry::{Entry, Relative};
+use super::numbers::size;
+use super::{CompareError, Kind, Sort};
+
+#[derive(Debug)]
+pub(super) struct Group {
+    /// `batch 16`; empty if there is nothing to tell it from other groups.
+    pub(super) heading: String,
+    pub(super) entries: Vec<Entry>,
+    /// What the ratios of this group are against.
+    pub(super) baseline: Option<usize>,
+}
+
+impl Group {
+    /// ` at batch 16`, to end a sentence with.
+    pub(super) fn place(&self) -> String {
+        if self.heading.is_empty() { String::new() } else { format!(" at {}", self.heading) }
+    }
+
+    pub(super) fn base(&self) -> Option<&Entry> {
+        self.baseline.map(|at| &self.entries[at])
+    }
+}
+
+/// The label that ratios are against: the one asked for, or the first.
+pub(super) fn baseline(
+    experiment: &str,
+    entries: &[Entry],
+    asked: Option<&str>,
+) -> Result<String, CompareError> {
+    let Some(asked) = asked else {
+        return Ok(entries.first().map(|entry| entry.label.clone()).unwrap_or_default());
+    };
+    let swept_inside = format!("{asked}/");
+    let found = entries
+        .iter()
+        .find(|entry| entry.label == asked)
+        .or_else(|| entries.iter().find(|entry| entry.label.starts_with(&swept_inside)));
+    found.map(|entry| entry.label.clone()).ok_or_else(|| {
+        let mut known: Vec<&str> = Vec::new();
+        for entry in entries {
+            if !known.contains(&entry.label.as_str()) {
+                known.push(&entry.label);
+            }
+        }
+        CompareError::UnknownBaseline {
+            experiment: experiment.to_string(),
+            name: asked.to_string(),
+            known: known.join(", "),
+        }
+    })
+}
+
+/// Groups in the order of the rows, and how many entries do not lie on the axis `by`.
+pub(super) fn split(
+    entries: Vec<Entry>,
+    baseline: &str,
+    by: Option<&str>,
+    sort: Sort,
+    kind: Kind,
+) -> (Vec<Group>, usize) {
+    let keys = axes::all(&entries);
+    let machines = machines(&entries);
+    let mut groups: Vec<Group> = Vec::new();
+    let mut left_out = 0;
+    for mut entry in entries {
+        let mut parts: Vec<String> = Vec::new();
+        if machines.len() > 1 {
+            parts.push(machine(&entry));
+        }
+        if let Some(by) = by {
+            let Some((_, value)) = entry.row.axes.iter().find(|(key, _)| key == by) else {
+                left_out += 1;
+                continue;
+            };
+            parts.push(axes::label_without(&entry.row.strategy, by));
+            entry.label = axes::point(by, value, &keys);
+        }
+        let outer = axes::outer(&entry.row).filter(|(key, _)| Some(key.as_str()) != by);
+        parts.extend(outer.map(|(key, value)| axes::point(key, value, &keys)));
+        let heading = parts.join(", ");
+        match groups.iter_mut().find(|group| group.heading == heading) {
+            Some(group) => group.entries.push(entry),
+            None => groups.push(Group { heading, entries: vec![entry], baseline: None }),
+        }
+    }
+    for group in &mut groups {
+        tell_apart(&mut group.entries);
+        group.sort(sort, if by.is_some() { None } else { Some(baseline) });
+        group.relate(kind);
+    }
+    (groups, left_out)
+}
+
+/// Every machine that a row comes from. Rows that never reached one do not count.
+pub(super) fn machines(entries: &[Entry]) -> Vec<String> {
+    let mut machines: Vec<String> = Vec::new();
+    for machine in entries.iter().filter(|entry| !entry.row.device.is_empty()).map(machine) {
+        if !machines.contains(&machine) {
+            machines.push(machine);
+        }
+    }
+    machines
+}
+
+/// The device, and the limit it was asked to keep to.
+pub(super) fn machine(entry: &Entry) -> String {
+    match entry.row.limit_bytes {
+        Some(limit) if entry.row.limited => format!("{} limited to {}", entry.row.device, size(limit)),
+        _ => entry.row.device.clone(),
+    }
+}
+
+/// The same strategy twice at one point: other data, another number of threads. Its run tells which.
+fn tell_apart(entries: &mut [Entry]) {
+    let mut times: HashMap<String, usize> = HashMap::new();
+    for entry in entries.iter() {
+        *times.entry(entry.label.clone()).or_default() += 1;
+    }
+    for entry in entries {
+        if times[&entry.label] > 1 && !entry.row.run_id.is_empty() {
+            let id: String = entry.row.run_id.chars().take(6).collect();
+            entry.label = format!("{} [{id}]", entry.label);
+        }
+    }
+}
+
+impl Group {
+    /// Sorts, and finds the baseline: by its label, or the first in the order of the file.
+    fn sort(&mut self, sort: Sort, baseline: Option<&str>) {
+        let is_baseline = |entry: &Entry| baseline.is_some_and(|name| entry.row.strategy == name);
+        // A repeated strategy has its baseline in the run that has figures.
+        let candidates =
+            (0..self.entries.len()).filter(|at| baseline.is_none() || is_baseline(&self.entries[*at]));
+        if let Some(at) = candidates.min_by_key(|at| (self.entries[*at].memory.is_none(), *at)) {
+            self.entries[at].relative.is_baseline = true;
+        }
+        let speed = |entry: &Entry| entry.speed.map(|speed| speed.median);
+        self.entries.sort_by(|a, b| match sort {
+            Sort::File => Ordering::Equal,
+            Sort::Name => a.label.cmp(&b.label),
+            Sort::Memory => known_first(a.memory, b.memory, Ord::cmp),
+            Sort::Speed => known_first(speed(a), speed(b), |a, b| b.total_cmp(a)),
+        });
+        self.baseline = self.entries.iter().position(|entry| entry.relative.is_baseline);
+    }
+
+    /// Fills in what each entry is worth beside the others.
+    fn relate(&mut self, kind: Kind) {
+        let base = self.base().cloned();
+        let owners = self.owners();
+        let related: Vec<Relative> = (0..self.entries.len())
+            .map(|at| {
+                let entry = &self.entries[at];
+                let mut relative = base.as_ref().map(|base| against(entry, base)).unwrap_or_default();
+                relative.is_baseline = Some(at) == self.baseline;
+                let owner = owners.get(&entry.row.run_id).filter(|owner| **owner != at);
+                relative.same_as = owner.map(|owner| self.entries[*owner].label.clone());
+                relative
+            })
+            .collect();
+        for (entry, relative) in self.entries.iter_mut().zip(related) {
+            entry.relative = relative;
+        }
+        if kind == Kind::Measured {
+            let front: Vec<bool> = (0..self.entries.len()).map(|at| self.is_on_front(at)).collect();
+            for (entry, pareto) in self.entries.iter_mut().zip(front) {
+                entry.relative.pareto = pareto;
+            }
+        }
+    }
+
+    /// Which entry each run belongs to: the first of the strategies that are one run, or the baseline, wherever
+    /// sorting put it.
+    fn owners(&self) -> HashMap<String, usize> {
+        let mut owners = HashMap::new();
+        for (at, entry) in self.entries.iter().enumerate().filter(|(_, entry)| !entry.row.run_id.is_empty()) {
+            let owner = owners.entry(entry.row.run_id.clone()).or_insert(at);
+            if Some(at) == self.baseline {
+                *owner = at;
+            }
+        }
+        owners
+    }
+
+    /// Nothing else needs less memory without being slower, or is faster without needing more.
+    fn is_on_front(&self, at: usize) -> bool {
+        let entry = &self.entries[at];
+        // Of alternatives that cannot be told apart, the front shows the first that does something.
+        let stands_for = |other_at: usize, other: &Entry| {
+            let idle = |entry: &Entry| !entry.row.no_effect.is_empty();
+            other.memory == entry.memory
+                && other.same_speed(entry) == Some(true)
+                && (idle(other), other_at) < (idle(entry), at)
+        };
+        entry.is_candidate()
+            && entry.speed.is_some()
+            && !self.entries.iter().enumerate().any(|(other_at, other)| {
+                other.is_candidate() && (beats(other, entry) || stands_for(other_at, other))
+            })
+    }
+}
+
+fn beats(a: &Entry, b: &Entry) -> bool {
+    let (Some(a_bytes), Some(b_bytes), Some(a_speed), Some(b_speed)) = (a.memory, b.memory, a.speed, b.speed)
+    else {
+        return false;
+    };
+    // Noise must not let a row beat all that its wide interval touches.
+    let same = a.same_speed(b) == Some(true);
+    let no_slower = a_speed.median >= b_speed.median || same && !a.is_noisy() && !b.is_noisy();
+    let faster = a_speed.median > b_speed.median && !same;
+    a_bytes <= b_bytes && no_slower && (a_bytes < b_bytes || faster)
+}
+
+fn against(entry: &Entry, base: &Entry) -> Relative {
+    let share =
+        |value: f64, base: f64| (base != 0.0).then_some(value / base).filter(|ratio| ratio.is_finite());
+    let memory = entry.memory.zip(base.memory).and_then(|(a, b)| share(a as f64, b as f64));
+    let speed = entry.speed.zip(base.speed).and_then(|(a, b)| share(a.median, b.median));
+    let loss = entry.loss.zip(base.loss).and_then(|(a, b)| share(a - b, b.abs()));
+    Relative {
+        memory,
+        speed,
+        same_speed: entry.same_speed(base) == Some(true),
+        loss,
+        less_to_start: base.start_above_training() && entry.row.start_peak_bytes < base.row.start_peak_bytes,
+        ..Relative::default()
+    }
+}
+
+fn known_first<T>(a: Option<T>, b: Option<T>, order: impl Fn(&T, &T) -> Ordering) -> Ordering {
+    match (a, b) {
+        (Some(a), Some(b)) => order(&a, &b),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => Ordering::Equal,
+    }
+}

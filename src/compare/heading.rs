@@ -1,0 +1,74 @@
+//! What a table is about.
+
+use super::text::{one_line, pack};
+use super::{Comparison, Kind, WIDTH, group};
+use crate::results::Row;
+
+/// Experiment, machine, repeats and baseline; broken between its parts where it is too long for a line.
+pub(super) fn lines(comparison: &Comparison) -> Vec<String> {
+    pack(&parts(comparison), " | ", WIDTH)
+}
+
+/// The same on one line.
+pub(super) fn title(comparison: &Comparison) -> String {
+    parts(comparison).join(" | ")
+}
+
+fn parts(comparison: &Comparison) -> Vec<String> {
+    let entries: Vec<_> = comparison.entries().cloned().collect();
+    let mut first = vec![comparison.experiment.clone()];
+    if let Some(model) = only(&entries.iter().map(|entry| &entry.row.model).collect::<Vec<_>>()) {
+        first.push(model.clone());
+    }
+    let batches: Vec<_> = entries.iter().map(|entry| entry.row.batch_size).collect();
+    let swept = entries.iter().any(|entry| entry.row.axes.iter().any(|(key, _)| key.ends_with("batch_size")));
+    if let (false, Some(Some(batch))) = (swept, only(&batches)) {
+        first.push(format!("batch {batch}"));
+    }
+    let machines = group::machines(&entries);
+    let machine = match machines.as_slice() {
+        [one] if entries.iter().any(is_limited) => format!("{one} (speed is the whole machine's)"),
+        [one] => one.clone(),
+        [] => String::new(),
+        several => format!("{} machines", several.len()),
+    };
+    let words: Vec<String> =
+        first.iter().map(|word| one_line(word)).filter(|word| !word.is_empty()).collect();
+    let mut parts = vec![words.join("  "), one_line(&machine)];
+    let threads: Vec<_> = entries.iter().filter_map(|entry| entry.row.threads).collect();
+    if let Some(threads) = only(&threads).filter(|threads| *threads > 1) {
+        parts.push(format!("{threads} threads"));
+    }
+    parts.push(match comparison.kind {
+        Kind::Measured => {
+            repeats(&entries.iter().map(|entry| entry.repeats).filter(|n| *n > 0).collect::<Vec<_>>())
+        }
+        Kind::Predicted => "predicted".into(),
+    });
+    parts.push(match &comparison.by {
+        Some(_) => "base: the first of each group".into(),
+        None => format!("base {}", one_line(&comparison.baseline)),
+    });
+    parts.retain(|part| !part.trim().is_empty());
+    parts
+}
+
+fn is_limited(entry: &super::Entry) -> bool {
+    let Row { limited, limit_bytes, .. } = &entry.row;
+    *limited && limit_bytes.is_some()
+}
+
+fn repeats(counts: &[usize]) -> String {
+    match (counts.iter().min(), counts.iter().max()) {
+        (Some(1), Some(1)) => "1 repeat".into(),
+        (Some(least), Some(most)) if least == most => format!("{most} repeats"),
+        (Some(least), Some(most)) => format!("{least} to {most} repeats"),
+        _ => "no run finished".into(),
+    }
+}
+
+/// What all have in common.
+fn only<T: PartialEq + Clone>(values: &[T]) -> Option<T> {
+    let first = values.first()?;
+    values.iter().all(|value| value == first).then(|| first.clone())
+}

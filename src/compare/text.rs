@@ -1,0 +1,119 @@
+//! Text in a fixed number of columns.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Columns that a terminal gives to the text.
+pub(super) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// On one line: names and messages come from files and may hold anything.
+pub(super) fn one_line(text: &str) -> String {
+    let visible = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().map(visible).collect::<String>().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// At most `columns` wide; what does not fit is cut from the end.
+pub(super) fn cut(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_string();
+    }
+    format!("{}…", head(text, columns.saturating_sub(1)).trim_end())
+}
+
+/// At most `columns` wide; what does not fit is cut from the middle, for names differ at their ends.
+pub(super) fn cut_middle(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_string();
+    }
+    let rest = columns.saturating_sub(1);
+    let reversed: String = text.chars().rev().collect();
+    let tail: String = head(&reversed, rest / 2).chars().rev().collect();
+    format!("{}…{tail}", head(text, rest - rest / 2))
+}
+
+fn head(text: &str, columns: usize) -> String {
+    let mut used = 0;
+    text.chars()
+        .take_while(|c| {
+            used += c.width().unwrap_or(0);
+            used <= columns
+        })
+        .collect()
+}
+
+pub(super) fn pad_left(text: &str, columns: usize) -> String {
+    format!("{}{text}", " ".repeat(columns.saturating_sub(width(text))))
+}
+
+pub(super) fn pad_right(text: &str, columns: usize) -> String {
+    format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
+}
+
+/// Broken between words; further lines are indented.
+pub(super) fn wrap(text: &str, columns: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let word = cut_middle(word, columns - 2);
+        let line = lines.last_mut().expect("there is always a line to write on");
+        if line.trim().is_empty() {
+            line.push_str(&word);
+        } else if width(line) + 1 + width(&word) <= columns {
+            line.push(' ');
+            line.push_str(&word);
+        } else {
+            lines.push(format!("  {word}"));
+        }
+    }
+    lines.join("\n")
+}
+
+/// Several pieces on as few lines as they need, broken between pieces where that is possible.
+pub(super) fn pack(pieces: &[String], separator: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for piece in pieces {
+        let indent = if lines.is_empty() { "" } else { "  " };
+        match lines.last_mut() {
+            Some(line) if width(line) + width(separator) + width(piece) <= columns => {
+                line.push_str(separator);
+                line.push_str(piece);
+            }
+            _ => lines.push(format!("{indent}{}", cut_middle(piece, columns - indent.len()))),
+        }
+    }
+    lines
+}
+
+/// As GitHub shows it unchanged.
+pub(super) fn markdown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut code = false;
+    for c in text.chars() {
+        code ^= c == '`';
+        // A bar ends a cell even inside code.
+        if c == '|' || !code && matches!(c, '\\' | '*' | '_' | '<' | '>' | '~' | '[' | ']' | '#') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(cut_middle("bf16-recompute/accumulate=4", 14), "bf16-re…late=4");
+        assert_eq!(cut("a long story", 7), "a long…");
+        assert_eq!(cut("界界界", 5), "界界…");
+        assert_eq!(width(&cut_middle("界界界界", 6)), 5);
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        assert_eq!(wrap("one two three", 8), "one two\n  three");
+        assert_eq!(one_line(" a\n\tb\u{7} c "), "a b c");
+    }
+}

@@ -1,0 +1,386 @@
+//! What the figures say, in sentences. Nothing is claimed that noise could have made.
+
+use super::entry::{Entry, WAITS};
+use super::group::Group;
+use super::numbers::{change, count, list, percent, rate, ratio, size};
+use super::text::one_line;
+use super::{Comparison, Kind};
+use crate::results::Status;
+
+/// Fewer timed steps than this say little.
+const FEW_STEPS: usize = 10;
+/// A loss this much above the baseline's is worth a warning.
+const WORSE_LOSS: f64 = 0.01;
+/// Sentences of one kind, before the rest is only counted.
+const MOST: usize = 4;
+
+pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
+    let groups = comparison.groups.iter();
+    let mut out = match comparison.kind {
+        Kind::Measured => first_few(groups.filter_map(|group| use_what(comparison, group))),
+        Kind::Predicted => first_few(groups.filter_map(needs_what)),
+    };
+    out.extend(first_few(comparison.groups.iter().filter_map(|group| without_base(comparison, group))));
+    out.extend(drop_what(comparison));
+    out.extend(first_few(each_entry(comparison, |entry, group| ran_out(comparison.kind, entry, group))));
+    out.extend(first_few(each_entry(comparison, unfinished)));
+    if comparison.kind == Kind::Measured {
+        out.extend(learns_less(comparison));
+        out.extend(waits(comparison));
+        out.extend(disagreements(comparison));
+        out.extend(doubts(comparison));
+    }
+    out.extend(mixed_versions(comparison));
+    out.iter().map(|sentence| one_line(sentence)).collect()
+}
+
+/// Sentences of one kind; of very many only the number.
+fn first_few(sentences: impl Iterator<Item = String>) -> Vec<String> {
+    let mut all: Vec<String> = sentences.collect();
+    if all.len() > MOST + 1 {
+        let rest = all.len() - MOST;
+        all.truncate(MOST);
+        all.push(format!("... and {rest} more like these."));
+    }
+    all
+}
+
+fn each_entry(
+    comparison: &Comparison,
+    sentence: impl Fn(&Entry, &Group) -> Option<String>,
+) -> impl Iterator<Item = String> {
+    comparison
+        .groups
+        .iter()
+        .flat_map(|group| group.entries.iter().map(move |entry| (entry, group)))
+        .filter_map(move |(entry, group)| sentence(entry, group))
+}
+
+/// A sentence about one group, which it names if there are several. Names of strategies keep their case.
+fn subject(group: &Group, sentence: &str) -> String {
+    if !group.heading.is_empty() {
+        return format!("{}: {sentence}", group.heading);
+    }
+    if group.entries.iter().any(|entry| sentence.starts_with(&entry.label)) {
+        return sentence.to_string();
+    }
+    let mut letters = sentence.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// The fastest, the smallest, and the best trade of the two.
+fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
+    let by_axis = comparison.by.is_some();
+    let usable: Vec<&Entry> = group
+        .entries
+        .iter()
+        .filter(|entry| entry.is_candidate() && entry.speed.is_some())
+        // With a key that does nothing it is another entry under another name.
+        .filter(|entry| by_axis || entry.relative.pareto || entry.row.no_effect.is_empty())
+        .collect();
+    let top = usable.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b)));
+    let Some(top) = top else { return Some(subject(group, "no strategy has a speed to compare.")) };
+    let tied: Vec<&Entry> = usable.iter().copied().filter(|e| e.same_speed(top) == Some(true)).collect();
+    // Of those that are equally fast, the ones that need the least.
+    let least = tied.iter().filter_map(|entry| entry.memory).min()?;
+    let frugal: Vec<&Entry> = tied.iter().copied().filter(|entry| entry.memory == Some(least)).collect();
+    let fastest = frugal.iter().copied().find(|entry| entry.relative.is_baseline).unwrap_or(frugal[0]);
+    let smallest = usable.iter().copied().min_by_key(|entry| entry.memory)?;
+
+    let figures = figures(comparison, group, fastest)?;
+    let need = if frugal.len() == 1 { "needs" } else { "need" };
+    let (tied_names, frugal_names) = (names_of(&tied), names_of(&frugal));
+    let with_speed = group.entries.iter().filter(|entry| entry.is_usable() && entry.speed.is_some()).count();
+    let mut text = match tied.len() {
+        _ if usable.len() == 1 && with_speed == 1 => {
+            format!("only {} gave figures ({figures}).", fastest.label)
+        }
+        _ if usable.len() == 1 => format!("nothing differs from {} ({figures}).", fastest.label),
+        1 => format!("{} is the fastest ({figures}).", fastest.label),
+        n if n == frugal.len() => format!("{tied_names} are equally fast in the same memory ({figures})."),
+        n if n == usable.len() => {
+            format!("no measurable difference in speed; {frugal_names} {need} the least memory ({figures}).")
+        }
+        _ => format!(
+            "no measurable difference in speed between the fastest, {tied_names}; of these {frugal_names} {need} \
+             the least memory ({figures})."
+        ),
+    };
+    if smallest.memory < fastest.memory {
+        text.push_str(&format!(" {}", least_memory(group, smallest, fastest)?));
+        text.push_str(&best_trade(&usable, fastest, smallest).unwrap_or_default());
+    } else if tied.len() < usable.len() {
+        text.push_str(" Nothing needs less memory.");
+    }
+    Some(subject(group, &text))
+}
+
+fn median(entry: &Entry) -> f64 {
+    entry.speed.map_or(0.0, |speed| speed.median)
+}
+
+fn names_of(entries: &[&Entry]) -> String {
+    list(&entries.iter().map(|entry| entry.label.clone()).collect::<Vec<_>>())
+}
+
+/// `412k tok/s, 7.92 times fp32, in 7.7 GiB`
+fn figures(comparison: &Comparison, group: &Group, entry: &Entry) -> Option<String> {
+    let relative = &entry.relative;
+    let times = match (relative.speed, group.base()) {
+        (Some(speed), Some(base)) if !relative.is_baseline && !relative.same_speed => {
+            format!(", {} times {},", ratio(speed), base.label)
+        }
+        _ => String::new(),
+    };
+    Some(format!("{} {}{times} in {}", rate(median(entry)), comparison.speed_unit, size(entry.memory?)))
+}
+
+fn least_memory(group: &Group, smallest: &Entry, fastest: &Entry) -> Option<String> {
+    let speed = smallest.speed?.median / fastest.speed?.median;
+    let of_base = match (smallest.relative.memory, group.base()) {
+        (Some(memory), Some(base)) if !smallest.relative.is_baseline => {
+            format!(", {} of {}", ratio(memory), base.label)
+        }
+        _ => String::new(),
+    };
+    Some(format!(
+        "{} needs the least memory ({}{of_base}) at {} of that speed.",
+        smallest.label,
+        size(smallest.memory?),
+        ratio(speed)
+    ))
+}
+
+/// The most speed per byte, where that is neither end of the front.
+fn best_trade(usable: &[&Entry], fastest: &Entry, smallest: &Entry) -> Option<String> {
+    let worth = |entry: &Entry| Some(entry.speed?.median / entry.memory.filter(|bytes| *bytes > 0)? as f64);
+    let best = usable
+        .iter()
+        .copied()
+        .filter(|entry| entry.relative.pareto)
+        .filter_map(|entry| Some((worth(entry)?, entry)))
+        .max_by(|a, b| a.0.total_cmp(&b.0))?
+        .1;
+    if best.label == fastest.label || best.label == smallest.label {
+        return None;
+    }
+    let less = 1.0 - best.memory? as f64 / fastest.memory? as f64;
+    let slower = 1.0 - best.speed?.median / fastest.speed?.median;
+    Some(format!(
+        " In between, {} saves {}% of the memory of {} for {}% of its speed.",
+        best.label,
+        percent(less.max(0.0)),
+        fastest.label,
+        percent(slower.max(0.0))
+    ))
+}
+
+fn needs_what(group: &Group) -> Option<String> {
+    let fitting: Vec<&Entry> = group.entries.iter().filter(|entry| entry.is_candidate()).collect();
+    let Some(smallest) = fitting.iter().copied().min_by_key(|entry| entry.memory) else {
+        let fits_not = group.entries.iter().any(|entry| entry.status == Status::Oom);
+        return Some(subject(group, if fits_not { "nothing fits." } else { "nothing can run." }));
+    };
+    let least = size(smallest.memory?);
+    let needs_less = group.base().is_some_and(|base| base.memory > smallest.memory);
+    Some(subject(
+        group,
+        &match (smallest.relative.memory, group.base()) {
+            (Some(memory), Some(base)) if needs_less => {
+                format!("{} needs the least, {least}, {} of {}.", smallest.label, ratio(memory), base.label)
+            }
+            _ if fitting.len() == 1 => format!("{} needs {least}.", smallest.label),
+            _ => format!("nothing needs less than {} ({least}).", smallest.label),
+        },
+    ))
+}
+
+fn without_base(comparison: &Comparison, group: &Group) -> Option<String> {
+    group
+        .baseline
+        .is_none()
+        .then(|| format!("There is no {}{} to compare with.", comparison.baseline, group.place()))
+}
+
+/// Strategies that cost nothing less than the baseline anywhere, and keys that do nothing.
+fn drop_what(comparison: &Comparison) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut seen: Vec<&str> = Vec::new();
+    for entry in comparison.entries().filter(|entry| !entry.row.no_effect.is_empty()) {
+        let name = entry.row.strategy.as_str();
+        if seen.contains(&name) {
+            continue;
+        }
+        seen.push(name);
+        let everywhere = comparison
+            .entries()
+            .filter(|other| other.row.strategy == name && other.status != Status::Skipped)
+            .all(|other| other.row.no_effect == entry.row.no_effect);
+        if everywhere {
+            let keys = entry.no_effect();
+            let changes = if keys.len() == 1 { "it changes" } else { "they change" };
+            out.push(format!("Drop {} from {name}: {changes} nothing here.", list(&keys)));
+        }
+    }
+    let mut useless: Vec<String> = Vec::new();
+    if comparison.by.is_none() && comparison.kind == Kind::Measured {
+        for entry in comparison.entries() {
+            let name = entry.row.strategy.as_str();
+            if seen.contains(&name) {
+                continue;
+            }
+            seen.push(name);
+            if comparison.entries().filter(|other| other.row.strategy == name).all(saves_nothing) {
+                useless.push(name.to_string());
+            }
+        }
+    }
+    if !useless.is_empty() {
+        let verb = if useless.len() == 1 { "saves" } else { "save" };
+        out.push(format!(
+            "{} {verb} neither memory nor time against {}: drop.",
+            list(&useless),
+            comparison.baseline
+        ));
+    }
+    out
+}
+
+fn saves_nothing(entry: &Entry) -> bool {
+    let relative = &entry.relative;
+    !relative.is_baseline
+        && entry.is_candidate()
+        && relative.memory.is_some_and(|memory| memory >= 1.0)
+        && relative.speed.is_some_and(|speed| speed <= 1.0 || relative.same_speed)
+        && !relative.less_to_start
+}
+
+/// `fp32 ran out of memory at batch 16: 2.1 GiB short for logits in forward.`
+fn ran_out(kind: Kind, entry: &Entry, group: &Group) -> Option<String> {
+    let row = &entry.row;
+    if entry.status != Status::Oom {
+        return None;
+    }
+    let verb = if kind == Kind::Measured { "ran out of memory" } else { "does not fit" };
+    let short = row.oom_short_bytes.map(|bytes| format!(": {} short", size(bytes))).unwrap_or_default();
+    let what = row.oom_value.as_ref().or(row.oom_operation.as_ref());
+    let what = what.map(|what| format!(" for {what}")).unwrap_or_default();
+    let phase = row.oom_phase.as_ref().map(|phase| format!(" in {phase}")).unwrap_or_default();
+    Some(format!("{} {verb}{}{short}{what}{phase}.", entry.label, group.place()))
+}
+
+/// Why there are no figures, in full: the table has no room for long reasons.
+fn unfinished(entry: &Entry, group: &Group) -> Option<String> {
+    let what = match entry.status {
+        Status::Skipped => "was skipped",
+        Status::Timeout => "timed out",
+        Status::Failed => "failed",
+        Status::Interrupted => "was interrupted",
+        Status::Diverged => "diverged",
+        Status::Ok | Status::Oom => return None,
+    };
+    let message = entry.row.message.trim().trim_end_matches('.');
+    let why = if message.is_empty() { String::new() } else { format!(": {message}") };
+    let next = if entry.status.is_final() { "" } else { " The next sweep tries it again." };
+    Some(format!("{} {what}{}{why}.{next}", entry.label, group.place()))
+}
+
+/// The alternatives that something is true of, each with what `more` says of it.
+fn names(comparison: &Comparison, more: impl Fn(&Entry) -> Option<String>) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for group in &comparison.groups {
+        let place = if comparison.groups.len() > 1 { group.place() } else { String::new() };
+        for entry in group.entries.iter().filter(|entry| entry.is_candidate()) {
+            match more(entry) {
+                Some(more) if more.is_empty() => names.push(format!("{}{place}", entry.label)),
+                Some(more) => names.push(format!("{}{place} ({more})", entry.label)),
+                None => {}
+            }
+        }
+    }
+    names
+}
+
+fn learns_less(comparison: &Comparison) -> Option<String> {
+    let worse = |entry: &Entry| entry.relative.loss.filter(|loss| *loss > WORSE_LOSS).map(change);
+    let names = names(comparison, worse);
+    (comparison.by.is_none() && !names.is_empty())
+        .then(|| format!("Check what still learns: the loss of {} is above the base's.", list(&names)))
+}
+
+fn waits(comparison: &Comparison) -> Option<String> {
+    let share = |entry: &Entry| entry.wait.filter(|share| *share > WAITS);
+    let names =
+        names(comparison, |entry| share(entry).map(|share| format!("{}% of the step", percent(share))));
+    let verb = if names.len() == 1 { "waits" } else { "wait" };
+    (!names.is_empty()).then(|| format!("{} {verb} for data.", list(&names)))
+}
+
+fn disagreements(comparison: &Comparison) -> Vec<String> {
+    let mut out = Vec::new();
+    let missed = names(comparison, |entry| {
+        let (predicted, peak) = (entry.row.predicted_peak_bytes?, entry.row.peak_bytes?);
+        entry.prediction_missed().then(|| format!("{} predicted, {} measured", size(predicted), size(peak)))
+    });
+    if !missed.is_empty() {
+        out.push(format!("The prediction missed the peak of {}: please report it.", list(&missed)));
+    }
+    let off = names(comparison, |entry| {
+        let off = entry.witness_off()?;
+        let bytes = size(u64::try_from(off.unsigned_abs()).unwrap_or(u64::MAX));
+        Some(format!("{bytes} {}", if off > 0 { "more" } else { "less" }))
+    });
+    if !off.is_empty() {
+        out.push(format!(
+            "The system's figure is not what was counted for {}: trust neither yet.",
+            list(&off)
+        ));
+    }
+    let emulated = names(comparison, |entry| entry.row.receipt.contains("emulated").then(String::new));
+    if !emulated.is_empty() {
+        out.push(format!(
+            "The arithmetic of {} is emulated: the memory is real, the speed is not a GPU's.",
+            list(&emulated)
+        ));
+    }
+    out
+}
+
+fn doubts(comparison: &Comparison) -> Vec<String> {
+    let mut out = Vec::new();
+    let measured: Vec<&Entry> = comparison.entries().filter(|entry| entry.speed.is_some()).collect();
+    let Some(most) = measured.iter().map(|entry| entry.repeats).max() else { return out };
+    let more = if most < 5 { 5 } else { 2 * most };
+    let noisy = names(comparison, |entry| {
+        let spread = percent(entry.speed?.relative());
+        entry.is_noisy().then(|| format!("+-{spread}%"))
+    });
+    if !noisy.is_empty() {
+        let verb = if noisy.len() == 1 { "is" } else { "are" };
+        out.push(format!(
+            "{} {verb} noisy: close other programs and sweep with `--repeats {more}`.",
+            list(&noisy)
+        ));
+    } else if most == 1 && measured.len() > 1 {
+        out.push(format!("Each ran once: `--repeats {more}` settles differences in speed of a few percent."));
+    }
+    let few = measured.iter().filter_map(|entry| entry.row.steps).min().filter(|steps| *steps < FEW_STEPS);
+    if let Some(steps) = few {
+        let were = if steps == 1 { "was" } else { "were" };
+        out.push(format!("Only {} {were} timed: raise `[measure] steps`.", count(steps, "step")));
+    }
+    out
+}
+
+fn mixed_versions(comparison: &Comparison) -> Option<String> {
+    let mut versions: Vec<String> = comparison.entries().flat_map(|entry| entry.versions.clone()).collect();
+    versions.sort();
+    versions.dedup();
+    versions.retain(|version| !version.is_empty());
+    (versions.len() > 1).then(|| {
+        format!(
+            "The rows come from several versions of runner ({}): compare with care, or sweep again with `--fresh`.",
+            versions.join(", ")
+        )
+    })
+}

@@ -1,0 +1,394 @@
+//! Whole tables, as people read them.
+
+mod rows;
+
+use proptest::prelude::*;
+use rows::{Change, any_row, row};
+use runner::compare::{self, CompareError, Comparison, Format, Options, Sort, WIDTH};
+use runner::results::{Row, Status, csv};
+use unicode_width::UnicodeWidthStr;
+
+fn table_of(rows: &[Row], options: &Options) -> String {
+    let table = compare::render(rows, options, Format::Table).unwrap();
+    assert_narrow(&table);
+    table
+}
+
+fn table(rows: &[Row]) -> String {
+    table_of(rows, &Options::default())
+}
+
+fn assert_narrow(table: &str) {
+    for line in table.lines() {
+        assert!(line.width() <= WIDTH, "{} columns: {line}", line.width());
+    }
+}
+
+/// A row of a sweep over the batch size.
+fn at_batch(batch: usize, strategy: &str, mib: f64, speed: f64) -> Row {
+    let mut row = row(strategy);
+    row.run_id = format!("{strategy}-{batch}");
+    row.batch_size = Some(batch);
+    row.axes = vec![("train.batch_size".into(), batch.to_string())];
+    row.uses(mib);
+    row.runs_at(speed);
+    row
+}
+
+fn out_of_memory(mut row: Row, short: u64) -> Row {
+    row.status = Status::Oom;
+    row.peak_bytes = None;
+    row.witness_peak_bytes = None;
+    row.tokens_per_s = None;
+    row.samples_per_s = None;
+    row.step_ms_median = None;
+    row.loss_eval = None;
+    row.loss_last = None;
+    row.oom_phase = Some("forward".into());
+    row.oom_operation = Some("head linear".into());
+    row.oom_value = Some("logits".into());
+    row.oom_requested_bytes = Some(short * 2);
+    row.oom_short_bytes = Some(short);
+    row
+}
+
+fn ended(strategy: &str, status: Status, message: &str) -> Row {
+    let mut row = row(strategy);
+    row.status = status;
+    row.message = message.into();
+    row.peak_bytes = None;
+    row.witness_peak_bytes = None;
+    row.tokens_per_s = None;
+    row.samples_per_s = None;
+    row.step_ms_median = None;
+    row.loss_eval = None;
+    row.loss_last = None;
+    row
+}
+
+fn quickstart() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (batch, scale) in [(8, 1.0), (16, 1.9)] {
+        let mut plain = at_batch(batch, "plain", 412.0 * scale, 4010.0);
+        plain.receipt = "1 micro-batch".into();
+        let mut recompute = at_batch(batch, "recompute", 201.0 * scale, 3120.0);
+        recompute.receipt = "+31% FLOPs recomputed".into();
+        let mut accumulate = at_batch(batch, "accumulate", 240.0 * scale, 3860.0);
+        accumulate.receipt = "4 micro-batches".into();
+        accumulate.loss_eval = Some(3.200_64);
+        let mut zero = at_batch(batch, "zero", 455.0 * scale, 3990.0);
+        zero.receipt = "43.2 MB kept between steps".into();
+        let mut idle = at_batch(batch, "no-grad", 412.0 * scale, 4020.0);
+        idle.no_effect = "evaluation_pass".into();
+        rows.extend([plain, recompute, accumulate, zero, idle]);
+    }
+    rows
+}
+
+#[test]
+fn a_sweep_is_grouped_by_its_axis() {
+    insta::assert_snapshot!(table(&quickstart()));
+}
+
+#[test]
+fn repeats_are_merged_and_give_the_interval() {
+    let mut rows = Vec::new();
+    for (repeat, drift) in [0.99, 1.0, 1.004, 1.01, 0.985].into_iter().enumerate() {
+        for (strategy, mib, speed) in [("fp32", 13_824.0, 52_000.0), ("bf16", 7885.0, 412_000.0)] {
+            let mut row = at_batch(16, strategy, mib, speed * drift);
+            row.repeat = repeat;
+            row.device = "NVIDIA H200".into();
+            row.limited = true;
+            row.limit_bytes = Some(24 << 30);
+            row.threads = Some(1);
+            rows.push(row);
+        }
+    }
+    rows[9].status = Status::Failed;
+    insta::assert_snapshot!(table(&rows));
+}
+
+#[test]
+fn a_baseline_without_memory_still_serves() {
+    let mut rows = vec![
+        out_of_memory(at_batch(16, "fp32", 26_112.0, 1.0), 2_254_857_830),
+        at_batch(16, "bf16", 7885.0, 412_000.0),
+        at_batch(16, "recompute", 3600.0, 331_000.0),
+    ];
+    for row in &mut rows {
+        row.limited = true;
+        row.limit_bytes = Some(24 << 30);
+    }
+    insta::assert_snapshot!(table(&rows));
+}
+
+#[test]
+fn keys_without_effect_and_other_names_of_a_run_are_called_that() {
+    let mut idle = row("empty-cache");
+    idle.no_effect = "empty_cache".into();
+    idle.receipt = "0 B returned".into();
+    let mut twin = row("eager");
+    twin.run_id = "plain-id".into();
+    let mut small = row("recompute");
+    small.uses(120.0);
+    small.runs_at(3000.0);
+    insta::assert_snapshot!(table(&[row("plain"), twin, idle, small]));
+}
+
+#[test]
+fn noise_is_marked_and_claims_nothing() {
+    let mut noisy = row("offload");
+    noisy.runs_at(4300.0);
+    noisy.step_ms_ci95 = noisy.step_ms_median.map(|ms| ms * 0.09);
+    noisy.uses(150.0);
+    noisy.receipt = "4% of copies hidden".into();
+    noisy.steps = Some(5);
+    insta::assert_snapshot!(table(&[row("plain"), noisy]));
+}
+
+#[test]
+fn what_did_not_run_says_why() {
+    let mut diverged = row("fp16");
+    diverged.status = Status::Diverged;
+    diverged.message = "the loss was inf at step 7".into();
+    diverged.loss_eval = None;
+    diverged.loss_last = None;
+    insta::assert_snapshot!(table(&[
+        row("plain"),
+        ended("in-backward", Status::Skipped, "update = \"in_backward\" cannot clip by the global norm"),
+        ended("slow", Status::Timeout, "no step finished within 60 s"),
+        ended("broken", Status::Failed, "the child process was killed by signal 9"),
+        ended("stopped", Status::Interrupted, ""),
+        diverged,
+    ]));
+}
+
+#[test]
+fn long_names_give_way_and_keep_their_ends() {
+    let mut rows = Vec::new();
+    for n in [1, 2, 4] {
+        let name = format!("bf16-recompute-with-host-offload-and-a-very-long-name/accumulate={n}");
+        let mut row = at_batch(8, &name, 300.0 / f64::from(n), 4000.0 / f64::from(n));
+        row.axes.push(("accumulate".into(), n.to_string()));
+        row.receipt = "a receipt that is longer than there is any room for beside such a name".into();
+        row.model = "a model whose description goes on and on ".repeat(4);
+        rows.push(row);
+    }
+    rows.push(at_batch(8, "日本語の名前がとても長い戦略の名前です", 500.0, 100.0));
+    insta::assert_snapshot!(table(&rows));
+}
+
+#[test]
+fn several_axes_and_machines_are_several_groups() {
+    let mut rows = Vec::new();
+    for device in ["AMD EPYC 9V74", "NVIDIA H200"] {
+        for context in ["256", "1024"] {
+            for strategy in ["plain", "recompute"] {
+                let mut row = at_batch(8, strategy, 300.0, 4000.0);
+                if strategy == "recompute" {
+                    row.uses(200.0);
+                    row.runs_at(3000.0);
+                }
+                row.device = device.into();
+                row.run_id = format!("{device}{context}{strategy}");
+                row.axes.push(("model.transformer.context".into(), context.into()));
+                rows.push(row);
+            }
+        }
+    }
+    insta::assert_snapshot!(table(&rows));
+}
+
+#[test]
+fn mixed_versions_are_said() {
+    let mut newer = row("recompute");
+    newer.version = "0.2.0".into();
+    newer.uses(100.0);
+    newer.runs_at(3000.0);
+    insta::assert_snapshot!(table(&[row("plain"), newer]));
+}
+
+#[test]
+fn abnormal_figures_get_columns() {
+    let mut plain = row("plain");
+    plain.data_wait_ms = plain.step_ms_median.map(|ms| ms * 0.12);
+    let mut host = row("host-init");
+    host.start_peak_bytes = host.peak_bytes.map(|bytes| bytes * 2);
+    host.evaluation_peak_bytes = host.backward_peak_bytes.map(|bytes| bytes + (10 << 20));
+    let mut leak = row("leak");
+    leak.witness_peak_bytes = leak.witness_peak_bytes.map(|bytes| bytes + (8 << 20));
+    let mut missed = row("missed");
+    missed.predicted_peak_bytes = Some(180 << 20);
+    missed.loss_eval = Some(3.4);
+    insta::assert_snapshot!(table(&[plain, host, leak, missed]));
+}
+
+#[test]
+fn one_axis_can_be_put_side_by_side() {
+    let options = Options { by: Some("batch".into()), ..Options::default() };
+    insta::assert_snapshot!(table_of(&quickstart(), &options));
+}
+
+#[test]
+fn the_baseline_and_the_order_can_be_chosen() {
+    let rows: Vec<Row> = quickstart().into_iter().take(5).collect();
+    let options = Options { baseline: Some("recompute".into()), sort: Sort::Speed, by: None };
+    insta::assert_snapshot!(table_of(&rows, &options));
+}
+
+#[test]
+fn predictions_make_the_same_table() {
+    let mut rows = quickstart();
+    rows[5] = out_of_memory(rows[5].clone(), 300 << 20);
+    rows[7].status = Status::Skipped;
+    rows[7].message = "4 micro-batches do not divide a batch of 6".into();
+    rows[7].predicted_peak_bytes = None;
+    rows[7].parameter_bytes = None;
+    rows[7].gradient_bytes = None;
+    rows[7].optimizer_bytes = None;
+    rows[7].activation_bytes = None;
+    rows[7].master_weight_bytes = None;
+    rows[7].input_bytes = None;
+    rows[7].workspace_bytes = None;
+    rows[7].communication_bytes = None;
+    rows[7].start_peak_bytes = None;
+    rows[7].fits_micro_batch = None;
+    for row in &mut rows {
+        row.peak_bytes = None;
+        row.witness_peak_bytes = None;
+        row.tokens_per_s = None;
+        row.samples_per_s = None;
+        row.step_ms_median = None;
+        row.step_ms_ci95 = None;
+        row.loss_eval = None;
+        row.loss_last = None;
+        row.receipt = String::new();
+    }
+    let table = compare::predicted_table(&rows, &Options::default()).unwrap();
+    assert_narrow(&table);
+    insta::assert_snapshot!(table);
+}
+
+#[test]
+fn markdown_has_everything() {
+    insta::assert_snapshot!(compare::render(&quickstart(), &Options::default(), Format::Markdown).unwrap());
+}
+
+#[test]
+fn json_and_csv_are_exact() {
+    let rows: Vec<Row> = quickstart().into_iter().take(2).collect();
+    insta::assert_snapshot!("json", compare::render(&rows, &Options::default(), Format::Json).unwrap());
+    insta::assert_snapshot!("csv", compare::render(&rows, &Options::default(), Format::Csv).unwrap());
+}
+
+#[test]
+fn a_row_that_is_given_twice_is_one_row() {
+    let once = quickstart();
+    assert_eq!(table(&[once.clone(), once.clone()].concat()), table(&once));
+}
+
+#[test]
+fn each_experiment_has_its_own_table() {
+    let mut other = row("plain");
+    other.experiment = "other".into();
+    let table = table(&[row("plain"), other]);
+    assert_eq!(table.matches("strategy").count(), 2, "{table}");
+}
+
+#[test]
+fn what_is_not_there_cannot_be_compared() {
+    let error = |rows: &[Row], options: Options| Comparison::new(rows, &options).unwrap_err();
+    assert_eq!(error(&[], Options::default()), CompareError::NoRows);
+    let unknown = error(&quickstart(), Options { baseline: Some("fp23".into()), ..Options::default() });
+    assert_eq!(
+        unknown.to_string(),
+        "`gpt-mini` has no strategy `fp23` to compare with; its strategies are: \
+         plain, recompute, accumulate, zero, no-grad"
+    );
+    let unknown = error(&quickstart(), Options { by: Some("sede".into()), ..Options::default() });
+    assert_eq!(unknown.to_string(), "`gpt-mini` does not sweep `sede`; it sweeps: train.batch_size");
+}
+
+#[test]
+fn a_group_without_the_baseline_says_so() {
+    let rows = [at_batch(8, "plain", 300.0, 4000.0), at_batch(16, "recompute", 300.0, 3000.0)];
+    let table = table(&rows);
+    assert!(table.contains("There is no plain at batch 16 to compare with."), "{table}");
+}
+
+#[test]
+fn what_lowers_the_start_up_peak_saves_something() {
+    let mut host = row("host");
+    host.start_peak_bytes = host.peak_bytes.map(|bytes| bytes * 2);
+    let table = table(&[host, row("lazy")]);
+    assert!(!table.contains("drop"), "{table}");
+}
+
+/// Exit code, standard output and standard error of `runner compare`.
+fn command(folder: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_runner"))
+        .arg("compare")
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_command_prints_what_the_library_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut other = row("plain");
+    other.experiment = "other".into();
+    csv::write_file(&folder.path().join("a.csv"), &quickstart(), &[]).unwrap();
+    csv::write_file(&folder.path().join("b.csv"), &[other.clone()], &[]).unwrap();
+    let rows = [quickstart(), vec![other]].concat();
+    for (name, format) in [("table", Format::Table), ("csv", Format::Csv), ("json", Format::Json)] {
+        let (code, out, err) = command(folder.path(), &["a.csv", "b.csv", "--format", name]);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        assert_eq!(out, compare::render(&rows, &Options::default(), format).unwrap());
+    }
+}
+
+#[test]
+fn bad_input_is_one_clear_error() {
+    let folder = tempfile::tempdir().unwrap();
+    csv::write_file(&folder.path().join("good.csv"), &quickstart(), &[]).unwrap();
+    csv::write_file(&folder.path().join("empty.csv"), &[], &[]).unwrap();
+    std::fs::write(folder.path().join("people.csv"), "name,age\nx,1\n").unwrap();
+    std::fs::write(folder.path().join("cut.csv"), "experiment,run_id\n\"half a").unwrap();
+    let error = |arguments: &[&str]| {
+        let (code, out, err) = command(folder.path(), arguments);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+        err
+    };
+    let errors = [
+        error(&["none.csv"]),
+        error(&["empty.csv"]),
+        error(&["people.csv"]),
+        error(&["cut.csv"]),
+        error(&["good.csv", "people.csv"]),
+        error(&["."]),
+        error(&["good.csv", "--baseline", "fp23"]),
+        error(&["good.csv", "--by", "seed"]),
+    ];
+    insta::assert_snapshot!(errors.concat());
+}
+
+proptest! {
+    #[test]
+    fn any_rows_make_a_table_that_fits(
+        rows in prop::collection::vec(any_row(), 1..9),
+        sort in prop::sample::select(vec![Sort::File, Sort::Memory, Sort::Speed, Sort::Name]),
+        by in prop::option::of(Just("precision".to_string())),
+    ) {
+        let by = by.filter(|by| rows.iter().any(|row| row.axes.iter().any(|(key, _)| key == by)));
+        let options = Options { baseline: None, by, sort };
+        table_of(&rows, &options);
+        assert_narrow(&compare::predicted_table(&rows, &options).unwrap());
+        for format in [Format::Csv, Format::Markdown, Format::Json] {
+            prop_assert!(compare::render(&rows, &options, format).is_ok());
+        }
+    }
+}
