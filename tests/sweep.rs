@@ -274,7 +274,7 @@ fn wrong_input_is_refused_before_anything_runs() {
 
     // Two files of one name.
     fs::copy(place.path(&good), place.path("copy.toml")).unwrap();
-    is_refused(&place, &[&good, "copy.toml"], &["good.toml and copy.toml are both named `good`"]);
+    is_refused(&place, &[&good, "copy.toml"], &["`good` also names the experiment in good.toml"]);
 
     // Problems of data, each file's own, after a file without any.
     let files = [("missing", "text.txt", "none/*.txt"), ("short", "context = 16", "context = 100000")];

@@ -1,18 +1,62 @@
-//! (stands in for the expansion of file arguments)
+//! Arguments that name experiment files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
+use crate::plan::{self, Experiment};
 
-pub(super) fn expand(arguments: &[String]) -> Result<Vec<PathBuf>, Failure> {
-    let mut files = Vec::new();
+/// The files that arguments name: each a path, or a pattern that the shell passed on. Fails where one matches
+/// nothing.
+fn find(arguments: &[String]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files: Vec<PathBuf> = Vec::new();
     for argument in arguments {
-        let matches = glob::glob(argument).map_err(Failure::input)?;
-        let found: Vec<PathBuf> = matches.filter_map(Result::ok).collect();
-        if found.is_empty() {
-            return Err(Failure::input(format!("no file matches `{argument}`")));
+        for file in matches(argument)? {
+            if !files.contains(&file) {
+                files.push(file);
+            }
         }
-        files.extend(found);
     }
     Ok(files)
+}
+
+fn matches(argument: &str) -> Result<Vec<PathBuf>, Failure> {
+    let literal = Path::new(argument);
+    if literal.exists() || !argument.contains(['*', '?', '[']) {
+        return Ok(vec![literal.to_path_buf()]);
+    }
+    let paths = glob::glob(argument)
+        .map_err(|error| Failure::input(format!("`{argument}` is not a pattern of files: {}", error.msg)))?;
+    let files: Vec<PathBuf> = paths.filter_map(Result::ok).filter(|path| path.is_file()).collect();
+    if files.is_empty() {
+        return Err(Failure::input(format!("no file matches `{argument}`")));
+    }
+    Ok(files)
+}
+
+/// Expands one experiment, with the variables of this process.
+fn expand(file: &Path, overrides: &[String]) -> Result<Experiment, Failure> {
+    let environment = |name: &str| std::env::var(name).ok();
+    plan::expand(file, overrides, &environment).map_err(Failure::input)
+}
+
+/// Fails where two experiments would write the same results.
+fn distinct_names(experiments: &[Experiment]) -> Result<(), Failure> {
+    for (index, experiment) in experiments.iter().enumerate() {
+        let same = |other: &&Experiment| other.name == experiment.name;
+        if let Some(other) = experiments[..index].iter().find(same) {
+            let message =
+                format!("`{}` also names the experiment in {}", experiment.name, other.file.display());
+            let help = "give each a name of its own".to_string();
+            return Err(Failure::input(experiment.sources.error_at("name", message, Some(help))));
+        }
+    }
+    Ok(())
+}
+
+/// Expands all experiments that arguments name. Says what is wrong with each, or which two have one name.
+pub(super) fn expand_all(arguments: &[String], overrides: &[String]) -> Result<Vec<Experiment>, Failure> {
+    let files = find(arguments)?;
+    let experiments = Failure::collect(files.iter().map(|file| expand(file, overrides)))?;
+    distinct_names(&experiments)?;
+    Ok(experiments)
 }

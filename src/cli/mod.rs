@@ -1,5 +1,6 @@
 //! The commands: one file each.
 
+mod check;
 mod compare;
 mod execute_run;
 mod failure;
@@ -25,6 +26,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Sweep(sweep::Args),
+    Check(check::Args),
     Compare(compare::Args),
     #[command(hide = true)]
     ExecuteRun(execute_run::Args),
@@ -34,6 +36,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let status = match Cli::parse().command {
         Command::Sweep(args) => sweep::run(args),
+        Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
         Command::ExecuteRun(args) => execute_run::run(args),
     };

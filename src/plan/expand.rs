@@ -1,9 +1,11 @@
 //! Sweep axes x strategies = points, each resolved.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
+use super::sweep::{Place, Variant, places, variants};
 use crate::device::DeviceKind;
-use crate::spec::RunConfig;
+use crate::spec::{self, Document, Environment, Problem, RunConfig, Setting, Sources};
 use crate::units::Bytes;
 
 /// One experiment file, expanded.
@@ -20,8 +22,10 @@ pub struct Experiment {
     pub repeats: usize,
     /// Swept keys, in the order of the file: those of `[sweep]`, then those inside strategies.
     pub axes: Vec<String>,
-    /// In table order.
+    /// In table order: the strategies of the first axis point, then those of the next.
     pub points: Vec<Point>,
+    /// Where keys were written, to blame them for what is found out later.
+    pub sources: Sources,
 }
 
 /// One point of the expanded sweep.
@@ -36,4 +40,107 @@ pub struct Point {
     /// The keys that the strategy set itself (not `[defaults]`) to something else than they would be without
     /// it, each with the configuration as it would be without that one key.
     pub without: Vec<(String, RunConfig)>,
+}
+
+/// Expands an experiment file. Overrides are `key=value`: those of a run's keys (`train.batch_size`, `accumulate`)
+/// are applied last, to every run; `defaults.accumulate`, which strategies still win over, `strategies.NAME.KEY`,
+/// `sweep.KEY`, `measure.repeats`, `target.memory` and the like change the file. Values are TOML, or bare words.
+///
+/// # Errors
+///
+/// The first thing that is wrong in the file, in those that it extends or in the overrides, whether a run uses it
+/// or not; and where a strategy cannot run at any point of the sweep.
+pub fn expand(
+    file: &Path,
+    overrides: &[String],
+    environment: &Environment<'_>,
+) -> Result<Experiment, spec::Error> {
+    let document = Document::read(file, overrides, environment)?;
+    let points = points(&document).map_err(|problem| document.sources.error(&problem))?;
+    Ok(Experiment {
+        name: document.name.clone(),
+        file: file.to_path_buf(),
+        baseline: document.baseline.clone(),
+        requires: document.requires,
+        memory: document.memory,
+        repeats: document.repeats,
+        axes: axes(&document),
+        points,
+        sources: document.sources,
+    })
+}
+
+fn axes(document: &Document<'_>) -> Vec<String> {
+    let shared = document.sweep.axes().map(|axis| &axis.key);
+    let included = document.sweep.include.iter().flat_map(|case| &case.settings).map(|setting| &setting.key);
+    let own = document.strategies.iter().flat_map(|strategy| &strategy.axes).map(|axis| &axis.key);
+    let mut names = Vec::new();
+    for name in shared.chain(included).chain(own).map(ToString::to_string) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn points(document: &Document<'_>) -> Result<Vec<Point>, Problem> {
+    let variants = variants(document);
+    let mut points = Vec::new();
+    let mut outcomes: BTreeMap<&str, Outcome> = BTreeMap::new();
+    for place in places(document, &variants)? {
+        let variant = &variants[place.variant];
+        let outcome = outcomes.entry(&variant.strategy.name).or_default();
+        points.push(point(document, variant, &place, outcome));
+    }
+    let order = document.strategies.iter().map(|strategy| strategy.name.as_str());
+    match order.filter_map(|name| outcomes.remove(name)).find_map(Outcome::never_runs) {
+        Some(problem) => Err(problem),
+        None => Ok(points),
+    }
+}
+
+/// Whether a strategy can run anywhere.
+#[derive(Default)]
+struct Outcome {
+    runs: bool,
+    problem: Option<Problem>,
+}
+
+impl Outcome {
+    fn never_runs(self) -> Option<Problem> {
+        self.problem.filter(|_| !self.runs)
+    }
+}
+
+fn point(document: &Document<'_>, variant: &Variant<'_>, place: &Place<'_>, outcome: &mut Outcome) -> Point {
+    let own: Vec<&Setting> = variant.strategy.settings.iter().chain(variant.values.iter().copied()).collect();
+    let resolved = document.resolve(place.values.iter().chain(&own).copied());
+    let without = match &resolved {
+        Ok(config) => without(document, place, &own, config),
+        Err(_) => Vec::new(),
+    };
+    outcome.runs |= resolved.is_ok();
+    let config = resolved.map_err(|problem| {
+        let reason = problem.reason();
+        outcome.problem.get_or_insert(problem);
+        reason
+    });
+    let axis = |value: &&Setting| (value.key.to_string(), value.node.value.to_string());
+    let axes = place.values.iter().chain(&variant.values).map(axis).collect();
+    Point { strategy: variant.label.clone(), axes, config, without }
+}
+
+/// See [`Point::without`]. A key that the run cannot do without is left out.
+fn without(
+    document: &Document<'_>,
+    place: &Place<'_>,
+    own: &[&Setting],
+    config: &RunConfig,
+) -> Vec<(String, RunConfig)> {
+    let without = |index: usize| {
+        let others = own[..index].iter().chain(&own[index + 1..]);
+        let other = document.resolve(place.values.iter().chain(others).copied()).ok()?;
+        (other != *config).then(|| (own[index].key.to_string(), other))
+    };
+    (0..own.len()).filter_map(without).collect()
 }

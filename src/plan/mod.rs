@@ -3,7 +3,8 @@
 mod expand;
 mod planned;
 mod stub;
+mod sweep;
 
-pub use expand::{Experiment, Point};
+pub use expand::{Experiment, Point, expand};
 pub use planned::{Plan, PlannedRun};
-pub use stub::{expand, plan};
+pub use stub::plan;

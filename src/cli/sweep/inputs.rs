@@ -1,7 +1,7 @@
 //! Everything that the user wrote, read and checked before anything is written or run.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use super::Args;
@@ -24,27 +24,17 @@ pub(super) struct Inputs {
 
 /// Reads all files. Every file's problems are found, not only those of the first.
 pub(super) fn read(args: &Args) -> Result<Inputs, Failure> {
-    let files = files::expand(&args.files)?;
+    let experiments = files::expand_all(&args.files, &args.set)?;
     let mut data = DataSets::new(&args.out.join(DIGESTS_FILE));
-    let mut plans = Vec::new();
-    let mut failures = Vec::new();
-    for file in &files {
-        match read_one(args, file, &mut data) {
-            Ok(plan) => plans.push(plan),
-            Err(failure) => failures.push(failure),
-        }
-    }
-    if let Some(failure) = Failure::all(failures) {
-        return Err(failure);
-    }
-    check_names(&plans)?;
+    Failure::collect(experiments.iter().map(|experiment| data.check(experiment)))?;
+    let plans = experiments.into_iter().map(|experiment| plan(args, experiment, &data));
+    let plans = plans.collect::<Result<Vec<Plan>, Failure>>()?;
     check_filter(args, &plans)?;
     Ok(Inputs { plans, digests: data.digests })
 }
 
-fn read_one(args: &Args, file: &Path, data: &mut DataSets) -> Result<Plan, Failure> {
-    let experiment = plan::expand(file, &args.set).map_err(Failure::input)?;
-    data.check(&experiment)?;
+fn plan(args: &Args, experiment: Experiment, data: &DataSets) -> Result<Plan, Failure> {
+    // The command line wins.
     let memory = args.memory.or(experiment.memory);
     let target = device::detect(args.device, memory).map_err(Failure::input)?;
     let mut plan = plan::plan(experiment, &target, |config| data.digest(config));
@@ -52,22 +42,6 @@ fn read_one(args: &Args, file: &Path, data: &mut DataSets) -> Result<Plan, Failu
         plan.repeats = repeats as usize;
     }
     Ok(plan)
-}
-
-/// Two experiments of one name would write the same files.
-fn check_names(plans: &[Plan]) -> Result<(), Failure> {
-    let mut files: BTreeMap<&str, &Path> = BTreeMap::new();
-    for plan in plans {
-        if let Some(first) = files.insert(&plan.experiment, &plan.file) {
-            return Err(Failure::input(format!(
-                "{} and {} are both named `{}`, so their results would mix: give one another `name`",
-                first.display(),
-                plan.file.display(),
-                plan.experiment
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// A filter that lets nothing through is a mistake.
@@ -126,7 +100,11 @@ impl DataSets {
     }
 }
 
-/// (stands in for the error that points at the line of the key)
+/// An error that points at the line of the key.
 fn blame(experiment: &Experiment, error: &DataError) -> Failure {
-    Failure::input(format!("{}: {}: {error}", experiment.file.display(), error.key()))
+    let key = match error.key() {
+        "context" => "model.transformer.context",
+        key => key,
+    };
+    Failure::input(experiment.sources.error_at(key, error.to_string(), Some(error.help())))
 }

@@ -1,0 +1,90 @@
+//! `runner check`: is an experiment right, and what are its runs?
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::failure::{ExitStatus, Failure};
+use super::{files, output};
+use crate::plan::{Experiment, Point};
+
+/// Check experiments without running them
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Experiment files, or patterns such as 'experiments/*.toml'
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<String>,
+    /// Override a key, as in train.batch_size=4
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Print what each run really is, as an experiment file
+    #[arg(long)]
+    resolved: bool,
+}
+
+/// Prints a line for each experiment, or its runs.
+pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+    let experiments = files::expand_all(&args.files, &args.overrides)?;
+    let mut out = String::new();
+    for experiment in &experiments {
+        if args.resolved {
+            out.push_str(&resolved(experiment));
+        } else {
+            out.push_str(&summary(experiment));
+            out.push('\n');
+        }
+    }
+    output::print(&out)?;
+    Ok(ExitStatus::Complete)
+}
+
+/// `experiments/a.toml: 12 runs, 6 strategies x 2 points`
+fn summary(experiment: &Experiment) -> String {
+    let strategies: BTreeSet<&str> = experiment.points.iter().map(|point| point.strategy.as_str()).collect();
+    let places: BTreeSet<String> = experiment.points.iter().map(shared_axes).collect();
+    let skipped = experiment.points.iter().filter(|point| point.config.is_err()).count();
+    let runs = experiment.points.len() - skipped;
+    let mut line = format!(
+        "{}: {}, {} x {}",
+        experiment.file.display(),
+        counted(runs, "run"),
+        if strategies.len() == 1 {
+            "1 strategy".to_string()
+        } else {
+            format!("{} strategies", strategies.len())
+        },
+        counted(places.len(), "point"),
+    );
+    // Writing to a string cannot fail.
+    if experiment.repeats > 1 {
+        let _ = write!(line, ", {} repeats", experiment.repeats);
+    }
+    if skipped > 0 {
+        let _ = write!(line, ", {skipped} skipped");
+    }
+    line
+}
+
+/// The point that all strategies share: the axes inside a strategy are in its label.
+fn shared_axes(point: &Point) -> String {
+    let inside = point.strategy.split_once('/').map_or("", |(_, values)| values);
+    let shared = |(key, _): &&(String, String)| !inside.split(',').any(|v| v.split('=').next() == Some(key));
+    point.axes.iter().filter(shared).map(|(key, value)| format!("{key}={value} ")).collect()
+}
+
+fn counted(number: usize, name: &str) -> String {
+    format!("{number} {name}{}", if number == 1 { "" } else { "s" })
+}
+
+fn resolved(experiment: &Experiment) -> String {
+    let mut out = String::new();
+    for (index, point) in experiment.points.iter().enumerate() {
+        let axes: String = point.axes.iter().map(|(key, value)| format!(", {key} = {value}")).collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "# {}: run {}, {}{axes}", experiment.file.display(), index + 1, point.strategy);
+        let _ = match &point.config {
+            Ok(config) => writeln!(out, "{}", config.to_toml(&experiment.name, &point.strategy)),
+            Err(reason) => writeln!(out, "# skipped: {reason}\n"),
+        };
+    }
+    out
+}

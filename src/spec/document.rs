@@ -1,0 +1,300 @@
+//! An experiment, read and checked, from which single runs are resolved.
+
+use std::path::Path;
+
+use super::error::{Error, Problem};
+use super::key::Key;
+use super::load::{self, Loaded, load};
+use super::paths::Environment;
+use super::reader::{Reader, list, nearest};
+use super::resolved::RunConfig;
+use super::source::{Sources, Span};
+use super::tree::{Setting, Table, Value};
+use super::written::{self, Axis, Case, Sweep, Written, WrittenStrategy, check_setting};
+use super::{rules, sections};
+use crate::device::DeviceKind;
+use crate::units::Bytes;
+
+/// All that the files and the command line say, merged. Its strategies are complete: what they extend is in them.
+pub(crate) struct Document<'a> {
+    pub(crate) name: String,
+    pub(crate) baseline: String,
+    pub(crate) requires: Option<DeviceKind>,
+    pub(crate) memory: Option<Bytes>,
+    pub(crate) repeats: usize,
+    pub(crate) strategies: Vec<WrittenStrategy>,
+    pub(crate) sweep: Sweep,
+    pub(crate) sources: Sources,
+    environment: &'a Environment<'a>,
+    /// A run without a strategy.
+    tree: Table,
+    overrides: Vec<Setting>,
+}
+
+impl<'a> Document<'a> {
+    /// Reads an experiment. Fails at the first thing that is wrong in it, whether a run uses it or not.
+    pub(crate) fn read(
+        file: &Path,
+        overrides: &[String],
+        environment: &'a Environment<'a>,
+    ) -> Result<Document<'a>, Error> {
+        let mut sources = Sources::default();
+        let document = load(file, overrides, environment, &mut sources)
+            .and_then(|loaded| Document::check(file, loaded, environment, &sources));
+        match document {
+            Ok(document) => Ok(document.with_sources(sources)),
+            Err(problem) => Err(sources.error(&problem)),
+        }
+    }
+
+    fn check(
+        file: &Path,
+        loaded: Loaded,
+        environment: &'a Environment<'a>,
+        sources: &Sources,
+    ) -> Result<Document<'a>, Problem> {
+        let mut merged = Table::default();
+        for layer in loaded.layers {
+            let reader = Reader::partial(sources, environment);
+            written::read(&reader, &layer);
+            reader.check()?;
+            merged.merge(layer);
+        }
+        let reader = Reader::partial(sources, environment);
+        for setting in &loaded.overrides {
+            check_setting(&reader, setting)?;
+        }
+        let written = written::read(&reader, &merged);
+        let written = reader.finish(written)?;
+        let name = experiment_name(file, &written)?;
+        let strategies = inherit(&written.strategies)?;
+        distinct_labels(&strategies)?;
+        let baseline = baseline(&written, &strategies)?;
+        let document = Document {
+            name,
+            baseline,
+            requires: written.requires,
+            memory: written.memory,
+            repeats: written.repeats,
+            strategies,
+            sweep: written.sweep,
+            sources: Sources::default(),
+            environment,
+            tree: load::run_tree(merged),
+            overrides: loaded.overrides,
+        };
+        document.check_axes()?;
+        Ok(document)
+    }
+
+    /// Resolves the run with these settings, later ones winning, and the command line's over all.
+    pub(crate) fn resolve<'s>(
+        &self,
+        settings: impl IntoIterator<Item = &'s Setting>,
+    ) -> Result<RunConfig, Problem> {
+        let mut tree = self.tree.clone();
+        settings.into_iter().for_each(|setting| tree.set(setting));
+        self.overrides.iter().for_each(|setting| tree.set(setting));
+        let reader = Reader::complete(&self.sources, self.environment);
+        let config = sections::run(&reader, &tree);
+        let config = reader.finish(config)?;
+        rules::check(&config, &tree)?;
+        Ok(config)
+    }
+
+    /// All axes, with the one strategy that each belongs to if it is not everyone's.
+    fn axes(&self) -> impl Iterator<Item = (&Axis, Option<&WrittenStrategy>)> {
+        let own = self.strategies.iter().flat_map(|s| s.axes.iter().map(move |axis| (axis, Some(s))));
+        self.sweep.axes().map(|axis| (axis, None)).chain(own)
+    }
+
+    /// No key gets its value from two places, of which one would silently lose.
+    fn check_axes(&self) -> Result<(), Problem> {
+        let shared: Vec<&Axis> = self.sweep.axes().collect();
+        for (index, axis) in shared.iter().enumerate() {
+            if let Some(other) = shared[..index].iter().find(|other| other.key.conflicts(&axis.key)) {
+                return Err(Problem::new(format!("`{}` is swept twice", axis.key))
+                    .at(axis.key_span)
+                    .at(other.key_span)
+                    .help("keep one of the two axes"));
+            }
+        }
+        for strategy in &self.strategies {
+            let labels = strategy.labels();
+            let fixed = strategy.settings.iter().map(|setting| (&setting.key, setting.key_span, "sets"));
+            let swept = strategy.axes.iter().map(|axis| (&axis.key, axis.key_span, "sweeps"));
+            for (key, span, verb) in fixed.chain(swept) {
+                let about = |case: &&Case| labels.iter().any(|label| case.selects(&strategy.name, label));
+                let cases = self.sweep.include.iter().filter(about);
+                let included = cases.flat_map(|case| &case.settings).map(|s| (&s.key, s.key_span));
+                let axes = shared.iter().map(|axis| (&axis.key, axis.key_span));
+                if let Some((axis, place)) = axes.chain(included).find(|(axis, _)| axis.conflicts(key)) {
+                    return Err(fixed_axis(axis, place, &strategy.name, verb, span));
+                }
+            }
+            self.check_own_axes(strategy)?;
+        }
+        for setting in &self.overrides {
+            if let Some((axis, _)) = self.axes().find(|(axis, _)| axis.key.conflicts(&setting.key)) {
+                return Err(Problem::new(format!(
+                    "`{}` is swept: one value cannot stand for its axis",
+                    axis.key
+                ))
+                .at(setting.key_span)
+                .at(axis.key_span)
+                .help("override the axis instead, as in --set 'sweep.grid.\"train.batch_size\"=[4]'"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_own_axes(&self, strategy: &WrittenStrategy) -> Result<(), Problem> {
+        for (index, axis) in strategy.axes.iter().enumerate() {
+            let mut fixed = strategy.settings.iter().map(|s| (&s.key, s.key_span));
+            if let Some((_, span)) = fixed.find(|(key, _)| key.conflicts(&axis.key)) {
+                return Err(fixed_axis(&axis.key, axis.key_span, &strategy.name, "sets", span));
+            }
+            if let Some(other) = strategy.axes[..index].iter().find(|other| other.key.conflicts(&axis.key)) {
+                return Err(fixed_axis(&axis.key, axis.key_span, &strategy.name, "sweeps", other.key_span));
+            }
+        }
+        Ok(())
+    }
+
+    fn with_sources(self, mut sources: Sources) -> Document<'a> {
+        for setting in &self.overrides {
+            sources.locate(setting.key.to_string(), setting.key_span);
+        }
+        for (axis, _) in self.axes() {
+            sources.locate(axis.key.to_string(), axis.key_span);
+        }
+        locate_table(&mut sources, "", &self.tree);
+        for strategy in &self.strategies {
+            for setting in &strategy.settings {
+                locate(&mut sources, setting);
+            }
+        }
+        Document { sources, ..self }
+    }
+}
+
+fn locate_table(sources: &mut Sources, prefix: &str, table: &Table) {
+    for entry in &table.entries {
+        let dotted = format!("{prefix}{}", entry.key);
+        let setting = Setting { key: Key::new(&dotted), key_span: entry.key_span, node: entry.node.clone() };
+        locate(sources, &setting);
+        if let Some(table) = entry.node.table() {
+            locate_table(sources, &format!("{dotted}."), table);
+        }
+    }
+}
+
+fn locate(sources: &mut Sources, setting: &Setting) {
+    let key = setting.key.to_string();
+    if let Value::List(nodes) = &setting.node.value {
+        for (index, node) in nodes.iter().enumerate() {
+            sources.locate(format!("{key}[{index}]"), node.span);
+        }
+    }
+    sources.locate(key, setting.key_span.to(setting.node.span));
+}
+
+fn fixed_axis(axis: &Key, place: Span, strategy: &str, verb: &str, span: Span) -> Problem {
+    Problem::new(format!("the axis `{axis}` sweeps a key that the strategy `{strategy}` {verb} itself"))
+        .at(place)
+        .at(span)
+        .help(format!("remove the axis, or take `{axis}` out of the strategy"))
+}
+
+/// The file's name without its ending, unless it says another. It names files of results.
+fn experiment_name(file: &Path, written: &Written) -> Result<String, Problem> {
+    let (name, span) = match &written.name {
+        Some((name, span)) => (name.clone(), Some(*span)),
+        None => (file.file_stem().unwrap_or_default().to_string_lossy().into_owned(), None),
+    };
+    if name.starts_with('.') || name.contains(['/', '\\']) || name.chars().any(char::is_control) {
+        let mut problem =
+            Problem::new(format!("`{name}` cannot name an experiment, whose results go to files"))
+                .help("use letters, digits, `-` and `_`");
+        problem.places.extend(span);
+        return Err(problem);
+    }
+    Ok(name)
+}
+
+/// A variant's label may be what another strategy is called.
+fn distinct_labels(strategies: &[WrittenStrategy]) -> Result<(), Problem> {
+    let mut known: Vec<(String, Span)> = Vec::new();
+    for strategy in strategies {
+        for label in strategy.labels() {
+            if let Some((_, span)) = known.iter().find(|(other, _)| *other == label) {
+                return Err(Problem::new(format!("two strategies are called `{label}`"))
+                    .at(strategy.span)
+                    .at(*span)
+                    .help("rename one of them"));
+            }
+            known.push((label, strategy.span));
+        }
+    }
+    Ok(())
+}
+
+fn baseline(written: &Written, strategies: &[WrittenStrategy]) -> Result<String, Problem> {
+    let Some(first) = strategies.first() else {
+        return Err(Problem::new("the experiment has no strategies")
+            .help("add at least one, even an empty [strategies.plain]"));
+    };
+    let Some((name, span)) = &written.baseline else {
+        return Ok(first.labels().swap_remove(0));
+    };
+    let labels: Vec<String> = strategies.iter().flat_map(WrittenStrategy::labels).collect();
+    if labels.contains(name) {
+        return Ok(name.clone());
+    }
+    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+    Err(no_strategy(&format!("the baseline `{name}` is not a strategy"), name, *span, &labels))
+}
+
+fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
+    Problem::new(message).at(span).help(match nearest(name, known) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are {}", list(known)),
+    })
+}
+
+/// Completes strategies with what they extend.
+fn inherit(written: &[WrittenStrategy]) -> Result<Vec<WrittenStrategy>, Problem> {
+    written.iter().map(|strategy| complete(strategy, written, &mut Vec::new())).collect()
+}
+
+fn complete<'w>(
+    strategy: &'w WrittenStrategy,
+    all: &'w [WrittenStrategy],
+    above: &mut Vec<&'w str>,
+) -> Result<WrittenStrategy, Problem> {
+    let Some((base, span)) = &strategy.extends else { return Ok(strategy.clone()) };
+    above.push(&strategy.name);
+    if above.contains(&base.as_str()) {
+        let chain: Vec<&str> = above.iter().copied().chain([base.as_str()]).collect();
+        return Err(Problem::new(format!(
+            "strategies extend each other in a circle: {}",
+            chain.join(" -> ")
+        ))
+        .at(*span)
+        .help("remove one of the `extends`"));
+    }
+    let Some(found) = all.iter().find(|other| other.name == *base) else {
+        let names: Vec<&str> = all.iter().map(|other| other.name.as_str()).collect();
+        return Err(no_strategy(&format!("there is no strategy `{base}` to extend"), base, *span, &names));
+    };
+    let mut whole = complete(found, all, above)?;
+    let replaced = |key: &Key| {
+        strategy.settings.iter().any(|setting| setting.key.conflicts(key))
+            || strategy.axes.iter().any(|axis| axis.key.conflicts(key))
+    };
+    whole.settings.retain(|setting| !replaced(&setting.key));
+    whole.axes.retain(|axis| !replaced(&axis.key));
+    whole.settings.extend(strategy.settings.iter().cloned());
+    whole.axes.extend(strategy.axes.iter().cloned());
+    Ok(WrittenStrategy { settings: whole.settings, axes: whole.axes, ..strategy.clone() })
+}

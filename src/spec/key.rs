@@ -1,0 +1,55 @@
+//! The names of keys.
+
+use std::fmt;
+
+use super::sections::STRATEGY_KEYS;
+use super::version;
+
+/// A key of a run: `train.batch_size`, or `accumulate` for one of the strategy's own keys (which may also be
+/// written `strategy.accumulate`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    segments: Vec<String>,
+}
+
+/// The table that holds a strategy's own keys within a run.
+pub(crate) const STRATEGY: &str = "strategy";
+
+impl Key {
+    pub(crate) fn new(dotted: &str) -> Key {
+        let mut segments: Vec<String> = dotted.split('.').map(str::to_string).collect();
+        if is_strategy_key(&segments[0]) {
+            segments.insert(0, STRATEGY.to_string());
+        }
+        Key { segments }
+    }
+
+    pub(crate) fn segments(&self) -> &[String] {
+        &self.segments
+    }
+
+    /// Whether both cannot be set independently: one holds the other, or they belong to different variants of
+    /// one choice.
+    pub(crate) fn conflicts(&self, other: &Key) -> bool {
+        let common = self.segments.iter().zip(&other.segments).take_while(|(a, b)| a == b).count();
+        let within = common == self.segments.len() || common == other.segments.len();
+        within || is_choice(&self.segments[..common])
+    }
+}
+
+fn is_strategy_key(name: &str) -> bool {
+    STRATEGY_KEYS.contains(&name) || version::is_later_strategy_key(name)
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let own = self.segments.len() > 1 && self.segments[0] == STRATEGY;
+        f.write_str(&self.segments[usize::from(own)..].join("."))
+    }
+}
+
+/// Whether the table at this path holds exactly one of several variants.
+pub(crate) fn is_choice(path: &[String]) -> bool {
+    const CHOICES: [&[&str]; 3] = [&["model"], &["data"], &["train", "optimizer"]];
+    CHOICES.iter().any(|choice| path == *choice)
+}

@@ -1,0 +1,128 @@
+//! What keys take.
+
+use std::ops::RangeInclusive;
+
+use super::reader::{Kind, join};
+use super::tree::Value;
+
+/// A whole number in a range.
+pub(crate) struct Whole(pub(crate) RangeInclusive<u64>);
+
+/// A count in a range.
+pub(crate) struct Count(pub(crate) RangeInclusive<usize>);
+
+/// A number with a condition on it, in words.
+pub(crate) struct Number {
+    pub(crate) holds: fn(f64) -> bool,
+    pub(crate) expected: &'static str,
+}
+
+/// A word out of a few.
+pub(crate) struct Word<'a, T>(pub(crate) &'a [(&'static str, T)]);
+
+/// Any text but the empty one.
+pub(crate) struct Text;
+
+/// A size in bytes, with its unit.
+pub(crate) struct Size;
+
+pub(crate) const POSITIVE: Number =
+    Number { holds: |number| number > 0.0 && number.is_finite(), expected: "a number above 0" };
+pub(crate) const NOT_NEGATIVE: Number =
+    Number { holds: |number| number >= 0.0 && number.is_finite(), expected: "a number of at least 0" };
+/// Of moments that decay: 1 would never forget.
+pub(crate) const DECAY_RATE: Number =
+    Number { holds: |number| (0.0..1.0).contains(&number), expected: "a number from 0 to below 1" };
+pub(crate) const SHARE: Number =
+    Number { holds: |number| number > 0.0 && number <= 1.0, expected: "a number above 0 and up to 1" };
+
+impl Kind for Whole {
+    type Output = u64;
+
+    fn parse(&self, value: &Value) -> Option<u64> {
+        let Value::Integer(integer) = value else { return None };
+        u64::try_from(*integer).ok().filter(|number| self.0.contains(number))
+    }
+
+    fn expected(&self) -> String {
+        format!("a whole number from {} to {}", self.0.start(), self.0.end())
+    }
+}
+
+impl Kind for Count {
+    type Output = usize;
+
+    fn parse(&self, value: &Value) -> Option<usize> {
+        let Value::Integer(integer) = value else { return None };
+        usize::try_from(*integer).ok().filter(|number| self.0.contains(number))
+    }
+
+    fn expected(&self) -> String {
+        format!("a whole number from {} to {}", self.0.start(), self.0.end())
+    }
+}
+
+impl Kind for Number {
+    type Output = f64;
+
+    fn parse(&self, value: &Value) -> Option<f64> {
+        let number = match value {
+            Value::Integer(integer) => *integer as f64,
+            Value::Float(float) => *float,
+            _ => return None,
+        };
+        (self.holds)(number).then_some(number)
+    }
+
+    fn expected(&self) -> String {
+        self.expected.to_string()
+    }
+}
+
+impl<T: Copy> Kind for Word<'_, T> {
+    type Output = T;
+
+    fn parse(&self, value: &Value) -> Option<T> {
+        let Value::Text(text) = value else { return None };
+        self.0.iter().find(|(word, _)| word == text).map(|(_, meaning)| *meaning)
+    }
+
+    fn expected(&self) -> String {
+        let words: Vec<String> = self.0.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+        join(&words, "or")
+    }
+
+    fn words(&self) -> Vec<&'static str> {
+        self.0.iter().map(|(word, _)| *word).collect()
+    }
+}
+
+impl Kind for Text {
+    type Output = String;
+
+    fn parse(&self, value: &Value) -> Option<String> {
+        match value {
+            Value::Text(text) if !text.is_empty() => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        "text in quotes".to_string()
+    }
+}
+
+impl Kind for Size {
+    type Output = crate::units::Bytes;
+
+    fn parse(&self, value: &Value) -> Option<crate::units::Bytes> {
+        match value {
+            Value::Text(text) => text.parse().ok().filter(|bytes: &crate::units::Bytes| bytes.0 > 0),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        "a size with its unit, such as \"24 GiB\" (2^30 bytes) or \"24 GB\" (10^9 bytes)".to_string()
+    }
+}

@@ -1,0 +1,200 @@
+//! Reads an experiment file and those that it extends, and lays the command line's overrides over them.
+
+use std::path::{Path, PathBuf};
+
+use super::error::Problem;
+use super::key::{Key, STRATEGY};
+use super::parse::parse;
+use super::paths::{self, Environment};
+use super::source::{Source, Sources, Span};
+use super::tree::{Setting, Table, Value};
+use super::written::is_of_experiment;
+
+/// What was read, not looked at yet but for `extends`.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    /// Each file as it was written and, last, the overrides: the lowest first.
+    pub(crate) layers: Vec<Table>,
+    /// Overrides of keys of runs: they win over strategies and defaults too.
+    pub(crate) overrides: Vec<Setting>,
+}
+
+/// Reads everything that an experiment is made of into `sources`. Fails where a file cannot be read or is not
+/// TOML, extends itself, or where an override is not `key=value`.
+pub(crate) fn load(
+    file: &Path,
+    overrides: &[String],
+    environment: &Environment<'_>,
+    sources: &mut Sources,
+) -> Result<Loaded, Problem> {
+    let mut loaded = Loaded::default();
+    let mut loader = Loader { sources, environment, stack: Vec::new() };
+    loader.file(&mut loaded.layers, file, None)?;
+    loaded.layers.reverse();
+    for text in overrides {
+        loader.argument(&mut loaded, text)?;
+    }
+    Ok(loaded)
+}
+
+struct Loader<'a> {
+    sources: &'a mut Sources,
+    environment: &'a Environment<'a>,
+    /// Files that are being read, each extending the next: how they are called, and where they really are.
+    stack: Vec<(String, PathBuf)>,
+}
+
+impl Loader<'_> {
+    /// Adds a file and then what it extends.
+    fn file(&mut self, layers: &mut Vec<Table>, path: &Path, from: Option<Span>) -> Result<(), Problem> {
+        let name = path.display().to_string();
+        let blame = |message: String| match from {
+            Some(span) => Problem::new(message).at(span),
+            None => Problem::new(message),
+        };
+        let failed = |error: std::io::Error| blame(format!("cannot read {name}: {}", reason(&error)));
+        let real = path.canonicalize().map_err(failed)?;
+        if self.stack.iter().any(|(_, known)| *known == real) {
+            let chain: Vec<&str> = self.stack.iter().map(|(name, _)| name.as_str()).chain([&*name]).collect();
+            return Err(blame(format!("files extend each other in a circle: {}", chain.join(" -> ")))
+                .help("remove one of the `extends`"));
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        let directory = real.parent().unwrap_or(Path::new("/")).to_path_buf();
+        let source = self.sources.add(Source { name: name.clone(), directory, text, numbered: true });
+        let mut table = parse(self.sources.text(source), source, 0)?;
+        flatten(&mut table);
+        let base = self.base(&table, path)?;
+        layers.push(table);
+        if let Some((base, span)) = base {
+            self.stack.push((name, real));
+            self.file(layers, &base, Some(span))?;
+        }
+        Ok(())
+    }
+
+    /// The file that this one extends.
+    fn base(&self, table: &Table, file: &Path) -> Result<Option<(PathBuf, Span)>, Problem> {
+        let Some(entry) = table.entry("extends") else { return Ok(None) };
+        let span = entry.node.span;
+        let Value::Text(written) = &entry.node.value else {
+            return Err(Problem::new(format!(
+                "`extends` must be the path of a file, not {}",
+                entry.node.value
+            ))
+            .at(span));
+        };
+        let written = paths::expand_variables(written, self.environment)
+            .map_err(|(message, help)| Problem::new(message).at(span).help(help))?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        Ok(Some((paths::tidy(&folder.join(written)), span)))
+    }
+
+    /// Adds one `key=value`. Keys of runs are kept apart, to be applied last; others change the file.
+    fn argument(&mut self, loaded: &mut Loaded, argument: &str) -> Result<(), Problem> {
+        const FLAG: &str = "--set ";
+        let directory = std::env::current_dir().map_err(|error| {
+            Problem::new(format!("cannot tell the working directory: {}", reason(&error)))
+        })?;
+        let text = format!("{FLAG}{argument}");
+        let name = "the command line".to_string();
+        let source = self.sources.add(Source { name, directory, text, numbered: false });
+        let mut table = self.argument_table(source, argument, FLAG.len())?;
+        flatten(&mut table);
+        for setting in table.settings() {
+            if setting.key.to_string() == "extends" {
+                return Err(Problem::new("`extends` cannot be set on the command line")
+                    .at(setting.key_span)
+                    .help("write a file that extends both"));
+            }
+            if !is_of_experiment(&setting.key) {
+                loaded.overrides.push(setting);
+            }
+        }
+        table.entries.retain(|entry| match entry.node.table() {
+            Some(table) if entry.key == "measure" => table.entry("repeats").is_some(),
+            _ => is_of_experiment(&Key::new(&entry.key)),
+        });
+        loaded.layers.push(table);
+        Ok(())
+    }
+
+    /// The value is TOML, or else a bare word.
+    fn argument_table(&self, source: usize, argument: &str, offset: usize) -> Result<Table, Problem> {
+        let text = self.sources.text(source);
+        let end = text.len();
+        let Some((key, value)) = argument.split_once('=') else {
+            let span = Span { source, start: offset, end };
+            return Err(Problem::new("an override must be KEY=VALUE")
+                .at(span)
+                .help("for example --set train.batch_size=4"));
+        };
+        match parse(text, source, offset) {
+            Ok(table) => Ok(table),
+            Err(problem) => {
+                let word = value.trim();
+                let bare = !word.is_empty() && !word.contains(['"', '\'', '[', ']', '{', '}', '\n', '#']);
+                if !bare {
+                    return Err(problem);
+                }
+                let mut table = parse(&format!("{}{key}=\"\"", &text[..offset]), source, offset)?;
+                let start = end - value.trim_start().len();
+                let span = Span { source, start, end: start + word.len() };
+                fill(&mut table, word, span);
+                Ok(table)
+            }
+        }
+    }
+}
+
+/// Puts a word where the one value of a table is.
+fn fill(table: &mut Table, word: &str, span: Span) {
+    for entry in &mut table.entries {
+        match &mut entry.node.value {
+            Value::Table(inner) => fill(inner, word, span),
+            value => {
+                *value = Value::Text(word.to_string());
+                entry.node.span = span;
+            }
+        }
+    }
+}
+
+/// Gives keys that may be written nested or quoted one form, so that both merge alike.
+fn flatten(file: &mut Table) {
+    if let Some(grid) = file.table_mut("sweep").and_then(|sweep| sweep.table_mut("grid")) {
+        grid.flatten();
+    }
+    let Some(strategies) = file.table_mut("strategies") else { return };
+    for entry in &mut strategies.entries {
+        if let Value::Table(strategy) = &mut entry.node.value {
+            for name in ["set", "sweep"] {
+                if let Some(table) = strategy.table_mut(name) {
+                    table.flatten();
+                }
+            }
+        }
+    }
+}
+
+/// The tree of a run, without what only the experiment as a whole has. Defaults become the strategy's own keys.
+pub(crate) fn run_tree(mut file: Table) -> Table {
+    let defaults = file.remove("defaults");
+    file.entries.retain(|entry| !is_of_experiment(&Key::new(&entry.key)));
+    if let Some(mut defaults) = defaults {
+        defaults.key = STRATEGY.to_string();
+        file.entries.push(defaults);
+    }
+    file
+}
+
+/// What the system says, without its number.
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file".to_string(),
+        std::io::ErrorKind::InvalidData => "it is not UTF-8 text".to_string(),
+        std::io::ErrorKind::IsADirectory => "it is a folder".to_string(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_string(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,85 @@
+//! Paths as they are written, made absolute.
+
+use std::path::{Component, Path, PathBuf};
+
+/// Looks up a variable of the environment.
+pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// Replaces `${VAR}` by the variable's value and `$$` by `$`. Fails where a variable is not set, or a brace not
+/// closed; the error says so and what would work.
+pub(crate) fn expand_variables(
+    text: &str,
+    environment: &Environment<'_>,
+) -> Result<String, (String, String)> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(dollar) = rest.find('$') {
+        out.push_str(&rest[..dollar]);
+        rest = &rest[dollar + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some(after) = rest.strip_prefix('{') {
+            let Some((name, after)) = after.split_once('}') else {
+                return Err((
+                    format!("the brace of a variable is not closed in `{text}`"),
+                    "write ${VAR}, or $$ for a dollar sign".to_string(),
+                ));
+            };
+            match environment(name) {
+                Some(value) => out.push_str(&value),
+                None => {
+                    return Err((
+                        format!("the environment variable `{name}` is not set"),
+                        format!("set it, as in `export {name}=...`, or write the path without it"),
+                    ));
+                }
+            }
+            rest = after;
+        } else {
+            out.push('$');
+        }
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// The opposite of [`expand_variables`].
+pub(crate) fn escape_variables(text: &str) -> String {
+    text.replace('$', "$$")
+}
+
+/// An absolute path without `.` and `..`. The directory is absolute already; where the path has wildcards, those
+/// that happen to be in the directory's name are made to mean themselves.
+pub(crate) fn absolute(directory: &Path, path: &str) -> PathBuf {
+    let has_wildcards = path.contains(['*', '?', '[']);
+    let mut result = match directory.to_str() {
+        Some(directory) if has_wildcards => PathBuf::from(glob::Pattern::escape(directory)),
+        _ => directory.to_path_buf(),
+    };
+    for component in Path::new(path).components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                result.pop();
+            }
+            other => result.push(other),
+        }
+    }
+    result
+}
+
+/// A path for people: without `.` and without `..` where a name stands before it.
+pub(crate) fn tidy(path: &Path) -> PathBuf {
+    let mut result = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir if matches!(result.components().next_back(), Some(Component::Normal(_))) => {
+                result.pop();
+            }
+            other => result.push(other),
+        }
+    }
+    result
+}

@@ -1,0 +1,276 @@
+//! Takes keys out of tables one by one. Each key's name, range and default stand together where it is read; keys
+//! that nobody asked for are mistakes.
+
+use std::cell::RefCell;
+
+use super::error::Problem;
+use super::paths::Environment;
+use super::sections::STRATEGY_KEYS;
+use super::source::{Sources, Span};
+use super::tree::{Entry, Node, Table, Value};
+use super::version;
+
+/// Reads tables and keeps what is wrong with them.
+pub(crate) struct Reader<'a> {
+    pub(crate) sources: &'a Sources,
+    pub(crate) environment: &'a Environment<'a>,
+    /// Whether keys may be missing, as in a file that others extend.
+    partial: bool,
+    problems: RefCell<Vec<Problem>>,
+}
+
+impl<'a> Reader<'a> {
+    /// Expects everything that a run needs.
+    pub(crate) fn complete(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
+        Reader { sources, environment, partial: false, problems: RefCell::default() }
+    }
+
+    /// Checks what is there.
+    pub(crate) fn partial(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
+        Reader { partial: true, ..Reader::complete(sources, environment) }
+    }
+
+    /// Reads a table; `path` is its name in messages, empty for a strategy's own keys.
+    pub(crate) fn keys(&'a self, table: &'a Table, path: &'a str, place: &'a str) -> Keys<'a> {
+        Keys { reader: self, table, path, place, span: None, asked: Vec::new() }
+    }
+
+    pub(crate) fn problem(&self, problem: Problem) {
+        self.problems.borrow_mut().push(problem);
+    }
+
+    /// What was read, or the first thing that is wrong.
+    pub(crate) fn finish<T>(self, read: Option<T>) -> Result<T, Problem> {
+        let first = self.problems.into_inner().into_iter().next();
+        match (first, read) {
+            (None, Some(read)) => Ok(read),
+            (Some(problem), _) => Err(problem),
+            (None, None) => Err(Problem::new("the experiment is incomplete")),
+        }
+    }
+
+    /// The first thing that is wrong, if anything is.
+    pub(crate) fn check(self) -> Result<(), Problem> {
+        self.finish(Some(()))
+    }
+}
+
+/// One table being read.
+pub(crate) struct Keys<'a> {
+    reader: &'a Reader<'a>,
+    table: &'a Table,
+    /// What comes before a key's name in messages.
+    path: &'a str,
+    /// What to call the table in messages: `[train]`.
+    place: &'a str,
+    span: Option<Span>,
+    asked: Vec<&'a str>,
+}
+
+/// What a key takes: a parser, and words for it.
+pub(crate) trait Kind {
+    type Output;
+    fn parse(&self, value: &Value) -> Option<Self::Output>;
+    /// Completes "must be".
+    fn expected(&self) -> String;
+    /// The words it takes, if it takes words.
+    fn words(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+}
+
+impl<'a> Keys<'a> {
+    /// The entry of a key, unless it is missing or switched off.
+    pub(crate) fn entry(&mut self, key: &'a str) -> Option<&'a Entry> {
+        self.asked.push(key);
+        self.table.entry(key).filter(|entry| !matches!(&entry.node.value, Value::Text(t) if t == "off"))
+    }
+
+    /// A key that every run needs.
+    pub(crate) fn required<K: Kind>(&mut self, key: &'a str, kind: K) -> Option<K::Output> {
+        match self.entry(key) {
+            Some(entry) => self.parse(entry, &kind),
+            None => {
+                self.missing(key, &format!("{key} = ..., which must be {}", kind.expected()));
+                None
+            }
+        }
+    }
+
+    /// A key with a default.
+    pub(crate) fn or<K: Kind>(&mut self, key: &'a str, default: K::Output, kind: K) -> Option<K::Output> {
+        match self.entry(key) {
+            Some(entry) => self.parse(entry, &kind),
+            None => Some(default),
+        }
+    }
+
+    /// A key that can be switched off, and is unless it is there.
+    pub(crate) fn optional<K: Kind>(&mut self, key: &'a str, kind: K) -> Option<Option<K::Output>> {
+        match self.entry(key) {
+            Some(entry) => self.parse(entry, &kind).map(Some),
+            None => Some(None),
+        }
+    }
+
+    /// A table within this one; `path` is its full name.
+    pub(crate) fn table(&mut self, key: &'a str, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
+        let entry = self.entry(key)?;
+        let Some(table) = entry.node.table() else {
+            let found = &entry.node.value;
+            self.reader.problem(
+                Problem::new(format!("`{path}` must be a table, not {found}"))
+                    .at(entry.node.span)
+                    .help(format!("write {place} on a line of its own, and its keys below it")),
+            );
+            return None;
+        };
+        let mut keys = self.reader.keys(table, path, place);
+        keys.span = Some(entry.key_span);
+        Some(keys)
+    }
+
+    /// A table that every run needs; `write` is how to add it.
+    pub(crate) fn required_table(
+        &mut self,
+        key: &'a str,
+        path: &'a str,
+        place: &'a str,
+        write: &str,
+    ) -> Option<Keys<'a>> {
+        let table = self.table(key, path, place);
+        if table.is_none() && self.entry(key).is_none() {
+            self.missing(key, write);
+        }
+        table
+    }
+
+    /// The one variant of a choice that is there.
+    pub(crate) fn variant(mut self, variants: &[(&'a str, &'a str, &'a str)]) -> Option<(&'a str, Keys<'a>)> {
+        let mut chosen = None;
+        for (key, path, place) in variants {
+            if let Some(keys) = self.table(key, path, place) {
+                chosen = Some((*key, keys));
+            }
+        }
+        if let [first, second, ..] = self.table.entries.as_slice() {
+            self.reader.problem(
+                Problem::new(format!(
+                    "{} holds both `{}` and `{}`: choose one",
+                    self.place, first.key, second.key
+                ))
+                .at(second.key_span)
+                .at(first.key_span),
+            );
+        } else if self.table.entries.is_empty() {
+            self.missing(variants[0].0, variants[0].2);
+        }
+        self.finish();
+        chosen
+    }
+
+    /// Reports what nobody asked for.
+    pub(crate) fn finish(self) {
+        for entry in &self.table.entries {
+            if !self.asked.contains(&entry.key.as_str()) {
+                self.reader.problem(self.unknown(entry));
+            }
+        }
+    }
+
+    fn unknown(&self, entry: &Entry) -> Problem {
+        let Entry { key, key_span, .. } = entry;
+        if version::is_later_key(self.path, key) {
+            return Problem::new(format!("`{key}` in {} is not in this version of runner yet", self.place))
+                .at(*key_span)
+                .help(format!("this version has {}", list(&self.asked)));
+        }
+        let problem = Problem::new(format!("unknown key `{key}` in {}", self.place)).at(*key_span);
+        if STRATEGY_KEYS.contains(&key.as_str()) {
+            return problem.help("it belongs in [defaults] or in a strategy, [strategies.NAME]");
+        }
+        match nearest(key, &self.asked) {
+            Some(near) => problem.help(format!("did you mean `{near}`?")),
+            None => problem.help(format!("there are {}", list(&self.asked))),
+        }
+    }
+
+    pub(crate) fn reader(&self) -> &'a Reader<'a> {
+        self.reader
+    }
+
+    pub(crate) fn missing(&self, key: &str, write: &str) {
+        if self.reader.partial {
+            return;
+        }
+        let off = self.table.entry(key).map(|entry| entry.span());
+        let mut problem = match off {
+            Some(span) => {
+                Problem::new(format!("`{}` cannot be switched off: every run needs it", self.name(key)))
+                    .at(span)
+            }
+            None => Problem::new(format!("`{}` is missing: every run needs it", self.name(key))),
+        };
+        problem.places.extend(self.span.filter(|_| off.is_none()));
+        self.reader.problem(problem.help(format!("add {write}")));
+    }
+
+    fn parse<K: Kind>(&self, entry: &Entry, kind: &K) -> Option<K::Output> {
+        let parsed = kind.parse(&entry.node.value);
+        if parsed.is_none() {
+            self.reader.problem(self.mismatch(entry, kind));
+        }
+        parsed
+    }
+
+    fn mismatch<K: Kind>(&self, entry: &Entry, kind: &K) -> Problem {
+        let name = self.name(&entry.key);
+        let Node { value, span } = &entry.node;
+        let words = kind.words();
+        let later = match value {
+            Value::Text(text) => version::is_later_word(&entry.key, text),
+            Value::List(_) | Value::Table(_) => version::is_later_composite(&entry.key),
+            _ => false,
+        };
+        if later {
+            return Problem::new(format!("`{name} = {value}` is not in this version of runner yet"))
+                .at(*span)
+                .help(format!("this version has {}", kind.expected()));
+        }
+        // The text says it better than the value, which may have been too large to read.
+        let found = self.reader.sources.short(*span).map_or_else(|| value.to_string(), str::to_string);
+        let problem = Problem::new(format!("`{name}` must be {}, not {found}", kind.expected())).at(*span);
+        match value {
+            Value::Text(text) => match nearest(text, &words) {
+                Some(near) => problem.help(format!("did you mean \"{near}\"?")),
+                None => problem,
+            },
+            _ => problem,
+        }
+    }
+
+    fn name(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
+    }
+}
+
+/// The known name that was probably meant.
+pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |known: &str| strsim::damerau_levenshtein(name, known);
+    let near = known.iter().copied().min_by_key(|known| distance(known))?;
+    (distance(near) <= 1 + near.len() / 4).then_some(near)
+}
+
+/// `a`, `b` and `c`
+pub(crate) fn list<S: AsRef<str>>(names: &[S]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
+    join(&quoted, "and")
+}
+
+pub(crate) fn join(words: &[String], conjunction: &str) -> String {
+    match words {
+        [] => "none".to_string(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} {conjunction} {last}", first.join(", ")),
+    }
+}

@@ -1,0 +1,131 @@
+//! The texts that an experiment was read from, so that a message can point at what its reader wrote.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::{Error, Problem};
+
+/// A range of bytes in one of the texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) source: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Span {
+    /// From the start of this to the end of the other, where both are in one text.
+    pub(crate) fn to(self, end: Span) -> Span {
+        if self.source == end.source && self.start < end.end { Span { end: end.end, ..self } } else { self }
+    }
+}
+
+/// One text: a file, or an argument of `--set`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Source {
+    /// As a person would write it: relative where the command line was.
+    pub(crate) name: String,
+    /// What relative paths in it are relative to; absolute.
+    pub(crate) directory: PathBuf,
+    pub(crate) text: String,
+    /// The lines of a file have numbers; the command line has none.
+    pub(crate) numbered: bool,
+}
+
+/// A line of a text with a part of it marked.
+pub(crate) struct Excerpt<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) line: &'a str,
+    /// From 1; `None` on the command line.
+    pub(crate) number: Option<usize>,
+    /// In characters, from 0.
+    pub(crate) column: usize,
+    /// In characters, at least 1.
+    pub(crate) width: usize,
+}
+
+/// All texts of an experiment, and where in them each key was written. It lets the floors above blame a key for
+/// what they find out later, such as a data set that is too short.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sources {
+    texts: Vec<Arc<Source>>,
+    keys: Vec<(String, Span)>,
+}
+
+impl Sources {
+    pub(crate) fn add(&mut self, source: Source) -> usize {
+        self.texts.push(Arc::new(source));
+        self.texts.len() - 1
+    }
+
+    pub(crate) fn text(&self, source: usize) -> &str {
+        &self.texts[source].text
+    }
+
+    /// What was written there, if it is short enough to repeat.
+    pub(crate) fn short(&self, span: Span) -> Option<&str> {
+        let text = self.texts[span.source].text.get(span.start..span.end)?;
+        (!text.is_empty() && text.len() <= 60 && !text.contains('\n')).then_some(text)
+    }
+
+    pub(crate) fn directory(&self, span: Span) -> &Path {
+        &self.texts[span.source].directory
+    }
+
+    /// Remembers where a key was written, unless an earlier call did.
+    pub(crate) fn locate(&mut self, key: String, span: Span) {
+        if !self.keys.iter().any(|(known, _)| *known == key) {
+            self.keys.push((key, span));
+        }
+    }
+
+    /// An error about a key, such as `data.text.paths` or, for one element of a list, `data.text.paths[1]`. It
+    /// points at the place where the key was written, or else at the table that would hold it.
+    pub fn error_at(&self, key: &str, message: impl Into<String>, help: Option<String>) -> Error {
+        let mut problem = Problem::new(message);
+        problem.help = help;
+        let mut prefix = key.strip_prefix("strategy.").unwrap_or(key);
+        loop {
+            if let Some((_, span)) = self.keys.iter().find(|(known, _)| known == prefix) {
+                problem.places.push(*span);
+                break;
+            }
+            match prefix.rfind(['.', '[']) {
+                Some(end) => prefix = &prefix[..end],
+                None => break,
+            }
+        }
+        self.error(&problem)
+    }
+
+    pub(crate) fn error(&self, problem: &Problem) -> Error {
+        let excerpts: Vec<Excerpt<'_>> = problem.places.iter().map(|span| self.excerpt(*span)).collect();
+        // What is missing has no line, but it has a file.
+        let file = self.texts.first().map(|source| source.name.as_str());
+        Error::new(problem, file, &excerpts)
+    }
+
+    fn excerpt(&self, span: Span) -> Excerpt<'_> {
+        let source = &self.texts[span.source];
+        let text = source.text.as_str();
+        let start = floor_char_boundary(text, span.start);
+        let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[start..].find('\n').map_or(text.len(), |length| start + length);
+        let end = floor_char_boundary(text, span.end).clamp(start, line_end);
+        Excerpt {
+            name: &source.name,
+            line: text[line_start..line_end].trim_end_matches('\r'),
+            number: source.numbered.then(|| text[..line_start].matches('\n').count() + 1),
+            column: text[line_start..start].chars().count(),
+            width: text[start..end].chars().count().max(1),
+        }
+    }
+}
+
+fn floor_char_boundary(text: &str, index: usize) -> usize {
+    let mut index = index.min(text.len());
+    while !text.is_char_boundary(index) {
+        index -= 1;
+    }
+    index
+}

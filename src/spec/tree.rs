@@ -1,0 +1,242 @@
+//! TOML as it was written: values with their places, tables in the order of the file.
+
+use std::fmt;
+
+use super::key::{Key, is_choice};
+use super::source::Span;
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) span: Span,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Text(String),
+    Integer(i128),
+    Float(f64),
+    Boolean(bool),
+    /// A date or time, as text: no key wants one.
+    Date(String),
+    List(Vec<Node>),
+    Table(Table),
+}
+
+/// Keys in the order of the file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    pub(crate) entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_span: Span,
+    pub(crate) node: Node,
+}
+
+/// One key of a run and what it is set to.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) key: Key,
+    pub(crate) key_span: Span,
+    pub(crate) node: Node,
+}
+
+impl Entry {
+    /// `key = value`, the part of it that is on one line.
+    pub(crate) fn span(&self) -> Span {
+        self.key_span.to(self.node.span)
+    }
+}
+
+impl Node {
+    pub(crate) fn table(&self) -> Option<&Table> {
+        match &self.value {
+            Value::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+}
+
+impl Table {
+    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.key == key)
+    }
+
+    pub(crate) fn table_mut(&mut self, key: &str) -> Option<&mut Table> {
+        let entry = self.entries.iter_mut().find(|entry| entry.key == key)?;
+        match &mut entry.node.value {
+            Value::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// The entry at a dotted path, such as `train.batch_size`.
+    pub(crate) fn find(&self, path: &str) -> Option<&Entry> {
+        match path.split_once('.') {
+            None => self.entry(path),
+            Some((head, rest)) => self.entry(head)?.node.table()?.find(rest),
+        }
+    }
+
+    /// Takes an entry out.
+    pub(crate) fn remove(&mut self, key: &str) -> Option<Entry> {
+        let index = self.entries.iter().position(|entry| entry.key == key)?;
+        Some(self.entries.remove(index))
+    }
+
+    /// Lays another table over this one: tables merge key by key, values and lists are replaced, and another
+    /// variant of a choice (`optimizer.lion` over `optimizer.adamw`) replaces the whole of it.
+    pub(crate) fn merge(&mut self, over: Table) {
+        self.merge_at(&mut Vec::new(), over);
+    }
+
+    fn merge_at(&mut self, path: &mut Vec<String>, over: Table) {
+        for entry in over.entries {
+            let Some(below) = self.entries.iter_mut().find(|below| below.key == entry.key) else {
+                self.entries.push(entry);
+                continue;
+            };
+            below.key_span = entry.key_span;
+            path.push(entry.key);
+            match (&mut below.node.value, entry.node) {
+                (Value::Table(below), Node { value: Value::Table(over), .. })
+                    if !is_choice(path) || over.entries.iter().all(|e| below.entry(&e.key).is_some()) =>
+                {
+                    below.merge_at(path, over);
+                }
+                (_, node) => below.node = node,
+            }
+            path.pop();
+        }
+    }
+
+    /// Sets one key, making the tables above it where they are missing.
+    pub(crate) fn set(&mut self, setting: &Setting) {
+        self.merge(setting.to_table());
+    }
+
+    /// All keys below this table that hold no table, named by their dotted paths. A key may be written nested
+    /// (`train.batch_size`) or quoted (`"train.batch_size"`).
+    pub(crate) fn settings(&self) -> Vec<Setting> {
+        let mut settings = Vec::new();
+        self.collect_settings("", &mut settings);
+        settings
+    }
+
+    fn collect_settings(&self, prefix: &str, settings: &mut Vec<Setting>) {
+        for entry in &self.entries {
+            let name = if prefix.is_empty() { entry.key.clone() } else { format!("{prefix}.{}", entry.key) };
+            match &entry.node.value {
+                Value::Table(table) if !table.entries.is_empty() => table.collect_settings(&name, settings),
+                _ => settings.push(Setting {
+                    key: Key::new(&name),
+                    key_span: entry.key_span,
+                    node: entry.node.clone(),
+                }),
+            }
+        }
+    }
+
+    /// Renames nested keys to their dotted paths, so that both ways of writing them merge alike.
+    pub(crate) fn flatten(&mut self) {
+        let mut flat = Table::default();
+        for Setting { key, key_span, node } in self.settings() {
+            flat.merge(Table { entries: vec![Entry { key: key.to_string(), key_span, node }] });
+        }
+        *self = flat;
+    }
+}
+
+impl Setting {
+    /// A table, as of a file, with this one key in it.
+    pub(crate) fn to_table(&self) -> Table {
+        let mut node = self.node.clone();
+        let mut segments = self.key.segments().iter().rev().peekable();
+        loop {
+            let key = segments.next().cloned().unwrap_or_default();
+            let table = Table { entries: vec![Entry { key, key_span: self.key_span, node }] };
+            if segments.peek().is_none() {
+                return table;
+            }
+            node = Node { value: Value::Table(table), span: self.key_span };
+        }
+    }
+}
+
+/// Numbers are equal by value, however they are written.
+impl PartialEq for Value {
+    fn eq(&self, other: &Value) -> bool {
+        match (self, other) {
+            (Value::Text(a), Value::Text(b)) | (Value::Date(a), Value::Date(b)) => a == b,
+            (Value::Integer(a), Value::Integer(b)) => a == b,
+            (Value::Float(a), Value::Float(b)) => a == b,
+            (Value::Integer(integer), Value::Float(float))
+            | (Value::Float(float), Value::Integer(integer)) => *integer as f64 == *float,
+            (Value::Boolean(a), Value::Boolean(b)) => a == b,
+            (Value::List(a), Value::List(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.value == b.value)
+            }
+            (Value::Table(a), Value::Table(b)) => {
+                a.entries.len() == b.entries.len()
+                    && a.entries
+                        .iter()
+                        .all(|entry| b.entry(&entry.key).is_some_and(|e| e.node.value == entry.node.value))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// As TOML, on one line.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Text(text) => f.write_str(&quoted(text)),
+            Value::Integer(integer) => write!(f, "{integer}"),
+            Value::Float(float) => write!(f, "{float:?}"),
+            Value::Boolean(boolean) => write!(f, "{boolean}"),
+            Value::Date(date) => f.write_str(date),
+            Value::List(nodes) => {
+                f.write_str("[")?;
+                for (index, node) in nodes.iter().enumerate() {
+                    write!(f, "{}{}", if index == 0 { "" } else { ", " }, node.value)?;
+                }
+                f.write_str("]")
+            }
+            Value::Table(table) => {
+                f.write_str("{")?;
+                for (index, entry) in table.entries.iter().enumerate() {
+                    let comma = if index == 0 { " " } else { ", " };
+                    write!(f, "{comma}{} = {}", bare_or_quoted(&entry.key), entry.node.value)?;
+                }
+                f.write_str(if table.entries.is_empty() { "}" } else { " }" })
+            }
+        }
+    }
+}
+
+/// A TOML string on one line.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            c if c.is_control() => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A TOML key, quoted only where it has to be.
+pub(crate) fn bare_or_quoted(key: &str) -> String {
+    let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    if bare { key.to_string() } else { quoted(key) }
+}

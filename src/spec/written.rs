@@ -1,0 +1,410 @@
+//! One experiment file, or several merged: what it says of all runs, its strategies and its sweep. Read once for
+//! each file, to find mistakes also in what others override, and once for all of them.
+
+use glob::Pattern;
+
+use super::error::Problem;
+use super::key::Key;
+use super::kinds::{Size, Text, Word};
+use super::reader::{Keys, Reader};
+use super::sections::{self, STRATEGY_KEYS};
+use super::source::Span;
+use super::tree::{Entry, Node, Setting, Table, Value};
+use crate::device::DeviceKind;
+use crate::units::Bytes;
+
+/// A file as it was written.
+pub(crate) struct Written {
+    pub(crate) name: Option<(String, Span)>,
+    pub(crate) baseline: Option<(String, Span)>,
+    pub(crate) requires: Option<DeviceKind>,
+    pub(crate) memory: Option<Bytes>,
+    pub(crate) repeats: usize,
+    pub(crate) strategies: Vec<WrittenStrategy>,
+    pub(crate) sweep: Sweep,
+}
+
+/// A strategy as it was written.
+#[derive(Clone, Debug)]
+pub(crate) struct WrittenStrategy {
+    pub(crate) name: String,
+    pub(crate) span: Span,
+    pub(crate) extends: Option<(String, Span)>,
+    /// Its own keys and those of `set`.
+    pub(crate) settings: Vec<Setting>,
+    pub(crate) axes: Vec<Axis>,
+}
+
+/// The values that one key takes in a sweep: at least one, all different.
+#[derive(Clone, Debug)]
+pub(crate) struct Axis {
+    pub(crate) key: Key,
+    pub(crate) key_span: Span,
+    pub(crate) values: Vec<Setting>,
+}
+
+/// `[sweep]` as it was written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sweep {
+    pub(crate) grid: Vec<Axis>,
+    /// Axes of each group have one length.
+    pub(crate) zip: Vec<Vec<Axis>>,
+    pub(crate) include: Vec<Case>,
+    pub(crate) exclude: Vec<Case>,
+}
+
+/// Points of a sweep: those of the strategies that match, with these values.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) strategy: Option<Pattern>,
+    pub(crate) span: Span,
+    pub(crate) settings: Vec<Setting>,
+}
+
+const REQUIRES: [(&str, DeviceKind); 2] = [("cpu", DeviceKind::Cpu), ("cuda", DeviceKind::Cuda)];
+
+pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Written> {
+    let mut keys = reader.keys(file, "", "the experiment");
+    let name = spanned_text(&mut keys, "name");
+    let baseline = spanned_text(&mut keys, "baseline");
+    // Loading followed it already.
+    keys.optional("extends", Text);
+    let requires = keys.optional("requires", Word(&REQUIRES));
+    let sections = sections::sections(&mut keys);
+    let memory = match keys.table("target", "target", "[target]") {
+        Some(mut keys) => {
+            let memory = keys.optional("memory", Size);
+            keys.finish();
+            memory
+        }
+        None => Some(None),
+    };
+    if let Some(mut keys) = keys.table("defaults", "", "[defaults]") {
+        sections::strategy(&mut keys);
+        keys.finish();
+    }
+    let strategies = match keys.entry("strategies") {
+        Some(entry) => strategies(reader, entry),
+        None => Vec::new(),
+    };
+    let sweep = match keys.table("sweep", "sweep", "[sweep]") {
+        Some(keys) => sweep(reader, keys),
+        None => Sweep::default(),
+    };
+    keys.finish();
+    Some(Written {
+        name,
+        baseline,
+        requires: requires?,
+        memory: memory?,
+        repeats: sections.repeats?,
+        strategies,
+        sweep,
+    })
+}
+
+fn spanned_text<'a>(keys: &mut Keys<'a>, key: &'a str) -> Option<(String, Span)> {
+    let span = keys.entry(key)?.node.span;
+    Some((keys.optional(key, Text)??, span))
+}
+
+fn strategies(reader: &Reader<'_>, entry: &Entry) -> Vec<WrittenStrategy> {
+    let Some(table) = entry.node.table() else {
+        reader.problem(
+            Problem::new(format!("`strategies` must be a table, not {}", entry.node.value))
+                .at(entry.node.span)
+                .help("write [strategies.NAME] for each strategy"),
+        );
+        return Vec::new();
+    };
+    table.entries.iter().filter_map(|entry| strategy(reader, entry)).collect()
+}
+
+fn strategy(reader: &Reader<'_>, entry: &Entry) -> Option<WrittenStrategy> {
+    let Entry { key: name, key_span: span, node } = entry;
+    let place = format!("[strategies.{name}]");
+    let Some(table) = node.table() else {
+        reader.problem(
+            Problem::new(format!("`strategies.{name}` must be a table, not {}", node.value))
+                .at(node.span)
+                .help(format!("write {place} on a line of its own, and its keys below it")),
+        );
+        return None;
+    };
+    if name.is_empty() || name.chars().any(char::is_control) {
+        reader.problem(Problem::new("a strategy needs a name that can be printed").at(*span));
+    }
+    let mut keys = reader.keys(table, "", &place);
+    sections::strategy(&mut keys);
+    let extends = spanned_text(&mut keys, "extends");
+    let own = |entry: &&Entry| STRATEGY_KEYS.contains(&entry.key.as_str());
+    let mut settings: Vec<Setting> = table.entries.iter().filter(own).map(setting).collect();
+    if let Some(set) = sub_table(reader, keys.entry("set"), "set") {
+        settings.extend(checked_settings(reader, set));
+    }
+    let axes = match sub_table(reader, keys.entry("sweep"), "sweep") {
+        Some(table) => distinct_axes(reader, table),
+        None => Vec::new(),
+    };
+    keys.finish();
+    Some(WrittenStrategy { name: name.clone(), span: *span, extends, settings, axes })
+}
+
+fn setting(entry: &Entry) -> Setting {
+    Setting { key: Key::new(&entry.key), key_span: entry.key_span, node: entry.node.clone() }
+}
+
+fn sub_table<'a>(reader: &Reader<'_>, entry: Option<&'a Entry>, name: &str) -> Option<&'a Table> {
+    let node = &entry?.node;
+    if node.table().is_none() {
+        reader.problem(
+            Problem::new(format!("`{name}` must be a table, not {}", node.value))
+                .at(node.span)
+                .help(format!("write {name}.KEY = ...")),
+        );
+    }
+    node.table()
+}
+
+/// The settings of a table that may name any key of a run.
+fn checked_settings(reader: &Reader<'_>, table: &Table) -> Vec<Setting> {
+    let settings = table.settings();
+    for setting in &settings {
+        if let Err(problem) = check_setting(reader, setting) {
+            reader.problem(problem);
+        }
+    }
+    settings
+}
+
+/// Whether there is such a key in a run and it can have this value.
+pub(crate) fn check_setting(reader: &Reader<'_>, setting: &Setting) -> Result<(), Problem> {
+    if is_of_experiment(&setting.key) {
+        return Err(Problem::new(format!(
+            "`{}` holds for the whole experiment, not for single runs",
+            setting.key
+        ))
+        .at(setting.key_span)
+        .help("give it once, at the top of the file or with --set"));
+    }
+    let tree = setting.to_table();
+    let reader = Reader::partial(reader.sources, reader.environment);
+    sections::run(&reader, &tree);
+    reader.check()
+}
+
+/// Keys that all runs of an experiment share.
+pub(crate) fn is_of_experiment(key: &Key) -> bool {
+    const TOP: [&str; 8] =
+        ["name", "baseline", "extends", "requires", "target", "defaults", "strategies", "sweep"];
+    let segments = key.segments();
+    TOP.contains(&segments[0].as_str())
+        || (segments[0] == "measure" && segments.get(1).is_some_and(|k| k == "repeats"))
+}
+
+fn sweep<'a>(reader: &'a Reader<'a>, mut keys: Keys<'a>) -> Sweep {
+    let grid = match sub_table(reader, keys.entry("grid"), "sweep.grid") {
+        Some(table) => distinct_axes(reader, table),
+        None => Vec::new(),
+    };
+    let zip = tables(reader, keys.entry("zip"), "zip").into_iter().map(|(_, t)| zip(reader, t)).collect();
+    let include = cases(reader, keys.entry("include"), "include");
+    let exclude = cases(reader, keys.entry("exclude"), "exclude");
+    keys.finish();
+    Sweep { grid, zip, include, exclude }
+}
+
+/// The tables of `[[sweep.NAME]]`.
+fn tables<'a>(reader: &Reader<'_>, entry: Option<&'a Entry>, name: &str) -> Vec<(Span, &'a Table)> {
+    let Some(Entry { node, .. }) = entry else { return Vec::new() };
+    let mismatch = |node: &Node| {
+        reader.problem(
+            Problem::new(format!("`sweep.{name}` must be tables, not {}", node.value))
+                .at(node.span)
+                .help(format!("write [[sweep.{name}]] on a line of its own, and its keys below it")),
+        );
+    };
+    let Value::List(nodes) = &node.value else {
+        mismatch(node);
+        return Vec::new();
+    };
+    let table = |node: &'a Node| match node.table() {
+        Some(table) => Some((node.span, table)),
+        None => {
+            mismatch(node);
+            None
+        }
+    };
+    nodes.iter().filter_map(table).collect()
+}
+
+fn axes(reader: &Reader<'_>, table: &Table) -> Vec<Axis> {
+    let on = |setting: &Setting| !matches!(&setting.node.value, Value::Text(text) if text == "off");
+    let settings = table.settings().into_iter().filter(on);
+    settings.filter_map(|setting| axis(reader, setting).map_err(|p| reader.problem(p)).ok()).collect()
+}
+
+fn axis(reader: &Reader<'_>, written: Setting) -> Result<Axis, Problem> {
+    let Setting { key, key_span, node } = written;
+    let Value::List(nodes) = node.value else {
+        return Err(Problem::new(format!("the axis `{key}` must be a list of values, not {}", node.value))
+            .at(node.span)
+            .help(format!("write [{}]", node.value)));
+    };
+    if nodes.is_empty() {
+        return Err(Problem::new(format!("the axis `{key}` has no values"))
+            .at(node.span)
+            .help("give it at least one, or remove it"));
+    }
+    let mut values = Vec::new();
+    for node in nodes {
+        let span = node.span;
+        let value = Setting { key: key.clone(), key_span, node };
+        check_setting(reader, &value)?;
+        // From here on each value stands for itself, not for the whole axis.
+        values.push(Setting { key_span: span, ..value });
+    }
+    Ok(Axis { key, key_span, values })
+}
+
+/// Axes whose values are all combined with each other: each value is there once.
+fn distinct_axes(reader: &Reader<'_>, table: &Table) -> Vec<Axis> {
+    let axes = axes(reader, table);
+    for axis in &axes {
+        for (index, value) in axis.values.iter().enumerate() {
+            if let Some(first) = axis.values[..index].iter().find(|v| v.node.value == value.node.value) {
+                let message = format!("the axis `{}` has the value {} twice", axis.key, value.node.value);
+                reader.problem(twice(message, value.node.span, first.node.span));
+            }
+        }
+    }
+    axes
+}
+
+fn twice(message: String, second: Span, first: Span) -> Problem {
+    Problem::new(message)
+        .at(second)
+        .at(first)
+        .help("remove one of them; `repeats` in [measure] measures a run several times")
+}
+
+/// Axes that take their values together: a value may be there twice, the same of all axes may not.
+fn zip(reader: &Reader<'_>, table: &Table) -> Vec<Axis> {
+    let axes = axes(reader, table);
+    let Some(first) = axes.first() else { return axes };
+    if let Some(other) = axes.iter().find(|axis| axis.values.len() != first.values.len()) {
+        reader.problem(
+            Problem::new(format!(
+                "axes that go together need as many values each: `{}` has {}, `{}` has {}",
+                first.key,
+                first.values.len(),
+                other.key,
+                other.values.len()
+            ))
+            .at(other.key_span)
+            .at(first.key_span)
+            .help("for all combinations instead, write them under [sweep.grid]"),
+        );
+        return axes;
+    }
+    let same = |i: usize, j: usize| axes.iter().all(|a| a.values[i].node.value == a.values[j].node.value);
+    for second in 0..first.values.len() {
+        if let Some(earlier) = (0..second).find(|earlier| same(*earlier, second)) {
+            let message = "these axes have the same values together twice".to_string();
+            reader.problem(twice(message, first.values[second].node.span, first.values[earlier].node.span));
+        }
+    }
+    axes
+}
+
+fn cases(reader: &Reader<'_>, entry: Option<&Entry>, name: &str) -> Vec<Case> {
+    tables(reader, entry, name).into_iter().filter_map(|(span, table)| case(reader, span, table)).collect()
+}
+
+fn case(reader: &Reader<'_>, span: Span, table: &Table) -> Option<Case> {
+    let mut table = table.clone();
+    let strategy = match table.remove("strategy") {
+        None => None,
+        // `strategy.accumulate`, written nested.
+        Some(entry) if entry.node.table().is_some() => {
+            table.entries.push(entry);
+            None
+        }
+        Some(entry) => match glob(&entry.node) {
+            Ok(pattern) => Some(pattern),
+            Err(problem) => {
+                reader.problem(problem);
+                return None;
+            }
+        },
+    };
+    if strategy.is_none() && table.entries.is_empty() {
+        reader.problem(
+            Problem::new("this table names no points")
+                .at(span)
+                .help("give values of axes, a strategy, or both"),
+        );
+    }
+    Some(Case { strategy, span, settings: checked_settings(reader, &table) })
+}
+
+fn glob(node: &Node) -> Result<Pattern, Problem> {
+    let problem = || {
+        Problem::new(format!("`strategy` must be a strategy's name or a pattern, not {}", node.value))
+            .at(node.span)
+            .help("`fp32*` matches all names that begin with fp32")
+    };
+    match &node.value {
+        Value::Text(text) => Pattern::new(text).map_err(|_| problem()),
+        _ => Err(problem()),
+    }
+}
+
+impl WrittenStrategy {
+    /// One strategy for each combination of the axes inside it, the last axis fastest: its label and what it sets.
+    pub(crate) fn variants(&self) -> Vec<(String, Vec<&Setting>)> {
+        let named = |values: &[&Setting]| {
+            let words: Vec<String> = values.iter().map(|value| label(value)).collect();
+            let slash = if words.is_empty() { "" } else { "/" };
+            format!("{}{slash}{}", self.name, words.join(","))
+        };
+        combinations(&self.axes).into_iter().map(|values| (named(&values), values)).collect()
+    }
+
+    /// The names of its variants.
+    pub(crate) fn labels(&self) -> Vec<String> {
+        self.variants().into_iter().map(|(label, _)| label).collect()
+    }
+}
+
+impl Sweep {
+    /// All axes, in the order of the file.
+    pub(crate) fn axes(&self) -> impl Iterator<Item = &Axis> {
+        self.grid.iter().chain(self.zip.iter().flatten())
+    }
+}
+
+impl Case {
+    /// Whether it is about this strategy, or this one of its variants.
+    pub(crate) fn selects(&self, name: &str, label: &str) -> bool {
+        self.strategy.as_ref().is_none_or(|pattern| pattern.matches(name) || pattern.matches(label))
+    }
+}
+
+/// Every value with every value, the last axis fastest.
+pub(crate) fn combinations(axes: &[Axis]) -> Vec<Vec<&Setting>> {
+    let mut points = vec![Vec::new()];
+    for axis in axes {
+        let longer = |point: &Vec<_>, value| [point.as_slice(), &[value]].concat();
+        points = points.iter().flat_map(|point| axis.values.iter().map(|v| longer(point, v))).collect();
+    }
+    points
+}
+
+/// `accumulate=2`, as labels show it.
+fn label(setting: &Setting) -> String {
+    match &setting.node.value {
+        Value::Text(text) => format!("{}={text}", setting.key),
+        value => format!("{}={value}", setting.key),
+    }
+}

@@ -1,0 +1,163 @@
+//! What `runner check` says of experiments that are wrong: the whole text of each message.
+
+use std::path::Path;
+use std::process::Command;
+
+const GOOD: &str = r#"[model.transformer]
+layers = 2
+d_model = 64
+heads = 2
+context = 32
+
+[data.text]
+paths = ["*.txt"]
+
+[train]
+batch_size = 8
+optimizer.adamw = { lr = 3e-4 }
+
+[strategies.plain]
+
+[strategies.lean]
+recompute = "block"
+"#;
+
+/// Checks `a.toml` among some files and returns what is wrong with it. Nothing else may come of it.
+fn check_files(files: &[(&str, &str)], arguments: &[&str]) -> String {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).expect("a file for the test");
+    }
+    let before = names(folder.path());
+    let output = Command::new(env!("CARGO_BIN_EXE_runner"))
+        .current_dir(folder.path())
+        .env_remove("RUNNER_TEST_UNSET")
+        .arg("check")
+        .args(arguments)
+        .output()
+        .expect("the program starts");
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    assert_eq!(names(folder.path()), before, "nothing is written");
+    stderr
+}
+
+fn names(folder: &Path) -> Vec<std::ffi::OsString> {
+    let entries = std::fs::read_dir(folder).expect("the folder of the test");
+    let mut names: Vec<_> = entries.map(|entry| entry.expect("an entry").file_name()).collect();
+    names.sort();
+    names
+}
+
+fn check(text: &str) -> String {
+    check_files(&[("a.toml", text)], &["a.toml"])
+}
+
+/// The good experiment with one part of it replaced.
+fn with(good: &str, bad: &str) -> String {
+    assert!(GOOD.contains(good), "{good}");
+    GOOD.replace(good, bad)
+}
+
+/// The good experiment with something more at its end.
+fn and(more: &str) -> String {
+    format!("{GOOD}\n{more}\n")
+}
+
+macro_rules! bad {
+    ($($name:ident: $message:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            insta::assert_snapshot!(stringify!($name), $message);
+        })*
+    };
+}
+
+bad! {
+    syntax: check(&with("heads = 2", "heads = = 2"));
+    syntax_at_end: check(&and("[strategies.last"));
+    duplicate_key: check(&with("heads = 2", "heads = 2\nheads = 4"));
+    duplicate_strategy: check(&and("[strategies.lean]"));
+    misspelt_key: check(&with("recompute =", "recompte ="));
+    misspelt_key_of_an_inline_table: check(&with("lr = 3e-4", "lr = 3e-4, bta1 = 0.9"));
+    unknown_key: check(&with("heads = 2", "heads = 2\ncolour = 3"));
+    unknown_table: check(&and("[trian]\nbatch_size = 8"));
+    strategy_key_at_the_top: check(&format!("recompute = \"block\"\n{GOOD}"));
+    later_key: check(&with("recompute = \"block\"", "offload = { optimizer = true }"));
+    later_value: check(&with("recompute = \"block\"", "allocator = \"caching\""));
+    later_composite: check(&with("\"block\"", "{ budget = \"4GiB\" }"));
+    later_model: check(&with("[model.transformer]", "[model.mlp]"));
+    wrong_type: check(&with("batch_size = 8", "batch_size = \"eight\""));
+    wrong_type_of_a_table: check(&and("[evaluation]\nevery = [1, 2]"));
+    table_expected: check(&format!("evaluation = 3\n{GOOD}"));
+    out_of_range: check(&with("layers = 2", "layers = 0"));
+    negative: check(&with("batch_size = 8", "batch_size = -8"));
+    beyond_64_bits: check(&with("batch_size = 8", "batch_size = 99999999999999999999999999999999999999999999"));
+    not_finite: check(&with("lr = 3e-4", "lr = inf"));
+    share_out_of_range: check(&with("paths = [\"*.txt\"]", "paths = [\"*.txt\"]\nsplit = 1.5"));
+    wrong_word: check(&with("\"block\"", "\"blok\""));
+    size_without_unit: check(&and("[target]\nmemory = 24"));
+    size_with_wrong_unit: check(&and("[target]\nmemory = \"24 gib\""));
+    missing_key: check(&with("heads = 2\n", ""));
+    missing_table: check("[strategies.a]\n");
+    required_key_off: check(&with("heads = 2", "heads = \"off\""));
+    no_strategies: check(GOOD.split("[strategies").next().expect("the part before"));
+    empty_paths: check(&with("[\"*.txt\"]", "[]"));
+    bad_pattern: check(&with("*.txt", "a***b"));
+    unset_variable: check(&with("*.txt", "${RUNNER_TEST_UNSET}/*.txt"));
+    heads_do_not_divide: check(&with("heads = 2", "heads = 3"));
+    micro_batch_does_not_divide: check(&with("recompute = \"block\"", "accumulate = 3"));
+    micro_batch_of_a_large_batch: check(&with("batch_size = 8", "batch_size = 720\n").replace(
+        "recompute = \"block\"", "accumulate = 7"));
+    no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 3").replace(
+        "[strategies.plain]", "[sweep.grid]\n\"train.batch_size\" = [4, 8]\n\n[strategies.plain]"));
+    vocabulary_too_small: check(&with("heads = 2", "heads = 2\nvocabulary = 100"));
+    nothing_to_evaluate: check(&with("paths =", "split = 1.0\npaths =").replace("[train]", "[evaluation]\n\n[train]"));
+    too_many_parameters: check(&with("d_model = 64", "d_model = 16777216"));
+    step_beyond_counting: check(&with("context = 32", "context = 16777216").replace("batch_size = 8", "batch_size = 16777216"));
+    unknown_baseline: check(&format!("baseline = \"plane\"\n{GOOD}"));
+    name_of_a_folder: check(&format!("name = \"a/b\"\n{GOOD}"));
+    unknown_axis: check(&and("[sweep.grid]\n\"train.batch_sise\" = [4, 8]"));
+    axis_of_the_experiment: check(&and("[sweep.grid]\n\"measure.repeats\" = [1, 2]"));
+    fixed_axis: check(&and("set.\"train.batch_size\" = 16\n[sweep.grid]\n\"train.batch_size\" = [4, 8]"));
+    fixed_axis_of_a_strategy: check(&and("[sweep.grid]\nrecompute = [\"none\", \"block\"]"));
+    fixed_axis_inside: check(&and("sweep.recompute = [\"none\", \"block\"]"));
+    axis_twice: check(&and("[sweep.grid]\n\"train.seed\" = [1, 2]\n[[sweep.zip]]\n\"train.seed\" = [3, 4]"));
+    empty_axis: check(&and("[sweep.grid]\n\"train.batch_size\" = []"));
+    axis_without_list: check(&and("[sweep.grid]\n\"train.batch_size\" = 4"));
+    axis_with_a_value_twice: check(&and("[sweep.grid]\n\"train.batch_size\" = [4, 8, 4]"));
+    axis_with_a_wrong_value: check(&and("[sweep.grid]\n\"train.batch_size\" = [4, 0]"));
+    zip_of_different_lengths: check(&and("[[sweep.zip]]\n\"train.seed\" = [1, 2]\n\"train.batch_size\" = [4]"));
+    exclude_nothing: check(&and("[sweep.grid]\n\"train.seed\" = [1, 2]\n[[sweep.exclude]]\n\"train.seed\" = 3"));
+    exclude_everything: check(&and("[[sweep.exclude]]\nstrategy = \"*\""));
+    include_nothing: check(&and("[[sweep.include]]\nstrategy = \"fat\"\n\"train.seed\" = 3"));
+    label_taken: check(&and("[strategies.\"b/accumulate=2\"]\n[strategies.b]\nsweep.accumulate = [2, 4]"));
+    cyclic_strategies: check(&and("extends = \"fat\"\n[strategies.fat]\nextends = \"lean\""));
+    unknown_base_strategy: check(&and("extends = \"plane\""));
+    unknown_set: check(&and("set.\"train.clip_nrom\" = 1.0"));
+    cyclic_files: check_files(
+        &[("a.toml", "extends = \"b.toml\"\n"), ("b.toml", "name = \"b\"\nextends = \"a.toml\"\n")], &["a.toml"]);
+    missing_base: check(&format!("extends = \"b.toml\"\n{GOOD}"));
+    mistake_in_a_base: check_files(
+        &[("a.toml", &format!("extends = \"b.toml\"\n{GOOD}")), ("b.toml", "[train]\nseed = -1\n")], &["a.toml"]);
+    unused_mistake_in_a_base: check_files(
+        &[("a.toml", &format!("extends = \"b.toml\"\n{GOOD}")), ("b.toml", "[train]\nbatch_size = 8.5\n")], &["a.toml"]);
+    rule_across_files: check_files(
+        &[("a.toml", &format!("extends = \"b.toml\"\n{}", with("batch_size = 8\n", ""))
+            .replace("recompute = \"block\"", "accumulate = 3")),
+          ("b.toml", "[train]\nbatch_size = 8\n")], &["a.toml"]);
+    misspelt_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.batch_sise=4"]);
+    wrong_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute=blocks"]);
+    override_without_value: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute"]);
+    override_of_an_axis: check_files(
+        &[("a.toml", &and("[sweep.grid]\n\"train.batch_size\" = [4, 8]"))], &["a.toml", "--set", "train.batch_size=4"]);
+    override_breaks_a_rule: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "accumulate=3"]);
+    missing_file: check_files(&[], &["a.toml"]);
+    a_folder: check_files(&[], &["."]);
+    no_file_matches: check_files(&[], &["experiments/*.toml"]);
+    two_files_wrong: check_files(
+        &[("a.toml", &with("heads = 2", "heads = 3")), ("b.toml", "colour = 1")], &["[ab].toml"]);
+    one_name_twice: check_files(
+        &[("a.toml", GOOD), ("b.toml", &format!("name = \"a\"\n{GOOD}"))], &["a.toml", "b.toml"]);
+}

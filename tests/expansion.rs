@@ -1,0 +1,399 @@
+//! From files to points: order, labels, merging, overrides, and back to a file.
+
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::{Just, TestCaseError, prop_assert_eq, prop_compose, prop_oneof, proptest};
+use runner::plan::{Experiment, Point, expand};
+use runner::spec::*;
+use tempfile::TempDir;
+
+const BASE: &str = r#"
+[model.transformer]
+layers = 2
+d_model = 64
+heads = 2
+context = 32
+[data.text]
+paths = ["*.txt"]
+[train]
+batch_size = 8
+optimizer.adamw = { lr = 3e-4, beta1 = 0.8 }
+"#;
+
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::create_dir_all(folder.path().join(name).parent().unwrap()).unwrap();
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+fn environment(name: &str) -> Option<String> {
+    (name == "CORPUS").then(|| "/corpus".to_string())
+}
+
+/// Expands `a.toml`: the base with more at its end.
+fn expanded(more: &str, overrides: &[&str]) -> Experiment {
+    let folder = folder(&[("a.toml", &format!("{BASE}{more}"))]);
+    expand_in(&folder, overrides).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn expand_in(folder: &TempDir, overrides: &[&str]) -> Result<Experiment, Error> {
+    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    expand(&folder.path().join("a.toml"), &overrides, &environment)
+}
+
+fn error(more: &str, overrides: &[&str]) -> String {
+    let folder = folder(&[("a.toml", &format!("{BASE}{more}"))]);
+    expand_in(&folder, overrides).unwrap_err().to_string()
+}
+
+fn config(point: &Point) -> &RunConfig {
+    point.config.as_ref().unwrap_or_else(|reason| panic!("{reason}"))
+}
+
+fn adamw(config: &RunConfig) -> &AdamW {
+    let Optimizer::AdamW(adamw) = &config.train.optimizer;
+    adamw
+}
+
+/// `strategy key=value ...` of each point.
+fn table(experiment: &Experiment) -> Vec<String> {
+    let line = |point: &Point| {
+        let axes: String = point.axes.iter().map(|(key, value)| format!(" {key}={value}")).collect();
+        format!("{}{axes}", point.strategy)
+    };
+    experiment.points.iter().map(line).collect()
+}
+
+#[test]
+fn defaults_are_filled_in() {
+    let experiment = expanded("[strategies.plain]", &[]);
+    assert_eq!((experiment.name.as_str(), experiment.baseline.as_str()), ("a", "plain"));
+    assert_eq!((experiment.repeats, experiment.memory, experiment.requires), (1, None, None));
+    let config = config(&experiment.points[0]);
+    assert_eq!(
+        config.strategy,
+        Strategy {
+            accumulate: 1,
+            recompute: Recompute::None,
+            release: Release::Eager,
+            gradients: Gradients::Free,
+            allocator: Allocator::Arena,
+            evaluation_pass: EvaluationPass::NoGrad,
+        }
+    );
+    assert_eq!(config.measure, Measure { warmup_steps: 3, steps: 20 });
+    assert_eq!((config.evaluation.clone(), config.train.clip_norm, config.train.seed), (None, None, 0));
+    let AdamW { lr, beta1, beta2, epsilon, weight_decay, decay } = *adamw(config);
+    assert_eq!((lr, beta1, beta2, epsilon, weight_decay), (3e-4, 0.8, 0.999, 1e-8, 0.01));
+    assert_eq!(decay, Decay::Matrices);
+    let Model::Transformer(model) = &config.model;
+    assert_eq!(model.vocabulary, 256);
+}
+
+#[test]
+fn equal_files_expand_alike() {
+    let folder = folder(&[("a.toml", &format!("{BASE}[strategies.b]\nsweep.accumulate = [1, 2]\n"))]);
+    assert_eq!(expand_in(&folder, &[]), expand_in(&folder, &[]));
+}
+
+#[test]
+fn the_order_of_the_file_is_the_order_of_the_table() {
+    let experiment = expanded(
+        "[strategies.zebra]\n[strategies.ape]\n[sweep.grid]\n\"train.seed\" = [2, 1]\ntrain.batch_size = [8, 4]",
+        &[],
+    );
+    assert_eq!(experiment.axes, ["train.seed", "train.batch_size"]);
+    assert_eq!(
+        table(&experiment),
+        [
+            "zebra train.seed=2 train.batch_size=8",
+            "ape train.seed=2 train.batch_size=8",
+            "zebra train.seed=2 train.batch_size=4",
+            "ape train.seed=2 train.batch_size=4",
+            "zebra train.seed=1 train.batch_size=8",
+            "ape train.seed=1 train.batch_size=8",
+            "zebra train.seed=1 train.batch_size=4",
+            "ape train.seed=1 train.batch_size=4",
+        ]
+    );
+}
+
+#[test]
+fn sweeps_inside_strategies_make_strategies() {
+    let experiment = expanded(
+        "[strategies.a]\nsweep.accumulate = [1, 2]\nsweep.recompute = [\"none\", \"block\"]\n[strategies.b]",
+        &[],
+    );
+    assert_eq!(
+        table(&experiment),
+        [
+            "a/accumulate=1,recompute=none accumulate=1 recompute=\"none\"",
+            "a/accumulate=1,recompute=block accumulate=1 recompute=\"block\"",
+            "a/accumulate=2,recompute=none accumulate=2 recompute=\"none\"",
+            "a/accumulate=2,recompute=block accumulate=2 recompute=\"block\"",
+            "b",
+        ]
+    );
+    assert_eq!(experiment.axes, ["accumulate", "recompute"]);
+    assert_eq!(experiment.baseline, "a/accumulate=1,recompute=none");
+}
+
+#[test]
+fn zip_include_and_exclude() {
+    let experiment = expanded(
+        r#"
+[strategies.fp32]
+[strategies.fp32-lean]
+recompute = "block"
+[strategies.other]
+release = "step"
+[[sweep.zip]]
+"train.batch_size" = [4, 8]
+"train.seed" = [1, 2]
+[[sweep.exclude]]
+strategy = "fp32*"
+"train.batch_size" = 8
+[[sweep.exclude]]
+strategy = "other"
+"train.seed" = 1
+[[sweep.include]]
+strategy = "fp32"
+"train.batch_size" = 64
+"#,
+        &[],
+    );
+    assert_eq!(
+        table(&experiment),
+        [
+            "fp32 train.batch_size=4 train.seed=1",
+            "fp32-lean train.batch_size=4 train.seed=1",
+            "other train.batch_size=8 train.seed=2",
+            "fp32 train.batch_size=64",
+        ]
+    );
+    assert_eq!(config(&experiment.points[3]).train.batch_size, 64);
+}
+
+#[test]
+fn a_point_that_makes_no_sense_is_kept_with_its_reason() {
+    let experiment = expanded(
+        "[strategies.a]\n[strategies.b]\naccumulate = 4\n[sweep.grid]\n\"train.batch_size\" = [6, 8]",
+        &[],
+    );
+    let skipped: Vec<_> = experiment.points.iter().filter_map(|point| point.config.as_ref().err()).collect();
+    assert_eq!(skipped, ["accumulate = 4 does not divide train.batch_size = 6; 1, 2, 3 and 6 do"]);
+}
+
+#[test]
+fn files_merge_key_by_key() {
+    let folder = folder(&[
+        ("base/b.toml", &format!("{BASE}[strategies.first]\nrecompute = \"block\"\naccumulate = 2\n")),
+        (
+            "a.toml",
+            r#"
+extends = "base/b.toml"
+train.optimizer.adamw.lr = 1
+[data.text]
+paths = ["${CORPUS}/**/*.txt", "../$$x"]
+[strategies.first]
+accumulate = 4
+[strategies.second]
+extends = "first"
+recompute = "off"
+"#,
+        ),
+    ]);
+    let experiment = expand_in(&folder, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (first, second) = (config(&experiment.points[0]), config(&experiment.points[1]));
+    assert_eq!((adamw(first).lr, adamw(first).beta1), (1.0, 0.8));
+    assert_eq!((first.strategy.accumulate, first.strategy.recompute), (4, Recompute::Block));
+    assert_eq!((second.strategy.accumulate, second.strategy.recompute), (4, Recompute::None));
+    let Data::Text(text) = &first.data;
+    let parent = folder.path().canonicalize().unwrap().parent().unwrap().to_path_buf();
+    assert_eq!(text.paths, [PathBuf::from("/corpus/**/*.txt"), parent.join("$x")]);
+}
+
+#[test]
+fn paths_are_relative_to_the_file_that_wrote_them() {
+    let folder = folder(&[("base/b.toml", BASE), ("a.toml", "extends = \"base/b.toml\"\n[strategies.a]\n")]);
+    let experiment = expand_in(&folder, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let Data::Text(text) = &config(&experiment.points[0]).data;
+    assert_eq!(text.paths, [folder.path().canonicalize().unwrap().join("base/*.txt")]);
+}
+
+#[test]
+fn strategies_win_over_defaults_and_overrides_over_all() {
+    let more =
+        "[defaults]\nrelease = \"scope\"\naccumulate = 2\n[strategies.a]\naccumulate = 4\n[strategies.b]\n";
+    let accumulate = |overrides: &[&str]| -> Vec<usize> {
+        expanded(more, overrides).points.iter().map(|point| config(point).strategy.accumulate).collect()
+    };
+    assert_eq!(accumulate(&[]), [4, 2]);
+    assert_eq!(accumulate(&["defaults.accumulate=8"]), [4, 8]);
+    assert_eq!(accumulate(&["accumulate=8"]), [8, 8]);
+    assert_eq!(accumulate(&["strategy.accumulate=off"]), [1, 1]);
+    assert_eq!(accumulate(&["strategies.b.accumulate=1"]), [4, 1]);
+    assert_eq!(accumulate(&["sweep.grid.\"train.batch_size\"=[4, 8]"]), [4, 2, 4, 2]);
+    assert_eq!(expanded(more, &["measure.repeats=3", "target.memory=\"1 GiB\""]).repeats, 3);
+    let experiment = expanded(more, &["measure.steps=5", "release=step", "target.memory=1 GiB"]);
+    let first = config(&experiment.points[0]);
+    assert_eq!((first.measure.steps, first.strategy.release), (5, Release::Step));
+    assert_eq!(experiment.memory.map(|bytes| bytes.0), Some(1 << 30));
+}
+
+#[test]
+fn a_strategy_can_set_any_key() {
+    let experiment = expanded(
+        "[strategies.a]\n[strategies.b]\nset.\"train.clip_norm\" = 0.5\nset.evaluation.every = 2",
+        &[],
+    );
+    let (a, b) = (config(&experiment.points[0]), config(&experiment.points[1]));
+    assert_eq!((a.train.clip_norm, b.train.clip_norm), (None, Some(0.5)));
+    assert_eq!(b.evaluation, Some(Evaluation { every: 2, batches: 1 }));
+}
+
+#[test]
+fn without_names_the_keys_that_changed_something() {
+    let experiment = expanded(
+        r#"
+[defaults]
+release = "scope"
+[strategies.a]
+release = "scope"
+recompute = "block"
+[strategies.b]
+extends = "a"
+gradients = "free"
+set."train.seed" = 3
+sweep.accumulate = [1, 2]
+"#,
+        &[],
+    );
+    let keys = |point: &Point| point.without.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>();
+    let keys: Vec<_> = experiment.points.iter().map(keys).collect();
+    assert_eq!(keys[0], ["recompute"]);
+    assert_eq!(keys[1], ["recompute", "train.seed"]);
+    assert_eq!(keys[2], ["recompute", "train.seed", "accumulate"]);
+    let (_, without) = &experiment.points[2].without[2];
+    let expected = config(&experiment.points[1]);
+    assert_eq!(without, expected);
+}
+
+#[test]
+fn later_floors_can_blame_keys() {
+    let experiment = expanded("[strategies.a]", &[]);
+    let text =
+        experiment.sources.error_at("data.text.paths[0]", "no file matches", Some("add one".to_string()));
+    let text = text.to_string();
+    assert!(text.contains("a.toml:8:10\n"), "{text}");
+    assert!(text.contains("8 | paths = [\"*.txt\"]\n  |          ^^^^^^^\n  = help: add one"), "{text}");
+    let text = experiment.sources.error_at("measure.steps", "too few", None).to_string();
+    assert!(text.starts_with("too few\n --> ") && text.ends_with("a.toml"), "{text}");
+}
+
+#[test]
+fn overrides_are_checked_like_files() {
+    assert!(error("[strategies.a]", &["extends=b.toml"]).contains("cannot be set on the command line"));
+    assert!(error("[strategies.a]", &["=3"]).contains("not TOML"));
+    assert!(error("[strategies.a]", &["strategies.a.acumulate=3"]).contains("did you mean `accumulate`?"));
+}
+
+#[test]
+fn ten_thousand_points_expand_quickly() {
+    let seeds: Vec<String> = (0..2500).map(|seed| seed.to_string()).collect();
+    let more = format!(
+        "[strategies.a]\n[strategies.b]\nrecompute = \"block\"\nsweep.accumulate = [1, 2, 4]\n\
+         [sweep.grid]\n\"train.seed\" = [{}]",
+        seeds.join(", ")
+    );
+    let start = std::time::Instant::now();
+    assert_eq!(expanded(&more, &[]).points.len(), 10_000);
+    let elapsed = start.elapsed();
+    assert!(elapsed.as_secs() < 5, "{elapsed:?}");
+}
+
+prop_compose! {
+    fn any_strategy(batch: usize)(
+        divisor in 1..=batch,
+        recompute in prop_oneof![Just(Recompute::None), Just(Recompute::Block)],
+        release in prop_oneof![Just(Release::Eager), Just(Release::Scope), Just(Release::Step)],
+        gradients in prop_oneof![Just(Gradients::Free), Just(Gradients::Zero)],
+        allocator in prop_oneof![Just(Allocator::Arena), Just(Allocator::Direct)],
+        evaluation_pass in prop_oneof![Just(EvaluationPass::NoGrad), Just(EvaluationPass::Grad)],
+    ) -> Strategy {
+        let accumulate = (1..=divisor).rev().find(|n| batch.is_multiple_of(*n)).unwrap_or(1);
+        Strategy { accumulate, recompute, release, gradients, allocator, evaluation_pass }
+    }
+}
+
+prop_compose! {
+    fn any_train()(
+        batch_size in 1..500usize,
+        clip_norm in proptest::option::of(1e-9..1e9),
+        seed in 0..=i64::MAX as u64,
+        lr in 1e-12..10.0, beta1 in 0.0..1.0, beta2 in 0.0..1.0,
+        epsilon in 1e-300..1.0, weight_decay in 0.0..1e20,
+        decay in prop_oneof![Just(Decay::Matrices), Just(Decay::All)],
+    ) -> Train {
+        let optimizer = Optimizer::AdamW(AdamW { lr, beta1, beta2, epsilon, weight_decay, decay });
+        Train { batch_size, clip_norm, seed, optimizer }
+    }
+}
+
+prop_compose! {
+    fn any_config()(train in any_train())(
+        strategy in any_strategy(train.batch_size),
+        train in Just(train),
+        (layers, heads, width) in (1..100usize, 1..20usize, 1..100usize),
+        (context, vocabulary) in (1..5000usize, 256..60_000usize),
+        paths in proptest::collection::vec("/[a-zé \"\\\\$'{}*]{1,8}/x[.]txt", 1..4),
+        split in 0.01..1.0,
+        evaluation in proptest::option::of((1..100usize, 1..9usize)),
+        (warmup_steps, steps) in (0..100usize, 1..100usize),
+    ) -> RunConfig {
+        RunConfig {
+            model: Model::Transformer(Transformer { layers, d_model: heads * width, heads, context, vocabulary }),
+            data: Data::Text(Text {
+                paths: paths.iter().map(|path| PathBuf::from(path.replace("**", "*a").replace("**", "*a"))).collect(),
+                tokens: Tokens::Bytes,
+                split,
+            }),
+            train,
+            evaluation: evaluation.map(|(every, batches)| Evaluation { every, batches }),
+            measure: Measure { warmup_steps, steps },
+            strategy,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_run_written_down_is_the_same_run(config in any_config(), strategy in "[a-z][a-z0-9/=,.é\" -]{0,12}") {
+        let text = config.to_toml("some name", &strategy);
+        let folder = folder(&[("a.toml", &text)]);
+        let experiment = match expand_in(&folder, &[]) {
+            Ok(experiment) => experiment,
+            Err(error) => return Err(TestCaseError::fail(format!("{error}\n{text}"))),
+        };
+        prop_assert_eq!(&experiment.name, "some name");
+        prop_assert_eq!(experiment.points.len(), 1);
+        prop_assert_eq!(&experiment.points[0].strategy, &strategy);
+        prop_assert_eq!(&experiment.points[0].config, &Ok(config));
+    }
+}
+
+#[test]
+fn a_run_says_how_it_is_written() {
+    let experiment =
+        expanded("[evaluation]\n[strategies.a]\nrecompute = \"block\"", &["data.text.paths=['/x/*.rs']"]);
+    insta::assert_snapshot!("run_toml", config(&experiment.points[0]).to_toml("a", "a"));
+}
+
+#[test]
+fn files_that_do_not_exist_are_named() {
+    let error = expand(Path::new("no/such.toml"), &[], &environment).unwrap_err();
+    assert_eq!(error.to_string(), "cannot read no/such.toml: there is no such file");
+}
