@@ -1,7 +1,7 @@
 //! Why a data set cannot be used, and what would work.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Each says what was found; [`DataError::help`] says what would work, and [`DataError::key`] which key of the
 /// experiment to blame.
@@ -45,7 +45,9 @@ impl DataError {
     pub fn help(&self) -> String {
         match self {
             DataError::NoPaths => "name at least one file or glob".into(),
-            DataError::NoMatch { .. } => "check the folder and the ending".into(),
+            DataError::NoMatch { .. } => {
+                "relative paths start at the folder of the file that they are written in".into()
+            }
             DataError::BadGlob { .. } => "write `*`, `?`, `**` or `[a-z]`, and `[[]` for a bracket".into(),
             DataError::Folder { path } => format!("to read all files in it, write `{}/**/*`", path.display()),
             DataError::Unreadable { .. } => "check that the file is there and may be read".into(),
@@ -57,6 +59,15 @@ impl DataError {
             DataError::TrainingTooShort { .. } | DataError::EvaluationTooShort { .. } => {
                 "use a shorter context or more text".into()
             }
+        }
+    }
+
+    /// The path or glob that the error is about, as it was given, if it is one of them.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            DataError::NoMatch { pattern } | DataError::BadGlob { pattern, .. } => Some(Path::new(pattern)),
+            DataError::Folder { path } | DataError::Unreadable { path, .. } => Some(path),
+            _ => None,
         }
     }
 

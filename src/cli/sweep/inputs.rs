@@ -76,7 +76,7 @@ impl DataSets {
             let Model::Transformer(model) = &config.model;
             self.look(config)
                 .and_then(|summary| summary.splits.check(model.context, config.evaluation.is_some()))
-                .map_err(|error| blame(experiment, &error))?;
+                .map_err(|error| blame(experiment, config, &error))?;
         }
         Ok(())
     }
@@ -100,11 +100,14 @@ impl DataSets {
     }
 }
 
-/// An error that points at the line of the key.
-fn blame(experiment: &Experiment, error: &DataError) -> Failure {
-    let key = match error.key() {
-        "context" => "model.transformer.context",
-        key => key,
+/// An error that points at the line of the key, and at the one path of several.
+fn blame(experiment: &Experiment, config: &RunConfig, error: &DataError) -> Failure {
+    let Data::Text(text) = &config.data;
+    let path = error.path().and_then(|path| text.paths.iter().position(|known| known == path));
+    let key = match (error.key(), path) {
+        ("context", _) => "model.transformer.context".to_string(),
+        (key, Some(index)) => format!("{key}[{index}]"),
+        (key, None) => key.to_string(),
     };
-    Failure::input(experiment.sources.error_at(key, error.to_string(), Some(error.help())))
+    Failure::input(experiment.sources.error_at(&key, error.to_string(), Some(error.help())))
 }
