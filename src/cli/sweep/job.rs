@@ -78,6 +78,8 @@ fn row(planned: Row, ending: Ending, timeout: Option<Duration>, log: &Path) -> R
             message: format!("not done after {:?}, the --timeout", timeout.unwrap_or_default()),
             ..planned
         },
-        Ending::Interrupted => Row { status: Status::Interrupted, ..planned },
+        Ending::Interrupted => {
+            Row { status: Status::Interrupted, message: "ended by a signal".into(), ..planned }
+        }
     }
 }

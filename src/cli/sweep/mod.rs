@@ -71,7 +71,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         return dry_run::show(&args, inputs.plans);
     }
     let mut sweeps = open_stores(&args, inputs.plans)?;
-    inputs.digests.write().map_err(Failure::machine)?;
+    inputs.data.keep().map_err(Failure::machine)?;
     if args.fresh {
         forget(&args, &mut sweeps)?;
     }
