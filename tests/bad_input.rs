@@ -128,6 +128,11 @@ bad! {
     axis_without_list: check(&and("[sweep.grid]\n\"train.batch_size\" = 4"));
     axis_with_a_value_twice: check(&and("[sweep.grid]\n\"train.batch_size\" = [4, 8, 4]"));
     axis_with_a_wrong_value: check(&and("[sweep.grid]\n\"train.batch_size\" = [4, 0]"));
+    too_many_points: check(&and(&format!(
+        "[sweep.grid]\n\"train.seed\" = {0:?}\n\"train.batch_size\" = {1:?}\n\"measure.steps\" = {0:?}",
+        (1..=101).collect::<Vec<_>>(),
+        (1..=100).collect::<Vec<_>>(),
+    )));
     zip_of_different_lengths: check(&and("[[sweep.zip]]\n\"train.seed\" = [1, 2]\n\"train.batch_size\" = [4]"));
     exclude_nothing: check(&and("[sweep.grid]\n\"train.seed\" = [1, 2]\n[[sweep.exclude]]\n\"train.seed\" = 3"));
     exclude_everything: check(&and("[[sweep.exclude]]\nstrategy = \"*\""));

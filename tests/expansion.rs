@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use proptest::prelude::{Just, TestCaseError, prop_assert_eq, prop_compose, prop_oneof, proptest};
+use proptest::prelude::{
+    Just, TestCaseError, prop_assert, prop_assert_eq, prop_compose, prop_oneof, proptest,
+};
 use runner::plan::{Experiment, Point, expand};
 use runner::spec::*;
 use tempfile::TempDir;
@@ -190,7 +192,10 @@ fn a_point_that_makes_no_sense_is_kept_with_its_reason() {
 #[test]
 fn files_merge_key_by_key() {
     let folder = folder(&[
-        ("base/b.toml", &format!("{BASE}[strategies.first]\nrecompute = \"block\"\naccumulate = 2\n")),
+        (
+            "base/b.toml",
+            &format!("name = \"base\"\n{BASE}[strategies.first]\nrecompute = \"block\"\naccumulate = 2\n"),
+        ),
         (
             "a.toml",
             r#"
@@ -207,6 +212,7 @@ recompute = "off"
         ),
     ]);
     let experiment = expand_in(&folder, &[]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(experiment.name, "a");
     let (first, second) = (config(&experiment.points[0]), config(&experiment.points[1]));
     assert_eq!((adamw(first).lr, adamw(first).beta1), (1.0, 0.8));
     assert_eq!((first.strategy.accumulate, first.strategy.recompute), (4, Recompute::Block));
@@ -297,6 +303,7 @@ fn later_floors_can_blame_keys() {
 #[test]
 fn overrides_are_checked_like_files() {
     assert!(error("[strategies.a]", &["extends=b.toml"]).contains("cannot be set on the command line"));
+    assert!(error("[strategies.a]", &["strategies.b.accumulate=3"]).contains("no strategy `b` to change"));
     assert!(error("[strategies.a]", &["=3"]).contains("not TOML"));
     assert!(error("[strategies.a]", &["strategies.a.acumulate=3"]).contains("did you mean `accumulate`?"));
 }
@@ -396,4 +403,69 @@ fn a_run_says_how_it_is_written() {
 fn files_that_do_not_exist_are_named() {
     let error = expand(Path::new("no/such.toml"), &[], &environment).unwrap_err();
     assert_eq!(error.to_string(), "cannot read no/such.toml: there is no such file");
+}
+
+/// Every part of the grammar.
+const RICH: &str = r#"
+name = "rich"
+baseline = "é"
+requires = "cuda"
+[target]
+memory = "24 GiB"
+[evaluation]
+every = 10
+[defaults]
+allocator = "arena"
+[strategies."é"]
+[strategies.lean]
+extends = "é"
+recompute = "block"
+sweep.accumulate = [1, 2]
+set."train.clip_norm" = "off"
+[sweep.grid]
+"train.batch_size" = [8, 16]
+[[sweep.zip]]
+"model.transformer.context" = [16, 32]
+"train.seed" = [0, 1]
+[[sweep.include]]
+strategy = "lean*"
+"train.batch_size" = 64
+[[sweep.exclude]]
+strategy = "é"
+"train.batch_size" = 16
+"#;
+
+proptest! {
+    /// Whatever is wrong, there is a message and no panic.
+    #[test]
+    fn damaged_files_are_refused_or_read(
+        (start, length) in (0..1000usize, 0..12usize),
+        insert in proptest::sample::select(vec!["", "=", "\"", "[", "]", ".", "é", "\n", "-1", "{}", "\"off\"", "0", " = 3 "]),
+        overrides in proptest::collection::vec("[a-z.\"é]{0,9}=?[0-9a-z\\[\"é ]{0,4}", 0..2),
+    ) {
+        let text: Vec<char> = format!("{RICH}{BASE}").chars().collect();
+        let start = start.min(text.len());
+        let end = (start + length).min(text.len());
+        let damaged: String = text[..start].iter().copied().chain(insert.chars()).chain(text[end..].iter().copied()).collect();
+        let folder = folder(&[("a.toml", &damaged)]);
+        let overrides: Vec<&str> = overrides.iter().map(String::as_str).collect();
+        if let Err(error) = expand_in(&folder, &overrides) {
+            let text = error.to_string();
+            prop_assert!(text.contains("a.toml") || text.contains("the command line"), "{}", text);
+        }
+    }
+}
+
+#[test]
+fn the_whole_grammar_is_read() {
+    let folder = folder(&[("a.toml", &format!("{RICH}{BASE}"))]);
+    let experiment = expand_in(&folder, &[]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(experiment.name, "rich");
+    assert_eq!(experiment.requires, Some(runner::device::DeviceKind::Cuda));
+    assert_eq!(
+        experiment.axes,
+        ["train.batch_size", "model.transformer.context", "train.seed", "accumulate"]
+    );
+    // Two strategies of `lean` at 2 x 2 points, `é` at half of them, and what was included.
+    assert_eq!(experiment.points.len(), 8 + 2 + 2);
 }

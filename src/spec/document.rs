@@ -6,9 +6,10 @@ use super::error::{Error, Problem};
 use super::key::Key;
 use super::load::{self, Loaded, load};
 use super::paths::Environment;
-use super::reader::{Reader, list, nearest};
+use super::reader::{Reader, no_strategy};
 use super::resolved::RunConfig;
 use super::source::{Sources, Span};
+use super::strategies::{distinct_labels, inherit};
 use super::tree::{Setting, Table, Value};
 use super::written::{self, Axis, Case, Sweep, Written, WrittenStrategy, check_setting};
 use super::{rules, sections};
@@ -26,6 +27,8 @@ pub(crate) struct Document<'a> {
     pub(crate) sweep: Sweep,
     pub(crate) sources: Sources,
     environment: &'a Environment<'a>,
+    /// All files and overrides of the file, merged.
+    file: Table,
     /// A run without a strategy.
     tree: Table,
     overrides: Vec<Setting>,
@@ -54,10 +57,14 @@ impl<'a> Document<'a> {
         sources: &Sources,
     ) -> Result<Document<'a>, Problem> {
         let mut merged = Table::default();
-        for layer in loaded.layers {
+        for (index, mut layer) in loaded.layers.into_iter().enumerate() {
             let reader = Reader::partial(sources, environment);
             written::read(&reader, &layer);
             reader.check()?;
+            if index < loaded.bases {
+                // Results are filed under a name: each file has its own.
+                layer.remove("name");
+            }
             merged.merge(layer);
         }
         let reader = Reader::partial(sources, environment);
@@ -68,6 +75,7 @@ impl<'a> Document<'a> {
         let written = reader.finish(written)?;
         let name = experiment_name(file, &written)?;
         let strategies = inherit(&written.strategies)?;
+        few_enough_points(&strategies, &written.sweep)?;
         distinct_labels(&strategies)?;
         let baseline = baseline(&written, &strategies)?;
         let document = Document {
@@ -80,7 +88,8 @@ impl<'a> Document<'a> {
             sweep: written.sweep,
             sources: Sources::default(),
             environment,
-            tree: load::run_tree(merged),
+            tree: load::run_tree(merged.clone()),
+            file: merged,
             overrides: loaded.overrides,
         };
         document.check_axes()?;
@@ -169,6 +178,7 @@ impl<'a> Document<'a> {
             sources.locate(axis.key.to_string(), axis.key_span);
         }
         locate_table(&mut sources, "", &self.tree);
+        locate_table(&mut sources, "", &self.file);
         for strategy in &self.strategies {
             for setting in &strategy.settings {
                 locate(&mut sources, setting);
@@ -222,21 +232,24 @@ fn experiment_name(file: &Path, written: &Written) -> Result<String, Problem> {
     Ok(name)
 }
 
-/// A variant's label may be what another strategy is called.
-fn distinct_labels(strategies: &[WrittenStrategy]) -> Result<(), Problem> {
-    let mut known: Vec<(String, Span)> = Vec::new();
-    for strategy in strategies {
-        for label in strategy.labels() {
-            if let Some((_, span)) = known.iter().find(|(other, _)| *other == label) {
-                return Err(Problem::new(format!("two strategies are called `{label}`"))
-                    .at(strategy.span)
-                    .at(*span)
-                    .help("rename one of them"));
-            }
-            known.push((label, strategy.span));
-        }
+/// A grid grows fast; one that no one could run is refused before it fills the memory.
+fn few_enough_points(strategies: &[WrittenStrategy], sweep: &Sweep) -> Result<(), Problem> {
+    const MOST: u128 = 1_000_000;
+    let product = |axes: &[Axis]| -> u128 {
+        axes.iter().fold(1, |points: u128, axis| points.saturating_mul(axis.values.len() as u128))
+    };
+    let variants = strategies.iter().map(|strategy| product(&strategy.axes)).fold(0, u128::saturating_add);
+    let rows = sweep.zip.iter().filter_map(|group| group.first()).map(|axis| axis.values.len() as u128);
+    let points = rows.fold(product(&sweep.grid), u128::saturating_mul).saturating_mul(variants);
+    if points <= MOST {
+        return Ok(());
     }
-    Ok(())
+    let own = strategies.iter().flat_map(|strategy| &strategy.axes);
+    let longest = sweep.axes().chain(own).max_by_key(|axis| axis.values.len());
+    let mut problem = Problem::new(format!("the sweep has {points} points"));
+    problem.places.extend(longest.map(|axis| axis.key_span));
+    Err(problem
+        .help(format!("up to {MOST} work; [[sweep.zip]] takes values together instead of combining them")))
 }
 
 fn baseline(written: &Written, strategies: &[WrittenStrategy]) -> Result<String, Problem> {
@@ -253,48 +266,4 @@ fn baseline(written: &Written, strategies: &[WrittenStrategy]) -> Result<String,
     }
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
     Err(no_strategy(&format!("the baseline `{name}` is not a strategy"), name, *span, &labels))
-}
-
-fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
-    Problem::new(message).at(span).help(match nearest(name, known) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("there are {}", list(known)),
-    })
-}
-
-/// Completes strategies with what they extend.
-fn inherit(written: &[WrittenStrategy]) -> Result<Vec<WrittenStrategy>, Problem> {
-    written.iter().map(|strategy| complete(strategy, written, &mut Vec::new())).collect()
-}
-
-fn complete<'w>(
-    strategy: &'w WrittenStrategy,
-    all: &'w [WrittenStrategy],
-    above: &mut Vec<&'w str>,
-) -> Result<WrittenStrategy, Problem> {
-    let Some((base, span)) = &strategy.extends else { return Ok(strategy.clone()) };
-    above.push(&strategy.name);
-    if above.contains(&base.as_str()) {
-        let chain: Vec<&str> = above.iter().copied().chain([base.as_str()]).collect();
-        return Err(Problem::new(format!(
-            "strategies extend each other in a circle: {}",
-            chain.join(" -> ")
-        ))
-        .at(*span)
-        .help("remove one of the `extends`"));
-    }
-    let Some(found) = all.iter().find(|other| other.name == *base) else {
-        let names: Vec<&str> = all.iter().map(|other| other.name.as_str()).collect();
-        return Err(no_strategy(&format!("there is no strategy `{base}` to extend"), base, *span, &names));
-    };
-    let mut whole = complete(found, all, above)?;
-    let replaced = |key: &Key| {
-        strategy.settings.iter().any(|setting| setting.key.conflicts(key))
-            || strategy.axes.iter().any(|axis| axis.key.conflicts(key))
-    };
-    whole.settings.retain(|setting| !replaced(&setting.key));
-    whole.axes.retain(|axis| !replaced(&axis.key));
-    whole.settings.extend(strategy.settings.iter().cloned());
-    whole.axes.extend(strategy.axes.iter().cloned());
-    Ok(WrittenStrategy { settings: whole.settings, axes: whole.axes, ..strategy.clone() })
 }

@@ -53,3 +53,26 @@ pub(crate) fn is_choice(path: &[String]) -> bool {
     const CHOICES: [&[&str]; 3] = [&["model"], &["data"], &["train", "optimizer"]];
     CHOICES.iter().any(|choice| path == *choice)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strategy_keys_have_short_names() {
+        assert_eq!(Key::new("strategy.accumulate"), Key::new("accumulate"));
+        assert_eq!(Key::new("accumulate").segments(), ["strategy", "accumulate"]);
+        assert_eq!(Key::new("strategy.accumulate").to_string(), "accumulate");
+        assert_eq!(Key::new("train.seed").to_string(), "train.seed");
+    }
+
+    #[test]
+    fn keys_that_cannot_both_be_set_conflict() {
+        let conflict = |a: &str, b: &str| Key::new(a).conflicts(&Key::new(b));
+        assert!(conflict("train.seed", "train.seed"));
+        assert!(conflict("evaluation", "evaluation.every"));
+        assert!(conflict("train.optimizer.adamw.lr", "train.optimizer.lion.lr"));
+        assert!(!conflict("train.optimizer.adamw.lr", "train.optimizer.adamw.beta1"));
+        assert!(!conflict("train.seed", "train.batch_size"));
+    }
+}

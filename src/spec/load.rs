@@ -6,6 +6,7 @@ use super::error::Problem;
 use super::key::{Key, STRATEGY};
 use super::parse::parse;
 use super::paths::{self, Environment};
+use super::reader::no_strategy;
 use super::source::{Source, Sources, Span};
 use super::tree::{Setting, Table, Value};
 use super::written::is_of_experiment;
@@ -15,6 +16,8 @@ use super::written::is_of_experiment;
 pub(crate) struct Loaded {
     /// Each file as it was written and, last, the overrides: the lowest first.
     pub(crate) layers: Vec<Table>,
+    /// How many of the layers are files that the experiment's own file extends.
+    pub(crate) bases: usize,
     /// Overrides of keys of runs: they win over strategies and defaults too.
     pub(crate) overrides: Vec<Setting>,
 }
@@ -31,6 +34,7 @@ pub(crate) fn load(
     let mut loader = Loader { sources, environment, stack: Vec::new() };
     loader.file(&mut loaded.layers, file, None)?;
     loaded.layers.reverse();
+    loaded.bases = loaded.layers.len() - 1;
     for text in overrides {
         loader.argument(&mut loaded, text)?;
     }
@@ -115,6 +119,7 @@ impl Loader<'_> {
             Some(table) if entry.key == "measure" => table.entry("repeats").is_some(),
             _ => is_of_experiment(&Key::new(&entry.key)),
         });
+        strategies_exist(&table, &loaded.layers)?;
         loaded.layers.push(table);
         Ok(())
     }
@@ -144,6 +149,22 @@ impl Loader<'_> {
                 Ok(table)
             }
         }
+    }
+}
+
+/// An override changes strategies; a misspelt name must not make another one.
+fn strategies_exist(table: &Table, layers: &[Table]) -> Result<(), Problem> {
+    let strategies = |table: &'_ Table| -> Vec<(String, Span)> {
+        let table = table.entry("strategies").and_then(|entry| entry.node.table());
+        table.into_iter().flat_map(|t| &t.entries).map(|e| (e.key.clone(), e.key_span)).collect()
+    };
+    let known: Vec<String> = layers.iter().flat_map(strategies).map(|(name, _)| name).collect();
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    match strategies(table).into_iter().find(|(name, _)| !known.contains(&name.as_str())) {
+        Some((name, span)) => {
+            Err(no_strategy(&format!("there is no strategy `{name}` to change"), &name, span, &known))
+        }
+        None => Ok(()),
     }
 }
 

@@ -1,8 +1,9 @@
 //! What the user wrote, and what it resolves to.
 //!
-//! A file takes this way: [`load`] reads it and what it extends into trees that remember where everything stands;
-//! [`written`] checks each of them and reads the merged one; [`document`] completes its strategies, and resolves
-//! runs with [`sections`], where every key has its name, range and default, and [`rules`] between keys.
+//! A file takes this way: `load` reads it and what it extends into trees that remember where everything stands;
+//! `written` checks each of them and reads the merged one; `document` puts it together, completes its
+//! `strategies`, and resolves runs with `sections`, where every key has its name, range and default, and `rules`
+//! between keys.
 
 mod document;
 mod error;
@@ -16,6 +17,7 @@ mod resolved;
 mod rules;
 mod sections;
 mod source;
+mod strategies;
 mod tree;
 mod version;
 mod write;
@@ -28,5 +30,6 @@ pub use source::Sources;
 
 pub(crate) use document::Document;
 pub(crate) use error::Problem;
+pub(crate) use strategies::combinations;
 pub(crate) use tree::Setting;
-pub(crate) use written::{Case, WrittenStrategy, combinations};
+pub(crate) use written::{Case, WrittenStrategy};

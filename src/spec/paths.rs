@@ -83,3 +83,28 @@ pub(crate) fn tidy(path: &Path) -> PathBuf {
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_replaced() {
+        let environment = |name: &str| (name == "A").then(|| "x/y".to_string());
+        let expand = |text| expand_variables(text, &environment).map_err(|(message, _)| message);
+        assert_eq!(expand("${A}/${A}$$b$"), Ok("x/y/x/y$b$".to_string()));
+        assert_eq!(expand("${B}"), Err("the environment variable `B` is not set".to_string()));
+        assert_eq!(expand("${A"), Err("the brace of a variable is not closed in `${A`".to_string()));
+        assert_eq!(expand(&escape_variables("a${A}$")), Ok("a${A}$".to_string()));
+    }
+
+    #[test]
+    fn paths_lose_their_dots() {
+        assert_eq!(absolute(Path::new("/a/b"), "../c/./d.txt"), Path::new("/a/c/d.txt"));
+        assert_eq!(absolute(Path::new("/a/b"), "/c"), Path::new("/c"));
+        assert_eq!(absolute(Path::new("/a[1]"), "c"), Path::new("/a[1]/c"));
+        assert_eq!(absolute(Path::new("/a[1]"), "*"), Path::new("/a[[]1[]]/*"));
+        assert_eq!(tidy(Path::new("experiments/../base/./a.toml")), Path::new("base/a.toml"));
+        assert_eq!(tidy(Path::new("../../a.toml")), Path::new("../../a.toml"));
+    }
+}

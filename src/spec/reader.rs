@@ -82,7 +82,9 @@ pub(crate) trait Kind {
 impl<'a> Keys<'a> {
     /// The entry of a key, unless it is missing or switched off.
     pub(crate) fn entry(&mut self, key: &'a str) -> Option<&'a Entry> {
-        self.asked.push(key);
+        if !self.asked.contains(&key) {
+            self.asked.push(key);
+        }
         self.table.entry(key).filter(|entry| !matches!(&entry.node.value, Value::Text(t) if t == "off"))
     }
 
@@ -195,6 +197,11 @@ impl<'a> Keys<'a> {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn asked(&self) -> &[&'a str] {
+        &self.asked
+    }
+
     pub(crate) fn reader(&self) -> &'a Reader<'a> {
         self.reader
     }
@@ -255,14 +262,14 @@ impl<'a> Keys<'a> {
 }
 
 /// The known name that was probably meant.
-pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |known: &str| strsim::damerau_levenshtein(name, known);
     let near = known.iter().copied().min_by_key(|known| distance(known))?;
     (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 
 /// `a`, `b` and `c`
-pub(crate) fn list<S: AsRef<str>>(names: &[S]) -> String {
+fn list<S: AsRef<str>>(names: &[S]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
     join(&quoted, "and")
 }
@@ -273,4 +280,12 @@ pub(crate) fn join(words: &[String], conjunction: &str) -> String {
         [one] => one.clone(),
         [first @ .., last] => format!("{} {conjunction} {last}", first.join(", ")),
     }
+}
+
+/// A name that no strategy has.
+pub(crate) fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
+    Problem::new(message).at(span).help(match nearest(name, known) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are {}", list(known)),
+    })
 }

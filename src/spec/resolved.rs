@@ -72,6 +72,7 @@ pub struct Train {
     pub batch_size: usize,
     /// Gradients are scaled down to this global norm.
     pub clip_norm: Option<f64>,
+    /// At most 2^63 - 1, as far as integers reach in TOML.
     pub seed: u64,
     pub optimizer: Optimizer,
 }

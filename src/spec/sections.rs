@@ -238,3 +238,20 @@ pub(crate) fn strategy(keys: &mut Keys<'_>) -> Option<Strategy> {
         evaluation_pass: evaluation_pass?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::Sources;
+    use super::*;
+
+    #[test]
+    fn the_list_of_strategy_keys_is_what_is_read() {
+        let sources = Sources::default();
+        let environment = |_: &str| None;
+        let reader = Reader::complete(&sources, &environment);
+        let table = Table::default();
+        let mut keys = reader.keys(&table, "", "");
+        strategy(&mut keys);
+        assert_eq!(keys.asked(), STRATEGY_KEYS);
+    }
+}

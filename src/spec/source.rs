@@ -1,5 +1,6 @@
 //! The texts that an experiment was read from, so that a message can point at what its reader wrote.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ pub(crate) struct Excerpt<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sources {
     texts: Vec<Arc<Source>>,
-    keys: Vec<(String, Span)>,
+    keys: BTreeMap<String, Span>,
 }
 
 impl Sources {
@@ -74,9 +75,7 @@ impl Sources {
 
     /// Remembers where a key was written, unless an earlier call did.
     pub(crate) fn locate(&mut self, key: String, span: Span) {
-        if !self.keys.iter().any(|(known, _)| *known == key) {
-            self.keys.push((key, span));
-        }
+        self.keys.entry(key).or_insert(span);
     }
 
     /// An error about a key, such as `data.text.paths` or, for one element of a list, `data.text.paths[1]`. It
@@ -86,7 +85,7 @@ impl Sources {
         problem.help = help;
         let mut prefix = key.strip_prefix("strategy.").unwrap_or(key);
         loop {
-            if let Some((_, span)) = self.keys.iter().find(|(known, _)| known == prefix) {
+            if let Some(span) = self.keys.get(prefix) {
                 problem.places.push(*span);
                 break;
             }

@@ -240,3 +240,52 @@ pub(crate) fn bare_or_quoted(key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if bare { key.to_string() } else { quoted(key) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse::parse;
+    use super::*;
+
+    fn table(text: &str) -> Table {
+        parse(text, 0, 0).unwrap_or_else(|problem| panic!("{problem:?}"))
+    }
+
+    fn written(table: Table) -> String {
+        Value::Table(table).to_string()
+    }
+
+    #[test]
+    fn tables_merge_and_choices_are_replaced() {
+        let merged = |below: &str, over: &str| {
+            let mut below = table(below);
+            below.merge(table(over));
+            written(below)
+        };
+        assert_eq!(merged("b.x = 1\nb.y = [1]", "a = 0\nb.y = [2]"), "{ b = { x = 1, y = [2] }, a = 0 }");
+        let adamw = "train.optimizer.adamw = { lr = 1, beta1 = 0.5 }";
+        assert_eq!(
+            merged(adamw, "train.optimizer.adamw.lr = 2"),
+            "{ train = { optimizer = { adamw = { lr = 2, beta1 = 0.5 } } } }"
+        );
+        assert_eq!(
+            merged(adamw, "train.optimizer.lion.lr = 2"),
+            "{ train = { optimizer = { lion = { lr = 2 } } } }"
+        );
+        assert_eq!(merged("evaluation = \"off\"", "[evaluation]"), "{ evaluation = {} }");
+    }
+
+    #[test]
+    fn nested_and_quoted_keys_are_one() {
+        let mut nested = table("train.seed = 1\n\"train.batch_size\" = 2\nstrategy.accumulate = 3");
+        nested.flatten();
+        assert_eq!(written(nested), "{ \"train.seed\" = 1, \"train.batch_size\" = 2, accumulate = 3 }");
+    }
+
+    #[test]
+    fn text_is_quoted_as_toml_wants_it() {
+        let text = "a\"\\\n\u{7f}é";
+        let read = table(&format!("{} = {}", bare_or_quoted(text), quoted(text)));
+        assert_eq!(read.entries[0].key, text);
+        assert!(read.entries[0].node.value == Value::Text(text.to_string()));
+    }
+}

@@ -34,13 +34,14 @@ const KEYS: [(&str, &str); 10] = [
 ];
 
 /// Values, by their key.
-const VALUES: [(&str, &str); 6] = [
+const VALUES: [(&str, &str); 7] = [
     ("allocator", "caching"),
     ("precision", "tf32"),
     ("precision", "bf16"),
     ("precision", "fp16"),
     ("recompute", "attention"),
     ("recompute", "mlp"),
+    ("recompute", "norm"),
 ];
 
 /// Keys that will take a list or a table besides the words they take now.
@@ -63,4 +64,16 @@ pub(crate) fn is_later_word(key: &str, word: &str) -> bool {
 /// Whether a later version takes a list or a table for this key.
 pub(crate) fn is_later_composite(key: &str) -> bool {
     COMPOSITE.contains(&key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_both_here_and_later() {
+        for key in super::super::sections::STRATEGY_KEYS {
+            assert!(!is_later_strategy_key(key), "{key}");
+        }
+    }
 }

@@ -360,23 +360,6 @@ fn glob(node: &Node) -> Result<Pattern, Problem> {
     }
 }
 
-impl WrittenStrategy {
-    /// One strategy for each combination of the axes inside it, the last axis fastest: its label and what it sets.
-    pub(crate) fn variants(&self) -> Vec<(String, Vec<&Setting>)> {
-        let named = |values: &[&Setting]| {
-            let words: Vec<String> = values.iter().map(|value| label(value)).collect();
-            let slash = if words.is_empty() { "" } else { "/" };
-            format!("{}{slash}{}", self.name, words.join(","))
-        };
-        combinations(&self.axes).into_iter().map(|values| (named(&values), values)).collect()
-    }
-
-    /// The names of its variants.
-    pub(crate) fn labels(&self) -> Vec<String> {
-        self.variants().into_iter().map(|(label, _)| label).collect()
-    }
-}
-
 impl Sweep {
     /// All axes, in the order of the file.
     pub(crate) fn axes(&self) -> impl Iterator<Item = &Axis> {
@@ -388,23 +371,5 @@ impl Case {
     /// Whether it is about this strategy, or this one of its variants.
     pub(crate) fn selects(&self, name: &str, label: &str) -> bool {
         self.strategy.as_ref().is_none_or(|pattern| pattern.matches(name) || pattern.matches(label))
-    }
-}
-
-/// Every value with every value, the last axis fastest.
-pub(crate) fn combinations(axes: &[Axis]) -> Vec<Vec<&Setting>> {
-    let mut points = vec![Vec::new()];
-    for axis in axes {
-        let longer = |point: &Vec<_>, value| [point.as_slice(), &[value]].concat();
-        points = points.iter().flat_map(|point| axis.values.iter().map(|v| longer(point, v))).collect();
-    }
-    points
-}
-
-/// `accumulate=2`, as labels show it.
-fn label(setting: &Setting) -> String {
-    match &setting.node.value {
-        Value::Text(text) => format!("{}={text}", setting.key),
-        value => format!("{}={value}", setting.key),
     }
 }
