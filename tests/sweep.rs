@@ -60,6 +60,14 @@ impl Place {
         file
     }
 
+    /// The same with a part of its text replaced.
+    fn changed(&self, name: &str, from: &str, to: &str) -> String {
+        let file = self.experiment(name, 1);
+        let text = fs::read_to_string(self.path(&file)).unwrap();
+        fs::write(self.path(&file), text.replace(from, to)).unwrap();
+        file
+    }
+
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
         command.current_dir(self.0.path()).args(["sweep", "--device", "cpu"]).args(args);
@@ -274,20 +282,39 @@ fn wrong_input_is_refused_before_anything_runs() {
 
     // Two files of one name.
     fs::copy(place.path(&good), place.path("copy.toml")).unwrap();
-    is_refused(&place, &[&good, "copy.toml"], &["good.toml and copy.toml are both named `good`"]);
+    is_refused(&place, &[&good, "copy.toml"], &["`good` also names the experiment in good.toml"]);
 
-    // Problems of data, each file's own, after a file without any.
-    let files = [("missing", "text.txt", "none/*.txt"), ("short", "context = 16", "context = 100000")];
-    for (name, from, to) in files {
-        let file = place.path(&place.experiment(name, 1));
-        let text = fs::read_to_string(&file).unwrap();
-        fs::write(&file, text.replace(from, to)).unwrap();
+    // Every file's problems are told, and the good one is not run either.
+    let short = place.changed("short", "context = 16", "context = 100000");
+    let missing = place.changed("missing", "text.txt", "none.txt");
+    is_refused(&place, &[&good, &missing, &short], &["none.txt`", "at least 100,001"]);
+}
+
+#[test]
+fn data_that_cannot_be_used_is_blamed_on_its_key() {
+    let place = Place::new();
+    fs::write(place.path("empty.txt"), "").unwrap();
+    fs::create_dir(place.path("folder")).unwrap();
+    let files = [
+        place.changed("missing", "text.txt", "none.txt"),
+        place.changed("no-match", "text.txt", "none/*.txt"),
+        place.changed("a-folder", "text.txt", "folder"),
+        place.changed("empty", "text.txt", "empty.txt"),
+        place.changed("short", "context = 16", "context = 10000"),
+        place.changed("split", "context = 16", "context = 1000"),
+        place.changed("both", "context = 16", "context = 5000"),
+    ];
+    let mut errors = String::new();
+    for file in &files {
+        let text = fs::read_to_string(place.path(file)).unwrap();
+        let evaluated = text.replace("[measure]", "[evaluation]\n            [measure]");
+        fs::write(place.path(file), evaluated).unwrap();
+        errors.push_str(&place.sweep(&[file]).ended_with(2).err);
+        errors.push('\n');
     }
-    is_refused(
-        &place,
-        &[&good, "missing.toml", "short.toml"],
-        &["no file matches `", "none/*.txt`", "the training split has 8,", "at least 100,001"],
-    );
+    let folder = fs::canonicalize(place.path("")).unwrap();
+    let errors = errors.replace(folder.to_str().unwrap(), "[folder]");
+    insta::assert_snapshot!(errors);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
             out.push('\n');
         }
     }
-    output::say(out.trim_end_matches('\n'));
+    output::print(&out)?;
     Ok(ExitStatus::Complete)
 }
 

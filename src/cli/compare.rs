@@ -26,18 +26,17 @@ pub(super) struct Args {
     format: Format,
 }
 
+/// Prints the comparison.
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let mut rows = Vec::new();
     for file in &args.files {
         let more = csv::read(file).map_err(Failure::input)?;
         if more.is_empty() {
-            let file = file.display();
-            return Err(Failure::input(format!("{file} holds no rows: no run has finished yet")));
+            return Err(Failure::input(format!("{} holds no rows: no run has finished yet", file.display())));
         }
         rows.extend(more);
     }
     let options = Options { baseline: args.baseline, by: args.by, sort: args.sort };
-    let report = compare::render(&rows, &options, args.format).map_err(Failure::input)?;
-    output::say(report.trim_end_matches('\n'));
+    output::print(&compare::render(&rows, &options, args.format).map_err(Failure::input)?)?;
     Ok(ExitStatus::Complete)
 }

@@ -47,11 +47,23 @@ impl Failure {
         Failure { message: message.to_string(), status: ExitStatus::Failed }
     }
 
-    /// Several problems, all of which the user should see; `None` if there are none.
-    pub(super) fn all(failures: Vec<Failure>) -> Option<Failure> {
-        let status = failures.first()?.status;
-        let messages: Vec<String> = failures.into_iter().map(|failure| failure.message).collect();
-        Some(Failure { message: messages.join("\n\nerror: "), status })
+    /// All values, or all failures in one: a user who mends the first should not meet the second only then.
+    pub(super) fn collect<T>(
+        results: impl IntoIterator<Item = Result<T, Failure>>,
+    ) -> Result<Vec<T>, Failure> {
+        let mut values = Vec::new();
+        let mut failure: Option<Failure> = None;
+        for result in results {
+            match (result, &mut failure) {
+                (Ok(value), _) => values.push(value),
+                (Err(first), None) => failure = Some(first),
+                (Err(next), Some(first)) => {
+                    first.message.push_str("\n\nerror: ");
+                    first.message.push_str(&next.message);
+                }
+            }
+        }
+        failure.map_or(Ok(values), Err)
     }
 
     /// Prints the message.

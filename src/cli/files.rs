@@ -36,7 +36,7 @@ fn matches(argument: &str) -> Result<Vec<PathBuf>, Failure> {
 /// Expands one experiment, with the variables of this process.
 fn expand(file: &Path, overrides: &[String]) -> Result<Experiment, Failure> {
     let environment = |name: &str| std::env::var(name).ok();
-    plan::expand(file, overrides, &environment).map_err(|error| Failure::input(error.to_string()))
+    plan::expand(file, overrides, &environment).map_err(Failure::input)
 }
 
 /// Fails where two experiments would write the same results.
@@ -47,23 +47,16 @@ fn distinct_names(experiments: &[Experiment]) -> Result<(), Failure> {
             let message =
                 format!("`{}` also names the experiment in {}", experiment.name, other.file.display());
             let help = "give each a name of its own".to_string();
-            return Err(Failure::input(experiment.sources.error_at("name", message, Some(help)).to_string()));
+            return Err(Failure::input(experiment.sources.error_at("name", message, Some(help))));
         }
     }
     Ok(())
 }
 
-/// Expands all experiments that arguments name. Fails with what is wrong in each of them, so that one mistake does
-/// not hide those in other files, and where two have one name.
+/// Expands all experiments that arguments name. Says what is wrong with each, or which two have one name.
 pub(super) fn expand_all(arguments: &[String], overrides: &[String]) -> Result<Vec<Experiment>, Failure> {
-    let mut experiments = Vec::new();
-    let mut failures = Vec::new();
-    for file in find(arguments)? {
-        match expand(&file, overrides) {
-            Ok(experiment) => experiments.push(experiment),
-            Err(failure) => failures.push(failure),
-        }
-    }
-    failures.extend(distinct_names(&experiments).err());
-    Failure::all(failures).map_or(Ok(experiments), Err)
+    let files = find(arguments)?;
+    let experiments = Failure::collect(files.iter().map(|file| expand(file, overrides)))?;
+    distinct_names(&experiments)?;
+    Ok(experiments)
 }

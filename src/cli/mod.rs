@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod data_sets;
 mod execute_run;
 mod explain;
 mod failure;

@@ -1,41 +1,36 @@
 //! Why a data set cannot be used, and what would work.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Each says what was found and what would work; [`DataError::key`] says which key of the experiment to blame.
+/// Each says what was found; [`DataError::help`] says what would work, and [`DataError::key`] which key of the
+/// experiment to blame.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    #[error("no paths are given: name at least one file or glob")]
+    #[error("no paths are given")]
     NoPaths,
-    #[error("no file matches `{pattern}`: check the folder and the ending")]
+    #[error("no file matches `{pattern}`")]
     NoMatch { pattern: String },
-    #[error(
-        "`{pattern}` is not a glob ({message}): write `*`, `?`, `**` or `[a-z]`, and `[[]` for a bracket"
-    )]
+    #[error("`{pattern}` is not a glob: {message}")]
     BadGlob { pattern: String, message: String },
-    #[error("{path} is a folder: to read all files in it, write `{path}/**/*`", path = path.display())]
+    #[error("{} is a folder", path.display())]
     Folder { path: PathBuf },
-    #[error("cannot read {path}: {error}", path = path.display())]
+    #[error("cannot read {}: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
-    #[error("the {files} there {are} empty: name at least one file with text in it", files = count(*files, "file"), are = if *files == 1 { "is" } else { "are" })]
+    #[error("the {} there {} empty", count(*files, "file"), if *files == 1 { "is" } else { "are" })]
     Empty { files: usize },
-    #[error("split = {split} is not a share of the text: use a number above 0, up to 1")]
+    #[error("split = {split} is not a share of the text")]
     BadSplit { split: f64 },
     #[error(
-        "the training split has {have}; context = {context} needs at least {need}: use a shorter context or more text",
-        have = in_bytes(*bytes),
-        need = thousands(*context as u64 + 1)
+        "the training split has {}; context = {context} needs at least {}",
+        in_bytes(*bytes),
+        thousands(*context as u64 + 1)
     )]
     TrainingTooShort { bytes: u64, context: usize },
     #[error(
-        "the evaluation split has {have}; context = {context} needs at least {need}: {advice}",
-        have = in_bytes(*bytes),
-        need = thousands(*context as u64 + 1),
-        advice = match largest_split {
-            Some(split) => format!("use a split of at most {split}, a shorter context or more text"),
-            None => "use a shorter context or more text".to_string(),
-        }
+        "the evaluation split has {}; context = {context} needs at least {}",
+        in_bytes(*bytes),
+        thousands(*context as u64 + 1)
     )]
     EvaluationTooShort {
         bytes: u64,
@@ -46,14 +41,42 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// What would work.
+    pub fn help(&self) -> String {
+        match self {
+            DataError::NoPaths => "name at least one file or glob".into(),
+            DataError::NoMatch { .. } => {
+                "relative paths start at the folder of the file that they are written in".into()
+            }
+            DataError::BadGlob { .. } => "write `*`, `?`, `**` or `[a-z]`, and `[[]` for a bracket".into(),
+            DataError::Folder { path } => format!("to read all files in it, write `{}/**/*`", path.display()),
+            DataError::Unreadable { .. } => "check that the file is there and may be read".into(),
+            DataError::Empty { .. } => "name at least one file with text in it".into(),
+            DataError::BadSplit { .. } => "use a number above 0, up to 1".into(),
+            DataError::EvaluationTooShort { largest_split: Some(split), .. } => {
+                format!("use a split of at most {split}, a shorter context or more text")
+            }
+            DataError::TrainingTooShort { .. } | DataError::EvaluationTooShort { .. } => {
+                "use a shorter context or more text".into()
+            }
+        }
+    }
+
+    /// The path or glob that the error is about, as it was given, if it is one of them.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            DataError::NoMatch { pattern } | DataError::BadGlob { pattern, .. } => Some(Path::new(pattern)),
+            DataError::Folder { path } | DataError::Unreadable { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
     /// The key that the error is about: `context` is the model's, whatever the model.
     pub fn key(&self) -> &'static str {
         match self {
             DataError::TrainingTooShort { .. } => "context",
-            DataError::EvaluationTooShort { largest_split: Some(_), .. } | DataError::BadSplit { .. } => {
-                "data.text.split"
-            }
             DataError::EvaluationTooShort { largest_split: None, .. } => "context",
+            DataError::EvaluationTooShort { .. } | DataError::BadSplit { .. } => "data.text.split",
             _ => "data.text.paths",
         }
     }
@@ -86,20 +109,19 @@ mod tests {
 
     #[test]
     fn messages_say_what_was_found_and_what_would_work() {
+        let error = DataError::TrainingTooShort { bytes: 1200, context: 2048 };
         assert_eq!(
-            DataError::TrainingTooShort { bytes: 1200, context: 2048 }.to_string(),
-            "the training split has 1,200 bytes; context = 2048 needs at least 2,049: use a shorter context or \
-             more text"
+            error.to_string(),
+            "the training split has 1,200 bytes; context = 2048 needs at least 2,049"
         );
-        assert_eq!(
-            DataError::EvaluationTooShort { bytes: 1, context: 64, largest_split: Some(0.93) }.to_string(),
-            "the evaluation split has 1 byte; context = 64 needs at least 65: use a split of at most 0.93, a \
-             shorter context or more text"
-        );
-        assert_eq!(
-            DataError::Empty { files: 1 }.to_string(),
-            "the 1 file there is empty: name at least one file with text in it"
-        );
+        assert_eq!(error.help(), "use a shorter context or more text");
+
+        let error = DataError::EvaluationTooShort { bytes: 1, context: 64, largest_split: Some(0.93) };
+        assert_eq!(error.to_string(), "the evaluation split has 1 byte; context = 64 needs at least 65");
+        assert_eq!(error.help(), "use a split of at most 0.93, a shorter context or more text");
+
+        assert_eq!(DataError::Empty { files: 1 }.to_string(), "the 1 file there is empty");
+        assert_eq!(DataError::Empty { files: 2 }.to_string(), "the 2 files there are empty");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::plan::{Plan, Purpose};
 use crate::results::{Status, Store};
 use queue::Job;
 
+/// Trains every combination, each in a process of its own, and compares them
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -62,7 +63,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         return dry_run::show(&args, inputs.plans);
     }
     let mut sweeps = open_stores(&args, inputs.plans)?;
-    inputs.digests.write().map_err(Failure::machine)?;
+    inputs.data.keep().map_err(Failure::machine)?;
     if args.fresh {
         forget(&args, &mut sweeps)?;
     }
