@@ -21,6 +21,9 @@ impl Workers {
 
     /// Workers that use no more than this instruction set.
     pub(super) fn with_level(threads: usize, level: Level) -> Result<Workers, String> {
+        if threads == 0 {
+            return Err("no compute threads were asked for".to_string());
+        }
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .thread_name(|index| format!("compute-{index}"))

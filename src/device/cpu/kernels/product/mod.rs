@@ -24,8 +24,9 @@ pub(crate) const WORKSPACE_PER_THREAD: u64 = 1 << 20;
 
 /// Longest block of the inner dimension.
 const INNER_BLOCK: usize = 384;
-/// Rows of the left operand that are packed at a time: a multiple of all tiles' rows.
-const ROW_BLOCK: usize = 96;
+/// Rows of the left operand that are packed at a time: a multiple of all tiles' rows, and enough that a transposed
+/// operand is read in long pieces.
+const ROW_BLOCK: usize = 192;
 
 /// Element (i, j) is `data[i * row + j * step]`.
 #[derive(Clone, Copy)]
