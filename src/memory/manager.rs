@@ -56,7 +56,7 @@ impl<'a, B: Backing> Manager<'a, B> {
     /// With an arena, makes its one request for each pool.
     ///
     /// # Errors
-    /// `OutOfMemory`, attributed to the first operation whose placed value passes the limit.
+    /// `OutOfMemory`, blamed on the operation with which the program passes the limit.
     pub fn new(program: &'a Program, target: &Target, backing: B) -> Result<Manager<'a, B>, Failure> {
         let mut manager = Manager {
             program,
@@ -215,9 +215,30 @@ impl<'a, B: Backing> Manager<'a, B> {
         }))
     }
 
-    /// An arena that could not be had: walks the program to the first value that lies past the limit.
+    /// An arena that could not be had is blamed on the first operation with which what is live passes the limit:
+    /// where any allocator would run out. Where only gaps between values make the arena too large, it is the
+    /// first whose place passes the limit.
     fn attribute(&self, error: DeviceError, pool: Pool, limit: u64) -> Failure {
         let DeviceError::OutOfMemory { bytes, .. } = error else { return Failure::Device(error) };
+        let live = |walk: &Manager<NoStorage>, storage| {
+            walk.ledger.usage(pool).live.total() + walk.rounded(storage) > limit
+        };
+        let placed = |walk: &Manager<NoStorage>, storage: ValueId| {
+            walk.program.places[storage.index()].unwrap_or(0) + walk.rounded(storage) > limit
+        };
+        let found = self.first(pool, live).or_else(|| self.first(pool, placed));
+        found.map_or(Failure::Device(error), |(walk, storage, position)| {
+            let Position { section, instruction } = position;
+            walk.out_of_memory(storage, section as usize, instruction as usize, bytes, bytes - limit)
+        })
+    }
+
+    /// The first allocation in a pool that is like this, and where the walk was then.
+    fn first(
+        &self,
+        pool: Pool,
+        like: impl Fn(&Manager<NoStorage>, ValueId) -> bool,
+    ) -> Option<(Manager<'a, NoStorage>, ValueId, Position)> {
         let mut walk = Manager {
             program: self.program,
             backing: NoStorage::default(),
@@ -228,19 +249,17 @@ impl<'a, B: Backing> Manager<'a, B> {
         };
         for (section, code) in self.program.sections.iter().map(|section| &section.code).enumerate() {
             for (index, instruction) in code.iter().enumerate() {
-                if let Action::Allocate(storage) = instruction.action {
-                    let end = self.program.places[storage.index()].unwrap_or(0) + walk.rounded(storage);
-                    if self.program.value(storage).pool == pool && end > limit {
-                        walk.ledger.advance(instruction.phase, Position::default());
-                        return walk.out_of_memory(storage, section, index, bytes, bytes - limit);
-                    }
+                if let Action::Allocate(storage) = instruction.action
+                    && self.program.value(storage).pool == pool
+                    && like(&walk, storage)
+                {
+                    let position = Position { section: section as u32, instruction: index as u32 };
+                    return Some((walk, storage, position));
                 }
-                if let Err(failure) = walk.advance(section, index) {
-                    return failure;
-                }
+                walk.advance(section, index).ok()?;
             }
         }
-        Failure::Device(error)
+        None
     }
 }
 
