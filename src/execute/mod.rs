@@ -7,6 +7,8 @@ mod process;
 mod protocol;
 mod receipt;
 #[cfg(test)]
+mod strategy_tests;
+#[cfg(test)]
 mod tests;
 mod timeline;
 mod train;

@@ -1,0 +1,218 @@
+//! What each strategy must cost and save, from the model's dimensions: expected bytes and expected work. That the
+//! results stay the same is tested next door.
+//!
+//! L layers, B sequences in a micro-batch, T context, C d_model, H heads, V vocabulary, N = B T rows.
+
+use super::engine::{Batch, Counts, Engine};
+use super::receipt::receipt;
+use crate::compile::{Action, Instruction, Program, SectionKind, compile};
+use crate::device::{CpuDevice, Pool, Position, Role};
+use crate::memory::{live_at, predict};
+use crate::ops::Control;
+use crate::spec::*;
+use crate::testing;
+
+const L: u64 = 2;
+const T: u64 = 16;
+const C: u64 = 32;
+const H: u64 = 2;
+const V: u64 = 256;
+const BATCH: u64 = 4;
+
+fn with(change: impl FnOnce(&mut Strategy)) -> RunConfig {
+    let mut config = testing::small();
+    change(&mut config.strategy);
+    config
+}
+
+fn program(config: &RunConfig) -> Program {
+    compile(config, &testing::target()).unwrap()
+}
+
+/// Live bytes of a role after the last instruction of a section that is like this.
+fn live(program: &Program, kind: SectionKind, role: Role, like: impl Fn(&Instruction) -> bool) -> u64 {
+    let section = program.sections.iter().position(|section| section.kind == kind).unwrap();
+    let instruction = program.sections[section].code.iter().rposition(like).unwrap();
+    let position = Position { section: section as u32, instruction: instruction as u32 };
+    let values = live_at(program, &testing::target(), Pool::Device, position);
+    values.iter().filter(|value| value.role == role).map(|value| value.bytes).sum()
+}
+
+fn launches(name: &'static str) -> impl Fn(&Instruction) -> bool {
+    move |instruction| matches!(&instruction.action, Action::Launch { op, .. } if op.name() == name)
+}
+
+/// Bytes of activations, each rounded to what the allocator hands out.
+struct Activations {
+    rounding: u64,
+    micro_batch: u64,
+}
+
+impl Activations {
+    fn f32(&self, elements: u64) -> u64 {
+        (elements * 4).next_multiple_of(self.rounding)
+    }
+
+    fn rows(&self) -> u64 {
+        self.micro_batch * T
+    }
+
+    fn stream(&self) -> u64 {
+        self.f32(self.rows() * C)
+    }
+
+    /// A norm's output, mean and reciprocal deviation.
+    fn norm(&self) -> u64 {
+        self.stream() + 2 * self.f32(self.rows())
+    }
+
+    /// What a block's backward needs of it but its input, and its output, which is the next one's input.
+    fn block(&self) -> u64 {
+        let attention = self.f32(self.rows() * 3 * C) + self.stream() + self.f32(self.micro_batch * H * T);
+        let mlp = 2 * self.f32(self.rows() * 4 * C);
+        self.norm() + attention + self.stream() + self.norm() + mlp + self.stream()
+    }
+
+    /// After the last of the forward pass: the blocks, the embedding's output, the head with its logits.
+    fn kept(&self, per_block: u64) -> u64 {
+        L * per_block + self.stream() + self.norm() + self.f32(self.rows() * V) + self.f32(1)
+    }
+}
+
+#[test]
+fn accumulate_shrinks_activations_to_the_micro_batch() {
+    for n in [1, 2, 4] {
+        let program = program(&with(|strategy| strategy.accumulate = n as usize));
+        let sizes = Activations { rounding: 256, micro_batch: BATCH / n };
+        let found =
+            live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
+        assert_eq!(found, sizes.kept(sizes.block()), "accumulate = {n}");
+    }
+}
+
+#[test]
+fn recompute_keeps_the_input_of_each_block_alone() {
+    let program = program(&with(|strategy| strategy.recompute = Recompute::Block));
+    let sizes = Activations { rounding: 256, micro_batch: BATCH };
+    let found = live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
+    assert_eq!(found, sizes.kept(sizes.stream()));
+}
+
+#[test]
+fn direct_rounds_to_pages() {
+    let program = program(&with(|strategy| strategy.allocator = Allocator::Direct));
+    let sizes = Activations { rounding: 4096, micro_batch: BATCH };
+    let found = live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
+    assert_eq!(found, sizes.kept(sizes.block()));
+    assert_eq!(program.arenas, [0, 0]);
+}
+
+#[test]
+fn late_release_holds_what_was_allocated() {
+    let bytes = |release| {
+        let program = program(&with(|strategy| strategy.release = release));
+        live(&program, SectionKind::First, Role::Activation, launches("embedding-backward"))
+    };
+    let program = program(&with(|strategy| strategy.release = Release::Step));
+    let all = program.section(SectionKind::First).unwrap().code.iter().filter_map(|i| match i.action {
+        Action::Allocate(storage) if program.value(storage).role == Role::Activation => {
+            Some(program.ty(storage).bytes().next_multiple_of(256))
+        }
+        _ => None,
+    });
+    assert_eq!(bytes(Release::Step), all.sum::<u64>());
+    // The gradient of the embedding's output, and the loss on its way to the update.
+    let stream = Activations { rounding: 256, micro_batch: BATCH }.stream();
+    assert_eq!(bytes(Release::Eager), stream + 256);
+    assert!(bytes(Release::Scope) < bytes(Release::Step));
+}
+
+#[test]
+fn zeroed_gradients_stay_between_steps() {
+    let between = |gradients| {
+        let program = program(&with(|strategy| strategy.gradients = gradients));
+        let buckets = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes());
+        let buckets: u64 = buckets.map(|bytes| bytes.next_multiple_of(256)).sum();
+        (live(&program, SectionKind::Update, Role::Gradient, |_| true), buckets)
+    };
+    assert_eq!(between(Gradients::Free).0, 0);
+    let (kept, buckets) = between(Gradients::Zero);
+    assert_eq!(kept, buckets);
+}
+
+#[test]
+fn evaluation_with_gradients_keeps_what_training_keeps() {
+    let program = program(&with(|strategy| strategy.evaluation_pass = EvaluationPass::Grad));
+    let sizes = Activations { rounding: 256, micro_batch: BATCH };
+    let last = |instruction: &Instruction| matches!(instruction.action, Action::Copy { .. });
+    let found = live(&program, SectionKind::Evaluation, Role::Activation, last);
+    // The logits are the loss's alone: its gradient comes with it.
+    assert_eq!(found, sizes.kept(sizes.block()) - sizes.f32(sizes.rows() * V));
+}
+
+/// What is counted over two steps and one evaluation.
+fn work(config: &RunConfig) -> (Counts, String) {
+    let program = program(config);
+    let mut device = CpuDevice::new(testing::target()).unwrap();
+    let mut engine = Engine::new(&program, &mut device, false).unwrap();
+    engine.start().unwrap();
+    let before = engine.counts();
+    let batch = |samples: u64| {
+        let count = (samples * T) as usize;
+        Batch { tokens: vec![1; count], targets: vec![2; count] }
+    };
+    let control = Control { learning_rate: 1e-3, bias_correction1: 0.1, bias_correction2: 0.001 };
+    for _ in 0..2 {
+        engine.step(&batch(BATCH), control).unwrap();
+    }
+    engine.evaluate(&batch(config.micro_batch() as u64)).unwrap();
+    let after = engine.counts();
+    let counts = Counts { requests: after.requests - before.requests, ..after };
+    (counts, receipt(&before, &after))
+}
+
+#[test]
+fn every_strategy_does_the_work_it_says() {
+    let (plain, nothing) = work(&testing::small());
+    assert_eq!(nothing, "");
+    assert_eq!((plain.recompute_flops, plain.zeroed_bytes, plain.late_frees, plain.requests), (0, 0, 0, 0));
+    let planned = predict(&program(&testing::small()), &testing::target());
+    assert_eq!(plain.flops, 2 * planned.model_flops);
+
+    let (counts, receipt) = work(&with(|strategy| strategy.accumulate = 4));
+    assert_eq!((counts.micro_batches, counts.flops), (8, plain.flops));
+    assert_eq!(receipt, "4 micro-batches");
+
+    // All of a block but its last product, whose result nothing in backward reads.
+    let n = BATCH * T;
+    let block = 2 * n * C * 3 * C + 4 * n * T * C + 2 * n * C * C + 2 * n * C * 4 * C;
+    let (counts, receipt) = work(&with(|strategy| strategy.recompute = Recompute::Block));
+    assert_eq!(counts.recompute_flops, 2 * L * block);
+    assert_eq!(counts.flops, plain.flops + 2 * L * block);
+    assert!(receipt.ends_with("% FLOPs"), "{receipt}");
+
+    let zeroed = with(|strategy| strategy.gradients = Gradients::Zero);
+    let buckets = program(&zeroed);
+    let buckets: u64 = buckets.buckets.iter().map(|bucket| buckets.ty(bucket.parameters).bytes()).sum();
+    let (counts, receipt) = work(&zeroed);
+    assert_eq!(counts.zeroed_bytes, 2 * buckets);
+    assert!(receipt.ends_with(" zeroed"), "{receipt}");
+
+    let direct = with(|strategy| strategy.allocator = Allocator::Direct);
+    let allocations = |kind: SectionKind| {
+        let code = program(&direct).section(kind).unwrap().code.clone();
+        code.iter().filter(|instruction| matches!(instruction.action, Action::Allocate(_))).count() as u64
+    };
+    let per_step = allocations(SectionKind::First) + allocations(SectionKind::Update);
+    assert_eq!(work(&direct).0.requests, 2 * per_step + allocations(SectionKind::Evaluation));
+
+    let late = |release| work(&with(|strategy| strategy.release = release)).0.late_frees;
+    assert!(0 < late(Release::Scope) && late(Release::Scope) < late(Release::Step));
+
+    // Per block three for each norm, three for attention, two for the mlp and two of the stream; the embedding's
+    // tokens and output, and the head's norm.
+    let (counts, receipt) = work(&with(|strategy| strategy.evaluation_pass = EvaluationPass::Grad));
+    assert_eq!(counts.late_frees_in_evaluation, 13 * L + 5);
+    assert_eq!(receipt, "31 values kept in evaluation");
+    assert_eq!(plain.late_frees_in_evaluation, 0);
+}
