@@ -30,6 +30,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         let options = Options { baseline: Some(plan.baseline.clone()), ..Options::default() };
         let table = compare::predicted_table(&rows, &options).map_err(Failure::machine)?;
         output::say(&format!("\n{}", table.trim_end()));
+        if let Some(reason) = &plan.unsuited {
+            output::say(&format!(
+                "a sweep would skip all of it here: {reason}; `--target FILE` plans for another machine"
+            ));
+        }
     }
     Ok(ExitStatus::Complete)
 }

@@ -13,6 +13,8 @@ pub struct Plan {
     pub file: PathBuf,
     pub baseline: String,
     pub target: Target,
+    /// Why the experiment cannot be trained on the target, if that is so.
+    pub unsuited: Option<String>,
     pub repeats: usize,
     pub axes: Vec<String>,
     /// In table order. Runs that resolve to the same configuration share their id.

@@ -40,19 +40,19 @@ pub fn plan(
     purpose: Purpose,
     data_digest: &(dyn Fn(&RunConfig) -> String + Sync),
 ) -> Result<Plan, PlanError> {
-    let required = experiment.requires.filter(|_| purpose == Purpose::Train);
-    let unsuited = required.filter(|kind| *kind != target.kind).map(|kind| {
+    let unsuited = experiment.requires.filter(|kind| *kind != target.kind).map(|kind| {
         let kind = match kind {
             DeviceKind::Cpu => "a CPU",
             DeviceKind::Cuda => "a CUDA device",
         };
         format!("the experiment requires {kind}, the target is {}", target.name)
     });
+    let skip = unsuited.as_deref().filter(|_| purpose == Purpose::Train);
     let fits = Fits::new(target);
     let runs: Result<Vec<PlannedRun>, PlanError> = experiment
         .points
         .into_par_iter()
-        .map(|point| plan_point(point, target, unsuited.as_deref(), data_digest, &fits))
+        .map(|point| plan_point(point, target, skip, data_digest, &fits))
         .collect();
     let mut runs = runs?;
     mark_same(&mut runs);
@@ -61,6 +61,7 @@ pub fn plan(
         file: experiment.file,
         baseline: experiment.baseline,
         target: target.clone(),
+        unsuited,
         repeats: experiment.repeats,
         axes: experiment.axes,
         runs,

@@ -265,6 +265,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
             memory: Bytes(1 << 30),
             limited: false,
         },
+        unsuited: None,
         repeats: 1,
         axes: Vec::new(),
         runs,

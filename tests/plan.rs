@@ -1,0 +1,110 @@
+//! `runner plan` and `runner explain`, as their users run them.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const EXPERIMENT: &str = r#"
+baseline = "plain"
+
+[model.transformer]
+layers = 2
+d_model = 32
+heads = 2
+context = 16
+
+[data.text]
+paths = ["*.txt"]
+
+[train]
+batch_size = 4
+optimizer.adamw = { lr = 1e-3 }
+
+[strategies.plain]
+
+[strategies.idle]                   # there is no evaluation
+evaluation_pass = "grad"
+
+[strategies.other-name]
+
+[strategies.lean]
+recompute = "block"
+"#;
+
+const CARD: &str = r#"
+name = "some card"
+kind = "cuda"
+threads = 1
+alignment = "256 B"
+page = "2 MiB"
+product_workspace = "32 MiB"
+context = "400 MiB"
+memory = "1 GiB"
+limited = false
+"#;
+
+fn runner(arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let text = "To be, or not to be, that is the question.\n".repeat(40);
+    for (name, text) in [("a.toml", EXPERIMENT), ("card.toml", CARD), ("text.txt", &text)] {
+        std::fs::write(folder.path().join(name), text).expect("a file for the test");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+    let output = command.args(arguments).current_dir(folder.path()).output().expect("the program starts");
+    let entries = std::fs::read_dir(folder.path()).expect("the folder of the test");
+    assert_eq!(entries.count(), 3, "nothing is written");
+    output
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let output = runner(arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_target_file_stands_for_a_machine_that_is_not_here() {
+    // What the planner reads of the target decides everything: the same on every machine.
+    let plan = succeeds(&["plan", "a.toml", "--target", "card.toml"]);
+    insta::assert_snapshot!(plan);
+}
+
+#[test]
+fn a_key_that_changes_nothing_is_called_that() {
+    let plan = succeeds(&["plan", "a.toml"]);
+    let line = plan.lines().find(|line| line.contains(" idle ")).expect("a row");
+    assert!(line.contains("NO EFFECT: evaluation_pass"), "{line}");
+    assert!(plan.lines().any(|line| line.contains("other-name") && line.contains("same as plain")), "{plan}");
+    let lean = plan.lines().find(|line| line.contains(" lean ")).expect("a row");
+    assert!(!lean.contains("NO EFFECT"), "{lean}");
+}
+
+#[test]
+fn a_limit_says_what_does_not_fit() {
+    let plan = succeeds(&["plan", "a.toml", "--memory", "600 KiB"]);
+    assert!(plan.contains("short: blocks."), "{plan}");
+}
+
+#[test]
+fn explain_marks_the_peak() {
+    let text = succeeds(&["explain", "a.toml", "--run", "4"]);
+    let marked: Vec<&str> = text.lines().filter(|line| line.starts_with("> peak")).collect();
+    assert_eq!(marked.len(), 1, "{text}");
+    assert!(text.contains("linear-gelu again"), "recomputation is shown: {text}");
+    assert!(text.contains("live at the peak, largest first"));
+}
+
+#[test]
+fn a_run_that_is_not_there_is_an_error() {
+    let output = runner(&["explain", "a.toml", "--run", "9"]);
+    assert_eq!(output.status.code(), Some(2));
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("use a number from 1 to 4"), "{message}");
+}
+
+#[test]
+fn gpt2_plans_on_a_machine_without_its_card() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/gpt2-124m.toml");
+    let plan = succeeds(&["plan", file.to_str().expect("a path of text"), "--memory", "24 GiB"]);
+    assert!(plan.contains("transformer 12x768"), "{plan}");
+    assert!(plan.contains("a sweep would skip all of it here"), "{plan}");
+}
