@@ -30,18 +30,24 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let runs: Vec<(&Target, &PlannedRun)> =
         inputs.plans.iter().flat_map(|plan| plan.runs.iter().map(|run| (&plan.target, run))).collect();
     let (target, run) = pick(&runs, &args.run)?;
-    let config = run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
+    let config =
+        run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
     let program = compile(config, target).map_err(Failure::machine)?;
     output::say(explain(&program, target, run).trim_end());
     Ok(ExitStatus::Complete)
 }
 
-fn pick<'a>(runs: &[(&'a Target, &'a PlannedRun)], which: &str) -> Result<(&'a Target, &'a PlannedRun), Failure> {
+fn pick<'a>(
+    runs: &[(&'a Target, &'a PlannedRun)],
+    which: &str,
+) -> Result<(&'a Target, &'a PlannedRun), Failure> {
     let by_number = which.parse::<usize>().ok().and_then(|number| runs.get(number.checked_sub(1)?));
     let by_id = || runs.iter().find(|(_, run)| which.len() >= 4 && run.id.starts_with(which));
     by_number.or_else(by_id).copied().ok_or_else(|| {
         let last = runs.len();
-        Failure::input(format!("there is no run `{which}`; use a number from 1 to {last}, or the beginning of an id"))
+        Failure::input(format!(
+            "there is no run `{which}`; use a number from 1 to {last}, or the beginning of an id"
+        ))
     })
 }
 
@@ -55,7 +61,13 @@ fn explain(program: &Program, target: &Target, run: &PlannedRun) -> String {
     let peak = prediction.device.steady_peak().position;
     let live = live_bytes(program, target);
     for (index, section) in program.sections.iter().enumerate() {
-        let _ = writeln!(out, "\n{} ({} carried in, {} out)", section.kind.name(), section.entry.len(), section.exit.len());
+        let _ = writeln!(
+            out,
+            "\n{} ({} carried in, {} out)",
+            section.kind.name(),
+            section.entry.len(),
+            section.exit.len()
+        );
         let _ = writeln!(out, "        live MiB  scope                   operation");
         for (number, instruction) in section.code.iter().enumerate() {
             let here = Position { section: index as u32, instruction: number as u32 };
@@ -99,7 +111,8 @@ fn describe(program: &Program, target: &Target, instruction: &Instruction) -> St
         names.join(", ")
     };
     let typed = |ids: &[ValueId]| -> String {
-        let names: Vec<String> = ids.iter().map(|&id| format!("{} {}", program.full_name(id), program.ty(id))).collect();
+        let names: Vec<String> =
+            ids.iter().map(|&id| format!("{} {}", program.full_name(id), program.ty(id))).collect();
         names.join(", ")
     };
     match &instruction.action {
@@ -110,11 +123,14 @@ fn describe(program: &Program, target: &Target, instruction: &Instruction) -> St
         Action::Copy { queue, from, to } => {
             format!("copy on the {} queue: {} -> {}", queue.name(), program.full_name(*from), typed(&[*to]))
         }
-        Action::Record { queue, event } => format!("event {} recorded by the {} queue", event.0, queue.name()),
+        Action::Record { queue, event } => {
+            format!("event {} recorded by the {} queue", event.0, queue.name())
+        }
         Action::Wait { queue, event } => format!("event {} awaited by the {} queue", event.0, queue.name()),
         Action::Allocate(storage) => {
             let pool = program.value(*storage).pool;
-            let place = program.places[storage.index()].map_or(String::new(), |offset| format!(" at {offset}"));
+            let place =
+                program.places[storage.index()].map_or(String::new(), |offset| format!(" at {offset}"));
             let bytes = rounded(program, *storage, target);
             format!("+ {} ({}, {}{place})", program.full_name(*storage), Bytes(bytes), pool.name())
         }

@@ -37,7 +37,12 @@ pub(super) struct Inputs {
 impl InputArgs {
     /// Reads and checks all files. What is known of data already lies in the results' folder `out`. With a
     /// `target`, plans for that machine.
-    pub(super) fn read(&self, purpose: Purpose, out: &Path, target: Option<&Path>) -> Result<Inputs, Failure> {
+    pub(super) fn read(
+        &self,
+        purpose: Purpose,
+        out: &Path,
+        target: Option<&Path>,
+    ) -> Result<Inputs, Failure> {
         let target = target.map(|file| Target::read(file).map_err(Failure::input)).transpose()?;
         let experiments = files::expand_all(&self.files, &self.set)?;
         let mut data = DataSets::new(out);

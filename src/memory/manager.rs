@@ -180,7 +180,9 @@ impl<'a, B: Backing> Manager<'a, B> {
     /// By how much the pool would pass its limit.
     fn short_of(&self, pool: Pool, bytes: u64) -> u64 {
         match pool {
-            Pool::Device => (self.ledger.usage(pool).reserved + bytes).saturating_sub(self.target.available()),
+            Pool::Device => {
+                (self.ledger.usage(pool).reserved + bytes).saturating_sub(self.target.available())
+            }
             Pool::Host => 0,
         }
     }

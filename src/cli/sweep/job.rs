@@ -37,7 +37,9 @@ pub(super) fn execute(
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
     if let Ok(config) = &run.config {
         let target = toml::to_string(&plan.target).map_err(Failure::machine)?;
-        folder.write("run.toml", config.to_toml(&plan.experiment, &run.strategy).as_bytes()).map_err(Failure::machine)?;
+        folder
+            .write("run.toml", config.to_toml(&plan.experiment, &run.strategy).as_bytes())
+            .map_err(Failure::machine)?;
         folder.write("target.toml", target.as_bytes()).map_err(Failure::machine)?;
     }
     let command = child(&folder).map_err(Failure::machine)?;
