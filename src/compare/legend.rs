@@ -2,6 +2,7 @@
 
 use super::columns::mark;
 use super::numbers::percent;
+use super::text::one_line;
 use super::{Comparison, Kind, columns, entry};
 use crate::results::Status;
 
@@ -13,7 +14,7 @@ pub(super) fn parts(comparison: &Comparison, dropped: &[String]) -> Vec<String> 
         parts.push(format!("no room for {} (see --format csv)", dropped.join(", ")));
     }
     if comparison.left_out > 0 {
-        let by = comparison.by.as_deref().unwrap_or_default();
+        let by = one_line(comparison.by.as_deref().unwrap_or_default());
         parts.push(format!("{} without {by} left out", super::numbers::count(comparison.left_out, "row")));
     }
     parts

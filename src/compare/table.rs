@@ -42,7 +42,8 @@ impl Table {
             |cells: &mut dyn Iterator<Item = &String>| cells.map(|cell| width(cell)).max().unwrap_or(0);
         let mark = widest(&mut self.lines.iter().map(|line| &line.mark)).max(1);
         let name = widest(&mut self.lines.iter().map(|line| &line.name)).max(width(&self.name));
-        let note = widest(&mut self.lines.iter().map(|line| &line.note));
+        // The title needs its room too, even over notes that are shorter or none at all.
+        let note = widest(&mut self.lines.iter().map(|line| &line.note)).max(width(&self.note));
         let widths: Vec<usize> =
             self.columns.iter().map(|c| widest(&mut c.cells.iter()).max(width(&c.title))).collect();
 
@@ -111,5 +112,28 @@ impl Table {
             lines.push(row(cells.into_iter().chain(numbers).chain([markdown(&content.note)]).collect()));
         }
         lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_over_no_notes_has_room() {
+        let line = |name: &str, note: &str| Line { mark: "*".into(), name: name.into(), note: note.into() };
+        for note in ["", "x", "ab"] {
+            let table = Table {
+                name: "strategy".into(),
+                note: "did".into(),
+                lines: vec![line(&"n".repeat(60), note)],
+                ..Table::default()
+            };
+            for most in 25..70 {
+                let (lines, _) = table.lines(most);
+                assert!(lines.iter().all(|line| width(line) <= most), "{most}: {lines:?}");
+                assert!(lines[0].ends_with("did"), "{most}: {lines:?}");
+            }
+        }
     }
 }

@@ -50,10 +50,10 @@ pub(super) fn pad_right(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
-/// Broken between words; further lines are indented.
+/// Broken between words; further lines are indented. Nothing in it controls the terminal.
 pub(super) fn wrap(text: &str, columns: usize) -> String {
     let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
+    for word in one_line(text).split_whitespace() {
         let word = cut_middle(word, columns - 2);
         let line = lines.last_mut().expect("there is always a line to write on");
         if line.trim().is_empty() {
@@ -115,5 +115,6 @@ mod tests {
     fn lines_break_between_words() {
         assert_eq!(wrap("one two three", 8), "one two\n  three");
         assert_eq!(one_line(" a\n\tb\u{7} c "), "a b c");
+        assert_eq!(wrap("a\u{1b}[2J", 8), "a [2J");
     }
 }

@@ -134,10 +134,8 @@ impl<'a> Engine<'a> {
         let control: Vec<u8> = control.to_array().iter().flat_map(|number| number.to_ne_bytes()).collect();
         let region = self.manager.tensor(exchange.control).region();
         self.manager.backing.device.write(region, &control)?;
-        let mut micro_batch = 0;
-        for kind in self.program.step() {
+        for (micro_batch, kind) in self.program.step().enumerate() {
             self.section(kind, micro_batch)?;
-            micro_batch += 1;
         }
         self.counts.steps += 1;
         self.counts.micro_batches += self.program.micro_batches as u64;

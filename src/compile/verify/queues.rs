@@ -48,8 +48,10 @@ pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violatio
             Action::Allocate(storage) => storages[storage.index()].before = freed,
             Action::Free(storage) => {
                 let known = storages[storage.index()];
-                for other in 0..QUEUES {
-                    freed[other] = freed[other].max(known.last_read[other]).max(known.last_write[other]);
+                for (freed, (read, write)) in
+                    freed.iter_mut().zip(known.last_read.into_iter().zip(known.last_write))
+                {
+                    *freed = (*freed).max(read).max(write);
                 }
                 if !ordered(&clocks[queue], queue, &known.last_write)
                     || !ordered(&clocks[queue], queue, &known.last_read)

@@ -15,7 +15,7 @@ pub fn target() -> Target {
         threads,
         alignment: Bytes(256),
         page: Bytes(4096),
-        product_workspace: Bytes(PRODUCT_WORKSPACE_PER_THREAD as u64),
+        product_workspace: Bytes(PRODUCT_WORKSPACE_PER_THREAD),
         context: Bytes(0),
         memory: Bytes(memory()),
         limited: false,

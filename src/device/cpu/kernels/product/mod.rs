@@ -45,10 +45,6 @@ impl<'a> Matrix<'a> {
     pub(crate) fn transposed(self) -> Matrix<'a> {
         Matrix { data: self.data, row: self.step, step: self.row }
     }
-
-    fn at(&self, i: usize, j: usize) -> *const f32 {
-        self.data.as_ptr().wrapping_add(i * self.row + j * self.step)
-    }
 }
 
 /// `c[rows,columns] = left[rows,inner] right[inner,columns] + start + bias[columns]`

@@ -62,22 +62,25 @@ impl Data {
     }
 }
 
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line([u32; 16]);
-
 /// Memory with a guard behind it.
 struct Memory {
-    lines: Vec<Line>,
+    storage: Vec<u32>,
+    /// Of what is used, which begins at a cache line, as what devices allocate does.
+    start: usize,
     words: usize,
 }
 
+const LINE_BYTES: usize = 64;
+const LINE: usize = LINE_BYTES / size_of::<u32>();
 const GUARD: u32 = 0xC0FF_EE00;
 const NOT_A_NUMBER: u32 = 0x7FC0_1234;
 
 impl Memory {
     fn new(words: usize) -> Memory {
-        let mut memory = Memory { lines: vec![Line([GUARD; 16]); words.div_ceil(16) + 1], words };
+        // A line to begin within, a line for the guard.
+        let storage = vec![GUARD; words + 2 * LINE];
+        let start = storage.as_ptr().align_offset(LINE_BYTES);
+        let mut memory = Memory { storage, start, words };
         memory.words_mut().fill(NOT_A_NUMBER);
         memory
     }
@@ -88,26 +91,21 @@ impl Memory {
         memory
     }
 
-    fn all(&self) -> &[u32] {
-        // SAFETY: lines are arrays of words.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.lines.len() * 16) }
-    }
-
     fn words(&self) -> &[u32] {
-        &self.all()[..self.words]
+        &self.storage[self.start..self.start + self.words]
     }
 
     fn words_mut(&mut self) -> &mut [u32] {
-        // SAFETY: lines are arrays of words, more than these.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.words) }
+        &mut self.storage[self.start..self.start + self.words]
     }
 
     fn address(&mut self) -> *mut u8 {
-        self.lines.as_mut_ptr().cast()
+        // Of the whole storage, so that a kernel that writes into the guard is found, not undefined.
+        self.storage.as_mut_ptr().wrapping_add(self.start).cast()
     }
 
     fn guarded(&self) -> bool {
-        self.all()[self.words..].iter().all(|&word| word == GUARD)
+        self.storage[self.start + self.words..].iter().all(|&word| word == GUARD)
     }
 }
 
