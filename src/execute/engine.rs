@@ -8,6 +8,9 @@ use crate::device::{Buffer, Device, DeviceError, Ledger, Phase, Pool, Region, Te
 use crate::memory::{Backing, Failure, Manager};
 use crate::ops::{Control, Op, ValueId};
 
+/// Bytes of a device that are read at a time to digest them.
+const DIGEST_PIECE: usize = 64 << 10;
+
 /// What strategies really did, counted where it is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -161,15 +164,24 @@ impl<'a> Engine<'a> {
     /// A device that fails.
     pub fn digest(&mut self) -> Result<String, Failure> {
         let mut digest = Sha256::new();
+        // A piece at a time: a whole tensor beside the pools would show in the resident set as a leak.
+        let mut piece = vec![0; DIGEST_PIECE];
         for bucket in &self.program.buckets {
             let state = [Some(bucket.parameters), bucket.moments.map(|m| m[0]), bucket.moments.map(|m| m[1])];
             for id in state.into_iter().flatten() {
                 let tensor = self.manager.tensor(id);
                 for segment in bucket.segments.iter() {
                     let size = tensor.ty.dtype.bytes();
-                    let offset = tensor.offset + segment.offset as u64 * size;
-                    let region = Region { buffer: tensor.buffer, offset, bytes: segment.len as u64 * size };
-                    digest.update(self.get_bytes(region)?);
+                    let mut offset = tensor.offset + segment.offset as u64 * size;
+                    let end = offset + segment.len as u64 * size;
+                    while offset < end {
+                        let bytes = (end - offset).min(DIGEST_PIECE as u64);
+                        let region = Region { buffer: tensor.buffer, offset, bytes };
+                        let piece = &mut piece[..bytes as usize];
+                        self.manager.backing.device.read(region, piece)?;
+                        digest.update(piece);
+                        offset += bytes;
+                    }
                 }
             }
         }
@@ -191,7 +203,8 @@ impl<'a> Engine<'a> {
     /// A device that fails.
     pub fn get(&mut self, id: ValueId) -> Result<Vec<f32>, Failure> {
         let region = self.manager.tensor(id).region();
-        let bytes = self.get_bytes(region)?;
+        let mut bytes = vec![0; region.bytes as usize];
+        self.manager.backing.device.read(region, &mut bytes)?;
         let numbers =
             bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
         Ok(numbers.collect())
@@ -286,12 +299,6 @@ impl<'a> Engine<'a> {
             self.manager.backing.device.write(region, &self.bytes)?;
         }
         Ok(())
-    }
-
-    fn get_bytes(&mut self, region: Region) -> Result<Vec<u8>, Failure> {
-        let mut bytes = vec![0; region.bytes as usize];
-        self.manager.backing.device.read(region, &mut bytes)?;
-        Ok(bytes)
     }
 
     fn get_number(&mut self, id: ValueId) -> Result<f32, Failure> {

@@ -1,0 +1,98 @@
+//! Nothing allocates behind the ledger's back: once a run is under way, a step asks the heap for next to nothing.
+//! One test in a file of its own: the counts are those of a whole process.
+
+use std::alloc::System;
+use std::fs;
+
+use runner::compile::compile;
+use runner::device::{DeviceChoice, Pool, detect, open};
+use runner::execute::{Batch, Engine};
+use runner::ops::Control;
+use runner::plan;
+use runner::spec::{Model, RunConfig};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+/// Counts what is asked of the heap. Pools are mappings of their own and do not show here.
+#[global_allocator]
+static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Less than any one activation of the model below: names, lists of operands and queued commands fit.
+const ALLOWED: usize = 1 << 20;
+
+/// Logits of 2 MiB, activations of 1 MiB and more.
+const EXPERIMENT: &str = r#"
+[model.transformer]
+layers = 2
+d_model = 256
+heads = 4
+context = 256
+vocabulary = 512
+
+[data.text]
+paths = ["text.txt"]
+
+[train]
+batch_size = 8
+clip_norm = 1.0
+optimizer.adamw = { lr = 1e-3, weight_decay = 0.1 }
+
+[evaluation]
+every = 1
+batches = 1
+
+[strategies.plain]
+
+[strategies.direct]
+allocator = "direct"
+accumulate = 2
+recompute = "block"
+gradients = "zero"
+evaluation_pass = "grad"
+"#;
+
+fn configs() -> Vec<RunConfig> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("allocations.toml");
+    fs::write(&file, EXPERIMENT).unwrap();
+    let experiment = plan::expand(&file, &[], &|_| None).unwrap();
+    experiment.points.into_iter().map(|point| point.config.unwrap()).collect()
+}
+
+/// Bytes asked of the heap while something is done, given back or not.
+fn asked(work: impl FnOnce()) -> usize {
+    let region = Region::new(HEAP);
+    work();
+    // Reallocations count here with their growth.
+    region.change().bytes_allocated
+}
+
+#[test]
+fn steps_allocate_in_pools_alone() {
+    assert!(asked(|| drop(std::hint::black_box(vec![0u8; ALLOWED]))) >= ALLOWED, "the heap is counted");
+    for config in configs() {
+        let Model::Transformer(model) = &config.model;
+        let batch = |samples: usize| {
+            let numbers = samples * model.context;
+            Batch { tokens: vec![1; numbers], targets: vec![2; numbers] }
+        };
+        let (whole, micro) = (batch(config.train.batch_size), batch(config.micro_batch()));
+        let control = Control { learning_rate: 1e-3, bias_correction1: 0.1, bias_correction2: 0.001 };
+        let target = detect(DeviceChoice::Cpu, None).unwrap();
+        let program = compile(&config, &target).unwrap();
+        let mut device = open(&target).unwrap();
+        let mut engine = Engine::new(&program, device.as_mut(), false).unwrap();
+        engine.start().unwrap();
+        for step in 1..=5 {
+            let bytes = asked(|| {
+                engine.step(&whole, control).unwrap();
+                engine.evaluate(&micro).unwrap();
+            });
+            // The first steps also set up what threads keep for themselves.
+            assert!(step < 3 || bytes < ALLOWED, "{:?} step {step}: {bytes} bytes", config.strategy);
+        }
+        let reading = asked(|| drop(engine.digest().unwrap()));
+        assert!(reading < ALLOWED, "{:?} digest: {reading} bytes", config.strategy);
+        assert!(engine.ledger().usage(Pool::Device).reserved_peak > 16 * ALLOWED as u64);
+        engine.close().unwrap();
+    }
+}

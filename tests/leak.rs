@@ -1,0 +1,79 @@
+//! Memory taken past the ledger is noticed. One test in a file of its own: the resident set is that of a whole
+//! process, which other tests would share.
+
+use std::fs;
+use std::hint::black_box;
+
+use runner::compile::{Program, compile};
+use runner::device::{Device, DeviceChoice, Pool, detect, open};
+use runner::execute::{Batch, Engine, Witness, agrees};
+use runner::ops::Control;
+use runner::plan;
+use runner::spec::{Model, RunConfig};
+
+/// As much as must not go unnoticed.
+const LEAK: usize = 8 << 20;
+
+/// Reserves more than the 64 MiB from which runs are judged, all of it at once.
+const EXPERIMENT: &str = r#"
+[model.transformer]
+layers = 4
+d_model = 256
+heads = 4
+context = 128
+
+[data.text]
+paths = ["text.txt"]
+
+[train]
+batch_size = 8
+optimizer.adamw = { lr = 1e-3 }
+
+[strategies.plain]
+"#;
+
+fn config() -> RunConfig {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("leak.toml");
+    fs::write(&file, EXPERIMENT).unwrap();
+    let experiment = plan::expand(&file, &[], &|_| None).unwrap();
+    experiment.points[0].config.clone().unwrap()
+}
+
+/// A step during which the process may take memory that the ledger does not know: reserved and witnessed bytes.
+fn step(program: &Program, device: &mut dyn Device, batch: &Batch, leak: usize) -> (u64, u64) {
+    let witness = Witness::begin().expect("a system with a witness");
+    let mut engine = Engine::new(program, device, false).unwrap();
+    engine.start().unwrap();
+    // Not zeros: pages of those need not be resident.
+    let leaked = black_box(vec![1u8; leak]);
+    let control = Control { learning_rate: 1e-3, bias_correction1: 0.1, bias_correction2: 0.001 };
+    engine.step(batch, control).unwrap();
+    drop(black_box(leaked));
+    let reserved = Pool::ALL.iter().map(|&pool| engine.ledger().usage(pool).reserved_peak).sum();
+    let witnessed = witness.peak().unwrap();
+    engine.close().unwrap();
+    (reserved, witnessed)
+}
+
+#[test]
+fn a_leak_past_the_ledger_is_noticed() {
+    let config = config();
+    let Model::Transformer(model) = &config.model;
+    let numbers = config.train.batch_size * model.context;
+    let batch = Batch { tokens: vec![1; numbers], targets: vec![2; numbers] };
+    let target = detect(DeviceChoice::Cpu, None).unwrap();
+    let program = compile(&config, &target).unwrap();
+    let mut device = open(&target).unwrap();
+
+    // What the process needs for itself (code, stacks) becomes resident before anything is judged.
+    step(&program, device.as_mut(), &batch, 0);
+
+    let (reserved, witnessed) = step(&program, device.as_mut(), &batch, 0);
+    assert!(reserved >= 64 << 20, "{reserved} bytes are too few to be judged");
+    assert!(agrees(reserved, witnessed), "without a leak: reserved {reserved}, witnessed {witnessed}");
+
+    let (reserved, witnessed) = step(&program, device.as_mut(), &batch, LEAK);
+    assert!(!agrees(reserved, witnessed), "with a leak: reserved {reserved}, witnessed {witnessed}");
+    assert!(witnessed >= reserved + LEAK as u64 / 2, "it is the leak that is noticed");
+}

@@ -1,0 +1,109 @@
+//! The witness beside the ledger: what the system says that real runs have resident.
+
+use std::fs;
+use std::process::Command;
+
+use runner::execute;
+use runner::results::{Row, Status, csv};
+
+/// Runs whose resident set is judged, by strategies that lay memory out differently.
+const EXPERIMENT: &str = r#"
+name = "witness"
+
+[model.transformer]
+layers = 4
+d_model = 256
+heads = 4
+context = 256
+
+[data.text]
+paths = ["text.txt"]
+tokens = "bytes"
+split = 0.8
+
+[train]
+batch_size = 8
+clip_norm = 1.0
+optimizer.adamw = { lr = 1e-3, weight_decay = 0.1 }
+
+[evaluation]
+every = 1
+batches = 1
+
+[measure]
+warmup_steps = 1
+steps = 1
+
+[strategies.plain]
+
+[strategies.direct]
+allocator = "direct"
+
+[strategies.recompute]
+recompute = "block"
+
+[strategies.recompute-direct]
+extends = "recompute"
+allocator = "direct"
+
+[strategies.accumulate]
+accumulate = 4
+gradients = "zero"
+release = "step"
+
+[strategies.accumulate-direct]
+extends = "accumulate"
+allocator = "direct"
+evaluation_pass = "grad"
+
+[strategies.wide]                 # parameters of 8 MiB in one piece
+set."train.batch_size" = 2
+set."model.transformer.vocabulary" = 8192
+"#;
+
+/// Each run in a process of its own, as users have them.
+fn rows() -> Vec<Row> {
+    let folder = tempfile::tempdir().unwrap();
+    let text: String = (0..20_000).map(|number| format!("{number} ")).collect();
+    fs::write(folder.path().join("text.txt"), text).unwrap();
+    fs::write(folder.path().join("witness.toml"), EXPERIMENT).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_runner"))
+        .current_dir(folder.path())
+        .args(["sweep", "--device", "cpu", "--out", "results", "witness.toml"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    csv::read(&folder.path().join("results/witness.csv")).unwrap()
+}
+
+#[test]
+fn the_witness_agrees_with_ledger_and_prediction() {
+    let rows = rows();
+    assert_eq!(rows.len(), 7);
+    for row in rows {
+        let name = &row.strategy;
+        assert_eq!(row.status, Status::Ok, "{name}: {}", row.message);
+        let device = row.reserved_peak_bytes.unwrap();
+        let reserved = device + row.host_reserved_peak_bytes.unwrap();
+        assert!(reserved >= 64 << 20, "{name}: {reserved} bytes are too few to be judged");
+        let witnessed = row.witness_peak_bytes.unwrap();
+        assert!(
+            execute::agrees(reserved, witnessed),
+            "{name}: the ledger has {reserved} bytes, the witness {witnessed}"
+        );
+
+        assert_eq!(row.peak_bytes, row.predicted_peak_bytes, "{name}");
+        assert_eq!(row.reserved_peak_bytes, row.predicted_reserved_peak_bytes, "{name}");
+        let roles = [
+            row.parameter_bytes,
+            row.master_weight_bytes,
+            row.gradient_bytes,
+            row.optimizer_bytes,
+            row.activation_bytes,
+            row.input_bytes,
+            row.workspace_bytes,
+            row.communication_bytes,
+        ];
+        assert_eq!(roles.iter().flatten().sum::<u64>(), row.peak_bytes.unwrap(), "{name}: {roles:?}");
+    }
+}
