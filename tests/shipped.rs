@@ -107,7 +107,7 @@ fn train(file: &Path, name: &str, overrides: &[String], limit: Option<Bytes>) ->
 /// Checks each row against its run's prediction. How the runs ended.
 fn agree(plan: &Plan, rows: &[Row]) -> Vec<Status> {
     let mut ended = Vec::new();
-    for run in plan.runs.iter().filter(|run| run.same_as.is_none()) {
+    for run in &plan.runs {
         let row = row_of(run, rows);
         let name = format!("{} {} {:?}", plan.experiment, run.strategy, run.axes);
         let prediction = run.prediction.as_ref().unwrap();

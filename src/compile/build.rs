@@ -43,7 +43,6 @@ pub(super) fn build(config: &RunConfig) -> Program {
 
     let start = initialise(&program, config);
     let first = forward(&mut program, &graph, &parameters, Phase::Forward);
-    let evaluation = forward(&mut program, &graph, &parameters, Phase::Evaluation);
     let section = |kind, entry: &[ValueId], code| Section {
         kind,
         entry: entry.to_vec(),
@@ -53,6 +52,7 @@ pub(super) fn build(config: &RunConfig) -> Program {
     program.sections.push(section(SectionKind::Start, &[], start));
     program.sections.push(section(SectionKind::First, &persistent, first));
     if config.evaluation.is_some() {
+        let evaluation = forward(&mut program, &graph, &parameters, Phase::Evaluation);
         program.sections.push(section(SectionKind::Evaluation, &persistent, evaluation));
     }
     program

@@ -33,18 +33,16 @@ impl FromStr for DeviceChoice {
 /// # Errors
 /// The device that was asked for is not to be had: there is no silent fallback.
 pub fn detect(choice: DeviceChoice, memory: Option<Bytes>) -> Result<Target, String> {
-    let target = match choice {
-        DeviceChoice::Auto | DeviceChoice::Cpu => cpu_target(),
+    match choice {
+        DeviceChoice::Auto | DeviceChoice::Cpu => cpu_target(memory).ok_or_else(|| {
+            "nothing says how much memory this machine has (no /proc/meminfo): name a limit with `--memory`".to_owned()
+        }),
         DeviceChoice::Cuda => {
-            return Err("this version trains on the CPU only: its CUDA device is not there yet; \
+            Err("this version trains on the CPU only: its CUDA device is not there yet; \
                         use `--device cpu`, or `plan --target FILE` to predict for a card"
-                .to_owned());
+                .to_owned())
         }
-    };
-    Ok(match memory {
-        Some(memory) => target.with_memory(memory),
-        None => target,
-    })
+    }
 }
 
 /// The device of a target.

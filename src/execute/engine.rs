@@ -1,5 +1,7 @@
 //! Walks a program on a device: one plain loop.
 
+use std::time::Instant;
+
 use sha2::{Digest, Sha256};
 
 use super::timeline::Timeline;
@@ -19,8 +21,9 @@ pub struct Counts {
     /// Evaluations left out.
     pub flops: u64,
     pub recompute_flops: u64,
-    /// Requests to the backing store.
+    /// Requests to the backing store, those of evaluations left out.
     pub requests: u64,
+    pub requests_in_evaluation: u64,
     /// Bytes of gradients filled with zeros at the end of steps.
     pub zeroed_bytes: u64,
     /// Storages freed after something else had run since their last use.
@@ -73,8 +76,6 @@ pub struct Engine<'a> {
     /// Whether freed memory is overwritten.
     poison: bool,
     timeline: Option<Timeline>,
-    /// Reused from step to step.
-    bytes: Vec<u8>,
 }
 
 impl<'a> Engine<'a> {
@@ -97,7 +98,6 @@ impl<'a> Engine<'a> {
             last_use: vec![0; program.values.len()],
             poison,
             timeline: None,
-            bytes: Vec::new(),
         })
     }
 
@@ -106,12 +106,20 @@ impl<'a> Engine<'a> {
     }
 
     pub fn counts(&self) -> Counts {
-        Counts { requests: self.manager.backing.requests, ..self.counts }
+        let requests = self.manager.backing.requests - self.counts.requests_in_evaluation;
+        Counts { requests, ..self.counts }
     }
 
-    /// Records where memory stands after each instruction of the next step, and evaluation if there is one.
+    /// Records where memory stands after each instruction of the sections that the timeline wants.
     pub fn record_timeline(&mut self, timeline: Timeline) {
         self.timeline = Some(timeline);
+    }
+
+    /// From now on, each section of a step and of an evaluation is recorded once.
+    pub fn record_step(&mut self) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.want_step(self.program);
+        }
     }
 
     pub fn take_timeline(&mut self) -> Option<Timeline> {
@@ -153,8 +161,10 @@ impl<'a> Engine<'a> {
     /// Out of memory, or a device that fails.
     pub fn evaluate(&mut self, batch: &Batch) -> Result<f32, Failure> {
         self.put_batch(batch)?;
+        let before = self.manager.backing.requests;
         self.section(SectionKind::Evaluation, 0)?;
         self.counts.evaluations += 1;
+        self.counts.requests_in_evaluation += self.manager.backing.requests - before;
         self.get_number(self.program.exchange.loss)
     }
 
@@ -197,24 +207,17 @@ impl<'a> Engine<'a> {
         self.manager.close()
     }
 
-    /// The numbers of a value that is alive between steps.
-    ///
-    /// # Errors
-    /// A device that fails.
-    pub fn get(&mut self, id: ValueId) -> Result<Vec<f32>, Failure> {
-        let region = self.manager.tensor(id).region();
-        let mut bytes = vec![0; region.bytes as usize];
-        self.manager.backing.device.read(region, &mut bytes)?;
-        let numbers =
-            bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-        Ok(numbers.collect())
-    }
-
     fn section(&mut self, kind: SectionKind, micro_batch: usize) -> Result<(), Failure> {
         let found = self.program.sections.iter().position(|section| section.kind == kind);
         let section = found.expect("compilation makes the sections that are run");
+        let recorded = self.timeline.as_mut().is_some_and(|timeline| timeline.take_wanted(section));
         for index in 0..self.program.sections[section].code.len() {
+            let began = recorded.then(Instant::now);
             self.instruction(section, index, micro_batch)?;
+            if let (Some(timeline), Some(began)) = (&mut self.timeline, began) {
+                let live = self.manager.ledger().usage(Pool::Device).live;
+                timeline.push(section, index, live, began.elapsed());
+            }
         }
         Ok(())
     }
@@ -225,7 +228,6 @@ impl<'a> Engine<'a> {
             let region = self.manager.region(*storage);
             self.manager.backing.device.poison(region)?;
         }
-        let began = self.timeline.as_ref().map(|_| std::time::Instant::now());
         self.manager.advance(section, index)?;
         match &instruction.action {
             Action::Launch { op, inputs, outputs, workspace } => {
@@ -253,10 +255,6 @@ impl<'a> Engine<'a> {
             Action::Wait { queue, event } => self.manager.backing.device.wait(*queue, *event)?,
             Action::Free(storage) => self.count_free(*storage, instruction.phase),
             Action::Allocate(_) => {}
-        }
-        if let (Some(timeline), Some(began)) = (&mut self.timeline, began) {
-            let live = self.manager.ledger().usage(Pool::Device).live;
-            timeline.push(section, index, live, began.elapsed());
         }
         Ok(())
     }
@@ -290,13 +288,22 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// A piece at a time, through memory that is there already.
     fn put_batch(&mut self, batch: &Batch) -> Result<(), Failure> {
+        const PIECE: usize = 1 << 10;
         let exchange = self.program.exchange;
         for (id, numbers) in [(exchange.tokens, &batch.tokens), (exchange.targets, &batch.targets)] {
-            self.bytes.clear();
-            self.bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
-            let region = self.manager.tensor(id).region();
-            self.manager.backing.device.write(region, &self.bytes)?;
+            let whole = self.manager.tensor(id).region();
+            let mut bytes = [0; PIECE * size_of::<i32>()];
+            for (index, piece) in numbers.chunks(PIECE).enumerate() {
+                for (bytes, number) in bytes.chunks_exact_mut(size_of::<i32>()).zip(piece) {
+                    bytes.copy_from_slice(&number.to_ne_bytes());
+                }
+                let bytes = &bytes[..size_of_val(piece)];
+                let offset = whole.offset + (index * PIECE * size_of::<i32>()) as u64;
+                let region = Region { buffer: whole.buffer, offset, bytes: bytes.len() as u64 };
+                self.manager.backing.device.write(region, bytes)?;
+            }
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ pub(super) fn receipt(before: &Counts, after: &Counts) -> String {
         parts.push(format!("{late} values held longer"));
     }
     let kept = (after.late_frees_in_evaluation - before.late_frees_in_evaluation) / evaluations;
-    if kept > late {
+    if kept > 0 {
         parts.push(format!("{kept} values kept in evaluation"));
     }
     let requests = per_step(|counts| counts.requests);

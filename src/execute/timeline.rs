@@ -1,14 +1,15 @@
-//! Where memory stood after each instruction of one step: the profile people look for when they are out of
-//! memory.
+//! Where memory stood after each instruction, of each section once: the profile people look for when they are out
+//! of memory.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::compile::{Action, Program};
+use crate::compile::{Action, Program, SectionKind};
 use crate::device::{ByRole, Role};
 
 /// One instruction, carried out.
+#[derive(Clone, Copy, Default)]
 struct Moment {
     section: u32,
     instruction: u32,
@@ -16,17 +17,31 @@ struct Moment {
     took: Duration,
 }
 
-#[derive(Default)]
 pub struct Timeline {
     moments: Vec<Moment>,
+    /// By section: whether its next pass is recorded.
+    wanted: Vec<bool>,
 }
 
 impl Timeline {
-    /// Room for a program's step and evaluation, so that recording allocates nothing.
-    pub fn for_program(program: &Program) -> Timeline {
-        let per_section = program.sections.iter().map(|section| section.code.len());
-        let further = program.micro_batches.saturating_sub(2) * per_section.clone().max().unwrap_or(0);
-        Timeline { moments: Vec::with_capacity(per_section.sum::<usize>() + further) }
+    /// Wants start-up alone at first. Its memory is resident already, so that recording asks for none.
+    pub fn of_start(program: &Program) -> Timeline {
+        let instructions = program.sections.iter().map(|section| section.code.len()).sum();
+        let mut moments = vec![Moment::default(); instructions];
+        moments.fill(Moment { section: 1, ..Moment::default() });
+        moments.clear();
+        let wanted = program.sections.iter().map(|section| section.kind == SectionKind::Start).collect();
+        Timeline { moments, wanted }
+    }
+
+    /// Wants the next pass of every section but start-up.
+    pub(super) fn want_step(&mut self, program: &Program) {
+        self.wanted = program.sections.iter().map(|section| section.kind != SectionKind::Start).collect();
+    }
+
+    /// Whether this pass of a section is recorded; later ones are not.
+    pub(super) fn take_wanted(&mut self, section: usize) -> bool {
+        std::mem::replace(&mut self.wanted[section], false)
     }
 
     pub(super) fn push(&mut self, section: usize, instruction: usize, live: ByRole, took: Duration) {

@@ -84,11 +84,13 @@ impl Trainer<'_> {
     fn run(mut self, device: &mut dyn Device) -> Result<Measurement, RunError> {
         let mut measurement = Measurement { tokens_per_step: Some(self.tokens()), ..Measurement::default() };
         let mut log = StepLog::create(&self.folder.join("steps.csv"))?;
-        let timeline = Timeline::for_program(self.program);
+        // What the process needs beside the run's memory is resident before the witness begins.
+        let timeline = Timeline::of_start(self.program);
+        let batches = [self.config.train.batch_size, self.config.micro_batch()].map(|b| self.empty_batch(b));
         let witness = Witness::begin();
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
-                let ended = self.train(&mut engine, timeline, &mut log, &mut measurement);
+                let ended = self.train(&mut engine, timeline, batches, &mut log, &mut measurement);
                 report_memory(&mut measurement, engine.ledger());
                 ended
             }
@@ -107,36 +109,32 @@ impl Trainer<'_> {
         &mut self,
         engine: &mut Engine,
         timeline: Timeline,
+        [mut batch, mut evaluated]: [Batch; 2],
         log: &mut StepLog,
         measurement: &mut Measurement,
     ) -> Result<(), Stop> {
         self.reporter.send(&Message::Phase { name: "start".to_owned() });
+        engine.record_timeline(timeline);
         engine.start()?;
         let measure = &self.config.measure;
         let total = measure.warmup_steps + measure.steps;
         let profiled = measure.warmup_steps.saturating_sub(1);
         let before = engine.counts();
-        let mut timeline = Some(timeline);
-        let mut batch = self.empty_batch(self.config.train.batch_size);
         for step in 0..total {
             if step == measure.warmup_steps {
                 (measurement.load, measurement.clock_mhz) = (load(), clock_mhz());
             }
-            if let Some(timeline) = timeline.take_if(|_| step == profiled) {
-                engine.record_timeline(timeline);
+            if step == profiled {
+                engine.record_step();
             }
             let timed = self.step(engine, step, &mut batch)?;
-            if let Some(recorded) = engine.take_timeline() {
-                let file = self.folder.join("memory.csv");
-                recorded.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
-            }
             let live = engine.ledger().usage(Pool::Device).live.total();
             let counted = step >= measure.warmup_steps;
             log.step(step + 1, &timed, self.tokens(), live)?;
             self.report_step(step + 1, total, &timed, counted, live);
             record_step(measurement, &timed, counted);
             if self.evaluates_after(step + 1, total) {
-                self.evaluate(engine, step + 1, measurement)?;
+                self.evaluate(engine, step + 1, &mut evaluated, measurement)?;
             }
         }
         let after = engine.counts();
@@ -146,6 +144,10 @@ impl Trainer<'_> {
         measurement.hardware_flops = Some((after.flops - before.flops) / steps);
         measurement.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
         measurement.digest = engine.digest()?;
+        if let Some(timeline) = engine.take_timeline() {
+            let file = self.folder.join("memory.csv");
+            timeline.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
+        }
         Ok(())
     }
 
@@ -179,27 +181,31 @@ impl Trainer<'_> {
         &mut self,
         engine: &mut Engine,
         step: usize,
+        batch: &mut Batch,
         measurement: &mut Measurement,
     ) -> Result<(), Stop> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
         let batches = self.config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
         let batches = batches * self.config.strategy.accumulate;
-        let mut batch = self.empty_batch(self.config.micro_batch());
         let mut sum = 0.0;
         for index in 0..batches {
-            let Batch { tokens, targets } = &mut batch;
+            let Batch { tokens, targets } = batch;
             self.data.evaluation_batch(index as u64, context(self.config), tokens, targets);
-            sum += f64::from(engine.evaluate(&batch)?);
+            sum += f64::from(engine.evaluate(batch)?);
         }
         let loss = sum / batches as f64;
         measurement.loss_eval = Some(loss).filter(|loss| loss.is_finite());
+        if !loss.is_finite() {
+            measurement.ended = Ended::Diverged;
+        }
         self.reporter.send(&Message::Evaluation { step, loss: measurement.loss_eval });
         Ok(())
     }
 
     fn empty_batch(&self, samples: usize) -> Batch {
         let numbers = samples * context(self.config);
-        Batch { tokens: vec![0; numbers], targets: vec![0; numbers] }
+        // Not zeros, which the system would hand out without making them resident.
+        Batch { tokens: vec![1; numbers], targets: vec![1; numbers] }
     }
 
     /// Per optimizer step.

@@ -37,6 +37,4 @@ pub struct PlannedRun {
     pub fits_micro_batch: Option<usize>,
     /// Strategy keys that change neither the program nor its memory.
     pub no_effect: Vec<String>,
-    /// The earlier strategy of the same axis point that resolves to the same run.
-    pub same_as: Option<String>,
 }

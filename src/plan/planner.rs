@@ -1,7 +1,5 @@
 //! Compiles and predicts every run of an experiment.
 
-use std::collections::HashMap;
-
 use rayon::prelude::*;
 
 use super::expand::{Experiment, Point};
@@ -54,8 +52,6 @@ pub fn plan(
         .into_par_iter()
         .map(|point| plan_point(point, target, skip, data_digest, &fits))
         .collect();
-    let mut runs = runs?;
-    mark_same(&mut runs);
     Ok(Plan {
         experiment: experiment.name,
         file: experiment.file,
@@ -64,7 +60,7 @@ pub fn plan(
         unsuited,
         repeats: experiment.repeats,
         axes: experiment.axes,
-        runs,
+        runs: runs?,
     })
 }
 
@@ -86,7 +82,6 @@ fn plan_point(
         prediction: None,
         fits_micro_batch: None,
         no_effect: Vec::new(),
-        same_as: None,
     };
     let config = match config {
         Ok(config) => config,
@@ -104,7 +99,9 @@ fn plan_point(
     let (program, prediction) = compile_and_predict(&config, target).map_err(blame)?;
     let mut no_effect = Vec::new();
     for (key, other) in without {
-        if same_program(&program, &prediction, &other, target).map_err(blame)? {
+        // A key that changes more than the memory choices (a learning rate, a seed) has its effect elsewhere.
+        let memory_alone = RunConfig { strategy: config.strategy.clone(), ..other.clone() } == config;
+        if memory_alone && same_program(&program, &prediction, &other, target).map_err(blame)? {
             no_effect.push(key);
         }
     }
@@ -119,7 +116,6 @@ fn plan_point(
         prediction,
         fits_micro_batch,
         no_effect,
-        same_as: None,
     })
 }
 
@@ -138,15 +134,4 @@ fn same_program(
 ) -> Result<bool, Violation> {
     let (other_program, other_prediction) = compile_and_predict(other, target)?;
     Ok(*prediction == other_prediction && *program == other_program)
-}
-
-/// Runs with the id of an earlier one are measured once.
-fn mark_same(runs: &mut [PlannedRun]) {
-    let mut seen: HashMap<String, String> = HashMap::new();
-    for run in runs.iter_mut().filter(|run| run.config.is_ok()) {
-        match seen.get(&run.id) {
-            Some(earlier) => run.same_as = Some(earlier.clone()),
-            None => drop(seen.insert(run.id.clone(), run.strategy.clone())),
-        }
-    }
 }

@@ -165,6 +165,13 @@ fn speed(row: &mut Row, measurement: &Measurement) {
 
 fn message(measurement: &Measurement) -> String {
     match (&measurement.out_of_memory, measurement.ended) {
+        (Some(found), _) if found.short == 0 => format!(
+            "{}: the system refused {} for {} of {}, below the limit",
+            found.phase,
+            Bytes(found.requested),
+            found.value,
+            found.operation
+        ),
         (Some(found), _) => format!(
             "{}: {} asked for {} for {}, {} short",
             found.phase,

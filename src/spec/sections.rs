@@ -30,8 +30,8 @@ const PRECISION: [(&str, ()); 1] = [("fp32", ())];
 /// Bounds that keep products of sizes within 64 bits; no machine comes near them.
 const LAYERS: Count = Count(1..=1 << 14);
 const DIMENSION: Count = Count(1..=1 << 24);
-const STEPS: Count = Count(1..=1 << 24);
-const STEPS_OR_NONE: Count = Count(0..=1 << 24);
+const STEPS: Count = Count(1..=1 << 17);
+const STEPS_OR_NONE: Count = Count(0..=1 << 17);
 pub(crate) const REPEATS: Count = Count(1..=1000);
 /// What TOML integers reach.
 const SEED: Whole = Whole(0..=i64::MAX as u64);

@@ -68,16 +68,25 @@ fn child(folder: &PrivateFolder) -> std::io::Result<Command> {
 }
 
 fn row(planned: Row, ending: Ending, timeout: Option<Duration>, log: &Path) -> Row {
+    let unmeasured = Row {
+        oom_phase: None,
+        oom_operation: None,
+        oom_value: None,
+        oom_requested_bytes: None,
+        oom_short_bytes: None,
+        ..planned.clone()
+    };
     match ending {
         Ending::Finished(measurement) => results::measured_row(planned, &measurement),
+        // What was predicted of a run that did not get there is no result of it.
         Ending::Failed(crash) => {
-            Row { status: Status::Failed, message: format!("{crash}; see {}", log.display()), ..planned }
+            Row { status: Status::Failed, message: format!("{crash}; see {}", log.display()), ..unmeasured }
         }
         Ending::TimedOut => Row {
             status: Status::Timeout,
             message: format!("not done after {:?}, the --timeout", timeout.unwrap_or_default()),
-            ..planned
+            ..unmeasured
         },
-        Ending::Interrupted => Row { status: Status::Interrupted, ..planned },
+        Ending::Interrupted => Row { status: Status::Interrupted, ..unmeasured },
     }
 }

@@ -1,15 +1,17 @@
 //! What this machine is.
 
 use std::fs;
+use std::path::Path;
 
 use super::kernels::PRODUCT_WORKSPACE_PER_THREAD;
 use crate::device::{DeviceKind, Target};
 use crate::units::Bytes;
 
-/// This machine's processor as a target.
-pub fn target() -> Target {
+/// This machine's processor as a target, with its own memory or the limit that was asked for. `None` if nothing
+/// says how much memory there is.
+pub fn target(limit: Option<Bytes>) -> Option<Target> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Target {
+    Some(Target {
         name: processor_name(),
         kind: DeviceKind::Cpu,
         threads,
@@ -17,9 +19,9 @@ pub fn target() -> Target {
         page: Bytes(4096),
         product_workspace: Bytes(PRODUCT_WORKSPACE_PER_THREAD),
         context: Bytes(0),
-        memory: Bytes(memory()),
-        limited: false,
-    }
+        memory: limit.or_else(|| memory().map(Bytes))?,
+        limited: limit.is_some(),
+    })
 }
 
 fn processor_name() -> String {
@@ -29,14 +31,27 @@ fn processor_name() -> String {
     name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// The machine's physical memory, or what the control group allows if that is less.
-fn memory() -> u64 {
-    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let total = total.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    let physical = total.map_or(u64::MAX, |kib| kib * 1024);
-    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let group =
-        group.iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()).min();
-    physical.min(group.unwrap_or(u64::MAX))
+/// The machine's physical memory, or what a control group allows this process if that is less.
+fn memory() -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let physical = total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024;
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    Some(groups.lines().filter_map(group_limit).fold(physical, u64::min))
+}
+
+/// The least that a control group or one it lies in allows. A line of `/proc/self/cgroup` is
+/// `number:controllers:path`; the second version has no controllers.
+fn group_limit(line: &str) -> Option<u64> {
+    let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+    let (root, file) = match controllers {
+        "" => ("/sys/fs/cgroup", "memory.max"),
+        _ if controllers.split(',').any(|name| name == "memory") => {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        }
+        _ => return None,
+    };
+    let group = Path::new(root).join(path.trim_start_matches('/'));
+    let within = group.ancestors().take_while(|folder| folder.starts_with(root));
+    within.filter_map(|folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok()).min()
 }

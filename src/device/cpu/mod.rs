@@ -19,10 +19,13 @@ use self::kernels::{Operand, Workers};
 use self::lane::{Command, Lanes, Ticket};
 use self::mapping::Mapping;
 use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor};
-use crate::ops::Op;
+use crate::ops::{Op, TypeError};
 
 pub use self::host::target;
 pub use self::lane::Delay;
+
+/// Where kernels want their operands to begin.
+const ALIGNMENT: u64 = 64;
 
 /// The processor as a device.
 pub struct CpuDevice {
@@ -79,13 +82,60 @@ impl CpuDevice {
     }
 }
 
+/// What kernels rely on: types that fit the operation, aligned operands, a workspace large enough, and no two
+/// operands in the same memory but those that the operation declares.
+fn check(
+    op: &Op,
+    inputs: &[Tensor],
+    outputs: &[Tensor],
+    workspace: Option<Region>,
+    target: &Target,
+) -> Result<(), DeviceError> {
+    let types = |tensors: &[Tensor]| tensors.iter().map(|tensor| tensor.ty).collect::<Vec<_>>();
+    let (input_types, output_types) = (types(inputs), types(outputs));
+    let misused = |problem: String| Err(TypeError { operation: op.name(), problem }.into());
+    if op.outputs(&input_types)? != output_types {
+        return misused(format!("does not give {output_types:?}"));
+    }
+    let regions = inputs.iter().chain(outputs).map(Tensor::region).chain(workspace);
+    if regions.into_iter().any(|region| !region.offset.is_multiple_of(ALIGNMENT)) {
+        return misused(format!("takes operands at multiples of {ALIGNMENT} bytes"));
+    }
+    let needed = op.workspace(&input_types, &output_types, &target.workspace_limits());
+    if workspace.map_or(0, |region| region.bytes) < needed {
+        return misused(format!("needs {needed} bytes of workspace"));
+    }
+    for (index, output) in outputs.iter().enumerate() {
+        let others = outputs[..index].iter().map(Tensor::region).chain(workspace);
+        let apart = others.into_iter().all(|other| !overlap(output.region(), other));
+        let allowed = |input: usize| {
+            let pair = (index, input);
+            op.updates().contains(&pair) || op.may_overwrite().contains(&pair)
+        };
+        let clear = inputs.iter().enumerate().all(|(input, other)| {
+            !overlap(output.region(), other.region()) || (allowed(input) && output.region() == other.region())
+        });
+        if !apart || !clear {
+            return misused(format!("output {index} lies over another operand"));
+        }
+    }
+    Ok(())
+}
+
+fn overlap(a: Region, b: Region) -> bool {
+    a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
+}
+
 impl Device for CpuDevice {
     fn target(&self) -> &Target {
         &self.target
     }
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
-        let mapping = Mapping::new(bytes).map_err(|_| DeviceError::OutOfMemory { pool, bytes })?;
+        let mapping = Mapping::new(bytes).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOMEM) => DeviceError::OutOfMemory { pool, bytes },
+            _ => DeviceError::Lost(format!("the system maps no memory: {error}")),
+        })?;
         let buffer = Buffer(self.next);
         self.next += 1;
         self.mappings.insert(buffer, (pool, Arc::new(mapping)));
@@ -124,8 +174,7 @@ impl Device for CpuDevice {
         outputs: &[Tensor],
         workspace: Option<Region>,
     ) -> Result<(), DeviceError> {
-        let types: Vec<_> = inputs.iter().map(|tensor| tensor.ty).collect();
-        debug_assert_eq!(op.outputs(&types)?, outputs.iter().map(|tensor| tensor.ty).collect::<Vec<_>>());
+        check(op, inputs, outputs, workspace, &self.target)?;
         let mut keep = Vec::with_capacity(4);
         let inputs = self.operands(inputs, &mut keep)?;
         let outputs = self.operands(outputs, &mut keep)?;

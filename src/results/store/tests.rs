@@ -282,7 +282,6 @@ fn planned(id: &str, configuration: &str, strategy: &str, config: Result<RunConf
         prediction: None,
         fits_micro_batch: None,
         no_effect: vec!["release".into()],
-        same_as: None,
     }
 }
 
