@@ -391,3 +391,31 @@ fn a_disk_without_room_is_refused() {
     let sweep = Sweep::of(output).ended_with(2);
     assert!(sweep.err.contains("no room for results in results/tiny"), "{}", sweep.err);
 }
+
+#[test]
+fn a_target_that_cannot_be_is_refused() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    let target = |threads: usize| {
+        let text = format!(
+            r#"
+            name = "a laptop"
+            kind = "cpu"
+            threads = {threads}
+            alignment = "256 B"
+            page = "4 KiB"
+            product_workspace = "1 MiB"
+            context = "0 B"
+            memory = "8 GiB"
+            limited = false
+            "#
+        );
+        fs::write(place.path("laptop.toml"), text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        command.current_dir(place.path("")).args(["plan", &file, "--target", "laptop.toml"]);
+        Sweep::of(command.output().unwrap())
+    };
+    target(4).ended_with(0);
+    let refused = target(0).ended_with(2);
+    assert_eq!(refused.err, "error: laptop.toml: `threads` must be from 1 to 65536\n");
+}

@@ -12,7 +12,7 @@ use super::witness::Witness;
 use super::{Message, Reporter, prime, receipt};
 use crate::compile::{Program, Violation, compile};
 use crate::data::{DataError, TextFiles};
-use crate::device::{self, Device, DeviceError, Ledger, Phase, Pool, Target};
+use crate::device::{self, Device, DeviceError, Ledger, Phase, Pool, Target, TargetError};
 use crate::memory::{Failure, OutOfMemory};
 use crate::ops::Control;
 use crate::plan;
@@ -25,8 +25,8 @@ pub enum RunError {
     Spec(#[from] spec::Error),
     #[error("{0} does not hold exactly one run")]
     NotOneRun(String),
-    #[error("{0}")]
-    Target(String),
+    #[error(transparent)]
+    Target(#[from] TargetError),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
@@ -44,7 +44,7 @@ pub enum RunError {
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
 pub fn run(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, RunError> {
     let config = load_run(&folder.join("run.toml"))?;
-    let target = Target::read(&folder.join("target.toml")).map_err(RunError::Target)?;
+    let target = Target::read(&folder.join("target.toml"))?;
     let Data::Text(text) = &config.data;
     let data = TextFiles::open(&text.paths, text.split)?;
     data.splits().check(context(&config), config.evaluation.is_some())?;
