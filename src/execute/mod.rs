@@ -1,5 +1,6 @@
 //! One run, measured: in a child process, which tells its parent how it goes.
 
+mod crash_log;
 mod engine;
 mod measurement;
 mod prime;
