@@ -154,7 +154,7 @@ fn a_sweep_measures_everything_once() {
     assert_eq!(first.len(), 6, "three runs, twice: {first:?}");
     assert_eq!(place.table("tiny").len(), 8, "four labels, twice");
     assert!(place.table("tiny").iter().all(|(_, status)| status == "ok"));
-    for name in ["run.toml", "target.toml", "log.txt"] {
+    for name in ["run.toml", "target.toml", "data.digest", "log.txt"] {
         assert!(first[0].0.with_file_name(name).exists(), "{name}");
     }
 
@@ -367,6 +367,23 @@ fn a_run_that_is_killed_is_a_row_and_the_others_go_on() {
     let table = place.table("slow");
     assert_eq!(table.iter().filter(|(_, status)| status == "failed").count(), 1, "{table:?}");
     assert!(table.iter().any(|(_, status)| status == "ok"), "{table:?}");
+}
+
+#[test]
+fn data_that_changes_during_a_sweep_is_not_measured_under_the_old_name() {
+    let place = Place::new();
+    let file = place.experiment("slow", 1000);
+    let sweep = place.start(&[&file, "--repeats", "1"]);
+    wait_for("a first result", || !place.results("slow").is_empty());
+    let text = fs::read_to_string(place.path("text.txt")).unwrap();
+    // At once: a run that begins meanwhile must not meet half a file.
+    fs::write(place.path("new.txt"), text.replace('1', "x")).unwrap();
+    fs::rename(place.path("new.txt"), place.path("text.txt")).unwrap();
+    let sweep = Sweep::of(sweep.wait_with_output().unwrap()).ended_with(1);
+    assert!(sweep.err.contains("the data changed while the sweep ran; sweep again"), "{}", sweep.err);
+    // As it is advised to.
+    place.sweep(&[&file, "--repeats", "1"]).ended_with(0);
+    assert!(place.table("slow").iter().all(|(_, status)| status == "ok"), "{:?}", place.table("slow"));
 }
 
 #[test]
