@@ -154,7 +154,7 @@ fn a_sweep_measures_everything_once() {
     assert_eq!(first.len(), 6, "three runs, twice: {first:?}");
     assert_eq!(place.table("tiny").len(), 8, "four labels, twice");
     assert!(place.table("tiny").iter().all(|(_, status)| status == "ok"));
-    for name in ["run.toml", "target.toml", "log.txt"] {
+    for name in ["run.toml", "target.toml", "data.digest", "log.txt"] {
         assert!(first[0].0.with_file_name(name).exists(), "{name}");
     }
 
@@ -370,6 +370,23 @@ fn a_run_that_is_killed_is_a_row_and_the_others_go_on() {
 }
 
 #[test]
+fn data_that_changes_during_a_sweep_is_not_measured_under_the_old_name() {
+    let place = Place::new();
+    let file = place.experiment("slow", 1000);
+    let sweep = place.start(&[&file, "--repeats", "1"]);
+    wait_for("a first result", || !place.results("slow").is_empty());
+    let text = fs::read_to_string(place.path("text.txt")).unwrap();
+    // At once: a run that begins meanwhile must not meet half a file.
+    fs::write(place.path("new.txt"), text.replace('1', "x")).unwrap();
+    fs::rename(place.path("new.txt"), place.path("text.txt")).unwrap();
+    let sweep = Sweep::of(sweep.wait_with_output().unwrap()).ended_with(1);
+    assert!(sweep.err.contains("the data changed while the sweep ran; sweep again"), "{}", sweep.err);
+    // As it is advised to.
+    place.sweep(&[&file, "--repeats", "1"]).ended_with(0);
+    assert!(place.table("slow").iter().all(|(_, status)| status == "ok"), "{:?}", place.table("slow"));
+}
+
+#[test]
 fn a_disk_without_room_is_refused() {
     let place = Place::new();
     let file = place.experiment("tiny", 1);
@@ -390,4 +407,32 @@ fn a_disk_without_room_is_refused() {
     };
     let sweep = Sweep::of(output).ended_with(2);
     assert!(sweep.err.contains("no room for results in results/tiny"), "{}", sweep.err);
+}
+
+#[test]
+fn a_target_that_cannot_be_is_refused() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    let target = |threads: usize| {
+        let text = format!(
+            r#"
+            name = "a laptop"
+            kind = "cpu"
+            threads = {threads}
+            alignment = "256 B"
+            page = "4 KiB"
+            product_workspace = "1 MiB"
+            context = "0 B"
+            memory = "8 GiB"
+            limited = false
+            "#
+        );
+        fs::write(place.path("laptop.toml"), text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        command.current_dir(place.path("")).args(["plan", &file, "--target", "laptop.toml"]);
+        Sweep::of(command.output().unwrap())
+    };
+    target(4).ended_with(0);
+    let refused = target(0).ended_with(2);
+    assert_eq!(refused.err, "error: laptop.toml: `threads` must be from 1 to 65536\n");
 }

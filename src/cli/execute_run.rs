@@ -7,7 +7,7 @@ use crate::execute::{self, Message, Reporter};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The private folder with `run.toml` and `target.toml`
+    /// The private folder with `run.toml`, `target.toml` and `data.digest`
     #[arg(long, value_name = "DIR")]
     folder: PathBuf,
 }

@@ -12,7 +12,7 @@ pub use cpu::{CpuDevice, Delay, target as cpu_target};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use open::{DeviceChoice, detect, open};
 pub use role::{ByRole, Role};
-pub use target::{DeviceKind, Target};
+pub use target::{DeviceKind, Target, TargetError};
 
 /// Where a value lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

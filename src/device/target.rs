@@ -1,11 +1,29 @@
 //! What the planner must know of a machine to predict a run on it.
 
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 use crate::ops::WorkspaceLimits;
 use crate::units::Bytes;
+
+/// More than any machine has; keeps sums of sizes within 64 bits.
+const MOST_THREADS: usize = 1 << 16;
+const MOST_WORKSPACE: u64 = 1 << 40;
+const LARGEST_PAGE: u64 = 1 << 30;
+
+/// Why a file describes no machine.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    #[error("cannot read the target file {file}: {error}")]
+    Unreadable { file: String, error: io::Error },
+    #[error("{file} is not a target file: {error}")]
+    NotATarget { file: String, error: toml::de::Error },
+    #[error("{file}: `{key}` {must}")]
+    Impossible { file: String, key: &'static str, must: String },
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -54,10 +72,109 @@ impl Target {
         Target { memory, limited: true, ..self }
     }
 
-    /// Reads a target file; the error says what is wrong with it and where.
-    pub fn read(path: &Path) -> Result<Target, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read the target file {}: {error}", path.display()))?;
-        toml::from_str(&text).map_err(|error| format!("{} is not a target file: {error}", path.display()))
+    /// Reads a target file.
+    ///
+    /// # Errors
+    /// It cannot be read, or names values that no machine has or this program cannot work with.
+    pub fn read(path: &Path) -> Result<Target, TargetError> {
+        let file = path.display().to_string();
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => return Err(TargetError::Unreadable { file, error }),
+        };
+        let target: Target = match toml::from_str(&text) {
+            Ok(target) => target,
+            Err(error) => return Err(TargetError::NotATarget { file, error }),
+        };
+        match target.impossible() {
+            Some((key, must)) => Err(TargetError::Impossible { file, key, must }),
+            None => Ok(target),
+        }
+    }
+
+    /// The first key whose value cannot be, and what it must be instead.
+    fn impossible(&self) -> Option<(&'static str, String)> {
+        let steps = |bytes: Bytes| bytes.0.is_power_of_two() && bytes.0 <= LARGEST_PAGE;
+        let step = || format!("must be a power of two of at most {}", Bytes(LARGEST_PAGE));
+        let workspace = self.product_workspace.0;
+        // A card's library packs nothing, or as it likes.
+        let on_cpu = self.kind == DeviceKind::Cpu;
+        if !(1..=MOST_THREADS).contains(&self.threads) {
+            return Some(("threads", format!("must be from 1 to {MOST_THREADS}")));
+        }
+        if !steps(self.alignment) {
+            return Some(("alignment", step()));
+        }
+        if on_cpu && self.alignment.0 < OPERAND_ALIGNMENT {
+            return Some(("alignment", format!("must be at least {} on a CPU", Bytes(OPERAND_ALIGNMENT))));
+        }
+        if !steps(self.page) {
+            return Some(("page", step()));
+        }
+        if on_cpu && workspace < LEAST_PRODUCT_WORKSPACE_PER_THREAD {
+            let least = Bytes(LEAST_PRODUCT_WORKSPACE_PER_THREAD);
+            return Some(("product_workspace", format!("must be at least {least} on a CPU")));
+        }
+        if workspace > MOST_WORKSPACE {
+            return Some(("product_workspace", format!("must be at most {}", Bytes(MOST_WORKSPACE))));
+        }
+        (self.memory.0 == 0).then(|| ("memory", "must be more than nothing".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::target;
+
+    /// What is said of the test target with some of its keys changed.
+    fn said_of(change: impl FnOnce(&mut Target)) -> String {
+        let mut target = target();
+        change(&mut target);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("target.toml");
+        std::fs::write(&file, toml::to_string(&target).unwrap()).unwrap();
+        match Target::read(&file) {
+            Ok(read) => {
+                assert_eq!(read, target);
+                String::new()
+            }
+            Err(error) => error.to_string().replace(file.to_str().unwrap(), "FILE"),
+        }
+    }
+
+    #[test]
+    fn this_machine_is_possible() {
+        assert_eq!(super::super::cpu_target().impossible(), None);
+        assert_eq!(said_of(|_| ()), "");
+    }
+
+    #[test]
+    fn impossible_values_name_file_and_key() {
+        let step = "must be a power of two of at most 1.00 GiB";
+        assert_eq!(said_of(|target| target.threads = 0), "FILE: `threads` must be from 1 to 65536");
+        for wrong in [0, 96, 2 << 30] {
+            assert_eq!(
+                said_of(|target| target.alignment = Bytes(wrong)),
+                format!("FILE: `alignment` {step}")
+            );
+            assert_eq!(said_of(|target| target.page = Bytes(wrong)), format!("FILE: `page` {step}"));
+        }
+        assert_eq!(said_of(|t| t.alignment = Bytes(32)), "FILE: `alignment` must be at least 64 B on a CPU");
+        assert_eq!(said_of(|target| target.memory = Bytes(0)), "FILE: `memory` must be more than nothing");
+        let too_little = Bytes(LEAST_PRODUCT_WORKSPACE_PER_THREAD - 1);
+        assert_eq!(
+            said_of(|target| target.product_workspace = too_little),
+            "FILE: `product_workspace` must be at least 336 KiB on a CPU"
+        );
+    }
+
+    #[test]
+    fn a_card_needs_no_room_to_pack() {
+        let card = |target: &mut Target| {
+            target.kind = DeviceKind::Cuda;
+            target.product_workspace = Bytes(0);
+        };
+        assert_eq!(said_of(card), "");
     }
 }

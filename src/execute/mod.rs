@@ -1,5 +1,6 @@
 //! One run, measured: in a child process, which tells its parent how it goes.
 
+mod crash_log;
 mod engine;
 mod measurement;
 mod prime;
@@ -19,5 +20,5 @@ pub use measurement::{Ended, Measurement, OutOfMemoryReport, Roles};
 pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};
 pub use protocol::{Message, Reporter, end_with_parent};
 pub use timeline::Timeline;
-pub use train::{RunError, run};
+pub use train::{DATA_FILE, RunError, run};
 pub use witness::{Witness, agrees};

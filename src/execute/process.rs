@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Measurement, Message};
+use super::{Measurement, Message, crash_log};
 
 /// The file in a run's folder that holds what the child wrote to its standard error.
 pub const LOG_FILE: &str = "log.txt";
@@ -41,8 +41,8 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Crash {
     pub exit: Exit,
-    /// Of its log.
-    pub last_lines: Vec<String>,
+    /// What its log says of the reason.
+    pub said: Vec<String>,
 }
 
 /// What the system says of a child that ended without a result.
@@ -64,10 +64,10 @@ impl fmt::Display for Crash {
             Exit::Signal(signal) => write!(f, "killed by signal {signal}{}", signal_name(*signal))?,
             Exit::Silent => write!(f, "exited without a result")?,
         }
-        if self.last_lines.is_empty() {
+        if self.said.is_empty() {
             return Ok(());
         }
-        write!(f, "; its log ends: {}", self.last_lines.join(" / "))
+        write!(f, "; its log says: {}", self.said.join(" / "))
     }
 }
 
@@ -96,7 +96,7 @@ pub fn run_child(
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut running = match Running::start(command, &folder.join(LOG_FILE)) {
         Ok(running) => running,
-        Err(error) => return Ending::Failed(Crash { exit: Exit::NotStarted(error), last_lines: Vec::new() }),
+        Err(error) => return Ending::Failed(Crash { exit: Exit::NotStarted(error), said: Vec::new() }),
     };
     let mut finished = None;
     let mut receive = |message| match message {
@@ -132,7 +132,7 @@ pub fn run_child(
         (Stop::Interrupted, _) => Ending::Interrupted,
         (Stop::Exited(exit), _) => Ending::Failed(Crash {
             exit: describe(exit),
-            last_lines: last_lines(&folder.join(LOG_FILE)).unwrap_or_default(),
+            said: crash_log::summary(&folder.join(LOG_FILE)).unwrap_or_default(),
         }),
     }
 }
@@ -234,20 +234,6 @@ fn listen(output: ChildStdout, mut log: File, mut send: impl FnMut(Message) -> b
     }
 }
 
-/// The last lines of a log, which may be long.
-fn last_lines(log: &Path) -> io::Result<Vec<String>> {
-    const LINES: usize = 3;
-    const BYTES: u64 = 4096;
-    let mut file = File::open(log)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(BYTES)))?;
-    let mut end = Vec::new();
-    file.read_to_end(&mut end)?;
-    let text = String::from_utf8_lossy(&end);
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    Ok(lines[lines.len().saturating_sub(LINES)..].iter().map(|line| line.to_string()).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,8 +300,15 @@ mod tests {
     #[test]
     fn a_crash_says_how_and_quotes_the_log() {
         let (ending, fake) = run("for i in 1 2 3 4 5; do echo line $i >&2; done; exit 101", None, &QUIET);
-        assert_eq!(crash(ending).to_string(), "exited with code 101; its log ends: line 3 / line 4 / line 5");
+        assert_eq!(crash(ending).to_string(), "exited with code 101; its log says: line 3 / line 4 / line 5");
         assert!(fake.log().starts_with("line 1\n"));
+        let panic = "echo \"thread 'main' panicked at a.rs:1:2:\" >&2; echo why >&2; \
+                     echo stack backtrace: >&2; echo '   0: main' >&2; exit 101";
+        let (ending, _) = run(panic, None, &QUIET);
+        assert_eq!(
+            crash(ending).to_string(),
+            "exited with code 101; its log says: thread 'main' panicked at a.rs:1:2: why"
+        );
     }
 
     #[test]

@@ -12,11 +12,14 @@ use super::witness::Witness;
 use super::{Message, Reporter, prime, receipt};
 use crate::compile::{Program, Violation, compile};
 use crate::data::{DataError, TextFiles};
-use crate::device::{self, Device, DeviceError, Ledger, Phase, Pool, Target};
+use crate::device::{self, Device, DeviceError, Ledger, Phase, Pool, Target, TargetError};
 use crate::memory::{Failure, OutOfMemory};
 use crate::ops::Control;
 use crate::plan;
 use crate::spec::{self, Data, Model, Optimizer, RunConfig};
+
+/// The file in a run's folder that holds the digest of the data that the run was planned with.
+pub const DATA_FILE: &str = "data.digest";
 
 /// Why a run has no result.
 #[derive(Debug, thiserror::Error)]
@@ -25,28 +28,33 @@ pub enum RunError {
     Spec(#[from] spec::Error),
     #[error("{0} does not hold exactly one run")]
     NotOneRun(String),
-    #[error("{0}")]
-    Target(String),
+    #[error(transparent)]
+    Target(#[from] TargetError),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
     Violation(#[from] Violation),
     #[error("the device failed: {0}")]
     Device(#[from] DeviceError),
+    #[error("the data changed while the sweep ran; sweep again")]
+    DataChanged,
+    #[error("cannot read {file}: {error}")]
+    Read { file: String, error: io::Error },
     #[error("cannot write {file}: {error}")]
     Write { file: String, error: io::Error },
 }
 
-/// Executes the run whose `run.toml` and `target.toml` lie in the folder; leaves `steps.csv` and `memory.csv`
+/// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder; leaves `steps.csv` and `memory.csv`
 /// there.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
 pub fn run(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, RunError> {
     let config = load_run(&folder.join("run.toml"))?;
-    let target = Target::read(&folder.join("target.toml")).map_err(RunError::Target)?;
+    let target = Target::read(&folder.join("target.toml"))?;
     let Data::Text(text) = &config.data;
     let data = TextFiles::open(&text.paths, text.split)?;
+    check_unchanged(&data, &folder.join(DATA_FILE))?;
     data.splits().check(context(&config), config.evaluation.is_some())?;
     let program = compile(&config, &target)?;
     let mut device = device::open(&target)?;
@@ -64,6 +72,13 @@ fn load_run(file: &Path) -> Result<RunConfig, RunError> {
     let not_one = || RunError::NotOneRun(file.display().to_string());
     let [point] = <[plan::Point; 1]>::try_from(experiment.points).map_err(|_| not_one())?;
     point.config.map_err(|_| not_one())
+}
+
+/// The run's name promises the data that it was planned with: others would be cached under it.
+fn check_unchanged(data: &TextFiles, file: &Path) -> Result<(), RunError> {
+    let planned = std::fs::read_to_string(file)
+        .map_err(|error| RunError::Read { file: file.display().to_string(), error })?;
+    if planned.trim() == data.digest() { Ok(()) } else { Err(RunError::DataChanged) }
 }
 
 /// Positions in a sequence.

@@ -28,6 +28,8 @@ pub struct PlannedRun {
     pub id: String,
     /// Digest of configuration and data alone: equal for the same run on another target.
     pub configuration: String,
+    /// Digest of the data as it was planned with, which the run must find again. Empty if it is skipped.
+    pub data: String,
     pub strategy: String,
     pub axes: Vec<(String, String)>,
     /// Complete, or why this combination makes no sense here.

@@ -76,6 +76,7 @@ fn plan_point(
     let skipped = |reason: String, id: String, configuration: String| PlannedRun {
         id,
         configuration,
+        data: String::new(),
         strategy: strategy.clone(),
         axes: axes.clone(),
         config: Err(reason),
@@ -91,7 +92,8 @@ fn plan_point(
             return Ok(skipped(reason, configuration.clone(), configuration));
         }
     };
-    let configuration = configuration_id(&config, &data_digest(&config));
+    let data = data_digest(&config);
+    let configuration = configuration_id(&config, &data);
     let id = run_id(&configuration, target);
     if let Some(reason) = unsuited {
         return Ok(skipped(reason.to_owned(), id, configuration));
@@ -110,6 +112,7 @@ fn plan_point(
     Ok(PlannedRun {
         id,
         configuration,
+        data,
         strategy,
         axes,
         config: Ok(config),

@@ -10,7 +10,8 @@ use super::queue::Job;
 use super::{Sweep, report};
 use crate::cli::failure::Failure;
 use crate::cli::progress::Progress;
-use crate::execute::{self, Ending, LOG_FILE};
+use crate::execute::{self, DATA_FILE, Ending, LOG_FILE};
+use crate::plan::{Plan, PlannedRun};
 use crate::results::{self, Committed, PrivateFolder, Row, Status};
 
 /// Runs a job to its end and keeps what came of it, which may be that it failed.
@@ -35,13 +36,7 @@ pub(super) fn execute(
         return Ok(row.status);
     }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
-    if let Ok(config) = &run.config {
-        let target = toml::to_string(&plan.target).map_err(Failure::machine)?;
-        folder
-            .write("run.toml", config.to_toml(&plan.experiment, &run.strategy).as_bytes())
-            .map_err(Failure::machine)?;
-        folder.write("target.toml", target.as_bytes()).map_err(Failure::machine)?;
-    }
+    describe(&folder, plan, run)?;
     let command = child(&folder).map_err(Failure::machine)?;
     let ending = execute::run_child(command, folder.path(), timeout, interrupted, |message| {
         progress.message(&message)
@@ -55,6 +50,21 @@ pub(super) fn execute(
     }
     progress.end(&label, &row);
     Ok(row.status)
+}
+
+/// Writes down all that the child has to know.
+fn describe(folder: &PrivateFolder, plan: &Plan, run: &PlannedRun) -> Result<(), Failure> {
+    let Ok(config) = &run.config else { return Ok(()) };
+    let target = toml::to_string(&plan.target).map_err(Failure::machine)?;
+    let files = [
+        ("run.toml", config.to_toml(&plan.experiment, &run.strategy)),
+        ("target.toml", target),
+        (DATA_FILE, format!("{}\n", run.data)),
+    ];
+    for (name, contents) in files {
+        folder.write(name, contents.as_bytes()).map_err(Failure::machine)?;
+    }
+    Ok(())
 }
 
 /// This program again. By way of the running process where there is one: the file at its path may have been

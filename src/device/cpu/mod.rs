@@ -22,6 +22,7 @@ use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Ten
 use crate::ops::{Op, TypeError};
 
 pub use self::host::target;
+pub(super) use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 pub use self::lane::Delay;
 
 /// Where kernels want their operands to begin.

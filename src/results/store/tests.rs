@@ -276,6 +276,7 @@ fn planned(id: &str, configuration: &str, strategy: &str, config: Result<RunConf
     PlannedRun {
         id: id.into(),
         configuration: configuration.into(),
+        data: String::new(),
         strategy: strategy.into(),
         axes: Vec::new(),
         config,

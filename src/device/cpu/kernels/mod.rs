@@ -29,6 +29,12 @@ pub(super) use workers::Workers;
 /// Packing space that one thread uses for a matrix product, in bytes: what the target of this device promises.
 pub(super) const PRODUCT_WORKSPACE_PER_THREAD: u64 = product::WORKSPACE_PER_THREAD;
 
+/// The least of it that any matrix product can do with.
+pub(in crate::device) const LEAST_PRODUCT_WORKSPACE_PER_THREAD: u64 = product::LEAST_WORKSPACE_PER_THREAD;
+
+/// Where operands have to begin, in bytes.
+pub(in crate::device) const OPERAND_ALIGNMENT: u64 = 64;
+
 /// Runs `op`.
 ///
 /// # Safety

@@ -27,6 +27,13 @@ const INNER_BLOCK: usize = 384;
 /// Rows of the left operand that are packed at a time: a multiple of all tiles' rows, and enough that a transposed
 /// operand is read in long pieces.
 const ROW_BLOCK: usize = 192;
+/// Columns of the widest register tile of any instruction set.
+const WIDEST_TILE: usize = 32;
+
+/// What the largest block of the left operand and one panel of the right need; with less, products of some shapes
+/// cannot be computed. The same for every instruction set, for a target file does not say which one there is.
+pub(crate) const LEAST_WORKSPACE_PER_THREAD: u64 =
+    ((ROW_BLOCK + WIDEST_TILE) * INNER_BLOCK * size_of::<f32>()) as u64;
 
 /// Element (i, j) is `data[i * row + j * step]`.
 #[derive(Clone, Copy)]
@@ -128,6 +135,7 @@ impl Product<'_> {
         finish: Option<Finish>,
         scratch: &mut [f32],
     ) {
+        const { assert!(M::COLUMNS <= WIDEST_TILE) };
         let inner_block = even_block(self.inner, INNER_BLOCK, 1);
         let (left_scratch, right_scratch) = scratch.split_at_mut(ROW_BLOCK * INNER_BLOCK);
         let widest = right_scratch.len() / inner_block.max(1) / M::COLUMNS * M::COLUMNS;

@@ -1,6 +1,9 @@
 //! Products with what is fused to them.
 
+use crate::device::cpu::kernels::operands::Start;
+use crate::device::cpu::kernels::product::{LEAST_WORKSPACE_PER_THREAD, Matrix, Product};
 use crate::device::cpu::kernels::simd::Level;
+use crate::device::cpu::kernels::workers::Workers;
 use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient, Op};
 
 use super::harness::{Data, How, added, check, launch};
@@ -83,5 +86,35 @@ fn rows_do_not_depend_on_other_rows() {
                 assert_eq!(part[..], whole[rows.start * 70..rows.end * 70], "{level:?}, rows {rows:?}");
             }
         }
+    }
+}
+
+/// A target may promise this little, and it changes no bit.
+#[test]
+fn the_least_workspace_is_enough() {
+    let (rows, inner, columns, threads) = (400, 1000, 150, 2);
+    let (Data::F32(_, left), Data::F32(_, right)) =
+        (Data::random(&[rows, inner], 1), Data::random(&[inner, columns], 2))
+    else {
+        unreachable!("floats")
+    };
+    for level in Level::available() {
+        let workers = Workers::with_level(threads, level).expect("threads can be started");
+        let run = |bytes_per_thread: u64| {
+            let product = Product {
+                rows,
+                inner,
+                columns,
+                left: Matrix::new(&left, inner),
+                right: Matrix::new(&right, columns),
+                start: Start::Zero,
+                bias: None,
+            };
+            let mut c = vec![0.0; rows * columns];
+            let mut workspace = vec![0.0; bytes_per_thread as usize / size_of::<f32>() * threads];
+            product.run(&mut c, None, &mut workspace, &workers);
+            c
+        };
+        assert!(run(LEAST_WORKSPACE_PER_THREAD) == run(1 << 20), "{level:?}");
     }
 }

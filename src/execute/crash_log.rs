@@ -1,0 +1,135 @@
+//! What the log of a child that crashed says of the reason.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// A message longer than that has its point at the front, and a log without a panic at its end.
+const LINES: usize = 3;
+
+/// Enough for what is behind the reason: a backtrace, or several from threads that fell together.
+const TAIL: u64 = 256 << 10;
+
+/// The line before the frames.
+const BACKTRACE: &str = "stack backtrace:";
+
+/// The first panic in the end of the log with its message, else the log's last lines.
+pub(super) fn summary(log: &Path) -> io::Result<Vec<String>> {
+    let mut file = File::open(log)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+    let mut end = Vec::new();
+    file.take(TAIL).read_to_end(&mut end)?;
+    Ok(summarise(&String::from_utf8_lossy(&end)))
+}
+
+fn summarise(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    match lines.iter().position(|line| is_panic(line)) {
+        // A later panic follows from the first: a poisoned lock, a thread that could not be joined.
+        Some(first) => panic_lines(&lines[first..]),
+        None => {
+            let lines = without_backtraces(&lines);
+            lines[lines.len().saturating_sub(LINES)..].iter().map(|line| line.to_string()).collect()
+        }
+    }
+}
+
+/// `thread 'name' panicked at file:line:column:`, with the message behind it on the same line.
+fn panic_lines(lines: &[&str]) -> Vec<String> {
+    let is_over = |line: &str| line == BACKTRACE || is_advice(line) || is_panic(line);
+    let mut message = lines[1..].iter().take_while(|line| !is_over(line)).take(LINES);
+    let first = message.next().map_or(lines[0].to_string(), |text| format!("{} {text}", lines[0]));
+    std::iter::once(first).chain(message.map(|line| line.to_string())).collect()
+}
+
+fn is_panic(line: &str) -> bool {
+    line.starts_with("thread '") && line.contains("' ") && line.contains(" panicked at ")
+}
+
+/// Without frames, and without the advice to ask for them.
+fn without_backtraces<'a>(lines: &[&'a str]) -> Vec<&'a str> {
+    let mut inside = false;
+    let keep = |line: &&str| {
+        inside = *line == BACKTRACE || inside && is_frame(line);
+        !inside && !is_advice(line)
+    };
+    lines.iter().copied().filter(keep).collect()
+}
+
+/// `12: function` or `at file:line:column`
+fn is_frame(line: &str) -> bool {
+    let number = line.split_once(": ").map(|(number, _)| number);
+    line.starts_with("at ")
+        || number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn is_advice(line: &str) -> bool {
+    line.starts_with("note: ") && line.contains("RUST_BACKTRACE")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PANIC: &str = "\
+step 7
+thread 'main' (4242) panicked at src/device/lane.rs:93:14:
+index out of bounds: the len is 3
+but the index is 7
+stack backtrace:
+   0: __rustc::rust_begin_unwind
+             at /rustc/5980761/library/std/src/panicking.rs:689:5
+   1: runner::device::cpu::lane::run
+             at ./src/device/cpu/lane.rs:93:14
+note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose backtrace.
+";
+
+    #[test]
+    fn a_panic_is_quoted_without_its_backtrace() {
+        let expected = [
+            "thread 'main' (4242) panicked at src/device/lane.rs:93:14: index out of bounds: the len is 3",
+            "but the index is 7",
+        ];
+        assert_eq!(summarise(PANIC), expected);
+    }
+
+    #[test]
+    fn the_first_panic_is_the_reason() {
+        let second = "thread '<unnamed>' panicked at src/b.rs:1:1:\npoisoned\nnote: run with \
+                      `RUST_BACKTRACE=1` environment variable to display a backtrace\n";
+        assert_eq!(summarise(&format!("{PANIC}{second}")), summarise(PANIC));
+        assert_eq!(
+            summarise(&format!("{second}{PANIC}")),
+            ["thread '<unnamed>' panicked at src/b.rs:1:1: poisoned"]
+        );
+    }
+
+    #[test]
+    fn a_long_message_is_cut_and_an_empty_one_is_no_matter() {
+        let long: String = (0..50).map(|n| format!("line {n}\n")).collect();
+        let said = summarise(&format!("thread 'main' panicked at src/a.rs:1:1:\n{long}"));
+        assert_eq!(said, ["thread 'main' panicked at src/a.rs:1:1: line 0", "line 1", "line 2"]);
+        assert_eq!(summarise("thread 'main' panicked at src/a.rs:1:1:\n").len(), 1);
+    }
+
+    #[test]
+    fn without_a_panic_it_is_the_end() {
+        assert_eq!(summarise("a\nb\n\n1: c\nat last\n"), ["b", "1: c", "at last"]);
+        assert!(summarise("\n \n").is_empty());
+        let captured = "error: no\nstack backtrace:\n 0: main\n at ./src/main.rs:1\n\
+                        note: run with `RUST_BACKTRACE=full`\n";
+        assert_eq!(summarise(captured), ["error: no"]);
+    }
+
+    #[test]
+    fn a_long_backtrace_hides_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log.txt");
+        let frames: String =
+            (0..500).map(|n| format!("  {n}: some::function\n        at ./src/a.rs:1:1\n")).collect();
+        let start = "thread 'main' panicked at src/a.rs:1:1:\nwhy\nstack backtrace:\n";
+        std::fs::write(&log, format!("{}{start}{frames}", "before\n".repeat(100_000))).unwrap();
+        assert_eq!(summary(&log).unwrap(), ["thread 'main' panicked at src/a.rs:1:1: why"]);
+    }
+}
