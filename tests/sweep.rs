@@ -252,7 +252,7 @@ fn two_sweeps_at_once_both_end_well() {
 #[test]
 fn a_run_that_takes_too_long_is_a_row_and_tried_again() {
     let place = Place::new();
-    let file = place.experiment("slow", 1_000_000);
+    let file = place.experiment("slow", 100000);
     let sweep = place.sweep(&[&file, "--timeout", "300ms", "--repeats", "1"]).ended_with(1);
     assert!(sweep.err.contains("3 of 3 runs have no result"), "{}", sweep.err);
     let table = place.table("slow");

@@ -8,8 +8,6 @@ mod process;
 mod protocol;
 mod receipt;
 #[cfg(test)]
-mod strategy_tests;
-#[cfg(test)]
 mod tests;
 mod timeline;
 mod train;

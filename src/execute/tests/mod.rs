@@ -1,5 +1,7 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
+mod strategies;
+
 use super::engine::{Batch, Engine};
 use crate::compile::{Action, Program, SectionKind, compile};
 use crate::device::{CpuDevice, Delay, Pool, Target};

@@ -3,8 +3,8 @@
 //!
 //! L layers, B sequences in a micro-batch, T context, C d_model, H heads, V vocabulary, N = B T rows.
 
-use super::engine::{Batch, Counts, Engine};
-use super::receipt::receipt;
+use super::super::engine::{Batch, Counts, Engine};
+use super::super::receipt::receipt;
 use crate::compile::{Action, Instruction, Program, SectionKind, compile};
 use crate::device::{CpuDevice, Pool, Position, Role};
 use crate::memory::{live_at, predict};
@@ -204,7 +204,10 @@ fn every_strategy_does_the_work_it_says() {
         code.iter().filter(|instruction| matches!(instruction.action, Action::Allocate(_))).count() as u64
     };
     let per_step = allocations(SectionKind::First) + allocations(SectionKind::Update);
-    assert_eq!(work(&direct).0.requests, 2 * per_step + allocations(SectionKind::Evaluation));
+    let (counts, receipt) = work(&direct);
+    assert_eq!(counts.requests, 2 * per_step);
+    assert_eq!(counts.requests_in_evaluation, allocations(SectionKind::Evaluation));
+    assert_eq!(receipt, format!("{per_step} requests"));
 
     let late = |release| work(&with(|strategy| strategy.release = release)).0.late_frees;
     assert!(0 < late(Release::Scope) && late(Release::Scope) < late(Release::Step));
