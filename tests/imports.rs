@@ -137,7 +137,7 @@ fn an_upward_import_is_caught() {
         ("device/cpu/mod.rs", "use crate::spec::RunConfig;"),
         ("device/cpu/mod.rs", "use crate::{ops::{Op, ValueId}, memory};"),
         ("device/cpu/mod.rs", "use crate::{\n    ops::Op,\n    memory,\n};"),
-        ("ops/mod.rs", "fn f() -> crate::device::Pool { todo!() }"),
+        ("ops/mod.rs", "fn f() -> crate::device::Pool { loop {} }"),
         ("ops/linear.rs", "pub(crate) use super::super::plan;"),
         ("units.rs", "use super::ops::Op;"),
         ("plan/expand.rs", "#[cfg(test)]\nmod tests {\n    use crate::cli;\n}\nuse crate::execute::run;"),

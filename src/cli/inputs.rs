@@ -23,8 +23,17 @@ pub(super) struct InputArgs {
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
     /// Behave like a device with this much memory, such as 16GiB
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = some_memory)]
     memory: Option<Bytes>,
+}
+
+fn some_memory(text: &str) -> Result<Bytes, String> {
+    let memory: Bytes = text.parse()?;
+    if memory > Bytes(0) {
+        Ok(memory)
+    } else {
+        Err("there is nothing to plan for without any memory".to_owned())
+    }
 }
 
 /// What the arguments and files amount to.

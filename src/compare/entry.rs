@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::Kind;
+use crate::execute;
 use crate::results::{Row, Status};
 use crate::statistics::{self, Estimate};
 
@@ -105,18 +106,16 @@ impl Entry {
             && row.peak_bytes.zip(row.predicted_peak_bytes).is_some_and(|(peak, predicted)| peak != predicted)
     }
 
-    /// How far the witness is from the bytes asked of the system, where that is further than the witness's own
-    /// error: 1 MiB + 0.5 %, and nothing is expected of it below 64 MiB.
+    /// How far the witness is from the bytes asked of the system, where the two do not agree.
     pub(super) fn witness_off(&self) -> Option<i128> {
-        const SMALLEST: i128 = 64 << 20;
         let row = &self.row;
         if !self.is_usable() {
             return None;
         }
-        let device = i128::from(row.reserved_peak_bytes.or(row.predicted_reserved_peak_bytes)?);
-        let expected = device + i128::from(row.host_reserved_peak_bytes.unwrap_or(0));
-        let off = i128::from(row.witness_peak_bytes?) - expected;
-        (expected >= SMALLEST && off.abs() > (1 << 20) + expected / 200).then_some(off)
+        let device = row.reserved_peak_bytes.or(row.predicted_reserved_peak_bytes)?;
+        let reserved = device.saturating_add(row.host_reserved_peak_bytes.unwrap_or(0));
+        let witnessed = row.witness_peak_bytes?;
+        (!execute::agrees(reserved, witnessed)).then(|| i128::from(witnessed) - i128::from(reserved))
     }
 }
 

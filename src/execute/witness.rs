@@ -9,7 +9,7 @@ const JUDGED_FROM: u64 = 64 << 20;
 
 /// What the two may differ by: 1 MiB and half a percent.
 pub fn agrees(reserved: u64, witnessed: u64) -> bool {
-    reserved < JUDGED_FROM || reserved.abs_diff(witnessed) <= (1 << 20) + reserved / 200
+    reserved < JUDGED_FROM || reserved.abs_diff(witnessed) <= reserved / 200 + (1 << 20)
 }
 
 /// The growth of this process's resident set since a moment.
