@@ -47,14 +47,7 @@ pub(crate) fn small() -> RunConfig {
         },
         evaluation: Some(Evaluation { every: 2, batches: 2 }),
         measure: Measure { warmup_steps: 1, steps: 3 },
-        strategy: Strategy {
-            accumulate: 1,
-            recompute: Recompute::None,
-            release: Release::Eager,
-            gradients: Gradients::Free,
-            allocator: Allocator::Arena,
-            evaluation_pass: EvaluationPass::NoGrad,
-        },
+        strategy: Strategy::default(),
     }
 }
 

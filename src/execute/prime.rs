@@ -51,13 +51,6 @@ fn config() -> RunConfig {
         },
         evaluation: Some(Evaluation { every: 1, batches: 1 }),
         measure: Measure { warmup_steps: 0, steps: 1 },
-        strategy: Strategy {
-            accumulate: 1,
-            recompute: Recompute::None,
-            release: Release::Eager,
-            gradients: Gradients::Free,
-            allocator: Allocator::Arena,
-            evaluation_pass: EvaluationPass::NoGrad,
-        },
+        strategy: Strategy::default(),
     }
 }

@@ -130,6 +130,20 @@ pub struct Strategy {
     pub evaluation_pass: EvaluationPass,
 }
 
+/// What a strategy that says nothing does.
+impl Default for Strategy {
+    fn default() -> Strategy {
+        Strategy {
+            accumulate: 1,
+            recompute: Recompute::None,
+            release: Release::Eager,
+            gradients: Gradients::Free,
+            allocator: Allocator::Arena,
+            evaluation_pass: EvaluationPass::NoGrad,
+        }
+    }
+}
+
 /// What is computed again in backward instead of kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

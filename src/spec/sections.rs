@@ -221,13 +221,14 @@ fn measure(mut keys: Keys<'_>) -> (Option<Measure>, Option<usize>) {
 
 /// Reads a strategy's own keys, leaving others to the caller.
 pub(crate) fn strategy(keys: &mut Keys<'_>) -> Option<Strategy> {
-    let accumulate = keys.or("accumulate", 1, DIMENSION);
+    let default = Strategy::default();
+    let accumulate = keys.or("accumulate", default.accumulate, DIMENSION);
     let precision = keys.or("precision", (), Word(&PRECISION));
-    let recompute = keys.or("recompute", Recompute::None, Word(&RECOMPUTE));
-    let release = keys.or("release", Release::Eager, Word(&RELEASE));
-    let gradients = keys.or("gradients", Gradients::Free, Word(&GRADIENTS));
-    let allocator = keys.or("allocator", Allocator::Arena, Word(&ALLOCATOR));
-    let evaluation_pass = keys.or("evaluation_pass", EvaluationPass::NoGrad, Word(&EVALUATION_PASS));
+    let recompute = keys.or("recompute", default.recompute, Word(&RECOMPUTE));
+    let release = keys.or("release", default.release, Word(&RELEASE));
+    let gradients = keys.or("gradients", default.gradients, Word(&GRADIENTS));
+    let allocator = keys.or("allocator", default.allocator, Word(&ALLOCATOR));
+    let evaluation_pass = keys.or("evaluation_pass", default.evaluation_pass, Word(&EVALUATION_PASS));
     precision?;
     Some(Strategy {
         accumulate: accumulate?,

@@ -311,13 +311,6 @@ fn config() -> RunConfig {
         },
         evaluation: None,
         measure: Measure { warmup_steps: 1, steps: 1 },
-        strategy: Strategy {
-            accumulate: 1,
-            recompute: Recompute::None,
-            release: Release::Eager,
-            gradients: Gradients::Free,
-            allocator: Allocator::Arena,
-            evaluation_pass: EvaluationPass::NoGrad,
-        },
+        strategy: Strategy::default(),
     }
 }
