@@ -76,7 +76,9 @@ fn operations(layers: usize, d_model: usize, heads: usize, context: usize, batch
     for instruction in steps.flat_map(|section| &section.code) {
         if let Action::Launch { op, inputs, outputs, .. } = &instruction.action {
             let output = program.value(outputs[0]);
-            let name = format!("{} -> {} {}", op.name(), output.name, output.ty);
+            let operands: Vec<String> =
+                inputs.iter().take(2).map(|&id| program.ty(id).shape.to_string()).collect();
+            let name = format!("{} {} -> {}", op.name(), operands.join(" "), output.ty.shape);
             let inputs = program.types(inputs);
             cases.entry(name.clone()).or_insert(Case { name, op: op.clone(), inputs });
         }
