@@ -152,7 +152,7 @@ impl Product<'_> {
         const { assert!(M::COLUMNS <= WIDEST_TILE) };
         let longest = if self.inner <= INNER_BLOCK { INNER_BLOCK } else { CUT_BLOCK };
         let inner_block = even_block(self.inner, longest, 1);
-        let in_place = self.left.step == 1;
+        let in_place = self.left.step == 1 && self.sums.is_none();
         let packed = if in_place { 0 } else { ROW_BLOCK * inner_block };
         let (left_scratch, right_scratch) = scratch.split_at_mut(packed);
         let widest = right_scratch.len() / inner_block.max(1) / M::COLUMNS * M::COLUMNS;
