@@ -6,6 +6,22 @@ use super::{Left, Matrix, Micro};
 use crate::device::cpu::kernels::elementwise::add_to;
 use crate::device::cpu::kernels::simd::Level;
 
+/// How many columns ahead of their use an operand is asked for.
+const AHEAD: usize = 8;
+
+/// Asks for memory that is read soon: often another core wrote it.
+fn prefetch(address: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, whatever the address.
+    #[allow(unsafe_code)]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// A block of the left operand, to be read in groups of a tile's rows.
 #[derive(Clone, Copy)]
 pub(crate) struct LeftBlock {
@@ -37,6 +53,9 @@ impl LeftBlock {
         let start = packed.as_ptr();
         for (depth, p) in inner.clone().enumerate() {
             let column = &matrix.data[p * matrix.step + rows.start..p * matrix.step + rows.end];
+            for line in (0..rows.len()).step_by(16) {
+                prefetch(matrix.data.as_ptr().wrapping_add((p + AHEAD) * matrix.step + rows.start + line));
+            }
             if let Some((level, sums)) = &mut sums {
                 add_to(*level, sums, column);
             }
