@@ -222,6 +222,14 @@ impl<'a> Engine<'a> {
         self.pieces(region, &mut vec![0; PIECE], take)
     }
 
+    /// Gives a value other numbers than the program does.
+    #[cfg(test)]
+    pub(super) fn put(&mut self, id: ValueId, numbers: &[f32]) -> Result<(), Failure> {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let region = self.manager.tensor(id).region();
+        Ok(self.manager.backing.device.write(region, &bytes)?)
+    }
+
     /// Returns once all that was begun is done.
     ///
     /// # Errors

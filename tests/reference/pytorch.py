@@ -350,7 +350,7 @@ def write_vectors(path, repeated):
     for step, gradients in repeated.gradients.items():
         tensors.update({f"{step}.{name}": gradient for name, gradient in gradients.items()})
     try:
-        save_file(tensors, path)
+        save_file(tensors, path, metadata={"made_by": f"PyTorch {torch.__version__}"})
     except Exception as error:  # As in `read_tensors`.
         raise CannotRepeat(f"cannot write {path}: {error}") from error
 
