@@ -104,10 +104,8 @@ fn dump(
     }
     // Training is deterministic: what is dumped is what was measured, to the last bit, or it is another run.
     if measurement.digest != result.digest {
-        let by = match result.version == env!("CARGO_PKG_VERSION") {
-            true => String::new(),
-            false => format!(" of runner {}", result.version),
-        };
+        let same_version = result.version == env!("CARGO_PKG_VERSION");
+        let by = if same_version { String::new() } else { format!(" of runner {}", result.version) };
         let reason = format!(
             "trained once more, it ends in other parameters than the result{by}; measure again with --fresh"
         );
