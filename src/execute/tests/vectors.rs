@@ -52,6 +52,8 @@ impl Tensors {
 /// What a run makes of the batches.
 struct Trained {
     losses: Vec<f32>,
+    /// Before clipping, where there is clipping.
+    norms: Vec<Option<f32>>,
     /// By name, as in the files: `<step>.<parameter>`.
     gradients: Vec<(String, Vec<f32>)>,
 }
@@ -76,13 +78,15 @@ fn train(config: &RunConfig) -> Trained {
         let numbers = initial.f32(&program.full_name(parameter.value));
         engine.put(parameter.value, &numbers).unwrap();
     }
-    let mut trained = Trained { losses: Vec::new(), gradients: Vec::new() };
+    let mut trained = Trained { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new() };
     for (step, batch) in (1..).zip(&batches()) {
         engine.gradients(batch, control(&config.train.optimizer, step)).unwrap();
         if step == 1 || step == STEPS {
             trained.gradients.extend(gradients(&program, &mut engine, step));
         }
-        trained.losses.push(engine.update().unwrap().loss);
+        let report = engine.update().unwrap();
+        trained.losses.push(report.loss);
+        trained.norms.push(report.gradient_norm);
     }
     engine.close().unwrap();
     trained
@@ -111,18 +115,22 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
 /// What differs from PyTorch by more than rounding.
 fn too_far(trained: &Trained, strategy: &str) -> Vec<String> {
     let expected = Tensors::read(strategy);
-    let losses = expected.f32("losses");
-    assert_eq!(losses.len(), trained.losses.len());
-    // Losses and norms stand beside the gradients.
-    assert_eq!(expected.all().len(), trained.gradients.len() + 2);
-    let losses = trained.losses.iter().zip(&losses).zip(1..);
-    let losses =
-        losses.map(|((loss, expected), step)| (format!("{step}.loss"), distance(&[*loss], &[*expected])));
-    let gradients = trained.gradients.iter();
-    let gradients = gradients.map(|(name, found)| (name.clone(), distance(found, &expected.f32(name))));
-    let all = losses.chain(gradients);
+    let (losses, norms) = (expected.f32("losses"), expected.f32("gradient_norms"));
+    assert_eq!([losses.len(), norms.len()], [STEPS; 2]);
+    assert_eq!(expected.all().len(), 2 + trained.gradients.len());
+    let mut distances = Vec::new();
+    for step in 0..STEPS {
+        let off = distance(&[trained.losses[step]], &[losses[step]]);
+        distances.push((format!("{}.loss", step + 1), off));
+        if let Some(norm) = trained.norms[step] {
+            distances.push((format!("{}.norm", step + 1), distance(&[norm], &[norms[step]])));
+        }
+    }
+    for (name, gradient) in &trained.gradients {
+        distances.push((name.clone(), distance(gradient, &expected.f32(name))));
+    }
     // What is no number is too far as well.
-    let far = all.filter(|(_, distance)| !(*distance <= TOLERANCE));
+    let far = distances.iter().filter(|(_, distance)| distance.is_nan() || *distance > TOLERANCE);
     far.map(|(name, distance)| format!("{strategy}: {name} is off by {distance:.1e}")).collect()
 }
 
@@ -143,7 +151,8 @@ fn every_strategy_learns_what_pytorch_learns() {
 
 #[test]
 fn another_optimizer_is_noticed() {
-    let changes: [(&str, fn(&mut RunConfig)); 7] = [
+    type Change = fn(&mut RunConfig);
+    let changes: [(&str, Change); 7] = [
         ("learning rate", |config| adamw(config).lr *= 1.0001),
         ("first moment", |config| adamw(config).beta1 *= 1.0001),
         ("second moment", |config| adamw(config).beta2 *= 0.999),
