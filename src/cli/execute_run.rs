@@ -10,12 +10,16 @@ pub(super) struct Args {
     /// The private folder with `run.toml`, `target.toml` and `data.digest`
     #[arg(long, value_name = "DIR")]
     folder: PathBuf,
+    /// Write down what repeating the run takes, instead of measuring it
+    #[arg(long)]
+    dump: bool,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     execute::end_with_parent().map_err(Failure::machine)?;
     let mut reporter = Reporter::to_parent();
-    let measurement = execute::run(&args.folder, &mut reporter).map_err(Failure::machine)?;
+    let execute = if args.dump { execute::dump } else { execute::run };
+    let measurement = execute(&args.folder, &mut reporter).map_err(Failure::machine)?;
     reporter.send(&Message::Finished(Box::new(measurement)));
     Ok(ExitStatus::Complete)
 }

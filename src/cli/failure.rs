@@ -18,6 +18,16 @@ pub(super) enum ExitStatus {
     Interrupted,
 }
 
+impl ExitStatus {
+    /// How a command ends of which one part ended so and the next so.
+    pub(super) fn and(self, next: ExitStatus) -> ExitStatus {
+        match (self, next) {
+            (status, ExitStatus::Complete) => status,
+            (_, next) => next,
+        }
+    }
+}
+
 impl From<ExitStatus> for ExitCode {
     fn from(status: ExitStatus) -> ExitCode {
         ExitCode::from(match status {

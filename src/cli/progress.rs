@@ -74,10 +74,10 @@ impl Progress {
     }
 
     /// A run has ended.
-    pub(super) fn end(&mut self, label: &str, row: &Row) {
+    pub(super) fn end(&mut self, label: &str, outcome: &str) {
         self.ended += 1;
         let number = self.before + self.ended;
-        let text = format!("[{number}/{}] {label}: {}", self.before + self.jobs, outcome(row));
+        let text = format!("[{number}/{}] {label}: {outcome}", self.before + self.jobs);
         match &self.bars {
             None => note(&text),
             Some(bars) => {
@@ -122,7 +122,8 @@ fn news(message: &Message) -> Option<String> {
     })
 }
 
-fn outcome(row: &Row) -> String {
+/// What came of a run.
+pub(super) fn outcome(row: &Row) -> String {
     let mut facts = Vec::new();
     facts.extend(row.peak_bytes.map(|bytes| Bytes(bytes).to_string()));
     facts.extend(row.tokens_per_s.map(|rate| format!("{} tok/s", thousands(rate))));

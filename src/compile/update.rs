@@ -28,8 +28,8 @@ pub(super) fn update(draft: &mut Draft) {
     for index in 0..program.buckets.len() {
         let op = Op::AdamW(AdamW {
             segments: program.buckets[index].segments.clone(),
-            beta1: optimizer.beta1 as f32,
-            beta2: optimizer.beta2 as f32,
+            beta1: optimizer.beta1,
+            beta2: optimizer.beta2,
             epsilon: optimizer.epsilon as f32,
             weight_decay: optimizer.weight_decay as f32,
             clip_norm,

@@ -10,8 +10,9 @@ use crate::device::{Buffer, Device, DeviceError, Ledger, Phase, Pool, Region, Te
 use crate::memory::{Backing, Failure, Manager};
 use crate::ops::{Control, Op, ValueId};
 
-/// Bytes of a device that are read at a time to digest them.
-const DIGEST_PIECE: usize = 64 << 10;
+/// Bytes of a device that are read at a time: a whole tensor beside the pools would show in the resident set as a
+/// leak.
+const PIECE: usize = 64 << 10;
 
 /// What strategies really did, counted where it is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,7 +133,7 @@ impl<'a> Engine<'a> {
     /// Out of memory, or a device that fails.
     pub fn start(&mut self) -> Result<(), Failure> {
         self.section(SectionKind::Start, 0)?;
-        Ok(self.manager.backing.device.synchronize()?)
+        self.synchronize()
     }
 
     /// One optimizer step on a whole batch.
@@ -140,14 +141,28 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn step(&mut self, batch: &Batch, control: Control) -> Result<StepReport, Failure> {
+        self.gradients(batch, control)?;
+        self.update()
+    }
+
+    /// The first half of a step: the gradients of the whole batch, as yet neither clipped nor applied.
+    pub(super) fn gradients(&mut self, batch: &Batch, control: Control) -> Result<(), Failure> {
         let exchange = self.program.exchange;
         self.put_batch(batch)?;
         let control: Vec<u8> = control.to_array().iter().flat_map(|number| number.to_ne_bytes()).collect();
         let region = self.manager.tensor(exchange.control).region();
         self.manager.backing.device.write(region, &control)?;
-        for (micro_batch, kind) in self.program.step().enumerate() {
+        let sections = self.program.step().take_while(|kind| *kind != SectionKind::Update);
+        for (micro_batch, kind) in sections.enumerate() {
             self.section(kind, micro_batch)?;
         }
+        Ok(())
+    }
+
+    /// The second half: the gradients applied.
+    pub(super) fn update(&mut self) -> Result<StepReport, Failure> {
+        let exchange = self.program.exchange;
+        self.section(SectionKind::Update, 0)?;
         self.counts.steps += 1;
         self.counts.micro_batches += self.program.micro_batches as u64;
         let loss = self.get_number(exchange.loss)?;
@@ -174,28 +189,53 @@ impl<'a> Engine<'a> {
     /// A device that fails.
     pub fn digest(&mut self) -> Result<String, Failure> {
         let mut digest = Sha256::new();
-        // A piece at a time: a whole tensor beside the pools would show in the resident set as a leak.
-        let mut piece = vec![0; DIGEST_PIECE];
+        let mut piece = vec![0; PIECE];
         for bucket in &self.program.buckets {
             let state = [Some(bucket.parameters), bucket.moments.map(|m| m[0]), bucket.moments.map(|m| m[1])];
             for id in state.into_iter().flatten() {
                 let tensor = self.manager.tensor(id);
                 for segment in bucket.segments.iter() {
                     let size = tensor.ty.dtype.bytes();
-                    let mut offset = tensor.offset + segment.offset as u64 * size;
-                    let end = offset + segment.len as u64 * size;
-                    while offset < end {
-                        let bytes = (end - offset).min(DIGEST_PIECE as u64);
-                        let region = Region { buffer: tensor.buffer, offset, bytes };
-                        let piece = &mut piece[..bytes as usize];
-                        self.manager.backing.device.read(region, piece)?;
+                    let offset = tensor.offset + segment.offset as u64 * size;
+                    let bytes = segment.len as u64 * size;
+                    let region = Region { buffer: tensor.buffer, offset, bytes };
+                    self.pieces::<Failure>(region, &mut piece, |piece| {
                         digest.update(piece);
-                        offset += bytes;
-                    }
+                        Ok(())
+                    })?;
                 }
             }
         }
         Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Hands the elements of a value to `take`, in order, a piece at a time.
+    ///
+    /// # Errors
+    /// A device that fails, or what `take` says.
+    pub(super) fn read<E: From<Failure>>(
+        &mut self,
+        id: ValueId,
+        take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let region = self.manager.tensor(id).region();
+        self.pieces(region, &mut vec![0; PIECE], take)
+    }
+
+    /// Gives a value other numbers than the program does.
+    #[cfg(test)]
+    pub(super) fn put(&mut self, id: ValueId, numbers: &[f32]) -> Result<(), Failure> {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let region = self.manager.tensor(id).region();
+        Ok(self.manager.backing.device.write(region, &bytes)?)
+    }
+
+    /// Returns once all that was begun is done.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn synchronize(&mut self) -> Result<(), Failure> {
+        Ok(self.manager.backing.device.synchronize()?)
     }
 
     /// Gives all memory back.
@@ -304,6 +344,22 @@ impl<'a> Engine<'a> {
                 let region = Region { buffer: whole.buffer, offset, bytes: bytes.len() as u64 };
                 self.manager.backing.device.write(region, bytes)?;
             }
+        }
+        Ok(())
+    }
+
+    fn pieces<E: From<Failure>>(
+        &mut self,
+        region: Region,
+        piece: &mut [u8],
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for start in (0..region.bytes).step_by(piece.len()) {
+            let bytes = (region.bytes - start).min(piece.len() as u64);
+            let part = Region { buffer: region.buffer, offset: region.offset + start, bytes };
+            let piece = &mut piece[..bytes as usize];
+            self.manager.backing.device.read(part, piece).map_err(Failure::from)?;
+            take(piece)?;
         }
         Ok(())
     }

@@ -1,18 +1,21 @@
 //! One run, measured: in a child process, which tells its parent how it goes.
 
 mod crash_log;
+mod dump;
 mod engine;
 mod measurement;
 mod prime;
 mod process;
 mod protocol;
 mod receipt;
+mod tensor_file;
 #[cfg(test)]
 mod tests;
 mod timeline;
 mod train;
 mod witness;
 
+pub use dump::{DUMP_FILES, dump};
 pub use engine::{Batch, Counts, Engine, StepReport};
 pub use measurement::{Ended, Measurement, OutOfMemoryReport, Roles};
 pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};

@@ -50,13 +50,7 @@ pub enum RunError {
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
 pub fn run(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, RunError> {
-    let config = load_run(&folder.join("run.toml"))?;
-    let target = Target::read(&folder.join("target.toml"))?;
-    let Data::Text(text) = &config.data;
-    let data = TextFiles::open(&text.paths, text.split)?;
-    check_unchanged(&data, &folder.join(DATA_FILE))?;
-    data.splits().check(context(&config), config.evaluation.is_some())?;
-    let program = compile(&config, &target)?;
+    let Prepared { config, target, data, program } = Prepared::read(folder)?;
     let mut device = device::open(&target)?;
     let steps = config.measure.warmup_steps + config.measure.steps;
     reporter.send(&Message::Started { device: target.name.clone(), steps });
@@ -64,6 +58,27 @@ pub fn run(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, RunErr
 
     let trainer = Trainer { folder, config: &config, program: &program, data: &data, reporter };
     trainer.run(device.as_mut())
+}
+
+/// A run, ready to be trained.
+pub(super) struct Prepared {
+    pub(super) config: RunConfig,
+    pub(super) target: Target,
+    pub(super) data: TextFiles,
+    pub(super) program: Program,
+}
+
+impl Prepared {
+    pub(super) fn read(folder: &Path) -> Result<Prepared, RunError> {
+        let config = load_run(&folder.join("run.toml"))?;
+        let target = Target::read(&folder.join("target.toml"))?;
+        let Data::Text(text) = &config.data;
+        let data = TextFiles::open(&text.paths, text.split)?;
+        check_unchanged(&data, &folder.join(DATA_FILE))?;
+        data.splits().check(context(&config), config.evaluation.is_some())?;
+        let program = compile(&config, &target)?;
+        Ok(Prepared { config, target, data, program })
+    }
 }
 
 /// The one run of a resolved configuration.
@@ -82,9 +97,17 @@ fn check_unchanged(data: &TextFiles, file: &Path) -> Result<(), RunError> {
 }
 
 /// Positions in a sequence.
-fn context(config: &RunConfig) -> usize {
+pub(super) fn context(config: &RunConfig) -> usize {
     let Model::Transformer(model) = &config.model;
     model.context
+}
+
+/// The batch of a step, counted from 0.
+pub(super) fn training_batch(config: &RunConfig, data: &TextFiles, step: usize, batch: &mut Batch) {
+    let train = &config.train;
+    let (samples, context) = (0..train.batch_size as u64, context(config));
+    let Batch { tokens, targets } = batch;
+    data.training_batch(train.seed, step as u64, samples, context, tokens, targets);
 }
 
 struct Trainer<'a> {
@@ -168,14 +191,10 @@ impl Trainer<'_> {
 
     /// A whole optimizer step: the batch made and brought, forward, backward, update, the loss read back.
     fn step(&self, engine: &mut Engine, step: usize, batch: &mut Batch) -> Result<TimedStep, Failure> {
-        let train = &self.config.train;
         let began = Instant::now();
-        let samples = 0..train.batch_size as u64;
-        let (context, step_number) = (context(self.config), step as u64);
-        let Batch { tokens, targets } = batch;
-        self.data.training_batch(train.seed, step_number, samples, context, tokens, targets);
+        training_batch(self.config, self.data, step, batch);
         let waited = began.elapsed();
-        let report = engine.step(batch, control(&train.optimizer, step + 1))?;
+        let report = engine.step(batch, control(&self.config.train.optimizer, step + 1))?;
         let took = began.elapsed();
         Ok(TimedStep {
             loss: report.loss,
@@ -241,15 +260,15 @@ impl Trainer<'_> {
 }
 
 /// One optimizer step, done.
-struct TimedStep {
-    loss: f32,
-    gradient_norm: Option<f32>,
-    ms: f64,
-    data_wait_ms: f64,
+pub(super) struct TimedStep {
+    pub(super) loss: f32,
+    pub(super) gradient_norm: Option<f32>,
+    pub(super) ms: f64,
+    pub(super) data_wait_ms: f64,
 }
 
 /// What ends training early.
-enum Stop {
+pub(super) enum Stop {
     OutOfMemory(Box<OutOfMemory>),
     Error(RunError),
 }
@@ -269,16 +288,16 @@ impl From<RunError> for Stop {
     }
 }
 
-fn cannot_write(file: &Path, error: io::Error) -> RunError {
+pub(super) fn cannot_write(file: &Path, error: io::Error) -> RunError {
     RunError::Write { file: file.display().to_string(), error }
 }
 
-fn finite(number: f32) -> Option<f64> {
+pub(super) fn finite(number: f32) -> Option<f64> {
     number.is_finite().then_some(f64::from(number))
 }
 
 /// The numbers of step `step`, counted from 1.
-fn control(optimizer: &Optimizer, step: usize) -> Control {
+pub(super) fn control(optimizer: &Optimizer, step: usize) -> Control {
     let Optimizer::AdamW(optimizer) = optimizer;
     let correction = |beta: f64| (1.0 - beta.powi(i32::try_from(step).unwrap_or(i32::MAX))) as f32;
     Control {
@@ -317,7 +336,7 @@ fn report_memory(measurement: &mut Measurement, ledger: &Ledger) {
     measurement.host_reserved_peak_bytes = Some(host.reserved_peak);
 }
 
-fn report_out_of_memory(measurement: &mut Measurement, found: &OutOfMemory) {
+pub(super) fn report_out_of_memory(measurement: &mut Measurement, found: &OutOfMemory) {
     measurement.ended = Ended::OutOfMemory;
     measurement.peak_bytes = Some(found.live.total());
     measurement.roles = Roles::of(&found.live);
@@ -331,20 +350,26 @@ fn report_out_of_memory(measurement: &mut Measurement, found: &OutOfMemory) {
 }
 
 /// `steps.csv`, written between steps.
-struct StepLog {
+pub(super) struct StepLog {
     file: File,
     name: String,
 }
 
 impl StepLog {
-    fn create(path: &Path) -> Result<StepLog, RunError> {
+    pub(super) fn create(path: &Path) -> Result<StepLog, RunError> {
         let file = File::create(path).map_err(|error| cannot_write(path, error))?;
         let mut log = StepLog { file, name: path.display().to_string() };
         log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes\n")?;
         Ok(log)
     }
 
-    fn step(&mut self, step: usize, done: &TimedStep, tokens: usize, live: u64) -> Result<(), RunError> {
+    pub(super) fn step(
+        &mut self,
+        step: usize,
+        done: &TimedStep,
+        tokens: usize,
+        live: u64,
+    ) -> Result<(), RunError> {
         let norm = done.gradient_norm.map_or(String::new(), |norm| norm.to_string());
         let rate = tokens as f64 / done.ms * 1e3;
         self.line(&format!("{step},{},{norm},{:.3},{rate:.1},{live}\n", done.loss, done.ms))

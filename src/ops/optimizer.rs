@@ -63,8 +63,9 @@ impl GlobalNorm {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {
     pub segments: Segments,
-    pub beta1: f32,
-    pub beta2: f32,
+    /// What the moments keep of their old value, in f64: `1 - beta2`, taken in f32, would be off by 1e-5.
+    pub beta1: f64,
+    pub beta2: f64,
     pub epsilon: f32,
     pub weight_decay: f32,
     pub clip_norm: Option<f32>,

@@ -8,4 +8,4 @@ mod store;
 
 pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};
-pub use store::{Committed, PrivateFolder, RESULT_FILE, Store, StoreError};
+pub use store::{Committed, Dumps, PrivateFolder, RESULT_FILE, Store, StoreError};

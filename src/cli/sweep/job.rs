@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::queue::Job;
 use super::{Sweep, report};
 use crate::cli::failure::Failure;
-use crate::cli::progress::Progress;
+use crate::cli::progress::{self, Progress};
 use crate::execute::{self, DATA_FILE, Ending, LOG_FILE};
 use crate::plan::{Plan, PlannedRun};
 use crate::results::{self, Committed, PrivateFolder, Row, Status};
@@ -28,11 +28,11 @@ pub(super) fn execute(
 ) -> Result<Status, Failure> {
     let Sweep { plan, store } = sweep;
     let run = &plan.runs[job.run];
-    let label = report::label(plan, run, job.repeat);
+    let label = report::repeat_label(plan, run, job.repeat);
     progress.begin(&label);
     if let Some(row) = store.finished(&run.id, job.repeat).map_err(Failure::machine)? {
         // By another sweep, since this one began.
-        progress.end(&label, &row);
+        progress.end(&label, &progress::outcome(&row));
         return Ok(row.status);
     }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
@@ -48,12 +48,12 @@ pub(super) fn execute(
         // Another sweep measured the same run meanwhile, and was first.
         row = store.finished(&run.id, job.repeat).map_err(Failure::machine)?.unwrap_or(row);
     }
-    progress.end(&label, &row);
+    progress.end(&label, &progress::outcome(&row));
     Ok(row.status)
 }
 
 /// Writes down all that the child has to know.
-fn describe(folder: &PrivateFolder, plan: &Plan, run: &PlannedRun) -> Result<(), Failure> {
+pub(super) fn describe(folder: &PrivateFolder, plan: &Plan, run: &PlannedRun) -> Result<(), Failure> {
     let Ok(config) = &run.config else { return Ok(()) };
     let target = toml::to_string(&plan.target).map_err(Failure::machine)?;
     let files = [
@@ -69,7 +69,7 @@ fn describe(folder: &PrivateFolder, plan: &Plan, run: &PlannedRun) -> Result<(),
 
 /// This program again. By way of the running process where there is one: the file at its path may have been
 /// built anew since the sweep began, and a sweep must not mix two versions.
-fn child(folder: &PrivateFolder) -> std::io::Result<Command> {
+pub(super) fn child(folder: &PrivateFolder) -> std::io::Result<Command> {
     let running = Path::new("/proc/self/exe");
     let program = if running.exists() { running.to_path_buf() } else { std::env::current_exe()? };
     let mut command = Command::new(program);

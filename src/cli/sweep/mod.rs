@@ -1,6 +1,7 @@
 //! `sweep`: plan, train every combination, write and compare the results.
 
 mod dry_run;
+mod dump;
 mod job;
 mod queue;
 mod report;
@@ -18,7 +19,7 @@ use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
 use super::progress::Progress;
 use crate::plan::{Plan, Purpose};
-use crate::results::{Status, Store};
+use crate::results::{Dumps, Status, Store};
 use queue::Job;
 
 /// Trains every combination, each in a process of its own, and compares them
@@ -44,6 +45,10 @@ pub(super) struct Args {
     /// End a run that takes longer, such as 90s or 10m
     #[arg(long, value_name = "DURATION", value_parser = timeout::parse)]
     timeout: Option<Duration>,
+    /// Train every run once more and write what it starts from, its batches, gradients and results to DIR, for
+    /// tests/reference/pytorch.py to repeat
+    #[arg(long, value_name = "DIR")]
+    dump: Option<PathBuf>,
 }
 
 /// An experiment on its way: what is to be run, and where the results go.
@@ -63,6 +68,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         return dry_run::show(&args, inputs.plans);
     }
     let mut sweeps = open_stores(&args, inputs.plans)?;
+    let dumps = args.dump.as_deref().map(Dumps::open).transpose().map_err(Failure::input)?;
     inputs.data.keep().map_err(Failure::machine)?;
     if args.fresh {
         forget(&args, &mut sweeps)?;
@@ -77,7 +83,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     for sweep in &mut sweeps {
         report::comparison(sweep)?;
     }
-    Ok(report::outcome(&ended, &queue))
+    let mut status = report::outcome(&ended, &queue);
+    if let Some(dumps) = dumps.filter(|_| status != ExitStatus::Interrupted) {
+        status = status.and(dump::dump_all(&args, &mut sweeps, &dumps, &interrupted)?);
+    }
+    Ok(status)
 }
 
 /// A filter that lets nothing through is a mistake.

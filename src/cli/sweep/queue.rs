@@ -41,7 +41,7 @@ pub(super) fn fill(sweeps: &mut [Sweep], filter: Option<&glob::Pattern>) -> Resu
 }
 
 /// The runs to measure, each once whatever the number of its labels.
-fn distinct<'a>(
+pub(super) fn distinct<'a>(
     runs: &'a [PlannedRun],
     filter: Option<&'a glob::Pattern>,
 ) -> impl Iterator<Item = usize> + use<'a> {

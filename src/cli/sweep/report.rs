@@ -10,15 +10,18 @@ use crate::compare::{self, Format, Options};
 use crate::plan::{Plan, PlannedRun};
 use crate::results::{Row, Status, csv};
 
+/// A repeat of a run as people call it.
+pub(super) fn repeat_label(plan: &Plan, run: &PlannedRun, repeat: usize) -> String {
+    let label = label(plan, run);
+    if plan.repeats > 1 { format!("{label} #{repeat}") } else { label }
+}
+
 /// A run as people call it: its strategy and where on the axes it lies.
-pub(super) fn label(plan: &Plan, run: &PlannedRun, repeat: usize) -> String {
+pub(super) fn label(plan: &Plan, run: &PlannedRun) -> String {
     let mut label = format!("{} {}", plan.experiment, run.strategy);
     for (key, value) in &run.axes {
         let key = key.rsplit('.').next().unwrap_or(key);
         label.push_str(&format!(" {key}={value}"));
-    }
-    if plan.repeats > 1 {
-        label.push_str(&format!(" #{repeat}"));
     }
     label
 }

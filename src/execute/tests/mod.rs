@@ -1,6 +1,7 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
 mod strategies;
+mod vectors;
 
 use super::engine::{Batch, Engine};
 use crate::compile::{Action, Program, SectionKind, compile};

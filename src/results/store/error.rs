@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("cannot make the folder {path}: {error}: choose another with --out", path = path.display())]
-    Make { path: PathBuf, error: io::Error },
-    #[error("cannot write to {path}: {error}: choose another folder with --out", path = path.display())]
-    NotWritable { path: PathBuf, error: io::Error },
-    #[error("no room for results in {path}: {error}: free some, or choose another disk with --out", path = path.display())]
-    NoRoom { path: PathBuf, error: io::Error },
+    #[error("cannot make the folder {path}: {error}: choose another with {option}", path = path.display())]
+    Make { path: PathBuf, error: io::Error, option: &'static str },
+    #[error("cannot write to {path}: {error}: choose another folder with {option}", path = path.display())]
+    NotWritable { path: PathBuf, error: io::Error, option: &'static str },
+    #[error("no room for results in {path}: {error}: free some, or choose another disk with {option}", path = path.display())]
+    NoRoom { path: PathBuf, error: io::Error, option: &'static str },
     #[error("cannot write {path}: {error}", path = path.display())]
     Write { path: PathBuf, error: io::Error },
     #[error("cannot read {path}: {error}", path = path.display())]
@@ -23,14 +23,27 @@ pub enum StoreError {
     Corrupt { file: PathBuf, folder: PathBuf, error: serde_json::Error },
 }
 
+/// The option that names the folder for results.
+pub(super) const OUT: &str = "--out";
+
 impl StoreError {
+    /// The same of a folder that another option names.
+    pub(super) fn of_option(self, option: &'static str) -> StoreError {
+        match self {
+            StoreError::Make { path, error, .. } => StoreError::Make { path, error, option },
+            StoreError::NotWritable { path, error, .. } => StoreError::NotWritable { path, error, option },
+            StoreError::NoRoom { path, error, .. } => StoreError::NoRoom { path, error, option },
+            other => other,
+        }
+    }
+
     pub(super) fn make(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
         let path = path.to_path_buf();
         |error| {
             if is_full(&error) {
-                StoreError::NoRoom { path, error }
+                StoreError::NoRoom { path, error, option: OUT }
             } else {
-                StoreError::Make { path, error }
+                StoreError::Make { path, error, option: OUT }
             }
         }
     }
@@ -39,7 +52,7 @@ impl StoreError {
         let path = path.to_path_buf();
         |error| {
             if is_full(&error) {
-                StoreError::NoRoom { path, error }
+                StoreError::NoRoom { path, error, option: OUT }
             } else {
                 StoreError::Write { path, error }
             }

@@ -3,6 +3,7 @@
 //! A repeat is committed whole or not at all: written in a private folder, synced, renamed into place. The first
 //! to commit wins, so that many processes on a shared file system never write one file.
 
+mod dumps;
 mod error;
 mod private;
 mod probe;
@@ -12,6 +13,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use dumps::Dumps;
 pub use error::StoreError;
 pub use private::PrivateFolder;
 
@@ -53,7 +55,7 @@ impl Store {
     pub fn open(out: &Path, experiment: &str) -> Result<Store, StoreError> {
         let store = Store::at(out, experiment);
         probe::prove(&store.out, &store.folder)?;
-        private::clean(&store.folder);
+        private::clean_runs(&store.folder);
         Ok(store)
     }
 
@@ -80,7 +82,7 @@ impl Store {
 
     /// Makes a folder to write a repeat into.
     pub fn begin(&self, run_id: &str, repeat: usize) -> Result<PrivateFolder, StoreError> {
-        PrivateFolder::create(&self.folder.join(run_id), repeat)
+        PrivateFolder::create(&self.folder.join(run_id), repeat, error::OUT)
     }
 
     /// Makes a private folder, complete with its row, the result of its repeat. An older result that is not final

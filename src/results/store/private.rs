@@ -1,24 +1,33 @@
 //! Folders that one process writes and no other reads.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::StoreError;
+use super::error::OUT;
 
-/// `<run id>/.<repeat>-<pid>@<host>-<random>`. Removed when it is dropped, unless it was committed.
+/// `.<name>-<pid>@<host>-<random>`, next to where it is to be. Removed when it is dropped, unless it was committed.
 #[derive(Debug)]
 pub struct PrivateFolder {
     path: PathBuf,
+    /// The option that says where it lies, for advice.
+    option: &'static str,
     committed: bool,
 }
 
 impl PrivateFolder {
-    pub(super) fn create(run_folder: &Path, repeat: usize) -> Result<PrivateFolder, StoreError> {
-        let private = PrivateFolder::reserve(run_folder, repeat);
+    pub(super) fn create(
+        parent: &Path,
+        name: impl Display,
+        option: &'static str,
+    ) -> Result<PrivateFolder, StoreError> {
+        let mut private = PrivateFolder::reserve(parent, name);
+        private.option = option;
         let mut made = fs::create_dir_all(&private.path);
-        // Another process may remove the run's folder, empty, between its making and ours in it.
+        // Another process may remove the parent, empty, between its making and ours in it.
         for _ in 0..10 {
             match &made {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -27,13 +36,13 @@ impl PrivateFolder {
                 _ => break,
             }
         }
-        made.map_err(StoreError::make(&private.path))?;
+        made.map_err(|error| StoreError::make(&private.path)(error).of_option(option))?;
         Ok(private)
     }
 
     /// A name that nothing has yet.
-    pub(super) fn reserve(run_folder: &Path, repeat: usize) -> PrivateFolder {
-        PrivateFolder { path: run_folder.join(format!(".{repeat}-{}", unique())), committed: false }
+    pub(super) fn reserve(parent: &Path, name: impl Display) -> PrivateFolder {
+        PrivateFolder { path: parent.join(format!(".{name}-{}", unique())), option: OUT, committed: false }
     }
 
     pub fn path(&self) -> &Path {
@@ -44,16 +53,17 @@ impl PrivateFolder {
     pub fn write(&self, name: &str, contents: &[u8]) -> Result<(), StoreError> {
         let path = self.path.join(name);
         let write = || File::create(&path)?.write_all(contents);
-        write().map_err(StoreError::write(&path))
+        write().map_err(|error| StoreError::write(&path)(error).of_option(self.option))
     }
 
     /// Everything in it is on the disk, or it is an error.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
         for name in names(&self.path)? {
             let path = self.path.join(name);
-            File::open(&path).and_then(|file| file.sync_all()).map_err(StoreError::write(&path))?;
+            let synced = File::open(&path).and_then(|file| file.sync_all());
+            synced.map_err(|error| StoreError::write(&path)(error).of_option(self.option))?;
         }
-        sync_folder(&self.path)
+        sync_folder(&self.path).map_err(|error| error.of_option(self.option))
     }
 
     /// It has another name now, and is not private any more.
@@ -67,23 +77,28 @@ impl Drop for PrivateFolder {
         if !self.committed {
             // What cannot be removed now is stale and removed by a later sweep.
             let _ = fs::remove_dir_all(&self.path);
-            // The run's folder too, if nothing else is in it.
+            // The parent too, if nothing else is in it.
             let _ = self.path.parent().map(fs::remove_dir);
         }
     }
 }
 
-/// Removes what processes that ended before their time have left behind. What is in doubt stays: a folder of
-/// another host's, on a shared file system, may be in use there.
-pub(super) fn clean(folder: &Path) {
+/// Cleans the folder of each run.
+pub(super) fn clean_runs(folder: &Path) {
     let Ok(runs) = names(folder) else { return };
     for run_folder in runs.iter().map(|name| folder.join(name)).filter(|path| path.is_dir()) {
-        let stale = names(&run_folder).unwrap_or_default().into_iter().filter(|name| is_stale(name));
-        for name in stale {
-            let _ = fs::remove_dir_all(run_folder.join(name));
-        }
+        clean(&run_folder);
         // Succeeds only if nothing is in it.
         let _ = fs::remove_dir(&run_folder);
+    }
+}
+
+/// Removes what processes that ended before their time have left behind. What is in doubt stays: a folder of
+/// another host's, on a shared file system, may be in use there.
+pub(super) fn clean(parent: &Path) {
+    let stale = names(parent).unwrap_or_default().into_iter().filter(|name| is_stale(name));
+    for name in stale {
+        let _ = fs::remove_dir_all(parent.join(name));
     }
 }
 

@@ -19,9 +19,9 @@ pub(super) fn prove(out: &Path, folder: &Path) -> Result<(), StoreError> {
         written.and(removed).map_err(|error| {
             let path = path.to_path_buf();
             if error::is_full(&error) {
-                StoreError::NoRoom { path, error }
+                StoreError::NoRoom { path, error, option: error::OUT }
             } else {
-                StoreError::NotWritable { path, error }
+                StoreError::NotWritable { path, error, option: error::OUT }
             }
         })?;
     }

@@ -64,8 +64,11 @@ simd! {
 /// The numbers of one update that are the same for all elements.
 #[derive(Clone, Copy)]
 struct Update {
+    /// What remains of the moments, and what the gradient and its square add to them.
     beta1: f32,
+    added1: f32,
     beta2: f32,
+    added2: f32,
     epsilon: f32,
     /// What the gradient is multiplied by.
     clip: f32,
@@ -88,8 +91,10 @@ impl Update {
             _ => 1.0,
         };
         Update {
-            beta1: op.beta1,
-            beta2: op.beta2,
+            beta1: op.beta1 as f32,
+            added1: (1.0 - op.beta1) as f32,
+            beta2: op.beta2 as f32,
+            added2: (1.0 - op.beta2) as f32,
             epsilon: op.epsilon,
             clip,
             rate: control.learning_rate / control.bias_correction1,
@@ -124,8 +129,8 @@ simd! {
         let (gradients, first, second) = (&gradients[..len], &mut first[..len], &mut second[..len]);
         for i in 0..len {
             let gradient = gradients[i] * update.clip;
-            let m = update.beta1 * first[i] + (1.0 - update.beta1) * gradient;
-            let v = update.beta2 * second[i] + (1.0 - update.beta2) * gradient * gradient;
+            let m = update.beta1 * first[i] + update.added1 * gradient;
+            let v = update.beta2 * second[i] + update.added2 * gradient * gradient;
             let denominator = v.sqrt() * update.correction + update.epsilon;
             (first[i], second[i]) = (m, v);
             parameters[i] = parameters[i] * update.decay - update.rate * (m / denominator);

@@ -167,17 +167,21 @@ fn the_global_norm_matches_the_reference() {
 fn adamw_matches_the_reference() {
     let len = 50_000;
     let control = Control { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
-    for (clip_norm, clip) in [(None, 1.0), (Some(9.0), 1.0), (Some(0.5), 0.5 / (2.0 + 1e-6))] {
+    let clips = [(None, 1.0), (Some(9.0), 1.0), (Some(0.5), 0.5 / (2.0 + 1e-6))];
+    // At the first step, all of the moments is the small share of the gradient that is added to them.
+    for (scale, (clip_norm, clip)) in [1.0, 0.0].into_iter().flat_map(|scale| clips.map(|clip| (scale, clip)))
+    {
         let op = AdamW {
             segments: segments(len),
             beta1: 0.9,
-            beta2: 0.99,
+            beta2: 0.999,
             epsilon: 1e-8,
             weight_decay: 0.1,
             clip_norm,
         };
         let mut inputs: Vec<Data> = (0..4).map(|seed| Data::random(&[len], seed)).collect();
-        inputs[3] = inputs[3].clone().map(f32::abs);
+        inputs[2] = inputs[2].clone().map(|moment| moment * scale);
+        inputs[3] = inputs[3].clone().map(|moment| moment.abs() * scale);
         inputs.push(Data::F32(TensorType::f32(&[4]), control.to_array().to_vec()));
         inputs.extend(clip_norm.map(|_| Data::F32(TensorType::f32(&[1]), vec![2.0])));
         let [mut parameters, gradients, mut first, mut second] =
@@ -189,7 +193,7 @@ fn adamw_matches_the_reference() {
                     parameters[i] -= 0.01 * 0.1 * parameters[i];
                 }
                 first[i] = 0.9 * first[i] + 0.1 * gradient;
-                second[i] = 0.99 * second[i] + 0.01 * gradient * gradient;
+                second[i] = 0.999 * second[i] + 0.001 * gradient * gradient;
                 let denominator = second[i].sqrt() / 0.0297f64.sqrt() + 1e-8;
                 parameters[i] -= 0.01 / 0.271 * first[i] / denominator;
             }

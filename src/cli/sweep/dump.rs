@@ -1,0 +1,116 @@
+//! `--dump`: runs that have a result trained once more, with everything written down that repeating them elsewhere
+//! takes. In children of their own, so that nothing of it weighs on what was measured.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Args, Sweep, job, queue, report};
+use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::output::note;
+use crate::cli::progress::Progress;
+use crate::execute::{self, Ended, Ending};
+use crate::plan::{Plan, PlannedRun};
+use crate::results::{Dumps, Row, Status};
+
+/// Dumps every run that the user asked for, each once whatever the number of its labels and repeats.
+///
+/// # Errors
+///
+/// A dump cannot be kept.
+pub(super) fn dump_all(
+    args: &Args,
+    sweeps: &mut [Sweep],
+    dumps: &Dumps,
+    interrupted: &AtomicBool,
+) -> Result<ExitStatus, Failure> {
+    let mut jobs = Vec::new();
+    for (index, sweep) in sweeps.iter().enumerate() {
+        jobs.extend(queue::distinct(&sweep.plan.runs, args.filter.as_ref()).map(|run| (index, run)));
+    }
+    let mut progress = Progress::new(0, jobs.len());
+    let mut status = ExitStatus::Complete;
+    for &(sweep, run) in &jobs {
+        let Sweep { plan, store } = &mut sweeps[sweep];
+        let run = &plan.runs[run];
+        let label = format!("dump {}", report::label(plan, run));
+        progress.begin(&label);
+        let result = store.finished(&run.id, 1).map_err(Failure::machine)?;
+        let dumped = dump(args, plan, run, result.as_ref(), dumps, interrupted, &mut progress)?;
+        let place = dumps.place(&run.id).display().to_string();
+        let (outcome, next) = match dumped {
+            Dumped::New => (place, ExitStatus::Complete),
+            Dumped::Before => (format!("{place} is there already"), ExitStatus::Complete),
+            Dumped::Nothing(reason) => (format!("nothing to dump: {reason}"), ExitStatus::Complete),
+            Dumped::Failed(reason) => (format!("not dumped: {reason}"), ExitStatus::Failed),
+            Dumped::Interrupted => {
+                status = ExitStatus::Interrupted;
+                break;
+            }
+        };
+        progress.end(&label, &outcome);
+        status = status.and(next);
+    }
+    progress.finish();
+    if status == ExitStatus::Interrupted {
+        note("interrupted: the same command dumps what is missing");
+    }
+    Ok(status)
+}
+
+/// What became of a run's dump.
+enum Dumped {
+    New,
+    Before,
+    Nothing(&'static str),
+    Failed(String),
+    Interrupted,
+}
+
+fn dump(
+    args: &Args,
+    plan: &Plan,
+    run: &PlannedRun,
+    result: Option<&Row>,
+    dumps: &Dumps,
+    interrupted: &AtomicBool,
+    progress: &mut Progress,
+) -> Result<Dumped, Failure> {
+    if interrupted.load(Ordering::Relaxed) {
+        return Ok(Dumped::Interrupted);
+    }
+    let Some(result) = result else {
+        return Ok(Dumped::Nothing("the run has no result"));
+    };
+    if result.status == Status::Oom {
+        return Ok(Dumped::Nothing("the run is out of memory"));
+    }
+    if dumps.has(&run.id) {
+        return Ok(Dumped::Before);
+    }
+    let folder = dumps.begin(&run.id).map_err(Failure::machine)?;
+    job::describe(&folder, plan, run)?;
+    let mut command = job::child(&folder).map_err(Failure::machine)?;
+    command.arg("--dump");
+    let ending = execute::run_child(command, folder.path(), args.timeout, interrupted, |message| {
+        progress.message(&message)
+    });
+    let measurement = match ending {
+        Ending::Finished(measurement) => measurement,
+        Ending::Failed(crash) => return Ok(Dumped::Failed(crash.to_string())),
+        Ending::TimedOut => return Ok(Dumped::Failed("it took longer than the --timeout".to_owned())),
+        Ending::Interrupted => return Ok(Dumped::Interrupted),
+    };
+    if measurement.ended == Ended::OutOfMemory {
+        return Ok(Dumped::Failed("trained once more, it ran out of memory".to_owned()));
+    }
+    // Training is deterministic: what is dumped is what was measured, to the last bit, or it is another run.
+    if measurement.digest != result.digest {
+        let same_version = result.version == env!("CARGO_PKG_VERSION");
+        let by = if same_version { String::new() } else { format!(" of runner {}", result.version) };
+        let reason = format!(
+            "trained once more, it ends in other parameters than the result{by}; measure again with --fresh"
+        );
+        return Ok(Dumped::Failed(reason));
+    }
+    dumps.commit(folder, &run.id).map_err(Failure::machine)?;
+    Ok(Dumped::New)
+}

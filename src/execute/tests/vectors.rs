@@ -1,0 +1,175 @@
+//! The engine against PyTorch: five steps from the same parameters on the same batches, as committed with what
+//! PyTorch made of them.
+
+use std::path::PathBuf;
+
+use safetensors::SafeTensors;
+
+use super::super::engine::{Batch, Engine};
+use super::super::train::control;
+use crate::compile::{Parameter, Program, compile};
+use crate::device::CpuDevice;
+use crate::memory::Failure;
+use crate::plan;
+use crate::spec::*;
+use crate::testing;
+
+/// Of a loss, relative; of a tensor, the norm of the difference over the norm of the tensor. (Elementwise means
+/// nothing: a key bias's true gradient is zero.)
+const TOLERANCE: f64 = 1e-5;
+
+const STEPS: usize = 5;
+
+fn folder() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/vectors"))
+}
+
+/// A file of tensors.
+struct Tensors(Vec<u8>);
+
+impl Tensors {
+    fn read(name: &str) -> Tensors {
+        Tensors(std::fs::read(folder().join(format!("{name}.safetensors"))).unwrap())
+    }
+
+    fn all(&self) -> SafeTensors<'_> {
+        SafeTensors::deserialize(&self.0).unwrap()
+    }
+
+    fn bytes(&self, name: &str) -> &[u8] {
+        self.all().tensor(name).unwrap_or_else(|_| panic!("there is no {name}")).data()
+    }
+
+    fn f32(&self, name: &str) -> Vec<f32> {
+        self.bytes(name).as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    }
+
+    fn i32(&self, name: &str) -> Vec<i32> {
+        self.bytes(name).as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect()
+    }
+}
+
+/// What a run makes of the batches.
+struct Trained {
+    losses: Vec<f32>,
+    /// Before clipping, where there is clipping.
+    norms: Vec<Option<f32>>,
+    /// By name, as in the files: `<step>.<parameter>`.
+    gradients: Vec<(String, Vec<f32>)>,
+}
+
+fn batches() -> Vec<Batch> {
+    let file = Tensors::read("batches");
+    let (tokens, targets) = (file.i32("tokens"), file.i32("targets"));
+    let size = tokens.len() / STEPS;
+    let batches = tokens.chunks_exact(size).zip(targets.chunks_exact(size));
+    batches.map(|(tokens, targets)| Batch { tokens: tokens.to_vec(), targets: targets.to_vec() }).collect()
+}
+
+/// Trains with freed memory poisoned.
+fn train(config: &RunConfig) -> Trained {
+    let program = compile(config, &testing::target()).unwrap();
+    let mut device = CpuDevice::new(testing::target()).unwrap();
+    let mut engine = Engine::new(&program, &mut device, true).unwrap();
+    engine.start().unwrap();
+    let initial = Tensors::read("initial");
+    assert_eq!(initial.all().len(), program.parameters.len());
+    for parameter in &program.parameters {
+        let numbers = initial.f32(&program.full_name(parameter.value));
+        engine.put(parameter.value, &numbers).unwrap();
+    }
+    let mut trained = Trained { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new() };
+    for (step, batch) in (1..).zip(&batches()) {
+        engine.gradients(batch, control(&config.train.optimizer, step)).unwrap();
+        if step == 1 || step == STEPS {
+            trained.gradients.extend(gradients(&program, &mut engine, step));
+        }
+        let report = engine.update().unwrap();
+        trained.losses.push(report.loss);
+        trained.norms.push(report.gradient_norm);
+    }
+    engine.close().unwrap();
+    trained
+}
+
+fn gradients(program: &Program, engine: &mut Engine, step: usize) -> Vec<(String, Vec<f32>)> {
+    let read = |parameter: &Parameter| {
+        let mut gradient = Vec::new();
+        let read = engine.read(parameter.gradient.unwrap(), |piece| -> Result<(), Failure> {
+            gradient.extend(piece.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)));
+            Ok(())
+        });
+        read.unwrap();
+        (format!("{step}.{}", program.full_name(parameter.value)), gradient)
+    };
+    program.parameters.iter().map(read).collect()
+}
+
+fn distance(found: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    let difference = norm(&mut found.iter().zip(expected).map(|(&f, &e)| f64::from(f) - f64::from(e)));
+    difference / norm(&mut expected.iter().map(|&value| f64::from(value)))
+}
+
+/// What differs from PyTorch by more than rounding.
+fn too_far(trained: &Trained, strategy: &str) -> Vec<String> {
+    let expected = Tensors::read(strategy);
+    let (losses, norms) = (expected.f32("losses"), expected.f32("gradient_norms"));
+    assert_eq!([losses.len(), norms.len()], [STEPS; 2]);
+    assert_eq!(expected.all().len(), 2 + trained.gradients.len());
+    let mut distances = Vec::new();
+    for step in 0..STEPS {
+        let off = distance(&[trained.losses[step]], &[losses[step]]);
+        distances.push((format!("{}.loss", step + 1), off));
+        if let Some(norm) = trained.norms[step] {
+            distances.push((format!("{}.norm", step + 1), distance(&[norm], &[norms[step]])));
+        }
+    }
+    for (name, gradient) in &trained.gradients {
+        distances.push((name.clone(), distance(gradient, &expected.f32(name))));
+    }
+    // What is no number is too far as well.
+    let far = distances.iter().filter(|(_, distance)| distance.is_nan() || *distance > TOLERANCE);
+    far.map(|(name, distance)| format!("{strategy}: {name} is off by {distance:.1e}")).collect()
+}
+
+/// The eight runs, by strategy.
+fn runs() -> Vec<(String, RunConfig)> {
+    let experiment = plan::expand(&folder().join("experiment.toml"), &[], &|_| None).unwrap();
+    experiment.points.into_iter().map(|point| (point.strategy, point.config.unwrap())).collect()
+}
+
+#[test]
+fn every_strategy_learns_what_pytorch_learns() {
+    let runs = runs();
+    assert_eq!(runs.len(), 8);
+    let far: Vec<String> =
+        runs.iter().flat_map(|(strategy, config)| too_far(&train(config), strategy)).collect();
+    assert!(far.is_empty(), "{}", far.join("\n"));
+}
+
+#[test]
+fn another_optimizer_is_noticed() {
+    type Change = fn(&mut RunConfig);
+    let changes: [(&str, Change); 7] = [
+        ("learning rate", |config| adamw(config).lr *= 1.0001),
+        ("first moment", |config| adamw(config).beta1 *= 1.0001),
+        ("second moment", |config| adamw(config).beta2 *= 0.999),
+        ("epsilon", |config| adamw(config).epsilon = 1e-6),
+        ("amount of decay", |config| adamw(config).weight_decay *= 1.1),
+        ("extent of decay", |config| adamw(config).decay = Decay::All),
+        ("clipping", |config| config.train.clip_norm = Some(1.001)),
+    ];
+    let (strategy, config) = &runs()[0];
+    for (what, change) in changes {
+        let mut other = config.clone();
+        change(&mut other);
+        assert!(!too_far(&train(&other), strategy).is_empty(), "another {what} makes no difference");
+    }
+}
+
+fn adamw(config: &mut RunConfig) -> &mut AdamW {
+    let Optimizer::AdamW(optimizer) = &mut config.train.optimizer;
+    optimizer
+}

@@ -1,0 +1,257 @@
+//! `runner sweep --dump`: what is on the disk for others to repeat, of fresh and of stored runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use safetensors::{Dtype, SafeTensors};
+use tempfile::TempDir;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with text and an experiment, where the program is started.
+struct Place(TempDir);
+
+impl Place {
+    /// Two runs under three labels.
+    fn new(steps: usize) -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        let text: String = (0..2000).map(|number| format!("{number} ")).collect();
+        fs::write(place.path("text.txt"), text).unwrap();
+        let experiment = format!(
+            r#"
+            name = "tiny"
+            [model.transformer]
+            layers = 1
+            d_model = 16
+            heads = 2
+            context = 16
+            [data.text]
+            paths = ["text.txt"]
+            tokens = "bytes"
+            split = 0.9
+            [train]
+            batch_size = 4
+            clip_norm = 1.0
+            optimizer.adamw = {{ lr = 1e-3 }}
+            [evaluation]
+            every = 1
+            batches = 1
+            [measure]
+            warmup_steps = 1
+            steps = {steps}
+            [strategies.plain]
+            [strategies.accumulate]
+            accumulate = 2
+            set."train.clip_norm" = "off"
+            [strategies.again]
+            "#
+        );
+        fs::write(place.path("tiny.toml"), experiment).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        command.current_dir(self.0.path()).args(["sweep", "--device", "cpu", "tiny.toml"]).args(args);
+        command
+    }
+
+    #[track_caller]
+    fn sweep(&self, args: &[&str], code: i32) -> String {
+        ended_with(self.command(args).output().unwrap(), code)
+    }
+
+    fn find(&self, pattern: &str) -> Vec<PathBuf> {
+        glob::glob(self.path(pattern).to_str().unwrap()).unwrap().map(Result::unwrap).collect()
+    }
+
+    /// The dumped runs' folders, by strategy.
+    fn dumps(&self) -> BTreeMap<String, PathBuf> {
+        let strategy = |folder: &Path| {
+            let run = fs::read_to_string(folder.join("run.toml")).unwrap();
+            run.lines()
+                .find_map(|line| line.strip_prefix("[strategies.")?.strip_suffix(']').map(str::to_owned))
+        };
+        self.find("dumps/*").into_iter().map(|folder| (strategy(&folder).unwrap(), folder)).collect()
+    }
+}
+
+/// What was said about how it went.
+#[track_caller]
+fn ended_with(output: Output, code: i32) -> String {
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    said
+}
+
+/// Type, shape and bytes of a file's tensors, by name.
+fn tensors(file: &Path) -> BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)> {
+    let bytes = fs::read(file).unwrap();
+    let read = SafeTensors::deserialize(&bytes).unwrap();
+    read.iter()
+        .map(|(name, tensor)| {
+            (name.to_owned(), (tensor.dtype(), tensor.shape().to_vec(), tensor.data().to_vec()))
+        })
+        .collect()
+}
+
+#[track_caller]
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn numbers(bytes: &[u8]) -> Vec<f64> {
+    bytes.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
+}
+
+#[test]
+fn a_dump_holds_the_whole_run() {
+    let place = Place::new(2);
+    let said = place.sweep(&["--dump", "dumps"], 0);
+    let dumps = place.dumps();
+    assert_eq!(dumps.len(), 2, "each run once, whatever the number of its labels: {dumps:?}");
+    for (strategy, folder) in &dumps {
+        assert!(said.contains(&format!("dump tiny {strategy}: dumps/")), "{said}");
+        let id = folder.file_name().unwrap().to_str().unwrap();
+        for name in ["run.toml", "target.toml"] {
+            let stored = fs::read(place.path(&format!("results/tiny/{id}/1/{name}"))).unwrap();
+            assert_eq!(fs::read(folder.join(name)).unwrap(), stored, "{name}");
+        }
+
+        let initial = tensors(&folder.join("initial.safetensors"));
+        assert_eq!(initial.len(), 2 + 12 + 2, "embedding, one block, head: {:?}", initial.keys());
+        assert_eq!(initial["blocks.0.attention.qkv.weight"].1, [48, 16]);
+        assert_eq!(initial["embedding.table"].1, [256, 16]);
+        assert!(numbers(&initial["head.norm.weight"].2).iter().all(|&weight| weight == 1.0));
+        let trained = tensors(&folder.join("final.safetensors"));
+        let gradients = tensors(&folder.join("gradients.safetensors"));
+        assert_eq!(gradients.len(), 2 * initial.len());
+        for (name, (dtype, shape, bytes)) in &initial {
+            assert_eq!((&trained[name].0, &trained[name].1), (dtype, shape), "{name}");
+            assert_ne!(&trained[name].2, bytes, "{name} is not trained");
+            for step in [1, 3] {
+                assert_eq!(&gradients[&format!("{step}.{name}")].1, shape, "{name}");
+            }
+        }
+
+        let batches = tensors(&folder.join("batches.safetensors"));
+        let (tokens, targets) = (&batches["tokens"], &batches["targets"]);
+        assert_eq!((tokens.0, &tokens.1), (Dtype::I32, &vec![3, 4, 16]));
+        let rows = tokens.2.chunks_exact(16 * 4).zip(targets.2.chunks_exact(16 * 4));
+        for (tokens, targets) in rows {
+            assert_eq!(tokens[4..], targets[..15 * 4], "a target is the next token");
+        }
+
+        let mut steps = csv::Reader::from_path(folder.join("steps.csv")).unwrap();
+        let columns = steps.headers().unwrap().clone();
+        assert_eq!(
+            columns.iter().take(5).collect::<Vec<_>>(),
+            ["step", "loss", "grad_norm", "ms", "tokens_per_s"]
+        );
+        let steps: Vec<Vec<f64>> = steps
+            .records()
+            .map(|record| record.unwrap().iter().map(|cell| cell.parse().unwrap()).collect())
+            .collect();
+        assert_eq!(steps.len(), 3);
+        for step in [1, 3] {
+            // With clipping the norm is the program's own, of the same gradients: those before it.
+            let of_step = gradients.iter().filter(|(name, _)| name.starts_with(&format!("{step}.")));
+            let squares = of_step.flat_map(|(_, tensor)| numbers(&tensor.2)).map(|number| number * number);
+            let norm = squares.sum::<f64>().sqrt();
+            let written = steps[step - 1][2];
+            assert!((norm - written).abs() < 1e-6 * norm, "{strategy}, step {step}: {norm} and {written}");
+        }
+    }
+    let (plain, accumulate) = (&dumps["plain"], &dumps["accumulate"]);
+    for name in ["initial.safetensors", "batches.safetensors"] {
+        assert_eq!(fs::read(plain.join(name)).unwrap(), fs::read(accumulate.join(name)).unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn a_stored_run_is_dumped_like_a_fresh_one() {
+    const FILES: [&str; 4] =
+        ["initial.safetensors", "batches.safetensors", "gradients.safetensors", "final.safetensors"];
+    let place = Place::new(2);
+    place.sweep(&["--dump", "dumps"], 0);
+    let fresh = place.dumps();
+    let written = |file: &PathBuf| (file.clone(), fs::metadata(file).unwrap().modified().unwrap());
+    let results = || -> Vec<(PathBuf, SystemTime)> {
+        place.find("results/tiny/*/1/result.json").iter().map(written).collect()
+    };
+    let before = results();
+    fs::rename(place.path("dumps"), place.path("fresh")).unwrap();
+
+    place.sweep(&["--dump", "dumps"], 0);
+    assert_eq!(results(), before, "nothing was measured again");
+    let stored = place.dumps();
+    assert_eq!(stored, fresh);
+    for folder in stored.values() {
+        let other = place.path("fresh").join(folder.file_name().unwrap());
+        for name in FILES {
+            assert_eq!(fs::read(folder.join(name)).unwrap(), fs::read(other.join(name)).unwrap(), "{name}");
+        }
+    }
+
+    let files: Vec<_> = place.find("dumps/*/*").iter().map(written).collect();
+    let said = place.sweep(&["--dump", "dumps"], 0);
+    assert_eq!(said.matches("is there already").count(), 2, "{said}");
+    assert_eq!(place.find("dumps/*/*").iter().map(written).collect::<Vec<_>>(), files);
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_refused_before_anything_runs() {
+    let place = Place::new(1);
+    fs::write(place.path("a-file"), "").unwrap();
+    let said = place.sweep(&["--dump", "a-file"], 2);
+    assert!(said.contains("cannot make the folder a-file") && said.contains("with --dump"), "{said}");
+    assert!(place.find("results/tiny/*/*").is_empty());
+    assert_eq!(fs::read(place.path("a-file")).unwrap(), b"");
+}
+
+#[test]
+fn a_run_that_is_out_of_memory_leaves_nothing_to_dump() {
+    let place = Place::new(1);
+    let said = place.sweep(&["--dump", "dumps", "--memory", "64KiB"], 0);
+    assert_eq!(said.matches("nothing to dump: the run is out of memory").count(), 2, "{said}");
+    assert!(place.dumps().is_empty());
+}
+
+#[test]
+fn what_is_not_the_stored_run_is_not_dumped() {
+    let place = Place::new(1);
+    place.sweep(&["--filter", "plain"], 0);
+    let [result] = <[PathBuf; 1]>::try_from(place.find("results/tiny/*/1/result.json")).unwrap();
+    let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
+    row["digest"] = "of something else".into();
+    fs::write(&result, row.to_string()).unwrap();
+    let said = place.sweep(&["--filter", "plain", "--dump", "dumps"], 1);
+    assert!(said.contains("it ends in other parameters than the result"), "{said}");
+    assert!(place.find("dumps/*").is_empty() && place.find("dumps/.*").is_empty());
+}
+
+#[test]
+fn an_interrupted_dump_leaves_nothing_half_done() {
+    let place = Place::new(1000);
+    let sweep =
+        place.command(&["--dump", "dumps"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("a dump to begin", || !place.find("dumps/.*/initial.safetensors").is_empty());
+    Command::new("kill").args(["-INT", &sweep.id().to_string()]).status().unwrap();
+    let said = ended_with(sweep.wait_with_output().unwrap(), 130);
+    assert!(said.contains("the same command dumps what is missing"), "{said}");
+    assert!(place.find("dumps/.*").is_empty(), "{:?}", place.find("dumps/.*"));
+    place.sweep(&["--dump", "dumps"], 0);
+    assert_eq!(place.dumps().len(), 2);
+}
