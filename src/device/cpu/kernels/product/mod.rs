@@ -15,6 +15,7 @@ pub(crate) use micro::{Avx2, Avx512};
 pub(crate) use micro::{Left, Micro, Portable, Sink};
 pub(crate) use pack::pack_right;
 
+use super::elementwise::add_to;
 use super::operands::Start;
 use super::simd::Level;
 use super::workers::{Parts, Workers};
@@ -63,6 +64,14 @@ pub(crate) struct Product<'a> {
     pub(crate) right: Matrix<'a>,
     pub(crate) start: Start<'a>,
     pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) sums: Option<RowSums<'a>>,
+}
+
+/// The sums of the rows of the left operand, whose columns lie along memory: found while it is packed.
+pub(crate) struct RowSums<'a> {
+    pub(crate) sums: Parts<'a, f32>,
+    /// Whether they are added to what is there.
+    pub(crate) accumulate: bool,
 }
 
 /// What is done to finished elements while they are in the cache: gets a row's piece and its place in c.
@@ -102,7 +111,7 @@ impl Product<'_> {
             #[allow(unsafe_code)]
             unsafe {
                 let scratch = scratch.part(index * scratch_len..(index + 1) * scratch_len);
-                self.rectangle::<M>(rows, columns, &c, finish, scratch);
+                self.rectangle::<M>(rows, columns, &c, finish, workers.level(), scratch);
             }
         });
     }
@@ -121,6 +130,7 @@ impl Product<'_> {
             assert_eq!(start.len(), c_len, "what is added to is as large as the result");
         }
         assert!(self.bias.is_none_or(|bias| bias.len() == self.columns), "one bias for each column");
+        assert!(self.sums.as_ref().is_none_or(|sums| sums.sums.len() == self.rows), "one sum for each row");
     }
 
     /// # Safety
@@ -133,6 +143,7 @@ impl Product<'_> {
         columns: Range<usize>,
         c: &Parts<f32>,
         finish: Option<Finish>,
+        level: Level,
         scratch: &mut [f32],
     ) {
         const { assert!(M::COLUMNS <= WIDEST_TILE) };
@@ -145,7 +156,20 @@ impl Product<'_> {
             for inner in blocks(0..self.inner, inner_block) {
                 pack_right::<M>(&self.right, inner.clone(), columns.clone(), right_scratch);
                 for rows in blocks(rows.clone(), ROW_BLOCK) {
-                    let left = pack::pack_left::<M>(&self.left, rows.clone(), inner.clone(), left_scratch);
+                    let mut sums = [0.0; ROW_BLOCK];
+                    // Whoever computes the first columns sums, so that it is done once.
+                    let wanted = self.sums.as_ref().filter(|_| columns.start == 0);
+                    let summed = wanted.map(|_| (level, &mut sums[..rows.len()]));
+                    let left =
+                        pack::pack_left::<M>(&self.left, rows.clone(), inner.clone(), left_scratch, summed);
+                    if let Some(wanted) = wanted {
+                        // SAFETY: no other thread computes the first columns of these rows.
+                        let so_far = unsafe { wanted.sums.part(rows.clone()) };
+                        if inner.start == 0 && !wanted.accumulate {
+                            so_far.fill(0.0);
+                        }
+                        add_to(level, so_far, &sums[..rows.len()]);
+                    }
                     // SAFETY: the packed operands hold this block, the rest is the caller's promise.
                     unsafe {
                         self.block::<M>(&rows, &inner, &columns, left, right_scratch, c);

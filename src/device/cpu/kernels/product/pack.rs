@@ -3,6 +3,8 @@
 use std::ops::Range;
 
 use super::{Left, Matrix, Micro};
+use crate::device::cpu::kernels::elementwise::add_to;
+use crate::device::cpu::kernels::simd::Level;
 
 /// A block of the left operand in groups of a tile's rows.
 #[derive(Clone, Copy)]
@@ -22,11 +24,13 @@ impl PackedLeft {
 }
 
 /// Copies a block of the left operand, keeping the order that it has in memory: only its strides become short.
+/// What is copied is also added to `sums`, one for each row, if they are wanted.
 pub(crate) fn pack_left<M: Micro>(
     matrix: &Matrix,
     rows: Range<usize>,
     inner: Range<usize>,
     packed: &mut [f32],
+    mut sums: Option<(Level, &mut [f32])>,
 ) -> PackedLeft {
     let k = inner.len();
     let start = packed.as_ptr();
@@ -35,9 +39,15 @@ pub(crate) fn pack_left<M: Micro>(
             let place = row * matrix.row;
             packed.copy_from_slice(&matrix.data[place + inner.start..place + inner.end]);
         }
+        assert!(sums.is_none(), "only rows that lie side by side are summed");
         return PackedLeft { start, k, row: k, step: 1 };
     }
     for (depth, p) in inner.enumerate() {
+        if let Some((level, sums)) = &mut sums {
+            debug_assert_eq!(matrix.row, 1);
+            let place = p * matrix.step;
+            add_to(*level, sums, &matrix.data[place + rows.start..place + rows.end]);
+        }
         for (group, first) in rows.clone().step_by(M::ROWS).enumerate() {
             let (from, to) = (first * matrix.row + p * matrix.step, (group * k + depth) * M::ROWS);
             let count = M::ROWS.min(rows.end - first);
@@ -88,16 +98,27 @@ pub(crate) fn pack_right<M: Micro>(
     }
 }
 
-/// Packs columns that lie along memory, a few rows at a time so that what is written stays in the cache.
+/// Packs columns that lie along memory: whole squares in registers, what is left over one by one.
 fn transpose<M: Micro>(matrix: &Matrix, inner: Range<usize>, columns: Range<usize>, panel: &mut [f32]) {
-    const DEPTH: usize = 16;
-    for (p, packed) in inner.clone().step_by(DEPTH).zip(panel.chunks_mut(DEPTH * M::COLUMNS)) {
-        let depth = DEPTH.min(inner.end - p);
-        for (index, column) in columns.clone().enumerate() {
-            let place = column * matrix.step + p * matrix.row;
-            for d in 0..depth {
-                packed[d * M::COLUMNS + index] = matrix.data[place + d * matrix.row];
+    let across = columns.len() / M::SQUARE * M::SQUARE;
+    let along = if matrix.row == 1 { inner.len() / M::SQUARE * M::SQUARE } else { 0 };
+    for d in (0..along).step_by(M::SQUARE) {
+        for c in (0..across).step_by(M::SQUARE) {
+            let place = (columns.start + c) * matrix.step + inner.start + d;
+            let from = &matrix.data[place..place + (M::SQUARE - 1) * matrix.step + M::SQUARE];
+            let to = &mut panel[d * M::COLUMNS + c..];
+            assert!(to.len() >= (M::SQUARE - 1) * M::COLUMNS + M::SQUARE, "a panel holds whole squares");
+            // SAFETY: both squares are in bounds, and a product is computed with the machine's instructions.
+            #[allow(unsafe_code)]
+            unsafe {
+                M::transpose(from.as_ptr(), matrix.step, to.as_mut_ptr(), M::COLUMNS);
             }
+        }
+    }
+    for c in 0..columns.len() {
+        let place = (columns.start + c) * matrix.step + inner.start * matrix.row;
+        for d in if c < across { along } else { 0 }..inner.len() {
+            panel[d * M::COLUMNS + c] = matrix.data[place + d * matrix.row];
         }
     }
 }
