@@ -30,7 +30,7 @@ const COPIED: usize = 16 << 20;
 /// How often each is timed, and for how long at the least. The best counts. Other programs disturb memory more than
 /// arithmetic.
 const PRODUCT_SAMPLES: usize = 3;
-const COPY_SAMPLES: usize = 6;
+const COPY_SAMPLES: usize = 4;
 const SAMPLE: Duration = Duration::from_millis(5);
 
 /// Measures both, in a few tenths of a second. What is allocated for it stays within the target's memory, in which
@@ -42,33 +42,44 @@ pub fn measure(device: &mut dyn Device) -> Result<Rates, DeviceError> {
     Ok(Rates { product_flops_per_s: product(device)?, copy_bytes_per_s: copy(device)? })
 }
 
-/// The rate of products that are ever larger, until one takes long enough.
+/// The rate of a product that is large enough, or as large as memory allows.
 fn product(device: &mut dyn Device) -> Result<Option<f64>, DeviceError> {
-    let mut rate: Option<f64> = None;
-    let mut size = SMALLEST_PRODUCT;
-    while size <= LARGEST_PRODUCT {
-        let ty = TensorType::f32(&[size, size]);
-        let linear = Linear { bias: false, activation: None, residual: false };
-        let scratch = linear.workspace(&[ty, ty], &[ty], &device.target().workspace_limits());
-        let Some(memory) = Memory::take(device, &[ty.bytes(), ty.bytes(), scratch])? else { break };
-        let timed = memory.with(device, |device, buffers| {
-            // The product of a matrix and itself, transposed: one to fill instead of two.
-            let [x, y] = [0, 1].map(|index| tensor(buffers[index], ty));
-            let workspace = Region { buffer: buffers[2], offset: 0, bytes: scratch };
-            // Numbers as in training: a card multiplies equal ones with less power, and so faster.
-            let normal = Op::Normal(Normal { output: ty, deviation: 1.0, seed: 0, site: 0 });
-            device.launch(&normal, &[], &[x], None)?;
-            let product = Op::Linear(linear);
-            best(device, PRODUCT_SAMPLES, |device| device.launch(&product, &[x, x], &[y], Some(workspace)))
-        })?;
-        let reached = linear.flops(&[ty, ty], &[ty]) as f64 / timed.as_secs_f64();
-        rate = Some(rate.map_or(reached, |best| best.max(reached)));
-        if timed >= LONG_ENOUGH {
-            break;
-        }
-        size *= 2;
+    let Some(smallest) = square(device, SMALLEST_PRODUCT)? else { return Ok(None) };
+    let (mut size, mut expected) = (SMALLEST_PRODUCT, smallest);
+    while expected < LONG_ENOUGH && size < LARGEST_PRODUCT {
+        // Twice the rows, columns and terms.
+        (size, expected) = (2 * size, 8 * expected);
     }
-    Ok(rate)
+    while size > SMALLEST_PRODUCT {
+        if let Some(took) = square(device, size)? {
+            return Ok(Some(flops_per_s(size, took)));
+        }
+        size /= 2;
+    }
+    Ok(Some(flops_per_s(SMALLEST_PRODUCT, smallest)))
+}
+
+fn flops_per_s(size: usize, took: Duration) -> f64 {
+    2.0 * (size as f64).powi(3) / took.as_secs_f64()
+}
+
+/// What a square product of this size takes; `None` if there is no memory for it.
+fn square(device: &mut dyn Device, size: usize) -> Result<Option<Duration>, DeviceError> {
+    let ty = TensorType::f32(&[size, size]);
+    let linear = Linear { bias: false, activation: None, residual: false };
+    let scratch = linear.workspace(&[ty, ty], &[ty], &device.target().workspace_limits());
+    let Some(memory) = Memory::take(device, &[ty.bytes(), ty.bytes(), scratch])? else { return Ok(None) };
+    let took = memory.with(device, |device, buffers| {
+        // The product of a matrix and itself, transposed: one to fill instead of two.
+        let [x, y] = [0, 1].map(|index| tensor(buffers[index], ty));
+        let workspace = Region { buffer: buffers[2], offset: 0, bytes: scratch };
+        // Numbers as in training: a card multiplies equal ones with less power, and so faster.
+        let normal = Op::Normal(Normal { output: ty, deviation: 1.0, seed: 0, site: 0 });
+        device.launch(&normal, &[], &[x], None)?;
+        let product = Op::Linear(linear);
+        best(device, PRODUCT_SAMPLES, |device| device.launch(&product, &[x, x], &[y], Some(workspace)))
+    })?;
+    Ok(Some(took))
 }
 
 fn copy(device: &mut dyn Device) -> Result<Option<f64>, DeviceError> {
