@@ -1,6 +1,7 @@
 //! `execute-run`: the child of a sweep, which executes one run. Not for people.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use super::failure::{ExitStatus, Failure};
 use crate::execute::{self, Message, Reporter};
@@ -15,11 +16,15 @@ pub(super) struct Args {
     dump: bool,
 }
 
-pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+pub(super) fn run(args: Args, began: Instant) -> Result<ExitStatus, Failure> {
     execute::end_with_parent().map_err(Failure::machine)?;
     let mut reporter = Reporter::to_parent();
-    let execute = if args.dump { execute::dump } else { execute::run };
-    let measurement = execute(&args.folder, &mut reporter).map_err(Failure::machine)?;
+    let measurement = if args.dump {
+        execute::dump(&args.folder, &mut reporter)
+    } else {
+        execute::run(&args.folder, &mut reporter, began)
+    };
+    let measurement = measurement.map_err(Failure::machine)?;
     reporter.send(&Message::Finished(Box::new(measurement)));
     Ok(ExitStatus::Complete)
 }

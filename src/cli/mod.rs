@@ -15,6 +15,7 @@ mod report;
 mod sweep;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{Parser, Subcommand};
 
@@ -46,13 +47,14 @@ enum Command {
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
+    let began = Instant::now();
     let status = match Cli::parse().command {
         Command::Sweep(args) => sweep::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
-        Command::ExecuteRun(args) => execute_run::run(args),
+        Command::ExecuteRun(args) => execute_run::run(args, began),
     };
     status.unwrap_or_else(Failure::report).into()
 }

@@ -109,10 +109,10 @@ fn news(message: &Message) -> Option<String> {
     Some(match message {
         Message::Started { device, .. } => format!("on {device}"),
         Message::Phase { name } => name.clone(),
-        Message::Step { step, steps, loss, tokens_per_s, live_bytes, .. } => {
+        Message::Step { step, steps, loss, tokens_per_s, peak_bytes, .. } => {
             let loss = loss.map_or("not finite".to_string(), |loss| format!("{loss:.3}"));
             let rate = tokens_per_s.map(|rate| format!("  {} tok/s", thousands(rate))).unwrap_or_default();
-            format!("step {step}/{steps}  loss {loss}{rate}  {}", Bytes(*live_bytes))
+            format!("step {step}/{steps}  loss {loss}{rate}  {}", Bytes(*peak_bytes))
         }
         Message::Evaluation { loss, .. } => match loss {
             Some(loss) => format!("evaluation loss {loss:.3}"),
@@ -189,7 +189,7 @@ mod tests {
             timed: true,
             loss: Some(3.2126),
             tokens_per_s: Some(52_140.0),
-            live_bytes: 7 << 30,
+            peak_bytes: 7 << 30,
         };
         assert_eq!(news(&step).unwrap(), "step 5/23  loss 3.213  52.1k tok/s  7.00 GiB");
     }

@@ -60,6 +60,12 @@ impl Usage {
         &self.phase_peaks[phase as usize]
     }
 
+    /// The most bytes that were live in an optimizer step so far.
+    pub fn step_peak(&self) -> u64 {
+        let steps = [Phase::Forward, Phase::Backward, Phase::Update];
+        steps.iter().map(|phase| self.phase_peak(*phase).live.total()).max().unwrap_or(0)
+    }
+
     /// The peak of training and evaluation, start-up left out; the earliest phase wins a draw.
     pub fn steady_peak(&self) -> &Peak {
         let steady = &self.phase_peaks[Phase::Forward as usize..];
@@ -141,6 +147,7 @@ mod tests {
         let usage = ledger.usage(Pool::Device);
         assert_eq!(usage.phase_peak(Phase::Start).live.total(), 100);
         assert_eq!(usage.phase_peak(Phase::Forward).live.total(), 100);
+        assert_eq!(usage.step_peak(), 100, "start-up is no step");
         assert_eq!(usage.steady_peak().live[Role::Parameter], 100);
         assert_eq!(usage.live.total(), 90);
     }

@@ -3,6 +3,7 @@
 mod cpu;
 mod ledger;
 mod open;
+mod rates;
 mod role;
 mod target;
 
@@ -11,6 +12,7 @@ use crate::ops::{Op, TensorType, TypeError};
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use open::{DeviceChoice, detect, open};
+pub use rates::{Rates, measure as measure_rates};
 pub use role::{ByRole, Role};
 pub use target::{DeviceKind, Target, TargetError};
 

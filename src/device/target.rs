@@ -168,7 +168,7 @@ mod tests {
         let too_little = Bytes(LEAST_PRODUCT_WORKSPACE_PER_THREAD - 1);
         assert_eq!(
             said_of(|target| target.product_workspace = too_little),
-            "FILE: `product_workspace` must be at least 336 KiB on a CPU"
+            "FILE: `product_workspace` must be at least 192 KiB on a CPU"
         );
     }
 

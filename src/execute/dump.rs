@@ -81,7 +81,8 @@ impl Dump<'_> {
         for step in 1..=self.steps {
             let kept = self.kept_steps().contains(&step).then_some(&mut gradients);
             let done = self.step(engine, step, &mut batch, kept)?;
-            let live = engine.ledger().usage(Pool::Device).live.total();
+            let usage = engine.ledger().usage(Pool::Device);
+            let (live, peak_bytes) = (usage.live.total(), usage.step_peak());
             log.step(step, &done, tokens, live)?;
             if !done.loss.is_finite() {
                 measurement.ended = Ended::Diverged;
@@ -92,7 +93,7 @@ impl Dump<'_> {
                 timed: false,
                 loss: train::finite(done.loss),
                 tokens_per_s: Some(tokens as f64 / done.ms * 1e3),
-                live_bytes: live,
+                peak_bytes,
             });
         }
         self.written(GRADIENTS_FILE, gradients.finish())

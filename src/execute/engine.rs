@@ -1,6 +1,6 @@
 //! Walks a program on a device: one plain loop.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
@@ -111,15 +111,15 @@ impl<'a> Engine<'a> {
         Counts { requests, ..self.counts }
     }
 
-    /// Records where memory stands after each instruction of the sections that the timeline wants.
+    /// Records each instruction of the sections that the timeline wants.
     pub fn record_timeline(&mut self, timeline: Timeline) {
         self.timeline = Some(timeline);
     }
 
-    /// From now on, each section of a step and of an evaluation is recorded once.
-    pub fn record_step(&mut self) {
+    /// From now on, steps and evaluations are recorded.
+    pub fn record_steps(&mut self) {
         if let Some(timeline) = &mut self.timeline {
-            timeline.want_step(self.program);
+            timeline.want_steps(self.program);
         }
     }
 
@@ -250,19 +250,18 @@ impl<'a> Engine<'a> {
     fn section(&mut self, kind: SectionKind, micro_batch: usize) -> Result<(), Failure> {
         let found = self.program.sections.iter().position(|section| section.kind == kind);
         let section = found.expect("compilation makes the sections that are run");
-        let recorded = self.timeline.as_mut().is_some_and(|timeline| timeline.take_wanted(section));
         for index in 0..self.program.sections[section].code.len() {
-            let began = recorded.then(Instant::now);
-            self.instruction(section, index, micro_batch)?;
-            if let (Some(timeline), Some(began)) = (&mut self.timeline, began) {
-                let live = self.manager.ledger().usage(Pool::Device).live;
-                timeline.push(section, index, live, began.elapsed());
+            let took = self.instruction(section, index, micro_batch)?;
+            if let Some(timeline) = self.timeline.as_mut().filter(|timeline| timeline.wants(section)) {
+                timeline.record(section, index, self.manager.ledger().usage(Pool::Device).live, took);
             }
         }
         Ok(())
     }
 
-    fn instruction(&mut self, section: usize, index: usize, micro_batch: usize) -> Result<(), Failure> {
+    /// Returns what the action itself took: of a launch, the device's part alone.
+    fn instruction(&mut self, section: usize, index: usize, micro_batch: usize) -> Result<Duration, Failure> {
+        let mut began = Instant::now();
         let instruction = &self.program.sections[section].code[index];
         if let (Action::Free(storage), true) = (&instruction.action, self.poison) {
             let region = self.manager.region(*storage);
@@ -276,6 +275,7 @@ impl<'a> Engine<'a> {
                 let inputs: Vec<Tensor> = inputs.iter().map(|&id| self.manager.tensor(id)).collect();
                 let outputs: Vec<Tensor> = outputs.iter().map(|&id| self.manager.tensor(id)).collect();
                 let workspace = workspace.map(|id| self.manager.tensor(id).region());
+                began = Instant::now();
                 self.manager.backing.device.launch(op, &inputs, &outputs, workspace)?;
             }
             Action::Copy { queue, from, to } => {
@@ -289,6 +289,7 @@ impl<'a> Engine<'a> {
                         ..from
                     };
                 }
+                began = Instant::now();
                 self.manager.backing.device.copy(*queue, from, to)?;
             }
             Action::Record { queue, event } => self.manager.backing.device.record(*queue, *event)?,
@@ -296,7 +297,7 @@ impl<'a> Engine<'a> {
             Action::Free(storage) => self.count_free(*storage, instruction.phase),
             Action::Allocate(_) => {}
         }
-        Ok(())
+        Ok(began.elapsed())
     }
 
     fn count(&mut self, instruction: &Instruction, op: &Op) {

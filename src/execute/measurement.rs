@@ -37,6 +37,11 @@ pub struct Measurement {
     pub load: Option<f64>,
     pub clock_mhz: Option<f64>,
     pub digest: String,
+    /// From the process's beginning to that of its first step.
+    pub startup_ms: Option<f64>,
+    /// What the device reached after training.
+    pub product_flops_per_s: Option<f64>,
+    pub copy_bytes_per_s: Option<f64>,
 }
 
 /// How training ended: all are results.

@@ -21,5 +21,5 @@ pub use measurement::{Ended, Measurement, OutOfMemoryReport, Roles};
 pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};
 pub use protocol::{Message, Reporter, end_with_parent};
 pub use timeline::Timeline;
-pub use train::{DATA_FILE, RunError, run};
+pub use train::{DATA_FILE, MEMORY_FILE, RunError, STEPS_FILE, run};
 pub use witness::{Witness, agrees};

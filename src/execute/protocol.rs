@@ -27,7 +27,8 @@ pub enum Message {
         /// `None` where it is not finite, which JSON cannot say.
         loss: Option<f64>,
         tokens_per_s: Option<f64>,
-        live_bytes: u64,
+        /// The most that was live on the device in a step so far.
+        peak_bytes: u64,
     },
     /// An evaluation is done.
     Evaluation { step: usize, loss: Option<f64> },
@@ -117,7 +118,7 @@ mod tests {
                 timed: false,
                 loss: Some(f64::NAN),
                 tokens_per_s: None,
-                live_bytes: 7,
+                peak_bytes: 7,
             },
             Message::Evaluation { step: 1, loss: Some(1.5) },
             Message::Finished(Box::new(measurement)),
@@ -130,7 +131,7 @@ mod tests {
         let read: Vec<Message> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(read.len(), messages.len());
         assert_eq!(read[1], messages[1]);
-        assert!(matches!(read[2], Message::Step { loss: None, live_bytes: 7, .. }));
+        assert!(matches!(read[2], Message::Step { loss: None, peak_bytes: 7, .. }));
         assert_eq!(read[4], messages[4]);
     }
 }

@@ -1,86 +1,142 @@
-//! Where memory stood after each instruction, of each section once: the profile people look for when they are out
-//! of memory.
+//! Where memory stood after each instruction and how long it took: the profile people look for when they are out of
+//! memory or of patience.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::compile::{Action, Program, SectionKind};
+use crate::compile::{Action, Instruction, Program, SectionKind};
 use crate::device::{ByRole, Role};
 
-/// One instruction, carried out.
+/// What is known of one instruction, carried out any number of times.
 #[derive(Clone, Copy, Default)]
 struct Moment {
-    section: u32,
-    instruction: u32,
+    /// After the last time.
     live: ByRole,
+    /// By the host's clock, over all times. On a queue of its own, that is what enqueueing took; the rest shows in
+    /// what waits for it.
     took: Duration,
+    times: u32,
 }
 
+/// Times are summed in memory that is there from the beginning: recording asks for none, so that what a step takes
+/// and what the process has resident are the same with it.
 pub struct Timeline {
+    /// By instruction, section after section.
     moments: Vec<Moment>,
-    /// By section: whether its next pass is recorded.
+    /// By section: where its moments begin.
+    begins: Vec<usize>,
+    /// By section: whether its passes are recorded now.
     wanted: Vec<bool>,
 }
 
 impl Timeline {
-    /// Wants start-up alone at first. Its memory is resident already, so that recording asks for none.
+    /// Wants start-up alone at first.
     pub fn of_start(program: &Program) -> Timeline {
+        let lengths = program.sections.iter().map(|section| section.code.len());
+        let begins = lengths.scan(0, |end, length| Some(std::mem::replace(end, *end + length))).collect();
         let instructions = program.sections.iter().map(|section| section.code.len()).sum();
-        let mut moments = vec![Moment::default(); instructions];
-        moments.fill(Moment { section: 1, ..Moment::default() });
-        moments.clear();
+        // Not zeros at first, which the system would hand out without making them resident.
+        let mut moments = vec![Moment { times: 1, ..Moment::default() }; instructions];
+        moments.fill(std::hint::black_box(Moment::default()));
         let wanted = program.sections.iter().map(|section| section.kind == SectionKind::Start).collect();
-        Timeline { moments, wanted }
+        Timeline { moments, begins, wanted }
     }
 
-    /// Wants the next pass of every section but start-up.
-    pub(super) fn want_step(&mut self, program: &Program) {
-        self.wanted = program.sections.iter().map(|section| section.kind != SectionKind::Start).collect();
+    /// Wants every pass of every section but start-up.
+    pub(super) fn want_steps(&mut self, program: &Program) {
+        let steps = program.sections.iter().map(|section| section.kind != SectionKind::Start);
+        self.wanted.iter_mut().zip(steps).for_each(|(wanted, step)| *wanted = step);
     }
 
-    /// Whether this pass of a section is recorded; later ones are not.
-    pub(super) fn take_wanted(&mut self, section: usize) -> bool {
-        std::mem::replace(&mut self.wanted[section], false)
+    /// Whether this pass of a section is recorded.
+    pub(super) fn wants(&self, section: usize) -> bool {
+        self.wanted[section]
     }
 
-    pub(super) fn push(&mut self, section: usize, instruction: usize, live: ByRole, took: Duration) {
-        self.moments.push(Moment { section: section as u32, instruction: instruction as u32, live, took });
+    pub(super) fn record(&mut self, section: usize, instruction: usize, live: ByRole, took: Duration) {
+        let moment = &mut self.moments[self.begins[section] + instruction];
+        moment.live = live;
+        moment.took += took;
+        moment.times += 1;
     }
 
-    /// `memory.csv`: one line for each instruction that does something.
+    /// `memory.csv`: one line for each instruction that does something, and did. Time, FLOPs and bytes moved are those
+    /// of one time; `times_per_step` says how often it is done in an optimizer step, which start-up and evaluation are
+    /// no part of.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, program: &Program, file: &Path) -> io::Result<()> {
         let mut csv = csv::Writer::from_path(file)?;
-        let mut header = vec!["section", "phase", "scope", "operation", "value", "ms", "live_bytes"];
-        let roles: Vec<String> =
-            Role::ALL.iter().map(|role| format!("{}_bytes", role.name().replace(' ', "_"))).collect();
-        header.extend(roles.iter().map(String::as_str));
-        csv.write_record(&header)?;
-        for moment in &self.moments {
-            let section = &program.sections[moment.section as usize];
-            let instruction = &section.code[moment.instruction as usize];
-            let (operation, value) = match &instruction.action {
-                Action::Launch { op, outputs, .. } => (op.name(), outputs[0]),
-                Action::Copy { to, .. } => ("copy", *to),
-                Action::Allocate(storage) => ("allocate", *storage),
-                Action::Free(storage) => ("free", *storage),
-                Action::Record { .. } | Action::Wait { .. } => continue,
-            };
-            let mut record = vec![
-                section.kind.name().to_owned(),
-                instruction.phase.name().to_owned(),
-                program.scope(instruction.scope).path.clone(),
-                operation.to_owned(),
-                program.full_name(value),
-                format!("{:.4}", moment.took.as_secs_f64() * 1e3),
-                moment.live.total().to_string(),
-            ];
-            record.extend(moment.live.iter().map(|(_, bytes)| bytes.to_string()));
-            csv.write_record(&record)?;
+        csv.write_record(header())?;
+        for (section, begin) in program.sections.iter().zip(&self.begins) {
+            let per_step = program.step().filter(|kind| *kind == section.kind).count();
+            for (instruction, moment) in section.code.iter().zip(&self.moments[*begin..]) {
+                let Some((operation, value)) = describe(program, instruction) else { continue };
+                if moment.times == 0 {
+                    continue;
+                }
+                let mut record = vec![
+                    section.kind.name().to_owned(),
+                    instruction.phase.name().to_owned(),
+                    program.scope(instruction.scope).path.clone(),
+                    operation,
+                    value,
+                    format!("{:.5}", moment.took.as_secs_f64() * 1e3 / f64::from(moment.times)),
+                    per_step.to_string(),
+                    program.flops(&instruction.action).to_string(),
+                    moved_bytes(program, &instruction.action).to_string(),
+                    moment.live.total().to_string(),
+                ];
+                record.extend(moment.live.iter().map(|(_, bytes)| bytes.to_string()));
+                csv.write_record(&record)?;
+            }
         }
         csv.flush()
+    }
+}
+
+fn header() -> Vec<String> {
+    const FIXED: [&str; 10] = [
+        "section",
+        "phase",
+        "scope",
+        "operation",
+        "value",
+        "ms",
+        "times_per_step",
+        "flops",
+        "moved_bytes",
+        "live_bytes",
+    ];
+    let roles = Role::ALL.iter().map(|role| format!("{}_bytes", role.name().replace(' ', "_")));
+    FIXED.into_iter().map(str::to_owned).chain(roles).collect()
+}
+
+/// What an instruction does and to which value; `None` for what takes no time.
+fn describe(program: &Program, instruction: &Instruction) -> Option<(String, String)> {
+    let named = |operation: &str, value| Some((operation.to_owned(), program.full_name(value)));
+    match &instruction.action {
+        Action::Launch { op, outputs, .. } if instruction.recompute => {
+            named(&format!("{} again", op.name()), outputs[0])
+        }
+        Action::Launch { op, outputs, .. } => named(op.name(), outputs[0]),
+        Action::Copy { to, .. } => named("copy", *to),
+        Action::Allocate(storage) => named("allocate", *storage),
+        Action::Free(storage) => named("free", *storage),
+        Action::Wait { .. } => Some(("wait".to_owned(), String::new())),
+        Action::Record { .. } => None,
+    }
+}
+
+/// Read and written, at the least.
+fn moved_bytes(program: &Program, action: &Action) -> u64 {
+    match action {
+        Action::Launch { op, inputs, outputs, .. } => {
+            op.bytes(&program.types(inputs), &program.types(outputs))
+        }
+        Action::Copy { to, .. } => 2 * program.ty(*to).bytes(),
+        _ => 0,
     }
 }

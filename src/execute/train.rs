@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::engine::{Batch, Engine};
 use super::measurement::{Ended, Measurement, OutOfMemoryReport, Roles};
@@ -20,6 +20,12 @@ use crate::spec::{self, Data, Model, Optimizer, RunConfig};
 
 /// The file in a run's folder that holds the digest of the data that the run was planned with.
 pub const DATA_FILE: &str = "data.digest";
+
+/// The file in a run's folder with a line for each step.
+pub const STEPS_FILE: &str = "steps.csv";
+
+/// The file in a run's folder with its timeline: a line for each instruction.
+pub const MEMORY_FILE: &str = "memory.csv";
 
 /// Why a run has no result.
 #[derive(Debug, thiserror::Error)]
@@ -45,19 +51,27 @@ pub enum RunError {
 }
 
 /// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder; leaves `steps.csv` and `memory.csv`
-/// there.
+/// there. The process began at `began`.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
-pub fn run(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, RunError> {
+pub fn run(folder: &Path, reporter: &mut Reporter, began: Instant) -> Result<Measurement, RunError> {
     let Prepared { config, target, data, program } = Prepared::read(folder)?;
     let mut device = device::open(&target)?;
     let steps = config.measure.warmup_steps + config.measure.steps;
     reporter.send(&Message::Started { device: target.name.clone(), steps });
     prime::prime(device.as_mut())?;
 
-    let trainer = Trainer { folder, config: &config, program: &program, data: &data, reporter };
-    trainer.run(device.as_mut())
+    let trainer = Trainer { folder, config: &config, program: &program, data: &data, reporter, began };
+    let mut measurement = trainer.run(device.as_mut())?;
+    if measurement.ended != Ended::OutOfMemory {
+        reporter.send(&Message::Phase { name: "measuring the device".to_owned() });
+        // Training is over and has its result, whatever the device does now: what it does not tell is unknown.
+        let rates = device::measure_rates(device.as_mut()).unwrap_or_default();
+        measurement.product_flops_per_s = rates.product_flops_per_s;
+        measurement.copy_bytes_per_s = rates.copy_bytes_per_s;
+    }
+    Ok(measurement)
 }
 
 /// A run, ready to be trained.
@@ -116,12 +130,13 @@ struct Trainer<'a> {
     program: &'a Program,
     data: &'a TextFiles,
     reporter: &'a mut Reporter,
+    began: Instant,
 }
 
 impl Trainer<'_> {
     fn run(mut self, device: &mut dyn Device) -> Result<Measurement, RunError> {
         let mut measurement = Measurement { tokens_per_step: Some(self.tokens()), ..Measurement::default() };
-        let mut log = StepLog::create(&self.folder.join("steps.csv"))?;
+        let mut log = StepLog::create(&self.folder.join(STEPS_FILE))?;
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
         let batches = [self.config.train.batch_size, self.config.micro_batch()].map(|b| self.empty_batch(b));
@@ -130,11 +145,11 @@ impl Trainer<'_> {
             Ok(mut engine) => {
                 let ended = self.train(&mut engine, timeline, batches, &mut log, &mut measurement);
                 report_memory(&mut measurement, engine.ledger());
-                ended
+                measurement.witness_peak_bytes = witness.and_then(|witness| witness.peak());
+                ended.and_then(|()| Ok(engine.close()?))
             }
             Err(failure) => Err(failure.into()),
         };
-        measurement.witness_peak_bytes = witness.and_then(|witness| witness.peak());
         match ended {
             Ok(()) => {}
             Err(Stop::OutOfMemory(found)) => report_out_of_memory(&mut measurement, &found),
@@ -156,20 +171,18 @@ impl Trainer<'_> {
         engine.start()?;
         let measure = &self.config.measure;
         let total = measure.warmup_steps + measure.steps;
-        let profiled = measure.warmup_steps.saturating_sub(1);
         let before = engine.counts();
+        measurement.startup_ms = Some(milliseconds(self.began.elapsed()));
         for step in 0..total {
             if step == measure.warmup_steps {
                 (measurement.load, measurement.clock_mhz) = (load(), clock_mhz());
-            }
-            if step == profiled {
-                engine.record_step();
+                engine.record_steps();
             }
             let timed = self.step(engine, step, &mut batch)?;
-            let live = engine.ledger().usage(Pool::Device).live.total();
+            let usage = engine.ledger().usage(Pool::Device);
             let counted = step >= measure.warmup_steps;
-            log.step(step + 1, &timed, self.tokens(), live)?;
-            self.report_step(step + 1, total, &timed, counted, live);
+            log.step(step + 1, &timed, self.tokens(), usage.live.total())?;
+            self.report_step(step + 1, total, &timed, counted, usage.step_peak());
             record_step(measurement, &timed, counted);
             if self.evaluates_after(step + 1, total) {
                 self.evaluate(engine, step + 1, &mut evaluated, measurement)?;
@@ -183,7 +196,7 @@ impl Trainer<'_> {
         measurement.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
         measurement.digest = engine.digest()?;
         if let Some(timeline) = engine.take_timeline() {
-            let file = self.folder.join("memory.csv");
+            let file = self.folder.join(MEMORY_FILE);
             timeline.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
         }
         Ok(())
@@ -199,8 +212,8 @@ impl Trainer<'_> {
         Ok(TimedStep {
             loss: report.loss,
             gradient_norm: report.gradient_norm,
-            ms: took.as_secs_f64() * 1e3,
-            data_wait_ms: waited.as_secs_f64() * 1e3,
+            ms: milliseconds(took),
+            data_wait_ms: milliseconds(waited),
         })
     }
 
@@ -247,14 +260,14 @@ impl Trainer<'_> {
         self.config.train.batch_size * context(self.config)
     }
 
-    fn report_step(&mut self, step: usize, steps: usize, done: &TimedStep, timed: bool, live_bytes: u64) {
+    fn report_step(&mut self, step: usize, steps: usize, done: &TimedStep, timed: bool, peak_bytes: u64) {
         self.reporter.send(&Message::Step {
             step,
             steps,
             timed,
             loss: finite(done.loss),
             tokens_per_s: Some(self.tokens() as f64 / done.ms * 1e3),
-            live_bytes,
+            peak_bytes,
         });
     }
 }
@@ -290,6 +303,10 @@ impl From<RunError> for Stop {
 
 pub(super) fn cannot_write(file: &Path, error: io::Error) -> RunError {
     RunError::Write { file: file.display().to_string(), error }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 pub(super) fn finite(number: f32) -> Option<f64> {
@@ -359,7 +376,7 @@ impl StepLog {
     pub(super) fn create(path: &Path) -> Result<StepLog, RunError> {
         let file = File::create(path).map_err(|error| cannot_write(path, error))?;
         let mut log = StepLog { file, name: path.display().to_string() };
-        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes\n")?;
+        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms\n")?;
         Ok(log)
     }
 
@@ -372,7 +389,8 @@ impl StepLog {
     ) -> Result<(), RunError> {
         let norm = done.gradient_norm.map_or(String::new(), |norm| norm.to_string());
         let rate = tokens as f64 / done.ms * 1e3;
-        self.line(&format!("{step},{},{norm},{:.3},{rate:.1},{live}\n", done.loss, done.ms))
+        let TimedStep { loss, ms, data_wait_ms, .. } = done;
+        self.line(&format!("{step},{loss},{norm},{ms:.3},{rate:.1},{live},{data_wait_ms:.3}\n"))
     }
 
     fn line(&mut self, line: &str) -> Result<(), RunError> {

@@ -35,6 +35,12 @@ impl Operation for Embedding {
         Ok(vec![TensorType::f32(&[batch, sequence, channels])])
     }
 
+    /// Of the table, one row for each token, or each row once where there are more tokens than rows.
+    fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
+        let [tokens, table, positions] = [inputs[0], inputs[1], inputs[2]];
+        tokens.bytes() + touched_bytes(&tokens, &table) + positions.bytes() + outputs[0].bytes()
+    }
+
     fn backward(&self, tape: &mut dyn Tape) {
         let mut inputs = vec![tape.input(0), tape.output_gradient(0)];
         let (table, positions) = (tape.partial(1), tape.partial(2));
@@ -70,6 +76,15 @@ impl Operation for EmbeddingBackward {
         Ok(outputs)
     }
 
+    /// A table that is added to is read and written where there are tokens, another one is written whole.
+    fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
+        let [tokens, dx] = [inputs[0], inputs[1]];
+        let [table, positions] = [outputs[0], outputs[1]];
+        let table = if self.accumulate_table { 2 * touched_bytes(&tokens, &table) } else { table.bytes() };
+        let positions = positions.bytes() * if self.accumulate_positions { 2 } else { 1 };
+        tokens.bytes() + dx.bytes() + table + positions
+    }
+
     fn updates(&self) -> &'static [(usize, usize)] {
         match (self.accumulate_table, self.accumulate_positions) {
             (false, false) => &[],
@@ -92,6 +107,12 @@ impl Operation for EmbeddingBackward {
     }
 }
 
+/// Bytes of the rows of a table that tokens choose, if they choose as many as they can.
+fn touched_bytes(tokens: &TensorType, table: &TensorType) -> u64 {
+    let row = table.shape.last() as u64 * table.dtype.bytes();
+    tokens.elements().min(table.shape.rows()) as u64 * row
+}
+
 fn matrix(operation: &'static str, operand: &str, found: &TensorType) -> Result<[usize; 2], TypeError> {
     let dims: &Shape = &found.shape;
     <[usize; 2]>::try_from(dims.dims())
@@ -101,6 +122,27 @@ fn matrix(operation: &'static str, operand: &str, found: &TensorType) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_rows_that_tokens_choose_are_moved() {
+        let (table, positions) = (TensorType::f32(&[256, 8]), TensorType::f32(&[4, 8]));
+        let (tokens, x) = (TensorType::i32(&[2, 4]), TensorType::f32(&[2, 4, 8]));
+        // 8 tokens of 4 bytes; 8 rows of 32 bytes of the table, 4 of positions, 8 of x.
+        assert_eq!(Embedding.bytes(&[tokens, table, positions], &[x]), 32 + 32 * (8 + 4 + 8));
+        // More tokens than rows: the table once.
+        let (many, long) = (TensorType::i32(&[100, 4]), TensorType::f32(&[100, 4, 8]));
+        assert_eq!(Embedding.bytes(&[many, table, positions], &[long]), 1600 + 32 * (256 + 4 + 400));
+
+        let backward = |accumulate_table| EmbeddingBackward {
+            vocabulary: 256,
+            accumulate_table,
+            accumulate_positions: true,
+        };
+        let whole = backward(false).bytes(&[tokens, x, positions], &[table, positions]);
+        assert_eq!(whole, 32 + 32 * (8 + 256 + 2 * 4));
+        let added = backward(true).bytes(&[tokens, x, table, positions], &[table, positions]);
+        assert_eq!(added, 32 + 32 * (8 + 2 * 8 + 2 * 4));
+    }
 
     #[test]
     fn a_table_of_other_width_is_refused() {

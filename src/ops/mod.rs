@@ -67,6 +67,12 @@ pub trait Operation {
         0
     }
 
+    /// Bytes that are moved at the least: every input read once and every output written once, whatever a kernel
+    /// reads again. Scratch memory is not counted.
+    fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
+        inputs.iter().chain(outputs).map(TensorType::bytes).sum()
+    }
+
     /// Scratch bytes that the kernel needs while it runs.
     fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
         0

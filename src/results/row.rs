@@ -112,6 +112,12 @@ pub struct Row {
     pub digest: String,
     /// Digest of the configuration and the data, without the target: what the run is, wherever it ran.
     pub configuration: String,
+    /// From the beginning of the run's process to that of its first step.
+    pub startup_ms: Option<f64>,
+    /// What the device reached right after the run: FLOP/s of a large fp32 product, and bytes read and written per
+    /// second in its own memory.
+    pub product_flops_per_s: Option<f64>,
+    pub copy_bytes_per_s: Option<f64>,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

@@ -47,6 +47,9 @@ pub fn measured_row(mut row: Row, measurement: &Measurement) -> Row {
     row.load = measurement.load;
     row.clock_mhz = measurement.clock_mhz;
     row.digest = measurement.digest.clone();
+    row.startup_ms = measurement.startup_ms;
+    row.product_flops_per_s = measurement.product_flops_per_s;
+    row.copy_bytes_per_s = measurement.copy_bytes_per_s;
     row.message = message(measurement);
     row
 }

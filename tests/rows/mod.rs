@@ -74,6 +74,9 @@ pub fn row(strategy: &str) -> Row {
         clock_mhz: Some(2400.0),
         digest: empty(),
         configuration: String::new(),
+        startup_ms: Some(20.0),
+        product_flops_per_s: Some(3e11),
+        copy_bytes_per_s: Some(6e10),
         axes: Vec::new(),
     };
     row.uses(200.0);
@@ -134,7 +137,7 @@ prop_compose! {
         texts in prop::collection::vec(text(), 8),
         sizes in prop::collection::vec(prop::option::of(any_size()), 26),
         counts in prop::collection::vec(prop::option::of(0usize..100_000), 6),
-        numbers in prop::collection::vec(prop::option::of(any_number()), 13),
+        numbers in prop::collection::vec(prop::option::of(any_number()), 16),
         oom in prop::collection::vec(prop::option::of("[a-z .0-9]{1,30}"), 3),
         status in status(),
         repeat in 0usize..3,
@@ -168,6 +171,7 @@ prop_compose! {
             model_flops: size(), hardware_flops: size(), micro_batches: size(), oom_phase, oom_operation,
             oom_value, oom_requested_bytes: size(), oom_short_bytes: size(), threads: count(), load: number(),
             clock_mhz: number(), digest, configuration: String::new(),
+            startup_ms: number(), product_flops_per_s: number(), copy_bytes_per_s: number(),
             axes: axes.into_iter().map(|(key, value)| (key.to_string(), value)).collect(),
         }
     }

@@ -80,6 +80,17 @@ impl Store {
         Ok(self.result(run_id, repeat)?.filter(|row| row.status.is_final()))
     }
 
+    /// All final results of a run, in the order of its repeats.
+    ///
+    /// # Errors
+    ///
+    /// A result that cannot be read or makes no sense.
+    pub fn finished_repeats(&mut self, run_id: &str) -> Result<Vec<Row>, StoreError> {
+        let repeats = repeats(&self.folder.join(run_id))?;
+        let rows = repeats.into_iter().map(|repeat| self.finished(run_id, repeat));
+        rows.filter_map(Result::transpose).collect()
+    }
+
     /// Makes a folder to write a repeat into.
     pub fn begin(&self, run_id: &str, repeat: usize) -> Result<PrivateFolder, StoreError> {
         PrivateFolder::create(&self.folder.join(run_id), repeat, error::OUT)

@@ -1,57 +1,18 @@
-//! `explain`: the program of a run, as it is executed.
+//! The program of a run: every operation with what is live at it, and what is live at the peak.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use super::failure::{ExitStatus, Failure};
-use super::inputs::InputArgs;
-use super::output;
-use crate::compile::{Action, Instruction, Program, compile};
+use crate::compile::{Action, Instruction, Program};
 use crate::device::{Pool, Position, Target};
 use crate::memory::{LiveValue, Prediction, live_at, live_bytes, predict, rounded};
 use crate::ops::ValueId;
-use crate::plan::{PlannedRun, Purpose};
+use crate::plan::PlannedRun;
 use crate::units::Bytes;
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    #[command(flatten)]
-    inputs: InputArgs,
-    /// Which run: its number in the order of `check --resolved`, or the beginning of its id
-    #[arg(long, value_name = "N")]
-    run: String,
-}
 
 /// How many of the values live at the peak are listed.
 const LARGEST: usize = 20;
 
-pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let inputs = args.inputs.read(Purpose::Predict, Path::new("results"), None)?;
-    let runs: Vec<(&Target, &PlannedRun)> =
-        inputs.plans.iter().flat_map(|plan| plan.runs.iter().map(|run| (&plan.target, run))).collect();
-    let (target, run) = pick(&runs, &args.run)?;
-    let config =
-        run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
-    let program = compile(config, target).map_err(Failure::machine)?;
-    output::say(explain(&program, target, run).trim_end());
-    Ok(ExitStatus::Complete)
-}
-
-fn pick<'a>(
-    runs: &[(&'a Target, &'a PlannedRun)],
-    which: &str,
-) -> Result<(&'a Target, &'a PlannedRun), Failure> {
-    let by_number = which.parse::<usize>().ok().and_then(|number| runs.get(number.checked_sub(1)?));
-    let by_id = || runs.iter().find(|(_, run)| which.len() >= 4 && run.id.starts_with(which));
-    by_number.or_else(by_id).copied().ok_or_else(|| {
-        let last = runs.len();
-        Failure::input(format!(
-            "there is no run `{which}`; use a number from 1 to {last}, or the beginning of an id"
-        ))
-    })
-}
-
-fn explain(program: &Program, target: &Target, run: &PlannedRun) -> String {
+pub(super) fn listing(program: &Program, target: &Target, run: &PlannedRun) -> String {
     let prediction = predict(program, target);
     let mut out = String::new();
     let axes: String = run.axes.iter().map(|(key, value)| format!(", {key} = {value}")).collect();

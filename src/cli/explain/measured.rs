@@ -1,0 +1,106 @@
+//! What the results of a run say of its time: found, read, and put into words.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::profile::{Line, Profile, Step};
+use super::tables::{self, Source};
+use crate::cli::failure::Failure;
+use crate::execute::{MEMORY_FILE, STEPS_FILE};
+use crate::plan::{Plan, PlannedRun};
+use crate::results::{Row, Store, csv as results_csv};
+
+/// A line of `steps.csv`, as far as it is needed here.
+#[derive(Debug, Deserialize)]
+struct StepLine {
+    step: usize,
+    ms: f64,
+    data_wait_ms: f64,
+}
+
+/// The tables of the run's median repeat, or why there are none.
+///
+/// # Errors
+/// Results that cannot be read or make no sense.
+pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, Failure> {
+    let mut store = Store::at(out, &plan.experiment);
+    let rows = store.finished_repeats(&run.id).map_err(Failure::input)?;
+    let experiment = plan.file.display();
+    let Some(first) = rows.first() else {
+        return Ok(format!(
+            "not measured yet: `runner sweep {experiment}`, and this also shows where time goes\n"
+        ));
+    };
+    let Some(row) = median_repeat(&rows) else {
+        return Ok(format!("no step was timed: {}\n", first.message));
+    };
+    let folder = store.repeat_folder(&run.id, row.repeat);
+    let lines = read::<Line>(&folder.join(MEMORY_FILE))?;
+    let steps = read::<StepLine>(&folder.join(STEPS_FILE))?;
+    let (Some(lines), Some(steps)) = (lines, steps) else {
+        return Ok(format!(
+            "version {} did not time operations: `runner sweep --fresh {experiment}` measures again\n",
+            row.version
+        ));
+    };
+    let warmup_steps = row.warmup_steps.unwrap_or(0);
+    let timed: Vec<&StepLine> = steps.iter().filter(|line| line.step > warmup_steps).collect();
+    let source = Source { row, repeats: rows.len(), timed_steps: timed.len() };
+    Ok(tables::render(&source, &mean_step(&timed), &Profile::of(&lines)))
+}
+
+/// The one whose step time is the median; of two in the middle, the faster.
+fn median_repeat(rows: &[Row]) -> Option<&Row> {
+    let mut timed: Vec<(f64, &Row)> =
+        rows.iter().filter_map(|row| Some((row.step_ms_median?, row))).collect();
+    timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    timed.get(timed.len().saturating_sub(1) / 2).map(|(_, row)| *row)
+}
+
+/// Means, as those of the operations are: they add up, which medians do not.
+fn mean_step(timed: &[&StepLine]) -> Step {
+    let mean =
+        |of: fn(&StepLine) -> f64| timed.iter().map(|line| of(line)).sum::<f64>() / timed.len().max(1) as f64;
+    Step { ms: mean(|line| line.ms), data_wait_ms: mean(|line| line.data_wait_ms) }
+}
+
+/// All lines of a table; `None` if it lacks a column, as those of earlier versions do.
+fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<Vec<T>>, Failure> {
+    let broken = |error: csv::Error| Failure::input(format!("cannot read {}: {error}", file.display()));
+    let mut reader = csv::Reader::from_path(file).map_err(broken)?;
+    let header = reader.headers().map_err(broken)?;
+    if results_csv::columns::<T>().iter().any(|column| !header.iter().any(|there| there == *column)) {
+        return Ok(None);
+    }
+    reader.deserialize().collect::<Result<_, _>>().map(Some).map_err(broken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_repeat_is_chosen() {
+        let row = |repeat, step_ms_median| Row { repeat, step_ms_median, ..Row::default() };
+        let chosen = |rows: &[Row]| median_repeat(rows).map(|row| row.repeat);
+        assert_eq!(chosen(&[row(1, Some(3.0)), row(2, Some(1.0)), row(3, Some(2.0))]), Some(3));
+        assert_eq!(chosen(&[row(1, Some(3.0)), row(2, None), row(3, Some(2.0))]), Some(3));
+        assert_eq!(chosen(&[row(1, None)]), None);
+    }
+
+    #[test]
+    fn a_table_of_an_earlier_version_is_recognised() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("steps.csv");
+        std::fs::write(&file, "step,loss,ms\n1,2.0,3.5\n").unwrap();
+        assert!(read::<StepLine>(&file).unwrap().is_none());
+        std::fs::write(&file, "step,loss,ms,data_wait_ms\n1,2.0,3.5,0.5\n2,NaN,4.5,0.1\n").unwrap();
+        let lines = read::<StepLine>(&file).unwrap().unwrap();
+        let step = mean_step(&lines.iter().collect::<Vec<_>>());
+        assert!((step.ms - 4.0).abs() < 1e-9 && (step.data_wait_ms - 0.3).abs() < 1e-9, "{step:?}");
+        std::fs::write(&file, "step,loss,ms,data_wait_ms\n1,2.0,fast,0.5\n").unwrap();
+        assert!(read::<StepLine>(&file).is_err());
+    }
+}
