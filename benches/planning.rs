@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
-use runner::compile::{compile, verify};
+use runner::compile::{Template, compile, verify};
 use runner::device::{DeviceKind, Target};
 use runner::memory::predict;
 use runner::plan::{self, Experiment, Purpose};
@@ -62,6 +62,14 @@ fn expansion(bencher: Bencher, runs: usize) {
     let overrides = sweep(runs);
     let runs = experiment(&overrides).points.len();
     bencher.counter(ItemsCount::new(runs)).bench(|| experiment(black_box(&overrides)));
+}
+
+/// A program of the same structure gets the sizes of another run, and all of its storages their places.
+#[divan::bench(args = STRATEGIES)]
+fn resizing(bencher: Bencher, strategy: &str) {
+    let (config, target) = (config(strategy), target());
+    let mut template = Template::new(&config, &target).expect("it compiles");
+    bencher.counter(ItemsCount::new(1usize)).bench_local(|| template.resize(black_box(&config)));
 }
 
 /// Every pass, and the verifier after each.
