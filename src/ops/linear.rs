@@ -39,12 +39,6 @@ pub struct LinearWeightGradient {
     pub accumulate: bool,
 }
 
-impl LinearWeightGradient {
-    /// Rows that one partial sum of dbias covers: fixed, so that the result does not depend on the number of
-    /// threads.
-    pub const ROWS_PER_PARTIAL: usize = 64;
-}
-
 /// Packing space for one product.
 fn product_workspace(limits: &WorkspaceLimits) -> u64 {
     limits.threads as u64 * limits.product_bytes_per_thread
@@ -191,12 +185,8 @@ impl Operation for LinearWeightGradient {
         product_flops(inputs[0].shape.rows(), inputs[0].shape.last(), inputs[1].shape.last())
     }
 
-    /// Packing space and, with a bias, one row of partial sums for each `ROWS_PER_PARTIAL` rows: the two are
-    /// not needed at once.
-    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let partials = inputs[1].shape.rows().div_ceil(Self::ROWS_PER_PARTIAL) * inputs[1].shape.last();
-        let sums = if self.bias { (partials * size_of::<f32>()) as u64 } else { 0 };
-        product_workspace(limits).max(sums)
+    fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        product_workspace(limits)
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {

@@ -61,7 +61,7 @@ simd! {
         let mut loss = 0.0;
         for (row, &target) in logits.chunks_exact(vocabulary).zip(targets) {
             let largest = largest(row);
-            let sum = sum(row.len(), |v| exp(row[v] - largest));
+            let sum = sum(row.len(), |v| exp::<FUSED>(row[v] - largest));
             loss += loss_of(sum, largest, row[target as usize]);
         }
         loss
@@ -80,7 +80,7 @@ simd! {
             let largest = largest(row);
             let logit = row[target as usize];
             for value in row.iter_mut() {
-                *value = exp(*value - largest);
+                *value = exp::<FUSED>(*value - largest);
             }
             let sum = sum(row.len(), |v| row[v]);
             let share = scale / sum;

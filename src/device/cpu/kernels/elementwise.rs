@@ -50,7 +50,7 @@ simd! {
 simd! {
     fn scale_by_slope(dx: &mut [f32], x: &[f32]) {
         for (dx, &x) in dx.iter_mut().zip(x) {
-            *dx *= gelu_slope(x);
+            *dx *= gelu_slope::<FUSED>(x);
         }
     }
 }
@@ -58,16 +58,16 @@ simd! {
 simd! {
     pub(super) fn gelu_of(y: &mut [f32], x: &[f32]) {
         for (y, &x) in y.iter_mut().zip(x) {
-            *y = gelu(x);
+            *y = gelu::<FUSED>(x);
         }
     }
 }
 
 simd! {
-    /// `y += gelu(x)`
+    /// `y += gelu::<FUSED>(x)`
     pub(super) fn gelu_add_to(y: &mut [f32], x: &[f32]) {
         for (y, &x) in y.iter_mut().zip(x) {
-            *y += gelu(x);
+            *y += gelu::<FUSED>(x);
         }
     }
 }

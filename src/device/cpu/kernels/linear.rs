@@ -2,9 +2,9 @@
 
 use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 
-use super::elementwise::{add_to, gelu_add_to, gelu_of};
+use super::elementwise::{gelu_add_to, gelu_of};
 use super::operands::{Operands, Start};
-use super::product::{Matrix, Product};
+use super::product::{Matrix, Product, RowSums};
 use super::workers::{Parts, Workers};
 
 pub(super) fn forward(op: &Linear, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
@@ -19,6 +19,7 @@ pub(super) fn forward(op: &Linear, operands: &mut Operands, scratch: &mut [f32],
         right: Matrix::new(operands.input(1), inner).transposed(),
         start: if op.activation.is_some() { Start::Zero } else { residual },
         bias: op.bias.then(|| operands.input(2)),
+        sums: None,
     };
     let y = operands.output(0);
     match op.activation {
@@ -60,6 +61,7 @@ pub(super) fn input_gradient(
         right: Matrix::new(operands.input(1), inner),
         start: operands.start(0, op.accumulate.then_some(2)),
         bias: None,
+        sums: None,
     };
     product.run(operands.output(0), None, scratch, workers);
 }
@@ -80,34 +82,7 @@ pub(super) fn weight_gradient(
         right: Matrix::new(x, inner),
         start: if op.accumulate { Start::Output } else { Start::Zero },
         bias: None,
+        sums: op.bias.then(|| RowSums { sums: Parts::new(operands.output(1)), accumulate: op.accumulate }),
     };
     product.run(operands.output(0), None, scratch, workers);
-    if op.bias {
-        sum_rows(dy, operands.output(1), op.accumulate, scratch, workers);
-    }
-}
-
-/// `sums[columns] (+)=` the sum of the rows of `values`, by partial sums in scratch memory.
-fn sum_rows(values: &[f32], sums: &mut [f32], accumulate: bool, scratch: &mut [f32], workers: &Workers) {
-    let columns = sums.len();
-    let rows = values.len() / columns;
-    let partials = rows.div_ceil(LinearWeightGradient::ROWS_PER_PARTIAL);
-    let scratch = &mut scratch[..partials * columns];
-    let parts = Parts::new(scratch);
-    workers.chunks(rows, LinearWeightGradient::ROWS_PER_PARTIAL, |rows| {
-        let partial = rows.start / LinearWeightGradient::ROWS_PER_PARTIAL * columns;
-        // SAFETY: each run of rows has a partial sum of its own.
-        #[allow(unsafe_code)]
-        let partial = unsafe { parts.part(partial..partial + columns) };
-        partial.fill(0.0);
-        for row in values[rows.start * columns..rows.end * columns].chunks_exact(columns) {
-            add_to(workers.level(), partial, row);
-        }
-    });
-    if !accumulate {
-        sums.fill(0.0);
-    }
-    for partial in scratch.chunks_exact(columns) {
-        add_to(workers.level(), sums, partial);
-    }
 }

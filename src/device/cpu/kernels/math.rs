@@ -3,13 +3,19 @@
 /// Partial sums that a reduction keeps side by side: one vector of the widest instruction set.
 pub(super) const LANES: usize = 16;
 
+/// `a * b + c`, rounded once if the machine does so at no cost.
+#[inline(always)]
+fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
+}
+
 /// `e^x` to a relative error of about 1e-7, for x between -87 and 87: beyond them it gives the power at the bound,
 /// so that neither it nor its inverse is subnormal, which processors are slow at.
 ///
 /// `e^x = 2^n e^r` with `n` the nearest whole number to `x / ln 2`; the polynomial for `e^r` is the one of
 /// Cephes (Moshier 1989), and `n ln 2` is subtracted in two pieces, the first of which is exact.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
+pub(super) fn exp<const FUSED: bool>(x: f32) -> f32 {
     const HIGHEST: f32 = 87.0;
     const LOWEST: f32 = -87.0;
     /// Adding it leaves the nearest whole number in the low bits of the mantissa.
@@ -18,40 +24,43 @@ pub(super) fn exp(x: f32) -> f32 {
     const LN2_LOW: f32 = -2.121_944_4e-4;
     let x = if x > HIGHEST { HIGHEST } else { x };
     let x = if x < LOWEST { LOWEST } else { x };
-    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let rounded = multiply_add::<FUSED>(x, std::f32::consts::LOG2_E, ROUND);
     let n = rounded - ROUND;
-    let r = x - n * LN2_HIGH - n * LN2_LOW;
+    let r = multiply_add::<FUSED>(n, -LN2_LOW, multiply_add::<FUSED>(n, -LN2_HIGH, x));
     let p = 1.987_569_1e-4;
-    let p = p * r + 1.398_199_9e-3;
-    let p = p * r + 8.333_452e-3;
-    let p = p * r + 4.166_579_6e-2;
-    let p = p * r + 0.166_666_65;
-    let p = p * r + 0.5;
+    let p = multiply_add::<FUSED>(p, r, 1.398_199_9e-3);
+    let p = multiply_add::<FUSED>(p, r, 8.333_452e-3);
+    let p = multiply_add::<FUSED>(p, r, 4.166_579_6e-2);
+    let p = multiply_add::<FUSED>(p, r, 0.166_666_65);
+    let p = multiply_add::<FUSED>(p, r, 0.5);
     let power = f32::from_bits((rounded.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
-    (p * r * r + r + 1.0) * power
+    (multiply_add::<FUSED>(p * r, r, r) + 1.0) * power
 }
 
-#[inline(always)]
-fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
-}
-
-/// `sqrt(8 / pi)`: twice GELU's, because `(1 + tanh(u)) / 2 = sigmoid(2u)`.
+/// `sqrt(8 / pi)`: twice GELU's, because `(1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))`.
 const GELU_SLOPE: f32 = 1.595_769;
 const GELU_CUBE: f32 = 0.044_715;
 
+/// `1 + e^(-2u)` of GELU, from x and its square.
+#[inline(always)]
+fn gelu_divisor<const FUSED: bool>(x: f32, square: f32) -> f32 {
+    1.0 + exp::<FUSED>(x * multiply_add::<FUSED>(square, -GELU_SLOPE * GELU_CUBE, -GELU_SLOPE))
+}
+
 /// The tanh form of GELU.
 #[inline(always)]
-pub(super) fn gelu(x: f32) -> f32 {
-    x * sigmoid(GELU_SLOPE * (x + GELU_CUBE * x * x * x))
+pub(super) fn gelu<const FUSED: bool>(x: f32) -> f32 {
+    x / gelu_divisor::<FUSED>(x, x * x)
 }
 
 /// The derivative of `gelu`.
 #[inline(always)]
-pub(super) fn gelu_slope(x: f32) -> f32 {
+pub(super) fn gelu_slope<const FUSED: bool>(x: f32) -> f32 {
     let square = x * x;
-    let s = sigmoid(GELU_SLOPE * (x + GELU_CUBE * x * square));
-    s + x * s * (1.0 - s) * (GELU_SLOPE * (1.0 + 3.0 * GELU_CUBE * square))
+    let s = 1.0 / gelu_divisor::<FUSED>(x, square);
+    let inner = multiply_add::<FUSED>(square, 3.0 * GELU_SLOPE * GELU_CUBE, GELU_SLOPE);
+    // s + x s (1 - s) du/dx
+    multiply_add::<FUSED>(x * s * inner, 1.0 - s, s)
 }
 
 /// Sums lanes pairwise. Not inlined: seeing its narrow steps, the compiler would make the loop before it as narrow.

@@ -16,6 +16,7 @@ mod operands;
 mod optimizer;
 mod product;
 mod simd;
+mod team;
 #[cfg(test)]
 mod tests;
 mod workers;

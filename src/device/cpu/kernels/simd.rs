@@ -1,7 +1,7 @@
 //! Instruction sets, chosen at run time: builds are for plain x86-64 or aarch64.
 
-/// What the processor can do. Every level computes the same function; elementwise kernels give the same bits on
-/// all of them, products do not, because only some levels fuse multiply and add.
+/// What the processor can do. Every level computes the same function, but not to the same bits: only some fuse
+/// multiply and add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Portable,
@@ -33,29 +33,30 @@ impl Level {
 
 /// Defines a function that is compiled once for each level and takes the level as its first argument. The body is
 /// plain Rust that vectorises by itself; what it calls must be `#[inline(always)]`, or it is compiled for the
-/// plain instruction set. Multiply and add are never fused in a body: `mul_add` is a library call on plain
-/// x86-64, and without it all levels give the same bits.
+/// plain instruction set. In the body, the constant `FUSED` says whether the level fuses multiply and add: to ask
+/// for it elsewhere would be a library call for each element.
 macro_rules! simd {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
         $vis fn $name(level: $crate::device::cpu::kernels::simd::Level, $($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            fn body($($arg: $ty),*) $(-> $ret)? $body
+            #[allow(clippy::extra_unused_type_parameters)] // Most bodies do not mind.
+            fn body<const FUSED: bool>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx2,fma")]
             fn avx512($($arg: $ty),*) $(-> $ret)? {
-                body($($arg),*)
+                body::<true>($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn avx2($($arg: $ty),*) $(-> $ret)? {
-                body($($arg),*)
+                body::<true>($($arg),*)
             }
 
             match level {
-                $crate::device::cpu::kernels::simd::Level::Portable => body($($arg),*),
+                $crate::device::cpu::kernels::simd::Level::Portable => body::<false>($($arg),*),
                 // SAFETY: a level beyond the portable one exists only where its features were detected.
                 #[cfg(target_arch = "x86_64")]
                 #[allow(unsafe_code)]

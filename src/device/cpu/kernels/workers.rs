@@ -3,13 +3,12 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::simd::Level;
+use super::team::Team;
 
 /// The threads that one operation is spread over.
 pub(in crate::device::cpu) struct Workers {
-    pool: rayon::ThreadPool,
+    team: Team,
     threads: usize,
     level: Level,
 }
@@ -24,12 +23,9 @@ impl Workers {
         if threads == 0 {
             return Err("no compute threads were asked for".to_string());
         }
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|index| format!("compute-{index}"))
-            .build()
-            .map_err(|error| format!("cannot start {threads} compute threads: {error}"))?;
-        Ok(Workers { pool, threads, level })
+        let team =
+            Team::new(threads).map_err(|error| format!("cannot start {threads} compute threads: {error}"))?;
+        Ok(Workers { team, threads, level })
     }
 
     pub(super) fn threads(&self) -> usize {
@@ -45,7 +41,7 @@ impl Workers {
         if self.threads == 1 || tasks <= 1 {
             (0..tasks).for_each(work);
         } else {
-            self.pool.install(|| (0..tasks).into_par_iter().with_max_len(1).for_each(&work));
+            self.team.run(tasks, &work);
         }
     }
 

@@ -219,7 +219,7 @@ simd! {
     ) {
         let whole = seen.next_multiple_of(LANES).min(scores.len());
         for (score, dscore) in scores[..whole].iter_mut().zip(&mut dscores[..whole]) {
-            let weight = exp(*score * scale - lse);
+            let weight = exp::<FUSED>(*score * scale - lse);
             *score = weight;
             *dscore = weight * (*dscore - along) * scale;
         }

@@ -112,7 +112,7 @@ impl ForwardHead<'_> {
             let (next, weight) = weights(self.level, scores, seen, scale, largest);
             let mut kept = 0.0;
             if tile.key > 0 {
-                kept = exp(largest - next);
+                kept = exp::<false>(largest - next);
                 self.sums[row * width..(row + 1) * width].iter_mut().for_each(|sum| *sum *= kept);
             }
             (self.largest[row], self.total[row]) = (next, total * kept + weight);
@@ -168,7 +168,7 @@ simd! {
         let largest = largest(scores) * scale;
         let largest = if largest > largest_before { largest } else { largest_before };
         for score in scores.iter_mut() {
-            *score = exp(*score * scale - largest);
+            *score = exp::<FUSED>(*score * scale - largest);
         }
         scores[seen..].fill(0.0);
         (largest, sum(scores.len(), |key| scores[key]))

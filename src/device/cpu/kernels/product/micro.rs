@@ -68,6 +68,15 @@ impl Sink {
 pub(crate) trait Micro {
     const ROWS: usize;
     const COLUMNS: usize;
+    /// Rows and columns of the square that is transposed in registers.
+    const SQUARE: usize;
+
+    /// `to[d, c] = from[c, d]` for a whole square, rows `from_row` and `to_row` elements apart.
+    ///
+    /// # Safety
+    ///
+    /// The machine has the instruction set, and both squares are in bounds.
+    unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize);
 
     /// Multiplies `rows <= ROWS` rows of the left operand by a packed panel of `k` rows of `COLUMNS` elements and
     /// puts the first `columns` of them. Each element is a sum over k in order, whatever `rows` and `columns`.
@@ -93,6 +102,16 @@ pub(crate) struct Portable;
 impl Micro for Portable {
     const ROWS: usize = 6;
     const COLUMNS: usize = 8;
+    const SQUARE: usize = 4;
+
+    unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+        for column in 0..Portable::SQUARE {
+            for depth in 0..Portable::SQUARE {
+                // SAFETY: the caller's promise.
+                unsafe { *to.add(depth * to_row + column) = *from.add(column * from_row + depth) };
+            }
+        }
+    }
 
     unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink) {
         // SAFETY: the caller's promise is handed on.
@@ -230,11 +249,83 @@ mod x86 {
         _mm256_fmadd_ps
     );
 
+    /// Pairs, then quads of elements are interleaved within 128 bits, then those quarters are put in their places.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn transpose_16(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+        // SAFETY: by the caller's promise.
+        let rows: [__m512; 16] = std::array::from_fn(|r| unsafe { _mm512_loadu_ps(from.add(r * from_row)) });
+        let pairs: [__m512; 16] = std::array::from_fn(|r| {
+            let (a, b) = (rows[r / 4 * 4 + r % 2 * 2], rows[r / 4 * 4 + r % 2 * 2 + 1]);
+            if r % 4 < 2 { _mm512_unpacklo_ps(a, b) } else { _mm512_unpackhi_ps(a, b) }
+        });
+        // quads[4 g + d]: in each quarter q, element 4 q + d of the rows 4 g to 4 g + 3.
+        let quads: [__m512; 16] = std::array::from_fn(|r| {
+            let (group, depth) = (r / 4 * 4, r % 4);
+            let (a, b) = (pairs[group + depth / 2 * 2], pairs[group + depth / 2 * 2 + 1]);
+            if depth % 2 == 0 {
+                _mm512_shuffle_ps::<0b01_00_01_00>(a, b)
+            } else {
+                _mm512_shuffle_ps::<0b11_10_11_10>(a, b)
+            }
+        });
+        for depth in 0..4 {
+            let [a, b, c, d] = [quads[depth], quads[4 + depth], quads[8 + depth], quads[12 + depth]];
+            let low =
+                [_mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), _mm512_shuffle_f32x4::<0b01_00_01_00>(c, d)];
+            let high =
+                [_mm512_shuffle_f32x4::<0b11_10_11_10>(a, b), _mm512_shuffle_f32x4::<0b11_10_11_10>(c, d)];
+            let quarters = [
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(low[0], low[1]),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(low[0], low[1]),
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(high[0], high[1]),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(high[0], high[1]),
+            ];
+            for (quarter, column) in quarters.into_iter().enumerate() {
+                // SAFETY: by the caller's promise.
+                unsafe { _mm512_storeu_ps(to.add((4 * quarter + depth) * to_row), column) };
+            }
+        }
+    }
+
+    /// As `transpose_16`, with halves for quarters.
+    #[target_feature(enable = "avx")]
+    unsafe fn transpose_8(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+        // SAFETY: by the caller's promise.
+        let rows: [__m256; 8] = std::array::from_fn(|r| unsafe { _mm256_loadu_ps(from.add(r * from_row)) });
+        let pairs: [__m256; 8] = std::array::from_fn(|r| {
+            let (a, b) = (rows[r / 4 * 4 + r % 2 * 2], rows[r / 4 * 4 + r % 2 * 2 + 1]);
+            if r % 4 < 2 { _mm256_unpacklo_ps(a, b) } else { _mm256_unpackhi_ps(a, b) }
+        });
+        let quads: [__m256; 8] = std::array::from_fn(|r| {
+            let (group, depth) = (r / 4 * 4, r % 4);
+            let (a, b) = (pairs[group + depth / 2 * 2], pairs[group + depth / 2 * 2 + 1]);
+            if depth % 2 == 0 {
+                _mm256_shuffle_ps::<0b01_00_01_00>(a, b)
+            } else {
+                _mm256_shuffle_ps::<0b11_10_11_10>(a, b)
+            }
+        });
+        for depth in 0..4 {
+            let (a, b) = (quads[depth], quads[4 + depth]);
+            // SAFETY: by the caller's promise.
+            unsafe {
+                _mm256_storeu_ps(to.add(depth * to_row), _mm256_permute2f128_ps::<0x20>(a, b));
+                _mm256_storeu_ps(to.add((4 + depth) * to_row), _mm256_permute2f128_ps::<0x31>(a, b));
+            }
+        }
+    }
+
     pub(crate) struct Avx512;
 
     impl Micro for Avx512 {
         const ROWS: usize = 12;
         const COLUMNS: usize = 32;
+        const SQUARE: usize = 16;
+
+        unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+            // SAFETY: the caller's promise is handed on.
+            unsafe { transpose_16(from, from_row, to, to_row) }
+        }
 
         unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink) {
             // SAFETY: the caller's promise is handed on.
@@ -247,6 +338,12 @@ mod x86 {
     impl Micro for Avx2 {
         const ROWS: usize = 6;
         const COLUMNS: usize = 16;
+        const SQUARE: usize = 8;
+
+        unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+            // SAFETY: the caller's promise is handed on.
+            unsafe { transpose_8(from, from_row, to, to_row) }
+        }
 
         unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink) {
             // SAFETY: the caller's promise is handed on.

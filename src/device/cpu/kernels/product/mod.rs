@@ -15,6 +15,8 @@ pub(crate) use micro::{Avx2, Avx512};
 pub(crate) use micro::{Left, Micro, Portable, Sink};
 pub(crate) use pack::pack_right;
 
+use self::pack::LeftBlock;
+use super::elementwise::add_to;
 use super::operands::Start;
 use super::simd::Level;
 use super::workers::{Parts, Workers};
@@ -22,11 +24,13 @@ use super::workers::{Parts, Workers};
 /// Packing space of one thread in bytes: what lies in it is read from the second-level cache.
 pub(crate) const WORKSPACE_PER_THREAD: u64 = 1 << 20;
 
-/// Longest block of the inner dimension.
+/// Longest inner dimension that is not cut.
 const INNER_BLOCK: usize = 384;
+/// Longest block of one that is.
+const CUT_BLOCK: usize = 256;
 /// Rows of the left operand that are packed at a time: a multiple of all tiles' rows, and enough that a transposed
 /// operand is read in long pieces.
-const ROW_BLOCK: usize = 192;
+const ROW_BLOCK: usize = 96;
 /// Columns of the widest register tile of any instruction set.
 const WIDEST_TILE: usize = 32;
 
@@ -63,6 +67,14 @@ pub(crate) struct Product<'a> {
     pub(crate) right: Matrix<'a>,
     pub(crate) start: Start<'a>,
     pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) sums: Option<RowSums<'a>>,
+}
+
+/// The sums of the rows of the left operand, whose columns lie along memory: found while it is packed.
+pub(crate) struct RowSums<'a> {
+    pub(crate) sums: Parts<'a, f32>,
+    /// Whether they are added to what is there.
+    pub(crate) accumulate: bool,
 }
 
 /// What is done to finished elements while they are in the cache: gets a row's piece and its place in c.
@@ -102,7 +114,7 @@ impl Product<'_> {
             #[allow(unsafe_code)]
             unsafe {
                 let scratch = scratch.part(index * scratch_len..(index + 1) * scratch_len);
-                self.rectangle::<M>(rows, columns, &c, finish, scratch);
+                self.rectangle::<M>(rows, columns, &c, finish, workers.level(), scratch);
             }
         });
     }
@@ -121,6 +133,7 @@ impl Product<'_> {
             assert_eq!(start.len(), c_len, "what is added to is as large as the result");
         }
         assert!(self.bias.is_none_or(|bias| bias.len() == self.columns), "one bias for each column");
+        assert!(self.sums.as_ref().is_none_or(|sums| sums.sums.len() == self.rows), "one sum for each row");
     }
 
     /// # Safety
@@ -133,11 +146,15 @@ impl Product<'_> {
         columns: Range<usize>,
         c: &Parts<f32>,
         finish: Option<Finish>,
+        level: Level,
         scratch: &mut [f32],
     ) {
         const { assert!(M::COLUMNS <= WIDEST_TILE) };
-        let inner_block = even_block(self.inner, INNER_BLOCK, 1);
-        let (left_scratch, right_scratch) = scratch.split_at_mut(ROW_BLOCK * INNER_BLOCK);
+        let longest = if self.inner <= INNER_BLOCK { INNER_BLOCK } else { CUT_BLOCK };
+        let inner_block = even_block(self.inner, longest, 1);
+        let in_place = self.left.step == 1 && self.sums.is_none();
+        let packed = if in_place { 0 } else { ROW_BLOCK * inner_block };
+        let (left_scratch, right_scratch) = scratch.split_at_mut(packed);
         let widest = right_scratch.len() / inner_block.max(1) / M::COLUMNS * M::COLUMNS;
         assert!(widest > 0, "the workspace holds a block of each operand");
         let column_block = even_block(columns.len(), widest, M::COLUMNS);
@@ -145,7 +162,12 @@ impl Product<'_> {
             for inner in blocks(0..self.inner, inner_block) {
                 pack_right::<M>(&self.right, inner.clone(), columns.clone(), right_scratch);
                 for rows in blocks(rows.clone(), ROW_BLOCK) {
-                    let left = pack::pack_left::<M>(&self.left, rows.clone(), inner.clone(), left_scratch);
+                    let left = if in_place {
+                        LeftBlock::in_place(&self.left, &rows, &inner)
+                    } else {
+                        // SAFETY: no other thread computes this rectangle.
+                        unsafe { self.pack_left::<M>(&rows, &inner, &columns, level, left_scratch) }
+                    };
                     // SAFETY: the packed operands hold this block, the rest is the caller's promise.
                     unsafe {
                         self.block::<M>(&rows, &inner, &columns, left, right_scratch, c);
@@ -162,6 +184,35 @@ impl Product<'_> {
         }
     }
 
+    /// Packs a block of the left operand. Whoever computes the first columns sums its rows, so that it is done once.
+    ///
+    /// # Safety
+    ///
+    /// No other thread computes these rows and columns.
+    #[allow(unsafe_code)]
+    unsafe fn pack_left<M: Micro>(
+        &self,
+        rows: &Range<usize>,
+        inner: &Range<usize>,
+        columns: &Range<usize>,
+        level: Level,
+        scratch: &mut [f32],
+    ) -> LeftBlock {
+        let Some(wanted) = self.sums.as_ref().filter(|_| columns.start == 0) else {
+            return LeftBlock::packed::<M>(&self.left, rows, inner, scratch, None);
+        };
+        let mut sums = [0.0; ROW_BLOCK];
+        let sums = &mut sums[..rows.len()];
+        let left = LeftBlock::packed::<M>(&self.left, rows, inner, scratch, Some((level, sums)));
+        // SAFETY: nobody else computes the first columns of these rows.
+        let so_far = unsafe { wanted.sums.part(rows.clone()) };
+        if inner.start == 0 && !wanted.accumulate {
+            so_far.fill(0.0);
+        }
+        add_to(level, so_far, sums);
+        left
+    }
+
     /// Adds one block of the inner dimension to a block of the result.
     ///
     /// # Safety
@@ -173,7 +224,7 @@ impl Product<'_> {
         rows: &Range<usize>,
         inner: &Range<usize>,
         columns: &Range<usize>,
-        left: pack::PackedLeft,
+        left: LeftBlock,
         right: &[f32],
         c: &Parts<f32>,
     ) {

@@ -3,55 +3,60 @@
 use std::ops::Range;
 
 use super::{Left, Matrix, Micro};
+use crate::device::cpu::kernels::elementwise::add_to;
+use crate::device::cpu::kernels::simd::Level;
 
-/// A block of the left operand in groups of a tile's rows.
+/// A block of the left operand, to be read in groups of a tile's rows.
 #[derive(Clone, Copy)]
-pub(crate) struct PackedLeft {
+pub(crate) struct LeftBlock {
     start: *const f32,
-    /// Elements of one row of the block.
-    k: usize,
+    /// Elements from where one row begins to where the next one does, at the beginnings of groups.
+    pitch: usize,
     row: usize,
     step: usize,
 }
 
-impl PackedLeft {
-    /// The rows from this one on, which begins a group.
-    pub(crate) fn rows_from(&self, row: usize) -> Left {
-        Left { start: self.start.wrapping_add(row * self.k), row: self.row, step: self.step }
+impl LeftBlock {
+    /// Rows that lie along memory: tiles read them where they are.
+    pub(crate) fn in_place(matrix: &Matrix, rows: &Range<usize>, inner: &Range<usize>) -> LeftBlock {
+        assert_eq!(matrix.step, 1, "rows lie along memory");
+        let start = matrix.data[rows.start * matrix.row + inner.start..].as_ptr();
+        LeftBlock { start, pitch: matrix.row, row: matrix.row, step: 1 }
     }
-}
 
-/// Copies a block of the left operand, keeping the order that it has in memory: only its strides become short.
-pub(crate) fn pack_left<M: Micro>(
-    matrix: &Matrix,
-    rows: Range<usize>,
-    inner: Range<usize>,
-    packed: &mut [f32],
-) -> PackedLeft {
-    let k = inner.len();
-    let start = packed.as_ptr();
-    if matrix.step == 1 {
-        for (row, packed) in rows.zip(packed.chunks_exact_mut(k)) {
-            let place = row * matrix.row;
-            packed.copy_from_slice(&matrix.data[place + inner.start..place + inner.end]);
-        }
-        return PackedLeft { start, k, row: k, step: 1 };
-    }
-    for (depth, p) in inner.enumerate() {
-        for (group, first) in rows.clone().step_by(M::ROWS).enumerate() {
-            let (from, to) = (first * matrix.row + p * matrix.step, (group * k + depth) * M::ROWS);
-            let count = M::ROWS.min(rows.end - first);
-            if matrix.row == 1 && count == M::ROWS {
-                // The length is a constant here, so that this is a few moves, not a call.
-                packed[to..to + M::ROWS].copy_from_slice(&matrix.data[from..from + M::ROWS]);
-            } else {
-                for index in 0..count {
-                    packed[to + index] = matrix.data[from + index * matrix.row];
+    /// Rows that lie side by side in memory are copied: a tile would touch a page for every few elements. What is
+    /// copied is also added to `sums`, one for each row, if they are wanted.
+    pub(crate) fn packed<M: Micro>(
+        matrix: &Matrix,
+        rows: &Range<usize>,
+        inner: &Range<usize>,
+        packed: &mut [f32],
+        mut sums: Option<(Level, &mut [f32])>,
+    ) -> LeftBlock {
+        assert_eq!(matrix.row, 1, "rows lie side by side");
+        let start = packed.as_ptr();
+        for (depth, p) in inner.clone().enumerate() {
+            let column = &matrix.data[p * matrix.step + rows.start..p * matrix.step + rows.end];
+            if let Some((level, sums)) = &mut sums {
+                add_to(*level, sums, column);
+            }
+            for (group, rows) in column.chunks(M::ROWS).enumerate() {
+                let packed = &mut packed[(group * inner.len() + depth) * M::ROWS..];
+                if rows.len() == M::ROWS {
+                    // The length is a constant here, so that this is a few moves, not a call.
+                    packed[..M::ROWS].copy_from_slice(&rows[..M::ROWS]);
+                } else {
+                    packed[..rows.len()].copy_from_slice(rows);
                 }
             }
         }
+        LeftBlock { start, pitch: inner.len(), row: 1, step: M::ROWS }
     }
-    PackedLeft { start, k, row: 1, step: M::ROWS }
+
+    /// The rows from this one on, which begins a group.
+    pub(crate) fn rows_from(&self, row: usize) -> Left {
+        Left { start: self.start.wrapping_add(row * self.pitch), row: self.row, step: self.step }
+    }
 }
 
 /// Copies a block of the right operand into panels of `M::COLUMNS` columns, the last one filled up with zeros.
@@ -88,16 +93,27 @@ pub(crate) fn pack_right<M: Micro>(
     }
 }
 
-/// Packs columns that lie along memory, a few rows at a time so that what is written stays in the cache.
+/// Packs columns that lie along memory: whole squares in registers, what is left over one by one.
 fn transpose<M: Micro>(matrix: &Matrix, inner: Range<usize>, columns: Range<usize>, panel: &mut [f32]) {
-    const DEPTH: usize = 16;
-    for (p, packed) in inner.clone().step_by(DEPTH).zip(panel.chunks_mut(DEPTH * M::COLUMNS)) {
-        let depth = DEPTH.min(inner.end - p);
-        for (index, column) in columns.clone().enumerate() {
-            let place = column * matrix.step + p * matrix.row;
-            for d in 0..depth {
-                packed[d * M::COLUMNS + index] = matrix.data[place + d * matrix.row];
+    let across = columns.len() / M::SQUARE * M::SQUARE;
+    let along = if matrix.row == 1 { inner.len() / M::SQUARE * M::SQUARE } else { 0 };
+    for d in (0..along).step_by(M::SQUARE) {
+        for c in (0..across).step_by(M::SQUARE) {
+            let place = (columns.start + c) * matrix.step + inner.start + d;
+            let from = &matrix.data[place..place + (M::SQUARE - 1) * matrix.step + M::SQUARE];
+            let to = &mut panel[d * M::COLUMNS + c..];
+            assert!(to.len() >= (M::SQUARE - 1) * M::COLUMNS + M::SQUARE, "a panel holds whole squares");
+            // SAFETY: both squares are in bounds, and a product is computed with the machine's instructions.
+            #[allow(unsafe_code)]
+            unsafe {
+                M::transpose(from.as_ptr(), matrix.step, to.as_mut_ptr(), M::COLUMNS);
             }
+        }
+    }
+    for c in 0..columns.len() {
+        let place = (columns.start + c) * matrix.step + inner.start * matrix.row;
+        for d in if c < across { along } else { 0 }..inner.len() {
+            panel[d * M::COLUMNS + c] = matrix.data[place + d * matrix.row];
         }
     }
 }

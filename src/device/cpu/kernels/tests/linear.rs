@@ -109,6 +109,7 @@ fn the_least_workspace_is_enough() {
                 right: Matrix::new(&right, columns),
                 start: Start::Zero,
                 bias: None,
+                sums: None,
             };
             let mut c = vec![0.0; rows * columns];
             let mut workspace = vec![0.0; bytes_per_thread as usize / size_of::<f32>() * threads];

@@ -1,0 +1,151 @@
+//! Each operation of three models' training steps by itself, and what the machine can do at most.
+//!
+//! `cargo bench --bench operations`, or with a part of a name after `--`. Items are floating-point operations, so
+//! that `Gitem/s` reads as GFLOP/s; bytes are those of the operands, each once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use divan::Bencher;
+use divan::counter::{BytesCount, ItemsCount};
+use runner::compile::{Action, SectionKind, compile};
+use runner::device::{Device, DeviceChoice, Pool, Region, Target, Tensor, detect, open};
+use runner::ops::{DType, Fill, Linear, Op, TensorType};
+use runner::spec::{
+    AdamW, Data, Decay, Measure, Model, Optimizer, RunConfig, Strategy, Text, Tokens, Train, Transformer,
+};
+
+const VOCABULARY: usize = 256;
+
+fn main() {
+    divan::main();
+}
+
+/// An operation with the types of its operands.
+struct Case {
+    name: String,
+    op: Op,
+    inputs: Vec<TensorType>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+#[divan::bench(args = limits())]
+fn limit(bencher: Bencher, case: &Case) {
+    measure(bencher, case);
+}
+
+/// The model of `experiments/gpt-mini.toml`.
+#[divan::bench(args = operations(6, 384, 6, 256, 8))]
+fn mini(bencher: Bencher, case: &Case) {
+    measure(bencher, case);
+}
+
+#[divan::bench(args = operations(4, 384, 6, 1024, 1))]
+fn long(bencher: Bencher, case: &Case) {
+    measure(bencher, case);
+}
+
+#[divan::bench(args = operations(2, 128, 4, 64, 8))]
+fn small(bencher: Bencher, case: &Case) {
+    measure(bencher, case);
+}
+
+/// A product large enough for the highest rate, and 64 MiB written.
+fn limits() -> Vec<Case> {
+    let square = TensorType::f32(&[1536, 1536]);
+    let product = Linear { bias: false, activation: None, residual: false };
+    let fill = Fill { output: TensorType::f32(&[1 << 24]), value: 1.0 };
+    vec![
+        Case { name: "product".to_owned(), op: Op::Linear(product), inputs: vec![square, square] },
+        Case { name: "fill".to_owned(), op: Op::Fill(fill), inputs: Vec::new() },
+    ]
+}
+
+/// All operations of a step that differ in kind or types.
+fn operations(layers: usize, d_model: usize, heads: usize, context: usize, batch_size: usize) -> Vec<Case> {
+    let model = Transformer { layers, d_model, heads, context, vocabulary: VOCABULARY };
+    let program = compile(&config(model, batch_size), &target()).expect("a valid program");
+    let steps =
+        program.sections.iter().filter(|s| matches!(s.kind, SectionKind::First | SectionKind::Update));
+    let mut cases = BTreeMap::new();
+    for instruction in steps.flat_map(|section| &section.code) {
+        if let Action::Launch { op, inputs, outputs, .. } = &instruction.action {
+            let output = program.value(outputs[0]);
+            let operands: Vec<String> =
+                inputs.iter().take(2).map(|&id| program.ty(id).shape.to_string()).collect();
+            let name = format!("{} {} -> {}", op.name(), operands.join(" "), output.ty.shape);
+            let inputs = program.types(inputs);
+            cases.entry(name.clone()).or_insert(Case { name, op: op.clone(), inputs });
+        }
+    }
+    cases.into_values().collect()
+}
+
+fn config(model: Transformer, batch_size: usize) -> RunConfig {
+    let adamw = AdamW {
+        lr: 1e-3,
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+        decay: Decay::Matrices,
+    };
+    RunConfig {
+        model: Model::Transformer(model),
+        data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 1.0 }),
+        train: Train { batch_size, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(adamw) },
+        evaluation: None,
+        measure: Measure { warmup_steps: 0, steps: 1 },
+        strategy: Strategy::default(),
+    }
+}
+
+fn target() -> Target {
+    detect(DeviceChoice::Auto, None).expect("a device")
+}
+
+fn measure(bencher: Bencher, case: &Case) {
+    let target = target();
+    let mut device = open(&target).expect("a device");
+    let types = case.op.outputs(&case.inputs).expect("operands of the right types");
+    let inputs: Vec<Tensor> = case.inputs.iter().map(|&ty| operand(&mut *device, ty)).collect();
+    let mut outputs: Vec<Tensor> = types.iter().map(|&ty| operand(&mut *device, ty)).collect();
+    for &(output, input) in case.op.updates() {
+        outputs[output] = inputs[input];
+    }
+    let workspace = match case.op.workspace(&case.inputs, &types, &target.workspace_limits()) {
+        0 => None,
+        bytes => {
+            let buffer = device.allocate(Pool::Device, bytes).expect("memory");
+            Some(Region { buffer, offset: 0, bytes })
+        }
+    };
+    let bytes: u64 = case.inputs.iter().chain(&types).map(TensorType::bytes).sum();
+    bencher
+        .counter(BytesCount::new(bytes as usize))
+        .counter(ItemsCount::new(case.op.flops(&case.inputs, &types) as usize))
+        .bench_local(|| {
+            device.launch(&case.op, &inputs, &outputs, workspace).expect("a launch");
+            device.synchronize().expect("a device that works");
+        });
+}
+
+/// Memory of a type that holds numbers between 0 and 1, or tokens.
+fn operand(device: &mut dyn Device, ty: TensorType) -> Tensor {
+    let buffer = device.allocate(Pool::Device, ty.bytes()).expect("memory");
+    // Steps of the golden ratio: spread evenly, without a pattern that the kernels could meet.
+    let number = |index: usize| (index as f64 * 0.618_033_988_749_895).fract();
+    let bytes = |index: usize| match ty.dtype {
+        DType::F32 => (number(index) as f32).to_ne_bytes(),
+        DType::I32 => ((number(index) * VOCABULARY as f64) as i32).to_ne_bytes(),
+    };
+    let bytes: Vec<u8> = (0..ty.elements()).flat_map(bytes).collect();
+    let tensor = Tensor { buffer, offset: 0, ty };
+    device.write(tensor.region(), &bytes).expect("a device that works");
+    tensor
+}
