@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use proptest::prelude::{Just, Strategy as Any, any, prop_oneof};
+
 use crate::device::{DeviceKind, Target};
 use crate::spec::*;
 use crate::units::Bytes;
@@ -77,4 +79,50 @@ pub(crate) fn strategies() -> Vec<RunConfig> {
         }
     }
     configs
+}
+
+/// Any run of up to three layers. Sizes are small enough to be equal by chance: a context as long as the
+/// embedding is wide, one head, one sample.
+pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
+    let model = (1..=3usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
+    let train = (1..=5usize, 1..=4usize, any::<bool>(), any::<bool>(), any::<bool>());
+    let choices = (
+        prop_oneof![Just(Recompute::None), Just(Recompute::Block)],
+        prop_oneof![Just(Release::Eager), Just(Release::Scope), Just(Release::Step)],
+        prop_oneof![Just(Gradients::Free), Just(Gradients::Zero)],
+        prop_oneof![Just(Allocator::Arena), Just(Allocator::Direct)],
+        prop_oneof![Just(EvaluationPass::NoGrad), Just(EvaluationPass::Grad)],
+    );
+    (model, train, choices, 0..100u64).prop_map(|(model, train, choices, seed)| {
+        let (layers, heads, per_head, context, vocabulary) = model;
+        let (micro_batch, accumulate, clips, evaluates, decays_all) = train;
+        let (recompute, release, gradients, allocator, evaluation_pass) = choices;
+        let mut config = small();
+        config.model =
+            Model::Transformer(Transformer { layers, d_model: heads * per_head, heads, context, vocabulary });
+        config.train.batch_size = micro_batch * accumulate;
+        config.train.clip_norm = clips.then_some(0.5);
+        config.train.seed = seed;
+        let Optimizer::AdamW(optimizer) = &mut config.train.optimizer;
+        optimizer.decay = if decays_all { Decay::All } else { Decay::Matrices };
+        config.evaluation = config.evaluation.filter(|_| evaluates);
+        config.strategy = Strategy { accumulate, recompute, release, gradients, allocator, evaluation_pass };
+        config
+    })
+}
+
+/// Targets that differ in all that memory depends on.
+pub(crate) fn any_target() -> impl Any<Value = Target> {
+    let kind = prop_oneof![Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
+    let workspace = prop_oneof![Just(0u64), Just(1 << 12), Just(1 << 20)];
+    (kind, 1..=4usize, 6..=9u32, 12..=14u32, workspace).prop_map(
+        |(kind, threads, alignment, page, workspace)| Target {
+            kind,
+            threads,
+            alignment: Bytes(1 << alignment),
+            page: Bytes(1 << page),
+            product_workspace: Bytes(workspace),
+            ..target()
+        },
+    )
 }

@@ -54,6 +54,10 @@ fn every_shipped_experiment_plans() {
             assert!(run.config.is_ok(), "{name}: {:?}", run.config);
             let prediction = run.prediction.as_ref().unwrap();
             assert!(prediction.device.steady_peak().live.total() > 0, "{name}");
+            let live = Phase::ALL.map(|phase| prediction.device.phase_peak(phase).live.total());
+            let live = live.into_iter().max().unwrap_or_default();
+            let reserved = prediction.device.reserved_peak;
+            assert!(live <= reserved && reserved <= live + live / 20, "{name}: {reserved} bytes for {live}");
             assert!(run.no_effect.is_empty(), "{name}: {:?} change nothing", run.no_effect);
         }
     }

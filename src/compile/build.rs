@@ -1,13 +1,11 @@
 //! The forward pass of the model, its parameters in buckets, its batch uploaded: the program's beginning.
 
-use std::sync::Arc;
-
 use super::program::{
     Action, Bucket, Exchange, Instruction, Parameter, Program, Section, SectionKind, Stage,
 };
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, Kind, ScopeId};
-use crate::ops::{CONTROL_LEN, CrossEntropy, Fill, Normal, Op, Segment, TensorType, ValueId};
+use crate::ops::{CONTROL_LEN, CrossEntropy, Fill, Normal, Op, Segment, Segments, TensorType, ValueId};
 use crate::spec::{Decay, Optimizer, RunConfig};
 
 /// Tensors in a bucket begin at multiples of this many bytes: what vector loads and matrix libraries like best.
@@ -60,36 +58,10 @@ pub(super) fn build(config: &RunConfig) -> Program {
 
 /// One bucket for each layer that has parameters. Returns the program's value for each parameter of the graph.
 fn lay_out(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
-    let Optimizer::AdamW(optimizer) = &config.train.optimizer;
     let mut values = vec![None; graph.values.len()];
-    let layers =
-        (0..graph.scopes.len() as u32).map(ScopeId).filter(|&id| graph.scopes[id.index()].layer == id);
-    for layer in layers {
-        let members: Vec<(usize, graph::Initial)> = graph
-            .values
-            .iter()
-            .enumerate()
-            .filter(|(_, value)| graph.scopes[value.scope.index()].layer == layer)
-            .filter_map(|(index, value)| match value.kind {
-                Kind::Parameter(initial) => Some((index, initial)),
-                _ => None,
-            })
-            .collect();
-        if members.is_empty() {
-            continue;
-        }
-        let mut segments = Vec::with_capacity(members.len());
-        let mut end = 0usize;
-        for &(index, _) in &members {
-            let ty = graph.values[index].ty;
-            let offset = end.next_multiple_of(SEGMENT_ALIGNMENT / ty.dtype.bytes() as usize);
-            let decay = optimizer.decay == Decay::All || ty.shape.dims().len() > 1;
-            segments.push(Segment { offset, len: ty.elements(), decay });
-            end = offset + ty.elements();
-        }
-        let ty = TensorType::f32(&[end]);
+    for Layout { layer, members, segments, ty } in layouts(graph, config) {
         let bucket = program.add_value("parameters", layer, ty, Role::Parameter, Pool::Device);
-        for (&(index, initial), segment) in members.iter().zip(&segments) {
+        for (&(index, initial), segment) in members.iter().zip(segments.iter()) {
             let value = &graph.values[index];
             let offset = segment.offset as u64 * value.ty.dtype.bytes();
             let view = program.add_view(value.name, value.scope, value.ty, bucket, offset);
@@ -98,7 +70,6 @@ fn lay_out(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Opti
             let bucket = program.buckets.len();
             program.parameters.push(Parameter { value: view, initial, site, bucket, gradient: None });
         }
-        let segments: Arc<[Segment]> = segments.into();
         program.buckets.push(Bucket {
             scope: layer,
             segments,
@@ -108,6 +79,40 @@ fn lay_out(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Opti
         });
     }
     values
+}
+
+/// How the parameters of one layer lie in their bucket.
+pub(super) struct Layout {
+    layer: ScopeId,
+    /// The graph's values and how they start, in the order of `segments`.
+    pub(super) members: Vec<(usize, graph::Initial)>,
+    pub(super) segments: Segments,
+    pub(super) ty: TensorType,
+}
+
+/// A layout for each layer that has parameters, in the order of the layers.
+pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
+    let Optimizer::AdamW(optimizer) = &config.train.optimizer;
+    let decays = |ty: &TensorType| optimizer.decay == Decay::All || ty.shape.dims().len() > 1;
+    let mut layers: Vec<Vec<(usize, graph::Initial)>> = vec![Vec::new(); graph.scopes.len()];
+    for (index, value) in graph.values.iter().enumerate() {
+        if let Kind::Parameter(initial) = value.kind {
+            layers[graph.scopes[value.scope.index()].layer.index()].push((index, initial));
+        }
+    }
+    let layers = layers.into_iter().enumerate().filter(|(_, members)| !members.is_empty());
+    layers.map(move |(layer, members)| {
+        let mut segments = Vec::with_capacity(members.len());
+        let mut end = 0usize;
+        for &(index, _) in &members {
+            let ty = graph.values[index].ty;
+            let offset = end.next_multiple_of(SEGMENT_ALIGNMENT / ty.dtype.bytes() as usize);
+            segments.push(Segment { offset, len: ty.elements(), decay: decays(&ty) });
+            end = offset + ty.elements();
+        }
+        let (layer, ty) = (ScopeId(layer as u32), TensorType::f32(&[end]));
+        Layout { layer, members, segments: segments.into(), ty }
+    })
 }
 
 /// The host's side of each step.

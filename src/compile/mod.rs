@@ -11,6 +11,9 @@ mod program;
 mod release;
 mod reuse;
 mod sections;
+mod structure;
+mod template;
+mod type_classes;
 mod update;
 mod verify;
 mod workspaces;
@@ -18,6 +21,8 @@ mod workspaces;
 pub use program::{
     Action, Bucket, Exchange, Instruction, Kind, Parameter, Program, Section, SectionKind, Stage, Value,
 };
+pub use structure::{memory_part, structure};
+pub use template::Template;
 pub use verify::{Invariant, Violation, verify};
 
 use crate::device::Target;

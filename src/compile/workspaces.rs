@@ -15,10 +15,15 @@ pub(super) fn add(draft: &mut Draft) {
             let Action::Launch { op, inputs, outputs, workspace } = &mut instruction.action else { continue };
             let bytes = op.workspace(&program.types(inputs), &program.types(outputs), &limits);
             if bytes > 0 {
-                let ty = TensorType::f32(&[bytes.div_ceil(4) as usize]);
-                *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, Pool::Device));
+                *workspace =
+                    Some(program.add_value("workspace", scope, ty(bytes), Role::Workspace, Pool::Device));
             }
         }
         program.sections[section].code = code;
     }
+}
+
+/// The type of this many bytes of scratch memory.
+pub(super) fn ty(bytes: u64) -> TensorType {
+    TensorType::f32(&[bytes.div_ceil(4) as usize])
 }

@@ -6,4 +6,4 @@ mod prediction;
 
 pub use live::{LiveValue, live_at};
 pub use manager::{Backing, Failure, Manager, OutOfMemory, rounded};
-pub use prediction::{Prediction, live_bytes, predict};
+pub use prediction::{Prediction, live_bytes, peak_live, predict};

@@ -1,7 +1,7 @@
 //! The ledger of a program walked without storage.
 
-use super::manager::{Failure, Manager, NoStorage, OutOfMemory};
-use crate::compile::{Program, SectionKind};
+use super::manager::{Failure, Manager, NoStorage, OutOfMemory, rounded};
+use crate::compile::{Action, Program, SectionKind};
 use crate::device::{Ledger, Pool, Target, Usage};
 use crate::units::Bytes;
 
@@ -34,9 +34,20 @@ pub fn predict(program: &Program, target: &Target) -> Prediction {
 }
 
 fn hardware_flops(program: &Program) -> u64 {
-    let flops = |kind| -> u64 {
+    let (mut ins, mut outs) = (Vec::new(), Vec::new());
+    let mut flops = |kind| -> u64 {
         let code = program.section(kind).map_or(&[][..], |section| &section.code);
-        code.iter().map(|instruction| program.flops(&instruction.action)).sum()
+        let mut sum = 0;
+        for instruction in code {
+            if let Action::Launch { op, inputs, outputs, .. } = &instruction.action {
+                ins.clear();
+                ins.extend(inputs.iter().map(|&id| program.ty(id)));
+                outs.clear();
+                outs.extend(outputs.iter().map(|&id| program.ty(id)));
+                sum += op.flops(&ins, &outs);
+            }
+        }
+        sum
     };
     let further = program.micro_batches as u64 - 1;
     flops(SectionKind::First) + further * flops(SectionKind::Micro) + flops(SectionKind::Update)
@@ -76,6 +87,25 @@ fn walk_within(program: &Program, target: &Target) -> Result<Ledger, Failure> {
 
 fn walk_section(manager: &mut Manager<NoStorage>, program: &Program, section: usize) -> Result<(), Failure> {
     (0..program.sections[section].code.len()).try_for_each(|index| manager.advance(section, index))
+}
+
+/// The most bytes that are ever live in the device pool: whatever the allocator, it asks the system for as much at
+/// least.
+pub fn peak_live(program: &Program, target: &Target) -> u64 {
+    let (mut live, mut peak) = (0, 0);
+    for instruction in program.sections.iter().flat_map(|section| &section.code) {
+        match instruction.action {
+            Action::Allocate(storage) if program.value(storage).pool == Pool::Device => {
+                live += rounded(program, storage, target);
+                peak = peak.max(live);
+            }
+            Action::Free(storage) if program.value(storage).pool == Pool::Device => {
+                live -= rounded(program, storage, target);
+            }
+            _ => {}
+        }
+    }
+    peak
 }
 
 /// Live bytes of the device pool after each instruction, by section, with memory enough.

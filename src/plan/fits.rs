@@ -1,82 +1,105 @@
 //! The largest micro-batch that a target's memory allows.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
-use super::identity::configuration_id;
-use crate::compile::{Violation, compile};
+use crate::compile::{Template, Violation};
 use crate::device::Target;
-use crate::memory::predict;
-use crate::spec::{Optimizer, RunConfig};
+use crate::memory::{peak_live, predict};
+use crate::spec::RunConfig;
+use crate::units::Bytes;
 
 /// Nobody trains with more samples at once than this.
 const MOST: usize = 1 << 20;
 
-/// Remembers what it found: runs that differ in batch size alone have one answer.
-pub(super) struct Fits<'a> {
-    target: &'a Target,
-    known: Mutex<HashMap<String, usize>>,
+/// Searches with a template that has the sizes of the run, all but its batch. `None` if not even a micro-batch of
+/// one fits.
+pub(super) fn largest(
+    template: &mut Template<'_>,
+    config: &RunConfig,
+    target: &Target,
+) -> Result<Option<usize>, Violation> {
+    let available = target.available();
+    let boundless = target.clone().with_memory(Bytes(u64::MAX));
+    let batch = |micro_batch: usize| micro_batch * config.strategy.accumulate;
+    // What is live can be had for any batch at little cost. It bounds what is asked of the system from below, and
+    // nearly always tells the answer: only gaps between values make a smaller batch necessary.
+    let bound = largest_live(available, |micro_batch| {
+        template.size_batch(batch(micro_batch))?;
+        Ok(peak_live(template.program(), target))
+    })?;
+    let (mut fits, mut fails) = (0, bound + 1);
+    let mut probe = bound;
+    let mut step = 1;
+    while fits + 1 < fails {
+        template.size_batch(batch(probe))?;
+        template.place()?;
+        if predict(template.program(), &boundless).device.reserved_peak <= available {
+            fits = probe;
+        } else {
+            fails = probe;
+        }
+        probe = if fits == 0 { fails.saturating_sub(step).max(1) } else { fits.midpoint(fails) };
+        step *= 2;
+    }
+    Ok((fits > 0).then_some(fits))
 }
 
-impl Fits<'_> {
-    pub(super) fn new(target: &Target) -> Fits<'_> {
-        Fits { target, known: Mutex::new(HashMap::new()) }
+/// The largest micro-batch whose live bytes are available, or 0. They are nearly a straight line over the
+/// micro-batch: guess by the line, then step and halve to the exact answer.
+fn largest_live(
+    available: u64,
+    mut live: impl FnMut(usize) -> Result<u64, Violation>,
+) -> Result<usize, Violation> {
+    let one = live(1)?;
+    if one > available {
+        return Ok(0);
     }
-
-    /// `None` if not even a micro-batch of one fits.
-    pub(super) fn largest(&self, config: &RunConfig) -> Result<Option<usize>, Violation> {
-        let mut config = config.clone();
-        // What has no part in the answer.
-        config.train.seed = 0;
-        config.measure.steps = 1;
-        let Optimizer::AdamW(optimizer) = &mut config.train.optimizer;
-        optimizer.lr = 1.0;
-        config.train.batch_size = config.strategy.accumulate;
-        let key = configuration_id(&config, "");
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
-        let largest = match known {
-            Some(largest) => largest,
-            None => self.search(&config)?,
+    let slope = live(2)?.saturating_sub(one).max(1);
+    let guess = 1 + ((available - one) / slope).min(MOST as u64 - 1) as usize;
+    let (mut fits, mut fails) = (1, MOST + 1);
+    let mut probe = guess;
+    let mut step = 1;
+    while fits + 1 < fails {
+        probe = probe.clamp(fits + 1, fails - 1);
+        if live(probe)? <= available {
+            fits = probe;
+        } else {
+            fails = probe;
+        }
+        probe = match (fits, fails) {
+            (_, fails) if fails > MOST => fits.saturating_add(step),
+            (1, _) => fails.saturating_sub(step),
+            _ => fits.midpoint(fails),
         };
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, largest);
-        Ok((largest > 0).then_some(largest))
+        step *= 2;
     }
+    Ok(fits)
+}
 
-    /// Bytes asked of the system are nearly a straight line over the micro-batch: guess by the line, then step
-    /// and halve to the exact answer.
-    fn search(&self, config: &RunConfig) -> Result<usize, Violation> {
-        let available = self.target.available();
-        let one = self.reserved(config, 1)?;
-        if one > available {
-            return Ok(0);
-        }
-        let slope = self.reserved(config, 2)?.saturating_sub(one).max(1);
-        let guess = 1 + ((available - one) / slope).min(MOST as u64 - 1) as usize;
-        let (mut fits, mut fails) = (1, MOST + 1);
-        let mut probe = guess;
-        let mut step = 1;
-        while fits + 1 < fails {
-            probe = probe.clamp(fits + 1, fails - 1);
-            if self.reserved(config, probe)? <= available {
-                fits = probe;
-            } else {
-                fails = probe;
-            }
-            probe = match (fits, fails) {
-                (_, fails) if fails > MOST => fits.saturating_add(step),
-                (1, _) => fails.saturating_sub(step),
-                _ => fits.midpoint(fails),
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::compile::compile;
+    use crate::testing::{any_config, any_target};
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_largest_fits_and_one_more_does_not(
+            config in any_config(), target in any_target(), memory in 1u64..24,
+        ) {
+            let target = Target { memory: Bytes(memory << 20), ..target };
+            let mut template = Template::new(&config, &target).unwrap();
+            template.resize(&config).unwrap();
+            let found = largest(&mut template, &config, &target).unwrap();
+            let runs = |micro_batch: usize| {
+                let mut config = config.clone();
+                config.train.batch_size = micro_batch * config.strategy.accumulate;
+                predict(&compile(&config, &target).unwrap(), &target).out_of_memory.is_none()
             };
-            step *= 2;
+            prop_assert!(found.is_none_or(runs));
+            prop_assert!(!runs(found.unwrap_or(0) + 1));
         }
-        Ok(fits)
-    }
-
-    fn reserved(&self, config: &RunConfig, micro_batch: usize) -> Result<u64, Violation> {
-        let mut config = config.clone();
-        config.train.batch_size = micro_batch * config.strategy.accumulate;
-        let boundless = self.target.clone().with_memory(crate::units::Bytes(u64::MAX));
-        let program = compile(&config, &boundless)?;
-        Ok(predict(&program, &boundless).device.reserved_peak)
     }
 }

@@ -2,6 +2,7 @@
 
 mod expand;
 mod fits;
+mod forecast;
 mod identity;
 mod planned;
 mod planner;

@@ -3,12 +3,11 @@
 use rayon::prelude::*;
 
 use super::expand::{Experiment, Point};
-use super::fits::Fits;
+use super::forecast::{Forecast, Forecasts, Question};
 use super::identity::{configuration_id, run_id};
 use super::planned::{Plan, PlannedRun};
-use crate::compile::{Program, Violation, compile};
+use crate::compile::Violation;
 use crate::device::{DeviceKind, Target};
-use crate::memory::{Prediction, predict};
 use crate::spec::RunConfig;
 
 /// Why an experiment could not be planned: a mistake in this program, named by the run that shows it.
@@ -46,12 +45,12 @@ pub fn plan(
         format!("the experiment requires {kind}, the target is {}", target.name)
     });
     let skip = unsuited.as_deref().filter(|_| purpose == Purpose::Train);
-    let fits = Fits::new(target);
-    let runs: Result<Vec<PlannedRun>, PlanError> = experiment
-        .points
-        .into_par_iter()
-        .map(|point| plan_point(point, target, skip, data_digest, &fits))
-        .collect();
+    let asked = if skip.is_none() { experiment.points.as_slice() } else { &[] };
+    let forecasts = Forecasts::new(asked.iter().flat_map(questions), target)
+        .map_err(|(strategy, violation)| PlanError { strategy, violation })?;
+    let points = experiment.points.into_par_iter();
+    let runs: Result<Vec<PlannedRun>, PlanError> =
+        points.map(|point| plan_point(point, target, skip, data_digest, &forecasts)).collect();
     Ok(Plan {
         experiment: experiment.name,
         file: experiment.file,
@@ -64,12 +63,26 @@ pub fn plan(
     })
 }
 
+/// What must be known to plan a point: its own memory, and that without each of its keys.
+fn questions(point: &Point) -> Vec<Question<'_>> {
+    let Ok(config) = &point.config else { return Vec::new() };
+    let strategy = point.strategy.as_str();
+    let others = point.without.iter().filter(|(_, other)| differ_in_memory_choices(config, other));
+    let others = others.map(|(_, other)| Question { config: other, fits: false, strategy });
+    std::iter::once(Question { config, fits: true, strategy }).chain(others).collect()
+}
+
+/// A key that changes more than the memory choices (a learning rate, a seed) has its effect elsewhere.
+fn differ_in_memory_choices(config: &RunConfig, other: &RunConfig) -> bool {
+    RunConfig { strategy: config.strategy.clone(), ..other.clone() } == *config
+}
+
 fn plan_point(
     point: Point,
     target: &Target,
     unsuited: Option<&str>,
     data_digest: &(dyn Fn(&RunConfig) -> String + Sync),
-    fits: &Fits,
+    forecasts: &Forecasts<'_>,
 ) -> Result<PlannedRun, PlanError> {
     let Point { strategy, axes, config, without } = point;
     let blame = |violation| PlanError { strategy: strategy.clone(), violation };
@@ -98,17 +111,13 @@ fn plan_point(
     if let Some(reason) = unsuited {
         return Ok(skipped(reason.to_owned(), id, configuration));
     }
-    let (program, prediction) = compile_and_predict(&config, target).map_err(blame)?;
     let mut no_effect = Vec::new();
     for (key, other) in without {
-        // A key that changes more than the memory choices (a learning rate, a seed) has its effect elsewhere.
-        let memory_alone = RunConfig { strategy: config.strategy.clone(), ..other.clone() } == config;
-        if memory_alone && same_program(&program, &prediction, &other, target).map_err(blame)? {
+        if differ_in_memory_choices(&config, &other) && forecasts.same(&config, &other).map_err(blame)? {
             no_effect.push(key);
         }
     }
-    let fits_micro_batch = fits.largest(&config).map_err(blame)?;
-    let prediction = Some(prediction);
+    let Forecast { prediction, fits } = forecasts.of(&config).clone();
     Ok(PlannedRun {
         id,
         configuration,
@@ -116,25 +125,8 @@ fn plan_point(
         strategy,
         axes,
         config: Ok(config),
-        prediction,
-        fits_micro_batch,
+        prediction: Some(prediction),
+        fits_micro_batch: fits,
         no_effect,
     })
-}
-
-fn compile_and_predict(config: &RunConfig, target: &Target) -> Result<(Program, Prediction), Violation> {
-    let program = compile(config, target)?;
-    let prediction = predict(&program, target);
-    Ok((program, prediction))
-}
-
-/// Whether another configuration compiles to the same program with the same ledger.
-fn same_program(
-    program: &Program,
-    prediction: &Prediction,
-    other: &RunConfig,
-    target: &Target,
-) -> Result<bool, Violation> {
-    let (other_program, other_prediction) = compile_and_predict(other, target)?;
-    Ok(*prediction == other_prediction && *program == other_program)
 }
