@@ -242,6 +242,19 @@ fn what_is_not_the_stored_run_is_not_dumped() {
     assert!(place.find("dumps/*").is_empty() && place.find("dumps/.*").is_empty());
 }
 
+/// As after an update of the program that changed the order of a sum.
+#[test]
+fn the_dump_of_another_result_is_not_taken_for_this_one() {
+    let place = Place::new(1);
+    place.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
+    let [result] = <[PathBuf; 1]>::try_from(place.find("results/tiny/*/1/result.json")).unwrap();
+    let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
+    row["digest"] = "of something else".into();
+    fs::write(&result, row.to_string()).unwrap();
+    let said = place.sweep(&["--filter", "plain", "--dump", "dumps"], 1);
+    assert!(said.contains("not dumped: dumps/") && said.contains("is no dump of this result"), "{said}");
+}
+
 #[test]
 fn an_interrupted_dump_leaves_nothing_half_done() {
     let place = Place::new(1000);
