@@ -62,7 +62,7 @@ impl Dumps {
     ///
     /// It cannot be made.
     pub fn begin(&self, run_id: &str) -> Result<PrivateFolder, StoreError> {
-        PrivateFolder::create(&self.folder, run_id, OPTION)
+        Ok(PrivateFolder::create(&self.folder, run_id, OPTION)?.without_parent())
     }
 
     /// Makes a private folder, complete, the dump of a run that ended in the result with this digest.
@@ -118,6 +118,15 @@ mod tests {
         }
         drop(filled(&dumps, "given up"));
         assert_eq!(names(folder.path()), ["a"]);
+    }
+
+    #[test]
+    fn the_folder_that_the_user_named_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let dumps = Dumps::open(folder.path()).unwrap();
+        drop(filled(&dumps, "given up"));
+        assert_eq!(names(folder.path()), [""; 0]);
+        assert!(folder.path().is_dir());
     }
 
     #[test]
