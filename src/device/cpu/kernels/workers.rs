@@ -38,8 +38,13 @@ impl Workers {
 
     /// Calls `work` for each task number once, on any thread and in any order.
     pub(super) fn each(&self, tasks: usize, work: impl Fn(usize) + Sync) {
+        self.each_by(tasks, |_, task| work(task));
+    }
+
+    /// Calls `work` for each task number once, with the number of the worker that does it, who does one at a time.
+    pub(super) fn each_by(&self, tasks: usize, work: impl Fn(usize, usize) + Sync) {
         if self.threads == 1 || tasks <= 1 {
-            (0..tasks).for_each(work);
+            (0..tasks).for_each(|task| work(0, task));
         } else {
             self.team.run(tasks, &work);
         }

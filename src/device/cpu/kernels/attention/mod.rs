@@ -3,8 +3,6 @@
 mod backward;
 mod forward;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use crate::ops::{Attention, TensorType};
 
 use super::product::{Matrix, Micro, pack_right};
@@ -71,27 +69,19 @@ fn each_head(
     workers: &Workers,
     work: impl Fn(Head, &mut [f32]) + Sync,
 ) {
-    let heads = sizes.batch * sizes.heads;
     let scratch = Parts::new(scratch);
-    let next = AtomicUsize::new(0);
-    workers.each(workers.threads().min(heads), |index| {
-        // SAFETY: each task has a part of its own.
+    workers.each_by(sizes.batch * sizes.heads, |worker, index| {
+        // SAFETY: each worker has a part of its own.
         #[allow(unsafe_code)]
-        let scratch = unsafe { scratch.part(index * scratch_len..(index + 1) * scratch_len) };
-        loop {
-            let taken = next.fetch_add(1, Ordering::Relaxed);
-            if taken >= heads {
-                return;
-            }
-            let (batch, head) = (taken / sizes.heads, taken % sizes.heads);
-            let position = batch * sizes.sequence;
-            let place = Head {
-                qkv: position * sizes.row() + head * sizes.head,
-                out: position * sizes.channels + head * sizes.head,
-                lse: taken * sizes.sequence,
-            };
-            work(place, scratch);
-        }
+        let scratch = unsafe { scratch.part(worker * scratch_len..(worker + 1) * scratch_len) };
+        let (batch, head) = (index / sizes.heads, index % sizes.heads);
+        let position = batch * sizes.sequence;
+        let place = Head {
+            qkv: position * sizes.row() + head * sizes.head,
+            out: position * sizes.channels + head * sizes.head,
+            lse: index * sizes.sequence,
+        };
+        work(place, scratch);
     });
 }
 
