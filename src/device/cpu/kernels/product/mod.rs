@@ -78,7 +78,7 @@ pub(crate) struct RowSums<'a> {
 }
 
 /// What is done to finished elements while they are in the cache: gets a row's piece and its place in c.
-pub(crate) type Finish<'a> = &'a (dyn Fn(Range<usize>, &[f32]) + Sync);
+pub(crate) type Finish<'a> = &'a (dyn Fn(Range<usize>, &mut [f32]) + Sync);
 
 impl Product<'_> {
     pub(crate) fn run(
