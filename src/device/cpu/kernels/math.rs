@@ -5,7 +5,7 @@ pub(super) const LANES: usize = 16;
 
 /// `a * b + c`, rounded once if the machine does so at no cost.
 #[inline(always)]
-fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+pub(super) fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
@@ -105,6 +105,21 @@ pub(super) fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
         rest += term(index);
     }
     total(lanes) + rest
+}
+
+/// Replaces whole vectors of values by their `term` and returns the sum of those.
+#[inline(always)]
+pub(super) fn map_and_sum(values: &mut [f32], term: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (whole, rest) = values.as_chunks_mut::<LANES>();
+    assert!(rest.is_empty(), "whole vectors");
+    for chunk in whole {
+        for (sum, value) in lanes.iter_mut().zip(chunk) {
+            *value = term(*value);
+            *sum += *value;
+        }
+    }
+    total(lanes)
 }
 
 /// The largest element, or minus infinity of none; not-a-numbers are passed over.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::kernels::math::{LANES, exp, sum};
+use crate::device::cpu::kernels::math::{LANES, exp, multiply_add, sum};
 use crate::device::cpu::kernels::operands::Operands;
 #[cfg(target_arch = "x86_64")]
 use crate::device::cpu::kernels::product::{Avx2, Avx512};
@@ -219,7 +219,7 @@ simd! {
     ) {
         let whole = seen.next_multiple_of(LANES).min(scores.len());
         for (score, dscore) in scores[..whole].iter_mut().zip(&mut dscores[..whole]) {
-            let weight = exp::<FUSED>(*score * scale - lse);
+            let weight = exp::<FUSED>(multiply_add::<FUSED>(*score, scale, -lse));
             *score = weight;
             *dscore = weight * (*dscore - along) * scale;
         }

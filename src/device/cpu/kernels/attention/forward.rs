@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::kernels::math::{LANES, exp, largest, sum};
+use crate::device::cpu::kernels::math::{LANES, exp, largest, map_and_sum, multiply_add};
 use crate::device::cpu::kernels::operands::Operands;
 #[cfg(target_arch = "x86_64")]
 use crate::device::cpu::kernels::product::{Avx2, Avx512};
@@ -167,10 +167,9 @@ simd! {
         scores[seen..].fill(f32::NEG_INFINITY);
         let largest = largest(scores) * scale;
         let largest = if largest > largest_before { largest } else { largest_before };
-        for score in scores.iter_mut() {
-            *score = exp::<FUSED>(*score * scale - largest);
-        }
+        // Those that are not seen add next to nothing.
+        let sum = map_and_sum(scores, |score| exp::<FUSED>(multiply_add::<FUSED>(score, scale, -largest)));
         scores[seen..].fill(0.0);
-        (largest, sum(scores.len(), |key| scores[key]))
+        (largest, sum)
     }
 }
