@@ -6,7 +6,7 @@ use super::Draft;
 use super::program::{Action, Instruction, Kind, Program, SectionKind, Stage};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::ScopeId;
-use crate::ops::{Add, CrossEntropy, DType, Op, Tape, TensorType, ValueId};
+use crate::ops::{Activation, Add, CrossEntropy, DType, LinearInputGradient, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
     let program = &mut draft.program;
@@ -258,6 +258,26 @@ impl Tape for Backward<'_> {
         let action = Action::Launch { op, inputs, outputs: outputs.clone(), workspace: None };
         self.emitted.push(Instruction::new(action, scope, Phase::Backward));
         outputs
+    }
+
+    fn fuse_slope(&mut self, activation: Activation) -> Option<ValueId> {
+        let gradient = self.output_gradient(0);
+        let before = self.output(1);
+        let Action::Launch { op, inputs, outputs, .. } = &mut self.emitted.last_mut()?.action else {
+            return None;
+        };
+        let Op::LinearInputGradient(op @ LinearInputGradient { accumulate: false, activation: None }) = op
+        else {
+            return None;
+        };
+        if outputs[..] != [gradient] {
+            return None;
+        }
+        op.activation = Some(activation);
+        inputs.push(before);
+        // What it is the gradient of now.
+        self.program.values[gradient.index()].name = self.program.value(before).name;
+        Some(gradient)
     }
 
     fn pass(&mut self, input: usize, gradient: ValueId) {

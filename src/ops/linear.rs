@@ -21,12 +21,14 @@ pub struct Linear {
     pub residual: bool,
 }
 
-/// `dx = dy W`, added to the gradient so far with `accumulate`.
+/// `dx = dy W`, added to the gradient so far with `accumulate`, times the slope of the activation that made x.
 ///
-/// Inputs: dy f32[..,M], weight f32[M,K], then dx so far f32[..,K]. Output: dx f32[..,K].
+/// Inputs: dy f32[..,M], weight f32[M,K], then dx so far f32[..,K] and what went into the activation f32[..,K].
+/// Output: dx f32[..,K], with an activation the gradient of what went into it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearInputGradient {
     pub accumulate: bool,
+    pub activation: Option<Activation>,
 }
 
 /// `dweight = dy^T x`, `dbias = sum of the rows of dy`, added to the previous ones with `accumulate`.
@@ -103,9 +105,13 @@ impl Operation for Linear {
         }
         let dy = match self.activation {
             None => dy,
-            Some(Activation::GeluTanh) => {
-                let before = tape.output(1);
-                tape.emit(Op::GeluBackward(GeluBackward), vec![dy, before], &[None])[0]
+            Some(activation) => {
+                let fused = if self.residual { None } else { tape.fuse_slope(activation) };
+                fused.unwrap_or_else(|| {
+                    let before = tape.output(1);
+                    let Activation::GeluTanh = activation;
+                    tape.emit(Op::GeluBackward(GeluBackward), vec![dy, before], &[None])[0]
+                })
             }
         };
         let mut inputs = vec![tape.input(0), dy];
@@ -121,7 +127,7 @@ impl Operation for Linear {
             let mut inputs = vec![dy, tape.input(1)];
             let so_far = tape.partial(0);
             inputs.extend(so_far);
-            let op = LinearInputGradient { accumulate: so_far.is_some() };
+            let op = LinearInputGradient { accumulate: so_far.is_some(), activation: None };
             tape.emit(Op::LinearInputGradient(op), inputs, &[Some(0)]);
         }
     }
@@ -129,16 +135,23 @@ impl Operation for Linear {
 
 impl Operation for LinearInputGradient {
     fn name(&self) -> &'static str {
-        "linear-input-gradient"
+        match self.activation {
+            None => "linear-input-gradient",
+            Some(Activation::GeluTanh) => "linear-input-gradient-gelu",
+        }
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 2 + usize::from(self.accumulate))?;
+        let extra = usize::from(self.accumulate) + usize::from(self.activation.is_some());
+        expect_inputs(self.name(), inputs, 2 + extra)?;
         let [_, inner] = features(self.name(), &inputs[1])?;
         expect_type(self.name(), "weight", &inputs[1], TensorType::f32(&[inputs[0].shape.last(), inner]))?;
         let dx = TensorType { dtype: inputs[0].dtype, shape: inputs[0].shape.with_last(inner) };
         if self.accumulate {
             expect_type(self.name(), "the gradient so far", &inputs[2], dx)?;
+        }
+        if self.activation.is_some() {
+            expect_type(self.name(), "what went into the activation", &inputs[1 + extra], dx)?;
         }
         Ok(vec![dx])
     }

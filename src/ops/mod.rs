@@ -123,6 +123,9 @@ pub trait Tape {
     /// Emits `op`. Each output is the new, complete-so-far gradient of the named input of the node, or, with
     /// `None`, a value of its own. Returns the outputs.
     fn emit(&mut self, op: Op, inputs: Vec<ValueId>, gradients_of: &[Option<usize>]) -> Vec<ValueId>;
+    /// Lets the product that makes the gradient of output 0, if that is what was emitted last, take it through the
+    /// activation too, whose input is output 1. The caller has given that gradient to nobody else.
+    fn fuse_slope(&mut self, activation: Activation) -> Option<ValueId>;
     /// Declares that the gradient of this input is this very value, if nothing was contributed before; adds
     /// the two otherwise.
     fn pass(&mut self, input: usize, gradient: ValueId);

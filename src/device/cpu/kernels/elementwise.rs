@@ -48,7 +48,8 @@ simd! {
 }
 
 simd! {
-    fn scale_by_slope(dx: &mut [f32], x: &[f32]) {
+    /// `dx *= gelu'(x)`
+    pub(super) fn scale_by_slope(dx: &mut [f32], x: &[f32]) {
         for (dx, &x) in dx.iter_mut().zip(x) {
             *dx *= gelu_slope::<FUSED>(x);
         }

@@ -2,7 +2,7 @@
 
 use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 
-use super::elementwise::{gelu_add_to, gelu_of};
+use super::elementwise::{gelu_add_to, gelu_of, scale_by_slope};
 use super::operands::{Operands, Start};
 use super::product::{Matrix, Product, RowSums};
 use super::workers::{Parts, Workers};
@@ -63,7 +63,15 @@ pub(super) fn input_gradient(
         bias: None,
         sums: None,
     };
-    product.run(operands.output(0), None, scratch, workers);
+    let dx = operands.output(0);
+    match op.activation {
+        None => product.run(dx, None, scratch, workers),
+        Some(Activation::GeluTanh) => {
+            let before = operands.input(2 + usize::from(op.accumulate));
+            let finish = |place, dx: &mut [f32]| scale_by_slope(workers.level(), dx, &before[place]);
+            product.run(dx, Some(&finish), scratch, workers);
+        }
+    }
 }
 
 pub(super) fn weight_gradient(

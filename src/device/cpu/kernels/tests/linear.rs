@@ -7,7 +7,7 @@ use crate::device::cpu::kernels::workers::Workers;
 use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient, Op};
 
 use super::harness::{Data, How, added, check, launch};
-use super::reference::{gelu, product, row_sum, transposed};
+use super::reference::{gelu, gelu_slope, product, row_sum, transposed};
 
 /// Rows, K and M: single elements, odd sizes, and more than one block of each dimension.
 const SHAPES: [[usize; 3]; 6] =
@@ -61,8 +61,14 @@ fn gradients_match_the_reference() {
             weights.push(dweight);
             weights.extend(bias.then_some(dbias));
         }
-        let op = Op::LinearInputGradient(LinearInputGradient { accumulate });
-        check(op, &input, &expected[..1]);
+        let op = LinearInputGradient { accumulate, activation: None };
+        check(Op::LinearInputGradient(op), &input, &expected[..1]);
+        let before = Data::random(&[rows, inner], 7);
+        let slopes = before.to_f64().into_iter().map(gelu_slope);
+        let through: Vec<f64> = expected[0].iter().zip(slopes).map(|(dx, slope)| dx * slope).collect();
+        input.push(before);
+        let op = LinearInputGradient { activation: Some(Activation::GeluTanh), ..op };
+        check(Op::LinearInputGradient(op), &input, &[through]);
         let op = Op::LinearWeightGradient(LinearWeightGradient { bias, accumulate });
         check(op, &weights, &expected[1..2 + usize::from(bias)]);
     }
