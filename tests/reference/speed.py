@@ -208,7 +208,7 @@ def compare(arguments, configuration):
 
 
 def print_header():
-    print(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+    print(shlex.join(["python", *sys.argv]))
     print(f"{datetime.date.today()}, {processor()}, {len(os.sched_getaffinity(0))} processors, {memory()}")
     print(f"{platform.system()}, load {os.getloadavg()[0]:.2f}")
 
