@@ -10,7 +10,7 @@ use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use runner::compile::{Action, SectionKind, compile};
 use runner::device::{Device, DeviceChoice, Pool, Region, Target, Tensor, detect, open};
-use runner::ops::{DType, Fill, Linear, Op, TensorType};
+use runner::ops::{Add, DType, Linear, Op, TensorType};
 use runner::spec::{
     AdamW, Data, Decay, Measure, Model, Optimizer, RunConfig, Strategy, Text, Tokens, Train, Transformer,
 };
@@ -26,6 +26,8 @@ struct Case {
     name: String,
     op: Op,
     inputs: Vec<TensorType>,
+    /// Whether the first output takes the first input's place, which it may.
+    in_place: bool,
 }
 
 impl fmt::Display for Case {
@@ -55,15 +57,13 @@ fn small(bencher: Bencher, case: &Case) {
     measure(bencher, case);
 }
 
-/// A product large enough for the highest rate, and 64 MiB written.
+/// A product large enough for the highest rate, and an addition to 64 MiB, which moves memory as fast as it goes.
 fn limits() -> Vec<Case> {
     let square = TensorType::f32(&[1536, 1536]);
     let product = Linear { bias: false, activation: None, residual: false };
-    let fill = Fill { output: TensorType::f32(&[1 << 24]), value: 1.0 };
-    vec![
-        Case { name: "product".to_owned(), op: Op::Linear(product), inputs: vec![square, square] },
-        Case { name: "fill".to_owned(), op: Op::Fill(fill), inputs: Vec::new() },
-    ]
+    let large = TensorType::f32(&[1 << 24]);
+    let limit = |name: &str, op, ty| Case { name: name.to_owned(), op, inputs: vec![ty, ty], in_place: true };
+    vec![limit("product", Op::Linear(product), square), limit("memory", Op::Add(Add), large)]
 }
 
 /// All operations of a step that differ in kind or types.
@@ -80,7 +80,7 @@ fn operations(layers: usize, d_model: usize, heads: usize, context: usize, batch
                 inputs.iter().take(2).map(|&id| program.ty(id).shape.to_string()).collect();
             let name = format!("{} {} -> {}", op.name(), operands.join(" "), output.ty.shape);
             let inputs = program.types(inputs);
-            cases.entry(name.clone()).or_insert(Case { name, op: op.clone(), inputs });
+            cases.entry(name.clone()).or_insert(Case { name, op: op.clone(), inputs, in_place: false });
         }
     }
     cases.into_values().collect()
@@ -117,6 +117,9 @@ fn measure(bencher: Bencher, case: &Case) {
     let mut outputs: Vec<Tensor> = types.iter().map(|&ty| operand(&mut *device, ty)).collect();
     for &(output, input) in case.op.updates() {
         outputs[output] = inputs[input];
+    }
+    if case.in_place && case.op.may_overwrite().contains(&(0, 0)) {
+        outputs[0] = inputs[0];
     }
     let workspace = match case.op.workspace(&case.inputs, &types, &target.workspace_limits()) {
         0 => None,

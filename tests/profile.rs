@@ -166,7 +166,7 @@ fn without_a_timed_step_it_says_why() {
 }
 
 #[test]
-fn files_of_earlier_versions_are_told_from_broken_ones() {
+fn files_that_are_old_or_missing_are_told_from_broken_ones() {
     let place = Place::new();
     place.sweep(&[]);
     let all = place.files("memory.csv");
@@ -176,11 +176,15 @@ fn files_of_earlier_versions_are_told_from_broken_ones() {
 
     replace(&whole.replacen("times_per_step", "passes", 1));
     let text = place.explain(&[]);
-    assert!(text.contains("did not time operations: `runner sweep --fresh tiny.toml`"), "{text}");
+    assert!(text.contains("has no times of operations: `runner sweep --fresh tiny.toml`"), "{text}");
 
     replace(&whole.replacen(",1,", ",once,", 1));
     let output = place.runner(&["explain", "--device", "cpu", "--out", "kept", "tiny.toml", "--run", "1"]);
     assert_eq!(output.status.code(), Some(2));
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.starts_with("error: cannot read kept/tiny/"), "{message}");
+
+    all.iter().for_each(|file| fs::remove_file(file).unwrap());
+    let text = place.explain(&[]);
+    assert!(text.contains("live at the peak") && text.contains("has no times of operations"), "{text}");
 }

@@ -39,7 +39,7 @@ enum Command {
     Compare(compare::Args),
     /// Check experiments without running them
     Check(check::Args),
-    /// Print the program of a run, with what is live at each operation
+    /// Print the program of a run, with what is live at each operation and where its time went
     Explain(explain::Args),
     #[command(hide = true)]
     ExecuteRun(execute_run::Args),

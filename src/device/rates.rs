@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Buffer, Device, DeviceError, Pool, Queue, Region, Tensor};
+use super::{Buffer, Device, DeviceError, Pool, Queue, Region, Target, Tensor};
 use crate::ops::{Add, Fill, Linear, Normal, Op, Operation, TensorType};
 
 /// What a device reached. What does not fit its memory is unknown.
@@ -33,8 +33,8 @@ const PRODUCT_SAMPLES: usize = 3;
 const COPY_SAMPLES: usize = 4;
 const SAMPLE: Duration = Duration::from_millis(5);
 
-/// Measures both, in a few tenths of a second. What is allocated for it stays within the target's memory, in which
-/// there should be nothing else, and is given back.
+/// Measures both, in a few tenths of a second. What is allocated for it stays well within the target's memory, in
+/// which there should be nothing else, and is given back.
 ///
 /// # Errors
 /// A device that fails, or has less memory than its target says.
@@ -134,15 +134,21 @@ fn best(
     Ok(best)
 }
 
+/// How much may be taken. A limit that the user set counts the device pool alone. One of the system's own counts the
+/// rest of the process too, and may end it.
+fn room(target: &Target) -> u64 {
+    if target.limited { target.available() } else { target.available() / 2 }
+}
+
 /// Buffers of the device pool.
 struct Memory(Vec<Buffer>);
 
 impl Memory {
-    /// Buffers of these many bytes each; `None` if they do not fit the target's memory together.
+    /// Buffers of these many bytes each; `None` if there is no room for them together.
     fn take(device: &mut dyn Device, sizes: &[u64]) -> Result<Option<Memory>, DeviceError> {
         let page = device.target().page.0;
         let rounded = sizes.iter().map(|bytes| (*bytes).max(1).next_multiple_of(page));
-        if rounded.clone().sum::<u64>() > device.target().available() {
+        if rounded.clone().sum::<u64>() > room(device.target()) {
             return Ok(None);
         }
         let mut memory = Memory(Vec::new());
@@ -172,7 +178,7 @@ mod tests {
     use std::thread::sleep;
 
     use super::*;
-    use crate::device::{Event, Target};
+    use crate::device::Event;
     use crate::testing;
     use crate::units::Bytes;
 
@@ -283,6 +289,15 @@ mod tests {
         assert!(device.most >= 32 << 20, "{} bytes", device.most);
         assert!(device.most <= 40 << 20, "{} bytes", device.most);
         assert_eq!(device.live(), 0, "all is given back");
+    }
+
+    #[test]
+    fn the_system_s_own_limit_is_not_exhausted() {
+        let mut device = Sleeper::new(70);
+        device.target.limited = false;
+        let rates = measure(&mut device).unwrap();
+        assert!(rates.copy_bytes_per_s.is_some(), "{rates:?}");
+        assert!(device.most <= 35 << 20, "{} bytes", device.most);
     }
 
     #[test]

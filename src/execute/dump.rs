@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::engine::{Batch, Engine};
 use super::measurement::{Ended, Measurement};
 use super::tensor_file::TensorFile;
-use super::train::{self, Prepared, RunError, StepLog, Stop, TimedStep};
+use super::train::{self, Prepared, RunError, STEPS_FILE, StepLog, Stop, TimedStep};
 use super::{Message, Reporter};
 use crate::device::{self, Device, Pool};
 use crate::ops::TensorType;
@@ -26,9 +26,6 @@ const GRADIENTS_FILE: &str = "gradients.safetensors";
 
 /// Parameters after the last step, by name.
 const FINAL_FILE: &str = "final.safetensors";
-
-/// Loss, gradient norm and time of every step.
-const STEPS_FILE: &str = "steps.csv";
 
 /// What a dump leaves beside the files that describe its run.
 pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, FINAL_FILE, STEPS_FILE];

@@ -50,8 +50,8 @@ pub enum RunError {
     Write { file: String, error: io::Error },
 }
 
-/// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder; leaves `steps.csv` and `memory.csv`
-/// there. The process began at `began`.
+/// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder; leaves [`STEPS_FILE`] and
+/// [`MEMORY_FILE`] there. The process began at `began`.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.

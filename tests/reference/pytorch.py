@@ -97,6 +97,7 @@ class Run:
     def __init__(self, folder):
         config = read_toml(folder / "run.toml")
         model = only_variant(config, "model", "transformer")
+        expect_keys("model", model, {"layers", "heads", "d_model", "context", "vocabulary"})
         self.layers, self.heads = model["layers"], model["heads"]
         self.d_model, self.context, self.vocabulary = model["d_model"], model["context"], model["vocabulary"]
 

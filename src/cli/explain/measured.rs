@@ -1,5 +1,6 @@
 //! What the results of a run say of its time: found, read, and put into words.
 
+use std::io;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -41,7 +42,7 @@ pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, 
     let steps = read::<StepLine>(&folder.join(STEPS_FILE))?;
     let (Some(lines), Some(steps)) = (lines, steps) else {
         return Ok(format!(
-            "version {} did not time operations: `runner sweep --fresh {experiment}` measures again\n",
+            "the result, of version {}, has no times of operations: `runner sweep --fresh {experiment}` measures again\n",
             row.version
         ));
     };
@@ -66,15 +67,23 @@ fn mean_step(timed: &[&StepLine]) -> Step {
     Step { ms: mean(|line| line.ms), data_wait_ms: mean(|line| line.data_wait_ms) }
 }
 
-/// All lines of a table; `None` if it lacks a column, as those of earlier versions do.
+/// All lines of a table; `None` if it lacks a column, as those of earlier versions do, or is missing: who keeps
+/// results for their figures may have thrown it away.
 fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<Vec<T>>, Failure> {
     let broken = |error: csv::Error| Failure::input(format!("cannot read {}: {error}", file.display()));
-    let mut reader = csv::Reader::from_path(file).map_err(broken)?;
+    let mut reader = match csv::Reader::from_path(file) {
+        Err(error) if is_missing(&error) => return Ok(None),
+        opened => opened.map_err(broken)?,
+    };
     let header = reader.headers().map_err(broken)?;
     if results_csv::columns::<T>().iter().any(|column| !header.iter().any(|there| there == *column)) {
         return Ok(None);
     }
     reader.deserialize().collect::<Result<_, _>>().map(Some).map_err(broken)
+}
+
+fn is_missing(error: &csv::Error) -> bool {
+    matches!(error.kind(), csv::ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
 #[cfg(test)]

@@ -83,8 +83,11 @@ fn dump(
     if result.status == Status::Oom {
         return Ok(Dumped::Nothing("the run is out of memory"));
     }
-    if dumps.has(&run.id) {
-        return Ok(Dumped::Before);
+    match dumps.has(&run.id, &result.digest) {
+        Ok(false) => {}
+        Ok(true) => return Ok(Dumped::Before),
+        // The places of other runs may be free.
+        Err(error) => return Ok(Dumped::Failed(error.to_string())),
     }
     let folder = dumps.begin(&run.id).map_err(Failure::machine)?;
     job::describe(&folder, plan, run)?;
@@ -111,6 +114,6 @@ fn dump(
         );
         return Ok(Dumped::Failed(reason));
     }
-    dumps.commit(folder, &run.id).map_err(Failure::machine)?;
+    dumps.commit(folder, &run.id, &result.digest).map_err(Failure::machine)?;
     Ok(Dumped::New)
 }

@@ -66,8 +66,9 @@ impl Ticket {
 enum Lane {
     /// At once, by the caller.
     Inline,
-    /// In order, by a thread that ends when the sender is dropped.
-    Thread(Sender<Command>),
+    /// In order, by a thread that ends when the sender is dropped. To wait for one that has nothing to do would
+    /// wake it for nothing, which takes longer than many an operation.
+    Thread { sender: Sender<Command>, idle: bool },
     /// When something waits for them.
     Deferred(VecDeque<Command>),
 }
@@ -81,7 +82,7 @@ pub(super) struct Lanes {
 impl Lanes {
     pub(super) fn new(workers: Workers, delay: Option<Delay>) -> std::io::Result<Lanes> {
         let lanes = match delay {
-            None => [Lane::Inline, Lane::Thread(copy_thread()?)],
+            None => [Lane::Inline, Lane::Thread { sender: copy_thread()?, idle: true }],
             Some(Delay::Compute) => [Lane::Deferred(VecDeque::new()), Lane::Inline],
             Some(Delay::Copy) => [Lane::Inline, Lane::Deferred(VecDeque::new())],
         };
@@ -91,7 +92,8 @@ impl Lanes {
     pub(super) fn enqueue(&mut self, queue: Queue, command: Command) -> Result<(), DeviceError> {
         match &mut self.lanes[queue as usize] {
             Lane::Inline => self.carry_out(command),
-            Lane::Thread(sender) => {
+            Lane::Thread { sender, idle } => {
+                *idle = false;
                 sender.send(command).map_err(|_| DeviceError::Lost("the copy thread has ended".to_owned()))
             }
             Lane::Deferred(pending) => {
@@ -103,9 +105,15 @@ impl Lanes {
 
     pub(super) fn synchronize(&mut self) -> Result<(), DeviceError> {
         for queue in Queue::ALL {
+            if let Lane::Inline | Lane::Thread { idle: true, .. } = self.lanes[queue as usize] {
+                continue;
+            }
             let ticket = Arc::new(Ticket::default());
             self.enqueue(queue, Command::Record(ticket.clone()))?;
             self.until(&ticket)?;
+            if let Lane::Thread { idle, .. } = &mut self.lanes[queue as usize] {
+                *idle = true;
+            }
         }
         Ok(())
     }

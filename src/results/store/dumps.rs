@@ -10,6 +10,10 @@ use crate::execute::DUMP_FILES;
 /// The option that names the folder.
 const OPTION: &str = "--dump";
 
+/// The file with the digest of the result that a dump repeats: the same run may end in other bits with another version
+/// of the program.
+const DIGEST_FILE: &str = "result.digest";
+
 /// What runs start from, learn from and end with, for others to repeat.
 #[derive(Debug)]
 pub struct Dumps {
@@ -33,10 +37,23 @@ impl Dumps {
         self.folder.join(run_id)
     }
 
-    /// Whether a run is dumped.
-    pub fn has(&self, run_id: &str) -> bool {
+    /// Whether a run is dumped, as it ended in the result with this digest.
+    ///
+    /// # Errors
+    ///
+    /// Something else is in its place: the dump of another result, or what is no whole dump.
+    pub fn has(&self, run_id: &str, digest: &str) -> Result<bool, StoreError> {
         let place = self.place(run_id);
-        DUMP_FILES.iter().all(|name| place.join(name).is_file())
+        if !place.exists() {
+            return Ok(false);
+        }
+        let of = fs::read_to_string(place.join(DIGEST_FILE)).unwrap_or_default();
+        let whole = DUMP_FILES.iter().all(|name| place.join(name).is_file());
+        if whole && of.trim() == digest {
+            Ok(true)
+        } else {
+            Err(StoreError::InTheWay { path: place, option: OPTION })
+        }
     }
 
     /// Makes a folder to dump a run into.
@@ -45,20 +62,26 @@ impl Dumps {
     ///
     /// It cannot be made.
     pub fn begin(&self, run_id: &str) -> Result<PrivateFolder, StoreError> {
-        PrivateFolder::create(&self.folder, run_id, OPTION)
+        Ok(PrivateFolder::create(&self.folder, run_id, OPTION)?.without_parent())
     }
 
-    /// Makes a private folder, complete, the dump of a run.
+    /// Makes a private folder, complete, the dump of a run that ended in the result with this digest.
     ///
     /// # Errors
     ///
     /// The disk is full or fails, or something else is in its place.
-    pub fn commit(&self, private: PrivateFolder, run_id: &str) -> Result<Committed, StoreError> {
+    pub fn commit(
+        &self,
+        private: PrivateFolder,
+        run_id: &str,
+        digest: &str,
+    ) -> Result<Committed, StoreError> {
+        private.write(DIGEST_FILE, format!("{digest}\n").as_bytes())?;
         private.sync()?;
         let place = self.place(run_id);
         match fs::rename(private.path(), &place) {
             Ok(()) => {}
-            Err(error) if is_taken(&error) && self.has(run_id) => return Ok(Committed::Theirs),
+            Err(error) if is_taken(&error) && self.has(run_id, digest)? => return Ok(Committed::Theirs),
             Err(error) => return Err(StoreError::write(&place)(error).of_option(OPTION)),
         }
         private.committed();
@@ -86,10 +109,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dumps = Dumps::open(folder.path()).unwrap();
         let private = filled(&dumps, "first");
-        assert!(!dumps.has("a"));
-        assert_eq!(dumps.commit(private, "a").unwrap(), Committed::Ours);
-        assert!(dumps.has("a"));
-        assert_eq!(dumps.commit(filled(&dumps, "second"), "a").unwrap(), Committed::Theirs);
+        assert!(!dumps.has("a", "bits").unwrap());
+        assert_eq!(dumps.commit(private, "a", "bits").unwrap(), Committed::Ours);
+        assert!(dumps.has("a", "bits").unwrap());
+        assert_eq!(dumps.commit(filled(&dumps, "second"), "a", "bits").unwrap(), Committed::Theirs);
         for name in DUMP_FILES {
             assert_eq!(fs::read(dumps.place("a").join(name)).unwrap(), b"first");
         }
@@ -98,14 +121,35 @@ mod tests {
     }
 
     #[test]
+    fn the_folder_that_the_user_named_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let dumps = Dumps::open(folder.path()).unwrap();
+        drop(filled(&dumps, "given up"));
+        assert_eq!(names(folder.path()), [""; 0]);
+        assert!(folder.path().is_dir());
+    }
+
+    #[test]
     fn what_is_in_the_way_stays_and_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let dumps = Dumps::open(folder.path()).unwrap();
+        let refused = |error: StoreError| {
+            let place = dumps.place("a").display().to_string();
+            assert!(error.to_string().starts_with(&format!("{place} is no dump of this result")), "{error}");
+        };
         fs::create_dir(dumps.place("a")).unwrap();
         fs::write(dumps.place("a").join("mine"), "").unwrap();
-        let error = dumps.commit(filled(&dumps, ""), "a").unwrap_err().to_string();
-        assert!(error.starts_with(&format!("cannot write {}", dumps.place("a").display())), "{error}");
+        refused(dumps.has("a", "bits").unwrap_err());
+        refused(dumps.commit(filled(&dumps, ""), "a", "bits").unwrap_err());
         assert_eq!(names(&dumps.place("a")), ["mine"]);
+
+        fs::remove_dir_all(dumps.place("a")).unwrap();
+        dumps.commit(filled(&dumps, "kept"), "a", "bits").unwrap();
+        refused(dumps.has("a", "other bits").unwrap_err());
+        refused(dumps.commit(filled(&dumps, "new"), "a", "other bits").unwrap_err());
+        assert!(DUMP_FILES.iter().all(|name| fs::read(dumps.place("a").join(name)).unwrap() == b"kept"));
+        fs::remove_file(dumps.place("a").join(DUMP_FILES[0])).unwrap();
+        refused(dumps.has("a", "bits").unwrap_err());
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub enum StoreError {
     NoRoom { path: PathBuf, error: io::Error, option: &'static str },
     #[error("cannot write {path}: {error}", path = path.display())]
     Write { path: PathBuf, error: io::Error },
+    #[error("{path} is no dump of this result: move it away, or choose another folder with {option}", path = path.display())]
+    InTheWay { path: PathBuf, option: &'static str },
     #[error("cannot read {path}: {error}", path = path.display())]
     Read { path: PathBuf, error: io::Error },
     #[error(

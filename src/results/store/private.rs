@@ -15,6 +15,8 @@ pub struct PrivateFolder {
     path: PathBuf,
     /// The option that says where it lies, for advice.
     option: &'static str,
+    /// Whether the folder around it, where nothing else is in it, is removed as well.
+    with_parent: bool,
     committed: bool,
 }
 
@@ -42,7 +44,15 @@ impl PrivateFolder {
 
     /// A name that nothing has yet.
     pub(super) fn reserve(parent: &Path, name: impl Display) -> PrivateFolder {
-        PrivateFolder { path: parent.join(format!(".{name}-{}", unique())), option: OUT, committed: false }
+        let path = parent.join(format!(".{name}-{}", unique()));
+        PrivateFolder { path, option: OUT, with_parent: true, committed: false }
+    }
+
+    /// The folder around it is the user's.
+    pub(super) fn without_parent(self) -> PrivateFolder {
+        let mut private = self;
+        private.with_parent = false;
+        private
     }
 
     pub fn path(&self) -> &Path {
@@ -77,8 +87,10 @@ impl Drop for PrivateFolder {
         if !self.committed {
             // What cannot be removed now is stale and removed by a later sweep.
             let _ = fs::remove_dir_all(&self.path);
-            // The parent too, if nothing else is in it.
-            let _ = self.path.parent().map(fs::remove_dir);
+            if self.with_parent {
+                // Fails if anything else is in it.
+                let _ = self.path.parent().map(fs::remove_dir);
+            }
         }
     }
 }

@@ -65,7 +65,7 @@ simd! {
 }
 
 simd! {
-    /// `y += gelu::<FUSED>(x)`
+    /// `y += gelu(x)`
     pub(super) fn gelu_add_to(y: &mut [f32], x: &[f32]) {
         for (y, &x) in y.iter_mut().zip(x) {
             *y += gelu::<FUSED>(x);

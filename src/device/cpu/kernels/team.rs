@@ -276,6 +276,25 @@ mod tests {
         }
     }
 
+    /// So short that helpers come late, meet the next job, or sleep in between.
+    #[test]
+    fn jobs_that_follow_each_other_do_not_meet() {
+        let team = Team::new(4).unwrap();
+        for job in 1..20_000 {
+            let calls: [AtomicUsize; 5] = Default::default();
+            let tasks = job % (calls.len() + 1);
+            team.run(tasks, &|_, task| {
+                calls[task].fetch_add(job, Ordering::Relaxed);
+            });
+            let calls = calls.map(AtomicUsize::into_inner);
+            assert!(calls[..tasks].iter().all(|&call| call == job), "job {job}: {calls:?}");
+            assert!(calls[tasks..].iter().all(|&call| call == 0), "job {job}: {calls:?}");
+            if job % 500 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+
     /// Both threads have to be at work at once for either to come to its end.
     #[test]
     fn tasks_run_beside_each_other_also_after_a_sleep() {

@@ -1,9 +1,9 @@
 //! Products with what is fused to them.
 
 use crate::device::cpu::kernels::operands::Start;
-use crate::device::cpu::kernels::product::{LEAST_WORKSPACE_PER_THREAD, Matrix, Product};
+use crate::device::cpu::kernels::product::{LEAST_WORKSPACE_PER_THREAD, Matrix, Product, RowSums};
 use crate::device::cpu::kernels::simd::Level;
-use crate::device::cpu::kernels::workers::Workers;
+use crate::device::cpu::kernels::workers::{Parts, Workers};
 use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient, Op};
 
 use super::harness::{Data, How, added, check, launch};
@@ -98,30 +98,48 @@ fn rows_do_not_depend_on_other_rows() {
 /// A target may promise this little, and it changes no bit.
 #[test]
 fn the_least_workspace_is_enough() {
-    let (rows, inner, columns, threads) = (400, 1000, 150, 2);
+    // The longest inner dimension that is not cut needs the most, one that is has several blocks.
+    for (level, inner) in Level::available().flat_map(|level| [(level, 384), (level, 1000)]) {
+        // A left operand is read where it lies; transposed, it is packed too, and its rows are summed.
+        for transposed in [false, true] {
+            let run = |bytes_per_thread| product_of_random(inner, transposed, level, bytes_per_thread);
+            let enough = run(1 << 20);
+            assert!(
+                run(LEAST_WORKSPACE_PER_THREAD) == enough,
+                "{level:?}, {inner}, transposed: {transposed}"
+            );
+        }
+    }
+}
+
+/// The product and, with a transposed left operand, the sums of its rows.
+fn product_of_random(
+    inner: usize,
+    transposed: bool,
+    level: Level,
+    bytes_per_thread: u64,
+) -> (Vec<f32>, Vec<f32>) {
+    let (rows, columns, threads) = (400, 150, 2);
     let (Data::F32(_, left), Data::F32(_, right)) =
         (Data::random(&[rows, inner], 1), Data::random(&[inner, columns], 2))
     else {
         unreachable!("floats")
     };
-    for level in Level::available() {
-        let workers = Workers::with_level(threads, level).expect("threads can be started");
-        let run = |bytes_per_thread: u64| {
-            let product = Product {
-                rows,
-                inner,
-                columns,
-                left: Matrix::new(&left, inner),
-                right: Matrix::new(&right, columns),
-                start: Start::Zero,
-                bias: None,
-                sums: None,
-            };
-            let mut c = vec![0.0; rows * columns];
-            let mut workspace = vec![0.0; bytes_per_thread as usize / size_of::<f32>() * threads];
-            product.run(&mut c, None, &mut workspace, &workers);
-            c
-        };
-        assert!(run(LEAST_WORKSPACE_PER_THREAD) == run(1 << 20), "{level:?}");
-    }
+    let mut c = vec![0.0; rows * columns];
+    let mut sums = vec![0.0; if transposed { rows } else { 0 }];
+    let left = if transposed { Matrix::new(&left, rows).transposed() } else { Matrix::new(&left, inner) };
+    let product = Product {
+        rows,
+        inner,
+        columns,
+        left,
+        right: Matrix::new(&right, columns),
+        start: Start::Zero,
+        bias: None,
+        sums: transposed.then(|| RowSums { sums: Parts::new(&mut sums), accumulate: false }),
+    };
+    let mut workspace = vec![0.0; bytes_per_thread as usize / size_of::<f32>() * threads];
+    let workers = Workers::with_level(threads, level).expect("threads can be started");
+    product.run(&mut c, None, &mut workspace, &workers);
+    (c, sums)
 }
