@@ -4,6 +4,8 @@
     runner sweep experiments/quickstart.toml --dump dumps
     python tests/reference/pytorch.py dumps/<run id>
 
+    python tests/reference/pytorch.py dumps/<run id> --speed
+
 Needs Python 3.11, torch and safetensors. Prints loss and gradient norm of every step, the relative distance of the
 gradients at the first and the last step and of the final parameters, and the speed of both. The distance of two
 tensors is the norm of their difference over the norm of PyTorch's.
@@ -13,6 +15,7 @@ Exit codes: 0; 1 if `--tolerance` was given and a loss or a gradient is further 
 
 import argparse
 import csv
+import json
 import math
 import statistics
 import sys
@@ -20,16 +23,18 @@ import time
 import tomllib
 from pathlib import Path
 
+from resident import Resident
+
 try:
     import torch
-    import torch.nn.functional as F
+
+    AFTER_IMPORT = Resident()  # Of torch, before it has anything to do.
     from safetensors.torch import load_file, save_file
-    from torch.utils.checkpoint import checkpoint
 except ImportError as error:
     print(f"error: {error}: this script needs torch and safetensors", file=sys.stderr)
     sys.exit(2)
 
-LAYER_NORM_EPSILON = 1e-5
+from gpt2 import accumulate_gradients, make_optimizer
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back.
 MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass"}
@@ -43,6 +48,9 @@ def main():
     arguments = parse_arguments()
     try:
         run = Run(arguments.folder)
+        if arguments.speed:
+            print(json.dumps(measure_speed(run, arguments.folder)))
+            return
         dump = Dump(arguments.folder)
         repeated = train(run, dump)
         if arguments.vectors:
@@ -71,6 +79,10 @@ def parse_arguments():
     parser.add_argument(
         "--tolerance", type=float, nargs="?", const=1e-5, metavar="T",
         help="end with exit code 1 if a loss or a gradient is further off than this (1e-5 where T is left out)",
+    )
+    parser.add_argument(
+        "--speed", action="store_true",
+        help="compare nothing: train as fast as PyTorch can, and print speed and memory as one line of JSON",
     )
     parser.add_argument("--vectors", type=Path, metavar="FILE", help="write PyTorch's losses and gradients to FILE")
     return parser.parse_args()
@@ -152,8 +164,7 @@ class Dump:
 
     def __init__(self, folder):
         self.initial = read_tensors(folder / "initial.safetensors")
-        batches = read_tensors(folder / "batches.safetensors")
-        self.tokens, self.targets = batches["tokens"].long(), batches["targets"].long()
+        self.tokens, self.targets = read_batches(folder)
         self.gradients = by_step(read_tensors(folder / "gradients.safetensors"))
         self.final = read_tensors(folder / "final.safetensors")
         steps = read_csv(folder / "steps.csv")
@@ -173,6 +184,12 @@ def read_tensors(path):
         return load_file(path)
     except Exception as error:  # The library's own errors share no base class with those of files.
         raise CannotRepeat(f"cannot read {path}: {error}") from error
+
+
+def read_batches(folder):
+    """Tokens and targets, each i64[steps, B, T]."""
+    batches = read_tensors(folder / "batches.safetensors")
+    return batches["tokens"].long(), batches["targets"].long()
 
 
 def by_step(tensors):
@@ -205,21 +222,14 @@ class Repeated:
 
 
 def train(run, dump):
-    """B micro-batch, T context: each step takes its batch as `accumulate` micro-batches, in order."""
     torch.set_num_threads(run.threads)
     parameters = {name: tensor.clone().requires_grad_() for name, tensor in dump.initial.items()}
     optimizer = make_optimizer(run, parameters)
-    micro_batch = run.batch_size // run.accumulate
     repeated = Repeated()
     for step in range(1, dump.steps + 1):
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = 0.0
-        tokens, targets = dump.tokens[step - 1], dump.targets[step - 1]
-        for part in zip(tokens.split(micro_batch), targets.split(micro_batch)):
-            part_loss = forward(run, parameters, *part) / run.accumulate
-            part_loss.backward()
-            loss += part_loss.item()
+        loss = accumulate_gradients(run, parameters, dump.tokens[step - 1], dump.targets[step - 1])
         until_gradients = time.perf_counter() - began
 
         # Not timed, as in the run itself: what is only looked at.
@@ -241,55 +251,33 @@ def train(run, dump):
     return repeated
 
 
-def make_optimizer(run, parameters):
-    decays = {name for name, tensor in parameters.items() if run.adamw["decay"] == "all" or tensor.dim() > 1}
-    groups = [
-        {"params": [parameters[name] for name in decays], "weight_decay": run.adamw["weight_decay"]},
-        {"params": [parameters[name] for name in parameters.keys() - decays], "weight_decay": 0.0},
-    ]
-    betas = (run.adamw["beta1"], run.adamw["beta2"])
-    groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=run.adamw["lr"], betas=betas, eps=run.adamw["epsilon"], fused=True)
+# How fast PyTorch is, and what it needs
 
 
-def forward(run, parameters, tokens, targets):
-    """GPT-2's decoder with the head tied to the token embedding; the mean loss over tokens i64[B, T]."""
-    table = parameters["embedding.table"]
-    x = F.embedding(tokens, table) + parameters["embedding.positions"]
-    for layer in range(run.layers):
-        if run.recompute:
-            x = checkpoint(block, run, parameters, f"blocks.{layer}", x, use_reentrant=False)
-        else:
-            x = block(run, parameters, f"blocks.{layer}", x)
-    logits = F.linear(norm(parameters, "head", x), table)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def block(run, parameters, name, x):
-    x = x + attention(run, parameters, f"{name}.attention", x)
-    return x + mlp(parameters, f"{name}.mlp", x)
-
-
-def attention(run, parameters, name, x):
-    qkv = linear(parameters, f"{name}.qkv", norm(parameters, name, x))
-    # q, k and v lie side by side, each with its heads side by side: [B, H, T, C / H] each.
-    heads = (part.unflatten(-1, (run.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
-    seen = F.scaled_dot_product_attention(*heads, is_causal=True)
-    return linear(parameters, f"{name}.out", seen.transpose(1, 2).flatten(2))
-
-
-def mlp(parameters, name, x):
-    hidden = F.gelu(linear(parameters, f"{name}.up", norm(parameters, name, x)), approximate="tanh")
-    return linear(parameters, f"{name}.out", hidden)
-
-
-def norm(parameters, name, x):
-    weight, bias = parameters[f"{name}.norm.weight"], parameters[f"{name}.norm.bias"]
-    return F.layer_norm(x, weight.shape, weight, bias, LAYER_NORM_EPSILON)
-
-
-def linear(parameters, name, x):
-    return F.linear(x, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
+def measure_speed(run, folder):
+    """Trains with nothing in the way of speed, and nothing in memory that training does not need."""
+    torch.set_num_threads(run.threads)
+    initial = read_tensors(folder / "initial.safetensors")
+    # Copied out of the file's pages, which are given back when the last of them is.
+    parameters = {name: initial.pop(name).clone().requires_grad_() for name in list(initial)}
+    optimizer = make_optimizer(run, parameters)
+    seconds = []
+    for tokens, targets in zip(*read_batches(folder)):
+        began = time.perf_counter()
+        accumulate_gradients(run, parameters, tokens, targets)
+        if run.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(parameters.values(), run.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        seconds.append(time.perf_counter() - began)
+    step = statistics.median(seconds[run.warmup_steps :])
+    return {
+        "tokens_per_s": run.batch_size * run.context / step,
+        "peak_resident_bytes": Resident().peak,
+        "resident_after_import_bytes": AFTER_IMPORT.now,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
 
 
 # How far apart the two are

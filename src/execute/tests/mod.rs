@@ -1,11 +1,12 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
 mod strategies;
+mod threads;
 mod vectors;
 
 use super::engine::{Batch, Engine};
 use crate::compile::{Action, Program, SectionKind, compile};
-use crate::device::{CpuDevice, Delay, Pool, Target};
+use crate::device::{CpuDevice, Delay, Device, Pool, Target};
 use crate::memory::{Failure, OutOfMemory, predict};
 use crate::ops::Control;
 use crate::spec::*;
@@ -36,6 +37,7 @@ fn control(step: usize) -> Control {
 
 /// Trains for some steps with freed memory poisoned.
 fn train(config: &RunConfig, program: &Program, device: &mut CpuDevice) -> Result<Trace, Failure> {
+    let target = device.target().clone();
     let mut engine = Engine::new(program, device, true)?;
     engine.start()?;
     let mut trace = Trace { losses: Vec::new(), digests: Vec::new(), evaluation: 0.0 };
@@ -45,7 +47,7 @@ fn train(config: &RunConfig, program: &Program, device: &mut CpuDevice) -> Resul
         trace.digests.push(engine.digest()?);
         trace.evaluation = engine.evaluate(&batch(config, 99, config.micro_batch()))?;
     }
-    let predicted = predict(program, &testing::target());
+    let predicted = predict(program, &target);
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device);
     assert_eq!(engine.ledger().usage(Pool::Host), &predicted.host);
     engine.close()?;
@@ -53,8 +55,12 @@ fn train(config: &RunConfig, program: &Program, device: &mut CpuDevice) -> Resul
 }
 
 fn trace(config: &RunConfig) -> Trace {
-    let program = compile(config, &testing::target()).unwrap();
-    let mut device = CpuDevice::new(testing::target()).unwrap();
+    trace_on(config, testing::target())
+}
+
+fn trace_on(config: &RunConfig, target: Target) -> Trace {
+    let program = compile(config, &target).unwrap();
+    let mut device = CpuDevice::new(target).unwrap();
     train(config, &program, &mut device).unwrap()
 }
 

@@ -1,0 +1,34 @@
+//! The number of threads against the results, which do not depend on it.
+
+use super::trace_on;
+use crate::device::Target;
+use crate::spec::*;
+use crate::testing;
+
+/// A run whose sizes no number of threads divides, nor any width of a vector: 488 rows in a batch and 122 in a
+/// quarter of it, 87 channels, three heads of 29, a vocabulary of 263. Its sums are longer than what a kernel adds
+/// up at a time: the rows of a weight's gradient, the elements of the gradients' norm.
+fn uneven(accumulate: usize, recompute: Recompute) -> RunConfig {
+    let mut config = testing::small();
+    config.model =
+        Model::Transformer(Transformer { layers: 2, d_model: 87, heads: 3, context: 61, vocabulary: 263 });
+    config.train.batch_size = 8;
+    config.strategy.accumulate = accumulate;
+    config.strategy.recompute = recompute;
+    config
+}
+
+/// The digests of all parameters and moments after each of four steps, and every loss.
+#[test]
+fn threads_change_no_bit() {
+    for accumulate in [1, 4] {
+        for recompute in [Recompute::None, Recompute::Block] {
+            let config = uneven(accumulate, recompute);
+            let trace = |threads| trace_on(&config, Target { threads, ..testing::target() });
+            let alone = trace(1);
+            for threads in 2..=4 {
+                assert_eq!(trace(threads), alone, "{threads} threads, {:?}", config.strategy);
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+"""GPT-2 in PyTorch as a run describes it: its loss, its gradients, its optimizer.
+
+`run` is what `run.toml` says; `parameters` are tensors by the names that they have in a dump.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+LAYER_NORM_EPSILON = 1e-5
+
+
+def accumulate_gradients(run, parameters, tokens, targets):
+    """Adds up the gradients of a step's micro-batches, in order. Their mean loss, over tokens i64[B, T]."""
+    micro_batch = run.batch_size // run.accumulate
+    loss = 0.0
+    for part in zip(tokens.split(micro_batch), targets.split(micro_batch)):
+        part_loss = forward(run, parameters, *part) / run.accumulate
+        part_loss.backward()
+        loss += part_loss.item()
+    return loss
+
+
+def make_optimizer(run, parameters):
+    decays = {name for name, tensor in parameters.items() if run.adamw["decay"] == "all" or tensor.dim() > 1}
+    groups = [
+        {"params": [parameters[name] for name in decays], "weight_decay": run.adamw["weight_decay"]},
+        {"params": [parameters[name] for name in parameters.keys() - decays], "weight_decay": 0.0},
+    ]
+    betas = (run.adamw["beta1"], run.adamw["beta2"])
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=run.adamw["lr"], betas=betas, eps=run.adamw["epsilon"], fused=True)
+
+
+def forward(run, parameters, tokens, targets):
+    """GPT-2's decoder with the head tied to the token embedding; the mean loss over tokens i64[B, T]."""
+    table = parameters["embedding.table"]
+    x = F.embedding(tokens, table) + parameters["embedding.positions"]
+    for layer in range(run.layers):
+        if run.recompute:
+            x = checkpoint(block, run, parameters, f"blocks.{layer}", x, use_reentrant=False)
+        else:
+            x = block(run, parameters, f"blocks.{layer}", x)
+    logits = F.linear(norm(parameters, "head", x), table)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def block(run, parameters, name, x):
+    x = x + attention(run, parameters, f"{name}.attention", x)
+    return x + mlp(parameters, f"{name}.mlp", x)
+
+
+def attention(run, parameters, name, x):
+    qkv = linear(parameters, f"{name}.qkv", norm(parameters, name, x))
+    # q, k and v lie side by side, each with its heads side by side: [B, H, T, C / H] each.
+    heads = (part.unflatten(-1, (run.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
+    seen = F.scaled_dot_product_attention(*heads, is_causal=True)
+    return linear(parameters, f"{name}.out", seen.transpose(1, 2).flatten(2))
+
+
+def mlp(parameters, name, x):
+    hidden = F.gelu(linear(parameters, f"{name}.up", norm(parameters, name, x)), approximate="tanh")
+    return linear(parameters, f"{name}.out", hidden)
+
+
+def norm(parameters, name, x):
+    weight, bias = parameters[f"{name}.norm.weight"], parameters[f"{name}.norm.bias"]
+    return F.layer_norm(x, weight.shape, weight, bias, LAYER_NORM_EPSILON)
+
+
+def linear(parameters, name, x):
+    return F.linear(x, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
