@@ -153,7 +153,9 @@ impl Product<'_> {
         let longest = if self.inner <= INNER_BLOCK { INNER_BLOCK } else { CUT_BLOCK };
         let inner_block = even_block(self.inner, longest, 1);
         let in_place = self.left.step == 1 && self.sums.is_none();
-        let packed = if in_place { 0 } else { ROW_BLOCK * inner_block };
+        // Where nothing is packed, what was computed is finished while it is in the cache that is nearest.
+        let row_block = if in_place { M::ROWS } else { ROW_BLOCK };
+        let packed = if in_place { 0 } else { row_block * inner_block };
         let (left_scratch, right_scratch) = scratch.split_at_mut(packed);
         let widest = right_scratch.len() / inner_block.max(1) / M::COLUMNS * M::COLUMNS;
         assert!(widest > 0, "the workspace holds a block of each operand");
@@ -161,7 +163,7 @@ impl Product<'_> {
         for columns in blocks(columns, column_block) {
             for inner in blocks(0..self.inner, inner_block) {
                 pack_right::<M>(&self.right, inner.clone(), columns.clone(), right_scratch);
-                for rows in blocks(rows.clone(), ROW_BLOCK) {
+                for rows in blocks(rows.clone(), row_block) {
                     let left = if in_place {
                         LeftBlock::in_place(&self.left, &rows, &inner)
                     } else {
