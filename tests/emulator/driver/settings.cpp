@@ -41,6 +41,8 @@ Settings::Settings() {
         delay = FIRST_STREAM;
     } else if (written_delay == "copy") {
         delay = SECOND_STREAM;
+    } else if (written_delay == "all") {
+        delay = EVERY_STREAM;
     } else if (sscanf(written_delay.c_str(), "random:%lu", &delay_seed) == 1) {
         delay = BY_CHANCE;
     } else if (!written_delay.empty() && written_delay != "none") {
