@@ -70,6 +70,7 @@ pub(crate) fn strategies() -> Vec<RunConfig> {
                                 gradients,
                                 allocator,
                                 evaluation_pass,
+                                ..Strategy::default()
                             };
                             configs.push(config);
                         }
@@ -93,7 +94,17 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
         prop_oneof![Just(Allocator::Arena), Just(Allocator::Direct)],
         prop_oneof![Just(EvaluationPass::NoGrad), Just(EvaluationPass::Grad)],
     );
-    (model, train, choices, 0..100u64).prop_map(|(model, train, choices, seed)| {
+    let precision = prop_oneof![
+        Just(Precision::Fp32),
+        Just(Precision::Tf32),
+        Just(Precision::Bf16),
+        Just(Precision::Fp16)
+    ];
+    let dynamic = LossScale::Dynamic(DynamicLossScale::default());
+    let loss_scale = prop_oneof![Just(None), Just(Some(LossScale::Static(128.0))), Just(Some(dynamic))];
+    let numbers = (precision, any::<bool>());
+    let all = (model, train, choices, numbers, loss_scale, 0..100u64);
+    all.prop_map(|(model, train, choices, numbers, loss_scale, seed)| {
         let (layers, heads, per_head, context, vocabulary) = model;
         let (micro_batch, accumulate, clips, evaluates, decays_all) = train;
         let (recompute, release, gradients, allocator, evaluation_pass) = choices;
@@ -106,7 +117,22 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
         let Optimizer::AdamW(optimizer) = &mut config.train.optimizer;
         optimizer.decay = if decays_all { Decay::All } else { Decay::Matrices };
         config.evaluation = config.evaluation.filter(|_| evaluates);
-        config.strategy = Strategy { accumulate, recompute, release, gradients, allocator, evaluation_pass };
+        let (precision, graph) = numbers;
+        let loss_scale = match precision {
+            Precision::Fp16 => loss_scale,
+            _ => None,
+        };
+        config.strategy = Strategy {
+            accumulate,
+            precision,
+            loss_scale,
+            recompute,
+            release,
+            gradients,
+            allocator,
+            evaluation_pass,
+            graph: graph && allocator == Allocator::Arena,
+        };
         config
     })
 }

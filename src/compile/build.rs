@@ -27,6 +27,7 @@ pub(super) fn build(config: &RunConfig) -> Program {
             loss: ValueId(0),
             norm: None,
         },
+        loss_scaling: None,
         micro_batches: config.strategy.accumulate,
         model_flops: 0,
         events: 0,

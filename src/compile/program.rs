@@ -13,6 +13,8 @@ pub enum Kind {
     Gradient,
     /// It, computed again.
     Recomputed,
+    /// It, in the dtype of matrix work.
+    Cast,
 }
 
 /// A value: written once. What overwrites it is another value in the same storage.
@@ -143,6 +145,15 @@ pub struct Exchange {
     pub norm: Option<ValueId>,
 }
 
+/// The loss scale and what it is adapted by, on the device, and where the host reads them after a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScaling {
+    pub scale: ValueId,
+    pub counts: ValueId,
+    pub host_scale: ValueId,
+    pub host_counts: ValueId,
+}
+
 /// How far compilation has come: each pass adds what the next ones rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
@@ -172,6 +183,7 @@ pub struct Program {
     pub parameters: Vec<Parameter>,
     pub buckets: Vec<Bucket>,
     pub exchange: Exchange,
+    pub loss_scaling: Option<LossScaling>,
     /// Micro-batches per optimizer step.
     pub micro_batches: usize,
     /// FLOPs of the model's forward and backward pass over one micro-batch, nothing recomputed.
@@ -262,7 +274,7 @@ impl Program {
     }
 
     /// `blocks.3.attention.qkv`, `blocks.3.attention.d_qkv` for its gradient, `blocks.3.attention.qkv'` when it
-    /// is computed again.
+    /// is computed again, `blocks.3.attention.qkv.weight:bf16` when it is cast.
     pub fn full_name(&self, id: ValueId) -> String {
         let Value { name, kind, scope, .. } = *self.value(id);
         let path = &self.scope(scope).path;
@@ -270,6 +282,7 @@ impl Program {
             Kind::Primal => format!("{path}.{name}"),
             Kind::Gradient => format!("{path}.d_{name}"),
             Kind::Recomputed => format!("{path}.{name}'"),
+            Kind::Cast => format!("{path}.{name}:{}", self.ty(id).dtype),
         }
     }
 

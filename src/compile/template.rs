@@ -155,6 +155,7 @@ impl<'a> Template<'a> {
                     }
                     Op::Normal(op) => op.output = values[outputs[0].index()].ty,
                     Op::Add(_)
+                    | Op::Cast(_)
                     | Op::CrossEntropy(_)
                     | Op::Embedding(_)
                     | Op::GeluBackward(_)
@@ -162,7 +163,8 @@ impl<'a> Template<'a> {
                     | Op::LayerNormBackward(_)
                     | Op::Linear(_)
                     | Op::LinearInputGradient(_)
-                    | Op::LinearWeightGradient(_) => {}
+                    | Op::LinearWeightGradient(_)
+                    | Op::LossScale(_) => {}
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
-use crate::ops::WorkspaceLimits;
+use crate::ops::{Processor, WorkspaceLimits};
 use crate::units::Bytes;
 
 /// More than any machine has; keeps sums of sizes within 64 bits.
@@ -59,7 +59,14 @@ pub struct Target {
 impl Target {
     /// The target's bounds on scratch memory.
     pub fn workspace_limits(&self) -> WorkspaceLimits {
-        WorkspaceLimits { threads: self.threads, product_bytes_per_thread: self.product_workspace.0 }
+        WorkspaceLimits {
+            processor: match self.kind {
+                DeviceKind::Cpu => Processor::Cpu,
+                DeviceKind::Cuda => Processor::Cuda,
+            },
+            threads: self.threads,
+            product_bytes_per_thread: self.product_workspace.0,
+        }
     }
 
     /// Bytes that the device pool may hold.
