@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use proptest::strategy::Strategy as _;
 use runner::plan::{Experiment, Point, expand};
 use runner::spec::Strategy;
 use runner::spec::*;

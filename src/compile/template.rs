@@ -220,6 +220,7 @@ mod tests {
             let mut other = RunConfig { evaluation: config.evaluation.clone(), strategy, ..other };
             other.train.batch_size = accumulate;
             other.train.clip_norm = config.train.clip_norm;
+            other.train.optimizer = config.train.optimizer.clone();
             let Model::Transformer(model) = &config.model;
             let Model::Transformer(other_model) = &mut other.model;
             other_model.layers = model.layers;

@@ -8,7 +8,7 @@ use super::timeline::Timeline;
 use crate::compile::{Action, Instruction, Program, SectionKind};
 use crate::device::{Buffer, Device, DeviceError, Ledger, Phase, Pool, Region, Tensor};
 use crate::memory::{Backing, Failure, Manager};
-use crate::ops::{Control, Op, ValueId};
+use crate::ops::{Control, Op, StepCounts, ValueId};
 
 /// Bytes of a device that are read at a time: a whole tensor beside the pools would show in the resident set as a
 /// leak.
@@ -27,6 +27,10 @@ pub struct Counts {
     pub requests_in_evaluation: u64,
     /// Bytes of gradients filled with zeros at the end of steps.
     pub zeroed_bytes: u64,
+    /// Tensors put into another dtype, those of evaluations left out.
+    pub casts: u64,
+    /// Steps that were not taken because a gradient was not finite.
+    pub skipped_steps: u64,
     /// Storages freed after something else had run since their last use.
     pub late_frees: u64,
     pub evaluations: u64,
@@ -61,7 +65,8 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
     pub loss: f32,
-    /// Of the gradients before clipping; known where there is clipping.
+    /// Of the gradients before clipping; known where there is clipping or a loss scale. Not finite where the step
+    /// was skipped.
     pub gradient_norm: Option<f32>,
 }
 
@@ -70,6 +75,8 @@ pub struct Engine<'a> {
     program: &'a Program,
     manager: Manager<'a, OnDevice<'a>>,
     counts: Counts,
+    /// What the next step's gradients are scaled by; 1 where there is no loss scale.
+    loss_scale: f32,
     /// Launches and copies so far.
     operations: u64,
     /// By storage: the operation that used it last.
@@ -95,6 +102,7 @@ impl<'a> Engine<'a> {
             program,
             manager,
             counts: Counts::default(),
+            loss_scale: 1.0,
             operations: 0,
             last_use: vec![0; program.values.len()],
             poison,
@@ -109,6 +117,12 @@ impl<'a> Engine<'a> {
     pub fn counts(&self) -> Counts {
         let requests = self.manager.backing.requests - self.counts.requests_in_evaluation;
         Counts { requests, ..self.counts }
+    }
+
+    /// What the gradients of the next step are scaled by, 1 where there is no loss scale: known once the start is
+    /// over.
+    pub fn loss_scale(&self) -> f32 {
+        self.loss_scale
     }
 
     /// Records each instruction of the sections that the timeline wants.
@@ -133,6 +147,9 @@ impl<'a> Engine<'a> {
     /// Out of memory, or a device that fails.
     pub fn start(&mut self) -> Result<(), Failure> {
         self.section(SectionKind::Start, 0)?;
+        if let Some(scaling) = self.program.loss_scaling {
+            self.loss_scale = self.get_number(scaling.scale)?;
+        }
         self.synchronize()
     }
 
@@ -167,6 +184,11 @@ impl<'a> Engine<'a> {
         self.counts.micro_batches += self.program.micro_batches as u64;
         let loss = self.get_number(exchange.loss)?;
         let gradient_norm = exchange.norm.map(|norm| self.get_number(norm)).transpose()?;
+        if let Some(scaling) = self.program.loss_scaling {
+            self.loss_scale = self.get_number(scaling.host_scale)?;
+            let counts = StepCounts::from_array(self.get_numbers(scaling.host_counts)?);
+            self.counts.skipped_steps = counts.skipped as u64;
+        }
         Ok(StepReport { loss, gradient_norm })
     }
 
@@ -308,8 +330,14 @@ impl<'a> Engine<'a> {
                 self.counts.recompute_flops += flops;
             }
         }
-        if let (Op::Fill(fill), Phase::Update) = (op, instruction.phase) {
-            self.counts.zeroed_bytes += fill.output.bytes();
+        match op {
+            Op::Fill(fill) if instruction.phase == Phase::Update => {
+                self.counts.zeroed_bytes += fill.output.bytes();
+            }
+            Op::Cast(_) if instruction.phase != Phase::Evaluation => {
+                self.counts.casts += instruction.action.writes().len() as u64;
+            }
+            _ => {}
         }
     }
 
@@ -366,9 +394,13 @@ impl<'a> Engine<'a> {
     }
 
     fn get_number(&mut self, id: ValueId) -> Result<f32, Failure> {
-        let mut bytes = [0; 4];
+        self.get_numbers(id).map(|[number]| number)
+    }
+
+    fn get_numbers<const N: usize>(&mut self, id: ValueId) -> Result<[f32; N], Failure> {
+        let mut bytes = [[0; size_of::<f32>()]; N];
         let region = self.manager.tensor(id).region();
-        self.manager.backing.device.read(region, &mut bytes)?;
-        Ok(f32::from_ne_bytes(bytes))
+        self.manager.backing.device.read(region, bytes.as_flattened_mut())?;
+        Ok(bytes.map(f32::from_ne_bytes))
     }
 }

@@ -18,6 +18,14 @@ pub(super) fn receipt(before: &Counts, after: &Counts) -> String {
     if micro_batches > 1 {
         parts.push(format!("{micro_batches} micro-batches"));
     }
+    let casts = per_step(|counts| counts.casts);
+    if casts > 0 {
+        parts.push(format!("{casts} casts"));
+    }
+    let skipped = after.skipped_steps - before.skipped_steps;
+    if skipped > 0 {
+        parts.push(format!("{skipped} steps skipped"));
+    }
     let zeroed = per_step(|counts| counts.zeroed_bytes);
     if zeroed > 0 {
         parts.push(format!("{} zeroed", Bytes(zeroed)));

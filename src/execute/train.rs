@@ -193,6 +193,10 @@ impl Trainer<'_> {
         let steps = total.max(1) as u64;
         measurement.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measurement.hardware_flops = Some((after.flops - before.flops) / steps);
+        if self.config.strategy.loss_scale.is_some() {
+            measurement.skipped_steps = Some(after.skipped_steps - before.skipped_steps);
+            measurement.loss_scale = Some(f64::from(engine.loss_scale()));
+        }
         measurement.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
         measurement.digest = engine.digest()?;
         if let Some(timeline) = engine.take_timeline() {
@@ -207,11 +211,13 @@ impl Trainer<'_> {
         let began = Instant::now();
         training_batch(self.config, self.data, step, batch);
         let waited = began.elapsed();
-        let report = engine.step(batch, control(&self.config.train.optimizer, step + 1))?;
+        let taken = step + 1 - engine.counts().skipped_steps as usize;
+        let report = engine.step(batch, control(&self.config.train.optimizer, taken))?;
         let took = began.elapsed();
         Ok(TimedStep {
             loss: report.loss,
             gradient_norm: report.gradient_norm,
+            loss_scale: self.config.strategy.loss_scale.map(|_| engine.loss_scale()),
             ms: milliseconds(took),
             data_wait_ms: milliseconds(waited),
         })
@@ -276,6 +282,8 @@ impl Trainer<'_> {
 pub(super) struct TimedStep {
     pub(super) loss: f32,
     pub(super) gradient_norm: Option<f32>,
+    /// For the next step.
+    pub(super) loss_scale: Option<f32>,
     pub(super) ms: f64,
     pub(super) data_wait_ms: f64,
 }
@@ -313,7 +321,7 @@ pub(super) fn finite(number: f32) -> Option<f64> {
     number.is_finite().then_some(f64::from(number))
 }
 
-/// The numbers of step `step`, counted from 1.
+/// The numbers of step `step`, counted from 1; steps that were skipped do not count.
 pub(super) fn control(optimizer: &Optimizer, step: usize) -> Control {
     let Optimizer::AdamW(optimizer) = optimizer;
     let correction = |beta: f64| (1.0 - beta.powi(i32::try_from(step).unwrap_or(i32::MAX))) as f32;
@@ -376,7 +384,7 @@ impl StepLog {
     pub(super) fn create(path: &Path) -> Result<StepLog, RunError> {
         let file = File::create(path).map_err(|error| cannot_write(path, error))?;
         let mut log = StepLog { file, name: path.display().to_string() };
-        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms\n")?;
+        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale\n")?;
         Ok(log)
     }
 
@@ -387,10 +395,11 @@ impl StepLog {
         tokens: usize,
         live: u64,
     ) -> Result<(), RunError> {
-        let norm = done.gradient_norm.map_or(String::new(), |norm| norm.to_string());
+        let known = |number: Option<f32>| number.map_or(String::new(), |number| number.to_string());
+        let (norm, scale) = (known(done.gradient_norm), known(done.loss_scale));
         let rate = tokens as f64 / done.ms * 1e3;
         let TimedStep { loss, ms, data_wait_ms, .. } = done;
-        self.line(&format!("{step},{loss},{norm},{ms:.3},{rate:.1},{live},{data_wait_ms:.3}\n"))
+        self.line(&format!("{step},{loss},{norm},{ms:.3},{rate:.1},{live},{data_wait_ms:.3},{scale}\n"))
     }
 
     fn line(&mut self, line: &str) -> Result<(), RunError> {

@@ -167,6 +167,16 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// As experiments write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Fp32 => "fp32",
+            Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
+            Precision::Fp16 => "fp16",
+        }
+    }
+
     /// The type of the operands of matrix work.
     pub fn dtype(self) -> DType {
         match self {

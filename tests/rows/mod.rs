@@ -77,6 +77,9 @@ pub fn row(strategy: &str) -> Row {
         startup_ms: Some(20.0),
         product_flops_per_s: Some(3e11),
         copy_bytes_per_s: Some(6e10),
+        emulated: false,
+        skipped_steps: None,
+        loss_scale: None,
         axes: Vec::new(),
     };
     row.uses(200.0);
@@ -137,11 +140,12 @@ prop_compose! {
         texts in prop::collection::vec(text(), 8),
         sizes in prop::collection::vec(prop::option::of(any_size()), 26),
         counts in prop::collection::vec(prop::option::of(0usize..100_000), 6),
-        numbers in prop::collection::vec(prop::option::of(any_number()), 16),
+        numbers in prop::collection::vec(prop::option::of(any_number()), 17),
         oom in prop::collection::vec(prop::option::of("[a-z .0-9]{1,30}"), 3),
         status in status(),
         repeat in 0usize..3,
         limited in any::<bool>(),
+        emulated in any::<bool>(),
         strategy in "[ab]{1,2}|[a-zé界/=0-9-]{1,60}",
         axes in prop::option::of((prop::sample::select(vec!["train.batch_size", "precision"]), "[1-3]")),
     ) -> Row {
@@ -172,6 +176,7 @@ prop_compose! {
             oom_value, oom_requested_bytes: size(), oom_short_bytes: size(), threads: count(), load: number(),
             clock_mhz: number(), digest, configuration: String::new(),
             startup_ms: number(), product_flops_per_s: number(), copy_bytes_per_s: number(),
+            emulated, skipped_steps: size(), loss_scale: number(),
             axes: axes.into_iter().map(|(key, value)| (key.to_string(), value)).collect(),
         }
     }
