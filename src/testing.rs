@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::{Just, Strategy as Any, any, prop_oneof};
 
-use crate::device::{DeviceKind, Target};
+use crate::device::{CpuDevice, Delay, Device, DeviceKind, Target};
 use crate::spec::*;
 use crate::units::Bytes;
 
@@ -21,6 +21,16 @@ pub(crate) fn target() -> Target {
         memory: Bytes(1 << 40),
         limited: false,
     }
+}
+
+/// The device that tests run on.
+pub(crate) fn device(target: Target) -> Box<dyn Device> {
+    Box::new(CpuDevice::new(target).expect("threads can be started"))
+}
+
+/// One that puts off the work of one queue for as long as events let it.
+pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
+    Box::new(CpuDevice::with_delay(target, Some(delay)).expect("threads can be started"))
 }
 
 /// Two layers, two heads, 16 positions, four sequences a step.

@@ -57,6 +57,10 @@ impl Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event(pub u32);
 
+/// Names a stretch of work that a device can replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Graph(pub u32);
+
 /// Names memory that a device handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Buffer(pub u32);
@@ -95,6 +99,8 @@ pub enum DeviceError {
     OutOfBounds { buffer: Buffer, offset: u64, bytes: u64, size: u64 },
     #[error(transparent)]
     Type(#[from] TypeError),
+    #[error("the device has no graphs to capture work in")]
+    NoGraphs,
     #[error("the device's queue stopped: {0}")]
     Lost(String),
 }
@@ -128,6 +134,31 @@ pub trait Device {
 
     /// Later work on the queue waits until what the event stands for is done.
     fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError>;
+
+    /// From now on, what is enqueued on the compute queue is written down and not done. Memory may neither be
+    /// allocated nor given back meanwhile.
+    ///
+    /// # Errors
+    /// A device that cannot replay: programs for it have nothing to capture.
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        Err(DeviceError::NoGraphs)
+    }
+
+    /// Ends what `begin_capture` began.
+    ///
+    /// # Errors
+    /// As for `begin_capture`, or a driver that takes the work not as a graph.
+    fn end_capture(&mut self) -> Result<Graph, DeviceError> {
+        Err(DeviceError::NoGraphs)
+    }
+
+    /// Enqueues on the compute queue what was captured.
+    ///
+    /// # Errors
+    /// As for `begin_capture`.
+    fn replay(&mut self, _graph: Graph) -> Result<(), DeviceError> {
+        Err(DeviceError::NoGraphs)
+    }
 
     /// Returns once all enqueued work is done.
     fn synchronize(&mut self) -> Result<(), DeviceError>;

@@ -34,10 +34,10 @@ except ImportError as error:
     print(f"error: {error}: this script needs torch and safetensors", file=sys.stderr)
     sys.exit(2)
 
-from gpt2 import accumulate_gradients, make_optimizer
+from gpt2 import DTYPES, accumulate_gradients, make_optimizer, make_scaler
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back.
-MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass"}
+MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass", "graph"}
 
 
 class CannotRepeat(Exception):
@@ -111,10 +111,13 @@ class Run:
         self.warmup_steps = config["measure"]["warmup_steps"]
 
         [(self.name, strategy)] = config["strategies"].items()
-        expect_keys("strategy", strategy, {"accumulate", "recompute"} | MEMORY_ONLY)
+        expect_keys("strategy", strategy, {"accumulate", "precision", "loss_scale", "recompute"} | MEMORY_ONLY)
         self.accumulate = strategy["accumulate"]
         expect_word("recompute", strategy["recompute"], {"none", "block"})
         self.recompute = strategy["recompute"] == "block"
+        self.precision = strategy["precision"]
+        expect_word("precision", self.precision, DTYPES)
+        self.loss_scale = loss_scale(strategy["loss_scale"])
 
         target = read_toml(folder / "target.toml")
         expect_word("kind", target["kind"], {"cpu"})
@@ -124,10 +127,19 @@ class Run:
         return (
             f"{self.name}: {self.layers} layers, d_model {self.d_model}, {self.heads} heads, "
             f"context {self.context}, vocabulary {self.vocabulary}\n"
-            f"batch {self.batch_size}, accumulate {self.accumulate}, "
+            f"batch {self.batch_size}, accumulate {self.accumulate}, {self.precision}, "
             f"recompute {'block' if self.recompute else 'none'}, clip_norm {self.clip_norm or 'off'}, "
             f"{self.threads} threads, PyTorch {torch.__version__}\n"
         )
+
+
+def loss_scale(written):
+    """How `GradScaler` is to adapt it; `None` without one. One that stays has factors that change nothing."""
+    if written == "off":
+        return None
+    if isinstance(written, dict):
+        return written["dynamic"]
+    raise CannotRepeat(f"this script does not know a loss scale that stays, such as {written}")
 
 
 def only_variant(table, key, known):
@@ -225,15 +237,18 @@ def train(run, dump):
     torch.set_num_threads(run.threads)
     parameters = {name: tensor.clone().requires_grad_() for name, tensor in dump.initial.items()}
     optimizer = make_optimizer(run, parameters)
+    scaler = make_scaler(run, "cpu")
     repeated = Repeated()
     for step in range(1, dump.steps + 1):
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = accumulate_gradients(run, parameters, dump.tokens[step - 1], dump.targets[step - 1])
+        batch = dump.tokens[step - 1], dump.targets[step - 1]
+        loss = accumulate_gradients(run, parameters, scaler, *batch)
+        scaler.unscale_(optimizer)
         until_gradients = time.perf_counter() - began
 
         # Not timed, as in the run itself: what is only looked at.
-        if step in dump.gradients:
+        if step in dump.gradients and all(tensor.grad.isfinite().all() for tensor in parameters.values()):
             repeated.gradients[step] = {name: tensor.grad.clone() for name, tensor in parameters.items()}
         if run.clip_norm is None:
             # PyTorch's own norm, which sums in f32, is 6e-6 off where tensors are large.
@@ -243,7 +258,8 @@ def train(run, dump):
         began = time.perf_counter()
         if run.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(parameters.values(), run.clip_norm)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         repeated.seconds.append(until_gradients + time.perf_counter() - began)
         repeated.losses.append(loss)
         repeated.gradient_norms.append(norm.item())
@@ -261,13 +277,16 @@ def measure_speed(run, folder):
     # Copied out of the file's pages, which are given back when the last of them is.
     parameters = {name: initial.pop(name).clone().requires_grad_() for name in list(initial)}
     optimizer = make_optimizer(run, parameters)
+    scaler = make_scaler(run, "cpu")
     seconds = []
     for tokens, targets in zip(*read_batches(folder)):
         began = time.perf_counter()
-        accumulate_gradients(run, parameters, tokens, targets)
+        accumulate_gradients(run, parameters, scaler, tokens, targets)
+        scaler.unscale_(optimizer)
         if run.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(parameters.values(), run.clip_norm)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - began)
     step = statistics.median(seconds[run.warmup_steps :])

@@ -138,7 +138,7 @@ prop_compose! {
     /// Any row that a file could hold, sensible or not.
     pub fn any_row()(
         texts in prop::collection::vec(text(), 8),
-        sizes in prop::collection::vec(prop::option::of(any_size()), 26),
+        sizes in prop::collection::vec(prop::option::of(any_size()), 27),
         counts in prop::collection::vec(prop::option::of(0usize..100_000), 6),
         numbers in prop::collection::vec(prop::option::of(any_number()), 17),
         oom in prop::collection::vec(prop::option::of("[a-z .0-9]{1,30}"), 3),

@@ -8,7 +8,6 @@ use safetensors::SafeTensors;
 use super::super::engine::{Batch, Engine};
 use super::super::train::control;
 use crate::compile::{Parameter, Program, compile};
-use crate::device::CpuDevice;
 use crate::memory::Failure;
 use crate::plan;
 use crate::spec::*;
@@ -69,8 +68,8 @@ fn batches() -> Vec<Batch> {
 /// Trains with freed memory poisoned.
 fn train(config: &RunConfig) -> Trained {
     let program = compile(config, &testing::target()).unwrap();
-    let mut device = CpuDevice::new(testing::target()).unwrap();
-    let mut engine = Engine::new(&program, &mut device, true).unwrap();
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
     let initial = Tensors::read("initial");
     assert_eq!(initial.all().len(), program.parameters.len());
