@@ -7,6 +7,8 @@ mod rates;
 mod role;
 mod target;
 
+use std::time::Duration;
+
 use crate::ops::{Op, TensorType, TypeError};
 
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
@@ -158,6 +160,28 @@ pub trait Device {
     /// As for `begin_capture`.
     fn replay(&mut self, _graph: Graph) -> Result<(), DeviceError> {
         Err(DeviceError::NoGraphs)
+    }
+
+    /// Whether the compute queue has a clock of its own. One that works inline has none: there, the host's says what
+    /// a call took.
+    fn has_clock(&self) -> bool {
+        false
+    }
+
+    /// Has that clock read once the work enqueued so far on the compute queue is done.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn lap(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// The time from each `lap` to the next, since this was last called; waits for the last.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn laps(&mut self) -> Result<Vec<Duration>, DeviceError> {
+        Ok(Vec::new())
     }
 
     /// Returns once all enqueued work is done.

@@ -67,6 +67,8 @@ pub struct Engine<'a> {
     /// By section and segment: what the device replays, once it was captured.
     graphs: Vec<Vec<Option<Graph>>>,
     timeline: Option<Timeline>,
+    /// What ran since the device's clock was last read, if it has one: section and instruction.
+    timed: Vec<(usize, usize)>,
 }
 
 impl<'a> Engine<'a> {
@@ -92,6 +94,7 @@ impl<'a> Engine<'a> {
             passes: vec![0; program.sections.len()],
             graphs: program.sections.iter().map(|section| vec![None; section.segments.len()]).collect(),
             timeline: None,
+            timed: Vec::new(),
         })
     }
 
@@ -120,6 +123,11 @@ impl<'a> Engine<'a> {
         if let Some(timeline) = &mut self.timeline {
             timeline.want_steps(self.program);
         }
+    }
+
+    /// Whether instructions can be timed only by the device's own clock, which takes time of its own.
+    pub fn has_clock(&self) -> bool {
+        self.manager.backing.device.has_clock()
     }
 
     pub fn take_timeline(&mut self) -> Option<Timeline> {
@@ -258,8 +266,13 @@ impl<'a> Engine<'a> {
         let found = self.program.sections.iter().position(|section| section.kind == kind);
         let number = found.expect("compilation makes the sections that are run");
         let section = &self.program.sections[number];
-        // What kernels and libraries set up at their first use cannot be captured.
-        let captures = self.passes[number] > 0;
+        let clocked = self.has_clock() && self.timeline.as_ref().is_some_and(|t| t.wants(number));
+        if clocked {
+            self.manager.backing.device.lap()?;
+        }
+        // What kernels and libraries set up at their first use cannot be captured; what is replayed as a whole cannot
+        // be timed in parts.
+        let captures = self.passes[number] > 0 && !clocked;
         self.passes[number] += 1;
         let mut next = 0;
         for (index, segment) in section.segments.iter().enumerate().filter(|_| captures) {
@@ -267,7 +280,19 @@ impl<'a> Engine<'a> {
             self.segment(number, index, segment.clone(), micro_batch)?;
             next = segment.end;
         }
-        self.stretch(number, next..section.code.len(), micro_batch, true)
+        self.stretch(number, next..section.code.len(), micro_batch, true)?;
+        if clocked { self.read_clock() } else { Ok(()) }
+    }
+
+    /// What the device's clock says of the instructions of a section that has just been gone through.
+    fn read_clock(&mut self) -> Result<(), Failure> {
+        let laps = self.manager.backing.device.laps()?;
+        for ((section, index), took) in self.timed.drain(..).zip(laps) {
+            if let Some(timeline) = &mut self.timeline {
+                timeline.add(section, index, took);
+            }
+        }
+        Ok(())
     }
 
     /// Has the device replay a segment, which is captured first if it was not yet.
@@ -307,8 +332,15 @@ impl<'a> Engine<'a> {
     ) -> Result<(), Failure> {
         for index in code {
             let took = self.instruction(section, index, micro_batch, enqueue)?;
-            if let Some(timeline) = self.timeline.as_mut().filter(|timeline| timeline.wants(section)) {
-                timeline.record(section, index, self.manager.ledger().usage(Pool::Device).live, took);
+            let Some(timeline) = self.timeline.as_mut().filter(|timeline| timeline.wants(section)) else {
+                continue;
+            };
+            timeline.record(section, index, self.manager.ledger().usage(Pool::Device).live);
+            if self.manager.backing.device.has_clock() {
+                self.manager.backing.device.lap()?;
+                self.timed.push((section, index));
+            } else {
+                timeline.add(section, index, took);
             }
         }
         Ok(())
