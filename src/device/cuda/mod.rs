@@ -81,7 +81,7 @@ impl CudaDevice {
             products: Products::new()?,
             memory: Memory::new(&context)?,
             graphs: Graphs::default(),
-            clock: Clock::default(),
+            clock: Clock::new()?,
             queues: Queues::new()?,
             context,
         })
