@@ -10,20 +10,23 @@ from torch.utils.checkpoint import checkpoint
 LAYER_NORM_EPSILON = 1e-5
 
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def accumulate_gradients(run, parameters, scaler, tokens, targets):
-    """Adds up the scaled gradients of a step's micro-batches, in order. Their mean loss, over tokens i64[B, T]."""
+def accumulate_gradients(run, parameters, scaler, tokens, targets, model=None):
+    """Adds up the scaled gradients of a step's micro-batches, in order. Their mean loss, over tokens i64[B, T].
+
+    `model` takes the place of `forward`, which it may have compiled.
+    """
     micro_batch = run.batch_size // run.accumulate
-    device = tokens.device.type
-    loss = 0.0
+    half = HALVES.get(run.precision)
+    losses = []
     for part in zip(tokens.split(micro_batch), targets.split(micro_batch)):
-        with torch.autocast(device, dtype=DTYPES[run.precision], enabled=run.precision != "fp32"):
-            part_loss = forward(run, parameters, *part) / run.accumulate
-        scaler.scale(part_loss).backward()
-        loss += part_loss.item()
-    return loss
+        with torch.autocast(tokens.device.type, dtype=half, enabled=half is not None):
+            loss = (model or forward)(run, parameters, *part) / run.accumulate
+        scaler.scale(loss).backward()
+        losses.append(loss.detach())
+    return torch.stack(losses).sum()
 
 
 def make_scaler(run, device):

@@ -20,7 +20,6 @@ import math
 import statistics
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 from resident import Resident
@@ -34,20 +33,15 @@ except ImportError as error:
     print(f"error: {error}: this script needs torch and safetensors", file=sys.stderr)
     sys.exit(2)
 
-from gpt2 import DTYPES, accumulate_gradients, make_optimizer, make_scaler
-
-# What a strategy may say without changing a number: where memory comes from and when it is given back.
-MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass", "graph"}
-
-
-class CannotRepeat(Exception):
-    """Why a run cannot be repeated here."""
+from gpt2 import accumulate_gradients, make_optimizer, make_scaler
+from run_toml import CannotRepeat, Run, expect_word, read_toml
 
 
 def main():
     arguments = parse_arguments()
     try:
-        run = Run(arguments.folder)
+        run = Run(arguments.folder / "run.toml")
+        torch.set_num_threads(read_threads(arguments.folder))
         if arguments.speed:
             print(json.dumps(measure_speed(run, arguments.folder)))
             return
@@ -59,7 +53,7 @@ def main():
         fail(error)
     except (KeyError, ValueError) as error:
         fail(f"{arguments.folder} is not the dump of a run: {error!r}")
-    print(run.title())
+    print(f"{run.title()}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}\n")
     print_steps(dump, repeated)
     furthest = print_distances(dump, repeated)
     print_speeds(run, dump, repeated)
@@ -88,84 +82,11 @@ def parse_arguments():
     return parser.parse_args()
 
 
-# What the run was
-
-
-class Run:
-    """The configuration in `run.toml`, as far as it decides which numbers come out, and the threads to use."""
-
-    def __init__(self, folder):
-        config = read_toml(folder / "run.toml")
-        model = only_variant(config, "model", "transformer")
-        expect_keys("model", model, {"layers", "heads", "d_model", "context", "vocabulary"})
-        self.layers, self.heads = model["layers"], model["heads"]
-        self.d_model, self.context, self.vocabulary = model["d_model"], model["context"], model["vocabulary"]
-
-        train = config["train"]
-        expect_keys("train", train, {"batch_size", "clip_norm", "seed", "optimizer"})
-        self.batch_size = train["batch_size"]
-        self.clip_norm = None if train["clip_norm"] == "off" else train["clip_norm"]
-        self.adamw = only_variant(train, "optimizer", "adamw")
-        expect_keys("adamw", self.adamw, {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"})
-        expect_word("decay", self.adamw["decay"], {"matrices", "all"})
-        self.warmup_steps = config["measure"]["warmup_steps"]
-
-        [(self.name, strategy)] = config["strategies"].items()
-        expect_keys("strategy", strategy, {"accumulate", "precision", "loss_scale", "recompute"} | MEMORY_ONLY)
-        self.accumulate = strategy["accumulate"]
-        expect_word("recompute", strategy["recompute"], {"none", "block"})
-        self.recompute = strategy["recompute"] == "block"
-        self.precision = strategy["precision"]
-        expect_word("precision", self.precision, DTYPES)
-        self.loss_scale = loss_scale(strategy["loss_scale"])
-
-        target = read_toml(folder / "target.toml")
-        expect_word("kind", target["kind"], {"cpu"})
-        self.threads = target["threads"]
-
-    def title(self):
-        return (
-            f"{self.name}: {self.layers} layers, d_model {self.d_model}, {self.heads} heads, "
-            f"context {self.context}, vocabulary {self.vocabulary}\n"
-            f"batch {self.batch_size}, accumulate {self.accumulate}, {self.precision}, "
-            f"recompute {'block' if self.recompute else 'none'}, clip_norm {self.clip_norm or 'off'}, "
-            f"{self.threads} threads, PyTorch {torch.__version__}\n"
-        )
-
-
-def loss_scale(written):
-    """How `GradScaler` is to adapt it; `None` without one. One that stays has factors that change nothing."""
-    if written == "off":
-        return None
-    if isinstance(written, dict):
-        return written["dynamic"]
-    raise CannotRepeat(f"this script does not know a loss scale that stays, such as {written}")
-
-
-def only_variant(table, key, known):
-    variants = list(table[key])
-    if variants != [known]:
-        raise CannotRepeat(f"{key} is `{', '.join(variants)}`; this script knows `{known}`")
-    return table[key][known]
-
-
-def expect_keys(name, table, known):
-    for key in table.keys() - known:
-        raise CannotRepeat(f"this script does not know `{key} = {table[key]!r}` ({name})")
-
-
-def expect_word(key, word, known):
-    if word not in known:
-        raise CannotRepeat(f"this script does not know `{key} = {word!r}`")
-
-
-def read_toml(path):
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise CannotRepeat(f"cannot read {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise CannotRepeat(f"{path} is no TOML file: {error}") from error
+def read_threads(folder):
+    """Of the processor that the run was on."""
+    target = read_toml(folder / "target.toml")
+    expect_word("kind", target["kind"], {"cpu"})
+    return target["threads"]
 
 
 # What the run started from, and what came of it
@@ -234,7 +155,6 @@ class Repeated:
 
 
 def train(run, dump):
-    torch.set_num_threads(run.threads)
     parameters = {name: tensor.clone().requires_grad_() for name, tensor in dump.initial.items()}
     optimizer = make_optimizer(run, parameters)
     scaler = make_scaler(run, "cpu")
@@ -243,7 +163,7 @@ def train(run, dump):
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         batch = dump.tokens[step - 1], dump.targets[step - 1]
-        loss = accumulate_gradients(run, parameters, scaler, *batch)
+        loss = accumulate_gradients(run, parameters, scaler, *batch).item()
         scaler.unscale_(optimizer)
         until_gradients = time.perf_counter() - began
 
@@ -272,7 +192,6 @@ def train(run, dump):
 
 def measure_speed(run, folder):
     """Trains with nothing in the way of speed, and nothing in memory that training does not need."""
-    torch.set_num_threads(run.threads)
     initial = read_tensors(folder / "initial.safetensors")
     # Copied out of the file's pages, which are given back when the last of them is.
     parameters = {name: initial.pop(name).clone().requires_grad_() for name in list(initial)}
