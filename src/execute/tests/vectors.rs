@@ -20,7 +20,7 @@ const TOLERANCE: f64 = 1e-5;
 const STEPS: usize = 5;
 
 fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/vectors"))
+    PathBuf::from("tests/reference/vectors")
 }
 
 /// A file of tensors.
