@@ -12,7 +12,9 @@ use crate::spec::*;
 const CONTEXT: usize = 128;
 const BATCH: usize = 4;
 
-pub(super) fn prime(device: &mut dyn Device) -> Result<(), RunError> {
+/// # Errors
+/// A device that fails. One that has too little memory even for this is let be: the run itself will say so.
+pub fn prime(device: &mut dyn Device) -> Result<(), RunError> {
     let config = config();
     let program = compile(&config, device.target())?;
     let run = |device: &mut dyn Device| -> Result<(), Failure> {
