@@ -10,6 +10,7 @@ mod files;
 mod inputs;
 mod output;
 mod plan;
+mod probe_device;
 mod progress;
 mod report;
 mod sweep;
@@ -43,6 +44,8 @@ enum Command {
     Explain(explain::Args),
     #[command(hide = true)]
     ExecuteRun(execute_run::Args),
+    #[command(hide = true)]
+    ProbeDevice(probe_device::Args),
 }
 
 /// Runs the command that the process was started with.
@@ -55,6 +58,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
         Command::ExecuteRun(args) => execute_run::run(args, began),
+        Command::ProbeDevice(args) => probe_device::run(args),
     };
     status.unwrap_or_else(Failure::report).into()
 }

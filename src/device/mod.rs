@@ -5,6 +5,7 @@ mod cpu;
 mod cuda;
 mod ledger;
 mod open;
+mod probe;
 mod rates;
 mod role;
 mod target;
@@ -19,7 +20,8 @@ pub use cuda::{
     compile_kernels, equip, inventory,
 };
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
-pub use open::{DeviceChoice, detect, open};
+pub use open::{DetectError, Detected, DeviceChoice, detect, find, open, open_card};
+pub use probe::{ProbeError, Probed, in_child as probe_in_child, this_program};
 pub use rates::{Rates, measure as measure_rates};
 pub use role::{ByRole, Role};
 pub use target::{DeviceKind, Target, TargetError};

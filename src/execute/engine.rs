@@ -113,6 +113,11 @@ impl<'a> Engine<'a> {
         self.loss_scale
     }
 
+    /// What the program runs on.
+    pub fn device(&mut self) -> &mut dyn Device {
+        self.manager.backing.device
+    }
+
     /// Records each instruction of the sections that the timeline wants.
     pub fn record_timeline(&mut self, timeline: Timeline) {
         self.timeline = Some(timeline);

@@ -13,7 +13,10 @@ const CONTEXT: usize = 128;
 const BATCH: usize = 4;
 
 /// In the precision of what will be measured: each has kernels of its own.
-pub(super) fn prime(device: &mut dyn Device, strategy: &Strategy) -> Result<(), RunError> {
+///
+/// # Errors
+/// A device that fails. One that has too little memory even for this is let be: the run itself will say so.
+pub fn prime(device: &mut dyn Device, strategy: &Strategy) -> Result<(), RunError> {
     let Strategy { precision, loss_scale, .. } = *strategy;
     let config = config(Strategy { precision, loss_scale, ..Strategy::default() });
     let program = compile(&config, device.target())?;

@@ -51,13 +51,18 @@ pub enum RunError {
 }
 
 /// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder; leaves [`STEPS_FILE`] and
-/// [`MEMORY_FILE`] there. The process began at `began`.
+/// [`MEMORY_FILE`] there. The process began at `began`. Of several cards, it runs on that of the ordinal.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
-pub fn run(folder: &Path, reporter: &mut Reporter, began: Instant) -> Result<Measurement, RunError> {
+pub fn run(
+    folder: &Path,
+    reporter: &mut Reporter,
+    began: Instant,
+    ordinal: usize,
+) -> Result<Measurement, RunError> {
     let Prepared { config, target, data, program } = Prepared::read(folder)?;
-    let mut device = device::open(&target)?;
+    let mut device = device::open_card(&target, ordinal)?;
     let steps = config.measure.warmup_steps + config.measure.steps;
     reporter.send(&Message::Started { device: target.name.clone(), steps });
     prime::prime(device.as_mut(), &config.strategy)?;
@@ -140,12 +145,12 @@ impl Trainer<'_> {
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
         let batches = [self.config.train.batch_size, self.config.micro_batch()].map(|b| self.empty_batch(b));
-        let witness = Witness::begin();
+        let witness = Witness::begin(device);
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
                 let ended = self.train(&mut engine, timeline, batches, &mut log, &mut measurement);
                 report_memory(&mut measurement, engine.ledger());
-                measurement.witness_peak_bytes = witness.and_then(|witness| witness.peak());
+                measurement.witness_peak_bytes = witness.and_then(|witness| witness.peak(engine.device()));
                 ended.and_then(|()| Ok(engine.close()?))
             }
             Err(failure) => Err(failure.into()),

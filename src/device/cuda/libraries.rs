@@ -107,7 +107,8 @@ pub(super) fn load(library: Library, newest: u32) -> Result<(), MissingLibrary> 
         }
         searched.push(place.to_string());
     }
-    Err(MissingLibrary { what: library.what(), files, places: searched, advice: library.advice() })
+    let driver = library == Library::Driver;
+    Err(MissingLibrary { what: library.what(), files, places: searched, advice: library.advice(), driver })
 }
 
 fn loader_path() -> String {
