@@ -103,7 +103,7 @@ extern "C" __global__ void embedding_positions_backward(float* __restrict__ dpos
 REGISTER(embedding_positions_backward)
 
 // The gradient of the table without atomics: a block owns some rows of it, looks through all tokens for them, and adds
-// what it finds in the order of the tokens.
+// what it finds in an order that the tokens alone decide.
 
 // A warp looks through this many tokens before the block adds what was found. A find is kept in 16 bits: where it
 // is among those tokens, and which of the block's rows it is.
@@ -139,8 +139,9 @@ __device__ __forceinline__ uint32_t find(uint16_t* list, const int* tokens, uint
     return found;
 }
 
-// row[c] += dx[pending[0], c] + dx[pending[1], c] + ..., in this order, by one warp. What is loaded at once is `Columns`
-// runs of channels of `Most` tokens.
+// row[c] += (dx[pending[0], c] + dx[pending[1], c] + ...), by one warp. The tokens are summed before they are added to the
+// row, which is more exact where there are hundreds of them. What is loaded at once is `Columns` runs of channels of
+// `Most` tokens.
 template <int Width, int Most, int Columns>
 __device__ __forceinline__ void add_tokens(float* row, const float* dx, const uint32_t* pending, uint32_t count,
                                            uint32_t channels, uint32_t begin, uint32_t end, bool from_zero) {
@@ -148,12 +149,12 @@ __device__ __forceinline__ void add_tokens(float* row, const float* dx, const ui
 #pragma unroll 1
     for (uint32_t first = begin + threadIdx.x % 32 * Width; first < end; first += Columns * STEP) {
         Channels<Width> gradients[Columns][Most];
-        Channels<Width> sums[Columns];
+        Channels<Width> so_far[Columns];
 #pragma unroll
         for (int j = 0; j < Columns; ++j) {
             const uint32_t c = first + j * STEP;
-            sums[j].fill(0.0f);
-            if (c < end && !from_zero) sums[j].load(row + c);
+            so_far[j].fill(0.0f);
+            if (c < end && !from_zero) so_far[j].load(row + c);
 #pragma unroll
             for (int i = 0; i < Most; ++i) {
                 if (c < end && i < count) gradients[j][i].load(dx + static_cast<uint64_t>(pending[i]) * channels + c);
@@ -162,11 +163,14 @@ __device__ __forceinline__ void add_tokens(float* row, const float* dx, const ui
 #pragma unroll
         for (int j = 0; j < Columns; ++j) {
             const uint32_t c = first + j * STEP;
+            Channels<Width> sum;
+            sum.fill(0.0f);
 #pragma unroll
             for (int i = 0; i < Most; ++i) {
-                if (i < count) sums[j].add(gradients[j][i]);
+                if (i < count) sum.add(gradients[j][i]);
             }
-            if (c < end) sums[j].store(row + c);
+            sum.add(so_far[j]);
+            if (c < end) sum.store(row + c);
         }
     }
 }
