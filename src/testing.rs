@@ -13,6 +13,7 @@ pub(crate) fn target() -> Target {
     Target {
         name: "test".to_owned(),
         kind: DeviceKind::Cpu,
+        capability: None,
         threads: 2,
         alignment: Bytes(256),
         page: Bytes(4096),

@@ -1,6 +1,8 @@
 //! Machines that hold memory and run operations. Knows no models and no strategies.
 
+mod check;
 mod cpu;
+mod cuda;
 mod ledger;
 mod open;
 mod rates;
@@ -10,6 +12,10 @@ mod target;
 use crate::ops::{Op, TensorType, TypeError};
 
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
+pub use cuda::{
+    Card, CudaDevice, Equipment, Found, Inventory, KernelReport, MissingLibrary, Unavailable, Version,
+    compile_kernels, equip, inventory,
+};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use open::{DeviceChoice, detect, open};
 pub use rates::{Rates, measure as measure_rates};
@@ -95,8 +101,22 @@ pub enum DeviceError {
     OutOfBounds { buffer: Buffer, offset: u64, bytes: u64, size: u64 },
     #[error(transparent)]
     Type(#[from] TypeError),
+    /// A call into the driver or one of its libraries.
+    #[error("{call} failed: {name} ({code})")]
+    Call { call: String, name: String, code: u32 },
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
     #[error("the device's queue stopped: {0}")]
     Lost(String),
+}
+
+/// What a driver counts of its device's memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WitnessReading {
+    /// Taken now, by this process and any other.
+    pub taken: u64,
+    /// What was taken at the most since the witness began, over what was then.
+    pub peak: u64,
 }
 
 /// A device: memory in two pools, two queues, operations.
@@ -104,6 +124,11 @@ pub enum DeviceError {
 /// Calls enqueue work in the order they are made. Only `synchronize`, `read` and `write` wait for it.
 pub trait Device {
     fn target(&self) -> &Target;
+
+    /// What the user should know of how it was opened, a line each.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
 
     /// Asks the backing store for memory of its own. What it holds is unspecified.
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError>;
@@ -141,4 +166,15 @@ pub trait Device {
 
     /// Takes bytes out of memory, after the work enqueued so far.
     fn read(&mut self, region: Region, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Has the device's driver count the memory that is taken from now on, after the work enqueued so far. `false`
+    /// where there is no driver that counts.
+    fn begin_witness(&mut self) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    /// What the driver counted, after the work enqueued so far. `None` where there is none.
+    fn witness(&mut self) -> Result<Option<WitnessReading>, DeviceError> {
+        Ok(None)
+    }
 }
