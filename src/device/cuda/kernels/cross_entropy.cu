@@ -123,7 +123,7 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
 }
 
 #define CROSS_ENTROPY(T, suffix)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(512) cross_entropy_##suffix(                                        \
+    extern "C" __global__ void __launch_bounds__(1024) cross_entropy_##suffix(                                        \
         float* __restrict__ losses, T* dlogits, const T* logits, const int* __restrict__ targets,                    \
         const float* __restrict__ scaling, uint32_t vocabulary, float scale) {                                       \
         cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale);                              \

@@ -107,10 +107,10 @@ FINISH_GELU(finish_gelu_f16_residual, f16, float)
 
 // One tensor that is cast. Its blocks take CAST_ELEMENTS each.
 struct CastEntry {
+    uint64_t first_block;
     uint64_t source;
     uint64_t sink;
     uint64_t count;
-    uint64_t first_block;
 };
 
 // A thread's share of a block, in runs of 8: 16 bytes of a 16-bit type.

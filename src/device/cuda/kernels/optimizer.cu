@@ -8,9 +8,9 @@ constexpr int BLOCK = 256;
 
 // One tensor of a bucket. Its blocks take NORM_ELEMENTS each, and each makes one partial sum.
 struct NormEntry {
+    uint64_t first_block;
     uint64_t gradients;
     uint64_t len;
-    uint64_t first_block;
 };
 
 constexpr uint64_t NORM_ELEMENTS = 65536;
@@ -61,9 +61,9 @@ REGISTER(norm_of_partials)
 
 // One tensor of a bucket. Its blocks take UPDATE_ELEMENTS each.
 struct UpdateEntry {
+    uint64_t first_block;
     uint64_t offset;
     uint64_t len;
-    uint64_t first_block;
     // Whether the parameters decay.
     uint64_t decay;
 };

@@ -7,7 +7,7 @@ constexpr int WARPS = 8;
 // Sums of `Width` columns for each lane, over the block's rows.
 template <class T, int Width>
 __device__ __forceinline__ void sum_columns(float* partials, const T* matrix, uint32_t rows, uint32_t columns,
-                                            uint32_t rows_per_partial) {
+                                            uint32_t rows_per_partial, uint32_t accumulate) {
     __shared__ float shared[WARPS][32 * Width];
     const uint32_t warp = threadIdx.x / 32;
     const uint32_t lane = threadIdx.x % 32;
@@ -37,29 +37,28 @@ __device__ __forceinline__ void sum_columns(float* partials, const T* matrix, ui
         float sum = 0.0f;
 #pragma unroll
         for (int other = 0; other < WARPS; ++other) sum += shared[other][i];
-        partials[static_cast<uint64_t>(blockIdx.y) * columns + first + i] = sum;
+        float* sink = partials + static_cast<uint64_t>(blockIdx.y) * columns + first + i;
+        *sink = accumulate ? *sink + sum : sum;
     }
 }
 
 // partials[p, :] = the sum of rows p * rows_per_partial and on of a matrix [rows, columns]. Grid: the runs of 32 lanes
-// times `width` columns, the partial sums. `wide`: lanes take 16 bytes of a row, whose length is a multiple of that.
-#define COLUMN_SUMS(T, suffix)                                                                                       \
+// times as many columns as a lane takes, the partial sums. `wide`: that is 16 bytes, of which rows are multiples. What is
+// one partial sum can be added to what is there.
+#define COLUMN_SUMS(name, T, Width)                                                                                  \
     extern "C" __global__ void __launch_bounds__(32 * WARPS)                                                         \
-        column_sums_##suffix(float* __restrict__ partials, const T* __restrict__ matrix, uint32_t rows,              \
-                             uint32_t columns, uint32_t rows_per_partial) {                                          \
-        sum_columns<T, 1>(partials, matrix, rows, columns, rows_per_partial);                                        \
+        name(float* __restrict__ partials, const T* __restrict__ matrix, uint32_t rows, uint32_t columns,            \
+             uint32_t rows_per_partial, uint32_t accumulate) {                                                       \
+        sum_columns<T, Width>(partials, matrix, rows, columns, rows_per_partial, accumulate);                        \
     }                                                                                                                \
-    REGISTER(column_sums_##suffix)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS)                                                         \
-        column_sums_wide_##suffix(float* __restrict__ partials, const T* __restrict__ matrix, uint32_t rows,         \
-                                  uint32_t columns, uint32_t rows_per_partial) {                                     \
-        sum_columns<T, Vector<T>::size>(partials, matrix, rows, columns, rows_per_partial);                          \
-    }                                                                                                                \
-    REGISTER(column_sums_wide_##suffix)
+    REGISTER(name)
 
-COLUMN_SUMS(float, f32)
-COLUMN_SUMS(bf16, bf16)
-COLUMN_SUMS(f16, f16)
+COLUMN_SUMS(column_sums_f32, float, 1)
+COLUMN_SUMS(column_sums_bf16, bf16, 1)
+COLUMN_SUMS(column_sums_f16, f16, 1)
+COLUMN_SUMS(column_sums_wide_f32, float, 4)
+COLUMN_SUMS(column_sums_wide_bf16, bf16, 8)
+COLUMN_SUMS(column_sums_wide_f16, f16, 8)
 
 // The sum of `count` rows of partial sums [count, columns], stored in or added to `first`, but for the columns from
 // `split` on, which are those of `second`. A block takes 32 columns, each of its 32 warps some of the rows.

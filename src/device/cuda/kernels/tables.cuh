@@ -5,7 +5,7 @@
 // As many as the launches put into one table: what a launch passes by value is limited to 4 KiB.
 constexpr int TABLE_ENTRIES = 64;
 
-// Members are of 8 bytes, because that is how the launches write them.
+// Members of entries are of 8 bytes, the first is `first_block`, because that is how the launches write them.
 template <class Entry>
 struct Table {
     uint64_t count;
