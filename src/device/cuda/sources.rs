@@ -8,8 +8,29 @@ pub(super) struct Source {
     pub(super) text: &'static str,
 }
 
+/// A file under `kernels/`, by its name.
+macro_rules! source {
+    ($file:literal) => {
+        Source { file: $file, text: include_str!(concat!("kernels/", $file)) }
+    };
+}
+
 /// What is compiled.
-pub(super) const SOURCES: &[Source] = &[];
+pub(super) const SOURCES: &[Source] = &[
+    source!("cross_entropy.cu"),
+    source!("elementwise.cu"),
+    source!("embedding.cu"),
+    source!("initialise.cu"),
+    source!("layer_norm.cu"),
+    source!("optimizer.cu"),
+    source!("reduction.cu"),
+];
 
 /// What sources include, by these names.
-pub(super) const HEADERS: &[Source] = &[];
+pub(super) const HEADERS: &[Source] = &[
+    source!("compat.cuh"),
+    source!("gelu.cuh"),
+    source!("reductions.cuh"),
+    source!("tables.cuh"),
+    source!("vectors.cuh"),
+];
