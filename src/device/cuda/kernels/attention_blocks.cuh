@@ -72,5 +72,21 @@ __device__ __forceinline__ Rows<T> part_of_out(T* out, const AttentionSizes& siz
                    sizes.head * sizeof(T) % 16 == 0};
 }
 
+// What the backward passes need of a query.
+struct RowStatistics {
+    // lse as an exponent of two.
+    float exponent;
+    // The sum over dout * out.
+    float delta;
+
+    // Past the sequence an infinite exponent makes all weights zero.
+    __device__ __forceinline__ static RowStatistics of(const float* lse, const float* delta,
+                                                       const AttentionSizes& sizes, const Place& place, int query) {
+        constexpr float LOG2_E = 1.4426950408889634f;
+        const size_t at = static_cast<size_t>(place.batch_head) * sizes.sequence + query;
+        return query < sizes.sequence ? RowStatistics{lse[at] * LOG2_E, delta[at]} : RowStatistics{INFINITY, 0.0f};
+    }
+};
+
 // Tiles of `size` that cover `count` rows.
 __device__ __forceinline__ int tiles_of(int count, int size) { return (count + size - 1) / size; }

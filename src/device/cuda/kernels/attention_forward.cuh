@@ -96,26 +96,6 @@ struct OnlineSoftmax {
     }
 };
 
-// Scores of keys that a query does not see become minus infinity.
-template <int BANDS, int TILES>
-__device__ __forceinline__ void mask_later_keys(float (&scores)[BANDS][TILES][4], int first_query, int first_key) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int band = 0; band < BANDS; band++) {
-#pragma unroll
-        for (int n = 0; n < TILES; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int query = first_query + band * 16 + i / 2 * 8 + lane / 4;
-                const int key = first_key + n * 8 + lane % 4 * 2 + i % 2;
-                if (key > query) {
-                    scores[band][n][i] = -INFINITY;
-                }
-            }
-        }
-    }
-}
-
 template <class T, int D>
 __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* qkv, const AttentionSizes& sizes) {
     using Tiles = ForwardTiles<D>;
@@ -160,7 +140,7 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
         float scores[BANDS][KEYS / 8][4];
         multiply<D, BANDS, KEYS>(scores, left, Blocks<D, T>::across(keys + stage * STAGE, lane));
         if (first_key + KEYS - 1 > warp_query) {
-            mask_later_keys(scores, warp_query, first_key);
+            hide_later_keys<true>(scores, warp_query, first_key);
         }
         softmax.add(scores, weighted, sizes.exponent_scale);
         uint32_t weights[BANDS][KEYS / 16][4];
@@ -168,7 +148,6 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
         accumulate<D, D>(weighted, weights, Blocks<D, T>::down(values + stage * STAGE, lane), 0);
     }
 
-    float shares[BANDS][2];
 #pragma unroll
     for (int band = 0; band < BANDS; band++) {
 #pragma unroll
@@ -179,10 +158,15 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
                 lse[static_cast<size_t>(place.batch_head) * sizes.sequence + query] =
                     softmax.reference[band][half] * sizes.scale + logf(sum);
             }
-            shares[band][half] = 1.0f / sum;
+            const float share = 1.0f / sum;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                weighted[band][n][half * 2] *= share;
+                weighted[band][n][half * 2 + 1] *= share;
+            }
         }
     }
-    store_rows<D, D>(part_of_out(out, sizes, place), warp_query, 0, queries + warp_row * D, weighted, shares);
+    store_rows<D, D>(part_of_out(out, sizes, place), warp_query, 0, queries + warp_row * D, weighted, 1.0f);
 }
 
 #define ATTENTION_FORWARD(T, D)                                                                          \

@@ -172,6 +172,27 @@ __device__ __forceinline__ void accumulate(float (&result)[BANDS][COLUMNS / 8][4
     }
 }
 
+// Scores of keys that a query does not see become minus infinity. Columns are keys and rows queries, or the reverse.
+template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES>
+__device__ __forceinline__ void hide_later_keys(float (&scores)[BANDS][TILES][4], int first_row,
+                                                int first_column) {
+    const int lane = threadIdx.x % 32;
+    const int start = first_column + lane % 4 * 2 - (first_row + lane / 4);
+#pragma unroll
+    for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+        for (int n = 0; n < TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int column_less_row = start + n * 8 + i % 2 - (band * 16 + i / 2 * 8);
+                if (COLUMNS_ARE_KEYS ? column_less_row > 0 : column_less_row < 0) {
+                    scores[band][n][i] = -INFINITY;
+                }
+            }
+        }
+    }
+}
+
 // Results of `multiply` as left operands of `accumulate`: where a lane has the values of two 16 x 8 tiles side by
 // side is where it needs those of a 16 x 16 block.
 template <class T, int BANDS, int TILES>
@@ -187,12 +208,12 @@ __device__ __forceinline__ void round_to(uint32_t (&rounded)[BANDS][TILES / 2][4
     }
 }
 
-// Writes a warp's results, times a factor per row (of each band: rows lane / 4, and 8 below), to rows of memory from
-// `first` on, by way of its own rows of a tile that nobody needs any more, so that whole chunks are written.
+// Writes a warp's results, times a factor, to rows of memory from `first` on, by way of its own rows of a tile that
+// nobody needs any more, so that whole chunks are written.
 template <int D, int COLUMNS, int BANDS, class T>
 __device__ __forceinline__ void store_rows(const Rows<T>& destination, int first, int first_column, T* tile,
                                            const float (&values)[BANDS][COLUMNS / 8][4],
-                                           const float (&factors)[BANDS][2]) {
+                                           float factor) {
     constexpr int CHUNKS = COLUMNS / 8;
     const int lane = threadIdx.x % 32;
     __syncwarp();
@@ -204,7 +225,6 @@ __device__ __forceinline__ void store_rows(const Rows<T>& destination, int first
             for (int half = 0; half < 2; half++) {
                 const int row = band * 16 + half * 8 + lane / 4;
                 const float* pair = values[band][n] + half * 2;
-                const float factor = factors[band][half];
                 *reinterpret_cast<uint32_t*>(tile + Tile<D>::place(row, n) + lane % 4 * 2) =
                     pack<T>(pair[0] * factor, pair[1] * factor);
             }
