@@ -15,6 +15,8 @@ use std::time::Duration;
 use crate::ops::{Op, TensorType, TypeError};
 
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
+#[cfg(test)]
+pub(crate) use cuda::emulate_delay;
 pub use cuda::{
     Card, CudaDevice, Equipment, Found, Inventory, KernelReport, MissingLibrary, Unavailable, Version,
     compile_kernels, equip, inventory,

@@ -10,6 +10,8 @@ mod cache;
 mod clock;
 mod compiler;
 mod driver;
+#[cfg(test)]
+mod emulated;
 mod errors;
 mod graphs;
 mod launcher;
@@ -43,6 +45,8 @@ use super::{Buffer, Device, DeviceError, Event, Graph, Pool, Queue, Region, Targ
 use crate::ops::Op;
 
 pub use self::driver::Card;
+#[cfg(test)]
+pub(crate) use self::emulated::emulate_delay;
 pub use self::probe::{Equipment, Found, Inventory, equip, inventory};
 pub use self::report::{KernelReport, compile_kernels};
 pub use self::unavailable::{MissingLibrary, Unavailable, Version};
