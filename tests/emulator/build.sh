@@ -4,21 +4,23 @@
 # Usage: build.sh OUT_DIR [--sanitize]
 #   --sanitize  with AddressSanitizer and UndefinedBehaviorSanitizer; programs then run with the LD_PRELOAD that
 #               the last line of output names.
-# Files are compiled again only if they, a header or this script changed.
+# Files are compiled again only if they, a header or this script changed. EMULATED_KERNELS names another folder of
+# kernels than src/device/cuda/kernels.
 set -euo pipefail
 
 usage="usage: build.sh OUT_DIR [--sanitize]"
 out=${1:?$usage}
 sanitize=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)
-kernels=${EMULATED_KERNELS:-$here/../../src/device/cuda/kernels}
+headers=$here/../../src/device/cuda/kernels
+kernels=${EMULATED_KERNELS:-$headers}
 cxx=${CXX:-g++}
 jobs=${EMULATED_BUILD_JOBS:-2}
 
 # Kernels say where they want fused multiply-adds, so nothing else is contracted; they read memory as several types,
 # as CUDA lets them. Without the processor's own instructions fmaf would be a slow call.
 flags=(-std=c++17 -O2 -march=native -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off
-       -Wall -Wextra -DEMU -I"$here" -I"$kernels")
+       -Wall -Wextra -DEMU -I"$here" -I"$kernels" -I"$headers")
 link=(-shared -pthread)
 case $sanitize in
     "") ;;

@@ -262,6 +262,7 @@ private:
 
     static void run_thread() {
         Block& block = *current().in;
+        begin_fiber(block.scheduler_);
         block.kernel_(block.arguments_);
         block.end_thread();
         for (;;) block.pause(Thread::ENDED);

@@ -16,6 +16,7 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
 #endif
 
 namespace emulator {
@@ -75,6 +76,31 @@ private:
     std::vector<char*> free_;
 };
 
+// Tells AddressSanitizer which stack is in use.
+struct SanitizerStack {
+#if defined(__SANITIZE_ADDRESS__)
+    const void* begin = nullptr;
+    size_t bytes = 0;
+    void* fake = nullptr;
+
+    void is(const void* stack, size_t size) {
+        begin = stack;
+        bytes = size;
+        fake = nullptr;
+    }
+    void leave_for(const SanitizerStack& other) {
+        __sanitizer_start_switch_fiber(&fake, other.begin, other.bytes);
+    }
+    void come_back() { __sanitizer_finish_switch_fiber(fake, nullptr, nullptr); }
+    void learn_where_left() { __sanitizer_finish_switch_fiber(nullptr, &begin, &bytes); }
+#else
+    void is(const void*, size_t) {}
+    void leave_for(const SanitizerStack&) {}
+    void come_back() {}
+    void learn_where_left() {}
+#endif
+};
+
 #ifdef __x86_64__
 
 // Saves the registers that a called function has to keep, then changes stacks.
@@ -104,8 +130,10 @@ emulator_switch_stacks:
 
 struct Fiber {
     void* stack_pointer = nullptr;
+    SanitizerStack sanitizer;
 
     void prepare(char* stack, void (*entry)()) {
+        sanitizer.is(stack, STACK_BYTES);
         // `entry` begins as if called: a return address above it, and the six saved registers below.
         void** top = reinterpret_cast<void**>(stack + STACK_BYTES - 16);
         *--top = nullptr;
@@ -114,7 +142,7 @@ struct Fiber {
     }
 };
 
-inline void switch_fibers(Fiber& from, Fiber& to) {
+inline void switch_stacks(Fiber& from, Fiber& to) {
     emulator_switch_stacks(&from.stack_pointer, to.stack_pointer);
 }
 
@@ -122,8 +150,10 @@ inline void switch_fibers(Fiber& from, Fiber& to) {
 
 struct Fiber {
     ucontext_t context;
+    SanitizerStack sanitizer;
 
     void prepare(char* stack, void (*entry)()) {
+        sanitizer.is(stack, STACK_BYTES);
         getcontext(&context);
         const size_t reserved = 2 * static_cast<size_t>(sysconf(_SC_PAGESIZE));
         context.uc_stack.ss_sp = stack + reserved;
@@ -133,8 +163,17 @@ struct Fiber {
     }
 };
 
-inline void switch_fibers(Fiber& from, Fiber& to) { swapcontext(&from.context, &to.context); }
+inline void switch_stacks(Fiber& from, Fiber& to) { swapcontext(&from.context, &to.context); }
 
 #endif
+
+inline void switch_fibers(Fiber& from, Fiber& to) {
+    from.sanitizer.leave_for(to.sanitizer);
+    switch_stacks(from, to);
+    from.sanitizer.come_back();
+}
+
+// What a new fiber calls first.
+inline void begin_fiber(Fiber& from) { from.sanitizer.learn_where_left(); }
 
 }  // namespace emulator
