@@ -2,7 +2,9 @@
 
 mod check;
 mod compare;
+mod compile_kernels;
 mod data_sets;
+mod devices;
 mod execute_run;
 mod explain;
 mod failure;
@@ -42,6 +44,10 @@ enum Command {
     Check(check::Args),
     /// Print the program of a run, with what is live at each operation and where its time went
     Explain(explain::Args),
+    /// List the devices there are, how fast they are, and what is missing
+    Devices(devices::Args),
+    #[command(hide = true)]
+    CompileKernels(compile_kernels::Args),
     #[command(hide = true)]
     ExecuteRun(execute_run::Args),
     #[command(hide = true)]
@@ -57,6 +63,8 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => compare::run(args),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Devices(args) => devices::run(args),
+        Command::CompileKernels(args) => compile_kernels::run(args),
         Command::ExecuteRun(args) => execute_run::run(args, began),
         Command::ProbeDevice(args) => probe_device::run(args),
     };
