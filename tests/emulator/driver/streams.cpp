@@ -57,8 +57,9 @@ CUresult create(Stream** out, unsigned flags, int priority) {
     return context_call("cuStreamCreate", [&](Context& context) {
         const Settings::Delay delay = Settings::get().delay;
         const unsigned number = ++context.streams_created;
-        const bool put_off = (delay == Settings::FIRST_STREAM && number == 1) ||
-                             (delay == Settings::SECOND_STREAM && number == 2);
+        // Who works with two streams creates them one after the other.
+        const bool put_off = (delay == Settings::FIRST_STREAM && number % 2 == 1) ||
+                             (delay == Settings::SECOND_STREAM && number % 2 == 0);
         const bool waits_for_default = (flags & CU_STREAM_NON_BLOCKING) == 0;
         *out = new Stream{&context, number, waits_for_default, put_off, priority, {}, nullptr, {}};
         context.streams.insert(*out);
