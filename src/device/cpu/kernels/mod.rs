@@ -66,6 +66,7 @@ pub(super) unsafe fn run(
         Op::Add(_) => elementwise::add(&mut operands, workers),
         Op::Attention(op) => attention::forward(op, &mut operands, scratch, workers),
         Op::AttentionBackward(op) => attention::backward(op, &mut operands, scratch, workers),
+        Op::Cast(_) | Op::LossScale(_) => unreachable!("no program has them yet"),
         Op::CrossEntropy(op) => cross_entropy::run(op, &mut operands, scratch, workers),
         Op::Embedding(_) => embedding::forward(&mut operands, workers),
         Op::EmbeddingBackward(op) => embedding::backward(op, &mut operands, workers),

@@ -3,7 +3,7 @@
 
 use crate::device::cpu::kernels::simd::Level;
 use crate::device::cpu::kernels::{Operand, PRODUCT_WORKSPACE_PER_THREAD, Workers, run};
-use crate::ops::{Op, TensorType, WorkspaceLimits};
+use crate::ops::{Op, Processor, TensorType, WorkspaceLimits};
 
 /// How far a result may be from the reference, relative to the norm of the reference.
 pub(super) const TOLERANCE: f64 = 2e-6;
@@ -122,8 +122,11 @@ pub(super) struct How {
 pub(super) fn launch(op: &Op, inputs: &[Data], how: How) -> Vec<Vec<f32>> {
     let types: Vec<TensorType> = inputs.iter().map(Data::ty).collect();
     let output_types = op.outputs(&types).expect("the test's inputs fit the operation");
-    let limits =
-        WorkspaceLimits { threads: how.threads, product_bytes_per_thread: PRODUCT_WORKSPACE_PER_THREAD };
+    let limits = WorkspaceLimits {
+        processor: Processor::Cpu,
+        threads: how.threads,
+        product_bytes_per_thread: PRODUCT_WORKSPACE_PER_THREAD,
+    };
     let bytes = op.workspace(&types, &output_types, &limits) as usize;
     let mut aliases = op.updates().to_vec();
     if how.share {

@@ -34,7 +34,7 @@ fn linear_matches_the_reference() {
             inputs.push(Data::random(&[rows, out], 4));
             expected[0] = added(&expected[0], &inputs[inputs.len() - 1].to_f64());
         }
-        check(Op::Linear(Linear { bias, activation, residual }), &inputs, &expected);
+        check(Op::Linear(Linear { bias, activation, residual, tf32: false }), &inputs, &expected);
     }
 }
 
@@ -61,7 +61,7 @@ fn gradients_match_the_reference() {
             weights.push(dweight);
             weights.extend(bias.then_some(dbias));
         }
-        let op = LinearInputGradient { accumulate, activation: None };
+        let op = LinearInputGradient { accumulate, activation: None, tf32: false };
         check(Op::LinearInputGradient(op), &input, &expected[..1]);
         let before = Data::random(&[rows, inner], 7);
         let slopes = before.to_f64().into_iter().map(gelu_slope);
@@ -69,7 +69,7 @@ fn gradients_match_the_reference() {
         input.push(before);
         let op = LinearInputGradient { activation: Some(Activation::GeluTanh), ..op };
         check(Op::LinearInputGradient(op), &input, &[through]);
-        let op = Op::LinearWeightGradient(LinearWeightGradient { bias, accumulate });
+        let op = Op::LinearWeightGradient(LinearWeightGradient { bias, accumulate, tf32: false });
         check(op, &weights, &expected[1..2 + usize::from(bias)]);
     }
 }
@@ -77,7 +77,12 @@ fn gradients_match_the_reference() {
 /// A micro-batch computes the same rows as the batch.
 #[test]
 fn rows_do_not_depend_on_other_rows() {
-    let op = Op::Linear(Linear { bias: true, activation: Some(Activation::GeluTanh), residual: false });
+    let op = Op::Linear(Linear {
+        bias: true,
+        activation: Some(Activation::GeluTanh),
+        residual: false,
+        tf32: false,
+    });
     for level in Level::available() {
         let run = |rows: std::ops::Range<usize>, threads: usize| {
             let Data::F32(_, x) = Data::random(&[97, 801], 1) else { unreachable!("floats") };

@@ -2,7 +2,7 @@
 
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
-    AdamW, Add, Control, CrossEntropy, Embedding, EmbeddingBackward, Fill, GeluBackward, GlobalNorm,
+    AdamW, Add, Control, CrossEntropy, DType, Embedding, EmbeddingBackward, Fill, GeluBackward, GlobalNorm,
     LayerNorm, LayerNormBackward, Normal, Op, Segment, Segments, TensorType,
 };
 
@@ -71,7 +71,7 @@ fn layer_norm_matches_the_reference() {
         let (weight, bias) = (Data::random(&[channels], 2), Data::random(&[channels], 3));
         let [y, mean, rstd] =
             reference::layer_norm(&x.to_f64(), &weight.to_f64(), &bias.to_f64(), EPSILON.into());
-        let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON });
+        let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, output: DType::F32 });
         check(op, &[x.clone(), weight.clone(), bias.clone()], &[y, mean.clone(), rstd.clone()]);
 
         let dy = Data::random(&[rows, channels], 4);
@@ -129,7 +129,11 @@ fn cross_entropy_matches_the_reference() {
             if accumulate {
                 inputs.push(Data::F32(TensorType::f32(&[1]), vec![1.5]));
             }
-            check(Op::CrossEntropy(CrossEntropy { weight: 0.25, gradient, accumulate }), &inputs, &expected);
+            check(
+                Op::CrossEntropy(CrossEntropy { weight: 0.25, gradient, accumulate, scaled: false }),
+                &inputs,
+                &expected,
+            );
         }
     }
 }
@@ -150,7 +154,7 @@ fn segments(len: usize) -> Segments {
 #[test]
 fn the_global_norm_matches_the_reference() {
     let lens = [64, 70_000, 200_001];
-    let op = GlobalNorm { buckets: lens.map(segments).to_vec() };
+    let op = GlobalNorm { buckets: lens.map(segments).to_vec(), scaled: false };
     let inputs: Vec<Data> = lens.iter().map(|&len| Data::random(&[len], len as u64)).collect();
     let mut squares = 0.0;
     for (bucket, segments) in inputs.iter().zip(&op.buckets) {
@@ -178,6 +182,7 @@ fn adamw_matches_the_reference() {
             epsilon: 1e-8,
             weight_decay: 0.1,
             clip_norm,
+            scaled: false,
         };
         let mut inputs: Vec<Data> = (0..4).map(|seed| Data::random(&[len], seed)).collect();
         inputs[2] = inputs[2].clone().map(|moment| moment * scale);

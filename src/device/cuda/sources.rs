@@ -1,0 +1,36 @@
+//! The kernels' sources, part of the program. Each is compiled into one module; a kernel's name occurs once in all of
+//! them.
+
+/// A file of CUDA C++ under `kernels/`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source {
+    pub(super) file: &'static str,
+    pub(super) text: &'static str,
+}
+
+/// A file under `kernels/`, by its name.
+macro_rules! source {
+    ($file:literal) => {
+        Source { file: $file, text: include_str!(concat!("kernels/", $file)) }
+    };
+}
+
+/// What is compiled.
+pub(super) const SOURCES: &[Source] = &[
+    source!("cross_entropy.cu"),
+    source!("elementwise.cu"),
+    source!("embedding.cu"),
+    source!("initialise.cu"),
+    source!("layer_norm.cu"),
+    source!("optimizer.cu"),
+    source!("reduction.cu"),
+];
+
+/// What sources include, by these names.
+pub(super) const HEADERS: &[Source] = &[
+    source!("compat.cuh"),
+    source!("gelu.cuh"),
+    source!("reductions.cuh"),
+    source!("tables.cuh"),
+    source!("vectors.cuh"),
+];
