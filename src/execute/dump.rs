@@ -32,13 +32,13 @@ pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, F
 
 /// Trains the run whose `run.toml`, `target.toml` and [`DATA_FILE`](super::DATA_FILE) lie in the folder, and leaves
 /// [`DUMP_FILES`] there. Evaluations, which change nothing, are left out. Of the measurement, how it ended and the
-/// digest are filled in.
+/// digest are filled in. Of several cards, it runs on that of the ordinal.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
-pub fn dump(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, RunError> {
+pub fn dump(folder: &Path, reporter: &mut Reporter, ordinal: usize) -> Result<Measurement, RunError> {
     let run = Prepared::read(folder)?;
-    let mut device = device::open(&run.target)?;
+    let mut device = device::open_card(&run.target, ordinal)?;
     let steps = run.config.measure.warmup_steps + run.config.measure.steps;
     reporter.send(&Message::Started { device: run.target.name.clone(), steps });
     let mut measurement = Measurement::default();

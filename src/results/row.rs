@@ -122,6 +122,8 @@ pub struct Row {
     /// not a card's.
     #[serde(default)]
     pub emulated: bool,
+    /// What a card took for itself before the run's first allocation.
+    pub context_bytes: Option<u64>,
     /// Steps not taken because a gradient was not finite, and the loss scale after the last step.
     pub skipped_steps: Option<u64>,
     pub loss_scale: Option<f64>,

@@ -67,6 +67,7 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         limit_bytes: Some(plan.target.memory.0),
         limited: plan.target.limited,
+        context_bytes: (plan.target.kind == DeviceKind::Cuda).then_some(plan.target.context.0),
         threads: Some(plan.target.threads),
         axes: run.axes.clone(),
         configuration: run.configuration.clone(),

@@ -78,6 +78,7 @@ pub fn row(strategy: &str) -> Row {
         product_flops_per_s: Some(3e11),
         copy_bytes_per_s: Some(6e10),
         emulated: false,
+        context_bytes: None,
         skipped_steps: None,
         loss_scale: None,
         axes: Vec::new(),
@@ -138,7 +139,7 @@ prop_compose! {
     /// Any row that a file could hold, sensible or not.
     pub fn any_row()(
         texts in prop::collection::vec(text(), 8),
-        sizes in prop::collection::vec(prop::option::of(any_size()), 26),
+        sizes in prop::collection::vec(prop::option::of(any_size()), 27),
         counts in prop::collection::vec(prop::option::of(0usize..100_000), 6),
         numbers in prop::collection::vec(prop::option::of(any_number()), 17),
         oom in prop::collection::vec(prop::option::of("[a-z .0-9]{1,30}"), 3),
@@ -176,7 +177,7 @@ prop_compose! {
             oom_value, oom_requested_bytes: size(), oom_short_bytes: size(), threads: count(), load: number(),
             clock_mhz: number(), digest, configuration: String::new(),
             startup_ms: number(), product_flops_per_s: number(), copy_bytes_per_s: number(),
-            emulated, skipped_steps: size(), loss_scale: number(),
+            emulated, context_bytes: size(), skipped_steps: size(), loss_scale: number(),
             axes: axes.into_iter().map(|(key, value)| (key.to_string(), value)).collect(),
         }
     }

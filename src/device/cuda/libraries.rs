@@ -88,7 +88,7 @@ pub(super) fn load(library: Library, newest: u32) -> Result<(), MissingLibrary> 
     if library.is_present() {
         return Ok(());
     }
-    let files = library.files(newest);
+    let mut files = library.files(newest);
     let places = if library == Library::Driver { Vec::new() } else { places(&|name| env::var(name).ok()) };
     let mut searched = vec![loader_path()];
     for place in &places {
@@ -107,7 +107,11 @@ pub(super) fn load(library: Library, newest: u32) -> Result<(), MissingLibrary> 
         }
         searched.push(place.to_string());
     }
-    Err(MissingLibrary { what: library.what(), files, places: searched, advice: library.advice() })
+    let driver = library == Library::Driver;
+    if let (false, Some(last)) = (driver || newest >= MAJORS[0], files.last_mut()) {
+        last.push_str(" (the driver cannot use a newer one)");
+    }
+    Err(MissingLibrary { what: library.what(), files, places: searched, advice: library.advice(), driver })
 }
 
 fn loader_path() -> String {
@@ -146,13 +150,14 @@ impl std::fmt::Display for Place {
 
 /// Where toolkits and Python environments keep libraries, in the order they are looked at.
 fn places(variable: &dyn Fn(&str) -> Option<String>) -> Vec<Place> {
+    let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
     let named = |name: &'static str, within: &str| {
-        let root = variable(name).filter(|root| !root.is_empty());
-        let folders = root.map(|root| format!("{}/{within}", glob::Pattern::escape(&root)));
+        let folders = variable(name).map(|root| format!("{}/{within}", glob::Pattern::escape(&root)));
         Place { folders, variable: Some(name) }
     };
     let anonymous = |folders: String| Place { folders: Some(folders), variable: None };
-    let packages = "lib*/python3*/site-packages/nvidia/*/lib";
+    // Debian has a folder for each Python and one for all, and calls them dist-packages.
+    let packages = "lib*/python3*/*-packages/nvidia/*/lib";
     let mut places = vec![
         named("CUDA_HOME", "lib64"),
         named("CUDA_PATH", "lib64"),
@@ -160,30 +165,35 @@ fn places(variable: &dyn Fn(&str) -> Option<String>) -> Vec<Place> {
         named("VIRTUAL_ENV", packages),
         named("CONDA_PREFIX", packages),
     ];
-    for prefix in variable("PATH").map(|path| python_prefixes(&path)).unwrap_or_default() {
-        let prefix = glob::Pattern::escape(&prefix.to_string_lossy());
-        for packages in [packages, "lib/python3*/dist-packages/nvidia/*/lib"] {
-            places.push(anonymous(format!("{prefix}/{packages}")));
-        }
-    }
-    if let Some(home) = variable("HOME").filter(|home| !home.is_empty()) {
+    let prefixes = variable("PATH").map(|path| python_prefixes(&path)).unwrap_or_default();
+    places.extend(prefixes.iter().map(|prefix| anonymous(format!("{prefix}/{packages}"))));
+    if let Some(home) = variable("HOME") {
         places.push(anonymous(format!("{}/.local/{packages}", glob::Pattern::escape(&home))));
     }
     places
 }
 
-/// Where the Python that `python3` starts is installed: the folder over that of its program, as a virtual environment
-/// has it, and that of the program itself behind links. Debian installs further packages under `/usr/local`.
-fn python_prefixes(path: &str) -> Vec<PathBuf> {
-    let programs = env::split_paths(path).map(|folder| folder.join("python3"));
-    let Some(program) = programs.into_iter().find(|program| program.is_file()) else { return Vec::new() };
-    let mut prefixes: Vec<PathBuf> = Vec::new();
+/// Where the Python that `python3` starts is installed, as patterns: the folder over that of its program, as a virtual
+/// environment has it, and that of the program itself behind links.
+fn python_prefixes(path: &str) -> Vec<String> {
+    let mut programs = env::split_paths(path).map(|folder| folder.join("python3"));
+    let Some(program) = programs.find(|program| program.is_file()) else { return Vec::new() };
+    let mut prefixes: Vec<String> = Vec::new();
     for program in [Some(program.clone()), program.canonicalize().ok()].into_iter().flatten() {
-        let Some(prefix) = program.parent().and_then(Path::parent) else { continue };
-        let mut more = vec![prefix.to_path_buf()];
-        if prefix == Path::new("/usr") {
-            more.push(PathBuf::from("/usr/local"));
-        }
+        let Some((folder, prefix)) = program.parent().and_then(|folder| Some((folder, folder.parent()?)))
+        else {
+            continue;
+        };
+        let escaped = glob::Pattern::escape(&prefix.to_string_lossy());
+        let more = if folder.ends_with("shims") {
+            // pyenv's program, which chooses among the Pythons that it installed.
+            vec![format!("{escaped}/versions/*")]
+        } else if prefix == Path::new("/usr") {
+            // pip installs past the system's packages.
+            vec![escaped, "/usr/local".to_owned()]
+        } else {
+            vec![escaped]
+        };
         for prefix in more {
             if !prefixes.contains(&prefix) {
                 prefixes.push(prefix);
@@ -223,7 +233,7 @@ mod tests {
             places(&variable).iter().flat_map(|place| place.find("libnvrtc.so.13")).collect();
         let ours: Vec<&PathBuf> = found.iter().filter(|path| path.starts_with(root.path())).collect();
         let behind_links = |file: &Path| file.canonicalize().unwrap();
-        assert_eq!(ours, [&wanted, &behind_links(&second), &behind_links(&packaged)]);
+        assert_eq!(ours, [&wanted, &behind_links(&packaged), &behind_links(&second)]);
     }
 
     #[test]

@@ -7,9 +7,13 @@
 #![allow(unsafe_code)]
 
 mod cache;
+mod clock;
 mod compiler;
 mod driver;
+#[cfg(test)]
+mod emulated;
 mod errors;
+mod graphs;
 mod launcher;
 mod launches;
 mod libraries;
@@ -23,20 +27,26 @@ mod report;
 mod sources;
 mod unavailable;
 
+use std::time::Duration;
+
 use cudarc::driver::sys;
 
 use self::cache::Cache;
+use self::clock::Clock;
 use self::driver::{Context, check as checked};
+use self::graphs::Graphs;
 use self::launcher::{Launcher, Operand};
 use self::memory::Memory;
 use self::modules::Modules;
 use self::products::Products;
 use self::queues::Queues;
 use super::check::check;
-use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor, WitnessReading};
+use super::{Buffer, Device, DeviceError, Event, Graph, Pool, Queue, Region, Target, Tensor, WitnessReading};
 use crate::ops::Op;
 
 pub use self::driver::Card;
+#[cfg(test)]
+pub(crate) use self::emulated::emulate_delay;
 pub use self::probe::{Equipment, Found, Inventory, equip, inventory};
 pub use self::report::{KernelReport, compile_kernels};
 pub use self::unavailable::{MissingLibrary, Unavailable, Version};
@@ -44,14 +54,22 @@ pub use self::unavailable::{MissingLibrary, Unavailable, Version};
 /// Where kernels and products want their operands to begin.
 const ALIGNMENT: u64 = 256;
 
+/// The debugging pattern, all ones: not a number in every float format, and a token that no table has.
+const POISON: u8 = 0xFF;
+const POISON_PIECE: usize = 64 << 10;
+
 /// A card as a device. It stays on the thread that made it. Its parts are dropped in the order they are listed, the
 /// context last.
 pub struct CudaDevice {
     target: Target,
     notes: Vec<String>,
+    /// Host memory full of the debugging pattern, once it was needed.
+    pattern: Option<Buffer>,
     modules: Modules,
     products: Products,
     memory: Memory,
+    graphs: Graphs,
+    clock: Clock,
     queues: Queues,
     context: Context,
 }
@@ -69,12 +87,38 @@ impl CudaDevice {
         Ok(CudaDevice {
             target,
             notes: cache.complaint().map(str::to_owned).into_iter().collect(),
+            pattern: None,
             modules: Modules::load(&cubins)?,
             products: Products::new()?,
             memory: Memory::new(&context)?,
+            graphs: Graphs::default(),
+            clock: Clock::new()?,
             queues: Queues::new()?,
             context,
         })
+    }
+
+    /// The driver fills the card's memory alone: what the host's is filled with is copied from a piece of it.
+    fn poison_host(&mut self, address: u64, bytes: usize) -> Result<(), DeviceError> {
+        let region = |buffer| Region { buffer, offset: 0, bytes: POISON_PIECE as u64 };
+        let pattern = match self.pattern {
+            Some(buffer) => self.memory.find(region(buffer))?.0,
+            None => {
+                let buffer = self.memory.allocate(Pool::Host, POISON_PIECE as u64, &mut self.queues)?;
+                self.pattern = Some(buffer);
+                let (pattern, _) = self.memory.find(region(buffer))?;
+                // SAFETY: the buffer is as large, at the host's own address, and nothing works on it yet.
+                unsafe { std::ptr::write_bytes(pattern as *mut u8, POISON, POISON_PIECE) };
+                pattern
+            }
+        };
+        let stream = self.queues.stream(Queue::Compute);
+        for offset in (0..bytes).step_by(POISON_PIECE) {
+            let (to, count) = (address + offset as u64, POISON_PIECE.min(bytes - offset));
+            // SAFETY: both lie within their buffers, which are given back only behind this.
+            checked("cuMemcpyAsync", unsafe { sys::cuMemcpyAsync(to, pattern, count, stream) })?;
+        }
+        Ok(())
     }
 
     fn operands(&self, tensors: &[Tensor]) -> Result<Vec<Operand>, DeviceError> {
@@ -148,6 +192,30 @@ impl Device for CudaDevice {
         Ok(self.queues.wait(queue, event)?)
     }
 
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        Ok(self.graphs.begin(self.queues.stream(Queue::Compute))?)
+    }
+
+    fn end_capture(&mut self) -> Result<Graph, DeviceError> {
+        Ok(self.graphs.end(self.queues.stream(Queue::Compute))?)
+    }
+
+    fn replay(&mut self, graph: Graph) -> Result<(), DeviceError> {
+        Ok(self.graphs.replay(graph, self.queues.stream(Queue::Compute))?)
+    }
+
+    fn has_clock(&self) -> bool {
+        true
+    }
+
+    fn lap(&mut self) -> Result<(), DeviceError> {
+        Ok(self.clock.lap(self.queues.stream(Queue::Compute))?)
+    }
+
+    fn laps(&mut self) -> Result<Vec<Duration>, DeviceError> {
+        Ok(self.clock.laps()?)
+    }
+
     fn synchronize(&mut self) -> Result<(), DeviceError> {
         self.queues.synchronize()?;
         self.memory.release_retired()?;
@@ -155,14 +223,17 @@ impl Device for CudaDevice {
     }
 
     fn poison(&mut self, region: Region) -> Result<(), DeviceError> {
-        let (address, _) = self.memory.find(region)?;
-        if region.bytes == 0 {
-            return Ok(());
-        }
+        let (address, pool) = self.memory.find(region)?;
         let (bytes, stream) = (region.bytes as usize, self.queues.stream(Queue::Compute));
-        // All ones: not a number in every float format, and a token that no table has.
-        // SAFETY: the region lies within its buffer, which is given back only behind this.
-        Ok(checked("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, 0xFF, bytes, stream) })?)
+        match pool {
+            _ if bytes == 0 => Ok(()),
+            Pool::Host => self.poison_host(address, bytes),
+            Pool::Device => {
+                // SAFETY: the region lies within its buffer, which is given back only behind this.
+                let status = unsafe { sys::cuMemsetD8Async(address, POISON, bytes, stream) };
+                Ok(checked("cuMemsetD8Async", status)?)
+            }
+        }
     }
 
     fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), DeviceError> {

@@ -35,6 +35,17 @@ pub enum Unavailable {
     Driver { call: String, name: String, code: u32 },
 }
 
+impl Unavailable {
+    /// Whether there is no card at all, as far as anyone can tell, rather than one that something is amiss with.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Unavailable::NoDevice { .. } => true,
+            Unavailable::Missing(library) => library.driver,
+            _ => false,
+        }
+    }
+}
+
 fn hidden(visible: Option<&str>) -> String {
     visible.map(|list| format!("; CUDA_VISIBLE_DEVICES is `{list}`")).unwrap_or_default()
 }
@@ -49,6 +60,8 @@ pub struct MissingLibrary {
     pub places: Vec<String>,
     /// How to get it.
     pub advice: &'static str,
+    /// Whether it is the driver itself.
+    pub driver: bool,
 }
 
 /// Of CUDA, a library or a card's abilities.
