@@ -60,7 +60,7 @@ fn small(bencher: Bencher, case: &Case) {
 /// A product large enough for the highest rate, and an addition to 64 MiB, which moves memory as fast as it goes.
 fn limits() -> Vec<Case> {
     let square = TensorType::f32(&[1536, 1536]);
-    let product = Linear { bias: false, activation: None, residual: false };
+    let product = Linear { bias: false, activation: None, residual: false, tf32: false };
     let large = TensorType::f32(&[1 << 24]);
     let limit = |name: &str, op, ty| Case { name: name.to_owned(), op, inputs: vec![ty, ty], in_place: true };
     vec![limit("product", Op::Linear(product), square), limit("memory", Op::Add(Add), large)]
@@ -144,8 +144,10 @@ fn operand(device: &mut dyn Device, ty: TensorType) -> Tensor {
     // Steps of the golden ratio: spread evenly, without a pattern that the kernels could meet.
     let number = |index: usize| (index as f64 * 0.618_033_988_749_895).fract();
     let bytes = |index: usize| match ty.dtype {
-        DType::F32 => (number(index) as f32).to_ne_bytes(),
-        DType::I32 => ((number(index) * VOCABULARY as f64) as i32).to_ne_bytes(),
+        DType::F32 => (number(index) as f32).to_ne_bytes().to_vec(),
+        // The upper half of an f32; as a half-precision number, one between 0 and 2.
+        DType::BF16 | DType::F16 => (number(index) as f32).to_ne_bytes()[2..].to_vec(),
+        DType::I32 => ((number(index) * VOCABULARY as f64) as i32).to_ne_bytes().to_vec(),
     };
     let bytes: Vec<u8> = (0..ty.elements()).flat_map(bytes).collect();
     let tensor = Tensor { buffer, offset: 0, ty };

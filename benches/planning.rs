@@ -47,6 +47,7 @@ fn target() -> Target {
     Target {
         name: "a card".to_owned(),
         kind: DeviceKind::Cuda,
+        capability: None,
         threads: 1,
         alignment: Bytes(256),
         page: Bytes(2 << 20),

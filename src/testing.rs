@@ -4,15 +4,18 @@ use std::path::PathBuf;
 
 use proptest::prelude::{Just, Strategy as Any, any, prop_oneof};
 
-use crate::device::{DeviceKind, Target};
+use crate::device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
 use crate::spec::*;
 use crate::units::Bytes;
+
+/// What tests run on: with the feature `cuda-tests` a card, or what stands in for one.
+const KIND: DeviceKind = if cfg!(feature = "cuda-tests") { DeviceKind::Cuda } else { DeviceKind::Cpu };
 
 /// A target that no machine is.
 pub(crate) fn target() -> Target {
     Target {
         name: "test".to_owned(),
-        kind: DeviceKind::Cpu,
+        kind: KIND,
         threads: 2,
         alignment: Bytes(256),
         page: Bytes(4096),
@@ -20,6 +23,27 @@ pub(crate) fn target() -> Target {
         context: Bytes(0),
         memory: Bytes(1 << 40),
         limited: false,
+        capability: None,
+    }
+}
+
+/// The device that tests run on.
+pub(crate) fn device(target: Target) -> Box<dyn Device> {
+    open_device(&target).expect("the device that tests run on is there")
+}
+
+/// One that puts off the work of one queue for as long as events let it.
+pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
+    match target.kind {
+        DeviceKind::Cpu => {
+            Box::new(CpuDevice::with_delay(target, Some(delay)).expect("threads can be started"))
+        }
+        DeviceKind::Cuda => {
+            emulate_delay(Some(delay));
+            let device = device(target);
+            emulate_delay(None);
+            device
+        }
     }
 }
 
@@ -70,6 +94,7 @@ pub(crate) fn strategies() -> Vec<RunConfig> {
                                 gradients,
                                 allocator,
                                 evaluation_pass,
+                                ..Strategy::default()
                             };
                             configs.push(config);
                         }
@@ -93,7 +118,17 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
         prop_oneof![Just(Allocator::Arena), Just(Allocator::Direct)],
         prop_oneof![Just(EvaluationPass::NoGrad), Just(EvaluationPass::Grad)],
     );
-    (model, train, choices, 0..100u64).prop_map(|(model, train, choices, seed)| {
+    let precision = prop_oneof![
+        Just(Precision::Fp32),
+        Just(Precision::Tf32),
+        Just(Precision::Bf16),
+        Just(Precision::Fp16)
+    ];
+    let dynamic = LossScale::Dynamic(DynamicLossScale::default());
+    let loss_scale = prop_oneof![Just(None), Just(Some(LossScale::Static(128.0))), Just(Some(dynamic))];
+    let numbers = (precision, any::<bool>());
+    let all = (model, train, choices, numbers, loss_scale, 0..100u64);
+    all.prop_map(|(model, train, choices, numbers, loss_scale, seed)| {
         let (layers, heads, per_head, context, vocabulary) = model;
         let (micro_batch, accumulate, clips, evaluates, decays_all) = train;
         let (recompute, release, gradients, allocator, evaluation_pass) = choices;
@@ -106,7 +141,22 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
         let Optimizer::AdamW(optimizer) = &mut config.train.optimizer;
         optimizer.decay = if decays_all { Decay::All } else { Decay::Matrices };
         config.evaluation = config.evaluation.filter(|_| evaluates);
-        config.strategy = Strategy { accumulate, recompute, release, gradients, allocator, evaluation_pass };
+        let (precision, graph) = numbers;
+        let loss_scale = match precision {
+            Precision::Fp16 => loss_scale,
+            _ => None,
+        };
+        config.strategy = Strategy {
+            accumulate,
+            precision,
+            loss_scale,
+            recompute,
+            release,
+            gradients,
+            allocator,
+            evaluation_pass,
+            graph: graph && allocator == Allocator::Arena,
+        };
         config
     })
 }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use proptest::prelude::{
-    Just, TestCaseError, prop_assert, prop_assert_eq, prop_compose, prop_oneof, proptest,
-};
+use proptest::prelude::*;
+use proptest::strategy::Strategy as _;
 use runner::plan::{Experiment, Point, expand};
+use runner::spec::Strategy;
 use runner::spec::*;
 use tempfile::TempDir;
 
@@ -79,11 +79,14 @@ fn defaults_are_filled_in() {
         config.strategy,
         Strategy {
             accumulate: 1,
+            precision: Precision::Fp32,
+            loss_scale: None,
             recompute: Recompute::None,
             release: Release::Eager,
             gradients: Gradients::Free,
             allocator: Allocator::Arena,
             evaluation_pass: EvaluationPass::NoGrad,
+            graph: false,
         }
     );
     assert_eq!(config.measure, Measure { warmup_steps: 3, steps: 20 });
@@ -323,8 +326,22 @@ fn ten_thousand_points_expand_quickly() {
 }
 
 prop_compose! {
+    fn any_dynamic_loss_scale()(
+        initial in 1e-3..1e6f64, backoff in 0.01..0.99f64, growth in 1.01..100f64, interval in 1..5000usize,
+    ) -> DynamicLossScale {
+        DynamicLossScale { initial, backoff, growth, interval }
+    }
+}
+
+prop_compose! {
     fn any_strategy(batch: usize)(
         divisor in 1..=batch,
+        precision in prop::sample::select(&[Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16]),
+        loss_scale in prop::option::of(prop_oneof![
+            (1e-3..1e6f64).prop_map(LossScale::Static),
+            any_dynamic_loss_scale().prop_map(LossScale::Dynamic),
+        ]),
+        graph in any::<bool>(),
         recompute in prop_oneof![Just(Recompute::None), Just(Recompute::Block)],
         release in prop_oneof![Just(Release::Eager), Just(Release::Scope), Just(Release::Step)],
         gradients in prop_oneof![Just(Gradients::Free), Just(Gradients::Zero)],
@@ -332,7 +349,17 @@ prop_compose! {
         evaluation_pass in prop_oneof![Just(EvaluationPass::NoGrad), Just(EvaluationPass::Grad)],
     ) -> Strategy {
         let accumulate = (1..=divisor).rev().find(|n| batch.is_multiple_of(*n)).unwrap_or(1);
-        Strategy { accumulate, recompute, release, gradients, allocator, evaluation_pass }
+        Strategy {
+            accumulate,
+            precision,
+            loss_scale: loss_scale.filter(|_| precision == Precision::Fp16),
+            recompute,
+            release,
+            gradients,
+            allocator,
+            evaluation_pass,
+            graph: graph && allocator == Allocator::Arena,
+        }
     }
 }
 

@@ -42,7 +42,7 @@ fn config() -> RunConfig {
 
 /// A step during which the process may take memory that the ledger does not know: reserved and witnessed bytes.
 fn step(program: &Program, device: &mut dyn Device, batch: &Batch, leak: usize) -> (u64, u64) {
-    let witness = Witness::begin().expect("a system with a witness");
+    let witness = Witness::begin(device).expect("a system with a witness");
     let mut engine = Engine::new(program, device, false).unwrap();
     engine.start().unwrap();
     // Not zeros: pages of those need not be resident.
@@ -51,7 +51,7 @@ fn step(program: &Program, device: &mut dyn Device, batch: &Batch, leak: usize) 
     engine.step(batch, control).unwrap();
     drop(black_box(leaked));
     let reserved = Pool::ALL.iter().map(|&pool| engine.ledger().usage(pool).reserved_peak).sum();
-    let witnessed = witness.peak().unwrap();
+    let witnessed = witness.peak(engine.device()).unwrap();
     engine.close().unwrap();
     (reserved, witnessed)
 }

@@ -14,15 +14,18 @@ pub(super) struct Args {
     /// Write down what repeating the run takes, instead of measuring it
     #[arg(long)]
     dump: bool,
+    /// Which of several cards
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    ordinal: usize,
 }
 
 pub(super) fn run(args: Args, began: Instant) -> Result<ExitStatus, Failure> {
     execute::end_with_parent().map_err(Failure::machine)?;
     let mut reporter = Reporter::to_parent();
     let measurement = if args.dump {
-        execute::dump(&args.folder, &mut reporter)
+        execute::dump(&args.folder, &mut reporter, args.ordinal)
     } else {
-        execute::run(&args.folder, &mut reporter, began)
+        execute::run(&args.folder, &mut reporter, began, args.ordinal)
     };
     let measurement = measurement.map_err(Failure::machine)?;
     reporter.send(&Message::Finished(Box::new(measurement)));

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::files;
-use crate::device::{self, DeviceChoice, Target};
+use crate::device::{self, DetectError, Detected, DeviceChoice, Target};
 use crate::plan::{self, Experiment, Plan, Purpose};
 use crate::units::Bytes;
 
@@ -41,9 +41,16 @@ pub(super) struct Inputs {
     pub(super) plans: Vec<Plan>,
     /// What was learnt of the data, to be kept once the results' folder is there.
     pub(super) data: DataSets,
+    /// What there is to know of the device, a line each.
+    pub(super) notes: Vec<String>,
 }
 
 impl InputArgs {
+    /// Where to train.
+    pub(super) fn device(&self) -> DeviceChoice {
+        self.device
+    }
+
     /// Reads and checks all files. What is known of data already lies in the results' folder `out`. With a
     /// `target`, plans for that machine.
     pub(super) fn read(
@@ -52,25 +59,46 @@ impl InputArgs {
         out: &Path,
         target: Option<&Path>,
     ) -> Result<Inputs, Failure> {
-        let target = target.map(|file| Target::read(file).map_err(Failure::input)).transpose()?;
+        let file = target.map(|file| Target::read(file).map_err(Failure::input)).transpose()?;
         let experiments = files::expand_all(&self.files, &self.set)?;
         let mut data = DataSets::new(out);
         Failure::collect(experiments.iter().map(|experiment| data.check(experiment)))?;
+        // Once for all: what a card's context takes is found out by another process.
+        let machine = match file {
+            Some(target) => Machine::Described(target),
+            None => Machine::Found(device::find(self.device).map_err(Failure::input)?),
+        };
         let plan = |experiment: Experiment| {
-            let target = self.target(target.as_ref(), experiment.memory)?;
+            let target = machine.target(self.memory.or(experiment.memory)).map_err(Failure::input)?;
             plan::plan(experiment, &target, purpose, &|config| data.digest(config)).map_err(Failure::machine)
         };
         let plans = experiments.into_iter().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;
-        Ok(Inputs { plans, data })
+        Ok(Inputs { plans, data, notes: machine.notes() })
+    }
+}
+
+/// What is planned for.
+enum Machine {
+    /// By a file.
+    Described(Target),
+    /// Here.
+    Found(Detected),
+}
+
+impl Machine {
+    /// With the memory that the command line or else the experiment allows, or with its own.
+    fn target(&self, memory: Option<Bytes>) -> Result<Target, DetectError> {
+        match (self, memory) {
+            (Machine::Found(detected), memory) => detected.target(memory),
+            (Machine::Described(target), Some(memory)) => Ok(target.clone().with_memory(memory)),
+            (Machine::Described(target), None) => Ok(target.clone()),
+        }
     }
 
-    /// The machine that was asked for, with the memory that the command line or else the experiment allows.
-    fn target(&self, target: Option<&Target>, memory: Option<Bytes>) -> Result<Target, Failure> {
-        let memory = self.memory.or(memory);
-        match (target, memory) {
-            (None, memory) => device::detect(self.device, memory).map_err(Failure::input),
-            (Some(target), None) => Ok(target.clone()),
-            (Some(target), Some(memory)) => Ok(target.clone().with_memory(memory)),
+    fn notes(self) -> Vec<String> {
+        match self {
+            Machine::Found(detected) => detected.notes,
+            Machine::Described(_) => Vec::new(),
         }
     }
 }

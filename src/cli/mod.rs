@@ -2,7 +2,9 @@
 
 mod check;
 mod compare;
+mod compile_kernels;
 mod data_sets;
+mod devices;
 mod execute_run;
 mod explain;
 mod failure;
@@ -10,6 +12,7 @@ mod files;
 mod inputs;
 mod output;
 mod plan;
+mod probe_device;
 mod progress;
 mod report;
 mod sweep;
@@ -41,8 +44,14 @@ enum Command {
     Check(check::Args),
     /// Print the program of a run, with what is live at each operation and where its time went
     Explain(explain::Args),
+    /// List the devices there are, how fast they are, and what is missing
+    Devices(devices::Args),
+    #[command(hide = true)]
+    CompileKernels(compile_kernels::Args),
     #[command(hide = true)]
     ExecuteRun(execute_run::Args),
+    #[command(hide = true)]
+    ProbeDevice(probe_device::Args),
 }
 
 /// Runs the command that the process was started with.
@@ -54,7 +63,10 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => compare::run(args),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Devices(args) => devices::run(args),
+        Command::CompileKernels(args) => compile_kernels::run(args),
         Command::ExecuteRun(args) => execute_run::run(args, began),
+        Command::ProbeDevice(args) => probe_device::run(args),
     };
     status.unwrap_or_else(Failure::report).into()
 }

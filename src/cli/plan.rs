@@ -24,7 +24,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
-    report::devices(&inputs.plans);
+    report::devices(&inputs);
     for plan in &inputs.plans {
         let rows: Vec<Row> = plan.runs.iter().map(|run| results::predicted_row(plan, run)).collect();
         let options = Options { baseline: Some(plan.baseline.clone()), ..Options::default() };

@@ -1,15 +1,16 @@
 //! What several commands say.
 
+use super::inputs::Inputs;
 use super::output::say;
 use crate::device::{DeviceKind, Target};
-use crate::plan::Plan;
 
-/// Which devices the runs are for: the first line of every sweep.
-pub(super) fn devices(plans: &[Plan]) {
+/// Which devices the runs are for, and what there is to know of them: the first line of every sweep.
+pub(super) fn devices(inputs: &Inputs) {
     let mut told: Vec<&Target> = Vec::new();
-    for plan in plans {
+    for plan in &inputs.plans {
         if !told.contains(&&plan.target) {
-            say(&device(&plan.target));
+            let notes: String = inputs.notes.iter().map(|note| format!("; {note}")).collect();
+            say(&format!("{}{notes}", device(&plan.target)));
             told.push(&plan.target);
         }
     }
@@ -18,7 +19,10 @@ pub(super) fn devices(plans: &[Plan]) {
 fn device(target: &Target) -> String {
     let kind = match target.kind {
         DeviceKind::Cpu => format!("cpu, {} threads", target.threads),
-        DeviceKind::Cuda => "cuda".to_string(),
+        DeviceKind::Cuda => match &target.capability {
+            Some(capability) => format!("cuda, compute capability {capability}"),
+            None => "cuda".to_string(),
+        },
     };
     let limited = if target.limited { "limited to " } else { "" };
     let caution = if target.limited { " (a smaller one's memory, but this one's speed)" } else { "" };

@@ -181,6 +181,9 @@ fn note(entry: &Entry, kind: Kind) -> String {
     if !row.no_effect.is_empty() {
         parts.push(format!("NO EFFECT: {}", entry.no_effect().join(", ")));
     }
+    if row.emulated && entry.relative.same_as.is_none() {
+        parts.push("emulated".into());
+    }
     if entry.is_noisy() && kind == Kind::Measured {
         parts.push("NOISY".into());
     }

@@ -113,9 +113,16 @@ impl Entry {
             return None;
         }
         let device = row.reserved_peak_bytes.or(row.predicted_reserved_peak_bytes)?;
-        let reserved = device.saturating_add(row.host_reserved_peak_bytes.unwrap_or(0));
         let witnessed = row.witness_peak_bytes?;
-        (!execute::agrees(reserved, witnessed)).then(|| i128::from(witnessed) - i128::from(reserved))
+        // A card's driver counts the card's memory alone, the resident set both pools.
+        let (reserved, agrees) = match row.context_bytes {
+            Some(_) => (device, execute::driver_agrees(device, witnessed)),
+            None => {
+                let both = device.saturating_add(row.host_reserved_peak_bytes.unwrap_or(0));
+                (both, execute::agrees(both, witnessed))
+            }
+        };
+        (!agrees).then(|| i128::from(witnessed) - i128::from(reserved))
     }
 }
 

@@ -336,7 +336,7 @@ fn disagreements(comparison: &Comparison) -> Vec<String> {
             list(&off)
         ));
     }
-    let emulated = names(comparison, |entry| entry.row.receipt.contains("emulated").then(String::new));
+    let emulated = names(comparison, |entry| entry.row.emulated.then(String::new));
     if !emulated.is_empty() {
         out.push(format!(
             "The arithmetic of {} is emulated: the memory is real, the speed is not a GPU's.",

@@ -27,6 +27,7 @@ pub(super) fn build(config: &RunConfig) -> Program {
             loss: ValueId(0),
             norm: None,
         },
+        loss_scaling: None,
         micro_batches: config.strategy.accumulate,
         model_flops: 0,
         events: 0,
@@ -46,6 +47,7 @@ pub(super) fn build(config: &RunConfig) -> Program {
         entry: entry.to_vec(),
         exit: persistent.clone(),
         code,
+        segments: Vec::new(),
     };
     program.sections.push(section(SectionKind::Start, &[], start));
     program.sections.push(section(SectionKind::First, &persistent, first));

@@ -6,7 +6,7 @@ use super::Draft;
 use super::program::{Action, Instruction, Kind, Program, SectionKind, Stage};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::ScopeId;
-use crate::ops::{Activation, Add, CrossEntropy, DType, LinearInputGradient, Op, Tape, TensorType, ValueId};
+use crate::ops::{Activation, Add, CrossEntropy, LinearInputGradient, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
     let program = &mut draft.program;
@@ -92,6 +92,10 @@ fn layers_from_the_end(program: &Program, code: &[Instruction]) -> Vec<std::ops:
     ranges
 }
 
+fn is_cast(action: &Action) -> bool {
+    matches!(action, Action::Launch { op: Op::Cast(_), .. })
+}
+
 /// A layer that is computed again: its values' stand-ins, made as backward asks for them.
 struct Again {
     made_here: HashSet<ValueId>,
@@ -100,7 +104,9 @@ struct Again {
 
 impl Again {
     fn new(layer: &[Instruction]) -> Again {
-        let made_here = layer.iter().flat_map(|instruction| instruction.action.writes().iter().copied());
+        // Casts of parameters are there until backward has read them.
+        let recomputed = layer.iter().filter(|instruction| !is_cast(&instruction.action));
+        let made_here = recomputed.flat_map(|instruction| instruction.action.writes().iter().copied());
         Again { made_here: made_here.collect(), stand_ins: HashMap::new() }
     }
 
@@ -149,6 +155,8 @@ struct Backward<'a> {
     gradients: Vec<Option<ValueId>>,
     /// The first version of each parameter's gradient.
     parameter_gradients: HashMap<ValueId, ValueId>,
+    /// The parameter of each cast: they have one gradient, in full precision.
+    cast_of: HashMap<ValueId, ValueId>,
     emitted: Vec<Instruction>,
     /// Set within a layer that is recomputed.
     again: Option<Again>,
@@ -170,16 +178,28 @@ impl<'a> Backward<'a> {
             wanted[parameter.value.index()] = true;
             parameter_gradients.insert(parameter.value, parameter.gradient.expect("just made"));
         }
+        let mut cast_of = HashMap::new();
         for instruction in code {
-            if instruction.action.reads().iter().any(|input| wanted[input.index()]) {
-                for output in instruction.action.writes() {
-                    wanted[output.index()] = program.ty(*output).dtype == DType::F32;
+            let (reads, writes) = (instruction.action.reads(), instruction.action.writes());
+            if reads.iter().any(|input| wanted[input.index()]) {
+                for output in writes {
+                    wanted[output.index()] = program.ty(*output).dtype.is_float();
                 }
+            }
+            if is_cast(&instruction.action) {
+                cast_of.extend(writes.iter().copied().zip(reads.iter().copied()));
             }
         }
         let gradients = vec![None; program.values.len()];
         let node = Node { scope: ScopeId(0), inputs: Vec::new(), outputs: Vec::new() };
-        Backward { program, wanted, gradients, parameter_gradients, emitted: Vec::new(), again: None, node }
+        let emitted = Vec::new();
+        Backward { program, wanted, gradients, parameter_gradients, cast_of, emitted, again: None, node }
+    }
+
+    /// What is differentiated by where the node reads this input.
+    fn variable(&self, input: usize) -> ValueId {
+        let id = self.node.inputs[input];
+        *self.cast_of.get(&id).unwrap_or(&id)
     }
 
     fn instruction(&mut self, instruction: &Instruction) {
@@ -231,11 +251,11 @@ impl Tape for Backward<'_> {
     }
 
     fn wants(&self, input: usize) -> bool {
-        self.wanted[self.node.inputs[input].index()]
+        self.wanted[self.variable(input).index()]
     }
 
     fn partial(&self, input: usize) -> Option<ValueId> {
-        self.gradients[self.node.inputs[input].index()]
+        self.gradients[self.variable(input).index()]
     }
 
     fn emit(&mut self, op: Op, inputs: Vec<ValueId>, gradients_of: &[Option<usize>]) -> Vec<ValueId> {
@@ -247,7 +267,7 @@ impl Tape for Backward<'_> {
             let updates = updates.map(|&(_, input)| inputs[input]);
             outputs.push(match *of {
                 Some(input) => {
-                    let of = self.node.inputs[input];
+                    let of = self.variable(input);
                     let gradient = self.gradient_value(of, ty, updates);
                     self.gradients[of.index()] = Some(gradient);
                     gradient
@@ -266,7 +286,8 @@ impl Tape for Backward<'_> {
         let Action::Launch { op, inputs, outputs, .. } = &mut self.emitted.last_mut()?.action else {
             return None;
         };
-        let Op::LinearInputGradient(op @ LinearInputGradient { accumulate: false, activation: None }) = op
+        let Op::LinearInputGradient(op @ LinearInputGradient { accumulate: false, activation: None, .. }) =
+            op
         else {
             return None;
         };
@@ -281,7 +302,7 @@ impl Tape for Backward<'_> {
     }
 
     fn pass(&mut self, input: usize, gradient: ValueId) {
-        let of = self.node.inputs[input];
+        let of = self.variable(input);
         match self.partial(input) {
             None => self.gradients[of.index()] = Some(gradient),
             Some(so_far) => {

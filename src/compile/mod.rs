@@ -4,6 +4,7 @@
 
 mod build;
 mod differentiate;
+mod dtypes;
 mod events;
 mod marks;
 mod place;
@@ -11,6 +12,7 @@ mod program;
 mod release;
 mod reuse;
 mod sections;
+mod segments;
 mod structure;
 mod template;
 mod type_classes;
@@ -19,7 +21,8 @@ mod verify;
 mod workspaces;
 
 pub use program::{
-    Action, Bucket, Exchange, Instruction, Kind, Parameter, Program, Section, SectionKind, Stage, Value,
+    Action, Bucket, Exchange, Instruction, Kind, LossScaling, Parameter, Program, Section, SectionKind,
+    Stage, Value,
 };
 pub use structure::{memory_part, structure};
 pub use template::Template;
@@ -48,7 +51,7 @@ const PASSES: [Pass; 15] = [
     // Which form of an operation is used: attention, slices of the loss.
     Pass { name: "choose operations", run: None },
     // Values take their dtypes; casts come before differentiation, so that they are differentiated too.
-    Pass { name: "dtypes and casts", run: None },
+    Pass { name: "dtypes and casts", run: Some(dtypes::choose) },
     // Which device and pool a layer lives in.
     Pass { name: "placement", run: None },
     // Which part of a bucket this process owns.
@@ -65,7 +68,7 @@ const PASSES: [Pass; 15] = [
     Pass { name: "in-place reuse", run: Some(reuse::reuse) },
     Pass { name: "offsets", run: Some(place::place) },
     // Stretches that a device may capture and replay.
-    Pass { name: "graph segments", run: None },
+    Pass { name: "graph segments", run: Some(segments::mark) },
 ];
 
 /// Compiles a run for a target.

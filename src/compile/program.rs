@@ -1,5 +1,7 @@
 //! One training step as a static list of operations over values.
 
+use std::ops::Range;
+
 use crate::device::{Event, Phase, Pool, Queue, Role};
 use crate::graph::{Initial, Scope, ScopeId};
 use crate::ops::{Op, Segments, TensorType, ValueId};
@@ -13,6 +15,8 @@ pub enum Kind {
     Gradient,
     /// It, computed again.
     Recomputed,
+    /// It, in the dtype of matrix work.
+    Cast,
 }
 
 /// A value: written once. What overwrites it is another value in the same storage.
@@ -104,6 +108,8 @@ pub struct Section {
     /// Storages that hold something when it has ended.
     pub exit: Vec<ValueId>,
     pub code: Vec<Instruction>,
+    /// Stretches of the code that a device may capture and replay.
+    pub segments: Vec<Range<usize>>,
 }
 
 /// A trainable tensor.
@@ -143,6 +149,15 @@ pub struct Exchange {
     pub norm: Option<ValueId>,
 }
 
+/// The loss scale and what it is adapted by, on the device, and where the host reads them after a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScaling {
+    pub scale: ValueId,
+    pub counts: ValueId,
+    pub host_scale: ValueId,
+    pub host_counts: ValueId,
+}
+
 /// How far compilation has come: each pass adds what the next ones rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
@@ -172,6 +187,7 @@ pub struct Program {
     pub parameters: Vec<Parameter>,
     pub buckets: Vec<Bucket>,
     pub exchange: Exchange,
+    pub loss_scaling: Option<LossScaling>,
     /// Micro-batches per optimizer step.
     pub micro_batches: usize,
     /// FLOPs of the model's forward and backward pass over one micro-batch, nothing recomputed.
@@ -262,7 +278,7 @@ impl Program {
     }
 
     /// `blocks.3.attention.qkv`, `blocks.3.attention.d_qkv` for its gradient, `blocks.3.attention.qkv'` when it
-    /// is computed again.
+    /// is computed again, `blocks.3.attention.qkv.weight:bf16` when it is cast.
     pub fn full_name(&self, id: ValueId) -> String {
         let Value { name, kind, scope, .. } = *self.value(id);
         let path = &self.scope(scope).path;
@@ -270,6 +286,7 @@ impl Program {
             Kind::Primal => format!("{path}.{name}"),
             Kind::Gradient => format!("{path}.d_{name}"),
             Kind::Recomputed => format!("{path}.{name}'"),
+            Kind::Cast => format!("{path}.{name}:{}", self.ty(id).dtype),
         }
     }
 

@@ -155,6 +155,7 @@ impl<'a> Template<'a> {
                     }
                     Op::Normal(op) => op.output = values[outputs[0].index()].ty,
                     Op::Add(_)
+                    | Op::Cast(_)
                     | Op::CrossEntropy(_)
                     | Op::Embedding(_)
                     | Op::GeluBackward(_)
@@ -162,7 +163,8 @@ impl<'a> Template<'a> {
                     | Op::LayerNormBackward(_)
                     | Op::Linear(_)
                     | Op::LinearInputGradient(_)
-                    | Op::LinearWeightGradient(_) => {}
+                    | Op::LinearWeightGradient(_)
+                    | Op::LossScale(_) => {}
                 }
             }
         }
@@ -218,6 +220,7 @@ mod tests {
             let mut other = RunConfig { evaluation: config.evaluation.clone(), strategy, ..other };
             other.train.batch_size = accumulate;
             other.train.clip_norm = config.train.clip_norm;
+            other.train.optimizer = config.train.optimizer.clone();
             let Model::Transformer(model) = &config.model;
             let Model::Transformer(other_model) = &mut other.model;
             other_model.layers = model.layers;

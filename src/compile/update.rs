@@ -1,12 +1,12 @@
 //! The optimizer: gradients measured, clipped and applied, bucket by bucket; results brought to the host.
 
 use super::Draft;
-use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
+use super::program::{Action, Instruction, LossScaling, Program, Section, SectionKind, Stage};
 use super::sections::fill_with_zeros;
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
-use crate::ops::{AdamW, GlobalNorm, Op, TensorType, ValueId};
-use crate::spec::{Gradients, Optimizer};
+use crate::ops::{self, AdamW, GlobalNorm, Op, TensorType, ValueId};
+use crate::spec::{DynamicLossScale, Gradients, LossScale, Optimizer};
 
 pub(super) fn update(draft: &mut Draft) {
     let config = draft.config;
@@ -23,7 +23,8 @@ pub(super) fn update(draft: &mut Draft) {
     code.push(copy(Queue::Copy, exchange.control, control, scope));
     code.push(copy(Queue::Compute, loss, exchange.loss, scope));
     let clip_norm = config.train.clip_norm.map(|clip| clip as f32);
-    let norm = clip_norm.map(|_| global_norm(program, &mut code, scope));
+    let scale = program.loss_scaling.map(|scaling| scaling.scale);
+    let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope));
     let Optimizer::AdamW(optimizer) = &config.train.optimizer;
     for index in 0..program.buckets.len() {
         let op = Op::AdamW(AdamW {
@@ -33,8 +34,12 @@ pub(super) fn update(draft: &mut Draft) {
             epsilon: optimizer.epsilon as f32,
             weight_decay: optimizer.weight_decay as f32,
             clip_norm,
+            scaled: scale.is_some(),
         });
-        code.push(apply(program, index, op, control, norm));
+        code.push(apply(program, index, op, [Some(control), norm, scale]));
+    }
+    if let (Some(choice), Some(norm)) = (config.strategy.loss_scale, norm) {
+        adapt_loss_scale(program, &mut code, choice, norm);
     }
     if config.strategy.gradients == Gradients::Zero {
         for bucket in gradient_buckets(program) {
@@ -45,7 +50,7 @@ pub(super) fn update(draft: &mut Draft) {
     let entry = program.section(SectionKind::First).expect("build makes it").exit.clone();
     let exit = program.section(SectionKind::Start).expect("build makes it").exit.clone();
     let after = program.sections.iter().rposition(|section| section.kind != SectionKind::Evaluation);
-    let section = Section { kind: SectionKind::Update, entry, exit, code };
+    let section = Section { kind: SectionKind::Update, entry, exit, code, segments: Vec::new() };
     program.sections.insert(after.expect("build makes it") + 1, section);
     program.stage = Stage::Updated;
 }
@@ -82,8 +87,9 @@ fn add_moments(program: &mut Program) {
 /// The norm of all gradients, brought to the host as well.
 fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeId) -> ValueId {
     let buckets = program.buckets.iter().map(|bucket| bucket.segments.clone()).collect();
-    let inputs = gradient_buckets(program);
-    let ty = TensorType::f32(&[1]);
+    let scale = program.loss_scaling.map(|scaling| scaling.scale);
+    let inputs = gradient_buckets(program).into_iter().chain(scale).collect();
+    let ty = TensorType::scalar();
     let norm = program.add_value("norm", scope, ty, Role::Activation, Pool::Device);
     let host_scope = program.value(program.exchange.loss).scope;
     let host = program.add_value("norm", host_scope, ty, Role::Input, Pool::Host);
@@ -94,26 +100,40 @@ fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeI
             section.entry.insert(0, host);
         }
     }
-    let op = Op::GlobalNorm(GlobalNorm { buckets });
+    let op = Op::GlobalNorm(GlobalNorm { buckets, scaled: scale.is_some() });
     let action = Action::Launch { op, inputs, outputs: vec![norm], workspace: None };
     code.push(Instruction::new(action, scope, Phase::Update));
     code.push(copy(Queue::Compute, norm, host, scope));
     norm
 }
 
-/// The optimizer's work on one bucket.
-fn apply(
-    program: &mut Program,
-    bucket: usize,
-    op: Op,
-    control: ValueId,
-    norm: Option<ValueId>,
-) -> Instruction {
+/// The scale for the next step, and what became of this one; both are brought to the host.
+fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: LossScale, norm: ValueId) {
+    let op = match choice {
+        LossScale::Static(_) => ops::LossScale { backoff: 1.0, growth: 1.0, interval: 1.0 },
+        LossScale::Dynamic(DynamicLossScale { backoff, growth, interval, .. }) => {
+            ops::LossScale { backoff: backoff as f32, growth: growth as f32, interval: interval as f32 }
+        }
+    };
+    let LossScaling { scale, counts, host_scale, host_counts } =
+        program.loss_scaling.expect("compilation makes it where there is a choice");
+    let scope = program.value(scale).scope;
+    let [scale_after, counts_after] = [scale, counts].map(|id| program.add_version(id));
+    let outputs = vec![scale_after, counts_after];
+    let action =
+        Action::Launch { op: Op::LossScale(op), inputs: vec![scale, counts, norm], outputs, workspace: None };
+    code.push(Instruction::new(action, scope, Phase::Update));
+    code.push(copy(Queue::Compute, scale_after, host_scale, scope));
+    code.push(copy(Queue::Compute, counts_after, host_counts, scope));
+}
+
+/// The optimizer's work on one bucket; `numbers` are what steers it.
+fn apply(program: &mut Program, bucket: usize, op: Op, numbers: [Option<ValueId>; 3]) -> Instruction {
     let bucket = program.buckets[bucket].clone();
     let gradients = bucket.gradients.expect("differentiation makes them");
     let [moment1, moment2] = bucket.moments.expect("just made");
-    let mut inputs = vec![bucket.parameters, gradients, moment1, moment2, control];
-    inputs.extend(norm);
+    let mut inputs = vec![bucket.parameters, gradients, moment1, moment2];
+    inputs.extend(numbers.into_iter().flatten());
     let outputs = [bucket.parameters, moment1, moment2].map(|id| program.add_version(id)).to_vec();
     let action = Action::Launch { op, inputs, outputs, workspace: None };
     Instruction::new(action, bucket.scope, Phase::Update)

@@ -1,17 +1,29 @@
 //! Machines that hold memory and run operations. Knows no models and no strategies.
 
+mod check;
 mod cpu;
+mod cuda;
 mod ledger;
 mod open;
+mod probe;
 mod rates;
 mod role;
 mod target;
 
+use std::time::Duration;
+
 use crate::ops::{Op, TensorType, TypeError};
 
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
+#[cfg(test)]
+pub(crate) use cuda::emulate_delay;
+pub use cuda::{
+    Card, CudaDevice, Equipment, Found, Inventory, KernelReport, MissingLibrary, Unavailable, Version,
+    compile_kernels, equip, inventory,
+};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
-pub use open::{DeviceChoice, detect, open};
+pub use open::{DetectError, Detected, DeviceChoice, detect, find, open, open_card};
+pub use probe::{ProbeError, Probed, in_child as probe_in_child, this_program};
 pub use rates::{Rates, measure as measure_rates};
 pub use role::{ByRole, Role};
 pub use target::{DeviceKind, Target, TargetError};
@@ -57,6 +69,10 @@ impl Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event(pub u32);
 
+/// Names a stretch of work that a device can replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Graph(pub u32);
+
 /// Names memory that a device handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Buffer(pub u32);
@@ -95,8 +111,24 @@ pub enum DeviceError {
     OutOfBounds { buffer: Buffer, offset: u64, bytes: u64, size: u64 },
     #[error(transparent)]
     Type(#[from] TypeError),
+    #[error("the device has no graphs to capture work in")]
+    NoGraphs,
+    /// A call into the driver or one of its libraries.
+    #[error("{call} failed: {name} ({code})")]
+    Call { call: String, name: String, code: u32 },
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
     #[error("the device's queue stopped: {0}")]
     Lost(String),
+}
+
+/// What a driver counts of its device's memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WitnessReading {
+    /// Taken now, by this process and any other.
+    pub taken: u64,
+    /// What was taken at the most since the witness began, over what was then.
+    pub peak: u64,
 }
 
 /// A device: memory in two pools, two queues, operations.
@@ -104,6 +136,11 @@ pub enum DeviceError {
 /// Calls enqueue work in the order they are made. Only `synchronize`, `read` and `write` wait for it.
 pub trait Device {
     fn target(&self) -> &Target;
+
+    /// What the user should know of how it was opened, a line each.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
 
     /// Asks the backing store for memory of its own. What it holds is unspecified.
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError>;
@@ -129,6 +166,53 @@ pub trait Device {
     /// Later work on the queue waits until what the event stands for is done.
     fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError>;
 
+    /// From now on, what is enqueued on the compute queue is written down and not done. Memory may neither be
+    /// allocated nor given back meanwhile.
+    ///
+    /// # Errors
+    /// A device that cannot replay: programs for it have nothing to capture.
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        Err(DeviceError::NoGraphs)
+    }
+
+    /// Ends what `begin_capture` began.
+    ///
+    /// # Errors
+    /// As for `begin_capture`, or a driver that takes the work not as a graph.
+    fn end_capture(&mut self) -> Result<Graph, DeviceError> {
+        Err(DeviceError::NoGraphs)
+    }
+
+    /// Enqueues on the compute queue what was captured.
+    ///
+    /// # Errors
+    /// As for `begin_capture`.
+    fn replay(&mut self, _graph: Graph) -> Result<(), DeviceError> {
+        Err(DeviceError::NoGraphs)
+    }
+
+    /// Whether the compute queue has a clock of its own. One that works inline has none: there, the host's says what
+    /// a call took.
+    fn has_clock(&self) -> bool {
+        false
+    }
+
+    /// Has that clock read once the work enqueued so far on the compute queue is done.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn lap(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// The time from each `lap` to the next, since this was last called; waits for the last.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn laps(&mut self) -> Result<Vec<Duration>, DeviceError> {
+        Ok(Vec::new())
+    }
+
     /// Returns once all enqueued work is done.
     fn synchronize(&mut self) -> Result<(), DeviceError>;
 
@@ -141,4 +225,15 @@ pub trait Device {
 
     /// Takes bytes out of memory, after the work enqueued so far.
     fn read(&mut self, region: Region, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Has the device's driver count the memory that is taken from now on, after the work enqueued so far. `false`
+    /// where there is no driver that counts.
+    fn begin_witness(&mut self) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    /// What the driver counted, after the work enqueued so far. `None` where there is none.
+    fn witness(&mut self) -> Result<Option<WitnessReading>, DeviceError> {
+        Ok(None)
+    }
 }

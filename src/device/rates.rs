@@ -66,7 +66,7 @@ fn flops_per_s(size: usize, took: Duration) -> f64 {
 /// What a square product of this size takes; `None` if there is no memory for it.
 fn square(device: &mut dyn Device, size: usize) -> Result<Option<Duration>, DeviceError> {
     let ty = TensorType::f32(&[size, size]);
-    let linear = Linear { bias: false, activation: None, residual: false };
+    let linear = Linear { bias: false, activation: None, residual: false, tf32: false };
     let scratch = linear.workspace(&[ty, ty], &[ty], &device.target().workspace_limits());
     let Some(memory) = Memory::take(device, &[ty.bytes(), ty.bytes(), scratch])? else { return Ok(None) };
     let took = memory.with(device, |device, buffers| {

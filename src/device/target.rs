@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
-use crate::ops::WorkspaceLimits;
+use crate::ops::{Processor, WorkspaceLimits};
 use crate::units::Bytes;
 
 /// More than any machine has; keeps sums of sizes within 64 bits.
@@ -40,6 +40,9 @@ pub struct Target {
     /// The processor's or the card's name.
     pub name: String,
     pub kind: DeviceKind,
+    /// Of a card: what its processors can do, such as `9.0`. Programs do not depend on it, speed does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capability: Option<String>,
     /// Threads that work on one operation; 1 for a card.
     pub threads: usize,
     /// Values inside a larger allocation begin at multiples of this.
@@ -59,7 +62,14 @@ pub struct Target {
 impl Target {
     /// The target's bounds on scratch memory.
     pub fn workspace_limits(&self) -> WorkspaceLimits {
-        WorkspaceLimits { threads: self.threads, product_bytes_per_thread: self.product_workspace.0 }
+        WorkspaceLimits {
+            processor: match self.kind {
+                DeviceKind::Cpu => Processor::Cpu,
+                DeviceKind::Cuda => Processor::Cuda,
+            },
+            threads: self.threads,
+            product_bytes_per_thread: self.product_workspace.0,
+        }
     }
 
     /// Bytes that the device pool may hold.

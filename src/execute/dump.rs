@@ -32,13 +32,13 @@ pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, F
 
 /// Trains the run whose `run.toml`, `target.toml` and [`DATA_FILE`](super::DATA_FILE) lie in the folder, and leaves
 /// [`DUMP_FILES`] there. Evaluations, which change nothing, are left out. Of the measurement, how it ended and the
-/// digest are filled in.
+/// digest are filled in. Of several cards, it runs on that of the ordinal.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
-pub fn dump(folder: &Path, reporter: &mut Reporter) -> Result<Measurement, RunError> {
+pub fn dump(folder: &Path, reporter: &mut Reporter, ordinal: usize) -> Result<Measurement, RunError> {
     let run = Prepared::read(folder)?;
-    let mut device = device::open(&run.target)?;
+    let mut device = device::open_card(&run.target, ordinal)?;
     let steps = run.config.measure.warmup_steps + run.config.measure.steps;
     reporter.send(&Message::Started { device: run.target.name.clone(), steps });
     let mut measurement = Measurement::default();
@@ -108,12 +108,13 @@ impl Dump<'_> {
         let began = Instant::now();
         train::training_batch(config, &self.run.data, step - 1, batch);
         let waited = began.elapsed();
-        engine.gradients(batch, train::control(&config.train.optimizer, step))?;
+        let taken = step - engine.counts().skipped_steps as usize;
+        engine.gradients(batch, train::control(&config.train.optimizer, taken))?;
         engine.synchronize()?;
         let until_gradients = began.elapsed();
 
-        // Where the program clips, it has a norm of its own, which is the one that counts.
-        let needs_norm = config.train.clip_norm.is_none();
+        // Where the program clips or scales, it has a norm of its own, which is the one that counts.
+        let needs_norm = config.train.clip_norm.is_none() && config.strategy.loss_scale.is_none();
         let looks = needs_norm || kept.is_some();
         let norm = if looks { Some(self.look_at_gradients(engine, kept)?) } else { None };
 
@@ -123,22 +124,28 @@ impl Dump<'_> {
         Ok(TimedStep {
             loss: report.loss,
             gradient_norm: report.gradient_norm.or(norm),
+            loss_scale: config.strategy.loss_scale.map(|_| engine.loss_scale()),
             ms: took.as_secs_f64() * 1e3,
             data_wait_ms: waited.as_secs_f64() * 1e3,
         })
     }
 
-    /// Writes all gradients down if they are kept. Returns the norm of all of them, summed in f64.
+    /// Writes all gradients down if they are kept, without their scale. Returns the norm of all of them, summed in
+    /// f64.
     fn look_at_gradients(&self, engine: &mut Engine, mut kept: Option<&mut TensorFile>) -> Result<f32, Stop> {
         let mut squares = 0.0;
+        let scale = engine.loss_scale();
+        let mut unscaled = Vec::new();
         for parameter in &self.run.program.parameters {
             let gradient = parameter.gradient.expect("compilation differentiates by every parameter");
             engine.read(gradient, |piece| -> Result<(), Stop> {
                 let (numbers, _) = piece.as_chunks();
-                let numbers = numbers.iter().map(|bytes| f64::from(f32::from_ne_bytes(*bytes)));
-                squares += numbers.map(|number| number * number).sum::<f64>();
+                let numbers = numbers.iter().map(|bytes| f32::from_ne_bytes(*bytes) / scale);
+                unscaled.clear();
+                unscaled.extend(numbers.clone().flat_map(f32::to_ne_bytes));
+                squares += numbers.map(|number| f64::from(number).powi(2)).sum::<f64>();
                 match &mut kept {
-                    Some(file) => self.written(GRADIENTS_FILE, file.write(piece)),
+                    Some(file) => self.written(GRADIENTS_FILE, file.write(&unscaled)),
                     None => Ok(()),
                 }
             })?;

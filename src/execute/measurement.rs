@@ -33,6 +33,9 @@ pub struct Measurement {
     pub recompute_flops: Option<u64>,
     pub hardware_flops: Option<u64>,
     pub micro_batches: Option<u64>,
+    /// Of all steps, and for the one that would come next: where there is a loss scale.
+    pub skipped_steps: Option<u64>,
+    pub loss_scale: Option<f64>,
     pub receipt: String,
     pub load: Option<f64>,
     pub clock_mhz: Option<f64>,

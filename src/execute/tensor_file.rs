@@ -60,6 +60,8 @@ fn header(tensors: &[(String, TensorType)]) -> io::Result<Vec<u8>> {
     for (name, ty) in tensors {
         let dtype = match ty.dtype {
             DType::F32 => Dtype::F32,
+            DType::BF16 => Dtype::BF16,
+            DType::F16 => Dtype::F16,
             DType::I32 => Dtype::I32,
         };
         let start = end;

@@ -51,16 +51,21 @@ pub enum RunError {
 }
 
 /// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder; leaves [`STEPS_FILE`] and
-/// [`MEMORY_FILE`] there. The process began at `began`.
+/// [`MEMORY_FILE`] there. The process began at `began`. Of several cards, it runs on that of the ordinal.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
-pub fn run(folder: &Path, reporter: &mut Reporter, began: Instant) -> Result<Measurement, RunError> {
+pub fn run(
+    folder: &Path,
+    reporter: &mut Reporter,
+    began: Instant,
+    ordinal: usize,
+) -> Result<Measurement, RunError> {
     let Prepared { config, target, data, program } = Prepared::read(folder)?;
-    let mut device = device::open(&target)?;
+    let mut device = device::open_card(&target, ordinal)?;
     let steps = config.measure.warmup_steps + config.measure.steps;
     reporter.send(&Message::Started { device: target.name.clone(), steps });
-    prime::prime(device.as_mut())?;
+    prime::prime(device.as_mut(), &config.strategy)?;
 
     let trainer = Trainer { folder, config: &config, program: &program, data: &data, reporter, began };
     let mut measurement = trainer.run(device.as_mut())?;
@@ -140,12 +145,12 @@ impl Trainer<'_> {
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
         let batches = [self.config.train.batch_size, self.config.micro_batch()].map(|b| self.empty_batch(b));
-        let witness = Witness::begin();
+        let witness = Witness::begin(device);
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
                 let ended = self.train(&mut engine, timeline, batches, &mut log, &mut measurement);
                 report_memory(&mut measurement, engine.ledger());
-                measurement.witness_peak_bytes = witness.and_then(|witness| witness.peak());
+                measurement.witness_peak_bytes = witness.and_then(|witness| witness.peak(engine.device()));
                 ended.and_then(|()| Ok(engine.close()?))
             }
             Err(failure) => Err(failure.into()),
@@ -176,7 +181,10 @@ impl Trainer<'_> {
         for step in 0..total {
             if step == measure.warmup_steps {
                 (measurement.load, measurement.clock_mhz) = (load(), clock_mhz());
-                engine.record_steps();
+                // The device's own clock takes time that steps are not to be charged with.
+                if !engine.has_clock() {
+                    engine.record_steps();
+                }
             }
             let timed = self.step(engine, step, &mut batch)?;
             let usage = engine.ledger().usage(Pool::Device);
@@ -193,8 +201,15 @@ impl Trainer<'_> {
         let steps = total.max(1) as u64;
         measurement.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measurement.hardware_flops = Some((after.flops - before.flops) / steps);
+        if self.config.strategy.loss_scale.is_some() {
+            measurement.skipped_steps = Some(after.skipped_steps - before.skipped_steps);
+            measurement.loss_scale = Some(f64::from(engine.loss_scale()));
+        }
         measurement.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
         measurement.digest = engine.digest()?;
+        if engine.has_clock() {
+            self.profile(engine, total, [&mut batch, &mut evaluated])?;
+        }
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
             timeline.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
@@ -207,14 +222,33 @@ impl Trainer<'_> {
         let began = Instant::now();
         training_batch(self.config, self.data, step, batch);
         let waited = began.elapsed();
-        let report = engine.step(batch, control(&self.config.train.optimizer, step + 1))?;
+        let taken = step + 1 - engine.counts().skipped_steps as usize;
+        let report = engine.step(batch, control(&self.config.train.optimizer, taken))?;
         let took = began.elapsed();
         Ok(TimedStep {
             loss: report.loss,
             gradient_norm: report.gradient_norm,
+            loss_scale: self.config.strategy.loss_scale.map(|_| engine.loss_scale()),
             ms: milliseconds(took),
             data_wait_ms: milliseconds(waited),
         })
+    }
+
+    /// One more step, and an evaluation if there are any, for the timeline alone.
+    fn profile(
+        &mut self,
+        engine: &mut Engine,
+        steps: usize,
+        [batch, evaluated]: [&mut Batch; 2],
+    ) -> Result<(), Stop> {
+        self.reporter.send(&Message::Phase { name: "profile".to_owned() });
+        engine.record_steps();
+        self.step(engine, steps, batch)?;
+        if self.config.evaluation.is_some() {
+            self.evaluation_batch(0, evaluated);
+            engine.evaluate(evaluated)?;
+        }
+        Ok(())
     }
 
     fn evaluates_after(&self, step: usize, total: usize) -> bool {
@@ -236,8 +270,7 @@ impl Trainer<'_> {
         let batches = batches * self.config.strategy.accumulate;
         let mut sum = 0.0;
         for index in 0..batches {
-            let Batch { tokens, targets } = batch;
-            self.data.evaluation_batch(index as u64, context(self.config), tokens, targets);
+            self.evaluation_batch(index, batch);
             sum += f64::from(engine.evaluate(batch)?);
         }
         let loss = sum / batches as f64;
@@ -247,6 +280,12 @@ impl Trainer<'_> {
         }
         self.reporter.send(&Message::Evaluation { step, loss: measurement.loss_eval });
         Ok(())
+    }
+
+    /// A micro-batch of the evaluation split.
+    fn evaluation_batch(&self, index: usize, batch: &mut Batch) {
+        let Batch { tokens, targets } = batch;
+        self.data.evaluation_batch(index as u64, context(self.config), tokens, targets);
     }
 
     fn empty_batch(&self, samples: usize) -> Batch {
@@ -276,6 +315,8 @@ impl Trainer<'_> {
 pub(super) struct TimedStep {
     pub(super) loss: f32,
     pub(super) gradient_norm: Option<f32>,
+    /// For the next step.
+    pub(super) loss_scale: Option<f32>,
     pub(super) ms: f64,
     pub(super) data_wait_ms: f64,
 }
@@ -313,7 +354,7 @@ pub(super) fn finite(number: f32) -> Option<f64> {
     number.is_finite().then_some(f64::from(number))
 }
 
-/// The numbers of step `step`, counted from 1.
+/// The numbers of step `step`, counted from 1; steps that were skipped do not count.
 pub(super) fn control(optimizer: &Optimizer, step: usize) -> Control {
     let Optimizer::AdamW(optimizer) = optimizer;
     let correction = |beta: f64| (1.0 - beta.powi(i32::try_from(step).unwrap_or(i32::MAX))) as f32;
@@ -376,7 +417,7 @@ impl StepLog {
     pub(super) fn create(path: &Path) -> Result<StepLog, RunError> {
         let file = File::create(path).map_err(|error| cannot_write(path, error))?;
         let mut log = StepLog { file, name: path.display().to_string() };
-        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms\n")?;
+        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale\n")?;
         Ok(log)
     }
 
@@ -387,10 +428,11 @@ impl StepLog {
         tokens: usize,
         live: u64,
     ) -> Result<(), RunError> {
-        let norm = done.gradient_norm.map_or(String::new(), |norm| norm.to_string());
+        let known = |number: Option<f32>| number.map_or(String::new(), |number| number.to_string());
+        let (norm, scale) = (known(done.gradient_norm), known(done.loss_scale));
         let rate = tokens as f64 / done.ms * 1e3;
         let TimedStep { loss, ms, data_wait_ms, .. } = done;
-        self.line(&format!("{step},{loss},{norm},{ms:.3},{rate:.1},{live},{data_wait_ms:.3}\n"))
+        self.line(&format!("{step},{loss},{norm},{ms:.3},{rate:.1},{live},{data_wait_ms:.3},{scale}\n"))
     }
 
     fn line(&mut self, line: &str) -> Result<(), RunError> {

@@ -4,7 +4,7 @@
 //! B micro-batch, T context, C d_model, H heads, V vocabulary.
 
 use super::{Graph, Initial, Kind, ScopeId};
-use crate::ops::{Activation, Attention, CrossEntropy, Embedding, LayerNorm, Linear, Op, TensorType};
+use crate::ops::{Activation, Attention, CrossEntropy, DType, Embedding, LayerNorm, Linear, Op, TensorType};
 use crate::spec::Transformer;
 
 const DEVIATION: f32 = 0.02;
@@ -28,9 +28,10 @@ pub(super) fn build(model: &Transformer, micro_batch: usize) -> Graph {
 
     let head = graph.layer("head".to_owned(), false);
     let x = norm(&mut graph, head, c, x);
-    let logits = Op::Linear(Linear { bias: false, activation: None, residual: false });
+    let logits = Op::Linear(Linear { bias: false, activation: None, residual: false, tf32: false });
     let [logits] = graph.node(logits, head, vec![x, table], ["logits"]);
-    let loss = Op::CrossEntropy(CrossEntropy { weight: 1.0, gradient: false, accumulate: false });
+    let loss =
+        Op::CrossEntropy(CrossEntropy { weight: 1.0, gradient: false, accumulate: false, scaled: false });
     graph.node(loss, head, vec![logits, targets], ["loss"]);
     graph
 }
@@ -53,7 +54,7 @@ fn block(graph: &mut Graph, model: &Transformer, layer: usize, x: usize) -> usiz
     let y = norm(graph, mlp, c, x);
     let weight = graph.parameter("up.weight", mlp, &[EXPANSION * c, c], Initial::Normal(DEVIATION));
     let bias = graph.parameter("up.bias", mlp, &[EXPANSION * c], Initial::Constant(0.0));
-    let up = Linear { bias: true, activation: Some(Activation::GeluTanh), residual: false };
+    let up = Linear { bias: true, activation: Some(Activation::GeluTanh), residual: false, tf32: false };
     let [hidden, _before] = graph.node(Op::Linear(up), mlp, vec![y, weight, bias], ["hidden", "before_gelu"]);
     let [x] = linear(graph, mlp, "x", [c, EXPANSION * c], into_residual, hidden, Some(x));
     x
@@ -63,7 +64,7 @@ fn block(graph: &mut Graph, model: &Transformer, layer: usize, x: usize) -> usiz
 fn norm(graph: &mut Graph, scope: ScopeId, channels: usize, x: usize) -> usize {
     let weight = graph.parameter("norm.weight", scope, &[channels], Initial::Constant(1.0));
     let bias = graph.parameter("norm.bias", scope, &[channels], Initial::Constant(0.0));
-    let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON });
+    let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, output: DType::F32 });
     let [y, _mean, _rstd] = graph.node(op, scope, vec![x, weight, bias], ["normed", "mean", "rstd"]);
     y
 }
@@ -86,7 +87,7 @@ fn linear(
     let b = graph.parameter(bias_name, scope, &weight[..1], Initial::Constant(0.0));
     let mut inputs = vec![x, w, b];
     inputs.extend(residual);
-    let op = Linear { bias: true, activation: None, residual: residual.is_some() };
+    let op = Linear { bias: true, activation: None, residual: residual.is_some(), tf32: false };
     graph.node(Op::Linear(op), scope, inputs, [output])
 }
 

@@ -1,17 +1,20 @@
 //! Causal multi-head self-attention whose T x T scores are never stored (Dao et al. 2022).
 
-use super::{Op, Operation, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs, expect_type};
+use super::{
+    DType, Op, Operation, Processor, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
+    expect_number, expect_type,
+};
 
 /// `out = softmax(mask(q k^T / sqrt(C/H))) v` for each head, position t seeing positions 0 to t.
 ///
-/// Input: qkv f32[B,T,3C], queries, keys and values side by side, each with its heads side by side.
-/// Outputs: out f32[B,T,C], and the logarithm of each softmax's sum lse f32[B,H,T].
+/// Input: qkv num[B,T,3C], queries, keys and values side by side, each with its heads side by side.
+/// Outputs: out num[B,T,C], and the logarithm of each softmax's sum lse f32[B,H,T].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     pub heads: usize,
 }
 
-/// Inputs: dout f32[B,T,C], qkv f32[B,T,3C], out f32[B,T,C], lse f32[B,H,T]. Output: dqkv f32[B,T,3C].
+/// Inputs: dout num[B,T,C], qkv num[B,T,3C], out num[B,T,C], lse f32[B,H,T]. Output: dqkv num[B,T,3C].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionBackward {
     pub heads: usize,
@@ -26,22 +29,28 @@ impl Attention {
     /// Operands are packed in multiples of this many columns.
     pub const PANEL: usize = 32;
 
-    /// Scratch elements of one thread: k^T and v of one head in panels, one tile of scores and one of output.
-    pub(crate) fn workspace_elements(sequence: usize, head: usize) -> usize {
+    /// Scratch elements of one thread, all of them f32: k^T and v of one head in panels, one tile of scores and one
+    /// of output; and a tile of queries, where they are stored otherwise.
+    pub(crate) fn workspace_elements(number: DType, sequence: usize, head: usize) -> usize {
         let padded_head = head.next_multiple_of(Self::PANEL);
+        let widened = if number == DType::F32 { 0 } else { Self::QUERY_TILE * head };
         sequence.next_multiple_of(Self::PANEL) * head
             + sequence * padded_head
             + Self::QUERY_TILE * (Self::SCORE_ROW + padded_head)
+            + widened
     }
 }
 
 impl AttentionBackward {
-    /// Scratch elements of one thread: k^T and v^T, then k, q and dout of one head in panels, and two tiles of
-    /// scores.
-    pub(crate) fn workspace_elements(sequence: usize, head: usize) -> usize {
+    /// Scratch elements of one thread, all of them f32: k^T and v^T, then k, q and dout of one head in panels, and two
+    /// tiles of scores; and, where they are stored otherwise, tiles of q, dout and dq, and a head's dk and dv.
+    pub(crate) fn workspace_elements(number: DType, sequence: usize, head: usize) -> usize {
+        let widened =
+            if number == DType::F32 { 0 } else { (3 * Attention::QUERY_TILE + 2 * sequence) * head };
         2 * sequence.next_multiple_of(Attention::PANEL) * head
             + 3 * sequence * head.next_multiple_of(Attention::PANEL)
             + 2 * Attention::QUERY_TILE * Attention::SCORE_ROW
+            + widened
     }
 }
 
@@ -72,9 +81,10 @@ impl Operation for Attention {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 1)?;
+        let number = expect_number(self.name(), "qkv", &inputs[0])?;
         let [batch, sequence, channels] = dimensions(self.name(), self.heads, &inputs[0])?;
         Ok(vec![
-            TensorType::f32(&[batch, sequence, channels]),
+            TensorType::new(number, &[batch, sequence, channels]),
             TensorType::f32(&[batch, self.heads, sequence]),
         ])
     }
@@ -85,8 +95,14 @@ impl Operation for Attention {
     }
 
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let (sequence, head) = (inputs[0].shape.dims()[1], inputs[0].shape.last() / 3 / self.heads);
-        (limits.threads * Self::workspace_elements(sequence, head) * size_of::<f32>()) as u64
+        let TensorType { dtype, shape } = inputs[0];
+        let (sequence, head) = (shape.dims()[1], shape.last() / 3 / self.heads);
+        match limits.processor {
+            Processor::Cpu => {
+                (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64
+            }
+            Processor::Cuda => 0,
+        }
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
@@ -103,7 +119,8 @@ impl Operation for AttentionBackward {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 4)?;
         let [batch, sequence, channels] = dimensions(self.name(), self.heads, &inputs[1])?;
-        let out = TensorType::f32(&[batch, sequence, channels]);
+        let number = expect_number(self.name(), "qkv", &inputs[1])?;
+        let out = TensorType::new(number, &[batch, sequence, channels]);
         expect_type(self.name(), "dout", &inputs[0], out)?;
         expect_type(self.name(), "out", &inputs[2], out)?;
         expect_type(self.name(), "lse", &inputs[3], TensorType::f32(&[batch, self.heads, sequence]))?;
@@ -117,8 +134,15 @@ impl Operation for AttentionBackward {
         scores_flops(4, [dims.dims()[0], dims.dims()[1], dims.dims()[2]])
     }
 
+    /// On a card, the sum of dout times out of each row of each head, f32[B,H,T].
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let (sequence, head) = (inputs[0].shape.dims()[1], inputs[0].shape.last() / self.heads);
-        (limits.threads * Self::workspace_elements(sequence, head) * size_of::<f32>()) as u64
+        let TensorType { dtype, shape } = inputs[0];
+        let (sequence, head) = (shape.dims()[1], shape.last() / self.heads);
+        match limits.processor {
+            Processor::Cpu => {
+                (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64
+            }
+            Processor::Cuda => inputs[3].bytes(),
+        }
     }
 }

@@ -1,24 +1,34 @@
 //! Softmax and cross-entropy in one pass over the logits.
 
-use super::{Op, Operation, Tape, TensorType, TypeError, expect_inputs, expect_type};
+use super::{
+    DType, Op, Operation, Processor, SCALE, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
+    expect_number, expect_type,
+};
 
 /// `loss = weight / N * sum over rows of (logsumexp(logits[n]) - logits[n, target[n]])`, and with `gradient`
-/// `dlogits = weight / N * (softmax(logits) - onehot(target))` in the same pass.
+/// `dlogits = weight / N * (softmax(logits) - onehot(target))` in the same pass, times the loss scale if it is
+/// `scaled`. The loss itself is not.
 ///
-/// Inputs: logits f32[..,V], targets i32[N elements in any shape], then the loss so far f32[1] with
-/// `accumulate`. Outputs: loss f32[1] and, with `gradient`, dlogits f32[..,V].
+/// Inputs: logits num[..,V], targets i32[N elements in any shape], then the loss scale f32[1] if `scaled` and
+/// the loss so far f32[1] with `accumulate`. Outputs: loss f32[1] and, with `gradient`, dlogits num[..,V].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy {
     /// What these rows count for in the mean: a micro-batch's share of the batch.
     pub weight: f32,
     pub gradient: bool,
     pub accumulate: bool,
+    pub scaled: bool,
 }
 
 impl CrossEntropy {
     /// Rows that one partial sum of the loss covers: fixed, so that the result does not depend on the number of
     /// threads.
     pub const ROWS_PER_PARTIAL: usize = 32;
+
+    /// Which input the loss so far is.
+    pub fn loss_so_far(&self) -> usize {
+        2 + usize::from(self.scaled)
+    }
 }
 
 impl Operation for CrossEntropy {
@@ -27,31 +37,44 @@ impl Operation for CrossEntropy {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 2 + usize::from(self.accumulate))?;
+        expect_inputs(self.name(), inputs, self.loss_so_far() + usize::from(self.accumulate))?;
+        expect_number(self.name(), "logits", &inputs[0])?;
         let rows = inputs[0].shape.rows();
         if inputs[1].elements() != rows {
             let problem = format!("{} targets for {rows} rows of logits", inputs[1].elements());
             return Err(TypeError { operation: self.name(), problem });
         }
         let loss = TensorType::f32(&[1]);
+        if self.scaled {
+            expect_type(self.name(), "the loss scale", &inputs[2], SCALE)?;
+        }
         if self.accumulate {
-            expect_type(self.name(), "the loss so far", &inputs[2], loss)?;
+            expect_type(self.name(), "the loss so far", &inputs[self.loss_so_far()], loss)?;
         }
         Ok(if self.gradient { vec![loss, inputs[0]] } else { vec![loss] })
     }
 
-    /// One f64 of loss for each `ROWS_PER_PARTIAL` rows.
-    fn workspace(
-        &self,
-        inputs: &[TensorType],
-        _outputs: &[TensorType],
-        _limits: &super::WorkspaceLimits,
-    ) -> u64 {
-        (inputs[0].shape.rows().div_ceil(Self::ROWS_PER_PARTIAL) * size_of::<f64>()) as u64
+    /// One f64 of loss for each `ROWS_PER_PARTIAL` rows, and, where logits are not f32, a row of them for each thread;
+    /// on a card, one f32 for each row.
+    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        let TensorType { dtype, shape } = inputs[0];
+        let rows = shape.rows();
+        let bytes = match limits.processor {
+            Processor::Cpu => {
+                let wide = if dtype == DType::F32 { 0 } else { limits.threads * shape.last() };
+                rows.div_ceil(Self::ROWS_PER_PARTIAL) * size_of::<f64>() + wide * size_of::<f32>()
+            }
+            Processor::Cuda => rows * size_of::<f32>(),
+        };
+        bytes as u64
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {
-        if self.accumulate { &[(0, 2)] } else { &[] }
+        match (self.accumulate, self.scaled) {
+            (false, _) => &[],
+            (true, false) => &[(0, 2)],
+            (true, true) => &[(0, 3)],
+        }
     }
 
     fn may_overwrite(&self) -> &'static [(usize, usize)] {

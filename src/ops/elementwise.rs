@@ -6,7 +6,7 @@ use super::{Operation, TensorType, TypeError, expect_inputs, expect_type};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Add;
 
-/// `dx = dy * gelu'(x)` for the tanh form of GELU. Inputs: dy, x f32 of one shape. Output: dx, of the same.
+/// `dx = dy * gelu'(x)` for the tanh form of GELU. Inputs: dy, x num of one shape. Output: dx, of the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GeluBackward;
 

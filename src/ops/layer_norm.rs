@@ -1,16 +1,18 @@
 //! Layer normalisation over the innermost dimension (Ba et al. 2016).
 
-use super::{Op, Operation, Tape, TensorType, TypeError, expect_inputs, expect_type};
+use super::{DType, Op, Operation, Tape, TensorType, TypeError, expect_inputs, expect_number, expect_type};
 
 /// `y = (x - mean) * rstd * weight + bias`, with `rstd = 1 / sqrt(variance + epsilon)`.
 ///
-/// Inputs: x f32[..,C], weight f32[C], bias f32[C]. Outputs: y f32[..,C], mean f32[N], rstd f32[N].
+/// Inputs: x f32[..,C], weight f32[C], bias f32[C]. Outputs: y num[..,C], mean f32[N], rstd f32[N].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNorm {
     pub epsilon: f32,
+    /// What y is rounded to.
+    pub output: DType,
 }
 
-/// Inputs: dy f32[..,C], x f32[..,C], weight f32[C], mean f32[N], rstd f32[N]; then the gradient that x has so
+/// Inputs: dy num[..,C], x f32[..,C], weight f32[C], mean f32[N], rstd f32[N]; then the gradient that x has so
 /// far f32[..,C] (`accumulate`, the residual stream's), then the previous dweight and dbias f32[C]
 /// (`accumulate_weights`). Outputs: dx f32[..,C], dweight f32[C], dbias f32[C].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,10 +35,11 @@ impl Operation for LayerNorm {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 3)?;
         let channels = inputs[0].shape.last();
+        expect_type(self.name(), "x", &inputs[0], TensorType { dtype: DType::F32, ..inputs[0] })?;
         expect_type(self.name(), "weight", &inputs[1], TensorType::f32(&[channels]))?;
         expect_type(self.name(), "bias", &inputs[2], TensorType::f32(&[channels]))?;
         let statistics = TensorType::f32(&[inputs[0].shape.rows()]);
-        Ok(vec![inputs[0], statistics, statistics])
+        Ok(vec![TensorType { dtype: self.output, ..inputs[0] }, statistics, statistics])
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
@@ -63,7 +66,9 @@ impl Operation for LayerNormBackward {
         let x = inputs[1];
         let weight = TensorType::f32(&[x.shape.last()]);
         let statistics = TensorType::f32(&[x.shape.rows()]);
-        expect_type(self.name(), "dy", &inputs[0], x)?;
+        let number = expect_number(self.name(), "dy", &inputs[0])?;
+        expect_type(self.name(), "x", &x, TensorType { dtype: DType::F32, ..x })?;
+        expect_type(self.name(), "dy", &inputs[0], TensorType { dtype: number, ..x })?;
         expect_type(self.name(), "weight", &inputs[2], weight)?;
         expect_type(self.name(), "mean", &inputs[3], statistics)?;
         expect_type(self.name(), "rstd", &inputs[4], statistics)?;

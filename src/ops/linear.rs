@@ -1,7 +1,9 @@
 //! Matrix products with what is usually fused to them. Weights are stored `[out, in]`, as PyTorch does.
 
-use super::{Op, Operation, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs, expect_type};
-use crate::ops::elementwise::GeluBackward;
+use super::{
+    Cast, DType, GeluBackward, Op, Operation, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
+    expect_number, expect_type,
+};
 
 /// What follows the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,33 +14,38 @@ pub enum Activation {
 
 /// `y = activation(x W^T + bias) + residual`
 ///
-/// Inputs: x f32[..,K], weight f32[M,K], then bias f32[M] and residual f32[..,M] where there are any.
-/// Outputs: y f32[..,M] and, with an activation, what went into it f32[..,M].
+/// Inputs: x num[..,K], weight num[M,K], then bias num[M] and residual f32[..,M] where there are any; with a
+/// residual, the bias is f32 too. Outputs: y num[..,M], f32 with a residual, and, with an activation, what went into
+/// it num[..,M].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linear {
     pub bias: bool,
     pub activation: Option<Activation>,
     pub residual: bool,
+    /// Whether f32 factors may be rounded to 11 bits of significand, as tensor cores take them.
+    pub tf32: bool,
 }
 
 /// `dx = dy W`, added to the gradient so far with `accumulate`, times the slope of the activation that made x.
 ///
-/// Inputs: dy f32[..,M], weight f32[M,K], then dx so far f32[..,K] and what went into the activation f32[..,K].
-/// Output: dx f32[..,K], with an activation the gradient of what went into it.
+/// Inputs: dy num[..,M], weight num[M,K], then dx so far num[..,K] and what went into the activation num[..,K].
+/// Output: dx num[..,K], with an activation the gradient of what went into it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearInputGradient {
     pub accumulate: bool,
     pub activation: Option<Activation>,
+    pub tf32: bool,
 }
 
 /// `dweight = dy^T x`, `dbias = sum of the rows of dy`, added to the previous ones with `accumulate`.
 ///
-/// Inputs: x f32[..,K], dy f32[..,M], then the previous dweight f32[M,K] and dbias f32[M].
+/// Inputs: x num[..,K], dy num[..,M], then the previous dweight f32[M,K] and dbias f32[M].
 /// Outputs: dweight f32[M,K] and, with `bias`, dbias f32[M].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearWeightGradient {
     pub bias: bool,
     pub accumulate: bool,
+    pub tf32: bool,
 }
 
 /// Packing space for one product.
@@ -68,17 +75,24 @@ impl Operation for Linear {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 2 + usize::from(self.bias) + usize::from(self.residual))?;
-        let [out, inner] = features(self.name(), &inputs[1])?;
-        expect_type(self.name(), "weight", &inputs[1], TensorType::f32(&[out, inputs[0].shape.last()]))?;
-        debug_assert_eq!(inner, inputs[0].shape.last());
-        let y = TensorType { dtype: inputs[0].dtype, shape: inputs[0].shape.with_last(out) };
+        let [out, _] = features(self.name(), &inputs[1])?;
+        let number = expect_number(self.name(), "x", &inputs[0])?;
+        expect_type(
+            self.name(),
+            "weight",
+            &inputs[1],
+            TensorType::new(number, &[out, inputs[0].shape.last()]),
+        )?;
+        let before = TensorType { dtype: number, shape: inputs[0].shape.with_last(out) };
+        // A sum of many terms: it is kept in full precision.
+        let y = if self.residual { TensorType { dtype: DType::F32, ..before } } else { before };
         if self.bias {
-            expect_type(self.name(), "bias", &inputs[2], TensorType::f32(&[out]))?;
+            expect_type(self.name(), "bias", &inputs[2], TensorType::new(y.dtype, &[out]))?;
         }
         if self.residual {
             expect_type(self.name(), "residual", &inputs[2 + usize::from(self.bias)], y)?;
         }
-        Ok(if self.activation.is_some() { vec![y, y] } else { vec![y] })
+        Ok(if self.activation.is_some() { vec![y, before] } else { vec![y] })
     }
 
     fn flops(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
@@ -103,6 +117,12 @@ impl Operation for Linear {
         if self.residual {
             tape.pass(2 + usize::from(self.bias), dy);
         }
+        let number = tape.input_type(0).dtype;
+        let dy = if self.residual && number != DType::F32 {
+            tape.emit(Op::Cast(Cast { to: number }), vec![dy], &[None])[0]
+        } else {
+            dy
+        };
         let dy = match self.activation {
             None => dy,
             Some(activation) => {
@@ -120,14 +140,15 @@ impl Operation for Linear {
         if self.bias && previous.is_some() {
             inputs.extend(tape.partial(2));
         }
-        let op = LinearWeightGradient { bias: self.bias, accumulate: previous.is_some() };
+        let op = LinearWeightGradient { bias: self.bias, accumulate: previous.is_some(), tf32: self.tf32 };
         let gradients: &[Option<usize>] = if self.bias { &[Some(1), Some(2)] } else { &[Some(1)] };
         tape.emit(Op::LinearWeightGradient(op), inputs, gradients);
         if tape.wants(0) {
             let mut inputs = vec![dy, tape.input(1)];
             let so_far = tape.partial(0);
             inputs.extend(so_far);
-            let op = LinearInputGradient { accumulate: so_far.is_some(), activation: None };
+            let accumulate = so_far.is_some();
+            let op = LinearInputGradient { accumulate, activation: None, tf32: self.tf32 };
             tape.emit(Op::LinearInputGradient(op), inputs, &[Some(0)]);
         }
     }
@@ -145,8 +166,10 @@ impl Operation for LinearInputGradient {
         let extra = usize::from(self.accumulate) + usize::from(self.activation.is_some());
         expect_inputs(self.name(), inputs, 2 + extra)?;
         let [_, inner] = features(self.name(), &inputs[1])?;
-        expect_type(self.name(), "weight", &inputs[1], TensorType::f32(&[inputs[0].shape.last(), inner]))?;
-        let dx = TensorType { dtype: inputs[0].dtype, shape: inputs[0].shape.with_last(inner) };
+        let number = expect_number(self.name(), "dy", &inputs[0])?;
+        let weight = TensorType::new(number, &[inputs[0].shape.last(), inner]);
+        expect_type(self.name(), "weight", &inputs[1], weight)?;
+        let dx = TensorType { dtype: number, shape: inputs[0].shape.with_last(inner) };
         if self.accumulate {
             expect_type(self.name(), "the gradient so far", &inputs[2], dx)?;
         }
@@ -177,6 +200,7 @@ impl Operation for LinearWeightGradient {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         let previous = if self.accumulate { 1 + usize::from(self.bias) } else { 0 };
         expect_inputs(self.name(), inputs, 2 + previous)?;
+        expect_number(self.name(), "x", &inputs[0])?;
         let (inner, out) = (inputs[0].shape.last(), inputs[1].shape.last());
         expect_type(
             self.name(),

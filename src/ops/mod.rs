@@ -5,24 +5,31 @@
 //!
 //! Shapes: B batch, T sequence, N = B*T rows, C channels, H heads, V vocabulary, K and M the in and out
 //! features of a linear layer. Everything is row-major.
+//!
+//! Matrix work is done on f32, bf16 or f16: where a description says `num`, it is the same one of them for all of
+//! an operation's operands. Norms, softmax, losses, and all sums are computed in f32 or better whatever that is.
 
 mod attention;
+mod cast;
 mod cross_entropy;
 mod elementwise;
 mod embedding;
 mod initialise;
 mod layer_norm;
 mod linear;
+mod loss_scale;
 mod optimizer;
 mod types;
 
 pub use attention::{Attention, AttentionBackward};
+pub use cast::Cast;
 pub use cross_entropy::CrossEntropy;
 pub use elementwise::{Add, GeluBackward};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use initialise::{Fill, Normal};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
+pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
 pub use optimizer::{AdamW, CONTROL_LEN, Control, GlobalNorm, Segment, Segments};
 pub use types::{DType, Shape, TensorType};
 
@@ -36,10 +43,18 @@ impl ValueId {
     }
 }
 
+/// Whose kernels run: they differ in the scratch memory they need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processor {
+    Cpu,
+    Cuda,
+}
+
 /// What a device promises about the scratch memory of its kernels: fixed by the target, so that a plan for a
 /// machine that is not here is as exact as one for this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkspaceLimits {
+    pub processor: Processor,
     /// Threads that work on one operation.
     pub threads: usize,
     /// Bytes that a matrix product may use per thread, for packing its operands.
@@ -138,6 +153,7 @@ pub enum Op {
     Add(Add),
     Attention(Attention),
     AttentionBackward(AttentionBackward),
+    Cast(Cast),
     CrossEntropy(CrossEntropy),
     Embedding(Embedding),
     EmbeddingBackward(EmbeddingBackward),
@@ -149,6 +165,7 @@ pub enum Op {
     Linear(Linear),
     LinearInputGradient(LinearInputGradient),
     LinearWeightGradient(LinearWeightGradient),
+    LossScale(LossScale),
     Normal(Normal),
 }
 
@@ -161,6 +178,7 @@ impl std::ops::Deref for Op {
             Op::Add(op) => op,
             Op::Attention(op) => op,
             Op::AttentionBackward(op) => op,
+            Op::Cast(op) => op,
             Op::CrossEntropy(op) => op,
             Op::Embedding(op) => op,
             Op::EmbeddingBackward(op) => op,
@@ -172,6 +190,7 @@ impl std::ops::Deref for Op {
             Op::Linear(op) => op,
             Op::LinearInputGradient(op) => op,
             Op::LinearWeightGradient(op) => op,
+            Op::LossScale(op) => op,
             Op::Normal(op) => op,
         }
     }
@@ -199,4 +218,12 @@ fn expect_type(
         operation,
         problem: format!("{operand} is {found}, the other operands call for {wanted}"),
     })
+}
+
+/// Fails unless an operand is of a type that matrix work is done on.
+fn expect_number(operation: &'static str, operand: &str, found: &TensorType) -> Result<DType, TypeError> {
+    if found.dtype.is_float() {
+        return Ok(found.dtype);
+    }
+    Err(TypeError { operation, problem: format!("{operand} is {found}, not numbers") })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Operation, TensorType, TypeError, expect_inputs, expect_type};
+use super::{Operation, SCALE, TensorType, TypeError, expect_inputs, expect_type};
 
 /// One tensor inside a flat bucket. Between segments lies padding that nothing reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +41,14 @@ impl Control {
     }
 }
 
-/// `norm = sqrt(sum of the squares of all elements)`, summed in f64.
+/// `norm = sqrt(sum of the squares of all elements)`, summed in f64, over the loss scale if they are `scaled`.
 ///
-/// Inputs: any number of buckets f32[len]. Output: norm f32[1].
+/// Inputs: any number of buckets f32[len], then the loss scale f32[1] if `scaled`. Output: norm f32[1].
 #[derive(Clone, Debug, PartialEq)]
 pub struct GlobalNorm {
-    /// One entry for each input.
+    /// One entry for each bucket.
     pub buckets: Vec<Segments>,
+    pub scaled: bool,
 }
 
 impl GlobalNorm {
@@ -56,10 +57,12 @@ impl GlobalNorm {
 }
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter 2019) on one bucket, in one pass, with clipping by
-/// global norm fused in: the gradient counts `min(1, clip / (norm + 1e-6))`.
+/// global norm fused in: the gradient counts `min(1, clip / (norm + 1e-6))`. If gradients are `scaled`, it counts
+/// one over the loss scale of that, and nothing is changed where the norm is not finite.
 ///
 /// Inputs: parameters, gradients, first moments, second moments, each f32[len]; control f32[`CONTROL_LEN`];
-/// then norm f32[1] with `clip_norm`. Outputs: parameters, first and second moments, in place.
+/// then norm f32[1] with `clip_norm` or if `scaled`, and the loss scale f32[1] if `scaled`. Outputs: parameters,
+/// first and second moments, in place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {
     pub segments: Segments,
@@ -69,6 +72,7 @@ pub struct AdamW {
     pub epsilon: f32,
     pub weight_decay: f32,
     pub clip_norm: Option<f32>,
+    pub scaled: bool,
 }
 
 impl Operation for GlobalNorm {
@@ -77,8 +81,11 @@ impl Operation for GlobalNorm {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, self.buckets.len())?;
-        Ok(vec![TensorType::f32(&[1])])
+        expect_inputs(self.name(), inputs, self.buckets.len() + usize::from(self.scaled))?;
+        if self.scaled {
+            expect_type(self.name(), "the loss scale", &inputs[self.buckets.len()], SCALE)?;
+        }
+        Ok(vec![TensorType::scalar()])
     }
 
     /// One f64 for each partial sum.
@@ -100,12 +107,19 @@ impl Operation for AdamW {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 5 + usize::from(self.clip_norm.is_some()))?;
+        let needs_norm = self.clip_norm.is_some() || self.scaled;
+        expect_inputs(self.name(), inputs, 5 + usize::from(needs_norm) + usize::from(self.scaled))?;
         let bucket = inputs[0];
         for (operand, found) in ["gradients", "first moments", "second moments"].iter().zip(&inputs[1..4]) {
             expect_type(self.name(), operand, found, bucket)?;
         }
         expect_type(self.name(), "control", &inputs[4], TensorType::f32(&[CONTROL_LEN]))?;
+        if needs_norm {
+            expect_type(self.name(), "norm", &inputs[5], TensorType::scalar())?;
+        }
+        if self.scaled {
+            expect_type(self.name(), "the loss scale", &inputs[6], SCALE)?;
+        }
         Ok(vec![bucket, bucket, bucket])
     }
 

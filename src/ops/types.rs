@@ -6,6 +6,10 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
     F32,
+    /// The upper half of an f32: its range, 8 bits of significand.
+    BF16,
+    /// IEEE half precision: up to 65504, 11 bits of significand.
+    F16,
     /// Token and class numbers.
     I32,
 }
@@ -14,7 +18,13 @@ impl DType {
     pub fn bytes(self) -> u64 {
         match self {
             DType::F32 | DType::I32 => 4,
+            DType::BF16 | DType::F16 => 2,
         }
+    }
+
+    /// Whether it holds numbers that have gradients.
+    pub fn is_float(self) -> bool {
+        self != DType::I32
     }
 }
 
@@ -22,6 +32,8 @@ impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             DType::F32 => "f32",
+            DType::BF16 => "bf16",
+            DType::F16 => "f16",
             DType::I32 => "i32",
         })
     }
@@ -102,6 +114,11 @@ impl TensorType {
 
     pub fn f32(dims: &[usize]) -> TensorType {
         TensorType::new(DType::F32, dims)
+    }
+
+    /// One f32.
+    pub const fn scalar() -> TensorType {
+        TensorType { dtype: DType::F32, shape: Shape { rank: 1, dims: [1; 4] } }
     }
 
     pub fn i32(dims: &[usize]) -> TensorType {

@@ -118,6 +118,15 @@ pub struct Row {
     /// second in its own memory.
     pub product_flops_per_s: Option<f64>,
     pub copy_bytes_per_s: Option<f64>,
+    /// Whether 16-bit arithmetic was done in fp32 on a device without units for it: its memory is real, its speed is
+    /// not a card's.
+    #[serde(default)]
+    pub emulated: bool,
+    /// What a card took for itself before the run's first allocation.
+    pub context_bytes: Option<u64>,
+    /// Steps not taken because a gradient was not finite, and the loss scale after the last step.
+    pub skipped_steps: Option<u64>,
+    pub loss_scale: Option<f64>,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

@@ -1,22 +1,20 @@
 //! Rows from plans and measurements.
 
 use super::row::{Row, Status};
-use crate::device::{Phase, Usage};
+use crate::device::{DeviceKind, Phase, Usage};
 use crate::execute::{Ended, Measurement, Roles};
 use crate::memory::Prediction;
+use crate::ops::DType;
 use crate::plan::{Plan, PlannedRun};
 use crate::spec::{Model, RunConfig};
 use crate::statistics;
 use crate::units::Bytes;
 
-/// The precision that this version computes in.
-const PRECISION: &str = "fp32";
-
 /// Everything known of a run before it starts. Its status is what is predicted.
 pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     let mut row = empty_row(plan, run, repeat);
     match &run.config {
-        Ok(config) => describe(&mut row, config),
+        Ok(config) => describe(&mut row, config, plan.target.kind),
         Err(reason) => {
             row.status = Status::Skipped;
             row.message = reason.clone();
@@ -43,6 +41,8 @@ pub fn measured_row(mut row: Row, measurement: &Measurement) -> Row {
     row.recompute_flops = measurement.recompute_flops;
     row.hardware_flops = measurement.hardware_flops;
     row.micro_batches = measurement.micro_batches;
+    row.skipped_steps = measurement.skipped_steps;
+    row.loss_scale = measurement.loss_scale;
     row.receipt = measurement.receipt.clone();
     row.load = measurement.load;
     row.clock_mhz = measurement.clock_mhz;
@@ -62,12 +62,12 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         repeat,
         status: Status::Ok,
         device: plan.target.name.clone(),
-        precision: PRECISION.to_owned(),
         fits_micro_batch: run.fits_micro_batch,
         no_effect: run.no_effect.join(" "),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         limit_bytes: Some(plan.target.memory.0),
         limited: plan.target.limited,
+        context_bytes: (plan.target.kind == DeviceKind::Cuda).then_some(plan.target.context.0),
         threads: Some(plan.target.threads),
         axes: run.axes.clone(),
         configuration: run.configuration.clone(),
@@ -75,7 +75,7 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     }
 }
 
-fn describe(row: &mut Row, config: &RunConfig) {
+fn describe(row: &mut Row, config: &RunConfig, kind: DeviceKind) {
     let Model::Transformer(model) = &config.model;
     row.model = format!(
         "transformer {}x{} H {} T {} V {}",
@@ -85,6 +85,8 @@ fn describe(row: &mut Row, config: &RunConfig) {
     row.micro_batch = Some(config.micro_batch());
     row.warmup_steps = Some(config.measure.warmup_steps);
     row.steps = Some(config.measure.steps);
+    row.precision = config.strategy.precision.name().to_owned();
+    row.emulated = kind == DeviceKind::Cpu && config.strategy.precision.dtype() != DType::F32;
 }
 
 fn predict(row: &mut Row, prediction: &Prediction) {

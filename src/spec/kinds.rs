@@ -20,6 +20,9 @@ pub(crate) struct Number {
 /// A word out of a few.
 pub(crate) struct Word<'a, T>(pub(crate) &'a [(&'static str, T)]);
 
+/// True or false.
+pub(crate) struct Flag;
+
 /// Any text but the empty one.
 pub(crate) struct Text;
 
@@ -35,6 +38,27 @@ pub(crate) const DECAY_RATE: Number =
     Number { holds: |number| (0.0..1.0).contains(&number), expected: "a number from 0 to below 1" };
 pub(crate) const SHARE: Number =
     Number { holds: |number| number > 0.0 && number <= 1.0, expected: "a number above 0 and up to 1" };
+
+/// What shrinks a scale, and what grows it: not beyond what f32 holds.
+pub(crate) const BELOW_ONE: Number =
+    Number { holds: |number| number > 0.0 && number < 1.0, expected: "a number between 0 and 1" };
+pub(crate) const ABOVE_ONE: Number =
+    Number { holds: |number| number > 1.0 && number <= 65536.0, expected: "a number from above 1 to 65536" };
+
+impl Kind for Flag {
+    type Output = bool;
+
+    fn parse(&self, value: &Value) -> Option<bool> {
+        match value {
+            Value::Boolean(flag) => Some(*flag),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        "true or false".to_string()
+    }
+}
 
 impl Kind for Whole {
     type Output = u64;

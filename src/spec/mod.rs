@@ -10,6 +10,7 @@ mod error;
 mod key;
 mod kinds;
 mod load;
+mod loss_scale;
 mod parse;
 mod paths;
 mod reader;

@@ -88,6 +88,11 @@ impl<'a> Keys<'a> {
         self.table.entry(key).filter(|entry| !matches!(&entry.node.value, Value::Text(t) if t == "off"))
     }
 
+    /// Whether a key is switched off in so many words.
+    pub(crate) fn is_off(&self, key: &str) -> bool {
+        self.table.entry(key).is_some_and(|entry| matches!(&entry.node.value, Value::Text(t) if t == "off"))
+    }
+
     /// A key that every run needs.
     pub(crate) fn required<K: Kind>(&mut self, key: &'a str, kind: K) -> Option<K::Output> {
         match self.entry(key) {

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::ops::DType;
+
 /// One run: a model on data, trained one way under one choice of memory strategies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunConfig {
@@ -119,15 +121,20 @@ pub struct Measure {
 }
 
 /// The memory choices.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Strategy {
     /// Micro-batches per optimizer step.
     pub accumulate: usize,
+    pub precision: Precision,
+    /// With fp16 alone.
+    pub loss_scale: Option<LossScale>,
     pub recompute: Recompute,
     pub release: Release,
     pub gradients: Gradients,
     pub allocator: Allocator,
     pub evaluation_pass: EvaluationPass,
+    /// Whether stretches of the step are captured and replayed as CUDA graphs.
+    pub graph: bool,
 }
 
 /// What a strategy that says nothing does.
@@ -135,11 +142,81 @@ impl Default for Strategy {
     fn default() -> Strategy {
         Strategy {
             accumulate: 1,
+            precision: Precision::Fp32,
+            loss_scale: None,
             recompute: Recompute::None,
             release: Release::Eager,
             gradients: Gradients::Free,
             allocator: Allocator::Arena,
             evaluation_pass: EvaluationPass::NoGrad,
+            graph: false,
+        }
+    }
+}
+
+/// What matrix work is done in, and what is kept of it for backward. Norms, softmax, losses and all sums are fp32,
+/// as are parameters and what the optimizer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    Fp32,
+    /// fp32 whose products a card rounds to 11 bits of significand.
+    Tf32,
+    Bf16,
+    Fp16,
+}
+
+impl Precision {
+    /// As experiments write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Fp32 => "fp32",
+            Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
+            Precision::Fp16 => "fp16",
+        }
+    }
+
+    /// The type of the operands of matrix work.
+    pub fn dtype(self) -> DType {
+        match self {
+            Precision::Fp32 | Precision::Tf32 => DType::F32,
+            Precision::Bf16 => DType::BF16,
+            Precision::Fp16 => DType::F16,
+        }
+    }
+}
+
+/// What the loss is multiplied by, so that gradients do not vanish in half precision.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossScale {
+    Static(f64),
+    Dynamic(DynamicLossScale),
+}
+
+/// Backs off when a gradient overflows, grows when none has for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct DynamicLossScale {
+    pub initial: f64,
+    /// What the scale is multiplied by after a step that overflowed.
+    pub backoff: f64,
+    /// What it is multiplied by after `interval` steps in a row that did not.
+    pub growth: f64,
+    pub interval: usize,
+}
+
+impl Default for DynamicLossScale {
+    fn default() -> DynamicLossScale {
+        DynamicLossScale { initial: 65536.0, backoff: 0.5, growth: 2.0, interval: 2000 }
+    }
+}
+
+impl LossScale {
+    pub fn initial(&self) -> f64 {
+        match self {
+            LossScale::Static(scale) => *scale,
+            LossScale::Dynamic(dynamic) => dynamic.initial,
         }
     }
 }

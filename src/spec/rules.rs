@@ -3,7 +3,9 @@
 use super::error::Problem;
 use super::reader::join;
 use super::resolved::*;
+use super::sections::{ALLOCATOR, PRECISION};
 use super::tree::Table;
+use super::write::word;
 
 /// Checks a configuration whose keys are each in their range; `tree` is where they were written.
 pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
@@ -12,6 +14,8 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     micro_batch_divides_batch(config, tree)?;
     vocabulary_holds_tokens(config, model, tree)?;
     something_to_evaluate(config, tree)?;
+    scales_fp16(config, tree)?;
+    graphs_need_an_arena(config, tree)?;
     sizes_can_be_counted(config, model, tree)
 }
 
@@ -97,6 +101,35 @@ fn something_to_evaluate(config: &RunConfig, tree: &Table) -> Result<(), Problem
         &["data.text.split", "evaluation"],
         tree,
         "0.9 does, or evaluation = \"off\"",
+    ))
+}
+
+fn scales_fp16(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let Strategy { precision, loss_scale, .. } = config.strategy;
+    if loss_scale.is_none() || precision == Precision::Fp16 {
+        return Ok(());
+    }
+    let name = word(&PRECISION, &precision);
+    Err(blame(
+        format!("loss_scale keeps fp16 gradients from vanishing; precision = {name} has no use for it"),
+        &["strategy.loss_scale", "strategy.precision"],
+        tree,
+        "precision = \"fp16\" has, or loss_scale = \"off\"",
+    ))
+}
+
+/// A captured stretch holds the addresses of its values.
+fn graphs_need_an_arena(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let Strategy { graph, allocator, .. } = config.strategy;
+    if !graph || allocator == Allocator::Arena {
+        return Ok(());
+    }
+    let name = word(&ALLOCATOR, &allocator);
+    Err(blame(
+        format!("graph = true replays work on the same addresses; allocator = {name} gives others each time"),
+        &["strategy.graph", "strategy.allocator"],
+        tree,
+        "allocator = \"arena\" does, or graph = false",
     ))
 }
 

@@ -4,15 +4,25 @@ use std::path::PathBuf;
 
 use super::error::Problem;
 use super::key::STRATEGY;
-use super::kinds::{Count, DECAY_RATE, NOT_NEGATIVE, Number, POSITIVE, SHARE, Whole, Word};
+use super::kinds::{Count, DECAY_RATE, Flag, NOT_NEGATIVE, Number, POSITIVE, SHARE, Whole, Word};
+use super::loss_scale;
 use super::paths;
 use super::reader::{Keys, Reader};
 use super::resolved::*;
 use super::tree::{Node, Table, Value};
 
 /// A strategy's own keys. Others are set by `set."train.clip_norm"`.
-pub(crate) const STRATEGY_KEYS: [&str; 7] =
-    ["accumulate", "precision", "recompute", "release", "gradients", "allocator", "evaluation_pass"];
+pub(crate) const STRATEGY_KEYS: [&str; 9] = [
+    "accumulate",
+    "precision",
+    "loss_scale",
+    "recompute",
+    "release",
+    "gradients",
+    "allocator",
+    "evaluation_pass",
+    "graph",
+];
 
 pub(crate) const TOKENS: [(&str, Tokens); 1] = [("bytes", Tokens::Bytes)];
 pub(crate) const DECAY: [(&str, Decay); 2] = [("matrices", Decay::Matrices), ("all", Decay::All)];
@@ -24,13 +34,17 @@ pub(crate) const ALLOCATOR: [(&str, Allocator); 2] =
     [("arena", Allocator::Arena), ("direct", Allocator::Direct)];
 pub(crate) const EVALUATION_PASS: [(&str, EvaluationPass); 2] =
     [("no_grad", EvaluationPass::NoGrad), ("grad", EvaluationPass::Grad)];
-/// The only one there is yet, so that experiments can already say it.
-const PRECISION: [(&str, ()); 1] = [("fp32", ())];
+pub(crate) const PRECISION: [(&str, Precision); 4] = [
+    ("fp32", Precision::Fp32),
+    ("tf32", Precision::Tf32),
+    ("bf16", Precision::Bf16),
+    ("fp16", Precision::Fp16),
+];
 
 /// Bounds that keep products of sizes within 64 bits; no machine comes near them.
 const LAYERS: Count = Count(1..=1 << 14);
 const DIMENSION: Count = Count(1..=1 << 24);
-const STEPS: Count = Count(1..=1 << 17);
+pub(crate) const STEPS: Count = Count(1..=1 << 17);
 const STEPS_OR_NONE: Count = Count(0..=1 << 17);
 pub(crate) const REPEATS: Count = Count(1..=1000);
 /// What TOML integers reach.
@@ -223,20 +237,24 @@ fn measure(mut keys: Keys<'_>) -> (Option<Measure>, Option<usize>) {
 pub(crate) fn strategy(keys: &mut Keys<'_>) -> Option<Strategy> {
     let default = Strategy::default();
     let accumulate = keys.or("accumulate", default.accumulate, DIMENSION);
-    let precision = keys.or("precision", (), Word(&PRECISION));
+    let precision = keys.or("precision", default.precision, Word(&PRECISION));
+    let loss_scale = loss_scale::read(keys, precision);
     let recompute = keys.or("recompute", default.recompute, Word(&RECOMPUTE));
     let release = keys.or("release", default.release, Word(&RELEASE));
     let gradients = keys.or("gradients", default.gradients, Word(&GRADIENTS));
     let allocator = keys.or("allocator", default.allocator, Word(&ALLOCATOR));
     let evaluation_pass = keys.or("evaluation_pass", default.evaluation_pass, Word(&EVALUATION_PASS));
-    precision?;
+    let graph = keys.or("graph", default.graph, Flag);
     Some(Strategy {
         accumulate: accumulate?,
+        precision: precision?,
+        loss_scale: loss_scale?,
         recompute: recompute?,
         release: release?,
         gradients: gradients?,
         allocator: allocator?,
         evaluation_pass: evaluation_pass?,
+        graph: graph?,
     })
 }
 

@@ -2,14 +2,12 @@
 //! where a spelling mistake would be told the nearest key.
 
 /// Keys of strategies.
-const STRATEGY_KEYS: [&str; 14] = [
+const STRATEGY_KEYS: [&str; 12] = [
     "attention",
     "empty_cache",
-    "graph",
     "init",
     "loader",
     "loss_chunks",
-    "loss_scale",
     "master_weights",
     "offload",
     "optimizer_state",
@@ -34,15 +32,8 @@ const KEYS: [(&str, &str); 10] = [
 ];
 
 /// Values, by their key.
-const VALUES: [(&str, &str); 7] = [
-    ("allocator", "caching"),
-    ("precision", "tf32"),
-    ("precision", "bf16"),
-    ("precision", "fp16"),
-    ("recompute", "attention"),
-    ("recompute", "mlp"),
-    ("recompute", "norm"),
-];
+const VALUES: [(&str, &str); 4] =
+    [("allocator", "caching"), ("recompute", "attention"), ("recompute", "mlp"), ("recompute", "norm")];
 
 /// Keys that will take a list or a table besides the words they take now.
 const COMPOSITE: [&str; 1] = ["recompute"];

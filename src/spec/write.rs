@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::paths::escape_variables;
 use super::resolved::*;
-use super::sections::{ALLOCATOR, DECAY, EVALUATION_PASS, GRADIENTS, RECOMPUTE, RELEASE, TOKENS};
+use super::sections::{ALLOCATOR, DECAY, EVALUATION_PASS, GRADIENTS, PRECISION, RECOMPUTE, RELEASE, TOKENS};
 use super::tree::{bare_or_quoted, quoted};
 
 impl RunConfig {
@@ -50,16 +50,40 @@ fn write_config(out: &mut String, config: &RunConfig) -> std::fmt::Result {
 }
 
 fn write_strategy(out: &mut String, strategy: &Strategy, name: &str) -> std::fmt::Result {
-    let Strategy { accumulate, recompute, release, gradients, allocator, evaluation_pass } = strategy;
+    let Strategy {
+        accumulate,
+        precision,
+        loss_scale,
+        recompute,
+        release,
+        gradients,
+        allocator,
+        evaluation_pass,
+        graph,
+    } = strategy;
     writeln!(out, "\n[strategies.{}]\naccumulate = {accumulate}", bare_or_quoted(name))?;
+    writeln!(out, "precision = {}", word(&PRECISION, precision))?;
+    writeln!(out, "loss_scale = {}", scale(loss_scale))?;
     writeln!(out, "recompute = {}", word(&RECOMPUTE, recompute))?;
     writeln!(out, "release = {}", word(&RELEASE, release))?;
     writeln!(out, "gradients = {}", word(&GRADIENTS, gradients))?;
     writeln!(out, "allocator = {}", word(&ALLOCATOR, allocator))?;
-    writeln!(out, "evaluation_pass = {}", word(&EVALUATION_PASS, evaluation_pass))
+    writeln!(out, "evaluation_pass = {}", word(&EVALUATION_PASS, evaluation_pass))?;
+    writeln!(out, "graph = {graph}")
+}
+
+fn scale(scale: &Option<LossScale>) -> String {
+    match scale {
+        None => quoted("off"),
+        Some(LossScale::Static(scale)) => format!("{scale:?}"),
+        Some(LossScale::Dynamic(DynamicLossScale { initial, backoff, growth, interval })) => format!(
+            "{{ dynamic = {{ initial = {initial:?}, backoff = {backoff:?}, growth = {growth:?}, \
+             interval = {interval} }} }}"
+        ),
+    }
 }
 
 /// The word for a value, in quotes. Every value has one.
-fn word<T: PartialEq>(words: &[(&str, T)], value: &T) -> String {
+pub(super) fn word<T: PartialEq>(words: &[(&str, T)], value: &T) -> String {
     words.iter().find(|(_, meaning)| meaning == value).map(|(word, _)| quoted(word)).unwrap_or_default()
 }

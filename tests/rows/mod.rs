@@ -77,6 +77,10 @@ pub fn row(strategy: &str) -> Row {
         startup_ms: Some(20.0),
         product_flops_per_s: Some(3e11),
         copy_bytes_per_s: Some(6e10),
+        emulated: false,
+        context_bytes: None,
+        skipped_steps: None,
+        loss_scale: None,
         axes: Vec::new(),
     };
     row.uses(200.0);
@@ -135,13 +139,14 @@ prop_compose! {
     /// Any row that a file could hold, sensible or not.
     pub fn any_row()(
         texts in prop::collection::vec(text(), 8),
-        sizes in prop::collection::vec(prop::option::of(any_size()), 26),
+        sizes in prop::collection::vec(prop::option::of(any_size()), 27),
         counts in prop::collection::vec(prop::option::of(0usize..100_000), 6),
-        numbers in prop::collection::vec(prop::option::of(any_number()), 16),
+        numbers in prop::collection::vec(prop::option::of(any_number()), 17),
         oom in prop::collection::vec(prop::option::of("[a-z .0-9]{1,30}"), 3),
         status in status(),
         repeat in 0usize..3,
         limited in any::<bool>(),
+        emulated in any::<bool>(),
         strategy in "[ab]{1,2}|[a-zé界/=0-9-]{1,60}",
         axes in prop::option::of((prop::sample::select(vec!["train.batch_size", "precision"]), "[1-3]")),
     ) -> Row {
@@ -172,6 +177,7 @@ prop_compose! {
             oom_value, oom_requested_bytes: size(), oom_short_bytes: size(), threads: count(), load: number(),
             clock_mhz: number(), digest, configuration: String::new(),
             startup_ms: number(), product_flops_per_s: number(), copy_bytes_per_s: number(),
+            emulated, context_bytes: size(), skipped_steps: size(), loss_scale: number(),
             axes: axes.into_iter().map(|(key, value)| (key.to_string(), value)).collect(),
         }
     }

@@ -91,7 +91,7 @@ fn dump(
     }
     let folder = dumps.begin(&run.id).map_err(Failure::machine)?;
     job::describe(&folder, plan, run)?;
-    let mut command = job::child(&folder).map_err(Failure::machine)?;
+    let mut command = job::child(&folder, args.inputs.device()).map_err(Failure::machine)?;
     command.arg("--dump");
     let ending = execute::run_child(command, folder.path(), args.timeout, interrupted, |message| {
         progress.message(&message)

@@ -1,15 +1,15 @@
 //! One repeat of one run: its folder, its child, its row.
 
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::queue::Job;
-use super::{Sweep, report};
+use super::{Args, Sweep, report};
 use crate::cli::failure::Failure;
 use crate::cli::progress::{self, Progress};
+use crate::device::{self, DeviceChoice};
 use crate::execute::{self, DATA_FILE, Ending, LOG_FILE};
 use crate::plan::{Plan, PlannedRun};
 use crate::results::{self, Committed, PrivateFolder, Row, Status};
@@ -22,7 +22,7 @@ use crate::results::{self, Committed, PrivateFolder, Row, Status};
 pub(super) fn execute(
     sweep: &mut Sweep,
     job: &Job,
-    timeout: Option<Duration>,
+    args: &Args,
     interrupted: &AtomicBool,
     progress: &mut Progress,
 ) -> Result<Status, Failure> {
@@ -37,13 +37,13 @@ pub(super) fn execute(
     }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
     describe(&folder, plan, run)?;
-    let command = child(&folder).map_err(Failure::machine)?;
-    let ending = execute::run_child(command, folder.path(), timeout, interrupted, |message| {
+    let command = child(&folder, args.inputs.device()).map_err(Failure::machine)?;
+    let ending = execute::run_child(command, folder.path(), args.timeout, interrupted, |message| {
         progress.message(&message)
     });
     let log = store.repeat_folder(&run.id, job.repeat).join(LOG_FILE);
     let planned = results::planned_row(plan, run, job.repeat);
-    let mut row = row(planned, ending, timeout, &log);
+    let mut row = row(planned, ending, args.timeout, &log);
     if store.commit(folder, &row).map_err(Failure::machine)? == Committed::Theirs {
         // Another sweep measured the same run meanwhile, and was first.
         row = store.finished(&run.id, job.repeat).map_err(Failure::machine)?.unwrap_or(row);
@@ -67,13 +67,11 @@ pub(super) fn describe(folder: &PrivateFolder, plan: &Plan, run: &PlannedRun) ->
     Ok(())
 }
 
-/// This program again. By way of the running process where there is one: the file at its path may have been
-/// built anew since the sweep began, and a sweep must not mix two versions.
-pub(super) fn child(folder: &PrivateFolder) -> std::io::Result<Command> {
-    let running = Path::new("/proc/self/exe");
-    let program = if running.exists() { running.to_path_buf() } else { std::env::current_exe()? };
-    let mut command = Command::new(program);
-    command.arg0("runner").args(["execute-run", "--folder"]).arg(folder.path());
+/// This program again, on the card that was asked for if it is one.
+pub(super) fn child(folder: &PrivateFolder, device: DeviceChoice) -> std::io::Result<Command> {
+    let mut command = device::this_program()?;
+    command.args(["execute-run", "--folder"]).arg(folder.path());
+    command.args(["--ordinal", &device.ordinal().to_string()]);
     Ok(command)
 }
 

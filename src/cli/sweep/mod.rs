@@ -63,7 +63,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     if let Some(repeats) = args.repeats {
         inputs.plans.iter_mut().for_each(|plan| plan.repeats = repeats as usize);
     }
-    super::report::devices(&inputs.plans);
+    super::report::devices(&inputs);
     if args.dry_run {
         return dry_run::show(&args, inputs.plans);
     }
@@ -120,7 +120,7 @@ fn work(
             break;
         }
         let sweep = &mut sweeps[job.sweep];
-        let status = job::execute(sweep, job, args.timeout, interrupted, &mut progress)?;
+        let status = job::execute(sweep, job, args, interrupted, &mut progress)?;
         report::rebuild(sweep).map_err(Failure::machine)?;
         ended.push(status);
     }

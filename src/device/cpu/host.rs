@@ -14,6 +14,7 @@ pub fn target(limit: Option<Bytes>) -> Option<Target> {
     Some(Target {
         name: processor_name(),
         kind: DeviceKind::Cpu,
+        capability: None,
         threads,
         alignment: Bytes(256),
         page: Bytes(4096),

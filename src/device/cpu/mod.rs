@@ -18,8 +18,9 @@ use std::sync::Arc;
 use self::kernels::{Operand, Workers};
 use self::lane::{Command, Lanes, Ticket};
 use self::mapping::Mapping;
+use super::check::check;
 use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor};
-use crate::ops::{Op, TypeError};
+use crate::ops::Op;
 
 pub use self::host::target;
 pub(super) use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
@@ -83,50 +84,6 @@ impl CpuDevice {
     }
 }
 
-/// What kernels rely on: types that fit the operation, aligned operands, a workspace large enough, and no two
-/// operands in the same memory but those that the operation declares.
-fn check(
-    op: &Op,
-    inputs: &[Tensor],
-    outputs: &[Tensor],
-    workspace: Option<Region>,
-    target: &Target,
-) -> Result<(), DeviceError> {
-    let types = |tensors: &[Tensor]| tensors.iter().map(|tensor| tensor.ty).collect::<Vec<_>>();
-    let (input_types, output_types) = (types(inputs), types(outputs));
-    let misused = |problem: String| Err(TypeError { operation: op.name(), problem }.into());
-    if op.outputs(&input_types)? != output_types {
-        return misused(format!("does not give {output_types:?}"));
-    }
-    let regions = inputs.iter().chain(outputs).map(Tensor::region).chain(workspace);
-    if regions.into_iter().any(|region| !region.offset.is_multiple_of(ALIGNMENT)) {
-        return misused(format!("takes operands at multiples of {ALIGNMENT} bytes"));
-    }
-    let needed = op.workspace(&input_types, &output_types, &target.workspace_limits());
-    if workspace.map_or(0, |region| region.bytes) < needed {
-        return misused(format!("needs {needed} bytes of workspace"));
-    }
-    for (index, output) in outputs.iter().enumerate() {
-        let others = outputs[..index].iter().map(Tensor::region).chain(workspace);
-        let apart = others.into_iter().all(|other| !overlap(output.region(), other));
-        let allowed = |input: usize| {
-            let pair = (index, input);
-            op.updates().contains(&pair) || op.may_overwrite().contains(&pair)
-        };
-        let clear = inputs.iter().enumerate().all(|(input, other)| {
-            !overlap(output.region(), other.region()) || (allowed(input) && output.region() == other.region())
-        });
-        if !apart || !clear {
-            return misused(format!("output {index} lies over another operand"));
-        }
-    }
-    Ok(())
-}
-
-fn overlap(a: Region, b: Region) -> bool {
-    a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
-}
-
 impl Device for CpuDevice {
     fn target(&self) -> &Target {
         &self.target
@@ -175,7 +132,7 @@ impl Device for CpuDevice {
         outputs: &[Tensor],
         workspace: Option<Region>,
     ) -> Result<(), DeviceError> {
-        check(op, inputs, outputs, workspace, &self.target)?;
+        check(op, inputs, outputs, workspace, &self.target, ALIGNMENT)?;
         let mut keep = Vec::with_capacity(4);
         let inputs = self.operands(inputs, &mut keep)?;
         let outputs = self.operands(outputs, &mut keep)?;

@@ -257,6 +257,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
         target: Target {
             name: "a processor".into(),
             kind: DeviceKind::Cpu,
+            capability: None,
             threads: 2,
             alignment: Bytes(64),
             page: Bytes(4096),

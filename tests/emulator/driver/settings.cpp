@@ -37,17 +37,7 @@ Settings::Settings() {
     }
 
     const std::string written_delay = text("EMULATED_DELAY");
-    if (written_delay == "compute") {
-        delay = FIRST_STREAM;
-    } else if (written_delay == "copy") {
-        delay = SECOND_STREAM;
-    } else if (written_delay == "all") {
-        delay = EVERY_STREAM;
-    } else if (sscanf(written_delay.c_str(), "random:%lu", &delay_seed) == 1) {
-        delay = BY_CHANCE;
-    } else if (!written_delay.empty() && written_delay != "none") {
-        refuse("EMULATED_DELAY", written_delay);
-    }
+    if (!read_delay(written_delay)) refuse("EMULATED_DELAY", written_delay);
 
     std::string rest = text("EMULATED_FAIL");
     while (!rest.empty()) {
@@ -62,4 +52,27 @@ Settings::Settings() {
         failure.function = function;
         failures.push_back(failure);
     }
+}
+
+bool Settings::read_delay(const std::string& written) {
+    if (written.empty() || written == "none") {
+        delay = NOTHING;
+    } else if (written == "compute") {
+        delay = FIRST_STREAM;
+    } else if (written == "copy") {
+        delay = SECOND_STREAM;
+    } else if (written == "all") {
+        delay = EVERY_STREAM;
+    } else if (sscanf(written.c_str(), "random:%lu", &delay_seed) == 1) {
+        delay = BY_CHANCE;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+// Changes EMULATED_DELAY for the streams that are created from now on. Not part of a driver: tests that try several
+// delays in one process look it up by name. Returns 0, or 1 for a word that is not understood.
+CUDA_API emulated_delay(const char* written) {
+    return static_cast<CUresult>(Settings::current().read_delay(written) ? 0 : 1);
 }

@@ -25,10 +25,15 @@ struct Settings {
     unsigned long delay_seed = 0;
     std::vector<PlannedFailure> failures;
 
-    static const Settings& get() {
-        static const Settings settings;
+    static const Settings& get() { return current(); }
+
+    static Settings& current() {
+        static Settings settings;
         return settings;
     }
+
+    // Whether the word is understood.
+    bool read_delay(const std::string& written);
 
 private:
     Settings();

@@ -56,9 +56,10 @@ CUresult create(const char* function, Stream** out, unsigned flags, int priority
     return context_call(function, [&](Context& context) {
         const Settings::Delay delay = Settings::get().delay;
         const unsigned number = ++context.streams_created;
+        // Who works with two streams creates them one after the other.
         const bool put_off = delay == Settings::EVERY_STREAM ||
-                             (delay == Settings::FIRST_STREAM && number == 1) ||
-                             (delay == Settings::SECOND_STREAM && number == 2);
+                             (delay == Settings::FIRST_STREAM && number % 2 == 1) ||
+                             (delay == Settings::SECOND_STREAM && number % 2 == 0);
         const bool waits_for_default = (flags & CU_STREAM_NON_BLOCKING) == 0;
         *out = new Stream{&context, number, waits_for_default, put_off, priority, {}, nullptr, {}};
         context.streams.push_back(*out);

@@ -4,6 +4,9 @@
 
 #ifdef EMU
 #include "emulator.h"
+
+inline float fast_exp2(float value) { return exp2f(value); }
+
 #else
 
 // NVRTC has no headers.
@@ -117,6 +120,13 @@ __device__ __forceinline__ void cp_commit() { asm volatile("cp.async.commit_grou
 
 // Waits until at most `n` (a literal) of the committed groups are still under way.
 #define cp_wait(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+
+// 2^value by the special function unit: within 2 units of the last place, subnormal results are zero.
+__device__ __forceinline__ float fast_exp2(float value) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+    return power;
+}
 
 // f32 to and from the bits of 16-bit values, rounding to nearest even.
 __device__ __forceinline__ uint16_t half_bits(float value) {

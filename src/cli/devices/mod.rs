@@ -1,0 +1,44 @@
+//! `devices`: what there is to train on, how fast it is, and what is missing.
+
+mod survey;
+mod text;
+
+use std::path::PathBuf;
+
+use super::failure::{ExitStatus, Failure};
+use super::output;
+use crate::device::{self, DeviceChoice};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Print it as JSON
+    #[arg(long, conflicts_with = "target")]
+    json: bool,
+    /// Instead, write the target file of a device, which `plan --target` takes on another machine
+    #[arg(long, value_name = "FILE")]
+    target: Option<PathBuf>,
+    /// The device of the target file
+    #[arg(long, value_name = "DEVICE", default_value = "auto", requires = "target")]
+    device: DeviceChoice,
+}
+
+pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+    if let Some(file) = &args.target {
+        let found = device::find(args.device).map_err(Failure::input)?;
+        let target = found.target(None).map_err(Failure::input)?;
+        let text = toml::to_string(&target).map_err(Failure::machine)?;
+        std::fs::write(file, text)
+            .map_err(|error| Failure::machine(format!("cannot write {}: {error}", file.display())))?;
+        found.notes.iter().for_each(|note| output::note(note));
+        output::say(&format!("wrote {}: {}, {}", file.display(), target.name, target.memory));
+        return Ok(ExitStatus::Complete);
+    }
+    let survey = survey::survey();
+    if args.json {
+        let json = serde_json::to_string_pretty(&survey).map_err(Failure::machine)?;
+        output::print(&format!("{json}\n"))?;
+    } else {
+        output::print(&text::text(&survey))?;
+    }
+    Ok(ExitStatus::Complete)
+}

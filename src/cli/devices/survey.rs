@@ -1,0 +1,107 @@
+//! Everything that there is, and everything that is missing.
+
+use serde::Serialize;
+
+use crate::device::{self, Card, DeviceChoice, Found, Inventory, ProbeError, Probed, Unavailable};
+
+/// What `devices --json` prints. Unknown is `null`.
+#[derive(Debug, Serialize)]
+pub(super) struct Survey {
+    pub(super) devices: Vec<Surveyed>,
+    pub(super) libraries: Vec<Library>,
+    /// One line each.
+    pub(super) missing: Vec<String>,
+    pub(super) notes: Vec<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Surveyed {
+    /// What `--device` takes.
+    pub(super) device: String,
+    pub(super) name: String,
+    pub(super) memory_bytes: Option<u64>,
+    /// Of a card.
+    pub(super) capability: Option<String>,
+    /// What a card takes for itself.
+    pub(super) context_bytes: Option<u64>,
+    pub(super) product_flops_per_s: Option<f64>,
+    pub(super) copy_bytes_per_s: Option<f64>,
+    /// Why it cannot be used.
+    pub(super) problem: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Library {
+    pub(super) name: &'static str,
+    pub(super) version: String,
+    pub(super) path: Option<String>,
+}
+
+/// Looks at all devices, and measures those that can be used, each in a process of its own.
+pub(super) fn survey() -> Survey {
+    let Inventory { driver, cards, nvrtc, cublaslt } = device::inventory();
+    let mut survey =
+        Survey { devices: vec![processor()], libraries: Vec::new(), missing: Vec::new(), notes: Vec::new() };
+    for card in &cards {
+        let (surveyed, notes) = survey_card(card);
+        survey.devices.push(surveyed);
+        for note in notes {
+            if !survey.notes.contains(&note) {
+                survey.notes.push(note);
+            }
+        }
+    }
+    let all = [("driver (CUDA)", driver), ("NVRTC", nvrtc), ("cuBLASLt", cublaslt)];
+    for (name, found) in all {
+        survey.add(name, found);
+    }
+    survey
+}
+
+impl Survey {
+    fn add(&mut self, name: &'static str, found: Result<Found, Unavailable>) {
+        match found {
+            Ok(Found { version, path }) => self.libraries.push(Library {
+                name,
+                version: version.to_string(),
+                path: path.map(|path| path.display().to_string()),
+            }),
+            Err(error) => self.missing.push(error.to_string()),
+        }
+    }
+}
+
+impl Surveyed {
+    fn probed(self, probed: Result<Probed, ProbeError>) -> (Surveyed, Vec<String>) {
+        match probed {
+            Ok(Probed { context_bytes, notes, product_flops_per_s, copy_bytes_per_s }) => {
+                // Only a card takes something for itself.
+                let context_bytes = self.capability.is_some().then_some(context_bytes);
+                (Surveyed { context_bytes, product_flops_per_s, copy_bytes_per_s, ..self }, notes)
+            }
+            Err(error) => (Surveyed { problem: Some(error.to_string()), ..self }, Vec::new()),
+        }
+    }
+}
+
+fn processor() -> Surveyed {
+    let blank = Surveyed { device: "cpu".to_owned(), ..Surveyed::default() };
+    match device::detect(DeviceChoice::Cpu, None) {
+        Ok(target) => {
+            let named = Surveyed { name: target.name, memory_bytes: Some(target.memory.0), ..blank };
+            named.probed(device::probe_in_child(None, true)).0
+        }
+        Err(error) => Surveyed { problem: Some(error.to_string()), ..blank },
+    }
+}
+
+fn survey_card(card: &Card) -> (Surveyed, Vec<String>) {
+    let named = Surveyed {
+        device: format!("cuda:{}", card.ordinal),
+        name: card.name.clone(),
+        memory_bytes: Some(card.memory),
+        capability: Some(card.capability.to_string()),
+        ..Surveyed::default()
+    };
+    named.probed(device::probe_in_child(Some(card.ordinal), true))
+}

@@ -1,0 +1,109 @@
+//! The survey as people read it.
+
+use unicode_width::UnicodeWidthStr;
+
+use super::survey::{Survey, Surveyed};
+use crate::units::Bytes;
+
+const HEADINGS: [&str; 7] = ["device", "name", "memory", "compute", "context", "product", "copy"];
+
+pub(super) fn text(survey: &Survey) -> String {
+    let mut lines = vec![HEADINGS.map(str::to_owned)];
+    lines.extend(survey.devices.iter().map(columns));
+    let widths: [usize; HEADINGS.len()] =
+        std::array::from_fn(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0));
+    let mut text = String::new();
+    for line in &lines {
+        let cells = line.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+            let gap = " ".repeat(width - cell.width());
+            // Names are read from the left, figures from the right.
+            if column < 2 { format!("{cell}{gap}") } else { format!("{gap}{cell}") }
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    let mut paragraph = |lines: Vec<String>| {
+        for (index, line) in lines.iter().enumerate() {
+            text.push_str(if index == 0 { "\n" } else { "" });
+            text.push_str(line);
+            text.push('\n');
+        }
+    };
+    let libraries = survey.libraries.iter().map(|library| {
+        let path = library.path.as_deref().unwrap_or("from the loader's path");
+        format!("{} {}: {path}", library.name, library.version)
+    });
+    paragraph(libraries.collect());
+    let problems = survey.devices.iter().filter_map(|device| {
+        device.problem.as_ref().map(|problem| format!("{} cannot be used: {problem}", device.device))
+    });
+    paragraph(problems.chain(survey.missing.iter().cloned()).chain(survey.notes.iter().cloned()).collect());
+    text
+}
+
+fn columns(device: &Surveyed) -> [String; HEADINGS.len()] {
+    let bytes = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string());
+    let rate = |rate: Option<f64>, unit| rate.map_or("-".to_owned(), |rate| scaled(rate, unit));
+    [
+        device.device.clone(),
+        device.name.clone(),
+        bytes(device.memory_bytes),
+        device.capability.clone().unwrap_or_else(|| "-".to_owned()),
+        bytes(device.context_bytes),
+        rate(device.product_flops_per_s, "FLOP/s"),
+        rate(device.copy_bytes_per_s, "B/s"),
+    ]
+}
+
+/// In G or T, to one decimal.
+fn scaled(rate: f64, unit: &str) -> String {
+    if rate >= 1e12 { format!("{:.1} T{unit}", rate / 1e12) } else { format!("{:.1} G{unit}", rate / 1e9) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::survey::Library;
+    use super::*;
+
+    #[test]
+    fn a_card_is_shown_beside_the_processor() {
+        let processor = Surveyed {
+            device: "cpu".to_owned(),
+            name: "Some Processor".to_owned(),
+            memory_bytes: Some(16 << 30),
+            product_flops_per_s: Some(3.52e11),
+            copy_bytes_per_s: Some(5.34e10),
+            ..Surveyed::default()
+        };
+        let card = Surveyed {
+            device: "cuda:0".to_owned(),
+            name: "Some Card".to_owned(),
+            memory_bytes: Some(80 << 30),
+            capability: Some("9.0".to_owned()),
+            context_bytes: Some(500 << 20),
+            product_flops_per_s: Some(5e13),
+            copy_bytes_per_s: Some(4.3e12),
+            problem: None,
+        };
+        let busy = Surveyed {
+            device: "cuda:1".to_owned(),
+            name: "Some Card".to_owned(),
+            memory_bytes: Some(80 << 30),
+            capability: Some("9.0".to_owned()),
+            problem: Some("another has it".to_owned()),
+            ..Surveyed::default()
+        };
+        let library = Library {
+            name: "NVRTC",
+            version: "13.0".to_owned(),
+            path: Some("/lib/libnvrtc.so.13".to_owned()),
+        };
+        let survey = Survey {
+            devices: vec![processor, card, busy],
+            libraries: vec![library],
+            missing: vec!["cuBLASLt is missing".to_owned()],
+            notes: vec!["nothing is kept".to_owned()],
+        };
+        insta::assert_snapshot!(text(&survey), @"");
+    }
+}

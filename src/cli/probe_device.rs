@@ -1,0 +1,41 @@
+//! `probe-device`: the child that finds out what a device's context takes, and how fast it is. Not for people.
+
+use super::failure::{ExitStatus, Failure};
+use super::output;
+use crate::device::{self, DeviceChoice, Probed};
+use crate::execute;
+use crate::spec::Strategy;
+use crate::units::Bytes;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Which card; the processor if none is named
+    #[arg(long, value_name = "N")]
+    ordinal: Option<usize>,
+    /// Measure how fast it multiplies and copies
+    #[arg(long)]
+    rates: bool,
+}
+
+pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+    let target = match args.ordinal {
+        // What the context takes is not known before it is there.
+        Some(ordinal) => device::equip(ordinal).map_err(Failure::machine)?.target(Bytes(0)),
+        None => device::detect(DeviceChoice::Cpu, None).map_err(Failure::machine)?,
+    };
+    let mut device = device::open_card(&target, args.ordinal.unwrap_or(0)).map_err(Failure::machine)?;
+    execute::prime(device.as_mut(), &Strategy::default()).map_err(Failure::machine)?;
+    // Begun to make the pool give back what priming took.
+    device.begin_witness().map_err(Failure::machine)?;
+    let reading = device.witness().map_err(Failure::machine)?;
+    let mut probed = Probed {
+        context_bytes: reading.map_or(0, |reading| reading.taken),
+        notes: device.notes().to_vec(),
+        ..Probed::default()
+    };
+    if args.rates {
+        probed = probed.with_rates(device::measure_rates(device.as_mut()).map_err(Failure::machine)?);
+    }
+    output::print(&format!("{}\n", serde_json::to_string(&probed).map_err(Failure::machine)?))?;
+    Ok(ExitStatus::Complete)
+}

@@ -1,0 +1,49 @@
+//! What is checked of an operation's operands before a device works on them.
+
+use super::{DeviceError, Region, Target, Tensor};
+use crate::ops::{Op, TypeError};
+
+/// What kernels rely on: types that fit the operation, aligned operands, a workspace large enough, and no two
+/// operands in the same memory but those that the operation declares. Operands begin at multiples of `alignment` bytes.
+pub(super) fn check(
+    op: &Op,
+    inputs: &[Tensor],
+    outputs: &[Tensor],
+    workspace: Option<Region>,
+    target: &Target,
+    alignment: u64,
+) -> Result<(), DeviceError> {
+    let types = |tensors: &[Tensor]| tensors.iter().map(|tensor| tensor.ty).collect::<Vec<_>>();
+    let (input_types, output_types) = (types(inputs), types(outputs));
+    let misused = |problem: String| Err(TypeError { operation: op.name(), problem }.into());
+    if op.outputs(&input_types)? != output_types {
+        return misused(format!("does not give {output_types:?}"));
+    }
+    let regions = inputs.iter().chain(outputs).map(Tensor::region).chain(workspace);
+    if regions.into_iter().any(|region| !region.offset.is_multiple_of(alignment)) {
+        return misused(format!("takes operands at multiples of {alignment} bytes"));
+    }
+    let needed = op.workspace(&input_types, &output_types, &target.workspace_limits());
+    if workspace.map_or(0, |region| region.bytes) < needed {
+        return misused(format!("needs {needed} bytes of workspace"));
+    }
+    for (index, output) in outputs.iter().enumerate() {
+        let others = outputs[..index].iter().map(Tensor::region).chain(workspace);
+        let apart = others.into_iter().all(|other| !overlap(output.region(), other));
+        let allowed = |input: usize| {
+            let pair = (index, input);
+            op.updates().contains(&pair) || op.may_overwrite().contains(&pair)
+        };
+        let clear = inputs.iter().enumerate().all(|(input, other)| {
+            !overlap(output.region(), other.region()) || (allowed(input) && output.region() == other.region())
+        });
+        if !apart || !clear {
+            return misused(format!("output {index} lies over another operand"));
+        }
+    }
+    Ok(())
+}
+
+fn overlap(a: Region, b: Region) -> bool {
+    a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
+}

@@ -1,0 +1,126 @@
+//! Compiled kernels on the disk, so that only the first run after a change waits for the compiler.
+//!
+//! Files are written whole, by renaming, and carry a digest of what they hold: one that was cut or damaged is noticed
+//! and replaced.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fs, io};
+
+use sha2::{Digest, Sha256};
+
+const DIGEST: usize = 32;
+
+/// A folder that may not be writable: everything works without, only slower.
+pub(super) struct Cache {
+    folder: Option<PathBuf>,
+    complaint: OnceLock<String>,
+}
+
+impl Cache {
+    /// In the folder that `RUNNER_CACHE_DIR` names, or in the user's cache.
+    pub(super) fn of_user() -> Cache {
+        let variable =
+            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let folder = variable("RUNNER_CACHE_DIR")
+            .or_else(|| Some(variable("XDG_CACHE_HOME")?.join("runner")))
+            .or_else(|| Some(variable("HOME")?.join(".cache/runner")));
+        let cache = Cache::within(folder);
+        if cache.folder.is_none() {
+            cache.complain(
+                "there is no folder for compiled kernels: neither RUNNER_CACHE_DIR nor HOME is set",
+            );
+        }
+        cache
+    }
+
+    pub(super) fn within(folder: Option<PathBuf>) -> Cache {
+        Cache { folder, complaint: OnceLock::new() }
+    }
+
+    /// What lies under a key, if all of it does.
+    pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
+        let mut bytes = fs::read(self.folder.as_ref()?.join(key)).ok()?;
+        let contents = bytes.split_off(DIGEST.min(bytes.len()));
+        (bytes == Sha256::digest(&contents).as_slice()).then_some(contents)
+    }
+
+    /// Keeps contents under a key, or remembers why that cannot be.
+    pub(super) fn put(&self, key: &str, contents: &[u8]) {
+        let Some(folder) = &self.folder else { return };
+        if let Err(error) = write(folder, key, contents) {
+            let folder = folder.display();
+            self.complain(&format!(
+                "compiled kernels cannot be kept in {folder}: {error}; set RUNNER_CACHE_DIR"
+            ));
+        }
+    }
+
+    /// What the user should know, once.
+    pub(super) fn complaint(&self) -> Option<&str> {
+        self.complaint.get().map(String::as_str)
+    }
+
+    fn complain(&self, what: &str) {
+        // The first reason is enough.
+        let _ = self.complaint.set(format!("{what}; every run compiles them again"));
+    }
+}
+
+fn write(folder: &Path, key: &str, contents: &[u8]) -> io::Result<()> {
+    // Two threads of one process, and two processes, each write a file of their own.
+    static WRITTEN: AtomicU32 = AtomicU32::new(0);
+    fs::create_dir_all(folder)?;
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let private = folder.join(format!("{key}.{}.{number}", std::process::id()));
+    let written = fs::write(&private, [Sha256::digest(contents).as_slice(), contents].concat())
+        .and_then(|()| fs::rename(&private, folder.join(key)));
+    if written.is_err() {
+        let _ = fs::remove_file(&private);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_is_there_until_it_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::within(Some(folder.path().join("a/b")));
+        assert_eq!(cache.get("key"), None);
+        cache.put("key", b"contents");
+        assert_eq!(cache.get("key").as_deref(), Some(&b"contents"[..]));
+        assert_eq!(cache.complaint(), None);
+        assert_eq!(fs::read_dir(folder.path().join("a/b")).unwrap().count(), 1, "nothing else is left");
+
+        let file = folder.path().join("a/b/key");
+        let whole = fs::read(&file).unwrap();
+        for length in [0, 5, DIGEST, whole.len() - 1] {
+            fs::write(&file, &whole[..length]).unwrap();
+            assert_eq!(cache.get("key"), None, "cut to {length} bytes");
+        }
+        let mut damaged = whole.clone();
+        damaged[DIGEST + 3] ^= 1;
+        fs::write(&file, damaged).unwrap();
+        assert_eq!(cache.get("key"), None);
+        cache.put("key", b"contents");
+        assert_eq!(fs::read(&file).unwrap(), whole, "replaced");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let cache = Cache::within(Some(file.join("cache")));
+        cache.put("one", b"1");
+        cache.put("two", b"2");
+        assert_eq!(cache.get("one"), None);
+        let complaint = cache.complaint().unwrap();
+        assert!(complaint.contains("file/cache: Not a directory"), "{complaint}");
+        assert!(complaint.ends_with("set RUNNER_CACHE_DIR; every run compiles them again"), "{complaint}");
+    }
+}

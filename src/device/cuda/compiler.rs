@@ -1,0 +1,230 @@
+//! Compiles kernels with NVRTC to machine code for one architecture.
+
+use std::ffi::{CStr, CString};
+
+use cudarc::nvrtc::sys::{self, nvrtcResult};
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+use super::cache::Cache;
+use super::errors::Failed;
+use super::libraries::{self, Library};
+use super::sources::{HEADERS, SOURCES, Source};
+use super::unavailable::{Unavailable, Version};
+
+/// Fast mathematics is not switched on for all kernels: those that can do with less accuracy say so where they do.
+const OPTIONS: [&str; 2] = ["--std=c++17", "-default-device"];
+
+/// NVRTC, loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compiler {
+    pub(super) version: Version,
+}
+
+impl Compiler {
+    /// Of no newer major of CUDA than `newest` where there is a choice.
+    ///
+    /// # Errors
+    /// It is missing.
+    pub(super) fn load(newest: u32) -> Result<Compiler, Unavailable> {
+        libraries::load(Library::Nvrtc, newest)?;
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: the library is loaded.
+        check("nvrtcVersion", unsafe { sys::nvrtcVersion(&mut major, &mut minor) })?;
+        Ok(Compiler { version: Version { major: major.unsigned_abs(), minor: minor.unsigned_abs() } })
+    }
+
+    /// The architecture to compile for, such as `sm_90`: a card runs code for its own major and any minor up to its
+    /// own. `None` if this NVRTC is older than the card.
+    pub(super) fn architecture(self, capability: Version) -> Result<Option<String>, Unavailable> {
+        let mut count = 0;
+        // SAFETY: the library is loaded.
+        check("nvrtcGetNumSupportedArchs", unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) })?;
+        let mut numbers = vec![0; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: there is room for as many as the library said.
+        check("nvrtcGetSupportedArchs", unsafe { sys::nvrtcGetSupportedArchs(numbers.as_mut_ptr()) })?;
+        let numbers = numbers.into_iter().map(i32::unsigned_abs);
+        Ok(nearest(numbers, capability).map(|number| format!("sm_{number}")))
+    }
+
+    /// All sources compiled, in their order, from the cache where they are there.
+    ///
+    /// # Errors
+    /// One cannot be compiled.
+    pub(super) fn cubins(self, architecture: &str, cache: &Cache) -> Result<Vec<Vec<u8>>, Unavailable> {
+        let cubin = |source: &Source| {
+            let key = self.key(source, architecture);
+            if let Some(cubin) = cache.get(&key) {
+                return Ok(cubin);
+            }
+            let cubin = compile(source, architecture, &[])?.cubin;
+            cache.put(&key, &cubin);
+            Ok(cubin)
+        };
+        SOURCES.par_iter().map(cubin).collect()
+    }
+
+    /// Names compiled code: everything that it follows from.
+    fn key(self, source: &Source, architecture: &str) -> String {
+        let mut digest = Sha256::new();
+        let mut add = |text: &str| {
+            digest.update((text.len() as u64).to_le_bytes());
+            digest.update(text);
+        };
+        for part in std::iter::once(source).chain(HEADERS) {
+            add(part.file);
+            add(part.text);
+        }
+        OPTIONS.iter().for_each(|option| add(option));
+        add(architecture);
+        add(&self.version.to_string());
+        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fn nearest(numbers: impl Iterator<Item = u32>, capability: Version) -> Option<u32> {
+    let own = capability.major * 10 + capability.minor;
+    numbers.filter(|number| number / 10 == capability.major && *number <= own).max()
+}
+
+/// What NVRTC made of a source.
+pub(super) struct Compiled {
+    pub(super) cubin: Vec<u8>,
+    pub(super) log: String,
+}
+
+/// Compiles a source for an architecture. NVRTC is loaded.
+///
+/// # Errors
+/// `Kernel`, with the compiler's log.
+pub(super) fn compile(source: &Source, architecture: &str, more: &[&str]) -> Result<Compiled, Unavailable> {
+    let program = Program::new(source)?;
+    let architecture_option = format!("--gpu-architecture={architecture}");
+    let options: Vec<&str> =
+        OPTIONS.iter().chain(more).copied().chain([architecture_option.as_str()]).collect();
+    if let Err(failed) = program.compile(&options) {
+        let log = program.log().unwrap_or_default();
+        // The log names the file and the line; without one, the code must do.
+        let log = if log.trim().is_empty() { format!("{} ({})", failed.name, failed.code) } else { log };
+        let log = log.trim_end().to_owned();
+        return Err(Unavailable::Kernel { file: source.file, architecture: architecture.to_owned(), log });
+    }
+    Ok(Compiled { cubin: program.cubin()?, log: program.log()? })
+}
+
+/// A program of NVRTC's, given back when it is dropped.
+struct Program(sys::nvrtcProgram);
+
+impl Program {
+    fn new(source: &Source) -> Result<Program, Failed> {
+        let text = c_string(source.text);
+        let name = c_string(source.file);
+        let headers: Vec<(CString, CString)> =
+            HEADERS.iter().map(|header| (c_string(header.text), c_string(header.file))).collect();
+        let texts: Vec<_> = headers.iter().map(|(text, _)| text.as_ptr()).collect();
+        let names: Vec<_> = headers.iter().map(|(_, name)| name.as_ptr()).collect();
+        let mut program = std::ptr::null_mut();
+        // SAFETY: NVRTC copies the strings, of which there are as many as it is told.
+        let status = unsafe {
+            sys::nvrtcCreateProgram(
+                &mut program,
+                text.as_ptr(),
+                name.as_ptr(),
+                headers.len() as i32,
+                texts.as_ptr(),
+                names.as_ptr(),
+            )
+        };
+        check("nvrtcCreateProgram", status)?;
+        Ok(Program(program))
+    }
+
+    fn compile(&self, options: &[&str]) -> Result<(), Failed> {
+        let options: Vec<CString> = options.iter().map(|option| c_string(option)).collect();
+        let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: the program lives, and there are as many options as NVRTC is told.
+        let status = unsafe { sys::nvrtcCompileProgram(self.0, pointers.len() as i32, pointers.as_ptr()) };
+        check("nvrtcCompileProgram", status)
+    }
+
+    fn log(&self) -> Result<String, Failed> {
+        let mut size = 0;
+        // SAFETY: the program lives.
+        check("nvrtcGetProgramLogSize", unsafe { sys::nvrtcGetProgramLogSize(self.0, &mut size) })?;
+        let mut log = vec![0_u8; size.max(1)];
+        // SAFETY: there is room for as much as the library said.
+        check("nvrtcGetProgramLog", unsafe { sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast()) })?;
+        let text = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy);
+        Ok(text.unwrap_or_default().into_owned())
+    }
+
+    fn cubin(&self) -> Result<Vec<u8>, Failed> {
+        let mut size = 0;
+        // SAFETY: the program lives.
+        check("nvrtcGetCUBINSize", unsafe { sys::nvrtcGetCUBINSize(self.0, &mut size) })?;
+        let mut cubin = vec![0_u8; size];
+        // SAFETY: there is room for as much as the library said.
+        check("nvrtcGetCUBIN", unsafe { sys::nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast()) })?;
+        Ok(cubin)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // A program that cannot be given back costs memory and nothing else.
+        // SAFETY: created once, destroyed once.
+        let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
+    }
+}
+
+/// Panics on a zero within: sources and options are this program's own.
+fn c_string(text: &str) -> CString {
+    CString::new(text).expect("no zeros in sources and options")
+}
+
+fn check(call: &'static str, status: nvrtcResult) -> Result<(), Failed> {
+    let code = status as u32;
+    if code == 0 {
+        return Ok(());
+    }
+    // SAFETY: the library gave the code; it answers any with a string of its own.
+    let name = unsafe { CStr::from_ptr(sys::nvrtcGetErrorString(status)) }.to_string_lossy().into_owned();
+    Err(Failed { call: call.to_owned(), name, code, lost: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_gets_code_for_its_own_major() {
+        let known = || [75, 80, 86, 89, 90, 100, 120, 121].into_iter();
+        let nearest = |major, minor| super::nearest(known(), Version { major, minor });
+        assert_eq!(nearest(9, 0), Some(90));
+        assert_eq!(nearest(8, 7), Some(86));
+        assert_eq!(nearest(10, 3), Some(100));
+        assert_eq!(nearest(12, 1), Some(121));
+        assert_eq!(nearest(13, 0), None);
+        assert_eq!(nearest(7, 0), None);
+    }
+
+    #[test]
+    fn compiled_code_is_named_by_all_that_it_follows_from() {
+        let compiler = Compiler { version: Version { major: 13, minor: 0 } };
+        let other = Compiler { version: Version { major: 13, minor: 1 } };
+        let a = Source { file: "a.cu", text: "text" };
+        let b = Source { file: "a.cu", text: "texts" };
+        let c = Source { file: "a.cut", text: "ext" };
+        let keys = [
+            compiler.key(&a, "sm_90"),
+            compiler.key(&b, "sm_90"),
+            compiler.key(&c, "sm_90"),
+            compiler.key(&a, "sm_80"),
+            other.key(&a, "sm_90"),
+        ];
+        for (index, key) in keys.iter().enumerate() {
+            assert_eq!(key.len(), 64);
+            assert!(!keys[..index].contains(key));
+        }
+    }
+}

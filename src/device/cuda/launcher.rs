@@ -1,0 +1,116 @@
+//! What operations enqueue on the compute stream: kernels by name, and matrix products.
+
+use cudarc::driver::sys;
+
+use super::driver::check;
+use super::modules::Modules;
+use super::products::{Product, Products};
+use crate::device::DeviceError;
+use crate::ops::TensorType;
+
+/// An operand of an operation, in device memory. Addresses are multiples of 256 bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Operand {
+    pub(super) address: u64,
+    pub(super) ty: TensorType,
+}
+
+/// What a kernel is given, in the order of its parameters. Each variant is one parameter of that very type.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Argument {
+    /// A device address; 0 for a null pointer.
+    Pointer(u64),
+    I32(i32),
+    U32(u32),
+    U64(u64),
+    F32(f32),
+    F64(f64),
+    /// A struct passed by value, as the 8-byte words that it consists of, the first member in the low bits of the
+    /// first word. At most 4096 bytes for all arguments together.
+    Words(Vec<u64>),
+}
+
+/// Enqueues on the compute stream, in the order of the calls. Nothing waits for the device.
+pub(super) struct Launcher<'a> {
+    stream: sys::CUstream,
+    modules: &'a mut Modules,
+    products: &'a mut Products,
+}
+
+impl<'a> Launcher<'a> {
+    pub(super) fn new(
+        stream: sys::CUstream,
+        modules: &'a mut Modules,
+        products: &'a mut Products,
+    ) -> Launcher<'a> {
+        Launcher { stream, modules, products }
+    }
+
+    /// Enqueues a kernel on a grid of blocks of `block` threads (one dimension), with as many bytes of dynamic shared
+    /// memory.
+    ///
+    /// # Errors
+    /// No source has a kernel of that name, or the driver refuses the launch: too large a block or grid, more shared
+    /// memory than the card has.
+    pub(super) fn kernel(
+        &mut self,
+        name: &'static str,
+        grid: [u32; 3],
+        block: u32,
+        shared_bytes: u32,
+        arguments: &[Argument],
+    ) -> Result<(), DeviceError> {
+        let function = self.modules.function(name, shared_bytes)?;
+        let words: Vec<Vec<u64>> = arguments.iter().map(words).collect();
+        let mut pointers: Vec<*mut std::ffi::c_void> =
+            words.iter().map(|words| words.as_ptr().cast_mut().cast()).collect();
+        // SAFETY: the function is of a loaded module. The driver copies each argument, as many bytes as the kernel's
+        // parameter has, before it returns; that launches pass what the kernel takes is what the tests of every
+        // kernel are for.
+        let status = unsafe {
+            sys::cuLaunchKernel(
+                function,
+                grid[0],
+                grid[1],
+                grid[2],
+                block,
+                1,
+                1,
+                shared_bytes,
+                self.stream,
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        Ok(check("cuLaunchKernel", status).map_err(|failed| failed.of_kernel(name))?)
+    }
+
+    /// Whether the library has an algorithm for a product with its epilogue, types and sizes, within its workspace.
+    /// Costs a look into a table from the second call for a shape on.
+    ///
+    /// # Errors
+    /// A library that fails otherwise than by saying so.
+    pub(super) fn supports(&mut self, product: &Product) -> Result<bool, DeviceError> {
+        self.products.supports(product)
+    }
+
+    /// Enqueues a product.
+    ///
+    /// # Errors
+    /// One that is not supported: ask first where there is a choice.
+    pub(super) fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
+        self.products.enqueue(product, self.stream)
+    }
+}
+
+/// An argument's bytes: cards and their hosts are little-endian, so that a shorter number lies at the word's address.
+fn words(argument: &Argument) -> Vec<u64> {
+    vec![match argument {
+        Argument::Pointer(value) | Argument::U64(value) => *value,
+        Argument::I32(value) => u64::from(value.cast_unsigned()),
+        Argument::U32(value) => u64::from(*value),
+        Argument::F32(value) => u64::from(value.to_bits()),
+        Argument::F64(value) => value.to_bits(),
+        Argument::Words(words) => return words.clone(),
+    }]
+}

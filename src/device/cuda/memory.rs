@@ -1,0 +1,220 @@
+//! Memory of the card, from a pool of its own in the compute queue's order, and pinned memory of the host. Beside them,
+//! what the driver counts of it.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+
+use cudarc::driver::sys::{self, CUmemPool_attribute_enum as Attribute};
+
+use super::driver::{Context, check};
+use super::errors::Failed;
+use super::order::Moment;
+use super::queues::Queues;
+use crate::device::{Buffer, DeviceError, Pool, Queue, Region, WitnessReading};
+
+/// A buffer's memory.
+#[derive(Clone, Copy)]
+struct Allocation {
+    pool: Pool,
+    /// Of the device pool: on the card. Of the host pool: at the same address for the card and for the host.
+    address: u64,
+    bytes: u64,
+    /// Of the compute queue: when the memory came to be.
+    born: Moment,
+    /// Of the copy queue: when it used the memory last.
+    copied: Moment,
+}
+
+/// All buffers of a device. Dropped before its context.
+pub(super) struct Memory {
+    pool: sys::CUmemoryPool,
+    buffers: HashMap<Buffer, Allocation>,
+    next: u32,
+    /// Host memory that was freed, but that queues may still use: to give it back to the system waits for the device,
+    /// which is left to moments that wait for it anyway.
+    retired: Vec<u64>,
+    witness: Option<Witness>,
+}
+
+/// What the driver counted when the witness began, and since.
+struct Witness {
+    free: u64,
+    /// At the most, what was taken of the card besides the pool's memory.
+    besides: u64,
+}
+
+impl Memory {
+    /// In the current context.
+    pub(super) fn new(context: &Context) -> Result<Memory, Failed> {
+        let mut properties = sys::CUmemPoolProps {
+            allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+            location: sys::CUmemLocation {
+                type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                id: context.device,
+            },
+            win32SecurityAttributes: std::ptr::null_mut(),
+            maxSize: 0,
+            usage: 0,
+            reserved: [0; 54],
+        };
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: a context is current; the properties are of a pool on its device.
+        check("cuMemPoolCreate", unsafe { sys::cuMemPoolCreate(&mut pool, &mut properties) })?;
+        let memory = Memory { pool, buffers: HashMap::new(), next: 0, retired: Vec::new(), witness: None };
+        // What is freed stays in the pool for the next request: mapping it anew in every step would take longer than
+        // the step.
+        memory.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
+        Ok(memory)
+    }
+
+    pub(super) fn allocate(
+        &mut self,
+        pool: Pool,
+        bytes: u64,
+        queues: &mut Queues,
+    ) -> Result<Buffer, DeviceError> {
+        let size = bytes.max(1) as usize;
+        let allocated = match pool {
+            Pool::Device => self.allocate_on_device(size, queues),
+            Pool::Host => allocate_on_host(size),
+        };
+        let address = allocated.map_err(|failed| {
+            if failed.is_out_of_memory() { DeviceError::OutOfMemory { pool, bytes } } else { failed.into() }
+        })?;
+        let born = if pool == Pool::Device { queues.order.happens(Queue::Compute) } else { 0 };
+        let buffer = Buffer(self.next);
+        self.next += 1;
+        self.buffers.insert(buffer, Allocation { pool, address, bytes, born, copied: 0 });
+        Ok(buffer)
+    }
+
+    fn allocate_on_device(&self, size: usize, queues: &Queues) -> Result<u64, Failed> {
+        let (mut address, stream) = (0, queues.stream(Queue::Compute));
+        // SAFETY: pool and stream live.
+        let status = unsafe { sys::cuMemAllocFromPoolAsync(&mut address, size, self.pool, stream) };
+        check("cuMemAllocFromPoolAsync", status)?;
+        Ok(address)
+    }
+
+    /// Gives a buffer back once the queued work that uses it is done.
+    pub(super) fn free(&mut self, buffer: Buffer, queues: &mut Queues) -> Result<(), DeviceError> {
+        let allocation = *self.buffers.get(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
+        match allocation.pool {
+            Pool::Host => self.retired.push(allocation.address),
+            Pool::Device => {
+                queues.follow(Queue::Compute, allocation.copied)?;
+                let stream = queues.stream(Queue::Compute);
+                // SAFETY: allocated once, freed once; the stream is behind all that uses the memory.
+                let status = unsafe { sys::cuMemFreeAsync(allocation.address, stream) };
+                check("cuMemFreeAsync", status)?;
+            }
+        }
+        self.buffers.remove(&buffer);
+        Ok(())
+    }
+
+    /// The address of a region, and the pool that it lies in.
+    ///
+    /// # Errors
+    /// It does not lie within a buffer.
+    pub(super) fn find(&self, region: Region) -> Result<(u64, Pool), DeviceError> {
+        let Region { buffer, offset, bytes } = region;
+        let allocation = self.buffers.get(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
+        let size = allocation.bytes;
+        if offset.checked_add(bytes).is_none_or(|end| end > size) {
+            return Err(DeviceError::OutOfBounds { buffer, offset, bytes, size });
+        }
+        Ok((allocation.address + offset, allocation.pool))
+    }
+
+    /// Says that the copy queue is about to use a buffer: it waits until the memory is there.
+    pub(super) fn copies(&mut self, buffer: Buffer, queues: &mut Queues) -> Result<(), DeviceError> {
+        let allocation = self.buffers.get_mut(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
+        queues.follow(Queue::Copy, allocation.born)?;
+        allocation.copied = queues.order.happens(Queue::Copy);
+        Ok(())
+    }
+
+    /// Gives host memory back that was freed. Both queues are idle.
+    pub(super) fn release_retired(&mut self) -> Result<(), Failed> {
+        while let Some(address) = self.retired.pop() {
+            // SAFETY: allocated once, freed once; no queue uses it any more.
+            check("cuMemFreeHost", unsafe { sys::cuMemFreeHost(address as *mut c_void) })?;
+        }
+        Ok(())
+    }
+
+    /// From now on, the driver's counts are judged by what they are now. Both queues are idle.
+    pub(super) fn begin_witness(&mut self, context: &Context) -> Result<(), Failed> {
+        // SAFETY: the pool lives.
+        check("cuMemPoolTrimTo", unsafe { sys::cuMemPoolTrimTo(self.pool, 0) })?;
+        // Any other value than 0, which begins anew, is refused.
+        self.set(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
+        let free = context.free_and_total()?.0 + self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        self.witness = Some(Witness { free, besides: 0 });
+        Ok(())
+    }
+
+    /// Looks at what the driver counts now.
+    pub(super) fn sample(&mut self, context: &Context) -> Result<(), Failed> {
+        let Some(witness) = &self.witness else { return Ok(()) };
+        let reserved = self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        let taken = witness.free.saturating_sub(context.free_and_total()?.0);
+        let besides = witness.besides.max(taken.saturating_sub(reserved));
+        self.witness = Some(Witness { besides, ..*witness });
+        Ok(())
+    }
+
+    /// What the pool reserved at the most, by its own high-water mark, and what was taken of the card besides, at the
+    /// moments when that was looked at.
+    pub(super) fn reading(&mut self, context: &Context) -> Result<WitnessReading, Failed> {
+        self.sample(context)?;
+        let (free, total) = context.free_and_total()?;
+        let reserved = self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
+        let besides = self.witness.as_ref().map_or(0, |witness| witness.besides);
+        Ok(WitnessReading { taken: total - free, peak: reserved + besides })
+    }
+
+    fn get(&self, attribute: Attribute) -> Result<u64, Failed> {
+        let mut value: u64 = 0;
+        let pointer: *mut u64 = &mut value;
+        // SAFETY: the attributes that are asked for are 64 bits wide.
+        let status = unsafe { sys::cuMemPoolGetAttribute(self.pool, attribute, pointer.cast()) };
+        check("cuMemPoolGetAttribute", status)?;
+        Ok(value)
+    }
+
+    fn set(&self, attribute: Attribute, mut value: u64) -> Result<(), Failed> {
+        let pointer: *mut u64 = &mut value;
+        // SAFETY: the attributes that are set are 64 bits wide.
+        let status = unsafe { sys::cuMemPoolSetAttribute(self.pool, attribute, pointer.cast()) };
+        check("cuMemPoolSetAttribute", status)
+    }
+}
+
+fn allocate_on_host(size: usize) -> Result<u64, Failed> {
+    let mut address = std::ptr::null_mut();
+    // Not write-combined, which would be slow to read back.
+    // SAFETY: a context is current.
+    check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut address, size, 0) })?;
+    Ok(address as u64)
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // What cannot be freed is a lost context's, which frees all of it.
+        let _ = self.release_retired();
+        for allocation in self.buffers.values() {
+            // SAFETY: allocated once, freed once; the device has waited for its queues.
+            let _ = unsafe {
+                match allocation.pool {
+                    Pool::Device => sys::cuMemFree_v2(allocation.address),
+                    Pool::Host => sys::cuMemFreeHost(allocation.address as *mut c_void),
+                }
+            };
+        }
+        // SAFETY: created once, destroyed once.
+        let _ = unsafe { sys::cuMemPoolDestroy(self.pool) };
+    }
+}

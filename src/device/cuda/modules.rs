@@ -1,0 +1,95 @@
+//! Compiled kernels, loaded into a context.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+
+use cudarc::driver::sys::{self, CUfunction_attribute_enum as Attribute};
+
+use super::driver::check;
+use super::errors::Failed;
+use crate::device::DeviceError;
+
+/// What every kernel may use of dynamic shared memory without asking for more.
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+
+/// The driver's answer to a name that a module does not have.
+const NOT_FOUND: u32 = 500;
+
+/// The modules of a context. Dropped before it.
+pub(super) struct Modules {
+    modules: Vec<sys::CUmodule>,
+    functions: HashMap<&'static str, Function>,
+}
+
+#[derive(Clone, Copy)]
+struct Function {
+    handle: sys::CUfunction,
+    /// Bytes of dynamic shared memory that it may use.
+    shared: u32,
+}
+
+impl Modules {
+    /// Loads compiled code into the current context.
+    pub(super) fn load(cubins: &[Vec<u8>]) -> Result<Modules, Failed> {
+        let mut loaded = Modules { modules: Vec::with_capacity(cubins.len()), functions: HashMap::new() };
+        for cubin in cubins {
+            let mut module = std::ptr::null_mut();
+            // SAFETY: a context is current; the image is whole, by the compiler's word or by its digest.
+            check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()) })?;
+            loaded.modules.push(module);
+        }
+        Ok(loaded)
+    }
+
+    /// The kernel of a name, allowed to use as many bytes of dynamic shared memory.
+    pub(super) fn function(
+        &mut self,
+        name: &'static str,
+        shared: u32,
+    ) -> Result<sys::CUfunction, DeviceError> {
+        let mut function = match self.functions.get(name) {
+            Some(function) => *function,
+            None => Function { handle: self.find(name)?, shared: SHARED_WITHOUT_ASKING },
+        };
+        if shared > function.shared {
+            let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is of a module that is loaded.
+            let status = unsafe { sys::cuFuncSetAttribute(function.handle, attribute, shared as i32) };
+            check("cuFuncSetAttribute", status).map_err(|failed| failed.of_kernel(name))?;
+            function.shared = shared;
+        }
+        self.functions.insert(name, function);
+        Ok(function.handle)
+    }
+
+    fn find(&self, name: &'static str) -> Result<sys::CUfunction, Failed> {
+        let c_name = CString::new(name).expect("kernels have names without zeros");
+        let mut missing = Failed {
+            call: "cuModuleGetFunction".to_owned(),
+            name: "CUDA_ERROR_NOT_FOUND".to_owned(),
+            code: NOT_FOUND,
+            lost: false,
+        };
+        for module in &self.modules {
+            let mut function = std::ptr::null_mut();
+            // SAFETY: the module is loaded.
+            let status = unsafe { sys::cuModuleGetFunction(&mut function, *module, c_name.as_ptr()) };
+            match check("cuModuleGetFunction", status) {
+                Ok(()) => return Ok(function),
+                Err(failed) if failed.code == NOT_FOUND => missing = failed,
+                Err(failed) => return Err(failed.of_kernel(name)),
+            }
+        }
+        Err(missing.of_kernel(name))
+    }
+}
+
+impl Drop for Modules {
+    fn drop(&mut self) {
+        for module in self.modules.drain(..) {
+            // A lost context has unloaded them already.
+            // SAFETY: loaded once, unloaded once.
+            let _ = unsafe { sys::cuModuleUnload(module) };
+        }
+    }
+}

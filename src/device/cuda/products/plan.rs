@@ -1,0 +1,307 @@
+//! A product of one shape, prepared: its description and the algorithm that the library recommends.
+//!
+//! The library thinks in columns: a row-major matrix is its own transpose to it. So what is asked for is the transpose
+//! of the product, with the two operands in the other order.
+
+use std::ffi::c_void;
+
+use cudarc::cublaslt::sys::{
+    self, cublasComputeType_t as ComputeType, cublasLtMatmulDescAttributes_t as Attribute,
+    cublasLtMatmulPreferenceAttributes_t as Preference, cublasStatus_t as Status, cudaDataType_t as DataType,
+};
+use cudarc::driver::sys::CUstream;
+
+use super::{Epilogue, Product, Shape};
+use crate::device::DeviceError;
+use crate::device::cuda::errors::Failed;
+use crate::ops::{DType, TypeError};
+
+/// How many algorithms the library may recommend: the first that fits counts.
+const CANDIDATES: usize = 8;
+
+/// Ways to sum the parts of a product that was split along its inner dimension, except in the output itself: that
+/// takes atomics, whose order changes from run to run. These are bits of a mask.
+const REDUCTIONS: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32
+    | sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32;
+
+pub(in super::super) struct Plan {
+    description: Description,
+    /// Of our right matrix, the library's first.
+    first: Layout,
+    /// Of our left matrix.
+    second: Layout,
+    output: Layout,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+impl Plan {
+    /// `None` if the library has no algorithm for the shape.
+    pub(super) fn new(handle: sys::cublasLtHandle_t, shape: &Shape) -> Result<Option<Plan>, DeviceError> {
+        let description = Description::new(shape)?;
+        let output = Layout::new(shape.output, shape.columns, shape.rows)?;
+        let first = Layout::of_operand(shape.right, shape.columns, shape.inner)?;
+        let second = Layout::of_operand(shape.left, shape.inner, shape.rows)?;
+        let algorithm = recommended(handle, shape, &description, [&first, &second, &output])?;
+        Ok(algorithm.map(|algorithm| Plan { description, first, second, output, algorithm }))
+    }
+
+    pub(super) fn enqueue(
+        &self,
+        handle: sys::cublasLtHandle_t,
+        product: &Product,
+        stream: CUstream,
+    ) -> Result<(), Failed> {
+        self.description.point(product.epilogue)?;
+        let (one, zero) = (1.0_f32, 0.0_f32);
+        let number = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
+        let (added, weight) = match product.added {
+            Some(address) => (address, &one),
+            None => (product.output.address, &zero),
+        };
+        let (workspace, bytes) = product.workspace;
+        // SAFETY: the description and layouts are those that the algorithm was recommended for, the scalars are on the
+        // host and read before the call returns, and the operands are as large as the layouts say: the device checked
+        // the operation's types and regions.
+        let status = unsafe {
+            sys::cublasLtMatmul(
+                handle,
+                self.description.0,
+                number(&one),
+                product.right.address as *const c_void,
+                self.first.0,
+                product.left.address as *const c_void,
+                self.second.0,
+                number(weight),
+                added as *const c_void,
+                self.output.0,
+                product.output.address as *mut c_void,
+                self.output.0,
+                &self.algorithm,
+                workspace as *mut c_void,
+                bytes as usize,
+                stream.cast(),
+            )
+        };
+        check("cublasLtMatmul", status)
+    }
+}
+
+/// That a shape has no algorithm.
+pub(super) fn unsupported(shape: &Shape) -> Failed {
+    Failed {
+        call: format!("cublasLtMatmul of {shape:?}"),
+        name: "CUBLAS_STATUS_NOT_SUPPORTED".to_owned(),
+        code: Status::CUBLAS_STATUS_NOT_SUPPORTED as u32,
+        lost: false,
+    }
+}
+
+pub(super) fn check(call: &'static str, status: Status) -> Result<(), Failed> {
+    match status as u32 {
+        0 => Ok(()),
+        code => Err(Failed { call: call.to_owned(), name: name(code).to_owned(), code, lost: false }),
+    }
+}
+
+fn name(code: u32) -> &'static str {
+    match code {
+        1 => "CUBLAS_STATUS_NOT_INITIALIZED",
+        3 => "CUBLAS_STATUS_ALLOC_FAILED",
+        7 => "CUBLAS_STATUS_INVALID_VALUE",
+        8 => "CUBLAS_STATUS_ARCH_MISMATCH",
+        11 => "CUBLAS_STATUS_MAPPING_ERROR",
+        13 => "CUBLAS_STATUS_EXECUTION_FAILED",
+        14 => "CUBLAS_STATUS_INTERNAL_ERROR",
+        15 => "CUBLAS_STATUS_NOT_SUPPORTED",
+        16 => "CUBLAS_STATUS_LICENSE_ERROR",
+        _ => "an error that this program has no name for",
+    }
+}
+
+/// What is computed.
+struct Description(sys::cublasLtMatmulDesc_t);
+
+impl Description {
+    fn new(shape: &Shape) -> Result<Description, DeviceError> {
+        let compute = if shape.tf32 {
+            ComputeType::CUBLAS_COMPUTE_32F_FAST_TF32
+        } else {
+            ComputeType::CUBLAS_COMPUTE_32F
+        };
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the library is loaded.
+        let status = unsafe { sys::cublasLtMatmulDescCreate(&mut handle, compute, DataType::CUDA_R_32F) };
+        check("cublasLtMatmulDescCreate", status)?;
+        let description = Description(handle);
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(shape.right.1))?;
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.left.1))?;
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue)?;
+        // Vectors and matrices of epilogues are of the output's type, which is what the library takes them to be
+        // of if it is not told: it is, for what an f32 output of 16-bit operands means is not written down.
+        let ty = data_type(shape.output)?;
+        match shape.epilogue {
+            sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT => {}
+            sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS
+            | sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB => {
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
+            }
+            _ => {
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, ty)?;
+                let row = shape.columns as i64;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, row)?;
+            }
+        }
+        Ok(description)
+    }
+
+    /// Says where this call's epilogue finds what it reads and puts what it writes.
+    fn point(&self, epilogue: Epilogue) -> Result<(), Failed> {
+        let (vector, matrix) = match epilogue {
+            Epilogue::None => (None, None),
+            Epilogue::Bias(vector) | Epilogue::BiasGradient(vector) => (Some(vector), None),
+            Epilogue::GeluBias { bias, before } => (bias, Some(before)),
+            Epilogue::GeluSlope { before } => (None, Some(before)),
+        };
+        if let Some(address) = vector {
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, address)?;
+        }
+        if let Some(address) = matrix {
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, address)?;
+        }
+        Ok(())
+    }
+
+    fn set<T: Copy>(&self, attribute: Attribute, value: T) -> Result<(), Failed> {
+        let (pointer, size) = (std::ptr::from_ref(&value).cast(), size_of::<T>());
+        // SAFETY: the description lives; the library reads as many bytes as it is told, and refuses a wrong number.
+        let status = unsafe { sys::cublasLtMatmulDescSetAttribute(self.0, attribute, pointer, size) };
+        check("cublasLtMatmulDescSetAttribute", status)
+    }
+}
+
+impl Drop for Description {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once.
+        let _ = unsafe { sys::cublasLtMatmulDescDestroy(self.0) };
+    }
+}
+
+/// The library's numbers for taking an operand as it lies and transposed, which cudarc binds with cuBLAS alone.
+fn operation(transposed: bool) -> i32 {
+    i32::from(transposed)
+}
+
+/// How a matrix lies in memory, in columns.
+struct Layout(sys::cublasLtMatrixLayout_t);
+
+impl Layout {
+    /// An operand that is `rows` by `columns` to the library once it has transposed it as it is told.
+    fn of_operand(
+        (dtype, transposed): (DType, bool),
+        rows: usize,
+        columns: usize,
+    ) -> Result<Layout, DeviceError> {
+        if transposed { Layout::new(dtype, columns, rows) } else { Layout::new(dtype, rows, columns) }
+    }
+
+    fn new(dtype: DType, rows: usize, columns: usize) -> Result<Layout, DeviceError> {
+        let mut handle = std::ptr::null_mut();
+        let ty = data_type(dtype)?;
+        // SAFETY: the library is loaded. Columns follow each other without gaps.
+        let status = unsafe {
+            sys::cublasLtMatrixLayoutCreate(&mut handle, ty, rows as u64, columns as u64, rows as i64)
+        };
+        check("cublasLtMatrixLayoutCreate", status)?;
+        Ok(Layout(handle))
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once.
+        let _ = unsafe { sys::cublasLtMatrixLayoutDestroy(self.0) };
+    }
+}
+
+fn data_type(dtype: DType) -> Result<DataType, DeviceError> {
+    match dtype {
+        DType::F32 => Ok(DataType::CUDA_R_32F),
+        DType::BF16 => Ok(DataType::CUDA_R_16BF),
+        DType::F16 => Ok(DataType::CUDA_R_16F),
+        DType::I32 => {
+            Err(TypeError { operation: "product", problem: format!("does not multiply {dtype}") }.into())
+        }
+    }
+}
+
+/// The first algorithm that the library recommends within the workspace.
+fn recommended(
+    handle: sys::cublasLtHandle_t,
+    shape: &Shape,
+    description: &Description,
+    [first, second, output]: [&Layout; 3],
+) -> Result<Option<sys::cublasLtMatmulAlgo_t>, Failed> {
+    let limits = Limits::new(shape)?;
+    let mut found =
+        [const { std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed() }; CANDIDATES];
+    let mut count = 0;
+    // SAFETY: all descriptions live; there is room for as many results as are asked for.
+    let status = unsafe {
+        sys::cublasLtMatmulAlgoGetHeuristic(
+            handle,
+            description.0,
+            first.0,
+            second.0,
+            output.0,
+            output.0,
+            limits.0,
+            CANDIDATES as i32,
+            found.as_mut_ptr().cast(),
+            &mut count,
+        )
+    };
+    match check("cublasLtMatmulAlgoGetHeuristic", status) {
+        Ok(()) => {}
+        // How the library says that it has none, depending on its version.
+        Err(Failed { code: 7 | 15, .. }) => return Ok(None),
+        Err(failed) => return Err(failed),
+    }
+    let count = usize::try_from(count).unwrap_or(0).min(CANDIDATES);
+    // SAFETY: the library filled in as many as it says; the others are not looked at.
+    let mut found = found[..count].iter().map(|result| unsafe { result.assume_init_ref() });
+    let fits = |result: &&sys::cublasLtMatmulHeuristicResult_t| {
+        result.state as u32 == 0 && result.workspaceSize as u64 <= shape.workspace
+    };
+    Ok(found.find(fits).map(|result| result.algo))
+}
+
+/// What an algorithm must keep to.
+struct Limits(sys::cublasLtMatmulPreference_t);
+
+impl Limits {
+    fn new(shape: &Shape) -> Result<Limits, Failed> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the library is loaded.
+        let status = unsafe { sys::cublasLtMatmulPreferenceCreate(&mut handle) };
+        check("cublasLtMatmulPreferenceCreate", status)?;
+        let limits = Limits(handle);
+        limits.set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, shape.workspace)?;
+        limits.set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, REDUCTIONS)?;
+        Ok(limits)
+    }
+
+    fn set<T: Copy>(&self, attribute: Preference, value: T) -> Result<(), Failed> {
+        let (pointer, size) = (std::ptr::from_ref(&value).cast(), size_of::<T>());
+        // SAFETY: the preference lives; the library reads as many bytes as it is told, and refuses a wrong number.
+        let status = unsafe { sys::cublasLtMatmulPreferenceSetAttribute(self.0, attribute, pointer, size) };
+        check("cublasLtMatmulPreferenceSetAttribute", status)
+    }
+}
+
+impl Drop for Limits {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once.
+        let _ = unsafe { sys::cublasLtMatmulPreferenceDestroy(self.0) };
+    }
+}

@@ -1,0 +1,85 @@
+//! Why a card cannot be used: one line each, with what would help.
+
+use std::fmt;
+
+/// Why there is no CUDA device to work with.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Unavailable {
+    #[error(transparent)]
+    Missing(#[from] MissingLibrary),
+    #[error("the CUDA driver ({driver}) finds no device{}", hidden(.visible.as_deref()))]
+    NoDevice {
+        driver: Version,
+        /// `CUDA_VISIBLE_DEVICES`, where it is set.
+        visible: Option<String>,
+    },
+    #[error("there is no cuda:{asked}; there are: {}", .found.join(", "))]
+    NoSuchDevice { asked: usize, found: Vec<String> },
+    #[error(
+        "the driver is too old: it is made for CUDA {found}, {by} needs {needed} or newer; update the driver"
+    )]
+    OldDriver { found: Version, needed: Version, by: String },
+    #[error("{card} has compute capability {capability}, this program needs 8.0 or newer")]
+    OldCard { card: String, capability: Version },
+    #[error(
+        "NVRTC {nvrtc} cannot compile for {card} of compute capability {capability}; install a newer one"
+    )]
+    UnknownCard { card: String, capability: Version, nvrtc: Version },
+    #[error("{card} is busy: another process has it for itself ({name}, {code})")]
+    Busy { card: String, name: String, code: u32 },
+    #[error("{card} has no memory left for a context: other processes hold it")]
+    Full { card: String },
+    #[error("NVRTC cannot compile {file} for {architecture}:\n{log}")]
+    Kernel { file: &'static str, architecture: String, log: String },
+    #[error("the CUDA driver cannot be used: {call} failed: {name} ({code})")]
+    Driver { call: String, name: String, code: u32 },
+}
+
+impl Unavailable {
+    /// Whether there is no card at all, as far as anyone can tell, rather than one that something is amiss with.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Unavailable::NoDevice { .. } => true,
+            Unavailable::Missing(library) => library.driver,
+            _ => false,
+        }
+    }
+}
+
+fn hidden(visible: Option<&str>) -> String {
+    visible.map(|list| format!("; CUDA_VISIBLE_DEVICES is `{list}`")).unwrap_or_default()
+}
+
+/// A library that was not found.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{what} is missing: looked for {} in {}; {advice}", .files.join(" and "), .places.join(", "))]
+pub struct MissingLibrary {
+    /// Its name, and what it is for.
+    pub what: &'static str,
+    pub files: Vec<String>,
+    pub places: Vec<String>,
+    /// How to get it.
+    pub advice: &'static str,
+    /// Whether it is the driver itself.
+    pub driver: bool,
+}
+
+/// Of CUDA, a library or a card's abilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl Version {
+    /// As the driver counts: 12080 is 12.8.
+    pub(super) fn of_cuda(number: u32) -> Version {
+        Version { major: number / 1000, minor: number % 1000 / 10 }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}

@@ -1,0 +1,185 @@
+//! Memory, queues and events of the CUDA device, on a card or on the emulated stack. `tests/cuda.sh` runs them with the
+//! work of either stream put off for as long as events allow.
+
+use runner::device::{
+    Buffer, CudaDevice, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor, equip,
+};
+use runner::ops::{Add, Op, TensorType};
+use runner::units::Bytes;
+
+const SIZE: u64 = 1 << 20;
+
+fn target() -> Target {
+    equip(0).expect("a card, or the emulated stack: run tests/cuda.sh").target(Bytes(0))
+}
+
+fn device() -> CudaDevice {
+    CudaDevice::new(target(), 0).expect("a device that works")
+}
+
+fn whole(buffer: Buffer) -> Region {
+    Region { buffer, offset: 0, bytes: SIZE }
+}
+
+/// Bytes that no two seeds have in common.
+fn pattern(seed: u64) -> Vec<u8> {
+    (0..SIZE).map(|index| (index.wrapping_mul(2 * seed + 1) >> 3) as u8).collect()
+}
+
+fn read(device: &mut CudaDevice, region: Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.bytes as usize];
+    device.read(region, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn bytes_go_everywhere_and_back() {
+    let mut device = device();
+    let ways =
+        [Pool::Device, Pool::Host].into_iter().flat_map(|from| [(from, Pool::Device), (from, Pool::Host)]);
+    for (number, (from, to)) in ways.enumerate() {
+        for queue in Queue::ALL {
+            let data = pattern(number as u64);
+            let source = device.allocate(from, SIZE).unwrap();
+            let sink = device.allocate(to, SIZE).unwrap();
+            device.write(whole(source), &data).unwrap();
+            device.copy(queue, whole(source), whole(sink)).unwrap();
+            assert!(read(&mut device, whole(sink)) == data, "{from:?} to {to:?} on {queue:?}");
+
+            // Parts, at odd places.
+            let part = Region { buffer: sink, offset: 13, bytes: 1001 };
+            device.write(part, &data[..1001]).unwrap();
+            assert_eq!(read(&mut device, part), data[..1001]);
+            let from_part = Region { buffer: source, offset: 7, bytes: 1001 };
+            device.copy(queue, from_part, part).unwrap();
+            assert_eq!(read(&mut device, part), data[7..1008]);
+            for buffer in [source, sink] {
+                device.free(buffer).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn regions_must_lie_within_buffers() {
+    let mut device = device();
+    let buffer = device.allocate(Pool::Device, SIZE).unwrap();
+    let beyond = Region { buffer, offset: SIZE - 4, bytes: 8 };
+    let out_of_bounds = DeviceError::OutOfBounds { buffer, offset: SIZE - 4, bytes: 8, size: SIZE };
+    let inside = Region { buffer, offset: 0, bytes: 8 };
+    assert_eq!(device.copy(Queue::Copy, beyond, inside), Err(out_of_bounds.clone()));
+    assert_eq!(device.copy(Queue::Compute, inside, beyond), Err(out_of_bounds.clone()));
+    assert_eq!(device.poison(beyond), Err(out_of_bounds.clone()));
+    assert_eq!(device.write(beyond, &[0; 8]), Err(out_of_bounds.clone()));
+    assert_eq!(device.read(beyond, &mut [0; 8]), Err(out_of_bounds));
+    let wraps = Region { buffer, offset: u64::MAX, bytes: 2 };
+    assert!(matches!(device.poison(wraps), Err(DeviceError::OutOfBounds { .. })));
+    let longer = Region { buffer, offset: 0, bytes: 16 };
+    assert!(matches!(device.copy(Queue::Copy, inside, longer), Err(DeviceError::OutOfBounds { .. })));
+
+    let ty = TensorType::f32(&[4]);
+    let tensor = |offset| Tensor { buffer, offset, ty };
+    let misaligned = device.launch(&Op::Add(Add), &[tensor(0), tensor(64)], &[tensor(256)], None);
+    assert!(matches!(misaligned, Err(DeviceError::Type(_))), "{misaligned:?}");
+
+    device.free(buffer).unwrap();
+    assert_eq!(device.free(buffer), Err(DeviceError::NoSuchBuffer { buffer }));
+    assert_eq!(device.poison(inside), Err(DeviceError::NoSuchBuffer { buffer }));
+    let empty = device.allocate(Pool::Device, 0).unwrap();
+    device.poison(Region { buffer: empty, offset: 0, bytes: 0 }).unwrap();
+    device.free(empty).unwrap();
+}
+
+#[test]
+fn memory_that_is_not_there_is_out_of_memory_and_nothing_else() {
+    let mut device = device();
+    let bytes = 1 << 50;
+    assert_eq!(
+        device.allocate(Pool::Device, bytes),
+        Err(DeviceError::OutOfMemory { pool: Pool::Device, bytes })
+    );
+    let buffer = device.allocate(Pool::Device, SIZE).unwrap();
+    device.write(whole(buffer), &pattern(1)).unwrap();
+    assert!(read(&mut device, whole(buffer)) == pattern(1), "the device still works");
+}
+
+#[test]
+fn events_order_the_queues() {
+    let mut device = device();
+    let (event, never) = (Event(3), Event(4));
+    let host = device.allocate(Pool::Host, SIZE).unwrap();
+    let [a, b] = [0, 1].map(|_| device.allocate(Pool::Device, SIZE).unwrap());
+    device.wait(Queue::Compute, never).unwrap();
+    for seed in 0..3 {
+        device.write(whole(host), &pattern(seed)).unwrap();
+        device.copy(Queue::Copy, whole(host), whole(a)).unwrap();
+        device.record(Queue::Copy, event).unwrap();
+        device.wait(Queue::Compute, event).unwrap();
+        device.copy(Queue::Compute, whole(a), whole(b)).unwrap();
+        // The same event, recorded again for the way back.
+        device.record(Queue::Compute, event).unwrap();
+        device.wait(Queue::Copy, event).unwrap();
+        device.copy(Queue::Copy, whole(b), whole(host)).unwrap();
+        device.record(Queue::Copy, event).unwrap();
+        device.wait(Queue::Compute, event).unwrap();
+        device.poison(whole(b)).unwrap();
+        assert!(read(&mut device, whole(host)) == pattern(seed));
+        assert!(read(&mut device, whole(b)).iter().all(|byte| *byte == 0xFF));
+    }
+}
+
+#[test]
+fn memory_is_given_back_behind_the_copy_that_uses_it() {
+    let mut device = device();
+    let kept = device.allocate(Pool::Host, SIZE).unwrap();
+    for seed in 0..8 {
+        // Neither the program nor the test orders anything: that the copy queue uses memory is the device's to know.
+        let staged = device.allocate(Pool::Host, SIZE).unwrap();
+        device.write(whole(staged), &pattern(seed)).unwrap();
+        let passing = device.allocate(Pool::Device, SIZE).unwrap();
+        device.copy(Queue::Copy, whole(staged), whole(passing)).unwrap();
+        device.copy(Queue::Copy, whole(passing), whole(kept)).unwrap();
+        device.free(staged).unwrap();
+        device.free(passing).unwrap();
+        let next = device.allocate(Pool::Device, SIZE).unwrap();
+        device.poison(whole(next)).unwrap();
+        device.free(next).unwrap();
+        assert!(read(&mut device, whole(kept)) == pattern(seed), "round {seed}");
+    }
+}
+
+#[test]
+fn both_pools_can_be_poisoned() {
+    let mut device = device();
+    for pool in Pool::ALL {
+        let buffer = device.allocate(pool, SIZE).unwrap();
+        device.write(whole(buffer), &pattern(5)).unwrap();
+        let part = Region { buffer, offset: 256, bytes: 200_000 };
+        device.poison(part).unwrap();
+        let bytes = read(&mut device, whole(buffer));
+        assert!(bytes[256..200_256].iter().all(|byte| *byte == 0xFF));
+        assert_eq!(bytes[..256], pattern(5)[..256]);
+        assert_eq!(bytes[200_256..], pattern(5)[200_256..]);
+    }
+}
+
+#[test]
+fn the_driver_witnesses_the_peak() {
+    let mut device = device();
+    let before = device.allocate(Pool::Device, SIZE).unwrap();
+    device.free(before).unwrap();
+    assert_eq!(device.begin_witness(), Ok(true));
+    let start = device.witness().unwrap().unwrap();
+    let mut buffers = Vec::new();
+    for _ in 0..4 {
+        buffers.push(device.allocate(Pool::Device, 64 << 20).unwrap());
+    }
+    for buffer in buffers {
+        device.free(buffer).unwrap();
+    }
+    let reading = device.witness().unwrap().unwrap();
+    let grown = reading.peak - start.peak;
+    // The driver reserves in steps of its own.
+    assert!((256 << 20..=288 << 20).contains(&grown), "{grown} bytes");
+    assert!(reading.taken > 0, "a context takes something");
+}

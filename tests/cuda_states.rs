@@ -1,0 +1,156 @@
+//! What the user reads when a card cannot be used: whole lines, on the emulated stack, which `tests/cuda.sh` puts in
+//! the loader's path.
+
+use std::process::{Command, Output};
+
+const EXPERIMENT: &str = r#"
+[model.transformer]
+layers = 1
+d_model = 32
+heads = 2
+context = 16
+
+[data.text]
+paths = ["*.txt"]
+
+[train]
+batch_size = 4
+optimizer.adamw = { lr = 1e-3 }
+
+[strategies.plain]
+"#;
+
+/// Runs the program in a folder of its own, with more variables.
+fn runner(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    std::fs::write(folder.path().join("a.toml"), EXPERIMENT).expect("an experiment");
+    std::fs::write(folder.path().join("text.txt"), "To be, or not to be.\n".repeat(40)).expect("data");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+    command.args(arguments).envs(variables.iter().copied()).current_dir(folder.path());
+    command.output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// What `plan --device cuda` answers; it must be an error of the input.
+fn refused(variables: &[(&str, &str)]) -> String {
+    refused_on("cuda", variables)
+}
+
+fn refused_on(device: &str, variables: &[(&str, &str)]) -> String {
+    let output = runner(&["plan", "a.toml", "--device", device], variables);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(text(&output.stdout), "", "nothing is planned for another device");
+    said.trim_end().to_owned()
+}
+
+const ELSEWHERE: &str = "; `plan --target FILE` predicts for a card that is not here";
+
+#[test]
+fn a_driver_without_a_device() {
+    assert_eq!(
+        refused(&[("EMULATED_DEVICES", "0"), ("EMULATED_DRIVER", "13000")]),
+        format!("error: the CUDA driver (13.0) finds no device{ELSEWHERE}")
+    );
+    let hidden = refused(&[("EMULATED_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "7")]);
+    assert!(hidden.contains("finds no device; CUDA_VISIBLE_DEVICES is `7`"), "{hidden}");
+    // Nobody misses a card that is not there.
+    let auto = runner(&["plan", "a.toml"], &[("EMULATED_DEVICES", "0")]);
+    let first = text(&auto.stdout).lines().next().expect("a line").to_owned();
+    assert!(first.starts_with("device: ") && first.contains("(cpu, "), "{first}");
+    assert!(!first.contains("not used"), "{first}");
+}
+
+#[test]
+fn an_ordinal_that_does_not_exist() {
+    assert_eq!(
+        refused_on("cuda:2", &[("EMULATED_DEVICES", "2")]),
+        format!(
+            "error: there is no cuda:2; there are: cuda:0 (emulated GPU), cuda:1 (emulated GPU){ELSEWHERE}"
+        )
+    );
+}
+
+#[test]
+fn a_driver_that_is_too_old() {
+    assert_eq!(
+        refused(&[("EMULATED_DRIVER", "11040")]),
+        format!(
+            "error: the driver is too old: it is made for CUDA 11.4, this program needs 12.0 or newer; update the \
+             driver{ELSEWHERE}"
+        )
+    );
+}
+
+#[test]
+fn a_card_that_is_too_old_or_too_new() {
+    assert_eq!(
+        refused(&[("EMULATED_CAPABILITY", "7.5")]),
+        format!(
+            "error: cuda:0 (emulated GPU) has compute capability 7.5, this program needs 8.0 or newer{ELSEWHERE}"
+        )
+    );
+    let newer = refused(&[("EMULATED_CAPABILITY", "99.0")]);
+    assert!(newer.contains("cannot compile for cuda:0 (emulated GPU) of compute capability 99.0"), "{newer}");
+}
+
+#[test]
+fn a_card_that_others_have() {
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cuDevicePrimaryCtxRetain:1:46")]),
+        "error: cuda:0 (emulated GPU) is busy: another process has it for itself \
+         (CUDA_ERROR_DEVICE_UNAVAILABLE, 46)"
+    );
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cuDevicePrimaryCtxRetain:1:2")]),
+        "error: cuda:0 (emulated GPU) has no memory left for a context: other processes hold it"
+    );
+}
+
+#[test]
+fn a_call_that_fails_is_named() {
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cuMemPoolCreate:1:801")]),
+        "error: cuMemPoolCreate failed: CUDA_ERROR_NOT_SUPPORTED (801)"
+    );
+}
+
+#[test]
+fn a_card_that_is_passed_over_is_told_in_the_first_line() {
+    let output = runner(&["plan", "a.toml"], &[("EMULATED_CAPABILITY", "7.5")]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let first = text(&output.stdout).lines().next().expect("a line").to_owned();
+    let passed_over = "; the CUDA device is not used: cuda:0 (emulated GPU) has compute capability 7.5, this \
+                       program needs 8.0 or newer";
+    assert!(first.contains("(cpu, ") && first.ends_with(passed_over), "{first}");
+}
+
+#[test]
+fn a_missing_compiler_is_one_line_with_every_place() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let nowhere = folder.path().to_str().expect("a path of text");
+    // All that is left of the loader's path is the stand-in's folder.
+    let variables = [
+        ("VIRTUAL_ENV", nowhere),
+        ("CONDA_PREFIX", ""),
+        ("CUDA_HOME", "/nowhere"),
+        ("PATH", ""),
+        ("HOME", ""),
+    ];
+    let said = refused(&variables);
+    let path = std::env::var("LD_LIBRARY_PATH").expect("the emulated stack");
+    let places = format!(
+        "the loader's path (LD_LIBRARY_PATH={path}), /nowhere/lib64 (CUDA_HOME), CUDA_PATH (not set), \
+         /usr/local/cuda*/lib64, {nowhere}/lib*/python3*/*-packages/nvidia/*/lib (VIRTUAL_ENV), CONDA_PREFIX (not set)"
+    );
+    assert_eq!(
+        said,
+        format!(
+            "error: NVRTC, which compiles kernels, is missing: looked for libnvrtc.so.13 and libnvrtc.so.12 in \
+             {places}; `pip install nvidia-cuda-nvrtc` or the CUDA toolkit provides it{ELSEWHERE}"
+        )
+    );
+}
