@@ -20,7 +20,7 @@ jobs=${EMULATED_BUILD_JOBS:-2}
 # Kernels say where they want fused multiply-adds, so nothing else is contracted; they read memory as several types,
 # as CUDA lets them. Without the processor's own instructions fmaf would be a slow call.
 flags=(-std=c++17 -O2 -march=native -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off
-       -Wall -Wextra -DEMU -I"$here" -I"$kernels" -I"$headers")
+       -Wall -Wextra -Wno-unknown-pragmas -DEMU -I"$here" -I"$kernels" -I"$headers")
 link=(-shared -pthread)
 case $sanitize in
     "") ;;
