@@ -1,7 +1,8 @@
 // One block: its threads, its barrier, its shared memory, and the loop that runs them to the end.
 //
-// A thread runs until it has to wait. Whatever order the threads take, a correct kernel gives the same result, so
-// EMULATED_ORDER sets it: 0 forward, 1 backward, any other number seeds an order by chance that changes on every turn.
+// A thread runs until it has to wait. Whatever order the threads take, a correct kernel gives the same
+// result, so EMULATED_ORDER sets it: 0 forward, 1 backward, any other number seeds an order by chance that
+// changes on every turn.
 #pragma once
 
 #include <algorithm>
@@ -89,7 +90,8 @@ inline Identity& current() { return *static_cast<Identity*>(stack_data()); }
 class Block {
 public:
     // Runs one block of `kernel`; false with `error` set where it did what a GPU would not survive.
-    bool run(void (*kernel)(void**), void** arguments, uint3 index, dim3 size, dim3 grid, SharedMemory& shared) {
+    bool run(void (*kernel)(void**), void** arguments, uint3 index, dim3 size, dim3 grid,
+             SharedMemory& shared) {
         kernel_ = kernel;
         arguments_ = arguments;
         identity_ = {{}, index, size, grid, this};
@@ -133,7 +135,8 @@ public:
 
     void barrier(Site site) {
         if (at_barrier_ > 0 && barrier_site_ != site) {
-            fail("divergent __syncthreads: some threads are at " + barrier_site_.text() + ", others at " + site.text());
+            fail("divergent __syncthreads: some threads are at " + barrier_site_.text() + ", others at " +
+                 site.text());
         }
         barrier_site_ = site;
         at_barrier_++;
@@ -153,7 +156,8 @@ public:
         int i = 0;
         while (i < warp.collectives && warp.collective[i].mask != mask) {
             if (warp.collective[i].arrived & mask) {
-                fail(site.text() + ": overlapping masks, another lane waits at " + warp.collective[i].site.text());
+                fail(site.text() + ": overlapping masks, another lane waits at " +
+                     warp.collective[i].site.text());
             }
             i++;
         }
@@ -166,7 +170,8 @@ public:
         }
         Collective& pending = warp.collective[i];
         if (pending.site != site || pending.resolve != resolve) {
-            fail("lanes of a warp diverged: some are at " + pending.site.text() + ", others at " + site.text());
+            fail("lanes of a warp diverged: some are at " + pending.site.text() + ", others at " +
+                 site.text());
         }
         pending.operands[lane()] = operand;
         pending.arrived |= 1u << lane();
@@ -310,11 +315,12 @@ private:
 
     void report_deadlock() {
         const uint3 b = identity_.block;
-        std::string where = at_barrier_ > 0 ? ", " + std::to_string(at_barrier_) + " at " + barrier_site_.text() : "";
+        std::string where =
+            at_barrier_ > 0 ? ", " + std::to_string(at_barrier_) + " at " + barrier_site_.text() : "";
         for (const Warp& warp : warps_) {
             for (int i = 0; i < warp.collectives; i++) {
-                where += ", " + std::to_string(__builtin_popcount(warp.collective[i].arrived)) + " lanes at " +
-                         warp.collective[i].site.text();
+                where += ", " + std::to_string(__builtin_popcount(warp.collective[i].arrived)) +
+                         " lanes at " + warp.collective[i].site.text();
             }
         }
         error_ = "deadlock: " + std::to_string(running_) + " of " + std::to_string(threads_.size()) +
