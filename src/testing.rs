@@ -4,16 +4,18 @@ use std::path::PathBuf;
 
 use proptest::prelude::{Just, Strategy as Any, any, prop_oneof};
 
-use crate::device::{DeviceKind, Target};
+use crate::device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
 use crate::spec::*;
 use crate::units::Bytes;
+
+/// What tests run on: with the feature `cuda-tests` a card, or what stands in for one.
+const KIND: DeviceKind = if cfg!(feature = "cuda-tests") { DeviceKind::Cuda } else { DeviceKind::Cpu };
 
 /// A target that no machine is.
 pub(crate) fn target() -> Target {
     Target {
         name: "test".to_owned(),
-        kind: DeviceKind::Cpu,
-        capability: None,
+        kind: KIND,
         threads: 2,
         alignment: Bytes(256),
         page: Bytes(4096),
@@ -21,6 +23,27 @@ pub(crate) fn target() -> Target {
         context: Bytes(0),
         memory: Bytes(1 << 40),
         limited: false,
+        capability: None,
+    }
+}
+
+/// The device that tests run on.
+pub(crate) fn device(target: Target) -> Box<dyn Device> {
+    open_device(&target).expect("the device that tests run on is there")
+}
+
+/// One that puts off the work of one queue for as long as events let it.
+pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
+    match target.kind {
+        DeviceKind::Cpu => {
+            Box::new(CpuDevice::with_delay(target, Some(delay)).expect("threads can be started"))
+        }
+        DeviceKind::Cuda => {
+            emulate_delay(Some(delay));
+            let device = device(target);
+            emulate_delay(None);
+            device
+        }
     }
 }
 

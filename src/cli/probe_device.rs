@@ -4,6 +4,7 @@ use super::failure::{ExitStatus, Failure};
 use super::output;
 use crate::device::{self, DeviceChoice, Probed};
 use crate::execute;
+use crate::spec::Strategy;
 use crate::units::Bytes;
 
 #[derive(Debug, clap::Args)]
@@ -23,7 +24,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         None => device::detect(DeviceChoice::Cpu, None).map_err(Failure::machine)?,
     };
     let mut device = device::open_card(&target, args.ordinal.unwrap_or(0)).map_err(Failure::machine)?;
-    execute::prime(device.as_mut()).map_err(Failure::machine)?;
+    execute::prime(device.as_mut(), &Strategy::default()).map_err(Failure::machine)?;
     // Begun to make the pool give back what priming took.
     device.begin_witness().map_err(Failure::machine)?;
     let reading = device.witness().map_err(Failure::machine)?;

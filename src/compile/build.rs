@@ -47,6 +47,7 @@ pub(super) fn build(config: &RunConfig) -> Program {
         entry: entry.to_vec(),
         exit: persistent.clone(),
         code,
+        segments: Vec::new(),
     };
     program.sections.push(section(SectionKind::Start, &[], start));
     program.sections.push(section(SectionKind::First, &persistent, first));

@@ -114,7 +114,7 @@ fn add_loss_scale(program: &mut Program, scale: LossScale) {
         Instruction::new(action, scope, Phase::Start)
     };
     let start = [fill(value, scale.initial() as f32), fill(counts, 0.0)];
-    for Section { kind, entry, exit, code } in &mut program.sections {
+    for Section { kind, entry, exit, code, .. } in &mut program.sections {
         let state = [value, counts, host_scale, host_counts];
         exit.extend(state);
         match kind {

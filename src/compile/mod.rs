@@ -12,6 +12,7 @@ mod program;
 mod release;
 mod reuse;
 mod sections;
+mod segments;
 mod structure;
 mod template;
 mod type_classes;
@@ -67,7 +68,7 @@ const PASSES: [Pass; 15] = [
     Pass { name: "in-place reuse", run: Some(reuse::reuse) },
     Pass { name: "offsets", run: Some(place::place) },
     // Stretches that a device may capture and replay.
-    Pass { name: "graph segments", run: None },
+    Pass { name: "graph segments", run: Some(segments::mark) },
 ];
 
 /// Compiles a run for a target.

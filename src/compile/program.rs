@@ -1,5 +1,7 @@
 //! One training step as a static list of operations over values.
 
+use std::ops::Range;
+
 use crate::device::{Event, Phase, Pool, Queue, Role};
 use crate::graph::{Initial, Scope, ScopeId};
 use crate::ops::{Op, Segments, TensorType, ValueId};
@@ -106,6 +108,8 @@ pub struct Section {
     /// Storages that hold something when it has ended.
     pub exit: Vec<ValueId>,
     pub code: Vec<Instruction>,
+    /// Stretches of the code that a device may capture and replay.
+    pub segments: Vec<Range<usize>>,
 }
 
 /// A trainable tensor.

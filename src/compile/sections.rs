@@ -14,8 +14,7 @@ pub(super) fn split(draft: &mut Draft) {
     let first = program.section(SectionKind::First).expect("build makes it").clone();
     if program.micro_batches > 1 {
         let code = accumulating(program, &first.code, true);
-        let micro =
-            Section { kind: SectionKind::Micro, entry: first.exit.clone(), exit: first.exit.clone(), code };
+        let micro = Section { kind: SectionKind::Micro, entry: first.exit.clone(), code, ..first.clone() };
         let after_first = program.sections.iter().position(|section| section.kind == SectionKind::First);
         program.sections.insert(after_first.expect("build makes it") + 1, micro);
     }

@@ -50,7 +50,7 @@ pub(super) fn update(draft: &mut Draft) {
     let entry = program.section(SectionKind::First).expect("build makes it").exit.clone();
     let exit = program.section(SectionKind::Start).expect("build makes it").exit.clone();
     let after = program.sections.iter().rposition(|section| section.kind != SectionKind::Evaluation);
-    let section = Section { kind: SectionKind::Update, entry, exit, code };
+    let section = Section { kind: SectionKind::Update, entry, exit, code, segments: Vec::new() };
     program.sections.insert(after.expect("build makes it") + 1, section);
     program.stage = Stage::Updated;
 }

@@ -10,9 +10,13 @@ mod rates;
 mod role;
 mod target;
 
+use std::time::Duration;
+
 use crate::ops::{Op, TensorType, TypeError};
 
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
+#[cfg(test)]
+pub(crate) use cuda::emulate_delay;
 pub use cuda::{
     Card, CudaDevice, Equipment, Found, Inventory, KernelReport, MissingLibrary, Unavailable, Version,
     compile_kernels, equip, inventory,
@@ -65,6 +69,10 @@ impl Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event(pub u32);
 
+/// Names a stretch of work that a device can replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Graph(pub u32);
+
 /// Names memory that a device handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Buffer(pub u32);
@@ -103,6 +111,8 @@ pub enum DeviceError {
     OutOfBounds { buffer: Buffer, offset: u64, bytes: u64, size: u64 },
     #[error(transparent)]
     Type(#[from] TypeError),
+    #[error("the device has no graphs to capture work in")]
+    NoGraphs,
     /// A call into the driver or one of its libraries.
     #[error("{call} failed: {name} ({code})")]
     Call { call: String, name: String, code: u32 },
@@ -155,6 +165,53 @@ pub trait Device {
 
     /// Later work on the queue waits until what the event stands for is done.
     fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError>;
+
+    /// From now on, what is enqueued on the compute queue is written down and not done. Memory may neither be
+    /// allocated nor given back meanwhile.
+    ///
+    /// # Errors
+    /// A device that cannot replay: programs for it have nothing to capture.
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        Err(DeviceError::NoGraphs)
+    }
+
+    /// Ends what `begin_capture` began.
+    ///
+    /// # Errors
+    /// As for `begin_capture`, or a driver that takes the work not as a graph.
+    fn end_capture(&mut self) -> Result<Graph, DeviceError> {
+        Err(DeviceError::NoGraphs)
+    }
+
+    /// Enqueues on the compute queue what was captured.
+    ///
+    /// # Errors
+    /// As for `begin_capture`.
+    fn replay(&mut self, _graph: Graph) -> Result<(), DeviceError> {
+        Err(DeviceError::NoGraphs)
+    }
+
+    /// Whether the compute queue has a clock of its own. One that works inline has none: there, the host's says what
+    /// a call took.
+    fn has_clock(&self) -> bool {
+        false
+    }
+
+    /// Has that clock read once the work enqueued so far on the compute queue is done.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn lap(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// The time from each `lap` to the next, since this was last called; waits for the last.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn laps(&mut self) -> Result<Vec<Duration>, DeviceError> {
+        Ok(Vec::new())
+    }
 
     /// Returns once all enqueued work is done.
     fn synchronize(&mut self) -> Result<(), DeviceError>;

@@ -1,41 +1,20 @@
 //! Walks a program on a device: one plain loop.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use super::counts::Counts;
 use super::timeline::Timeline;
 use crate::compile::{Action, Instruction, Program, SectionKind};
-use crate::device::{Buffer, Device, DeviceError, Ledger, Phase, Pool, Region, Tensor};
+use crate::device::{Buffer, Device, DeviceError, Graph, Ledger, Phase, Pool, Region, Tensor};
 use crate::memory::{Backing, Failure, Manager};
-use crate::ops::{Control, Op, StepCounts, ValueId};
+use crate::ops::{Control, StepCounts, ValueId};
 
 /// Bytes of a device that are read at a time: a whole tensor beside the pools would show in the resident set as a
 /// leak.
 const PIECE: usize = 64 << 10;
-
-/// What strategies really did, counted where it is done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub steps: u64,
-    pub micro_batches: u64,
-    /// Evaluations left out.
-    pub flops: u64,
-    pub recompute_flops: u64,
-    /// Requests to the backing store, those of evaluations left out.
-    pub requests: u64,
-    pub requests_in_evaluation: u64,
-    /// Bytes of gradients filled with zeros at the end of steps.
-    pub zeroed_bytes: u64,
-    /// Tensors put into another dtype, those of evaluations left out.
-    pub casts: u64,
-    /// Steps that were not taken because a gradient was not finite.
-    pub skipped_steps: u64,
-    /// Storages freed after something else had run since their last use.
-    pub late_frees: u64,
-    pub evaluations: u64,
-    pub late_frees_in_evaluation: u64,
-}
 
 /// The device as a backing store of memory.
 struct OnDevice<'a> {
@@ -83,7 +62,13 @@ pub struct Engine<'a> {
     last_use: Vec<u64>,
     /// Whether freed memory is overwritten.
     poison: bool,
+    /// By section: how often it was gone through.
+    passes: Vec<u64>,
+    /// By section and segment: what the device replays, once it was captured.
+    graphs: Vec<Vec<Option<Graph>>>,
     timeline: Option<Timeline>,
+    /// What ran since the device's clock was last read, if it has one: section and instruction.
+    timed: Vec<(usize, usize)>,
 }
 
 impl<'a> Engine<'a> {
@@ -106,7 +91,10 @@ impl<'a> Engine<'a> {
             operations: 0,
             last_use: vec![0; program.values.len()],
             poison,
+            passes: vec![0; program.sections.len()],
+            graphs: program.sections.iter().map(|section| vec![None; section.segments.len()]).collect(),
             timeline: None,
+            timed: Vec::new(),
         })
     }
 
@@ -140,6 +128,11 @@ impl<'a> Engine<'a> {
         if let Some(timeline) = &mut self.timeline {
             timeline.want_steps(self.program);
         }
+    }
+
+    /// Whether instructions can be timed only by the device's own clock, which takes time of its own.
+    pub fn has_clock(&self) -> bool {
+        self.manager.backing.device.has_clock()
     }
 
     pub fn take_timeline(&mut self) -> Option<Timeline> {
@@ -276,29 +269,117 @@ impl<'a> Engine<'a> {
 
     fn section(&mut self, kind: SectionKind, micro_batch: usize) -> Result<(), Failure> {
         let found = self.program.sections.iter().position(|section| section.kind == kind);
-        let section = found.expect("compilation makes the sections that are run");
-        for index in 0..self.program.sections[section].code.len() {
-            let took = self.instruction(section, index, micro_batch)?;
-            if let Some(timeline) = self.timeline.as_mut().filter(|timeline| timeline.wants(section)) {
-                timeline.record(section, index, self.manager.ledger().usage(Pool::Device).live, took);
+        let number = found.expect("compilation makes the sections that are run");
+        let section = &self.program.sections[number];
+        let clocked = self.has_clock() && self.timeline.as_ref().is_some_and(|t| t.wants(number));
+        if clocked {
+            self.manager.backing.device.lap()?;
+        }
+        // What kernels and libraries set up at their first use cannot be captured; what is replayed as a whole cannot
+        // be timed in parts.
+        let captures = self.passes[number] > 0 && !clocked;
+        self.passes[number] += 1;
+        let mut next = 0;
+        for (index, segment) in section.segments.iter().enumerate().filter(|_| captures) {
+            self.stretch(number, next..segment.start, micro_batch, true)?;
+            self.segment(number, index, segment.clone(), micro_batch)?;
+            next = segment.end;
+        }
+        self.stretch(number, next..section.code.len(), micro_batch, true)?;
+        if clocked { self.read_clock() } else { Ok(()) }
+    }
+
+    /// What the device's clock says of the instructions of a section that has just been gone through.
+    fn read_clock(&mut self) -> Result<(), Failure> {
+        let laps = self.manager.backing.device.laps()?;
+        for ((section, index), took) in self.timed.drain(..).zip(laps) {
+            if let Some(timeline) = &mut self.timeline {
+                timeline.add(section, index, took);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the device replay a segment, which is captured first if it was not yet.
+    fn segment(
+        &mut self,
+        section: usize,
+        index: usize,
+        code: Range<usize>,
+        micro_batch: usize,
+    ) -> Result<(), Failure> {
+        let graph = match self.graphs[section][index] {
+            Some(graph) => {
+                self.stretch(section, code, micro_batch, false)?;
+                graph
+            }
+            None => {
+                self.manager.backing.device.begin_capture()?;
+                let enqueued = self.stretch(section, code, micro_batch, true);
+                let graph = self.manager.backing.device.end_capture();
+                enqueued?;
+                *self.graphs[section][index].insert(graph?)
+            }
+        };
+        if self.program.sections[section].kind != SectionKind::Evaluation {
+            self.counts.replays += 1;
+        }
+        Ok(self.manager.backing.device.replay(graph)?)
+    }
+
+    /// Goes through instructions. Without `enqueue`, the device does by itself what they say.
+    fn stretch(
+        &mut self,
+        section: usize,
+        code: Range<usize>,
+        micro_batch: usize,
+        enqueue: bool,
+    ) -> Result<(), Failure> {
+        for index in code {
+            let took = self.instruction(section, index, micro_batch, enqueue)?;
+            let Some(timeline) = self.timeline.as_mut().filter(|timeline| timeline.wants(section)) else {
+                continue;
+            };
+            timeline.record(section, index, self.manager.ledger().usage(Pool::Device).live);
+            if self.manager.backing.device.has_clock() {
+                self.manager.backing.device.lap()?;
+                self.timed.push((section, index));
+            } else {
+                timeline.add(section, index, took);
             }
         }
         Ok(())
     }
 
     /// Returns what the action itself took: of a launch, the device's part alone.
-    fn instruction(&mut self, section: usize, index: usize, micro_batch: usize) -> Result<Duration, Failure> {
-        let mut began = Instant::now();
+    fn instruction(
+        &mut self,
+        section: usize,
+        index: usize,
+        micro_batch: usize,
+        enqueue: bool,
+    ) -> Result<Duration, Failure> {
         let instruction = &self.program.sections[section].code[index];
-        if let (Action::Free(storage), true) = (&instruction.action, self.poison) {
+        if let (Action::Free(storage), true) = (&instruction.action, self.poison && enqueue) {
             let region = self.manager.region(*storage);
             self.manager.backing.device.poison(region)?;
         }
+        let began = Instant::now();
         self.manager.advance(section, index)?;
-        match &instruction.action {
+        self.counts.count(self.program, instruction);
+        self.count_uses(instruction);
+        match instruction.action {
+            Action::Allocate(_) | Action::Free(_) => Ok(began.elapsed()),
+            _ if enqueue => Ok(self.enqueue(&instruction.action, micro_batch)?),
+            _ => Ok(Duration::ZERO),
+        }
+    }
+
+    /// Hands the device its part of an action. Returns what that took.
+    fn enqueue(&mut self, action: &Action, micro_batch: usize) -> Result<Duration, DeviceError> {
+        let mut began = Instant::now();
+        match action {
             Action::Launch { op, inputs, outputs, workspace } => {
-                self.count(instruction, op);
-                self.count_use(&instruction.action);
                 let inputs: Vec<Tensor> = inputs.iter().map(|&id| self.manager.tensor(id)).collect();
                 let outputs: Vec<Tensor> = outputs.iter().map(|&id| self.manager.tensor(id)).collect();
                 let workspace = workspace.map(|id| self.manager.tensor(id).region());
@@ -306,7 +387,6 @@ impl<'a> Engine<'a> {
                 self.manager.backing.device.launch(op, &inputs, &outputs, workspace)?;
             }
             Action::Copy { queue, from, to } => {
-                self.count_use(&instruction.action);
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
                 if from.bytes > to.bytes {
@@ -321,44 +401,27 @@ impl<'a> Engine<'a> {
             }
             Action::Record { queue, event } => self.manager.backing.device.record(*queue, *event)?,
             Action::Wait { queue, event } => self.manager.backing.device.wait(*queue, *event)?,
-            Action::Free(storage) => self.count_free(*storage, instruction.phase),
-            Action::Allocate(_) => {}
+            Action::Allocate(_) | Action::Free(_) => {}
         }
         Ok(began.elapsed())
     }
 
-    fn count(&mut self, instruction: &Instruction, op: &Op) {
-        if instruction.phase != Phase::Evaluation {
-            let flops = self.program.flops(&instruction.action);
-            self.counts.flops += flops;
-            if instruction.recompute {
-                self.counts.recompute_flops += flops;
+    /// Keeps track of when each storage was used last.
+    fn count_uses(&mut self, instruction: &Instruction) {
+        match &instruction.action {
+            action @ (Action::Launch { .. } | Action::Copy { .. }) => {
+                self.operations += 1;
+                for id in action.touches() {
+                    self.last_use[self.program.storage(id).index()] = self.operations;
+                }
             }
-        }
-        match op {
-            Op::Fill(fill) if instruction.phase == Phase::Update => {
-                self.counts.zeroed_bytes += fill.output.bytes();
-            }
-            Op::Cast(_) if instruction.phase != Phase::Evaluation => {
-                self.counts.casts += instruction.action.writes().len() as u64;
+            Action::Free(storage) if self.operations > self.last_use[storage.index()] => {
+                match instruction.phase {
+                    Phase::Evaluation => self.counts.late_frees_in_evaluation += 1,
+                    _ => self.counts.late_frees += 1,
+                }
             }
             _ => {}
-        }
-    }
-
-    fn count_use(&mut self, action: &Action) {
-        self.operations += 1;
-        for id in action.touches() {
-            self.last_use[self.program.storage(id).index()] = self.operations;
-        }
-    }
-
-    fn count_free(&mut self, storage: ValueId, phase: Phase) {
-        if self.operations > self.last_use[storage.index()] {
-            match phase {
-                Phase::Evaluation => self.counts.late_frees_in_evaluation += 1,
-                _ => self.counts.late_frees += 1,
-            }
         }
     }
 

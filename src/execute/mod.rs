@@ -1,5 +1,6 @@
 //! One run, measured: in a child process, which tells its parent how it goes.
 
+mod counts;
 mod crash_log;
 mod dump;
 mod engine;
@@ -15,8 +16,9 @@ mod timeline;
 mod train;
 mod witness;
 
+pub use counts::Counts;
 pub use dump::{DUMP_FILES, dump};
-pub use engine::{Batch, Counts, Engine, StepReport};
+pub use engine::{Batch, Engine, StepReport};
 pub use measurement::{Ended, Measurement, OutOfMemoryReport, Roles};
 pub use prime::prime;
 pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};

@@ -12,10 +12,13 @@ use crate::spec::*;
 const CONTEXT: usize = 128;
 const BATCH: usize = 4;
 
+/// In the precision of what will be measured: each has kernels of its own.
+///
 /// # Errors
 /// A device that fails. One that has too little memory even for this is let be: the run itself will say so.
-pub fn prime(device: &mut dyn Device) -> Result<(), RunError> {
-    let config = config();
+pub fn prime(device: &mut dyn Device, strategy: &Strategy) -> Result<(), RunError> {
+    let Strategy { precision, loss_scale, .. } = *strategy;
+    let config = config(Strategy { precision, loss_scale, ..Strategy::default() });
     let program = compile(&config, device.target())?;
     let run = |device: &mut dyn Device| -> Result<(), Failure> {
         let mut engine = Engine::new(&program, device, false)?;
@@ -33,7 +36,7 @@ pub fn prime(device: &mut dyn Device) -> Result<(), RunError> {
     }
 }
 
-fn config() -> RunConfig {
+fn config(strategy: Strategy) -> RunConfig {
     let optimizer =
         AdamW { lr: 1.0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, decay: Decay::Matrices };
     RunConfig {
@@ -53,6 +56,6 @@ fn config() -> RunConfig {
         },
         evaluation: Some(Evaluation { every: 1, batches: 1 }),
         measure: Measure { warmup_steps: 0, steps: 1 },
-        strategy: Strategy::default(),
+        strategy,
     }
 }

@@ -1,6 +1,6 @@
 //! What the strategies of a run really did, in words, from what the engine counted.
 
-use super::engine::Counts;
+use super::counts::Counts;
 use crate::units::Bytes;
 
 /// One step's share of what was counted between two moments, and one evaluation's.
@@ -21,6 +21,10 @@ pub(super) fn receipt(before: &Counts, after: &Counts) -> String {
     let casts = per_step(|counts| counts.casts);
     if casts > 0 {
         parts.push(format!("{casts} casts"));
+    }
+    let replays = per_step(|counts| counts.replays);
+    if replays > 0 {
+        parts.push(format!("{replays} graphs replayed"));
     }
     let skipped = after.skipped_steps - before.skipped_steps;
     if skipped > 0 {

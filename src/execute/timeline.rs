@@ -13,8 +13,8 @@ use crate::device::{ByRole, Role};
 struct Moment {
     /// After the last time.
     live: ByRole,
-    /// By the host's clock, over all times. On a queue of its own, that is what enqueueing took; the rest shows in
-    /// what waits for it.
+    /// Over all times, by the device's clock if it has one and by the host's otherwise. Of a queue beside the compute
+    /// queue, that is what enqueueing took; the rest shows in what waits for it.
     took: Duration,
     times: u32,
 }
@@ -54,11 +54,16 @@ impl Timeline {
         self.wanted[section]
     }
 
-    pub(super) fn record(&mut self, section: usize, instruction: usize, live: ByRole, took: Duration) {
+    /// Once more, an instruction was carried out.
+    pub(super) fn record(&mut self, section: usize, instruction: usize, live: ByRole) {
         let moment = &mut self.moments[self.begins[section] + instruction];
         moment.live = live;
-        moment.took += took;
         moment.times += 1;
+    }
+
+    /// It took this long.
+    pub(super) fn add(&mut self, section: usize, instruction: usize, took: Duration) {
+        self.moments[self.begins[section] + instruction].took += took;
     }
 
     /// `memory.csv`: one line for each instruction that does something, and did. Time, FLOPs and bytes moved are those

@@ -65,7 +65,7 @@ pub fn run(
     let mut device = device::open_card(&target, ordinal)?;
     let steps = config.measure.warmup_steps + config.measure.steps;
     reporter.send(&Message::Started { device: target.name.clone(), steps });
-    prime::prime(device.as_mut())?;
+    prime::prime(device.as_mut(), &config.strategy)?;
 
     let trainer = Trainer { folder, config: &config, program: &program, data: &data, reporter, began };
     let mut measurement = trainer.run(device.as_mut())?;
@@ -181,7 +181,10 @@ impl Trainer<'_> {
         for step in 0..total {
             if step == measure.warmup_steps {
                 (measurement.load, measurement.clock_mhz) = (load(), clock_mhz());
-                engine.record_steps();
+                // The device's own clock takes time that steps are not to be charged with.
+                if !engine.has_clock() {
+                    engine.record_steps();
+                }
             }
             let timed = self.step(engine, step, &mut batch)?;
             let usage = engine.ledger().usage(Pool::Device);
@@ -204,6 +207,9 @@ impl Trainer<'_> {
         }
         measurement.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
         measurement.digest = engine.digest()?;
+        if engine.has_clock() {
+            self.profile(engine, total, [&mut batch, &mut evaluated])?;
+        }
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
             timeline.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
@@ -228,6 +234,23 @@ impl Trainer<'_> {
         })
     }
 
+    /// One more step, and an evaluation if there are any, for the timeline alone.
+    fn profile(
+        &mut self,
+        engine: &mut Engine,
+        steps: usize,
+        [batch, evaluated]: [&mut Batch; 2],
+    ) -> Result<(), Stop> {
+        self.reporter.send(&Message::Phase { name: "profile".to_owned() });
+        engine.record_steps();
+        self.step(engine, steps, batch)?;
+        if self.config.evaluation.is_some() {
+            self.evaluation_batch(0, evaluated);
+            engine.evaluate(evaluated)?;
+        }
+        Ok(())
+    }
+
     fn evaluates_after(&self, step: usize, total: usize) -> bool {
         let evaluation = self.config.evaluation.as_ref();
         evaluation.is_some_and(|evaluation| step == total || step.is_multiple_of(evaluation.every))
@@ -247,8 +270,7 @@ impl Trainer<'_> {
         let batches = batches * self.config.strategy.accumulate;
         let mut sum = 0.0;
         for index in 0..batches {
-            let Batch { tokens, targets } = batch;
-            self.data.evaluation_batch(index as u64, context(self.config), tokens, targets);
+            self.evaluation_batch(index, batch);
             sum += f64::from(engine.evaluate(batch)?);
         }
         let loss = sum / batches as f64;
@@ -258,6 +280,12 @@ impl Trainer<'_> {
         }
         self.reporter.send(&Message::Evaluation { step, loss: measurement.loss_eval });
         Ok(())
+    }
+
+    /// A micro-batch of the evaluation split.
+    fn evaluation_batch(&self, index: usize, batch: &mut Batch) {
+        let Batch { tokens, targets } = batch;
+        self.data.evaluation_batch(index as u64, context(self.config), tokens, targets);
     }
 
     fn empty_batch(&self, samples: usize) -> Batch {

@@ -1,8 +1,8 @@
 //! Causal multi-head self-attention whose T x T scores are never stored (Dao et al. 2022).
 
 use super::{
-    Op, Operation, Processor, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs, expect_number,
-    expect_type,
+    DType, Op, Operation, Processor, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
+    expect_number, expect_type,
 };
 
 /// `out = softmax(mask(q k^T / sqrt(C/H))) v` for each head, position t seeing positions 0 to t.
@@ -29,22 +29,28 @@ impl Attention {
     /// Operands are packed in multiples of this many columns.
     pub const PANEL: usize = 32;
 
-    /// Scratch elements of one thread: k^T and v of one head in panels, one tile of scores and one of output.
-    pub(crate) fn workspace_elements(sequence: usize, head: usize) -> usize {
+    /// Scratch elements of one thread, all of them f32: k^T and v of one head in panels, one tile of scores and one
+    /// of output; and a tile of queries, where they are stored otherwise.
+    pub(crate) fn workspace_elements(number: DType, sequence: usize, head: usize) -> usize {
         let padded_head = head.next_multiple_of(Self::PANEL);
+        let widened = if number == DType::F32 { 0 } else { Self::QUERY_TILE * head };
         sequence.next_multiple_of(Self::PANEL) * head
             + sequence * padded_head
             + Self::QUERY_TILE * (Self::SCORE_ROW + padded_head)
+            + widened
     }
 }
 
 impl AttentionBackward {
-    /// Scratch elements of one thread: k^T and v^T, then k, q and dout of one head in panels, and two tiles of
-    /// scores.
-    pub(crate) fn workspace_elements(sequence: usize, head: usize) -> usize {
+    /// Scratch elements of one thread, all of them f32: k^T and v^T, then k, q and dout of one head in panels, and two
+    /// tiles of scores; and, where they are stored otherwise, tiles of q, dout and dq, and a head's dk and dv.
+    pub(crate) fn workspace_elements(number: DType, sequence: usize, head: usize) -> usize {
+        let widened =
+            if number == DType::F32 { 0 } else { (3 * Attention::QUERY_TILE + 2 * sequence) * head };
         2 * sequence.next_multiple_of(Attention::PANEL) * head
             + 3 * sequence * head.next_multiple_of(Attention::PANEL)
             + 2 * Attention::QUERY_TILE * Attention::SCORE_ROW
+            + widened
     }
 }
 
@@ -89,10 +95,11 @@ impl Operation for Attention {
     }
 
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let (sequence, head) = (inputs[0].shape.dims()[1], inputs[0].shape.last() / 3 / self.heads);
+        let TensorType { dtype, shape } = inputs[0];
+        let (sequence, head) = (shape.dims()[1], shape.last() / 3 / self.heads);
         match limits.processor {
             Processor::Cpu => {
-                (limits.threads * Self::workspace_elements(sequence, head) * size_of::<f32>()) as u64
+                (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64
             }
             Processor::Cuda => 0,
         }
@@ -129,10 +136,11 @@ impl Operation for AttentionBackward {
 
     /// On a card, the sum of dout times out of each row of each head, f32[B,H,T].
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let (sequence, head) = (inputs[0].shape.dims()[1], inputs[0].shape.last() / self.heads);
+        let TensorType { dtype, shape } = inputs[0];
+        let (sequence, head) = (shape.dims()[1], shape.last() / self.heads);
         match limits.processor {
             Processor::Cpu => {
-                (limits.threads * Self::workspace_elements(sequence, head) * size_of::<f32>()) as u64
+                (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64
             }
             Processor::Cuda => inputs[3].bytes(),
         }

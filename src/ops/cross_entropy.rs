@@ -1,7 +1,7 @@
 //! Softmax and cross-entropy in one pass over the logits.
 
 use super::{
-    Op, Operation, Processor, SCALE, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
+    DType, Op, Operation, Processor, SCALE, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
     expect_number, expect_type,
 };
 
@@ -54,11 +54,16 @@ impl Operation for CrossEntropy {
         Ok(if self.gradient { vec![loss, inputs[0]] } else { vec![loss] })
     }
 
-    /// One f64 of loss for each `ROWS_PER_PARTIAL` rows; on a card, one f32 for each row.
+    /// One f64 of loss for each `ROWS_PER_PARTIAL` rows, and, where logits are not f32, a row of them for each thread;
+    /// on a card, one f32 for each row.
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let rows = inputs[0].shape.rows();
+        let TensorType { dtype, shape } = inputs[0];
+        let rows = shape.rows();
         let bytes = match limits.processor {
-            Processor::Cpu => rows.div_ceil(Self::ROWS_PER_PARTIAL) * size_of::<f64>(),
+            Processor::Cpu => {
+                let wide = if dtype == DType::F32 { 0 } else { limits.threads * shape.last() };
+                rows.div_ceil(Self::ROWS_PER_PARTIAL) * size_of::<f64>() + wide * size_of::<f32>()
+            }
             Processor::Cuda => rows * size_of::<f32>(),
         };
         bytes as u64

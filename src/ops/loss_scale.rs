@@ -20,6 +20,10 @@ pub struct StepCounts {
 }
 
 impl StepCounts {
+    pub fn to_array(self) -> [f32; STEP_COUNTS_LEN] {
+        [self.good, self.skipped]
+    }
+
     pub fn from_array([good, skipped]: [f32; STEP_COUNTS_LEN]) -> StepCounts {
         StepCounts { good, skipped }
     }

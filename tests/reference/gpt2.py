@@ -10,15 +10,37 @@ from torch.utils.checkpoint import checkpoint
 LAYER_NORM_EPSILON = 1e-5
 
 
-def accumulate_gradients(run, parameters, tokens, targets):
-    """Adds up the gradients of a step's micro-batches, in order. Their mean loss, over tokens i64[B, T]."""
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def accumulate_gradients(run, parameters, scaler, tokens, targets, model=None):
+    """Adds up the scaled gradients of a step's micro-batches, in order. Their mean loss, over tokens i64[B, T].
+
+    `model` takes the place of `forward`, which it may have compiled.
+    """
     micro_batch = run.batch_size // run.accumulate
-    loss = 0.0
+    half = HALVES.get(run.precision)
+    losses = []
     for part in zip(tokens.split(micro_batch), targets.split(micro_batch)):
-        part_loss = forward(run, parameters, *part) / run.accumulate
-        part_loss.backward()
-        loss += part_loss.item()
-    return loss
+        with torch.autocast(tokens.device.type, dtype=half, enabled=half is not None):
+            loss = (model or forward)(run, parameters, *part) / run.accumulate
+        scaler.scale(loss).backward()
+        losses.append(loss.detach())
+    return torch.stack(losses).sum()
+
+
+def make_scaler(run, device):
+    """What scales the loss of half precision; without a loss scale, one that does nothing."""
+    scale = run.loss_scale
+    if scale is None:
+        return torch.amp.GradScaler(device, enabled=False)
+    return torch.amp.GradScaler(
+        device,
+        init_scale=scale["initial"],
+        growth_factor=scale["growth"],
+        backoff_factor=scale["backoff"],
+        growth_interval=scale["interval"],
+    )
 
 
 def make_optimizer(run, parameters):
@@ -42,7 +64,8 @@ def forward(run, parameters, tokens, targets):
         else:
             x = block(run, parameters, f"blocks.{layer}", x)
     logits = F.linear(norm(parameters, "head", x), table)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    # Softmax and loss in full precision, whatever the products are in.
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
 def block(run, parameters, name, x):

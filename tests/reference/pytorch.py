@@ -20,7 +20,6 @@ import math
 import statistics
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 from resident import Resident
@@ -34,20 +33,15 @@ except ImportError as error:
     print(f"error: {error}: this script needs torch and safetensors", file=sys.stderr)
     sys.exit(2)
 
-from gpt2 import accumulate_gradients, make_optimizer
-
-# What a strategy may say without changing a number: where memory comes from and when it is given back.
-MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass"}
-
-
-class CannotRepeat(Exception):
-    """Why a run cannot be repeated here."""
+from gpt2 import accumulate_gradients, make_optimizer, make_scaler
+from run_toml import CannotRepeat, Run, expect_word, read_toml
 
 
 def main():
     arguments = parse_arguments()
     try:
-        run = Run(arguments.folder)
+        run = Run(arguments.folder / "run.toml")
+        torch.set_num_threads(read_threads(arguments.folder))
         if arguments.speed:
             print(json.dumps(measure_speed(run, arguments.folder)))
             return
@@ -59,7 +53,7 @@ def main():
         fail(error)
     except (KeyError, ValueError) as error:
         fail(f"{arguments.folder} is not the dump of a run: {error!r}")
-    print(run.title())
+    print(f"{run.title()}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}\n")
     print_steps(dump, repeated)
     furthest = print_distances(dump, repeated)
     print_speeds(run, dump, repeated)
@@ -88,72 +82,11 @@ def parse_arguments():
     return parser.parse_args()
 
 
-# What the run was
-
-
-class Run:
-    """The configuration in `run.toml`, as far as it decides which numbers come out, and the threads to use."""
-
-    def __init__(self, folder):
-        config = read_toml(folder / "run.toml")
-        model = only_variant(config, "model", "transformer")
-        expect_keys("model", model, {"layers", "heads", "d_model", "context", "vocabulary"})
-        self.layers, self.heads = model["layers"], model["heads"]
-        self.d_model, self.context, self.vocabulary = model["d_model"], model["context"], model["vocabulary"]
-
-        train = config["train"]
-        expect_keys("train", train, {"batch_size", "clip_norm", "seed", "optimizer"})
-        self.batch_size = train["batch_size"]
-        self.clip_norm = None if train["clip_norm"] == "off" else train["clip_norm"]
-        self.adamw = only_variant(train, "optimizer", "adamw")
-        expect_keys("adamw", self.adamw, {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"})
-        expect_word("decay", self.adamw["decay"], {"matrices", "all"})
-        self.warmup_steps = config["measure"]["warmup_steps"]
-
-        [(self.name, strategy)] = config["strategies"].items()
-        expect_keys("strategy", strategy, {"accumulate", "recompute"} | MEMORY_ONLY)
-        self.accumulate = strategy["accumulate"]
-        expect_word("recompute", strategy["recompute"], {"none", "block"})
-        self.recompute = strategy["recompute"] == "block"
-
-        target = read_toml(folder / "target.toml")
-        expect_word("kind", target["kind"], {"cpu"})
-        self.threads = target["threads"]
-
-    def title(self):
-        return (
-            f"{self.name}: {self.layers} layers, d_model {self.d_model}, {self.heads} heads, "
-            f"context {self.context}, vocabulary {self.vocabulary}\n"
-            f"batch {self.batch_size}, accumulate {self.accumulate}, "
-            f"recompute {'block' if self.recompute else 'none'}, clip_norm {self.clip_norm or 'off'}, "
-            f"{self.threads} threads, PyTorch {torch.__version__}\n"
-        )
-
-
-def only_variant(table, key, known):
-    variants = list(table[key])
-    if variants != [known]:
-        raise CannotRepeat(f"{key} is `{', '.join(variants)}`; this script knows `{known}`")
-    return table[key][known]
-
-
-def expect_keys(name, table, known):
-    for key in table.keys() - known:
-        raise CannotRepeat(f"this script does not know `{key} = {table[key]!r}` ({name})")
-
-
-def expect_word(key, word, known):
-    if word not in known:
-        raise CannotRepeat(f"this script does not know `{key} = {word!r}`")
-
-
-def read_toml(path):
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise CannotRepeat(f"cannot read {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise CannotRepeat(f"{path} is no TOML file: {error}") from error
+def read_threads(folder):
+    """Of the processor that the run was on."""
+    target = read_toml(folder / "target.toml")
+    expect_word("kind", target["kind"], {"cpu"})
+    return target["threads"]
 
 
 # What the run started from, and what came of it
@@ -222,18 +155,20 @@ class Repeated:
 
 
 def train(run, dump):
-    torch.set_num_threads(run.threads)
     parameters = {name: tensor.clone().requires_grad_() for name, tensor in dump.initial.items()}
     optimizer = make_optimizer(run, parameters)
+    scaler = make_scaler(run, "cpu")
     repeated = Repeated()
     for step in range(1, dump.steps + 1):
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = accumulate_gradients(run, parameters, dump.tokens[step - 1], dump.targets[step - 1])
+        batch = dump.tokens[step - 1], dump.targets[step - 1]
+        loss = accumulate_gradients(run, parameters, scaler, *batch).item()
+        scaler.unscale_(optimizer)
         until_gradients = time.perf_counter() - began
 
         # Not timed, as in the run itself: what is only looked at.
-        if step in dump.gradients:
+        if step in dump.gradients and all(tensor.grad.isfinite().all() for tensor in parameters.values()):
             repeated.gradients[step] = {name: tensor.grad.clone() for name, tensor in parameters.items()}
         if run.clip_norm is None:
             # PyTorch's own norm, which sums in f32, is 6e-6 off where tensors are large.
@@ -243,7 +178,8 @@ def train(run, dump):
         began = time.perf_counter()
         if run.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(parameters.values(), run.clip_norm)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         repeated.seconds.append(until_gradients + time.perf_counter() - began)
         repeated.losses.append(loss)
         repeated.gradient_norms.append(norm.item())
@@ -256,18 +192,20 @@ def train(run, dump):
 
 def measure_speed(run, folder):
     """Trains with nothing in the way of speed, and nothing in memory that training does not need."""
-    torch.set_num_threads(run.threads)
     initial = read_tensors(folder / "initial.safetensors")
     # Copied out of the file's pages, which are given back when the last of them is.
     parameters = {name: initial.pop(name).clone().requires_grad_() for name in list(initial)}
     optimizer = make_optimizer(run, parameters)
+    scaler = make_scaler(run, "cpu")
     seconds = []
     for tokens, targets in zip(*read_batches(folder)):
         began = time.perf_counter()
-        accumulate_gradients(run, parameters, tokens, targets)
+        accumulate_gradients(run, parameters, scaler, tokens, targets)
+        scaler.unscale_(optimizer)
         if run.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(parameters.values(), run.clip_norm)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - began)
     step = statistics.median(seconds[run.warmup_steps :])

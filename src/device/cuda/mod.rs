@@ -7,9 +7,13 @@
 #![allow(unsafe_code)]
 
 mod cache;
+mod clock;
 mod compiler;
 mod driver;
+#[cfg(test)]
+mod emulated;
 mod errors;
+mod graphs;
 mod launcher;
 mod launches;
 mod libraries;
@@ -23,20 +27,26 @@ mod report;
 mod sources;
 mod unavailable;
 
+use std::time::Duration;
+
 use cudarc::driver::sys;
 
 use self::cache::Cache;
+use self::clock::Clock;
 use self::driver::{Context, check as checked};
+use self::graphs::Graphs;
 use self::launcher::{Launcher, Operand};
 use self::memory::Memory;
 use self::modules::Modules;
 use self::products::Products;
 use self::queues::Queues;
 use super::check::check;
-use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor, WitnessReading};
+use super::{Buffer, Device, DeviceError, Event, Graph, Pool, Queue, Region, Target, Tensor, WitnessReading};
 use crate::ops::Op;
 
 pub use self::driver::Card;
+#[cfg(test)]
+pub(crate) use self::emulated::emulate_delay;
 pub use self::probe::{Equipment, Found, Inventory, equip, inventory};
 pub use self::report::{KernelReport, compile_kernels};
 pub use self::unavailable::{MissingLibrary, Unavailable, Version};
@@ -58,6 +68,8 @@ pub struct CudaDevice {
     modules: Modules,
     products: Products,
     memory: Memory,
+    graphs: Graphs,
+    clock: Clock,
     queues: Queues,
     context: Context,
 }
@@ -79,6 +91,8 @@ impl CudaDevice {
             modules: Modules::load(&cubins)?,
             products: Products::new()?,
             memory: Memory::new(&context)?,
+            graphs: Graphs::default(),
+            clock: Clock::new()?,
             queues: Queues::new()?,
             context,
         })
@@ -176,6 +190,30 @@ impl Device for CudaDevice {
     /// Waiting for an event that was never recorded waits for nothing.
     fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
         Ok(self.queues.wait(queue, event)?)
+    }
+
+    fn begin_capture(&mut self) -> Result<(), DeviceError> {
+        Ok(self.graphs.begin(self.queues.stream(Queue::Compute))?)
+    }
+
+    fn end_capture(&mut self) -> Result<Graph, DeviceError> {
+        Ok(self.graphs.end(self.queues.stream(Queue::Compute))?)
+    }
+
+    fn replay(&mut self, graph: Graph) -> Result<(), DeviceError> {
+        Ok(self.graphs.replay(graph, self.queues.stream(Queue::Compute))?)
+    }
+
+    fn has_clock(&self) -> bool {
+        true
+    }
+
+    fn lap(&mut self) -> Result<(), DeviceError> {
+        Ok(self.clock.lap(self.queues.stream(Queue::Compute))?)
+    }
+
+    fn laps(&mut self) -> Result<Vec<Duration>, DeviceError> {
+        Ok(self.clock.laps()?)
     }
 
     fn synchronize(&mut self) -> Result<(), DeviceError> {

@@ -8,8 +8,45 @@ pub(super) struct Source {
     pub(super) text: &'static str,
 }
 
+/// A file under `kernels/`, by its name.
+macro_rules! source {
+    ($file:literal) => {
+        Source { file: $file, text: include_str!(concat!("kernels/", $file)) }
+    };
+}
+
 /// What is compiled.
-pub(super) const SOURCES: &[Source] = &[];
+pub(super) const SOURCES: &[Source] = &[
+    source!("attention_delta.cu"),
+    source!("attention_forward_bf16.cu"),
+    source!("attention_forward_f16.cu"),
+    source!("attention_forward_f32.cu"),
+    source!("attention_key_gradients_bf16.cu"),
+    source!("attention_key_gradients_f16.cu"),
+    source!("attention_key_gradients_f32.cu"),
+    source!("attention_query_gradients_bf16.cu"),
+    source!("attention_query_gradients_f16.cu"),
+    source!("attention_query_gradients_f32.cu"),
+    source!("cross_entropy.cu"),
+    source!("elementwise.cu"),
+    source!("embedding.cu"),
+    source!("initialise.cu"),
+    source!("layer_norm.cu"),
+    source!("optimizer.cu"),
+    source!("reduction.cu"),
+];
 
 /// What sources include, by these names.
-pub(super) const HEADERS: &[Source] = &[];
+pub(super) const HEADERS: &[Source] = &[
+    source!("attention_blocks.cuh"),
+    source!("attention_f32.cuh"),
+    source!("attention_forward.cuh"),
+    source!("attention_key_gradients.cuh"),
+    source!("attention_query_gradients.cuh"),
+    source!("attention_tiles.cuh"),
+    source!("compat.cuh"),
+    source!("gelu.cuh"),
+    source!("reductions.cuh"),
+    source!("tables.cuh"),
+    source!("vectors.cuh"),
+];

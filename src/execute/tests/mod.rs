@@ -1,12 +1,13 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
+mod precision;
 mod strategies;
 mod threads;
 mod vectors;
 
 use super::engine::{Batch, Engine};
 use crate::compile::{Action, Program, SectionKind, compile};
-use crate::device::{CpuDevice, Delay, Device, Pool, Target};
+use crate::device::{Delay, Device, Pool, Target};
 use crate::memory::{Failure, OutOfMemory, predict};
 use crate::ops::Control;
 use crate::spec::*;
@@ -36,7 +37,7 @@ fn control(step: usize) -> Control {
 }
 
 /// Trains for some steps with freed memory poisoned.
-fn train(config: &RunConfig, program: &Program, device: &mut CpuDevice) -> Result<Trace, Failure> {
+fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Result<Trace, Failure> {
     let target = device.target().clone();
     let mut engine = Engine::new(program, device, true)?;
     engine.start()?;
@@ -60,16 +61,16 @@ fn trace(config: &RunConfig) -> Trace {
 
 fn trace_on(config: &RunConfig, target: Target) -> Trace {
     let program = compile(config, &target).unwrap();
-    let mut device = CpuDevice::new(target).unwrap();
-    train(config, &program, &mut device).unwrap()
+    let mut device = testing::device(target);
+    train(config, &program, device.as_mut()).unwrap()
 }
 
 #[test]
 fn training_learns() {
     let config = testing::small();
     let program = compile(&config, &testing::target()).unwrap();
-    let mut device = CpuDevice::new(testing::target()).unwrap();
-    let mut engine = Engine::new(&program, &mut device, true).unwrap();
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
     let batch = batch(&config, 0, config.train.batch_size);
     let losses: Vec<f32> = (0..8).map(|step| engine.step(&batch, control(step)).unwrap().loss).collect();
@@ -127,8 +128,8 @@ fn queues_may_take_their_time() {
         let expected = trace(&config);
         let program = compile(&config, &testing::target()).unwrap();
         for delay in [Delay::Compute, Delay::Copy] {
-            let mut device = CpuDevice::with_delay(testing::target(), Some(delay)).unwrap();
-            assert_eq!(train(&config, &program, &mut device).unwrap(), expected, "{delay:?}");
+            let mut device = testing::delayed_device(testing::target(), delay);
+            assert_eq!(train(&config, &program, device.as_mut()).unwrap(), expected, "{delay:?}");
         }
     }
 }
@@ -150,8 +151,8 @@ fn no_event_is_idle() {
                 [Delay::Compute, Delay::Copy].into_iter().any(|delay| {
                     // A token that no table has ends the kernel: that counts as noticed.
                     let run = std::panic::catch_unwind(|| {
-                        let mut device = CpuDevice::with_delay(testing::target(), Some(delay)).unwrap();
-                        train(config, &broken, &mut device).unwrap()
+                        let mut device = testing::delayed_device(testing::target(), delay);
+                        train(config, &broken, device.as_mut()).unwrap()
                     });
                     run.map_or(true, |trace| trace != *expected)
                 })
@@ -170,15 +171,15 @@ fn waits(program: &Program, kind: SectionKind) -> Vec<usize> {
 /// Runs under a limit, which ends in a request that is not met.
 fn exhausted(config: &RunConfig, target: &Target) -> Box<OutOfMemory> {
     let program = compile(config, target).unwrap();
-    let mut device = CpuDevice::new(target.clone()).unwrap();
-    let run = |device: &mut CpuDevice| -> Result<(), Failure> {
+    let mut device = testing::device(target.clone());
+    let run = |device: &mut dyn Device| -> Result<(), Failure> {
         let mut engine = Engine::new(&program, device, true)?;
         engine.start()?;
         engine.step(&batch(config, 0, config.train.batch_size), control(0))?;
         engine.evaluate(&batch(config, 0, config.micro_batch()))?;
         Ok(())
     };
-    match run(&mut device) {
+    match run(device.as_mut()) {
         Err(Failure::OutOfMemory(found)) => found,
         other => panic!("not out of memory: {other:?}"),
     }

@@ -3,10 +3,11 @@
 //!
 //! L layers, B sequences in a micro-batch, T context, C d_model, H heads, V vocabulary, N = B T rows.
 
-use super::super::engine::{Batch, Counts, Engine};
+use super::super::counts::Counts;
+use super::super::engine::{Batch, Engine};
 use super::super::receipt::receipt;
 use crate::compile::{Action, Instruction, Program, SectionKind, compile};
-use crate::device::{CpuDevice, Pool, Position, Role};
+use crate::device::{Pool, Position, Role};
 use crate::memory::{live_at, predict};
 use crate::ops::Control;
 use crate::spec::*;
@@ -101,7 +102,7 @@ fn recompute_keeps_the_input_of_each_block_alone() {
 #[test]
 fn direct_rounds_to_pages() {
     let program = program(&with(|strategy| strategy.allocator = Allocator::Direct));
-    let sizes = Activations { rounding: 4096, micro_batch: BATCH };
+    let sizes = Activations { rounding: testing::target().page.0, micro_batch: BATCH };
     let found = live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
     assert_eq!(found, sizes.kept(sizes.block()));
     assert_eq!(program.arenas, [0, 0]);
@@ -153,8 +154,8 @@ fn evaluation_with_gradients_keeps_what_training_keeps() {
 /// What is counted over two steps and one evaluation.
 fn work(config: &RunConfig) -> (Counts, String) {
     let program = program(config);
-    let mut device = CpuDevice::new(testing::target()).unwrap();
-    let mut engine = Engine::new(&program, &mut device, false).unwrap();
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), false).unwrap();
     engine.start().unwrap();
     let before = engine.counts();
     let batch = |samples: u64| {

@@ -1,52 +1,90 @@
 //! Softmax and cross-entropy in one pass over the logits.
 
-use crate::ops::CrossEntropy;
+use crate::ops::{CrossEntropy, DType};
 
 use super::as_f64;
 use super::math::{exp, largest, sum};
+use super::number::Number;
 use super::operands::Operands;
-use super::simd::simd;
+use super::simd::{Level, simd};
 use super::workers::{Parts, Workers};
 
 const ROWS: usize = CrossEntropy::ROWS_PER_PARTIAL;
 
-pub(super) fn run(op: &CrossEntropy, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+pub(super) fn run<T: Number>(
+    op: &CrossEntropy,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
     let vocabulary = operands.input_type(0).shape.last();
     let targets = operands.tokens(1);
     let rows = targets.len();
-    let scale = op.weight / rows as f32;
-    let partials = &mut as_f64(scratch)[..rows.div_ceil(ROWS)];
-    let parts = Parts::new(partials);
-    let level = workers.level();
-    if op.gradient {
-        let logits = operands.source(1, 0);
-        let dlogits = Parts::new(operands.output(1));
-        workers.chunks(rows, ROWS, |rows| {
-            let elements = rows.start * vocabulary..rows.end * vocabulary;
-            // SAFETY: runs of rows do not overlap and have a partial sum of their own.
-            #[allow(unsafe_code)]
-            let (dlogits, partial) =
-                unsafe { (dlogits.part(elements.clone()), &mut parts.part(partial_of(rows.start))[0]) };
-            let logits = logits.map(|logits| &logits[elements]);
-            *partial = with_gradient(level, logits, &targets[rows], scale, dlogits);
-        });
-    } else {
-        let logits = operands.input(0);
-        workers.chunks(rows, ROWS, |rows| {
-            // SAFETY: runs of rows have a partial sum of their own.
-            #[allow(unsafe_code)]
-            let partial = unsafe { &mut parts.part(partial_of(rows.start))[0] };
-            let elements = rows.start * vocabulary..rows.end * vocabulary;
-            *partial = without_gradient(level, &logits[elements], &targets[rows]);
-        });
-    }
+    let loss_scale = if op.scaled { operands.input::<f32>(2)[0] } else { 1.0 };
+    let scale = op.weight / rows as f32 * loss_scale;
+    let (partials, wide) = scratch.split_at_mut(2 * rows.div_ceil(ROWS));
+    let partials = as_f64(partials);
+    let (parts, wide) = (Parts::new(partials), Parts::new(wide));
+    let wide_len = if T::DTYPE == DType::F32 { 0 } else { vocabulary };
+    let logits = if op.gradient { operands.source::<T>(1, 0) } else { Some(operands.input(0)) };
+    let dlogits = op.gradient.then(|| Parts::new(operands.output::<T>(1)));
+    workers.each_by(rows.div_ceil(ROWS), |worker, chunk| {
+        let rows = chunk * ROWS..rows.min((chunk + 1) * ROWS);
+        let elements = rows.start * vocabulary..rows.end * vocabulary;
+        // SAFETY: runs of rows do not overlap and have a partial sum of their own, and workers a wide row.
+        #[allow(unsafe_code)]
+        let (dlogits, partial, wide) = unsafe {
+            (
+                dlogits.as_ref().map(|dlogits| dlogits.part(elements.clone())),
+                parts.part(chunk..chunk + 1),
+                wide.part(worker * wide_len..(worker + 1) * wide_len),
+            )
+        };
+        let rows = Rows { targets: &targets[rows], logits: logits.map(|logits| &logits[elements]), dlogits };
+        partial[0] = rows.run(workers.level(), scale, wide);
+    });
     let total = partials.iter().sum::<f64>() * f64::from(op.weight) / rows as f64;
-    let loss = operands.output(0);
+    let loss = operands.output::<f32>(0);
     loss[0] = if op.accumulate { loss[0] + total as f32 } else { total as f32 };
 }
 
-fn partial_of(row: usize) -> std::ops::Range<usize> {
-    row / ROWS..row / ROWS + 1
+/// A run of rows.
+struct Rows<'a, T> {
+    targets: &'a [i32],
+    /// None where `dlogits` begins as them.
+    logits: Option<&'a [T]>,
+    dlogits: Option<&'a mut [T]>,
+}
+
+impl<T: Number> Rows<'_, T> {
+    /// The sum of the losses. `wide` holds a row in f32.
+    fn run(mut self, level: Level, scale: f32, wide: &mut [f32]) -> f64 {
+        let mut loss = 0.0;
+        for (row, &target) in self.targets.iter().enumerate() {
+            let target = target as usize;
+            let elements =
+                |all: usize| row * (all / self.targets.len())..(row + 1) * (all / self.targets.len());
+            let logits = self.logits.map(|logits| &logits[elements(logits.len())]);
+            let Some(dlogits) = &mut self.dlogits else {
+                let logits = logits.expect("a gradient or logits of their own");
+                loss += without_gradient(level, T::widened(level, logits, wide), target);
+                continue;
+            };
+            let elements = elements(dlogits.len());
+            let dlogits = &mut dlogits[elements];
+            if let Some(logits) = logits {
+                dlogits.copy_from_slice(logits);
+            }
+            if let Some(dlogits) = T::as_f32_mut(dlogits) {
+                loss += with_gradient(level, target, scale, dlogits);
+            } else {
+                T::widen(level, dlogits, wide);
+                loss += with_gradient(level, target, scale, wide);
+                T::narrow(level, wide, dlogits);
+            }
+        }
+        loss
+    }
 }
 
 /// `logsumexp(logits) - logits[target]` from the row's largest element and the sum of the exponentials less it.
@@ -56,40 +94,27 @@ fn loss_of(sum: f32, largest: f32, target: f32) -> f64 {
 }
 
 simd! {
-    fn without_gradient(logits: &[f32], targets: &[i32]) -> f64 {
-        let vocabulary = logits.len() / targets.len();
-        let mut loss = 0.0;
-        for (row, &target) in logits.chunks_exact(vocabulary).zip(targets) {
-            let largest = largest(row);
-            let sum = sum(row.len(), |v| exp::<FUSED>(row[v] - largest));
-            loss += loss_of(sum, largest, row[target as usize]);
-        }
-        loss
+    fn without_gradient(logits: &[f32], target: usize) -> f64 {
+        let largest = largest(logits);
+        let sum = sum(logits.len(), |v| exp::<FUSED>(logits[v] - largest));
+        loss_of(sum, largest, logits[target])
     }
 }
 
 simd! {
-    /// Turns logits, which are in `dlogits` unless they are given, into their gradient.
-    fn with_gradient(logits: Option<&[f32]>, targets: &[i32], scale: f32, dlogits: &mut [f32]) -> f64 {
-        let vocabulary = dlogits.len() / targets.len();
-        let mut loss = 0.0;
-        for ((index, row), &target) in dlogits.chunks_exact_mut(vocabulary).enumerate().zip(targets) {
-            if let Some(logits) = logits {
-                row.copy_from_slice(&logits[index * vocabulary..(index + 1) * vocabulary]);
-            }
-            let largest = largest(row);
-            let logit = row[target as usize];
-            for value in row.iter_mut() {
-                *value = exp::<FUSED>(*value - largest);
-            }
-            let sum = sum(row.len(), |v| row[v]);
-            let share = scale / sum;
-            for value in row.iter_mut() {
-                *value *= share;
-            }
-            row[target as usize] -= scale;
-            loss += loss_of(sum, largest, logit);
+    /// Turns the logits of a row into their gradient.
+    fn with_gradient(target: usize, scale: f32, row: &mut [f32]) -> f64 {
+        let largest = largest(row);
+        let logit = row[target];
+        for value in row.iter_mut() {
+            *value = exp::<FUSED>(*value - largest);
         }
-        loss
+        let sum = sum(row.len(), |v| row[v]);
+        let share = scale / sum;
+        for value in row.iter_mut() {
+            *value *= share;
+        }
+        row[target] -= scale;
+        loss_of(sum, largest, logit)
     }
 }

@@ -1,23 +1,34 @@
 //! Operations on each element by itself.
 
 use super::math::{gelu, gelu_slope};
+use super::number::{BUFFER, Number, update};
 use super::operands::Operands;
-use super::simd::simd;
+use super::simd::{Level, simd};
 use super::workers::{Parts, Workers};
 
 /// Elements that a thread takes at a time.
 const CHUNK: usize = 1 << 14;
 
-/// Works on an output that begins as another value, chunk by chunk: `work(output, other)`.
-fn in_place(
-    output: &mut [f32],
-    source: Option<&[f32]>,
-    other: &[f32],
+pub(super) fn add(operands: &mut Operands, workers: &Workers) {
+    let (source, other) = (operands.source::<f32>(0, 0), operands.input::<f32>(1));
+    in_place(operands.output(0), source, other, workers, add_to);
+}
+
+pub(super) fn gelu_backward<T: Number>(operands: &mut Operands, workers: &Workers) {
+    let (source, x) = (operands.source::<T>(0, 0), operands.input::<T>(1));
+    in_place(operands.output(0), source, x, workers, scale_by_slope);
+}
+
+/// Works on an output that begins as another value, chunk by chunk: `work(level, output, other)`.
+fn in_place<T: Number>(
+    output: &mut [T],
+    source: Option<&[T]>,
+    other: &[T],
     workers: &Workers,
-    work: impl Fn(&mut [f32], &[f32]) + Sync,
+    work: fn(Level, &mut [f32], &[f32]),
 ) {
     assert_eq!(output.len(), other.len(), "operands of one shape");
-    let output = Parts::new(output);
+    let (output, level) = (Parts::new(output), workers.level());
     workers.chunks(output.len(), CHUNK, |range| {
         // SAFETY: chunks do not overlap.
         #[allow(unsafe_code)]
@@ -25,18 +36,12 @@ fn in_place(
         if let Some(source) = source {
             part.copy_from_slice(&source[range.clone()]);
         }
-        work(part, &other[range]);
+        let other = &other[range];
+        let (mut changed, mut read) = ([0.0; BUFFER], [0.0; BUFFER]);
+        update(level, part, &mut changed, |run, part| {
+            work(level, part, T::widened(level, &other[run], &mut read));
+        });
     });
-}
-
-pub(super) fn add(operands: &mut Operands, workers: &Workers) {
-    let (source, other) = (operands.source(0, 0), operands.input(1));
-    in_place(operands.output(0), source, other, workers, |sum, b| add_to(workers.level(), sum, b));
-}
-
-pub(super) fn gelu_backward(operands: &mut Operands, workers: &Workers) {
-    let (source, x) = (operands.source(0, 0), operands.input(1));
-    in_place(operands.output(0), source, x, workers, |dx, x| scale_by_slope(workers.level(), dx, x));
 }
 
 simd! {

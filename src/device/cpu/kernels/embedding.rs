@@ -12,9 +12,9 @@ const ROWS: usize = 32;
 const CHANNELS: usize = 64;
 
 pub(super) fn forward(operands: &mut Operands, workers: &Workers) {
-    let (tokens, table, positions) = (operands.tokens(0), operands.input(1), operands.input(2));
+    let (tokens, table, positions) = (operands.tokens(0), operands.input::<f32>(1), operands.input::<f32>(2));
     let (sequence, channels) = (operands.input_type(0).shape.last(), operands.input_type(1).shape.last());
-    let x = Parts::new(operands.output(0));
+    let x = Parts::new(operands.output::<f32>(0));
     workers.chunks(tokens.len(), ROWS, |rows| {
         for row in rows {
             // SAFETY: runs of rows do not overlap.
@@ -28,7 +28,7 @@ pub(super) fn forward(operands: &mut Operands, workers: &Workers) {
 }
 
 pub(super) fn backward(op: &EmbeddingBackward, operands: &mut Operands, workers: &Workers) {
-    let (tokens, dx) = (operands.tokens(0), operands.input(1));
+    let (tokens, dx) = (operands.tokens(0), operands.input::<f32>(1));
     let (sequence, channels) = (operands.input_type(0).shape.last(), operands.input_type(1).shape.last());
     let (dtable, dpositions) = (Parts::new(operands.output(0)), Parts::new(operands.output(1)));
     // Threads divide the channels: each adds all rows in order, so no two add to the same element.

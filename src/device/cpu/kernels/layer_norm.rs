@@ -4,54 +4,64 @@ use crate::ops::{LayerNorm, LayerNormBackward};
 
 use super::elementwise::add_to;
 use super::math::sum;
+use super::number::{BUFFER, Number, read, write};
 use super::operands::{Operands, Start};
 use super::simd::simd;
 use super::workers::{Parts, Workers};
 
 const ROWS: usize = LayerNormBackward::ROWS_PER_PARTIAL;
 
-pub(super) fn forward(op: &LayerNorm, operands: &mut Operands, workers: &Workers) {
-    let (x, weight, bias) = (operands.input(0), operands.input(1), operands.input(2));
+pub(super) fn forward<T: Number>(op: &LayerNorm, operands: &mut Operands, workers: &Workers) {
+    let (x, weight, bias) = (operands.input::<f32>(0), operands.input(1), operands.input(2));
     let channels = weight.len();
-    let y = Parts::new(operands.output(0));
+    let y = Parts::new(operands.output::<T>(0));
     let (mean, rstd) = (Parts::new(operands.output(1)), Parts::new(operands.output(2)));
     workers.chunks(x.len() / channels, ROWS, |rows| {
         let elements = rows.start * channels..rows.end * channels;
         // SAFETY: runs of rows do not overlap.
         #[allow(unsafe_code)]
         let (y, mean, rstd) = unsafe { (y.part(elements.clone()), mean.part(rows.clone()), rstd.part(rows)) };
-        normalise(workers.level(), &x[elements], weight, bias, op.epsilon, y, mean, rstd);
+        let level = workers.level();
+        let rows = x[elements].chunks_exact(channels).zip(y.chunks_exact_mut(channels));
+        let mut buffer = [0.0; BUFFER];
+        for ((x, y), (mean, rstd)) in rows.zip(mean.iter_mut().zip(rstd)) {
+            (*mean, *rstd) = statistics(level, x, op.epsilon);
+            write(level, y, &mut buffer, |run, y| {
+                normalise(level, &x[run.clone()], &weight[run.clone()], &bias[run], (*mean, *rstd), y);
+            });
+        }
     });
 }
 
 simd! {
-    #[allow(clippy::too_many_arguments)] // The operation's own operands.
-    fn normalise(
-        x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, y: &mut [f32], mean: &mut [f32], rstd: &mut [f32],
-    ) {
-        let channels = weight.len();
-        let bias = &bias[..channels];
-        let rows = x.chunks_exact(channels).zip(y.chunks_exact_mut(channels));
-        for ((x, y), (mean, rstd)) in rows.zip(mean.iter_mut().zip(rstd)) {
-            let (x, y) = (&x[..channels], &mut y[..channels]);
-            let centre = sum(channels, |c| x[c]) / channels as f32;
-            let squares = sum(channels, |c| (x[c] - centre) * (x[c] - centre));
-            let scale = 1.0 / (squares / channels as f32 + epsilon).sqrt();
-            for c in 0..channels {
-                y[c] = (x[c] - centre) * scale * weight[c] + bias[c];
-            }
-            (*mean, *rstd) = (centre, scale);
+    /// Mean, and 1 over the deviation.
+    fn statistics(x: &[f32], epsilon: f32) -> (f32, f32) {
+        let channels = x.len();
+        let mean = sum(channels, |c| x[c]) / channels as f32;
+        let squares = sum(channels, |c| (x[c] - mean) * (x[c] - mean));
+        (mean, 1.0 / (squares / channels as f32 + epsilon).sqrt())
+    }
+}
+
+simd! {
+    fn normalise(x: &[f32], weight: &[f32], bias: &[f32], statistics: (f32, f32), y: &mut [f32]) {
+        let (mean, rstd) = statistics;
+        let channels = y.len();
+        let (x, weight, bias) = (&x[..channels], &weight[..channels], &bias[..channels]);
+        for c in 0..channels {
+            y[c] = (x[c] - mean) * rstd * weight[c] + bias[c];
         }
     }
 }
 
-pub(super) fn backward(
+pub(super) fn backward<T: Number>(
     op: &LayerNormBackward,
     operands: &mut Operands,
     scratch: &mut [f32],
     workers: &Workers,
 ) {
-    let [dy, x, weight, mean, rstd] = [0, 1, 2, 3, 4].map(|index| operands.input(index));
+    let dy = operands.input::<T>(0);
+    let [x, weight, mean, rstd] = [1, 2, 3, 4].map(|index| operands.input::<f32>(index));
     let channels = weight.len();
     let start = operands.start(0, op.accumulate.then_some(5));
     let dx = Parts::new(operands.output(0));
@@ -70,8 +80,33 @@ pub(super) fn backward(
             Start::Output => {}
             Start::Other(so_far) => dx.copy_from_slice(&so_far[elements.clone()]),
         }
-        let rows = (&dy[elements.clone()], &x[elements], &mean[rows.clone()], &rstd[rows]);
-        differentiate(workers.level(), rows, weight, dx, partial);
+        let level = workers.level();
+        partial.fill(0.0);
+        let (dweight, dbias) = partial.split_at_mut(channels);
+        let mut buffer = [0.0; BUFFER];
+        let operands = dy[elements.clone()].chunks_exact(channels).zip(x[elements].chunks_exact(channels));
+        let statistics = mean[rows.clone()].iter().zip(&rstd[rows]);
+        for (((dy, x), dx), (&mean, &rstd)) in operands.zip(dx.chunks_exact_mut(channels)).zip(statistics) {
+            let (mut through, mut along) = (0.0, 0.0);
+            read(level, dy, &mut buffer, |run, dy| {
+                let sums = gradient_sums(level, dy, &x[run.clone()], &weight[run], mean, rstd);
+                (through, along) = (through + sums.0 / channels as f32, along + sums.1 / channels as f32);
+            });
+            let row = Row { mean, rstd, through, along };
+            read(level, dy, &mut buffer, |run, dy| {
+                let (dweight, dbias) = (&mut dweight[run.clone()], &mut dbias[run.clone()]);
+                differentiate(
+                    level,
+                    row,
+                    dy,
+                    &x[run.clone()],
+                    &weight[run.clone()],
+                    &mut dx[run],
+                    dweight,
+                    dbias,
+                );
+            });
+        }
     });
     for (index, sums) in [operands.output(1), operands.output(2)].into_iter().enumerate() {
         if !op.accumulate_weights {
@@ -83,28 +118,42 @@ pub(super) fn backward(
     }
 }
 
+/// The numbers of a row.
+#[derive(Clone, Copy)]
+struct Row {
+    mean: f32,
+    rstd: f32,
+    /// Means of the gradient of the normal row, and of it times that row.
+    through: f32,
+    along: f32,
+}
+
 simd! {
-    /// Adds to dx and overwrites the partial sums of dweight and dbias. `rows` are dy, x, mean, rstd.
+    /// The sums of the gradient of the normal row, and of it times that row.
+    fn gradient_sums(dy: &[f32], x: &[f32], weight: &[f32], mean: f32, rstd: f32) -> (f32, f32) {
+        let channels = dy.len();
+        let (x, weight) = (&x[..channels], &weight[..channels]);
+        let through = sum(channels, |c| dy[c] * weight[c]);
+        let along = sum(channels, |c| dy[c] * weight[c] * ((x[c] - mean) * rstd));
+        (through, along)
+    }
+}
+
+simd! {
+    /// Adds to dx, dweight and dbias.
+    #[allow(clippy::too_many_arguments)] // The operation's own operands.
     fn differentiate(
-        rows: (&[f32], &[f32], &[f32], &[f32]), weight: &[f32], dx: &mut [f32], partial: &mut [f32],
+        row: Row, dy: &[f32], x: &[f32], weight: &[f32], dx: &mut [f32], dweight: &mut [f32], dbias: &mut [f32],
     ) {
-        let (dy, x, mean, rstd) = rows;
-        let channels = weight.len();
-        partial.fill(0.0);
-        let (dweight, dbias) = partial.split_at_mut(channels);
+        let Row { mean, rstd, through, along } = row;
+        let channels = dy.len();
+        let (x, weight, dx) = (&x[..channels], &weight[..channels], &mut dx[..channels]);
         let (dweight, dbias) = (&mut dweight[..channels], &mut dbias[..channels]);
-        let operands = dy.chunks_exact(channels).zip(x.chunks_exact(channels)).zip(dx.chunks_exact_mut(channels));
-        for (((dy, x), dx), (&mean, &rstd)) in operands.zip(mean.iter().zip(rstd)) {
-            let (dy, x, dx) = (&dy[..channels], &x[..channels], &mut dx[..channels]);
-            let normal = |c: usize| (x[c] - mean) * rstd;
-            let through = sum(channels, |c| dy[c] * weight[c]) / channels as f32;
-            let along = sum(channels, |c| dy[c] * weight[c] * normal(c)) / channels as f32;
-            for c in 0..channels {
-                let normal = normal(c);
-                dx[c] += rstd * (dy[c] * weight[c] - through - normal * along);
-                dweight[c] += dy[c] * normal;
-                dbias[c] += dy[c];
-            }
+        for c in 0..channels {
+            let normal = (x[c] - mean) * rstd;
+            dx[c] += rstd * (dy[c] * weight[c] - through - normal * along);
+            dweight[c] += dy[c] * normal;
+            dbias[c] += dy[c];
         }
     }
 }

@@ -1,59 +1,89 @@
 //! Products with what is fused to them.
 
+use std::ops::Range;
+
 use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 
 use super::elementwise::{gelu_add_to, gelu_of, scale_by_slope};
+use super::number::{BUFFER, Number, read, update, write};
 use super::operands::{Operands, Start};
 use super::product::{Matrix, Product, RowSums};
 use super::workers::{Parts, Workers};
 
-pub(super) fn forward(op: &Linear, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
-    let (rows, inner) = (operands.input_type(0).shape.rows(), operands.input_type(0).shape.last());
-    let columns = operands.input_type(1).shape.dims()[0];
-    let residual = operands.start(0, op.residual.then_some(2 + usize::from(op.bias)));
-    let product = Product {
-        rows,
-        inner,
-        columns,
-        left: Matrix::new(operands.input(0), inner),
-        right: Matrix::new(operands.input(1), inner).transposed(),
-        start: if op.activation.is_some() { Start::Zero } else { residual },
-        bias: op.bias.then(|| operands.input(2)),
-        sums: None,
-    };
-    let y = operands.output(0);
-    match op.activation {
-        None => product.run(y, None, scratch, workers),
-        Some(Activation::GeluTanh) => {
-            let (y, level) = (Parts::new(y), workers.level());
-            product.run(
-                operands.output(1),
-                Some(&|place, x| {
-                    // SAFETY: pieces of finished rows do not overlap.
-                    #[allow(unsafe_code)]
-                    let y = unsafe { y.part(place.clone()) };
-                    match residual {
-                        Start::Zero => return gelu_of(level, y, x),
-                        Start::Output => {}
-                        Start::Other(residual) => y.copy_from_slice(&residual[place]),
-                    }
-                    gelu_add_to(level, y, x);
-                }),
-                scratch,
-                workers,
-            );
-        }
+pub(super) fn forward<T: Number>(
+    op: &Linear,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    match (op.activation, op.residual) {
+        (None, true) => plain::<T, f32>(op, operands, scratch, workers),
+        (None, false) => plain::<T, T>(op, operands, scratch, workers),
+        (Some(Activation::GeluTanh), true) => with_gelu::<T, f32>(op, operands, scratch, workers),
+        (Some(Activation::GeluTanh), false) => with_gelu::<T, T>(op, operands, scratch, workers),
     }
 }
 
-pub(super) fn input_gradient(
+fn plain<T: Number, Y: Number>(op: &Linear, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+    let product: Product<T, Y, Y> = product(op, operands, residual(op, operands));
+    product.run(operands.output(0), None, scratch, workers);
+}
+
+/// The residual is added to what the activation makes of the product.
+fn with_gelu<T: Number, Y: Number>(
+    op: &Linear,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    let product: Product<T, T, Y> = product(op, operands, Start::Zero);
+    let residual: Start<Y> = residual(op, operands);
+    let (y, level) = (Parts::new(operands.output::<Y>(0)), workers.level());
+    let finish = |place: Range<usize>, x: &mut [f32]| {
+        // SAFETY: pieces of finished rows do not overlap.
+        #[allow(unsafe_code)]
+        let y = unsafe { y.part(place.clone()) };
+        let mut buffer = [0.0; BUFFER];
+        match residual {
+            Start::Zero => return write(level, y, &mut buffer, |run, y| gelu_of(level, y, &x[run])),
+            Start::Output => {}
+            Start::Other(residual) => y.copy_from_slice(&residual[place]),
+        }
+        update(level, y, &mut buffer, |run, y| gelu_add_to(level, y, &x[run]));
+    };
+    product.run(operands.output(1), Some(&finish), scratch, workers);
+}
+
+fn residual<'a, Y: Number>(op: &Linear, operands: &Operands<'a>) -> Start<'a, Y> {
+    operands.start(0, op.residual.then_some(2 + usize::from(op.bias)))
+}
+
+fn product<'a, T: Number, C: Number, B: Number>(
+    op: &Linear,
+    operands: &Operands<'a>,
+    start: Start<'a, C>,
+) -> Product<'a, T, C, B> {
+    let (rows, inner) = (operands.input_type(0).shape.rows(), operands.input_type(0).shape.last());
+    Product {
+        rows,
+        inner,
+        columns: operands.input_type(1).shape.dims()[0],
+        left: Matrix::new(operands.input(0), inner),
+        right: Matrix::new(operands.input(1), inner).transposed(),
+        start,
+        bias: op.bias.then(|| operands.input(2)),
+        sums: None,
+    }
+}
+
+pub(super) fn input_gradient<T: Number>(
     op: &LinearInputGradient,
     operands: &mut Operands,
     scratch: &mut [f32],
     workers: &Workers,
 ) {
     let [out, inner] = [0, 1].map(|index| operands.input_type(1).shape.dims()[index]);
-    let product = Product {
+    let product: Product<T, T, T> = Product {
         rows: operands.input_type(0).shape.rows(),
         inner: out,
         columns: inner,
@@ -67,22 +97,26 @@ pub(super) fn input_gradient(
     match op.activation {
         None => product.run(dx, None, scratch, workers),
         Some(Activation::GeluTanh) => {
-            let before = operands.input(2 + usize::from(op.accumulate));
-            let finish = |place, dx: &mut [f32]| scale_by_slope(workers.level(), dx, &before[place]);
+            let (before, level) = (operands.input::<T>(2 + usize::from(op.accumulate)), workers.level());
+            let finish = |place: Range<usize>, dx: &mut [f32]| {
+                read(level, &before[place], &mut [0.0; BUFFER], |run, before| {
+                    scale_by_slope(level, &mut dx[run], before);
+                });
+            };
             product.run(dx, Some(&finish), scratch, workers);
         }
     }
 }
 
-pub(super) fn weight_gradient(
+pub(super) fn weight_gradient<T: Number>(
     op: &LinearWeightGradient,
     operands: &mut Operands,
     scratch: &mut [f32],
     workers: &Workers,
 ) {
     let (inner, out) = (operands.input_type(0).shape.last(), operands.input_type(1).shape.last());
-    let (x, dy) = (operands.input(0), operands.input(1));
-    let product = Product {
+    let (x, dy) = (operands.input::<T>(0), operands.input::<T>(1));
+    let product: Product<T, f32, f32> = Product {
         rows: out,
         inner: operands.input_type(0).shape.rows(),
         columns: inner,

@@ -5,13 +5,16 @@
 //! fixed order. Results may differ between machines, whose products fuse multiply and add or do not.
 
 mod attention;
+mod cast;
 mod cross_entropy;
 mod elementwise;
 mod embedding;
 mod initialise;
 mod layer_norm;
 mod linear;
+mod loss_scale;
 mod math;
+mod number;
 mod operands;
 mod optimizer;
 mod product;
@@ -23,6 +26,7 @@ mod workers;
 
 use crate::ops::Op;
 
+use number::with_number;
 pub(super) use operands::Operand;
 use operands::Operands;
 pub(super) use workers::Workers;
@@ -61,23 +65,43 @@ pub(super) unsafe fn run(
             std::slice::from_raw_parts_mut(address.cast(), bytes / size_of::<f32>())
         },
     };
+    let number = |input: usize| inputs[input].ty.dtype;
     match op {
         Op::AdamW(op) => optimizer::adamw(op, &mut operands, workers),
         Op::Add(_) => elementwise::add(&mut operands, workers),
-        Op::Attention(op) => attention::forward(op, &mut operands, scratch, workers),
-        Op::AttentionBackward(op) => attention::backward(op, &mut operands, scratch, workers),
-        Op::Cast(_) | Op::LossScale(_) => unreachable!("no program has them yet"),
-        Op::CrossEntropy(op) => cross_entropy::run(op, &mut operands, scratch, workers),
+        Op::Attention(op) => {
+            with_number!(number(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::AttentionBackward(op) => {
+            with_number!(number(0), T => attention::backward::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::Cast(op) => with_number!(op.to, T => cast::run::<T>(&mut operands, inputs.len(), workers)),
+        Op::CrossEntropy(op) => {
+            with_number!(number(0), T => cross_entropy::run::<T>(op, &mut operands, scratch, workers));
+        }
         Op::Embedding(_) => embedding::forward(&mut operands, workers),
         Op::EmbeddingBackward(op) => embedding::backward(op, &mut operands, workers),
         Op::Fill(op) => initialise::fill(op, &mut operands, workers),
-        Op::GeluBackward(_) => elementwise::gelu_backward(&mut operands, workers),
+        Op::GeluBackward(_) => {
+            with_number!(number(0), T => elementwise::gelu_backward::<T>(&mut operands, workers));
+        }
         Op::GlobalNorm(op) => optimizer::global_norm(op, &mut operands, scratch, workers),
-        Op::LayerNorm(op) => layer_norm::forward(op, &mut operands, workers),
-        Op::LayerNormBackward(op) => layer_norm::backward(op, &mut operands, scratch, workers),
-        Op::Linear(op) => linear::forward(op, &mut operands, scratch, workers),
-        Op::LinearInputGradient(op) => linear::input_gradient(op, &mut operands, scratch, workers),
-        Op::LinearWeightGradient(op) => linear::weight_gradient(op, &mut operands, scratch, workers),
+        Op::LayerNorm(op) => {
+            with_number!(op.output, T => layer_norm::forward::<T>(op, &mut operands, workers));
+        }
+        Op::LayerNormBackward(op) => {
+            with_number!(number(0), T => layer_norm::backward::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::Linear(op) => {
+            with_number!(number(0), T => linear::forward::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::LinearInputGradient(op) => {
+            with_number!(number(0), T => linear::input_gradient::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::LinearWeightGradient(op) => {
+            with_number!(number(0), T => linear::weight_gradient::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::LossScale(op) => loss_scale::run(op, &mut operands),
         Op::Normal(op) => initialise::normal(op, &mut operands, workers),
     }
 }

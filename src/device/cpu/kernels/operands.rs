@@ -1,6 +1,7 @@
 //! Operands as slices.
 #![allow(unsafe_code)] // Addresses become slices here; that they are valid is `run`'s contract.
 
+use super::number::Number;
 use crate::ops::{DType, TensorType};
 
 /// An operand in memory: what a launch resolves a `Tensor` to.
@@ -12,11 +13,11 @@ pub(in crate::device::cpu) struct Operand {
 
 /// What a result is added to.
 #[derive(Clone, Copy)]
-pub(super) enum Start<'a> {
+pub(super) enum Start<'a, T = f32> {
     Zero,
     /// What the output holds already.
     Output,
-    Other(&'a [f32]),
+    Other(&'a [T]),
 }
 
 /// The operands of one launch. Each output is taken at most once, and no input that it shares memory with is.
@@ -40,9 +41,9 @@ impl<'a> Operands<'a> {
         &self.inputs[index].ty
     }
 
-    pub(super) fn input(&self, index: usize) -> &'a [f32] {
+    pub(super) fn input<T: Number>(&self, index: usize) -> &'a [T] {
         let Operand { address, ty } = self.inputs[index];
-        assert_eq!(ty.dtype, DType::F32, "an input of numbers");
+        assert_eq!(ty.dtype, T::DTYPE, "an input of numbers");
         // SAFETY: by the contract of `new`.
         unsafe { std::slice::from_raw_parts(address.cast(), ty.elements()) }
     }
@@ -54,20 +55,20 @@ impl<'a> Operands<'a> {
         unsafe { std::slice::from_raw_parts(address.cast(), ty.elements()) }
     }
 
-    pub(super) fn output(&mut self, index: usize) -> &'a mut [f32] {
+    pub(super) fn output<T: Number>(&mut self, index: usize) -> &'a mut [T] {
         let Operand { address, ty } = self.outputs[index];
-        assert_eq!(ty.dtype, DType::F32, "an output of numbers");
+        assert_eq!(ty.dtype, T::DTYPE, "an output of numbers");
         // SAFETY: by the contract of `new`.
         unsafe { std::slice::from_raw_parts_mut(address.cast(), ty.elements()) }
     }
 
     /// The input that an output begins as, or none where they are the same memory.
-    pub(super) fn source(&self, output: usize, input: usize) -> Option<&'a [f32]> {
+    pub(super) fn source<T: Number>(&self, output: usize, input: usize) -> Option<&'a [T]> {
         (self.outputs[output].address != self.inputs[input].address).then(|| self.input(input))
     }
 
     /// What an output is added to.
-    pub(super) fn start(&self, output: usize, input: Option<usize>) -> Start<'a> {
+    pub(super) fn start<T: Number>(&self, output: usize, input: Option<usize>) -> Start<'a, T> {
         match input {
             None => Start::Zero,
             Some(input) => self.source(output, input).map_or(Start::Output, Start::Other),

@@ -39,10 +39,11 @@ pub(super) fn global_norm(op: &GlobalNorm, operands: &mut Operands, scratch: &mu
             // SAFETY: each run has a partial sum of its own.
             #[allow(unsafe_code)]
             let sum = unsafe { parts.part(partial..partial + 1) };
-            sum[0] = sum_of_squares(workers.level(), &operands.input(bucket)[range]);
+            sum[0] = sum_of_squares(workers.level(), &operands.input::<f32>(bucket)[range]);
         }
     });
-    operands.output(0)[0] = partials.iter().sum::<f64>().sqrt() as f32;
+    let scale = if op.scaled { operands.input::<f32>(op.buckets.len())[0] } else { 1.0 };
+    operands.output(0)[0] = (partials.iter().sum::<f64>().sqrt() / f64::from(scale)) as f32;
 }
 
 simd! {
@@ -70,8 +71,8 @@ struct Update {
     beta2: f32,
     added2: f32,
     epsilon: f32,
-    /// What the gradient is multiplied by.
-    clip: f32,
+    /// What the gradient is multiplied by: what clipping leaves of it, over the loss scale.
+    share: f32,
     /// Learning rate over the first moment's bias correction.
     rate: f32,
     /// 1 over the root of the second moment's bias correction.
@@ -81,7 +82,7 @@ struct Update {
 }
 
 impl Update {
-    fn new(op: &AdamW, control: Control, norm: Option<f32>) -> Update {
+    fn new(op: &AdamW, control: Control, norm: Option<f32>, scale: f32) -> Update {
         let clip = match (op.clip_norm, norm) {
             (Some(clip), Some(norm)) => {
                 let ratio = clip / (norm + 1e-6);
@@ -96,7 +97,7 @@ impl Update {
             beta2: op.beta2 as f32,
             added2: (1.0 - op.beta2) as f32,
             epsilon: op.epsilon,
-            clip,
+            share: clip / scale,
             rate: control.learning_rate / control.bias_correction1,
             correction: 1.0 / control.bias_correction2.sqrt(),
             decay: 1.0 - control.learning_rate * op.weight_decay,
@@ -105,12 +106,16 @@ impl Update {
 }
 
 pub(super) fn adamw(op: &AdamW, operands: &mut Operands, workers: &Workers) {
-    let gradients = operands.input(1);
+    let gradients = operands.input::<f32>(1);
     let control: [f32; CONTROL_LEN] =
         operands.input(4).try_into().expect("the control value's type was checked");
-    let norm = op.clip_norm.map(|_| operands.input(5)[0]);
-    let update = Update::new(op, Control::from_array(control), norm);
-    let [parameters, first, second] = [0, 1, 2].map(|index| Parts::new(operands.output(index)));
+    let norm = (op.clip_norm.is_some() || op.scaled).then(|| operands.input::<f32>(5)[0]);
+    let scale = if op.scaled { operands.input::<f32>(6)[0] } else { 1.0 };
+    if op.scaled && norm.is_some_and(|norm| !norm.is_finite()) {
+        return;
+    }
+    let update = Update::new(op, Control::from_array(control), norm, scale);
+    let [parameters, first, second] = [0, 1, 2].map(|index| Parts::new(operands.output::<f32>(index)));
     workers.each(workers.threads(), |index| {
         for (segment, range) in share(runs(&op.segments, CHUNK), index, workers.threads()) {
             // SAFETY: runs do not overlap.
@@ -128,7 +133,7 @@ simd! {
         let len = parameters.len();
         let (gradients, first, second) = (&gradients[..len], &mut first[..len], &mut second[..len]);
         for i in 0..len {
-            let gradient = gradients[i] * update.clip;
+            let gradient = gradients[i] * update.share;
             let m = update.beta1 * first[i] + update.added1 * gradient;
             let v = update.beta2 * second[i] + update.added2 * gradient * gradient;
             let denominator = v.sqrt() * update.correction + update.epsilon;

@@ -16,7 +16,9 @@ impl Level {
     pub(super) fn available() -> impl Iterator<Item = Level> {
         #[cfg(target_arch = "x86_64")]
         {
-            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
             let avx512 = avx2 && is_x86_feature_detected!("avx512f");
             [(Level::Portable, true), (Level::Avx2, avx2), (Level::Avx512, avx512)]
                 .into_iter()

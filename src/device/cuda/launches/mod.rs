@@ -1,16 +1,52 @@
-//! What operations enqueue.
+//! What operations enqueue: kernels of `kernels/`, and matrix products.
+//!
+//! Names of kernels, their parameters and what one block of each takes are written in both places.
+
+mod attention;
+mod column_sums;
+mod cross_entropy;
+mod elementwise;
+mod embedding;
+mod initialise;
+mod layer_norm;
+mod linear;
+mod optimizer;
+mod sizes;
+mod tables;
 
 use super::launcher::{Launcher, Operand};
 use crate::device::DeviceError;
-use crate::ops::{Op, TypeError};
+use crate::ops::Op;
 
 /// Enqueues an operation whose operands were checked. The workspace is (address, bytes), zeros where there is none.
+///
+/// # Errors
+/// Sizes beyond what a grid can have, heads wider than attention takes; what the driver and the library say.
 pub(super) fn run(
     op: &Op,
-    _inputs: &[Operand],
-    _outputs: &[Operand],
-    _workspace: (u64, u64),
-    _launcher: &mut Launcher,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    workspace: (u64, u64),
+    launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    Err(TypeError { operation: op.name(), problem: "has no kernel on a CUDA device".to_owned() }.into())
+    match op {
+        Op::AdamW(op) => optimizer::adamw(op, inputs, launcher),
+        Op::Add(_) => elementwise::add(inputs, outputs, launcher),
+        Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
+        Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
+        Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
+        Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
+        Op::Embedding(_) => embedding::forward(inputs, outputs, launcher),
+        Op::EmbeddingBackward(op) => embedding::backward(op, inputs, outputs, launcher),
+        Op::Fill(op) => initialise::fill(op, outputs, launcher),
+        Op::GeluBackward(_) => elementwise::gelu_backward(inputs, outputs, launcher),
+        Op::GlobalNorm(op) => optimizer::global_norm(op, inputs, outputs, workspace, launcher),
+        Op::LayerNorm(op) => layer_norm::forward(op, inputs, outputs, launcher),
+        Op::LayerNormBackward(op) => layer_norm::backward(op, inputs, outputs, workspace, launcher),
+        Op::Linear(op) => linear::forward(op, inputs, outputs, workspace, launcher),
+        Op::LinearInputGradient(op) => linear::input_gradient(op, inputs, outputs, workspace, launcher),
+        Op::LinearWeightGradient(op) => linear::weight_gradient(op, inputs, outputs, workspace, launcher),
+        Op::LossScale(op) => optimizer::loss_scale(op, inputs, launcher),
+        Op::Normal(op) => initialise::normal(op, outputs, launcher),
+    }
 }

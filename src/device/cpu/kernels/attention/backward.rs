@@ -3,36 +3,45 @@
 use std::ops::Range;
 
 use crate::device::cpu::kernels::math::{LANES, exp, multiply_add, sum};
+use crate::device::cpu::kernels::number::{BUFFER, Number, read};
 use crate::device::cpu::kernels::operands::Operands;
 #[cfg(target_arch = "x86_64")]
 use crate::device::cpu::kernels::product::{Avx2, Avx512};
 use crate::device::cpu::kernels::product::{Left, Micro, Portable, Sink, panels};
 use crate::device::cpu::kernels::simd::{Level, simd};
 use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::AttentionBackward;
+use crate::ops::{AttentionBackward, DType};
 
-use super::{Head, KEYS, QUERIES, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take};
+use super::{
+    Head, KEYS, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take,
+};
 
-pub(crate) fn run(op: &AttentionBackward, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+pub(crate) fn run<T: Number>(
+    op: &AttentionBackward,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
     match workers.level() {
-        Level::Portable => run_with::<Portable>(op, operands, scratch, workers),
+        Level::Portable => run_with::<Portable, T>(op, operands, scratch, workers),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => run_with::<Avx2>(op, operands, scratch, workers),
+        Level::Avx2 => run_with::<Avx2, T>(op, operands, scratch, workers),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => run_with::<Avx512>(op, operands, scratch, workers),
+        Level::Avx512 => run_with::<Avx512, T>(op, operands, scratch, workers),
     }
 }
 
-fn run_with<M: Micro>(
+fn run_with<M: Micro, T: Number>(
     op: &AttentionBackward,
     operands: &mut Operands,
     scratch: &mut [f32],
     workers: &Workers,
 ) {
     let sizes = Sizes::new(operands.input_type(1), op.heads);
-    let [dout, qkv, out, lse] = [0, 1, 2, 3].map(|index| operands.input(index));
-    let dqkv = Parts::new(operands.output(0));
-    let scratch_len = AttentionBackward::workspace_elements(sizes.sequence, sizes.head);
+    let [dout, qkv, out] = [0, 1, 2].map(|index| operands.input::<T>(index));
+    let lse = operands.input::<f32>(3);
+    let dqkv = Parts::new(operands.output::<T>(0));
+    let scratch_len = AttentionBackward::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
     each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
         let transposed = sizes.padded_sequence() * sizes.head;
         let straight = sizes.sequence * sizes.padded_head();
@@ -52,17 +61,17 @@ fn run_with<M: Micro>(
             weights: take(&mut scratch, QUERIES * SCORE_ROW),
             dscores: take(&mut scratch, QUERIES * SCORE_ROW),
         };
-        head.run::<M>(&dqkv);
+        head.run::<M>(&dqkv, scratch);
     });
 }
 
-struct BackwardHead<'a> {
+struct BackwardHead<'a, T> {
     sizes: Sizes,
     place: Head,
     level: Level,
-    dout: &'a [f32],
-    qkv: &'a [f32],
-    out: &'a [f32],
+    dout: &'a [T],
+    qkv: &'a [T],
+    out: &'a [T],
     lse: &'a [f32],
     /// k^T and v^T in panels.
     keys_across: &'a mut [f32],
@@ -76,62 +85,65 @@ struct BackwardHead<'a> {
     dscores: &'a mut [f32],
 }
 
-impl BackwardHead<'_> {
-    fn run<M: Micro>(mut self, dqkv: &Parts<f32>) {
+impl<T: Number> BackwardHead<'_, T> {
+    /// `wide` is for tiles of q, dout and dq and for dk and dv in f32, where they are stored otherwise.
+    fn run<M: Micro>(mut self, dqkv: &Parts<T>, mut wide: &mut [f32]) {
         self.pack::<M>();
-        let sizes = self.sizes;
-        for position in 0..sizes.sequence {
-            for part in 1..3 {
-                let start = self.place.qkv + position * sizes.row() + part * sizes.channels;
-                // SAFETY: nobody else writes this head's gradients.
-                #[allow(unsafe_code)]
-                unsafe { dqkv.part(start..start + sizes.head) }.fill(0.0);
-            }
-        }
+        let (sizes, level) = (self.sizes, self.level);
+        let tile_len = if wide.is_empty() { 0 } else { QUERIES * sizes.head };
+        let [wide_queries, wide_douts] = [(); 2].map(|()| take(&mut wide, tile_len));
+        let sums = Sums::new(dqkv, wide, self.place, sizes);
+        sums.clear();
+        let mut buffer = [0.0; BUFFER];
         for query in (0..sizes.sequence).step_by(QUERIES) {
+            let count = QUERIES.min(sizes.sequence - query);
+            let (queries, dout) = (&self.qkv[query * sizes.row()..], &self.dout[query * sizes.channels..]);
+            let queries = Rows::new(level, queries, sizes.row(), count, sizes.head, wide_queries);
+            let douts = Rows::new(level, dout, sizes.channels, count, sizes.head, wide_douts);
             let mut along = [0.0; QUERIES];
-            for (row, along) in along[..QUERIES.min(sizes.sequence - query)].iter_mut().enumerate() {
+            for (row, along) in along[..count].iter_mut().enumerate() {
                 let start = (query + row) * sizes.channels;
-                let range = start..start + sizes.head;
-                *along = dot(self.level, &self.dout[range.clone()], &self.out[range]);
+                let dout = douts.row(row);
+                read(level, &self.out[start..start + sizes.head], &mut buffer, |run, out| {
+                    *along += dot(level, &dout[run], out);
+                });
             }
             for tile in Tile::of_queries(query, sizes.sequence) {
                 for rows in tile.query_groups(M::ROWS) {
-                    self.scores::<M>(tile, rows.clone());
+                    self.scores::<M>(tile, rows.clone(), [queries, douts]);
                     self.differentiate::<M>(tile, rows.clone(), &along);
-                    self.query_gradients::<M>(tile, rows, dqkv);
+                    self.query_gradients::<M>(tile, rows, &sums);
                 }
-                self.key_gradients::<M>(tile, dqkv);
+                self.key_gradients::<M>(tile, &sums);
             }
+            sums.store(level, 0, query..query + count, dqkv);
+        }
+        for part in 1..3 {
+            sums.store(level, part, 0..sizes.sequence, dqkv);
         }
     }
 
     fn pack<M: Micro>(&mut self) {
-        let (sizes, row) = (self.sizes, self.sizes.row());
+        let (sizes, row, level) = (self.sizes, self.sizes.row(), self.level);
         let [keys, values] = [1, 2].map(|part| &self.qkv[part * sizes.channels..]);
-        pack_transposed::<M>(keys, row, sizes, self.keys_across);
-        pack_transposed::<M>(values, row, sizes, self.values_across);
-        pack_straight::<M>(keys, row, sizes, self.keys);
-        pack_straight::<M>(self.qkv, row, sizes, self.queries);
-        pack_straight::<M>(self.dout, sizes.channels, sizes, self.douts);
+        pack_transposed::<M, T>(level, keys, row, sizes, self.keys_across);
+        pack_transposed::<M, T>(level, values, row, sizes, self.values_across);
+        pack_straight::<M, T>(level, keys, row, sizes, self.keys);
+        pack_straight::<M, T>(level, self.qkv, row, sizes, self.queries);
+        pack_straight::<M, T>(level, self.dout, sizes.channels, sizes, self.douts);
     }
 
     /// `weights = q k^T` (not yet softened) and `dscores = dout v^T` (not yet differentiated).
-    fn scores<M: Micro>(&mut self, tile: Tile, rows: Range<usize>) {
+    fn scores<M: Micro>(&mut self, tile: Tile, rows: Range<usize>, left: [Rows; 2]) {
         let sizes = self.sizes;
         let columns = tile.keys_until(rows.end).next_multiple_of(M::COLUMNS);
-        let position = tile.query + rows.start;
-        let left = [
-            (&self.qkv[position * sizes.row()..], sizes.row()),
-            (&self.dout[position * sizes.channels..], sizes.channels),
-        ];
         let right =
             [&self.keys_across[tile.key * sizes.head..], &self.values_across[tile.key * sizes.head..]];
         let results =
             [&mut self.weights[rows.start * SCORE_ROW..], &mut self.dscores[rows.start * SCORE_ROW..]];
-        for (((left, row), right), result) in left.into_iter().zip(right).zip(results) {
+        for ((left, right), result) in left.into_iter().zip(right).zip(results) {
             let sink = plain(result.as_mut_ptr(), SCORE_ROW, false);
-            let left = Left { start: left.as_ptr(), row, step: 1 };
+            let left = left.left(rows.start);
             // SAFETY: packed operands and a row of scores have whole panels.
             #[allow(unsafe_code)]
             unsafe {
@@ -155,10 +167,9 @@ impl BackwardHead<'_> {
     }
 
     /// `dq += dscores k`
-    fn query_gradients<M: Micro>(&mut self, tile: Tile, rows: Range<usize>, dqkv: &Parts<f32>) {
+    fn query_gradients<M: Micro>(&mut self, tile: Tile, rows: Range<usize>, sums: &Sums) {
         let sizes = self.sizes;
-        let place = self.place.qkv + (tile.query + rows.start) * sizes.row();
-        let sink = plain(dqkv.as_ptr().wrapping_add(place), sizes.row(), tile.key > 0);
+        let sink = plain(sums.at(0, tile.query + rows.start), sums.row, tile.key > 0);
         let start = self.dscores[rows.start * SCORE_ROW..].as_ptr();
         let left = Left { start, row: SCORE_ROW, step: 1 };
         let right = self.keys[tile.key * M::COLUMNS..].as_ptr();
@@ -172,7 +183,7 @@ impl BackwardHead<'_> {
     }
 
     /// `dk += dscores^T q`, `dv += weights^T dout`
-    fn key_gradients<M: Micro>(&mut self, tile: Tile, dqkv: &Parts<f32>) {
+    fn key_gradients<M: Micro>(&mut self, tile: Tile, sums: &Sums) {
         let sizes = self.sizes;
         let panel = sizes.sequence * M::COLUMNS;
         for key in (tile.key..tile.key_end).step_by(M::ROWS) {
@@ -182,8 +193,7 @@ impl BackwardHead<'_> {
             let corner = (query - tile.query) * SCORE_ROW + key - tile.key;
             let operands = [(&*self.dscores, &*self.queries), (&*self.weights, &*self.douts)];
             for (part, (left, right)) in operands.into_iter().enumerate() {
-                let place = self.place.qkv + key * sizes.row() + (1 + part) * sizes.channels;
-                let sink = plain(dqkv.as_ptr().wrapping_add(place), sizes.row(), true);
+                let sink = plain(sums.at(1 + part, key), sums.row, true);
                 let left = Left { start: left[corner..].as_ptr(), row: 1, step: SCORE_ROW };
                 let right = right[query * M::COLUMNS..].as_ptr();
                 // SAFETY: nobody else writes this head's gradients.
@@ -192,6 +202,67 @@ impl BackwardHead<'_> {
                     panels::<M>(keys, sizes.head, tile.query_end - query, left, right, panel, sink);
                 }
             }
+        }
+    }
+}
+
+/// Where a head's gradients are summed in f32: where they are stored, or in scratch memory, which holds one tile of
+/// dq and all of dk and dv.
+struct Sums {
+    /// Of the gradients of queries, keys and values.
+    start: [*mut f32; 3],
+    /// Elements between positions.
+    row: usize,
+    /// Queries that there is room for.
+    queries: usize,
+    place: Head,
+    sizes: Sizes,
+}
+
+impl Sums {
+    fn new<T: Number>(dqkv: &Parts<T>, wide: &mut [f32], place: Head, sizes: Sizes) -> Sums {
+        let (first, part) = (QUERIES * sizes.head, sizes.sequence * sizes.head);
+        if T::DTYPE == DType::F32 {
+            let start = [0, 1, 2].map(|part| dqkv.as_ptr().wrapping_add(place.qkv + part * sizes.channels));
+            let queries = sizes.sequence;
+            return Sums { start: start.map(|start| start.cast()), row: sizes.row(), queries, place, sizes };
+        }
+        assert_eq!(wide.len(), first + 2 * part, "room for a tile of dq, and for dk and dv");
+        let start = [0, first, first + part].map(|offset| wide.as_mut_ptr().wrapping_add(offset));
+        Sums { start, row: sizes.head, queries: QUERIES, place, sizes }
+    }
+
+    /// Where a position's elements are. Tiles begin at whole numbers of tiles.
+    fn at(&self, part: usize, position: usize) -> *mut f32 {
+        let row = if part == 0 { position % self.queries } else { position };
+        self.start[part].wrapping_add(row * self.row)
+    }
+
+    /// Makes dk and dv zero.
+    fn clear(&self) {
+        for (part, position) in
+            [1, 2].into_iter().flat_map(|part| (0..self.sizes.sequence).map(move |p| (part, p)))
+        {
+            // SAFETY: the sums hold all positions, and nobody else writes this head's gradients.
+            #[allow(unsafe_code)]
+            unsafe { std::slice::from_raw_parts_mut(self.at(part, position), self.sizes.head) }.fill(0.0);
+        }
+    }
+
+    /// Stores the sums of some positions where they belong, unless that is where they are.
+    fn store<T: Number>(&self, level: Level, part: usize, positions: Range<usize>, dqkv: &Parts<T>) {
+        if T::DTYPE == DType::F32 {
+            return;
+        }
+        for position in positions {
+            let start = self.place.qkv + position * self.sizes.row() + part * self.sizes.channels;
+            // SAFETY: as above.
+            #[allow(unsafe_code)]
+            let (sums, stored) = unsafe {
+                let sums = std::slice::from_raw_parts(self.at(part, position), self.sizes.head);
+                (sums, dqkv.part(start..start + self.sizes.head))
+            };
+            T::narrow(level, sums, stored);
         }
     }
 }

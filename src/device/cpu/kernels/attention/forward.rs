@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::device::cpu::kernels::math::{LANES, exp, largest, map_and_sum, multiply_add};
+use crate::device::cpu::kernels::number::{BUFFER, Number, write};
 use crate::device::cpu::kernels::operands::Operands;
 #[cfg(target_arch = "x86_64")]
 use crate::device::cpu::kernels::product::{Avx2, Avx512};
@@ -11,23 +12,33 @@ use crate::device::cpu::kernels::simd::{Level, simd};
 use crate::device::cpu::kernels::workers::{Parts, Workers};
 use crate::ops::Attention;
 
-use super::{Head, QUERIES, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take};
+use super::{Head, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take};
 
-pub(crate) fn run(op: &Attention, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+pub(crate) fn run<T: Number>(
+    op: &Attention,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
     match workers.level() {
-        Level::Portable => run_with::<Portable>(op, operands, scratch, workers),
+        Level::Portable => run_with::<Portable, T>(op, operands, scratch, workers),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => run_with::<Avx2>(op, operands, scratch, workers),
+        Level::Avx2 => run_with::<Avx2, T>(op, operands, scratch, workers),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => run_with::<Avx512>(op, operands, scratch, workers),
+        Level::Avx512 => run_with::<Avx512, T>(op, operands, scratch, workers),
     }
 }
 
-fn run_with<M: Micro>(op: &Attention, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+fn run_with<M: Micro, T: Number>(
+    op: &Attention,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
     let sizes = Sizes::new(operands.input_type(0), op.heads);
-    let qkv = operands.input(0);
-    let (out, lse) = (Parts::new(operands.output(0)), Parts::new(operands.output(1)));
-    let scratch_len = Attention::workspace_elements(sizes.sequence, sizes.head);
+    let qkv = operands.input::<T>(0);
+    let (out, lse) = (Parts::new(operands.output::<T>(0)), Parts::new(operands.output(1)));
+    let scratch_len = Attention::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
     each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
         let head = ForwardHead {
             sizes,
@@ -40,16 +51,17 @@ fn run_with<M: Micro>(op: &Attention, operands: &mut Operands, scratch: &mut [f3
             sums: take(&mut scratch, QUERIES * sizes.padded_head()),
             largest: [0.0; QUERIES],
             total: [0.0; QUERIES],
+            queries: scratch,
         };
         head.run::<M>(&out, &lse);
     });
 }
 
-struct ForwardHead<'a> {
+struct ForwardHead<'a, T> {
     sizes: Sizes,
     place: Head,
     level: Level,
-    qkv: &'a [f32],
+    qkv: &'a [T],
     /// k^T in panels.
     keys: &'a mut [f32],
     /// v in panels.
@@ -59,19 +71,26 @@ struct ForwardHead<'a> {
     sums: &'a mut [f32],
     largest: [f32; QUERIES],
     total: [f32; QUERIES],
+    /// A tile of queries in f32, where they are stored otherwise.
+    queries: &'a mut [f32],
 }
 
-impl ForwardHead<'_> {
-    fn run<M: Micro>(mut self, out: &Parts<f32>, lse: &Parts<f32>) {
-        let (sizes, row) = (self.sizes, self.sizes.row());
-        pack_transposed::<M>(&self.qkv[self.place.qkv + sizes.channels..], row, sizes, self.keys);
-        pack_straight::<M>(&self.qkv[self.place.qkv + 2 * sizes.channels..], row, sizes, self.values);
+impl<T: Number> ForwardHead<'_, T> {
+    fn run<M: Micro>(mut self, out: &Parts<T>, lse: &Parts<f32>) {
+        let (sizes, row, level) = (self.sizes, self.sizes.row(), self.level);
+        let [keys, values] = [1, 2].map(|part| &self.qkv[self.place.qkv + part * sizes.channels..]);
+        pack_transposed::<M, T>(level, keys, row, sizes, self.keys);
+        pack_straight::<M, T>(level, values, row, sizes, self.values);
+        let wide = std::mem::take(&mut self.queries);
         for query in (0..sizes.sequence).step_by(QUERIES) {
             self.largest.fill(f32::NEG_INFINITY);
             self.total.fill(0.0);
+            let count = QUERIES.min(sizes.sequence - query);
+            let queries = &self.qkv[self.place.qkv + query * row..];
+            let queries = Rows::new(level, queries, row, count, sizes.head, wide);
             for tile in Tile::of_queries(query, sizes.sequence) {
                 for rows in tile.query_groups(M::ROWS) {
-                    self.score::<M>(tile, rows.clone());
+                    self.score::<M>(tile, rows.clone(), queries);
                     self.soften(tile, rows.clone());
                     self.weigh::<M>(tile, rows);
                 }
@@ -81,9 +100,9 @@ impl ForwardHead<'_> {
     }
 
     /// `scores = q k^T` for a group of queries, masked ones included up to a whole panel.
-    fn score<M: Micro>(&mut self, tile: Tile, rows: Range<usize>) {
+    fn score<M: Micro>(&mut self, tile: Tile, rows: Range<usize>, queries: Rows) {
         let sizes = self.sizes;
-        let queries = self.qkv[self.place.qkv + (tile.query + rows.start) * sizes.row()..].as_ptr();
+        let queries = queries.left(rows.start);
         let keys = self.keys[tile.key * sizes.head..].as_ptr();
         let scores = self.scores[rows.start * SCORE_ROW..].as_mut_ptr();
         let sink =
@@ -92,8 +111,7 @@ impl ForwardHead<'_> {
         // SAFETY: packed keys and a row of scores have whole panels.
         #[allow(unsafe_code)]
         unsafe {
-            let left = Left { start: queries, row: sizes.row(), step: 1 };
-            panels::<M>(rows.len(), columns, sizes.head, left, keys, sizes.head * M::COLUMNS, sink);
+            panels::<M>(rows.len(), columns, sizes.head, queries, keys, sizes.head * M::COLUMNS, sink);
         }
     }
 
@@ -138,8 +156,9 @@ impl ForwardHead<'_> {
         }
     }
 
-    fn finish(&self, query: usize, out: &Parts<f32>, lse: &Parts<f32>) {
+    fn finish(&self, query: usize, out: &Parts<T>, lse: &Parts<f32>) {
         let (sizes, width) = (self.sizes, self.sizes.padded_head());
+        let mut buffer = [0.0; BUFFER];
         for row in 0..QUERIES.min(sizes.sequence - query) {
             let position = query + row;
             let start = self.place.out + position * sizes.channels;
@@ -150,9 +169,11 @@ impl ForwardHead<'_> {
                 (out.part(start..start + sizes.head), &mut lse[0])
             };
             let share = 1.0 / self.total[row];
-            for (out, sum) in out.iter_mut().zip(&self.sums[row * width..]) {
-                *out = sum * share;
-            }
+            write(self.level, out, &mut buffer, |run, out| {
+                for (out, sum) in out.iter_mut().zip(&self.sums[row * width + run.start..]) {
+                    *out = sum * share;
+                }
+            });
             *lse = self.largest[row] + self.total[row].ln();
         }
     }

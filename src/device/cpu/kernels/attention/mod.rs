@@ -5,7 +5,9 @@ mod forward;
 
 use crate::ops::{Attention, TensorType};
 
-use super::product::{Matrix, Micro, pack_right};
+use super::number::Number;
+use super::product::{Left, Matrix, Micro, pack_right};
+use super::simd::Level;
 use super::workers::{Parts, Workers};
 
 pub(super) use backward::run as backward;
@@ -53,9 +55,9 @@ impl Sizes {
 /// One head of one batch element: where it begins in a tensor of each shape.
 #[derive(Clone, Copy)]
 struct Head {
-    /// Queries in qkv f32[B,T,3C]; keys lie C and values 2C after them.
+    /// Queries in qkv [B,T,3C]; keys lie C and values 2C after them.
     qkv: usize,
-    /// In out f32[B,T,C].
+    /// In out [B,T,C].
     out: usize,
     /// In lse f32[B,H,T].
     lse: usize,
@@ -85,15 +87,52 @@ fn each_head(
     });
 }
 
-/// Packs x^T, x f32[T, head] with rows `row` elements apart, as the right operand of a product over channels.
-fn pack_transposed<M: Micro>(x: &[f32], row: usize, sizes: Sizes, packed: &mut [f32]) {
+/// Packs x^T, x [T, head] with rows `row` elements apart, as the right operand of a product over channels.
+fn pack_transposed<M: Micro, T: Number>(level: Level, x: &[T], row: usize, sizes: Sizes, packed: &mut [f32]) {
     let matrix = Matrix::new(x, row).transposed();
-    pack_right::<M>(&matrix, 0..sizes.head, 0..sizes.sequence, packed);
+    pack_right::<M, T>(level, &matrix, 0..sizes.head, 0..sizes.sequence, packed);
 }
 
-/// Packs x f32[T, head] as the right operand of a product over positions.
-fn pack_straight<M: Micro>(x: &[f32], row: usize, sizes: Sizes, packed: &mut [f32]) {
-    pack_right::<M>(&Matrix::new(x, row), 0..sizes.sequence, 0..sizes.head, packed);
+/// Packs x [T, head] as the right operand of a product over positions.
+fn pack_straight<M: Micro, T: Number>(level: Level, x: &[T], row: usize, sizes: Sizes, packed: &mut [f32]) {
+    pack_right::<M, T>(level, &Matrix::new(x, row), 0..sizes.sequence, 0..sizes.head, packed);
+}
+
+/// Rows of a head's channels in f32, for tiles of queries: this many elements apart.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    data: &'a [f32],
+    row: usize,
+    head: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// The first `count` rows of x, `row` elements apart: where they lie, or copied to `wide`.
+    fn new<T: Number>(
+        level: Level,
+        x: &'a [T],
+        row: usize,
+        count: usize,
+        head: usize,
+        wide: &'a mut [f32],
+    ) -> Rows<'a> {
+        if let Some(data) = T::as_f32(x) {
+            return Rows { data, row, head };
+        }
+        for (x, wide) in x.chunks(row).zip(wide.chunks_exact_mut(head)).take(count) {
+            T::widen(level, &x[..head], wide);
+        }
+        Rows { data: wide, row: head, head }
+    }
+
+    fn row(&self, row: usize) -> &'a [f32] {
+        &self.data[row * self.row..row * self.row + self.head]
+    }
+
+    /// The rows from this one on, as the left operand of a product over channels.
+    fn left(&self, row: usize) -> Left {
+        Left { start: self.data[row * self.row..].as_ptr(), row: self.row, step: 1 }
+    }
 }
 
 /// Takes `len` elements off the front of scratch memory.

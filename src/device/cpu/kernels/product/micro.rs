@@ -40,6 +40,20 @@ impl Sink {
         self
     }
 
+    /// # Safety
+    ///
+    /// The rows before `rows` exist.
+    pub(crate) unsafe fn rows_from(mut self, rows: usize) -> Sink {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            self.c = self.c.add(rows * self.row);
+            if !self.from.is_null() {
+                self.from = self.from.add(rows * self.from_row);
+            }
+        }
+        self
+    }
+
     /// Puts a tile that is narrower than the registers.
     ///
     /// # Safety

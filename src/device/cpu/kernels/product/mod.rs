@@ -4,7 +4,11 @@
 //! both in the workspace of the operation. Each thread computes a rectangle of the result by itself. An element
 //! is a sum over the inner dimension in order, in blocks whose length depends on that dimension alone: it has the
 //! same bits on any number of threads and whatever other rows and columns are computed with it.
+//!
+//! Operands of 16 bits become f32 when they are packed. A result of 16 bits is summed in f32 in the workspace, for as
+//! many rows as find room there, and rounded when it is finished.
 
+mod grid;
 mod micro;
 mod pack;
 
@@ -15,11 +19,14 @@ pub(crate) use micro::{Avx2, Avx512};
 pub(crate) use micro::{Left, Micro, Portable, Sink};
 pub(crate) use pack::pack_right;
 
+use self::grid::Grid;
 use self::pack::LeftBlock;
 use super::elementwise::add_to;
+use super::number::{BUFFER, Number, read};
 use super::operands::Start;
 use super::simd::Level;
 use super::workers::{Parts, Workers};
+use crate::ops::DType;
 
 /// Packing space of one thread in bytes: what lies in it is read from the second-level cache.
 pub(crate) const WORKSPACE_PER_THREAD: u64 = 1 << 20;
@@ -31,6 +38,11 @@ const CUT_BLOCK: usize = 256;
 /// Rows of the left operand that are packed at a time: a multiple of all tiles' rows, and enough that a transposed
 /// operand is read in long pieces.
 const ROW_BLOCK: usize = 96;
+/// Rows of a result of 16 bits that are summed at a time where the inner dimension is cut: a multiple of all tiles'
+/// rows. The right operand is packed once for each.
+const STAGED_ROWS: usize = 480;
+/// Elements of a cache line, at which panels begin.
+const LINE: usize = 16;
 /// Columns of the widest register tile of any instruction set.
 const WIDEST_TILE: usize = 32;
 
@@ -39,34 +51,42 @@ const WIDEST_TILE: usize = 32;
 pub(crate) const LEAST_WORKSPACE_PER_THREAD: u64 =
     ((ROW_BLOCK + WIDEST_TILE) * INNER_BLOCK * size_of::<f32>()) as u64;
 
-/// Element (i, j) is `data[i * row + j * step]`.
+/// Element (i, j) is `data[i * row + j * step]`. One of the strides is 1.
 #[derive(Clone, Copy)]
-pub(crate) struct Matrix<'a> {
-    pub(crate) data: &'a [f32],
+pub(crate) struct Matrix<'a, T = f32> {
+    pub(crate) data: &'a [T],
     pub(crate) row: usize,
     pub(crate) step: usize,
 }
 
-impl<'a> Matrix<'a> {
+impl<'a, T> Matrix<'a, T> {
     /// A row-major matrix with this many columns.
-    pub(crate) fn new(data: &'a [f32], columns: usize) -> Matrix<'a> {
+    pub(crate) fn new(data: &'a [T], columns: usize) -> Matrix<'a, T> {
         Matrix { data, row: columns, step: 1 }
     }
 
-    pub(crate) fn transposed(self) -> Matrix<'a> {
+    pub(crate) fn transposed(self) -> Matrix<'a, T> {
         Matrix { data: self.data, row: self.step, step: self.row }
     }
 }
 
-/// `c[rows,columns] = left[rows,inner] right[inner,columns] + start + bias[columns]`
-pub(crate) struct Product<'a> {
+impl<'a, T: Number> Matrix<'a, T> {
+    /// The matrix itself, where it is stored in f32.
+    fn as_f32(&self) -> Option<Matrix<'a>> {
+        T::as_f32(self.data).map(|data| Matrix { data, row: self.row, step: self.step })
+    }
+}
+
+/// `c[rows,columns] = left[rows,inner] right[inner,columns] + start + bias[columns]`, from operands stored as T and
+/// a bias stored as B to a result stored as C; where that is f32, so is the bias.
+pub(crate) struct Product<'a, T, C, B> {
     pub(crate) rows: usize,
     pub(crate) inner: usize,
     pub(crate) columns: usize,
-    pub(crate) left: Matrix<'a>,
-    pub(crate) right: Matrix<'a>,
-    pub(crate) start: Start<'a>,
-    pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) left: Matrix<'a, T>,
+    pub(crate) right: Matrix<'a, T>,
+    pub(crate) start: Start<'a, C>,
+    pub(crate) bias: Option<&'a [B]>,
     pub(crate) sums: Option<RowSums<'a>>,
 }
 
@@ -77,17 +97,12 @@ pub(crate) struct RowSums<'a> {
     pub(crate) accumulate: bool,
 }
 
-/// What is done to finished elements while they are in the cache: gets a row's piece and its place in c.
+/// What is done to finished elements, before they are rounded, while they are in the cache: gets a row's piece and
+/// its place in c.
 pub(crate) type Finish<'a> = &'a (dyn Fn(Range<usize>, &mut [f32]) + Sync);
 
-impl Product<'_> {
-    pub(crate) fn run(
-        &self,
-        c: &mut [f32],
-        finish: Option<Finish>,
-        workspace: &mut [f32],
-        workers: &Workers,
-    ) {
+impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
+    pub(crate) fn run(&self, c: &mut [C], finish: Option<Finish>, workspace: &mut [f32], workers: &Workers) {
         match workers.level() {
             Level::Portable => self.run_with::<Portable>(c, finish, workspace, workers),
             #[cfg(target_arch = "x86_64")]
@@ -99,14 +114,14 @@ impl Product<'_> {
 
     fn run_with<M: Micro>(
         &self,
-        c: &mut [f32],
+        c: &mut [C],
         finish: Option<Finish>,
         workspace: &mut [f32],
         workers: &Workers,
     ) {
         self.check(c.len());
         let grid = Grid::new::<M>(self.rows, self.columns, workers.threads());
-        let scratch_len = workspace.len() / workers.threads() / 16 * 16;
+        let scratch_len = workspace.len() / workers.threads() / LINE * LINE;
         let (c, scratch) = (Parts::new(c), Parts::new(workspace));
         workers.each(grid.len(), |index| {
             let (rows, columns) = grid.rectangle(index);
@@ -121,7 +136,7 @@ impl Product<'_> {
 
     /// The bounds that the unchecked accesses rely on.
     fn check(&self, c_len: usize) {
-        let holds = |matrix: &Matrix, rows: usize, columns: usize| {
+        let holds = |matrix: &Matrix<T>, rows: usize, columns: usize| {
             rows == 0
                 || columns == 0
                 || (rows - 1) * matrix.row + (columns - 1) * matrix.step < matrix.data.len()
@@ -129,6 +144,7 @@ impl Product<'_> {
         assert!(holds(&self.left, self.rows, self.inner), "the left operand holds rows x inner");
         assert!(holds(&self.right, self.inner, self.columns), "the right operand holds inner x columns");
         assert_eq!(c_len, self.rows * self.columns, "the result holds rows x columns");
+        assert!(C::DTYPE != DType::F32 || B::DTYPE == DType::F32, "a result in f32 has its bias in f32");
         if let Start::Other(start) = self.start {
             assert_eq!(start.len(), c_len, "what is added to is as large as the result");
         }
@@ -144,7 +160,7 @@ impl Product<'_> {
         &self,
         rows: Range<usize>,
         columns: Range<usize>,
-        c: &Parts<f32>,
+        c: &Parts<C>,
         finish: Option<Finish>,
         level: Level,
         scratch: &mut [f32],
@@ -152,32 +168,45 @@ impl Product<'_> {
         const { assert!(M::COLUMNS <= WIDEST_TILE) };
         let longest = if self.inner <= INNER_BLOCK { INNER_BLOCK } else { CUT_BLOCK };
         let inner_block = even_block(self.inner, longest, 1);
-        let in_place = self.left.step == 1 && self.sums.is_none();
-        // Where nothing is packed, what was computed is finished while it is in the cache that is nearest.
-        let row_block = if in_place { M::ROWS } else { ROW_BLOCK };
-        let packed = if in_place { 0 } else { row_block * inner_block };
-        let (left_scratch, right_scratch) = scratch.split_at_mut(packed);
-        let widest = right_scratch.len() / inner_block.max(1) / M::COLUMNS * M::COLUMNS;
+        let is_cut = inner_block < self.inner;
+        let along = self.left.step == 1 && self.sums.is_none();
+        // Where nothing is transposed, what was computed is finished while it is in the cache that is nearest.
+        let row_block = if along { M::ROWS } else { ROW_BLOCK };
+        let packed = if along && T::DTYPE == DType::F32 { 0 } else { row_block * inner_block };
+        let (left_scratch, scratch) = scratch.split_at_mut(packed.next_multiple_of(LINE));
+        let is_staged = C::DTYPE != DType::F32;
+        let pass = if is_staged && is_cut { STAGED_ROWS } else { rows.len().max(1) };
+        let staged_rows = match (is_staged, is_cut) {
+            (false, _) => 0,
+            (true, false) => row_block,
+            (true, true) => STAGED_ROWS,
+        };
+        let widest = scratch.len() / (inner_block + staged_rows).max(1) / M::COLUMNS * M::COLUMNS;
         assert!(widest > 0, "the workspace holds a block of each operand");
         let column_block = even_block(columns.len(), widest, M::COLUMNS);
+        let (stage, right_scratch) = scratch.split_at_mut(staged_rows * column_block);
         for columns in blocks(columns, column_block) {
-            for inner in blocks(0..self.inner, inner_block) {
-                pack_right::<M>(&self.right, inner.clone(), columns.clone(), right_scratch);
-                for rows in blocks(rows.clone(), row_block) {
-                    let left = if in_place {
-                        LeftBlock::in_place(&self.left, &rows, &inner)
-                    } else {
-                        // SAFETY: no other thread computes this rectangle.
-                        unsafe { self.pack_left::<M>(&rows, &inner, &columns, level, left_scratch) }
-                    };
-                    // SAFETY: the packed operands hold this block, the rest is the caller's promise.
-                    unsafe {
-                        self.block::<M>(&rows, &inner, &columns, left, right_scratch, c);
-                        if let Some(finish) = finish.filter(|_| inner.end == self.inner) {
-                            for row in rows {
-                                let place =
-                                    row * self.columns + columns.start..row * self.columns + columns.end;
-                                finish(place.clone(), c.part(place));
+            for pass in blocks(rows.clone(), pass) {
+                for inner in blocks(0..self.inner, inner_block) {
+                    pack_right::<M, T>(level, &self.right, inner.clone(), columns.clone(), right_scratch);
+                    for rows in blocks(pass.clone(), row_block) {
+                        let staged = if is_staged && is_cut { rows.start - pass.start } else { 0 };
+                        let block = Block { rows, columns: columns.clone(), inner: inner.clone() };
+                        let left = match self.left.as_f32() {
+                            _ if !along => {
+                                // SAFETY: no other thread computes this rectangle.
+                                unsafe { self.pack_left::<M>(&block, level, left_scratch) }
+                            }
+                            Some(left) => LeftBlock::in_place(&left, &block),
+                            None => LeftBlock::widened(&self.left, &block, level, left_scratch),
+                        };
+                        let stage = Stage { sums: &mut stage[staged * column_block..], row: column_block };
+                        // SAFETY: the packed operands hold this block, the rest is the caller's promise.
+                        unsafe {
+                            if is_staged {
+                                self.staged_block::<M>(&block, left, right_scratch, stage, c, finish, level);
+                            } else {
+                                self.direct_block::<M>(&block, left, right_scratch, c, finish);
                             }
                         }
                     }
@@ -192,71 +221,163 @@ impl Product<'_> {
     ///
     /// No other thread computes these rows and columns.
     #[allow(unsafe_code)]
-    unsafe fn pack_left<M: Micro>(
-        &self,
-        rows: &Range<usize>,
-        inner: &Range<usize>,
-        columns: &Range<usize>,
-        level: Level,
-        scratch: &mut [f32],
-    ) -> LeftBlock {
-        let Some(wanted) = self.sums.as_ref().filter(|_| columns.start == 0) else {
-            return LeftBlock::packed::<M>(&self.left, rows, inner, scratch, None);
+    unsafe fn pack_left<M: Micro>(&self, block: &Block, level: Level, scratch: &mut [f32]) -> LeftBlock {
+        let Some(wanted) = self.sums.as_ref().filter(|_| block.columns.start == 0) else {
+            return LeftBlock::packed::<M, T>(&self.left, block, level, scratch, None);
         };
         let mut sums = [0.0; ROW_BLOCK];
-        let sums = &mut sums[..rows.len()];
-        let left = LeftBlock::packed::<M>(&self.left, rows, inner, scratch, Some((level, sums)));
+        let sums = &mut sums[..block.rows.len()];
+        let left = LeftBlock::packed::<M, T>(&self.left, block, level, scratch, Some(sums));
         // SAFETY: nobody else computes the first columns of these rows.
-        let so_far = unsafe { wanted.sums.part(rows.clone()) };
-        if inner.start == 0 && !wanted.accumulate {
+        let so_far = unsafe { wanted.sums.part(block.rows.clone()) };
+        if block.inner.start == 0 && !wanted.accumulate {
             so_far.fill(0.0);
         }
         add_to(level, so_far, sums);
         left
     }
 
-    /// Adds one block of the inner dimension to a block of the result.
+    /// Adds a block of the inner dimension to a result in f32, where it lies.
+    ///
+    /// # Safety
+    ///
+    /// As for `rectangle`; `left` and `right` hold the packed block, and C is f32.
+    #[allow(unsafe_code)]
+    unsafe fn direct_block<M: Micro>(
+        &self,
+        block: &Block,
+        left: LeftBlock,
+        right: &[f32],
+        c: &Parts<C>,
+        finish: Option<Finish>,
+    ) {
+        let first = block.inner.start == 0;
+        let place = block.rows.start * self.columns + block.columns.start;
+        let c_start = c.as_ptr().wrapping_add(place).cast::<f32>();
+        let from = match self.start {
+            _ if !first => c_start.cast_const(),
+            Start::Zero => std::ptr::null(),
+            Start::Output => c_start.cast_const(),
+            Start::Other(other) => other.as_ptr().wrapping_add(place).cast(),
+        };
+        let bias = self.bias.filter(|_| first);
+        let bias = bias.map_or(std::ptr::null(), |bias| bias[block.columns.start..].as_ptr().cast());
+        let sink = Sink { c: c_start, row: self.columns, from, from_row: self.columns, bias };
+        // SAFETY: by the caller's promise.
+        unsafe {
+            block.multiply::<M>(left, right, sink);
+            if let Some(finish) = finish.filter(|_| block.inner.end == self.inner) {
+                for row in block.rows.clone() {
+                    let place = block.place(row, self.columns);
+                    let part = C::as_f32_mut(c.part(place.clone())).expect("a result in f32");
+                    finish(place, part);
+                }
+            }
+        }
+    }
+
+    /// Adds a block of the inner dimension to sums in f32, which are finished and rounded after the last one.
     ///
     /// # Safety
     ///
     /// As for `rectangle`; `left` and `right` hold the packed block.
-    #[allow(unsafe_code)]
-    unsafe fn block<M: Micro>(
+    #[allow(unsafe_code, clippy::too_many_arguments)] // What a block is made of.
+    unsafe fn staged_block<M: Micro>(
         &self,
-        rows: &Range<usize>,
-        inner: &Range<usize>,
-        columns: &Range<usize>,
+        block: &Block,
         left: LeftBlock,
         right: &[f32],
-        c: &Parts<f32>,
+        stage: Stage,
+        c: &Parts<C>,
+        finish: Option<Finish>,
+        level: Level,
     ) {
-        let first = inner.start == 0;
-        for row in rows.clone().step_by(M::ROWS) {
-            let place = row * self.columns + columns.start;
-            let c_start = c.as_ptr().wrapping_add(place);
-            let from = match self.start {
-                _ if !first => c_start.cast_const(),
-                Start::Zero => std::ptr::null(),
-                Start::Output => c_start.cast_const(),
-                Start::Other(other) => other.as_ptr().wrapping_add(place),
-            };
-            let bias =
-                self.bias.filter(|_| first).map_or(std::ptr::null(), |bias| bias[columns.start..].as_ptr());
-            let sink = Sink { c: c_start, row: self.columns, from, from_row: self.columns, bias };
+        let is_empty = matches!(self.start, Start::Zero) && self.bias.is_none();
+        let first = block.inner.start == 0;
+        if first && !is_empty {
+            for (row, sums) in block.rows.clone().zip(stage.sums.chunks_mut(stage.row)) {
+                // SAFETY: by the caller's promise.
+                unsafe { self.begin(block, row, &mut sums[..block.columns.len()], c, level) };
+            }
+        }
+        let sums = stage.sums.as_mut_ptr();
+        let from = if first && is_empty { std::ptr::null() } else { sums.cast_const() };
+        let sink = Sink { c: sums, row: stage.row, from, from_row: stage.row, bias: std::ptr::null() };
+        // SAFETY: by the caller's promise.
+        unsafe { block.multiply::<M>(left, right, sink) };
+        if block.inner.end == self.inner {
+            for (row, sums) in block.rows.clone().zip(stage.sums.chunks_mut(stage.row)) {
+                let (place, sums) = (block.place(row, self.columns), &mut sums[..block.columns.len()]);
+                if let Some(finish) = finish {
+                    finish(place.clone(), sums);
+                }
+                // SAFETY: by the caller's promise.
+                C::narrow(level, sums, unsafe { c.part(place) });
+            }
+        }
+    }
+
+    /// What a row of sums begins as.
+    ///
+    /// # Safety
+    ///
+    /// As for `rectangle`.
+    #[allow(unsafe_code)]
+    unsafe fn begin(&self, block: &Block, row: usize, sums: &mut [f32], c: &Parts<C>, level: Level) {
+        let place = block.place(row, self.columns);
+        match self.start {
+            Start::Zero => sums.fill(0.0),
+            // SAFETY: by the caller's promise.
+            Start::Output => C::widen(level, unsafe { c.part(place) }, sums),
+            Start::Other(other) => C::widen(level, &other[place], sums),
+        }
+        if let Some(bias) = self.bias {
+            read(level, &bias[block.columns.clone()], &mut [0.0; BUFFER], |run, bias| {
+                add_to(level, &mut sums[run], bias);
+            });
+        }
+    }
+}
+
+/// What is computed at a time.
+struct Block {
+    rows: Range<usize>,
+    columns: Range<usize>,
+    inner: Range<usize>,
+}
+
+impl Block {
+    /// Where a row of it lies in a matrix with this many columns.
+    fn place(&self, row: usize, columns: usize) -> Range<usize> {
+        row * columns + self.columns.start..row * columns + self.columns.end
+    }
+
+    /// # Safety
+    ///
+    /// `left` and `right` hold the packed block, and nobody else writes to the sink.
+    #[allow(unsafe_code)]
+    unsafe fn multiply<M: Micro>(&self, left: LeftBlock, right: &[f32], sink: Sink) {
+        for row in (0..self.rows.len()).step_by(M::ROWS) {
             // SAFETY: by the caller's promise.
             unsafe {
                 panels::<M>(
-                    M::ROWS.min(rows.end - row),
-                    columns.len(),
-                    inner.len(),
-                    left.rows_from(row - rows.start),
+                    M::ROWS.min(self.rows.len() - row),
+                    self.columns.len(),
+                    self.inner.len(),
+                    left.rows_from(row),
                     right.as_ptr(),
-                    inner.len() * M::COLUMNS,
-                    sink,
+                    self.inner.len() * M::COLUMNS,
+                    sink.rows_from(row),
                 );
             }
         }
     }
+}
+
+/// Scratch memory for the sums of a block, whose rows are this many elements apart.
+struct Stage<'a> {
+    sums: &'a mut [f32],
+    row: usize,
 }
 
 /// Multiplies at most `M::ROWS` rows by panels of the right operand, `panel_len` elements apart.
@@ -298,50 +419,4 @@ fn even_block(len: usize, longest: usize, unit: usize) -> usize {
 
 fn blocks(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
     range.clone().step_by(len).map(move |start| start..range.end.min(start + len))
-}
-
-/// How the result is divided between threads.
-struct Grid {
-    rows: usize,
-    columns: usize,
-    /// Parts that the rows and the columns are cut into.
-    parts: [usize; 2],
-    /// What is not cut.
-    units: [usize; 2],
-}
-
-impl Grid {
-    /// Packing one element costs about as much as this many multiply-adds.
-    const PACKING: usize = 16;
-    /// A tile with fewer rows takes less time, one with fewer columns does not: rows are cut nearly anywhere.
-    const ROWS: usize = 4;
-
-    /// The division with the least work for the busiest thread.
-    fn new<M: Micro>(rows: usize, columns: usize, threads: usize) -> Grid {
-        let units = [Grid::ROWS, M::COLUMNS];
-        let cost = |row_parts: usize| {
-            let height = rows.div_ceil(units[0]).div_ceil(row_parts) * units[0];
-            let width = columns.div_ceil(units[1]).div_ceil(threads / row_parts) * units[1];
-            height * width + Grid::PACKING * (height + width)
-        };
-        let divisors = (1..=threads).filter(|parts| threads.is_multiple_of(*parts));
-        let row_parts = divisors.min_by_key(|&parts| cost(parts)).unwrap_or(1);
-        Grid { rows, columns, parts: [row_parts, threads / row_parts], units }
-    }
-
-    fn len(&self) -> usize {
-        self.parts[0] * self.parts[1]
-    }
-
-    fn rectangle(&self, index: usize) -> (Range<usize>, Range<usize>) {
-        let part = |len: usize, unit: usize, parts: usize, index: usize| {
-            let tiles = len.div_ceil(unit);
-            let edge = |index: usize| len.min(tiles * index / parts * unit);
-            edge(index)..edge(index + 1)
-        };
-        (
-            part(self.rows, self.units[0], self.parts[0], index / self.parts[1]),
-            part(self.columns, self.units[1], self.parts[1], index % self.parts[1]),
-        )
-    }
 }

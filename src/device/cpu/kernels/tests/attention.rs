@@ -1,8 +1,8 @@
 //! Attention, forward and backward.
 
-use crate::ops::{Attention, AttentionBackward, Op};
+use crate::ops::{Attention, AttentionBackward, Op, TensorType};
 
-use super::harness::{Data, assert_slope, check, inner_product};
+use super::harness::{Data, NUMBERS, assert_slope, check, inner_product};
 use super::reference;
 
 /// Shorter and longer than a tile of queries or keys, and no multiple of one; odd heads.
@@ -15,18 +15,20 @@ fn sizes([batch, sequence, heads, head]: [usize; 4]) -> reference::Attention {
 
 #[test]
 fn forward_and_backward_match_the_reference() {
-    for shape in SHAPES {
+    for (shape, number) in SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|number| (shape, number))) {
         let sizes = sizes(shape);
         let [batch, sequence, heads, _] = shape;
         let qkv = Data::random(&[batch, sequence, 3 * sizes.channels()], 1).map(|x| 3.0 * x);
+        let qkv = qkv.stored_as(number);
         let expected = sizes.forward(&qkv.to_f64());
         check(Op::Attention(Attention { heads }), std::slice::from_ref(&qkv), &expected);
-        let dout = Data::random(&[batch, sequence, sizes.channels()], 2);
-        let dqkv = sizes.backward(&dout.to_f64(), &qkv.to_f64());
+        let dout = Data::random(&[batch, sequence, sizes.channels()], 2).stored_as(number);
         let rounded = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
         let [out, lse] = expected;
-        let out = Data::F32(dout.ty(), rounded(&out));
-        let lse = Data::F32(crate::ops::TensorType::f32(&[batch, heads, sequence]), rounded(&lse));
+        let out = Data::F32(TensorType::f32(&[batch, sequence, sizes.channels()]), rounded(&out));
+        let out = out.stored_as(number);
+        let dqkv = sizes.backward(&dout.to_f64(), &qkv.to_f64(), &out.to_f64());
+        let lse = Data::F32(TensorType::f32(&[batch, heads, sequence]), rounded(&lse));
         check(Op::AttentionBackward(AttentionBackward { heads }), &[dout, qkv, out, lse], &[dqkv]);
     }
 }
@@ -36,5 +38,6 @@ fn the_reference_is_differentiated_right() {
     let sizes = sizes([2, 5, 2, 3]);
     let qkv = Data::random(&[2, 5, 18], 3).to_f64();
     let dout = Data::random(&[2, 5, 6], 4).to_f64();
-    assert_slope(&sizes.backward(&dout, &qkv), &qkv, |qkv| inner_product(&sizes.forward(qkv)[0], &dout));
+    let out = &sizes.forward(&qkv)[0];
+    assert_slope(&sizes.backward(&dout, &qkv, out), &qkv, |qkv| inner_product(&sizes.forward(qkv)[0], &dout));
 }

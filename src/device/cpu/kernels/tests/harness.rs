@@ -1,17 +1,23 @@
 //! Runs operations on memory that shows mistakes: poisoned outputs and scratch memory, guards behind everything.
 #![allow(unsafe_code)] // Operands are addresses; the buffers here outlive the launch.
 
+use crate::device::cpu::kernels::number::{Bf16, F16, Number};
 use crate::device::cpu::kernels::simd::Level;
 use crate::device::cpu::kernels::{Operand, PRODUCT_WORKSPACE_PER_THREAD, Workers, run};
-use crate::ops::{Op, Processor, TensorType, WorkspaceLimits};
+use crate::ops::{DType, Op, Processor, TensorType, WorkspaceLimits};
 
 /// How far a result may be from the reference, relative to the norm of the reference.
 pub(super) const TOLERANCE: f64 = 2e-6;
+
+/// What numbers are stored as.
+pub(super) const NUMBERS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
 /// A value and what is in it.
 #[derive(Clone, Debug)]
 pub(super) enum Data {
     F32(TensorType, Vec<f32>),
+    /// Numbers of 16 bits.
+    Half(TensorType, Vec<u16>),
     I32(TensorType, Vec<i32>),
 }
 
@@ -34,6 +40,11 @@ impl Data {
         Data::I32(ty, (0..ty.elements()).map(|i| (i * i * 7 + i * 3) as i32 % vocabulary as i32).collect())
     }
 
+    /// One number.
+    pub(super) fn scalar(value: f32) -> Data {
+        Data::F32(TensorType::scalar(), vec![value])
+    }
+
     pub(super) fn map(mut self, change: impl Fn(f32) -> f32) -> Data {
         if let Data::F32(_, values) = &mut self {
             values.iter_mut().for_each(|value| *value = change(*value));
@@ -41,62 +52,103 @@ impl Data {
         self
     }
 
+    /// Numbers in f32, rounded to another type.
+    pub(super) fn stored_as(self, dtype: DType) -> Data {
+        let Data::F32(ty, values) = self else { unreachable!("numbers in f32") };
+        let ty = TensorType { dtype, ..ty };
+        let bits = match dtype {
+            DType::BF16 => narrowed::<Bf16>(&values).iter().map(|number| number.0).collect(),
+            DType::F16 => narrowed::<F16>(&values).iter().map(|number| number.0).collect(),
+            DType::F32 | DType::I32 => return Data::F32(ty, values),
+        };
+        Data::Half(ty, bits)
+    }
+
     pub(super) fn ty(&self) -> TensorType {
         match self {
-            Data::F32(ty, _) | Data::I32(ty, _) => *ty,
+            Data::F32(ty, _) | Data::Half(ty, _) | Data::I32(ty, _) => *ty,
         }
     }
 
     pub(super) fn to_f64(&self) -> Vec<f64> {
         match self {
             Data::F32(_, values) => values.iter().map(|&value| f64::from(value)).collect(),
+            Data::Half(ty, bits) => numbers(ty.dtype, bits).into_iter().map(f64::from).collect(),
             Data::I32(_, values) => values.iter().map(|&value| f64::from(value)).collect(),
         }
     }
 
-    fn bits(&self) -> Vec<u32> {
+    fn bits(&self) -> Vec<u16> {
+        let halves = |bits: u32| [bits as u16, (bits >> 16) as u16];
         match self {
-            Data::F32(_, values) => values.iter().map(|value| value.to_bits()).collect(),
-            Data::I32(_, values) => values.iter().map(|&value| value as u32).collect(),
+            Data::F32(_, values) => values.iter().flat_map(|value| halves(value.to_bits())).collect(),
+            Data::Half(_, bits) => bits.clone(),
+            Data::I32(_, values) => values.iter().flat_map(|&value| halves(value as u32)).collect(),
         }
     }
 }
 
-/// Memory with a guard behind it.
+fn narrowed<T: Number>(values: &[f32]) -> Vec<T> {
+    let mut narrow = vec![T::default(); values.len()];
+    T::narrow(Level::Portable, values, &mut narrow);
+    narrow
+}
+
+/// The numbers in memory that holds some of this type.
+fn numbers(dtype: DType, bits: &[u16]) -> Vec<f32> {
+    let mut wide = vec![0.0; bits.len()];
+    match dtype {
+        DType::BF16 => {
+            Bf16::widen(Level::Portable, &bits.iter().map(|&bits| Bf16(bits)).collect::<Vec<_>>(), &mut wide);
+        }
+        DType::F16 => {
+            F16::widen(Level::Portable, &bits.iter().map(|&bits| F16(bits)).collect::<Vec<_>>(), &mut wide);
+        }
+        DType::F32 | DType::I32 => {
+            let whole = bits.as_chunks::<2>().0.iter();
+            return whole.map(|half| f32::from_bits(u32::from(half[1]) << 16 | u32::from(half[0]))).collect();
+        }
+    }
+    wide
+}
+
+/// Memory with a guard behind it, in units of two bytes.
 struct Memory {
-    storage: Vec<u32>,
+    storage: Vec<u16>,
     /// Of what is used, which begins at a cache line, as what devices allocate does.
     start: usize,
-    words: usize,
+    len: usize,
 }
 
 const LINE_BYTES: usize = 64;
-const LINE: usize = LINE_BYTES / size_of::<u32>();
-const GUARD: u32 = 0xC0FF_EE00;
-const NOT_A_NUMBER: u32 = 0x7FC0_1234;
+const LINE: usize = LINE_BYTES / size_of::<u16>();
+const GUARD: u16 = 0xC0FE;
+/// In any type, also twice.
+const NOT_A_NUMBER: u16 = 0x7FFF;
 
 impl Memory {
-    fn new(words: usize) -> Memory {
+    fn new(bytes: usize) -> Memory {
+        let len = bytes / size_of::<u16>();
         // A line to begin within, a line for the guard.
-        let storage = vec![GUARD; words + 2 * LINE];
+        let storage = vec![GUARD; len + 2 * LINE];
         let start = storage.as_ptr().align_offset(LINE_BYTES);
-        let mut memory = Memory { storage, start, words };
-        memory.words_mut().fill(NOT_A_NUMBER);
+        let mut memory = Memory { storage, start, len };
+        memory.bits_mut().fill(NOT_A_NUMBER);
         memory
     }
 
-    fn holding(bits: &[u32]) -> Memory {
-        let mut memory = Memory::new(bits.len());
-        memory.words_mut().copy_from_slice(bits);
+    fn holding(bits: &[u16]) -> Memory {
+        let mut memory = Memory::new(size_of_val(bits));
+        memory.bits_mut().copy_from_slice(bits);
         memory
     }
 
-    fn words(&self) -> &[u32] {
-        &self.storage[self.start..self.start + self.words]
+    fn bits(&self) -> &[u16] {
+        &self.storage[self.start..self.start + self.len]
     }
 
-    fn words_mut(&mut self) -> &mut [u32] {
-        &mut self.storage[self.start..self.start + self.words]
+    fn bits_mut(&mut self) -> &mut [u16] {
+        &mut self.storage[self.start..self.start + self.len]
     }
 
     fn address(&mut self) -> *mut u8 {
@@ -105,7 +157,7 @@ impl Memory {
     }
 
     fn guarded(&self) -> bool {
-        self.storage[self.start + self.words..].iter().all(|&word| word == GUARD)
+        self.storage[self.start + self.len..].iter().all(|&bits| bits == GUARD)
     }
 }
 
@@ -118,7 +170,7 @@ pub(super) struct How {
     pub(super) share: bool,
 }
 
-/// The outputs of `op`.
+/// The outputs of `op`, in f32.
 pub(super) fn launch(op: &Op, inputs: &[Data], how: How) -> Vec<Vec<f32>> {
     let types: Vec<TensorType> = inputs.iter().map(Data::ty).collect();
     let output_types = op.outputs(&types).expect("the test's inputs fit the operation");
@@ -139,7 +191,7 @@ pub(super) fn launch(op: &Op, inputs: &[Data], how: How) -> Vec<Vec<f32>> {
         .map(|(output, ty)| match aliases.iter().find(|alias| alias.0 == output) {
             Some(&(_, input)) => input,
             None => {
-                memory.push(Memory::new(ty.elements()));
+                memory.push(Memory::new(ty.bytes() as usize));
                 memory.len() - 1
             }
         })
@@ -148,7 +200,7 @@ pub(super) fn launch(op: &Op, inputs: &[Data], how: How) -> Vec<Vec<f32>> {
     let operands: Vec<Operand> = memory.iter_mut().zip(&types).map(|(m, &ty)| operand(m, ty)).collect();
     let outputs: Vec<Operand> =
         places.iter().zip(&output_types).map(|(&place, &ty)| operand(&mut memory[place], ty)).collect();
-    let mut scratch = Memory::new(bytes.div_ceil(4));
+    let mut scratch = Memory::new(bytes);
     let workers = Workers::with_level(how.threads, how.level).expect("threads can be started");
     // SAFETY: all operands are buffers of their types' sizes that nothing else uses.
     unsafe { run(op, &operands, &outputs, Some((scratch.address(), bytes)), &workers) };
@@ -156,10 +208,10 @@ pub(super) fn launch(op: &Op, inputs: &[Data], how: How) -> Vec<Vec<f32>> {
     assert!(memory.iter().chain([&scratch]).all(Memory::guarded), "{} wrote out of bounds", op.name());
     for (index, (input, memory)) in inputs.iter().zip(&memory).enumerate() {
         let written = aliases.iter().any(|alias| alias.1 == index);
-        assert!(written || memory.words() == input.bits(), "{} changed its input {index}", op.name());
+        assert!(written || memory.bits() == input.bits(), "{} changed its input {index}", op.name());
     }
-    let numbers = |place: &usize| memory[*place].words().iter().map(|&bits| f32::from_bits(bits)).collect();
-    places.iter().map(numbers).collect()
+    let outputs = places.iter().zip(&output_types);
+    outputs.map(|(&place, ty)| numbers(ty.dtype, memory[place].bits())).collect()
 }
 
 fn bits(outputs: &[Vec<f32>]) -> Vec<Vec<u32>> {
@@ -169,12 +221,21 @@ fn bits(outputs: &[Vec<f32>]) -> Vec<Vec<u32>> {
 /// Runs `op` in every way, and asserts that ways which must not matter do not, bit for bit, and that every level
 /// comes near what is expected.
 pub(super) fn check(op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
+    let types: Vec<TensorType> = inputs.iter().map(Data::ty).collect();
+    let types = op.outputs(&types).expect("the test's inputs fit the operation");
     for level in Level::available() {
         let outputs = launch(&op, inputs, How { threads: 1, level, share: false });
         assert_eq!(outputs.len(), expected.len(), "{} has as many outputs as expected", op.name());
-        for (index, (output, expected)) in outputs.iter().zip(expected).enumerate() {
-            let error = distance(output, expected);
-            assert!(error < TOLERANCE, "{} at {level:?}: output {index} is off by {error:e}", op.name());
+        for (index, ((output, expected), ty)) in outputs.iter().zip(expected).zip(&types).enumerate() {
+            let place = format!("{} at {level:?}: output {index}, {ty},", op.name());
+            match ty.dtype {
+                DType::BF16 => assert_rounded(output, expected, 7, -126, &place),
+                DType::F16 => assert_rounded(output, expected, 10, -14, &place),
+                DType::F32 | DType::I32 => {
+                    let error = distance(output, expected);
+                    assert!(error < TOLERANCE, "{place} is off by {error:e}");
+                }
+            }
         }
         let ways = [(1, true), (2, false), (3, true), (4, false)];
         for (threads, share) in if level == Level::best() { &ways[..] } else { &ways[1..2] } {
@@ -182,6 +243,20 @@ pub(super) fn check(op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
             let same = bits(&launch(&op, inputs, how)) == bits(&outputs);
             assert!(same, "{}: other bits with {how:?}", op.name());
         }
+    }
+}
+
+/// Asserts that each element is what is expected, rounded once to so many bits of fraction: it may be off by half a
+/// unit in the last place, and by what f32 sums may be off.
+fn assert_rounded(found: &[f32], expected: &[f64], fraction: i32, least_exponent: i32, place: &str) {
+    assert_eq!(found.len(), expected.len());
+    let squares: f64 = expected.iter().map(|value| value * value).sum();
+    let noise = 5.0 * TOLERANCE * (squares / expected.len() as f64).sqrt();
+    for (index, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        let exponent = (expected.abs() + noise).log2().floor() as i32;
+        let half_a_unit = 2f64.powi(exponent.max(least_exponent) - fraction - 1);
+        let error = (f64::from(found) - expected).abs();
+        assert!(error <= half_a_unit + noise, "{place} element {index} is {found}, not {expected}");
     }
 }
 

@@ -1,28 +1,38 @@
 //! Products with what is fused to them.
 
+use crate::device::cpu::kernels::number::{Bf16, Number};
 use crate::device::cpu::kernels::operands::Start;
 use crate::device::cpu::kernels::product::{LEAST_WORKSPACE_PER_THREAD, Matrix, Product, RowSums};
 use crate::device::cpu::kernels::simd::Level;
 use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient, Op};
+use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Op, TensorType};
 
-use super::harness::{Data, How, added, check, launch};
+use super::harness::{Data, How, NUMBERS, added, check, launch};
 use super::reference::{gelu, gelu_slope, product, row_sum, transposed};
 
 /// Rows, K and M: single elements, odd sizes, and more than one block of each dimension.
 const SHAPES: [[usize; 3]; 6] =
     [[1, 1, 1], [1, 40, 257], [13, 7, 5], [65, 40, 97], [130, 801, 40], [40, 33, 1300]];
 
+/// All shapes, stored in all types, with this many combinations of flags.
+fn cases(combinations: usize) -> impl Iterator<Item = ([usize; 3], DType, usize)> {
+    let stored = SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|number| (shape, number)));
+    stored.flat_map(move |(shape, number)| (0..combinations).map(move |flags| (shape, number, flags)))
+}
+
 #[test]
 fn linear_matches_the_reference() {
-    for ([rows, inner, out], combination) in SHAPES.into_iter().flat_map(|s| (0..8).map(move |c| (s, c))) {
+    for ([rows, inner, out], number, combination) in cases(8) {
         let (bias, residual) = (combination & 1 > 0, combination & 2 > 0);
         let activation = (combination & 4 > 0).then_some(Activation::GeluTanh);
-        let mut inputs = vec![Data::random(&[rows, inner], 1), Data::random(&[out, inner], 2)];
+        let mut inputs = vec![
+            Data::random(&[rows, inner], 1).stored_as(number),
+            Data::random(&[out, inner], 2).stored_as(number),
+        ];
         let (x, weight) = (inputs[0].to_f64(), inputs[1].to_f64());
         let mut y = product(&x, &transposed(&weight, inner), inner);
         if bias {
-            inputs.push(Data::random(&[out], 3));
+            inputs.push(Data::random(&[out], 3).stored_as(if residual { DType::F32 } else { number }));
             let bias = inputs[2].to_f64();
             y.iter_mut().enumerate().for_each(|(i, y)| *y += bias[i % out]);
         }
@@ -40,12 +50,13 @@ fn linear_matches_the_reference() {
 
 #[test]
 fn gradients_match_the_reference() {
-    for ([rows, inner, out], flags) in SHAPES.into_iter().flat_map(|s| (0..4).map(move |c| (s, c))) {
+    for ([rows, inner, out], number, flags) in cases(4) {
         let (bias, accumulate) = (flags & 1 > 0, flags & 2 > 0);
-        let (x, dy) = (Data::random(&[rows, inner], 1), Data::random(&[rows, out], 2));
-        let weight = Data::random(&[out, inner], 3);
-        let so_far =
-            [Data::random(&[rows, inner], 4), Data::random(&[out, inner], 5), Data::random(&[out], 6)];
+        let stored =
+            |rows: usize, columns: usize, seed| Data::random(&[rows, columns], seed).stored_as(number);
+        let (x, dy, weight) = (stored(rows, inner, 1), stored(rows, out, 2), stored(out, inner, 3));
+        let so_far = [stored(rows, inner, 4), Data::random(&[out, inner], 5), Data::random(&[out], 6)];
+        let before = stored(rows, inner, 7);
         let mut expected = [
             product(&dy.to_f64(), &weight.to_f64(), out),
             product(&transposed(&dy.to_f64(), out), &x.to_f64(), rows),
@@ -63,7 +74,6 @@ fn gradients_match_the_reference() {
         }
         let op = LinearInputGradient { accumulate, activation: None, tf32: false };
         check(Op::LinearInputGradient(op), &input, &expected[..1]);
-        let before = Data::random(&[rows, inner], 7);
         let slopes = before.to_f64().into_iter().map(gelu_slope);
         let through: Vec<f64> = expected[0].iter().zip(slopes).map(|(dx, slope)| dx * slope).collect();
         input.push(before);
@@ -83,18 +93,23 @@ fn rows_do_not_depend_on_other_rows() {
         residual: false,
         tf32: false,
     });
-    for level in Level::available() {
+    for (level, number) in Level::available().flat_map(|level| NUMBERS.map(|number| (level, number))) {
         let run = |rows: std::ops::Range<usize>, threads: usize| {
             let Data::F32(_, x) = Data::random(&[97, 801], 1) else { unreachable!("floats") };
-            let ty = crate::ops::TensorType::f32(&[rows.len(), 801]);
+            let ty = TensorType::f32(&[rows.len(), 801]);
             let x = Data::F32(ty, x[rows.start * 801..rows.end * 801].to_vec());
             let inputs = [x, Data::random(&[70, 801], 2), Data::random(&[70], 3)];
+            let inputs = inputs.map(|input| input.stored_as(number));
             launch(&op, &inputs, How { threads, level, share: false })
         };
         let whole = run(0..97, 2);
         for rows in [0..97, 0..1, 5..18, 31..97] {
             for (part, whole) in run(rows.clone(), 1).iter().zip(&whole) {
-                assert_eq!(part[..], whole[rows.start * 70..rows.end * 70], "{level:?}, rows {rows:?}");
+                assert_eq!(
+                    part[..],
+                    whole[rows.start * 70..rows.end * 70],
+                    "{level:?}, {number}, rows {rows:?}"
+                );
             }
         }
     }
@@ -105,35 +120,46 @@ fn rows_do_not_depend_on_other_rows() {
 fn the_least_workspace_is_enough() {
     // The longest inner dimension that is not cut needs the most, one that is has several blocks.
     for (level, inner) in Level::available().flat_map(|level| [(level, 384), (level, 1000)]) {
-        // A left operand is read where it lies; transposed, it is packed too, and its rows are summed.
+        // A left operand of f32 is read where it lies; transposed, it is packed too, and its rows are summed.
         for transposed in [false, true] {
-            let run = |bytes_per_thread| product_of_random(inner, transposed, level, bytes_per_thread);
-            let enough = run(1 << 20);
-            assert!(
-                run(LEAST_WORKSPACE_PER_THREAD) == enough,
-                "{level:?}, {inner}, transposed: {transposed}"
-            );
+            let place = format!("{level:?}, {inner}, transposed: {transposed}");
+            let bytes = [LEAST_WORKSPACE_PER_THREAD, 1 << 20];
+            let [least, enough] =
+                bytes.map(|bytes| product_of_random::<f32, f32>(inner, transposed, level, bytes));
+            assert!(least == enough, "{place}");
+            let [least, enough] =
+                bytes.map(|bytes| product_of_random::<Bf16, f32>(inner, transposed, level, bytes));
+            assert!(least == enough, "{place}, of 16 bits");
+            // What is rounded is never the product of a transposed left operand.
+            if !transposed {
+                let [least, enough] =
+                    bytes.map(|bytes| product_of_random::<Bf16, Bf16>(inner, transposed, level, bytes));
+                assert!(least == enough, "{place}, of 16 bits and rounded");
+            }
         }
     }
 }
 
-/// The product and, with a transposed left operand, the sums of its rows.
-fn product_of_random(
+/// The product of random numbers and, with a transposed left operand, the sums of its rows.
+fn product_of_random<T: Number, C: Number>(
     inner: usize,
     transposed: bool,
     level: Level,
     bytes_per_thread: u64,
-) -> (Vec<f32>, Vec<f32>) {
-    let (rows, columns, threads) = (400, 150, 2);
-    let (Data::F32(_, left), Data::F32(_, right)) =
-        (Data::random(&[rows, inner], 1), Data::random(&[inner, columns], 2))
-    else {
-        unreachable!("floats")
+) -> (Vec<C>, Vec<f32>) {
+    // More rows than are summed at a time.
+    let (rows, columns, threads) = (1200, 150, 2);
+    let random = |dims: [usize; 2], seed| {
+        let Data::F32(_, values) = Data::random(&dims, seed) else { unreachable!("floats") };
+        let mut stored = vec![T::default(); values.len()];
+        T::narrow(level, &values, &mut stored);
+        stored
     };
-    let mut c = vec![0.0; rows * columns];
+    let (left, right) = (random([rows, inner], 1), random([inner, columns], 2));
+    let mut c = vec![C::default(); rows * columns];
     let mut sums = vec![0.0; if transposed { rows } else { 0 }];
     let left = if transposed { Matrix::new(&left, rows).transposed() } else { Matrix::new(&left, inner) };
-    let product = Product {
+    let product: Product<T, C, f32> = Product {
         rows,
         inner,
         columns,
@@ -147,4 +173,21 @@ fn product_of_random(
     let workers = Workers::with_level(threads, level).expect("threads can be started");
     product.run(&mut c, None, &mut workspace, &workers);
     (c, sums)
+}
+
+#[test]
+fn what_is_too_large_for_half_precision_is_infinite() {
+    let op = Op::Linear(Linear { bias: false, activation: None, residual: false, tf32: false });
+    for level in Level::available() {
+        let how = How { threads: 1, level, share: false };
+        let stored =
+            |values: &[f32], dims| Data::F32(TensorType::f32(dims), values.to_vec()).stored_as(DType::F16);
+        // 2 * 32752 is the largest number, 2 * 32768 would be the next one.
+        let x = stored(&[32752.0, 32768.0, -32768.0, f32::INFINITY], &[4, 1]);
+        let y = launch(&op, &[x, stored(&[2.0], &[1, 1])], how).swap_remove(0);
+        assert_eq!(y, [65504.0, f32::INFINITY, f32::NEG_INFINITY, f32::INFINITY], "{level:?}");
+        // On the way there, nothing is.
+        let y = launch(&op, &[stored(&[6e4, 6e4, 6e4, -6e4], &[2, 2]), stored(&[1.0, -1.0], &[1, 2])], how);
+        assert_eq!(y[0], [0.0, f32::INFINITY], "{level:?}");
+    }
 }

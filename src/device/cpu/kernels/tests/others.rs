@@ -2,21 +2,26 @@
 
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
-    AdamW, Add, Control, CrossEntropy, DType, Embedding, EmbeddingBackward, Fill, GeluBackward, GlobalNorm,
-    LayerNorm, LayerNormBackward, Normal, Op, Segment, Segments, TensorType,
+    AdamW, Add, Cast, Control, CrossEntropy, DType, Embedding, EmbeddingBackward, Fill, GeluBackward,
+    GlobalNorm, LayerNorm, LayerNormBackward, LossScale, Normal, Op, Segment, Segments, TensorType,
 };
 
-use super::harness::{Data, How, added, assert_slope, check, inner_product, launch};
+use super::harness::{Data, How, NUMBERS, added, assert_slope, check, inner_product, launch};
 use super::reference;
 
 #[test]
 fn elementwise_operations_match_the_reference() {
     for elements in [1, 40, 40_003] {
         let (a, b) = (Data::random(&[elements], 1), Data::random(&[elements], 2).map(|x| 12.0 * x));
-        check(Op::Add(Add), &[a.clone(), b.clone()], &[added(&a.to_f64(), &b.to_f64())]);
-        let slopes = b.to_f64().into_iter().map(reference::gelu_slope);
-        let dx = a.to_f64().iter().zip(slopes).map(|(a, slope)| a * slope).collect();
-        check(Op::GeluBackward(GeluBackward), &[a, b], &[dx]);
+        let sum = added(&a.to_f64(), &b.to_f64());
+        check(Op::Add(Add), &[a, b], &[sum]);
+    }
+    for (elements, number) in [1, 40_003].into_iter().flat_map(|len| NUMBERS.map(|number| (len, number))) {
+        let dy = Data::random(&[elements], 1).stored_as(number);
+        let x = Data::random(&[elements], 2).map(|x| 12.0 * x).stored_as(number);
+        let slopes = x.to_f64().into_iter().map(reference::gelu_slope);
+        let dx = dy.to_f64().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
+        check(Op::GeluBackward(GeluBackward), &[dy, x], &[dx]);
     }
 }
 
@@ -66,15 +71,16 @@ fn embedding_matches_the_reference() {
 #[test]
 fn layer_norm_matches_the_reference() {
     const EPSILON: f32 = 1e-5;
-    for [rows, channels] in [[1, 1], [1, 40], [67, 40], [200, 257]] {
+    let shapes = [[1, 1], [1, 40], [67, 40], [200, 257], [3, 1300]];
+    for ([rows, channels], number) in shapes.into_iter().flat_map(|shape| NUMBERS.map(|n| (shape, n))) {
         let x = Data::random(&[rows, channels], 1).map(|x| 2.0 * x + 0.7);
         let (weight, bias) = (Data::random(&[channels], 2), Data::random(&[channels], 3));
         let [y, mean, rstd] =
             reference::layer_norm(&x.to_f64(), &weight.to_f64(), &bias.to_f64(), EPSILON.into());
-        let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, output: DType::F32 });
+        let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, output: number });
         check(op, &[x.clone(), weight.clone(), bias.clone()], &[y, mean.clone(), rstd.clone()]);
 
-        let dy = Data::random(&[rows, channels], 4);
+        let dy = Data::random(&[rows, channels], 4).stored_as(number);
         let statistics = |values: &[f64]| {
             Data::F32(TensorType::f32(&[rows]), values.iter().map(|&value| value as f32).collect())
         };
@@ -113,24 +119,28 @@ fn the_reference_of_layer_norm_is_differentiated_right() {
 
 #[test]
 fn cross_entropy_matches_the_reference() {
-    for [batch, sequence, vocabulary] in [[1, 1, 1], [1, 1, 2], [3, 23, 257], [2, 50, 40]] {
-        let logits = Data::random(&[batch, sequence, vocabulary], 1).map(|x| 20.0 * x + 5.0);
+    let shapes = [[1, 1, 1], [1, 1, 2], [3, 23, 257], [2, 50, 40], [1, 3, 1030]];
+    for ([batch, sequence, vocabulary], number) in
+        shapes.into_iter().flat_map(|shape| NUMBERS.map(|number| (shape, number)))
+    {
+        let logits =
+            Data::random(&[batch, sequence, vocabulary], 1).map(|x| 20.0 * x + 5.0).stored_as(number);
         let targets = Data::tokens(&[batch, sequence], vocabulary);
         let Data::I32(_, numbers) = &targets else { unreachable!("tokens are whole numbers") };
         let numbers: Vec<usize> = numbers.iter().map(|&number| number as usize).collect();
         let (loss, dlogits) = reference::cross_entropy(&logits.to_f64(), &numbers, 0.25);
-        for flags in 0..4 {
-            let (gradient, accumulate) = (flags & 1 > 0, flags & 2 > 0);
+        for flags in 0..8 {
+            let [gradient, accumulate, scaled] = [1, 2, 4].map(|flag| flags & flag > 0);
+            let scale = if scaled { 4096.0 } else { 1.0 };
             let mut inputs = vec![logits.clone(), targets.clone()];
             let mut expected = vec![vec![loss + if accumulate { 1.5 } else { 0.0 }]];
             if gradient {
-                expected.push(dlogits.clone());
+                expected.push(dlogits.iter().map(|dlogit| dlogit * scale).collect());
             }
-            if accumulate {
-                inputs.push(Data::F32(TensorType::f32(&[1]), vec![1.5]));
-            }
+            inputs.extend(scaled.then(|| Data::scalar(scale as f32)));
+            inputs.extend(accumulate.then(|| Data::scalar(1.5)));
             check(
-                Op::CrossEntropy(CrossEntropy { weight: 0.25, gradient, accumulate, scaled: false }),
+                Op::CrossEntropy(CrossEntropy { weight: 0.25, gradient, accumulate, scaled }),
                 &inputs,
                 &expected,
             );
@@ -164,36 +174,48 @@ fn the_global_norm_matches_the_reference() {
                 values[segment.offset..segment.offset + segment.len].iter().map(|x| x * x).sum::<f64>();
         }
     }
-    check(Op::GlobalNorm(op), &inputs, &[vec![squares.sqrt()]]);
+    check(Op::GlobalNorm(op.clone()), &inputs, &[vec![squares.sqrt()]]);
+    let inputs: Vec<Data> = inputs.into_iter().chain([Data::scalar(1024.0)]).collect();
+    check(Op::GlobalNorm(GlobalNorm { scaled: true, ..op }), &inputs, &[vec![squares.sqrt() / 1024.0]]);
+}
+
+/// An update of a bucket of this many elements, with the loss scale that its gradients are multiplied by.
+fn update(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> (AdamW, Vec<Data>) {
+    let op = AdamW {
+        segments: segments(len),
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+        clip_norm,
+        scaled: loss_scale.is_some(),
+    };
+    let control = Control { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
+    let mut inputs: Vec<Data> = (0..4).map(|seed| Data::random(&[len], seed)).collect();
+    inputs[3] = inputs[3].clone().map(f32::abs);
+    inputs.push(Data::F32(TensorType::f32(&[4]), control.to_array().to_vec()));
+    inputs.extend((clip_norm.is_some() || loss_scale.is_some()).then(|| Data::scalar(norm)));
+    inputs.extend(loss_scale.map(Data::scalar));
+    (op, inputs)
 }
 
 #[test]
 fn adamw_matches_the_reference() {
-    let len = 50_000;
-    let control = Control { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
     let clips = [(None, 1.0), (Some(9.0), 1.0), (Some(0.5), 0.5 / (2.0 + 1e-6))];
+    let scales = [None, Some(3.0)];
     // At the first step, all of the moments is the small share of the gradient that is added to them.
-    for (scale, (clip_norm, clip)) in [1.0, 0.0].into_iter().flat_map(|scale| clips.map(|clip| (scale, clip)))
+    let cases = [1.0, 0.0].into_iter().flat_map(|moments| clips.map(|clip| (moments, clip)));
+    for ((moments, (clip_norm, clip)), loss_scale) in cases.flat_map(|case| scales.map(|scale| (case, scale)))
     {
-        let op = AdamW {
-            segments: segments(len),
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            weight_decay: 0.1,
-            clip_norm,
-            scaled: false,
-        };
-        let mut inputs: Vec<Data> = (0..4).map(|seed| Data::random(&[len], seed)).collect();
-        inputs[2] = inputs[2].clone().map(|moment| moment * scale);
-        inputs[3] = inputs[3].clone().map(|moment| moment.abs() * scale);
-        inputs.push(Data::F32(TensorType::f32(&[4]), control.to_array().to_vec()));
-        inputs.extend(clip_norm.map(|_| Data::F32(TensorType::f32(&[1]), vec![2.0])));
+        let (op, mut inputs) = update(50_000, clip_norm, 2.0, loss_scale);
+        for moment in &mut inputs[2..4] {
+            *moment = moment.clone().map(|moment| moment * moments);
+        }
         let [mut parameters, gradients, mut first, mut second] =
             [0, 1, 2, 3].map(|index| inputs[index].to_f64());
         for segment in op.segments.iter() {
             for i in segment.offset..segment.offset + segment.len {
-                let gradient = gradients[i] * clip;
+                let gradient = gradients[i] * clip / f64::from(loss_scale.unwrap_or(1.0));
                 if segment.decay {
                     parameters[i] -= 0.01 * 0.1 * parameters[i];
                 }
@@ -204,6 +226,73 @@ fn adamw_matches_the_reference() {
             }
         }
         check(Op::AdamW(op), &inputs, &[parameters, first, second]);
+    }
+}
+
+#[test]
+fn a_step_whose_norm_is_not_finite_is_skipped_if_gradients_are_scaled() {
+    for (norm, clip_norm) in [(f32::INFINITY, None), (f32::NAN, None), (f32::NAN, Some(1.0))] {
+        let (op, inputs) = update(100, clip_norm, norm, Some(65536.0));
+        for level in Level::available() {
+            let outputs = launch(&Op::AdamW(op.clone()), &inputs, How { threads: 2, level, share: false });
+            for (output, input) in outputs.iter().zip([0, 2, 3]) {
+                let Data::F32(_, unchanged) = &inputs[input] else { unreachable!("numbers in f32") };
+                assert_eq!(output, unchanged, "{level:?}, norm {norm}, clipped at {clip_norm:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_norm_that_is_not_a_number_shows_if_gradients_are_not_scaled() {
+    let (op, inputs) = update(100, Some(1.0), f32::NAN, None);
+    let how = How { threads: 1, level: Level::best(), share: false };
+    assert!(launch(&Op::AdamW(op), &inputs, how)[0][0].is_nan());
+}
+
+#[test]
+fn the_loss_scale_follows_the_norm() {
+    let op = LossScale { backoff: 0.5, growth: 2.0, interval: 3.0 };
+    let cases = [
+        ("good", 1.0, [0.0, 5.0], 1024.0, [1.0, 5.0]),
+        ("at the interval", 1.0, [2.0, 5.0], 2048.0, [0.0, 5.0]),
+        ("infinite", f32::INFINITY, [2.0, 5.0], 512.0, [0.0, 6.0]),
+        ("not a number", f32::NAN, [1.0, 0.0], 512.0, [0.0, 1.0]),
+    ];
+    for (name, norm, counts, scale, next) in cases {
+        let counts = Data::F32(TensorType::f32(&[2]), counts.to_vec());
+        let how = How { threads: 2, level: Level::best(), share: false };
+        let inputs = [Data::scalar(1024.0), counts, Data::scalar(norm)];
+        assert_eq!(launch(&Op::LossScale(op), &inputs, how), [vec![scale], next.to_vec()], "{name}");
+    }
+}
+
+#[test]
+fn casts_match_the_reference() {
+    for (from, to) in NUMBERS.into_iter().flat_map(|from| NUMBERS.map(|to| (from, to))) {
+        let inputs = [1, 40, 0, 40_003, 700]
+            .map(|len| Data::random(&[len], 1 + len as u64).map(|x| 100.0 * x * x * x).stored_as(from));
+        let expected = inputs.each_ref().map(Data::to_f64);
+        check(Op::Cast(Cast { to }), &inputs, &expected);
+    }
+}
+
+#[test]
+fn every_number_of_16_bits_survives_a_cast_to_f32_and_back() {
+    let numbers = [DType::BF16, DType::F16];
+    for (level, number) in Level::available().flat_map(|level| numbers.map(|number| (level, number))) {
+        let cast = |to, input: &Data| {
+            let how = How { threads: 3, level, share: false };
+            launch(&Op::Cast(Cast { to }), std::slice::from_ref(input), how).swap_remove(0)
+        };
+        let patterns = Data::Half(TensorType::new(number, &[1 << 16]), (0..=u16::MAX).collect());
+        let wide = cast(DType::F32, &patterns);
+        let back = cast(number, &Data::F32(TensorType::f32(&[1 << 16]), wide.clone()));
+        for ((wide, back), expected) in wide.iter().zip(&back).zip(patterns.to_f64()) {
+            let same = wide.to_bits() == back.to_bits() && f64::from(*wide) == expected;
+            let none = wide.is_nan() && back.is_nan() && expected.is_nan();
+            assert!(same || none, "{level:?} {number}: {expected} became {wide}, then {back}");
+        }
     }
 }
 

@@ -145,23 +145,27 @@ impl Attention {
         [out, lses]
     }
 
-    /// dqkv.
-    pub(super) fn backward(&self, dout: &[f64], qkv: &[f64]) -> Vec<f64> {
+    /// dqkv, for the out of the forward pass.
+    pub(super) fn backward(&self, dout: &[f64], qkv: &[f64], out: &[f64]) -> Vec<f64> {
         let (sequence, channels) = (self.sequence, self.channels());
         let mut dqkv = vec![0.0; qkv.len()];
         for (batch, head) in (0..self.batch).flat_map(|b| (0..self.heads).map(move |h| (b, h))) {
             let [q, k, v] = [0, 1, 2].map(|part| self.part(qkv, batch, head, part));
             let (weights, _) = self.weights(&q, &k);
-            let dout: Vec<f64> = (0..sequence)
-                .flat_map(|t| {
-                    let place = (batch * sequence + t) * channels + head * self.head;
-                    dout[place..place + self.head].to_vec()
-                })
-                .collect();
+            let [dout, out] = [dout, out].map(|whole| {
+                let rows = (0..sequence).map(|t| (batch * sequence + t) * channels + head * self.head);
+                rows.flat_map(|place| whole[place..place + self.head].to_vec()).collect::<Vec<f64>>()
+            });
             let dweights = product(&dout, &transposed(&v, self.head), self.head);
             let mut dscores = Vec::new();
-            for (weights, dweights) in weights.chunks(sequence).zip(dweights.chunks(sequence)) {
-                let along: f64 = weights.iter().zip(dweights).map(|(w, d)| w * d).sum();
+            // The sum of a row's weights times their gradients is that of its output times its gradient.
+            let along: Vec<f64> = dout
+                .chunks(self.head)
+                .zip(out.chunks(self.head))
+                .map(|(dout, out)| dout.iter().zip(out).map(|(d, o)| d * o).sum())
+                .collect();
+            let rows = weights.chunks(sequence).zip(dweights.chunks(sequence));
+            for ((weights, dweights), along) in rows.zip(along) {
                 let scale = (self.head as f64).sqrt();
                 dscores.extend(weights.iter().zip(dweights).map(|(w, d)| w * (d - along) / scale));
             }

@@ -1,0 +1,76 @@
+//! Stretches of a section that a device may capture once and replay: work of the compute queue alone, on the same
+//! memory each time.
+
+use super::Draft;
+use super::program::{Action, Instruction};
+use crate::device::{DeviceKind, Queue};
+
+pub(super) fn mark(draft: &mut Draft) {
+    // Only a card's driver replays.
+    if !draft.config.strategy.graph || draft.target.kind != DeviceKind::Cuda {
+        return;
+    }
+    for section in &mut draft.program.sections {
+        section.segments = stretches(&section.code);
+    }
+}
+
+/// The longest stretches without anything that concerns another queue. One launch alone is as quick by itself.
+fn stretches(code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
+    let mut stretches = Vec::new();
+    let mut begin = 0;
+    for end in 0..=code.len() {
+        if end < code.len() && stays_on_compute(&code[end].action) {
+            continue;
+        }
+        let works = |instruction: &Instruction| {
+            matches!(instruction.action, Action::Launch { .. } | Action::Copy { .. })
+        };
+        if code[begin..end].iter().filter(|instruction| works(instruction)).count() > 1 {
+            stretches.push(begin..end);
+        }
+        begin = end + 1;
+    }
+    stretches
+}
+
+fn stays_on_compute(action: &Action) -> bool {
+    match action {
+        Action::Launch { .. } | Action::Allocate(_) | Action::Free(_) => true,
+        Action::Copy { queue, .. } => *queue == Queue::Compute,
+        Action::Record { .. } | Action::Wait { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::compile::{Action, compile};
+    use crate::device::{DeviceKind, Target};
+    use crate::spec::RunConfig;
+    use crate::testing;
+
+    #[test]
+    fn a_card_replays_everything_but_what_waits() {
+        let card = Target { kind: DeviceKind::Cuda, threads: 1, ..testing::target() };
+        let mut config = testing::small();
+        config.strategy.graph = true;
+        config.strategy.accumulate = 2;
+        for section in &compile(&config, &card).unwrap().sections {
+            let within = |index: usize| section.segments.iter().any(|segment| segment.contains(&index));
+            for (index, instruction) in section.code.iter().enumerate() {
+                match instruction.action {
+                    Action::Launch { .. } => assert!(within(index), "{} {index}", section.kind.name()),
+                    Action::Record { .. } | Action::Wait { .. } => assert!(!within(index)),
+                    _ => {}
+                }
+            }
+        }
+        let none = |config: &RunConfig, target: &Target| {
+            let program = compile(config, target).unwrap();
+            program.sections.iter().all(|section| section.segments.is_empty())
+        };
+        assert!(none(&config, &testing::target()), "a processor has nothing to replay with");
+        config.strategy.graph = false;
+        assert!(none(&config, &card));
+    }
+}

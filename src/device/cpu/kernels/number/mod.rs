@@ -1,0 +1,147 @@
+//! How numbers are stored: in f32, or in 16 bits. Arithmetic is done in f32; what is stored is rounded once, to the
+//! nearest, ties to even.
+
+mod half;
+
+use std::ops::Range;
+
+pub(super) use half::{Bf16, F16};
+
+use super::simd::Level;
+use crate::ops::DType;
+
+/// Numbers that are widened at a time: those of a few operands stay in the nearest cache.
+pub(super) const BUFFER: usize = 512;
+
+/// Where numbers are in f32 for a moment.
+pub(super) type Buffer = [f32; BUFFER];
+
+/// What one number is stored as.
+pub(super) trait Number: Copy + Default + Send + Sync + 'static {
+    const DTYPE: DType;
+
+    /// `to = from`, exactly.
+    fn widen(level: Level, from: &[Self], to: &mut [f32]);
+
+    /// `to = from`, rounded to the nearest: what is too large becomes infinite, not-a-numbers stay.
+    fn narrow(level: Level, from: &[f32], to: &mut [Self]);
+
+    /// The numbers themselves, where they are stored in f32.
+    fn as_f32(_values: &[Self]) -> Option<&[f32]> {
+        None
+    }
+
+    fn as_f32_mut(_values: &mut [Self]) -> Option<&mut [f32]> {
+        None
+    }
+
+    /// Numbers in f32: where they lie, or in the beginning of `buffer`.
+    fn widened<'a>(level: Level, from: &'a [Self], buffer: &'a mut [f32]) -> &'a [f32] {
+        if let Some(from) = Self::as_f32(from) {
+            return from;
+        }
+        let buffer = &mut buffer[..from.len()];
+        Self::widen(level, from, buffer);
+        buffer
+    }
+}
+
+impl Number for f32 {
+    const DTYPE: DType = DType::F32;
+
+    fn widen(_level: Level, from: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn narrow(_level: Level, from: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn as_f32(values: &[f32]) -> Option<&[f32]> {
+        Some(values)
+    }
+
+    fn as_f32_mut(values: &mut [f32]) -> Option<&mut [f32]> {
+        Some(values)
+    }
+}
+
+/// Evaluates an expression with a type's name standing for what numbers of a dtype are stored as.
+macro_rules! with_number {
+    ($dtype:expr, $number:ident => $body:expr) => {
+        match $dtype {
+            $crate::ops::DType::F32 => {
+                type $number = f32;
+                $body
+            }
+            $crate::ops::DType::BF16 => {
+                type $number = $crate::device::cpu::kernels::number::Bf16;
+                $body
+            }
+            $crate::ops::DType::F16 => {
+                type $number = $crate::device::cpu::kernels::number::F16;
+                $body
+            }
+            $crate::ops::DType::I32 => unreachable!("an operation's types are checked before it runs"),
+        }
+    };
+}
+
+pub(super) use with_number;
+
+/// Runs of at most `BUFFER` numbers, or all at once where they are stored in f32.
+fn runs<T: Number>(len: usize) -> impl Iterator<Item = Range<usize>> {
+    let longest = if T::DTYPE == DType::F32 { len.max(1) } else { BUFFER };
+    (0..len).step_by(longest).map(move |start| start..len.min(start + longest))
+}
+
+/// Calls `work` for each run of numbers in f32.
+pub(super) fn read<T: Number>(
+    level: Level,
+    values: &[T],
+    buffer: &mut Buffer,
+    mut work: impl FnMut(Range<usize>, &[f32]),
+) {
+    for run in runs::<T>(values.len()) {
+        work(run.clone(), T::widened(level, &values[run], buffer));
+    }
+}
+
+/// Stores what `work` makes of each run of numbers in f32.
+pub(super) fn write<T: Number>(
+    level: Level,
+    values: &mut [T],
+    buffer: &mut Buffer,
+    mut work: impl FnMut(Range<usize>, &mut [f32]),
+) {
+    for run in runs::<T>(values.len()) {
+        let values = &mut values[run.clone()];
+        if let Some(values) = T::as_f32_mut(values) {
+            work(run, values);
+        } else {
+            let buffer = &mut buffer[..values.len()];
+            work(run, buffer);
+            T::narrow(level, buffer, values);
+        }
+    }
+}
+
+/// As `write`, with numbers that begin as they were.
+pub(super) fn update<T: Number>(
+    level: Level,
+    values: &mut [T],
+    buffer: &mut Buffer,
+    mut work: impl FnMut(Range<usize>, &mut [f32]),
+) {
+    for run in runs::<T>(values.len()) {
+        let values = &mut values[run.clone()];
+        if let Some(values) = T::as_f32_mut(values) {
+            work(run, values);
+        } else {
+            let buffer = &mut buffer[..values.len()];
+            T::widen(level, values, buffer);
+            work(run, buffer);
+            T::narrow(level, buffer, values);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+// out = softmax(mask(q k^T / sqrt(D))) v for 16-bit types, after FlashAttention-2 (Dao 2023): a block takes a tile of
+// one head's queries past its keys and values, with a running maximum and sum for each query.
+#pragma once
+#include "attention_tiles.cuh"
+
+// Tile sizes by padded head dimension; launches/attention.rs repeats them. Limits: 255 registers, 99 KiB.
+template <int D>
+struct ForwardTiles {
+    static constexpr int warps = 4;
+    // Two bands to a warp halve what is read from shared memory for each product; at 256 they do not fit.
+    static constexpr int bands = D <= 128 ? 2 : 1;
+    static constexpr int keys = D <= 96 ? 64 : 32;
+    static constexpr bool kept = D <= 64;
+    static constexpr int threads = warps * 32;
+    static constexpr int warp_rows = bands * 16;
+    static constexpr int queries = warps * warp_rows;
+};
+
+// Scores come as raw products; `scale` makes them exponents of two.
+template <int D, int BANDS>
+struct OnlineSoftmax {
+    // How far scores may pass the reference before sums are rescaled, as an exponent of two: terms of up to 256
+    // cost no accuracy in f32 sums and fit 16-bit weights.
+    static constexpr float slack = 8.0f;
+
+    float reference[BANDS][2];
+    float sum[BANDS][2];
+
+    __device__ __forceinline__ OnlineSoftmax() {
+#pragma unroll
+        for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                reference[band][half] = -INFINITY;
+                sum[band][half] = 0.0f;
+            }
+        }
+    }
+
+    // Takes a tile of scores into account, and turns it into weights relative to the reference.
+    template <int TILES>
+    __device__ __forceinline__ void add(float (&scores)[BANDS][TILES][4], float (&weighted)[BANDS][D / 8][4],
+                                        float scale) {
+        float largest[BANDS][2];
+        bool passed = false;
+#pragma unroll
+        for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float value = -INFINITY;
+#pragma unroll
+                for (int n = 0; n < TILES; n++) {
+                    value = fmaxf(value, fmaxf(scores[band][n][half * 2], scores[band][n][half * 2 + 1]));
+                }
+                largest[band][half] = row_max(value);
+                passed |= (largest[band][half] - reference[band][half]) * scale > slack;
+            }
+        }
+        if (__any_sync(~0u, passed)) {
+            rescale(largest, weighted, scale);
+        }
+#pragma unroll
+        for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float shift = -reference[band][half] * scale;
+#pragma unroll
+                for (int n = 0; n < TILES; n++) {
+#pragma unroll
+                    for (int i = half * 2; i < half * 2 + 2; i++) {
+                        scores[band][n][i] = fast_exp2(fmaf(scores[band][n][i], scale, shift));
+                        sum[band][half] += scores[band][n][i];
+                    }
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void rescale(const float (&largest)[BANDS][2],
+                                            float (&weighted)[BANDS][D / 8][4], float scale) {
+#pragma unroll
+        for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float next = fmaxf(reference[band][half], largest[band][half]);
+                const float kept = fast_exp2((reference[band][half] - next) * scale);
+                reference[band][half] = next;
+                sum[band][half] *= kept;
+#pragma unroll
+                for (int n = 0; n < D / 8; n++) {
+                    weighted[band][n][half * 2] *= kept;
+                    weighted[band][n][half * 2 + 1] *= kept;
+                }
+            }
+        }
+    }
+};
+
+template <class T, int D>
+__device__ __forceinline__ void attention_forward(T* out, float* lse, const T* qkv,
+                                                  const AttentionSizes& sizes) {
+    using Tiles = ForwardTiles<D>;
+    constexpr int BANDS = Tiles::bands, KEYS = Tiles::keys, STAGE = KEYS * D;
+    DYN_SHARED(T, queries);                  // [Tiles::queries, D]
+    T* keys = queries + Tiles::queries * D;  // [2, KEYS, D], of which one is filled while the other is used
+    T* values = keys + 2 * STAGE;            // [2, KEYS, D]
+
+    const Place place = Place::of_block(sizes, tiles_of(sizes.sequence, Tiles::queries), true);
+    const Rows<const T> key_rows = part_of_qkv(qkv, sizes, place, 1);
+    const Rows<const T> value_rows = part_of_qkv(qkv, sizes, place, 2);
+    const int first_query = place.tile * Tiles::queries;
+    const int seen = min(sizes.sequence, first_query + Tiles::queries);
+
+    load_tile<D, Tiles::queries, Tiles::threads>(queries, part_of_qkv(qkv, sizes, place, 0), first_query);
+    cp_commit();
+    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, 0);
+    load_tile<D, KEYS, Tiles::threads>(values, value_rows, 0);
+    cp_commit();
+
+    const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Tiles::warp_rows;
+    const int warp_query = first_query + warp_row;
+    Left<D, BANDS, Tiles::kept, T> left(queries + warp_row * D, lane);
+    cp_wait(1);
+    __syncthreads();
+    left.keep();
+
+    OnlineSoftmax<D, BANDS> softmax;
+    float weighted[BANDS][D / 8][4] = {};
+    for (int first_key = 0; first_key < seen; first_key += KEYS) {
+        const int stage = first_key / KEYS % 2;
+        cp_wait(0);
+        __syncthreads();
+        if (first_key + KEYS < seen) {
+            load_tile<D, KEYS, Tiles::threads>(keys + (stage ^ 1) * STAGE, key_rows, first_key + KEYS);
+            load_tile<D, KEYS, Tiles::threads>(values + (stage ^ 1) * STAGE, value_rows, first_key + KEYS);
+            cp_commit();
+        }
+        if (first_key > warp_query + Tiles::warp_rows - 1) {
+            continue;
+        }
+        float scores[BANDS][KEYS / 8][4];
+        multiply<D, BANDS, KEYS>(scores, left, Blocks<D, T>::across(keys + stage * STAGE, lane));
+        if (first_key + KEYS - 1 > warp_query) {
+            hide_later_keys<true>(scores, warp_query, first_key);
+        }
+        softmax.add(scores, weighted, sizes.exponent_scale);
+        uint32_t weights[BANDS][KEYS / 16][4];
+        round_to<T>(weights, scores);
+        accumulate<D, D>(weighted, weights, Blocks<D, T>::down(values + stage * STAGE, lane), 0);
+    }
+
+#pragma unroll
+    for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float sum = row_sum(softmax.sum[band][half]);
+            const int query = warp_query + band * 16 + half * 8 + lane / 4;
+            if (lane % 4 == 0 && query < sizes.sequence) {
+                lse[static_cast<size_t>(place.batch_head) * sizes.sequence + query] =
+                    softmax.reference[band][half] * sizes.scale + logf(sum);
+            }
+            const float share = 1.0f / sum;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                weighted[band][n][half * 2] *= share;
+                weighted[band][n][half * 2 + 1] *= share;
+            }
+        }
+    }
+    store_rows<D, D>(part_of_out(out, sizes, place), warp_query, 0, queries + warp_row * D, weighted, 1.0f);
+}
+
+#define ATTENTION_FORWARD(T, D)                                                               \
+    extern "C" __global__ void __launch_bounds__(ForwardTiles<D>::threads)                    \
+        attention_forward_##T##_##D(T* out, float* lse, const T* qkv, AttentionSizes sizes) { \
+        attention_forward<T, D>(out, lse, qkv, sizes);                                        \
+    }                                                                                         \
+    REGISTER(attention_forward_##T##_##D)

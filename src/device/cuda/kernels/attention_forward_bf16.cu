@@ -1,0 +1,8 @@
+// Attention forward, bf16.
+#include "attention_forward.cuh"
+
+ATTENTION_FORWARD(bf16, 32)
+ATTENTION_FORWARD(bf16, 64)
+ATTENTION_FORWARD(bf16, 96)
+ATTENTION_FORWARD(bf16, 128)
+ATTENTION_FORWARD(bf16, 256)

@@ -1,0 +1,8 @@
+// Attention forward, f16.
+#include "attention_forward.cuh"
+
+ATTENTION_FORWARD(f16, 32)
+ATTENTION_FORWARD(f16, 64)
+ATTENTION_FORWARD(f16, 96)
+ATTENTION_FORWARD(f16, 128)
+ATTENTION_FORWARD(f16, 256)

@@ -1,0 +1,108 @@
+// dq of attention for 16-bit types: a block takes a tile of one head's queries past the keys and values they see,
+// computing the weights again from lse.
+#pragma once
+#include "attention_tiles.cuh"
+
+// Tile sizes by padded head dimension; launches/attention.rs repeats them. Limits: 255 registers, 99 KiB.
+template <int D>
+struct QueryGradientTiles {
+    static constexpr int warps = D == 128 ? 8 : 4;
+    static constexpr int bands = D <= 96 ? 2 : 1;
+    static constexpr int keys = D <= 128 ? 32 : 16;
+    static constexpr bool kept = D <= 64 || D == 128;
+    static constexpr int threads = warps * 32;
+    static constexpr int warp_rows = bands * 16;
+    static constexpr int queries = warps * warp_rows;
+};
+
+template <class T, int D>
+__device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout, const T* qkv,
+                                                          const float* lse, const float* delta,
+                                                          const AttentionSizes& sizes) {
+    using Tiles = QueryGradientTiles<D>;
+    constexpr int BANDS = Tiles::bands, KEYS = Tiles::keys, STAGE = KEYS * D;
+    DYN_SHARED(T, queries);                   // [Tiles::queries, D]
+    T* douts = queries + Tiles::queries * D;  // [Tiles::queries, D]
+    T* keys = douts + Tiles::queries * D;     // [2, KEYS, D], of which one is filled while the other is used
+    T* values = keys + 2 * STAGE;             // [2, KEYS, D]
+
+    const Place place = Place::of_block(sizes, tiles_of(sizes.sequence, Tiles::queries), true);
+    const Rows<const T> key_rows = part_of_qkv(qkv, sizes, place, 1);
+    const Rows<const T> value_rows = part_of_qkv(qkv, sizes, place, 2);
+    const int first_query = place.tile * Tiles::queries;
+    const int seen = min(sizes.sequence, first_query + Tiles::queries);
+
+    load_tile<D, Tiles::queries, Tiles::threads>(queries, part_of_qkv(qkv, sizes, place, 0), first_query);
+    load_tile<D, Tiles::queries, Tiles::threads>(douts, part_of_out(dout, sizes, place), first_query);
+    cp_commit();
+    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, 0);
+    load_tile<D, KEYS, Tiles::threads>(values, value_rows, 0);
+    cp_commit();
+
+    const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Tiles::warp_rows;
+    const int warp_query = first_query + warp_row;
+    float exponents[BANDS][2], deltas[BANDS][2];
+#pragma unroll
+    for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int query = warp_query + band * 16 + half * 8 + lane / 4;
+            const RowStatistics row = RowStatistics::of(lse, delta, sizes, place, query);
+            exponents[band][half] = row.lse * LOG2_E;
+            deltas[band][half] = row.delta;
+        }
+    }
+    Left<D, BANDS, Tiles::kept, T> query_left(queries + warp_row * D, lane);
+    Left<D, BANDS, Tiles::kept, T> dout_left(douts + warp_row * D, lane);
+    cp_wait(1);
+    __syncthreads();
+    query_left.keep();
+    dout_left.keep();
+
+    float dqueries[BANDS][D / 8][4] = {};
+    for (int first_key = 0; first_key < seen; first_key += KEYS) {
+        const int stage = first_key / KEYS % 2;
+        cp_wait(0);
+        __syncthreads();
+        if (first_key + KEYS < seen) {
+            load_tile<D, KEYS, Tiles::threads>(keys + (stage ^ 1) * STAGE, key_rows, first_key + KEYS);
+            load_tile<D, KEYS, Tiles::threads>(values + (stage ^ 1) * STAGE, value_rows, first_key + KEYS);
+            cp_commit();
+        }
+        if (first_key > warp_query + Tiles::warp_rows - 1) {
+            continue;
+        }
+        float weights[BANDS][KEYS / 8][4], dscores[BANDS][KEYS / 8][4];
+        multiply<D, BANDS, KEYS>(weights, query_left, Blocks<D, T>::across(keys + stage * STAGE, lane));
+        multiply<D, BANDS, KEYS>(dscores, dout_left, Blocks<D, T>::across(values + stage * STAGE, lane));
+        if (first_key + KEYS - 1 > warp_query) {
+            hide_later_keys<true>(weights, warp_query, first_key);
+        }
+#pragma unroll
+        for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float weight =
+                        fast_exp2(fmaf(weights[band][n][i], sizes.exponent_scale, -exponents[band][i / 2]));
+                    dscores[band][n][i] = weight * (dscores[band][n][i] - deltas[band][i / 2]);
+                }
+            }
+        }
+        uint32_t rounded[BANDS][KEYS / 16][4];
+        round_to<T>(rounded, dscores);
+        accumulate<D, D>(dqueries, rounded, Blocks<D, T>::down(keys + stage * STAGE, lane), 0);
+    }
+
+    store_rows<D, D>(part_of_qkv(dqkv, sizes, place, 0), warp_query, 0, queries + warp_row * D, dqueries,
+                     sizes.scale);
+}
+
+#define ATTENTION_QUERY_GRADIENTS(T, D)                                                             \
+    extern "C" __global__ void __launch_bounds__(QueryGradientTiles<D>::threads)                    \
+        attention_query_gradients_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse, \
+                                            const float* delta, AttentionSizes sizes) {             \
+        attention_query_gradients<T, D>(dqkv, dout, qkv, lse, delta, sizes);                        \
+    }                                                                                               \
+    REGISTER(attention_query_gradients_##T##_##D)

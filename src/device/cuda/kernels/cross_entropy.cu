@@ -1,0 +1,149 @@
+// Softmax and cross-entropy of rows of V logits.
+#include "reductions.cuh"
+#include "vectors.cuh"
+
+// Below every logit, but finite, so that e^(LOWEST - x) is 0 for each of them and not undefined.
+constexpr float LOWEST = -3.402823466e38f;
+
+// For 16-bit logits the fast one: it is wrong by 2 + 1.2 |x| units in the last place of f32, x <= 0, which for any
+// probability that a 16-bit gradient can hold is far below the gradient's own rounding.
+template <class T>
+__device__ __forceinline__ float exponential(float x) {
+    if constexpr (sizeof(T) == 4) {
+        return expf(x);
+    } else {
+        return __expf(x);
+    }
+}
+
+// The largest of some logits and the sum of the exponentials of all of them less it.
+template <class T>
+struct Softmax {
+    float largest = LOWEST;
+    float sum = 0.0f;
+
+    template <int N>
+    __device__ __forceinline__ void add(const float (&logits)[N]) {
+        float top = logits[0];
+#pragma unroll
+        for (int i = 1; i < N; ++i) top = fmaxf(top, logits[i]);
+        if (top > largest) {
+            sum *= exponential<T>(largest - top);
+            largest = top;
+        }
+#pragma unroll
+        for (int i = 0; i < N; ++i) sum += exponential<T>(logits[i] - largest);
+    }
+
+    // Over all threads of the block.
+    __device__ __forceinline__ void join() {
+        const float top = block_max(largest);
+        sum = block_sum(sum * exponential<T>(largest - top));
+        largest = top;
+    }
+};
+
+// A row in whole vectors, and the elements at either end that fill none: rows need not begin at multiples of 16 bytes.
+template <class T>
+struct Row {
+    uint32_t head;
+    uint32_t vectors;
+    uint32_t edges;
+
+    __device__ __forceinline__ Row(const T* row, uint32_t len) {
+        const uint32_t past = reinterpret_cast<uint64_t>(row) % 16 / sizeof(T);
+        head = min(len, past == 0 ? 0 : Vector<T>::size - past);
+        vectors = (len - head) / Vector<T>::size;
+        edges = len - vectors * Vector<T>::size;
+    }
+
+    // Where vector `i` begins.
+    __device__ __forceinline__ uint32_t vector(uint32_t i) const { return head + i * Vector<T>::size; }
+
+    // Where element `i` of those at the ends is.
+    __device__ __forceinline__ uint32_t edge(uint32_t i) const {
+        return i < head ? i : i + vectors * Vector<T>::size;
+    }
+};
+
+// One block per row, and two readings of it: the second, for the gradient, goes backwards and so begins with what the
+// caches have seen last. `dlogits` may be null, or `logits` itself; `scaling` may be null.
+template <class T>
+__device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T* logits, const int* targets,
+                                              const float* scaling, uint32_t vocabulary, float scale) {
+    constexpr int WIDTH = Vector<T>::size;
+    logits += static_cast<uint64_t>(blockIdx.x) * vocabulary;
+    const Row<T> row(logits, vocabulary);
+    const uint32_t target = targets[blockIdx.x];
+    // Before anything is written over it.
+    const float logit = to_float(logits[target]);
+
+    Softmax<T> softmax;
+#pragma unroll 2
+    for (uint32_t i = threadIdx.x; i < row.vectors; i += blockDim.x) {
+        float values[WIDTH];
+        load_floats(values, logits + row.vector(i));
+        softmax.add(values);
+    }
+    for (uint32_t i = threadIdx.x; i < row.edges; i += blockDim.x) {
+        const float value[1] = {to_float(logits[row.edge(i)])};
+        softmax.add(value);
+    }
+    softmax.join();
+    if (threadIdx.x == 0) {
+        const double loss = log(static_cast<double>(softmax.sum)) + (static_cast<double>(softmax.largest) - logit);
+        losses[blockIdx.x] = static_cast<float>(loss);
+    }
+    if (dlogits == nullptr) return;
+
+    dlogits += static_cast<uint64_t>(blockIdx.x) * vocabulary;
+    if (scaling != nullptr) scale *= scaling[0];
+    const float share = scale / softmax.sum;
+    auto slope = [&](float value, uint32_t place) {
+        const float gradient = exponential<T>(value - softmax.largest) * share;
+        return place == target ? gradient - scale : gradient;
+    };
+    for (uint32_t i = threadIdx.x; i < row.edges; i += blockDim.x) {
+        const uint32_t place = row.edge(i);
+        dlogits[place] = from_float<T>(slope(to_float(logits[place]), place));
+    }
+    const uint32_t rounds = (row.vectors + blockDim.x - 1) / blockDim.x;
+#pragma unroll 2
+    for (uint32_t round = rounds; round > 0; --round) {
+        const uint32_t i = (round - 1) * blockDim.x + threadIdx.x;
+        if (i < row.vectors) {
+            const uint32_t place = row.vector(i);
+            float values[WIDTH];
+            load_floats(values, logits + place);
+#pragma unroll
+            for (int j = 0; j < WIDTH; ++j) values[j] = slope(values[j], place + j);
+            store_floats(dlogits + place, values);
+        }
+    }
+}
+
+#define CROSS_ENTROPY(T, suffix)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(1024) cross_entropy_##suffix(                                        \
+        float* __restrict__ losses, T* dlogits, const T* logits, const int* __restrict__ targets,                    \
+        const float* __restrict__ scaling, uint32_t vocabulary, float scale) {                                       \
+        cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale);                              \
+    }                                                                                                                \
+    REGISTER(cross_entropy_##suffix)
+
+CROSS_ENTROPY(float, f32)
+CROSS_ENTROPY(bf16, bf16)
+CROSS_ENTROPY(f16, f16)
+
+// loss[0] (+)= weight * the mean of the rows' losses. One block.
+extern "C" __global__ void __launch_bounds__(1024)
+    cross_entropy_mean(float* loss, const float* losses, uint32_t rows, float weight, uint32_t accumulate) {
+    double sum = 0.0;
+#pragma unroll 8
+    for (uint32_t row = threadIdx.x; row < rows; row += blockDim.x) sum += losses[row];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        const float total = static_cast<float>(sum * weight / rows);
+        loss[0] = accumulate ? loss[0] + total : total;
+    }
+}
+REGISTER(cross_entropy_mean)

@@ -1,0 +1,279 @@
+// Layer normalisation over rows of C channels, and its gradient.
+//
+// A row is held in registers by a group of 1, 2, 4 or 8 warps: the least that can. Rows too wide for that, or that do
+// not begin at multiples of four elements, take kernels that read them several times (`layer_norm_any`).
+#include "reductions.cuh"
+#include "vectors.cuh"
+
+constexpr int BLOCK_WARPS = 8;
+constexpr int BLOCK = 32 * BLOCK_WARPS;
+// Runs of four channels that a thread holds: 768 channels for a warp.
+constexpr int QUADS = 6;
+// Rows whose sums of dweight and dbias are added up in one partial sum, by one block.
+constexpr uint32_t ROWS_PER_PARTIAL = 64;
+
+// The sums of both numbers over a group of warps, in every thread of it. All groups of the block come here together.
+template <int Warps>
+__device__ __forceinline__ float2 group_sums(float a, float b) {
+    a = warp_sum(a);
+    b = warp_sum(b);
+    if constexpr (Warps == 1) {
+        return make_float2(a, b);
+    } else {
+        __shared__ float2 sums[BLOCK_WARPS];
+        const int warp = threadIdx.x / 32;
+        if (threadIdx.x % 32 == 0) sums[warp] = make_float2(a, b);
+        __syncthreads();
+        float2 total = make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int i = 0; i < Warps; ++i) {
+            const float2 other = sums[warp / Warps * Warps + i];
+            total.x += other.x;
+            total.y += other.y;
+        }
+        // Nobody may overwrite the sums with the next ones before all have read them.
+        __syncthreads();
+        return total;
+    }
+}
+
+__device__ __forceinline__ float sum_of(float4 v) { return (v.x + v.y) + (v.z + v.w); }
+
+__device__ __forceinline__ float inner_product(float4 a, float4 b) {
+    return (a.x * b.x + a.y * b.y) + (a.z * b.z + a.w * b.w);
+}
+
+// (x - mean) * rstd
+__device__ __forceinline__ float4 normalised(float4 x, float mean, float rstd) {
+    return make_float4((x.x - mean) * rstd, (x.y - mean) * rstd, (x.z - mean) * rstd, (x.w - mean) * rstd);
+}
+
+template <class T, int Warps>
+__device__ __forceinline__ void forward(T* y, float* mean, float* rstd, const float* x, const float* weight,
+                                        const float* bias, uint32_t rows, uint32_t channels, float epsilon) {
+    constexpr uint32_t STEP = 32 * Warps * 4;
+    const uint32_t row = blockIdx.x * (BLOCK_WARPS / Warps) + threadIdx.x / (32 * Warps);
+    const uint32_t first = threadIdx.x % (32 * Warps) * 4;
+    // A group without a row has nothing to load, but comes to the barriers.
+    const uint32_t end = row < rows ? channels : 0;
+    const uint64_t start = static_cast<uint64_t>(row) * channels;
+
+    float4 values[QUADS];
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < QUADS; ++i) {
+        const uint32_t c = first + i * STEP;
+        values[i] = c < end ? load_quad(x + start + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+#pragma unroll
+    for (int i = 0; i < QUADS; ++i) sum += sum_of(values[i]);
+    const float centre = group_sums<Warps>(sum, 0.0f).x / channels;
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < QUADS; ++i) {
+        const float4 apart = normalised(values[i], centre, 1.0f);
+        if (first + i * STEP < end) squares += inner_product(apart, apart);
+    }
+    const float scale = 1.0f / sqrtf(group_sums<Warps>(squares, 0.0f).x / channels + epsilon);
+#pragma unroll
+    for (int i = 0; i < QUADS; ++i) {
+        const uint32_t c = first + i * STEP;
+        if (c < end) {
+            const float4 normal = normalised(values[i], centre, scale);
+            const float4 w = load_quad(weight + c);
+            const float4 b = load_quad(bias + c);
+            store_quad(y + start + c, make_float4(normal.x * w.x + b.x, normal.y * w.y + b.y,
+                                                  normal.z * w.z + b.z, normal.w * w.w + b.w));
+        }
+    }
+    if (row < rows && first == 0) {
+        mean[row] = centre;
+        rstd[row] = scale;
+    }
+}
+
+// One block per row, which it reads three times.
+template <class T>
+__device__ __forceinline__ void forward_any(T* y, float* mean, float* rstd, const float* x, const float* weight,
+                                            const float* bias, uint32_t channels, float epsilon) {
+    x += static_cast<uint64_t>(blockIdx.x) * channels;
+    y += static_cast<uint64_t>(blockIdx.x) * channels;
+    float sum = 0.0f;
+    for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) sum += x[c];
+    const float centre = block_sum(sum) / channels;
+    float squares = 0.0f;
+    for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) squares += (x[c] - centre) * (x[c] - centre);
+    const float scale = 1.0f / sqrtf(block_sum(squares) / channels + epsilon);
+    for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) {
+        y[c] = from_float<T>((x[c] - centre) * scale * weight[c] + bias[c]);
+    }
+    if (threadIdx.x == 0) {
+        mean[blockIdx.x] = centre;
+        rstd[blockIdx.x] = scale;
+    }
+}
+
+// A block takes the rows of one partial sum, a group of its warps every so-manieth of them. `so_far` may be null, or
+// `dx` itself.
+template <class T, int Warps>
+__device__ __forceinline__ void backward(float* dx, float* partials, const T* dy, const float* x, const float* weight,
+                                         const float* mean, const float* rstd, const float* so_far, uint32_t rows,
+                                         uint32_t channels) {
+    constexpr uint32_t GROUPS = BLOCK_WARPS / Warps;
+    constexpr uint32_t STEP = 32 * Warps * 4;
+    DYN_SHARED(float, group_partials);
+    const uint32_t group = threadIdx.x / (32 * Warps);
+    const uint32_t first = threadIdx.x % (32 * Warps) * 4;
+    float4 dweight[QUADS] = {};
+    float4 dbias[QUADS] = {};
+
+    for (uint32_t i = group; i < ROWS_PER_PARTIAL; i += GROUPS) {
+        const uint32_t row = blockIdx.x * ROWS_PER_PARTIAL + i;
+        // Groups stay together, for the barriers.
+        if (Warps == 1 && row >= rows) break;
+        const uint32_t end = row < rows ? channels : 0;
+        const uint64_t start = static_cast<uint64_t>(row) * channels;
+        const float row_mean = row < rows ? mean[row] : 0.0f;
+        const float row_rstd = row < rows ? rstd[row] : 0.0f;
+        float4 normals[QUADS];
+        float4 slopes[QUADS];
+        float through = 0.0f;
+        float along = 0.0f;
+#pragma unroll
+        for (int q = 0; q < QUADS; ++q) {
+            const uint32_t c = first + q * STEP;
+            const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            normals[q] = c < end ? load_quad(x + start + c) : zero;
+            slopes[q] = c < end ? load_quad(dy + start + c) : zero;
+        }
+#pragma unroll
+        for (int q = 0; q < QUADS; ++q) {
+            const uint32_t c = first + q * STEP;
+            if (c < end) {
+                const float4 normal = normalised(normals[q], row_mean, row_rstd);
+                const float4 d = slopes[q];
+                const float4 w = load_quad(weight + c);
+                dweight[q].x += d.x * normal.x;
+                dweight[q].y += d.y * normal.y;
+                dweight[q].z += d.z * normal.z;
+                dweight[q].w += d.w * normal.w;
+                dbias[q].x += d.x;
+                dbias[q].y += d.y;
+                dbias[q].z += d.z;
+                dbias[q].w += d.w;
+                normals[q] = normal;
+                slopes[q] = make_float4(d.x * w.x, d.y * w.y, d.z * w.z, d.w * w.w);
+                through += sum_of(slopes[q]);
+                along += inner_product(slopes[q], normal);
+            }
+        }
+        const float2 sums = group_sums<Warps>(through, along);
+        through = sums.x / channels;
+        along = sums.y / channels;
+#pragma unroll
+        for (int q = 0; q < QUADS; ++q) {
+            const uint32_t c = first + q * STEP;
+            if (c < end) {
+                const float4 n = normals[q];
+                const float4 s = slopes[q];
+                float4 d = make_float4(
+                    row_rstd * (s.x - through - n.x * along), row_rstd * (s.y - through - n.y * along),
+                    row_rstd * (s.z - through - n.z * along), row_rstd * (s.w - through - n.w * along));
+                if (so_far != nullptr) {
+                    const float4 other = load_quad(so_far + start + c);
+                    d = make_float4(other.x + d.x, other.y + d.y, other.z + d.z, other.w + d.w);
+                }
+                store_quad(dx + start + c, d);
+            }
+        }
+    }
+
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+        const uint32_t c = first + q * STEP;
+        if (c < channels) {
+            store_quad(group_partials + 2 * group * channels + c, dweight[q]);
+            store_quad(group_partials + (2 * group + 1) * channels + c, dbias[q]);
+        }
+    }
+    __syncthreads();
+    partials += static_cast<uint64_t>(blockIdx.x) * 2 * channels;
+    for (uint32_t c = threadIdx.x; c < 2 * channels; c += BLOCK) {
+        float sum = 0.0f;
+#pragma unroll
+        for (uint32_t other = 0; other < GROUPS; ++other) sum += group_partials[2 * other * channels + c];
+        partials[c] = sum;
+    }
+}
+
+// One block takes the rows of one partial sum, one after the other. Each thread keeps to its channels, so that it adds
+// to partial sums of its own.
+template <class T>
+__device__ __forceinline__ void backward_any(float* dx, float* partials, const T* dy, const float* x,
+                                             const float* weight, const float* mean, const float* rstd,
+                                             const float* so_far, uint32_t rows, uint32_t channels) {
+    float* dweight = partials + static_cast<uint64_t>(blockIdx.x) * 2 * channels;
+    float* dbias = dweight + channels;
+    for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) dweight[c] = dbias[c] = 0.0f;
+    const uint32_t first = blockIdx.x * ROWS_PER_PARTIAL;
+    for (uint32_t row = first; row < min(rows, first + ROWS_PER_PARTIAL); ++row) {
+        const uint64_t start = static_cast<uint64_t>(row) * channels;
+        float through = 0.0f;
+        float along = 0.0f;
+        for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) {
+            const float d = to_float(dy[start + c]);
+            const float normal = (x[start + c] - mean[row]) * rstd[row];
+            dweight[c] += d * normal;
+            dbias[c] += d;
+            through += d * weight[c];
+            along += d * weight[c] * normal;
+        }
+        through = block_sum(through) / channels;
+        along = block_sum(along) / channels;
+        for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) {
+            const float normal = (x[start + c] - mean[row]) * rstd[row];
+            const float slope = to_float(dy[start + c]) * weight[c];
+            const float before = so_far == nullptr ? 0.0f : so_far[start + c];
+            dx[start + c] = before + rstd[row] * (slope - through - normal * along);
+        }
+    }
+}
+
+#define LAYER_NORM(T, suffix, Warps)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(BLOCK) layer_norm_##suffix##_##Warps(                               \
+        T* __restrict__ y, float* __restrict__ mean, float* __restrict__ rstd, const float* __restrict__ x,          \
+        const float* __restrict__ weight, const float* __restrict__ bias, uint32_t rows, uint32_t channels,          \
+        float epsilon) {                                                                                             \
+        forward<T, Warps>(y, mean, rstd, x, weight, bias, rows, channels, epsilon);                                  \
+    }                                                                                                                \
+    REGISTER(layer_norm_##suffix##_##Warps)                                                                          \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 2) layer_norm_backward_##suffix##_##Warps(                   \
+        float* dx, float* __restrict__ partials, const T* __restrict__ dy, const float* __restrict__ x,              \
+        const float* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd,            \
+        const float* so_far, uint32_t rows, uint32_t channels) {                                                     \
+        backward<T, Warps>(dx, partials, dy, x, weight, mean, rstd, so_far, rows, channels);                         \
+    }                                                                                                                \
+    REGISTER(layer_norm_backward_##suffix##_##Warps)
+
+#define LAYER_NORM_OF(T, suffix)                                                                                     \
+    LAYER_NORM(T, suffix, 1)                                                                                         \
+    LAYER_NORM(T, suffix, 2)                                                                                         \
+    LAYER_NORM(T, suffix, 4)                                                                                         \
+    LAYER_NORM(T, suffix, 8)                                                                                         \
+    extern "C" __global__ void __launch_bounds__(BLOCK) layer_norm_##suffix##_any(                                   \
+        T* __restrict__ y, float* __restrict__ mean, float* __restrict__ rstd, const float* __restrict__ x,          \
+        const float* __restrict__ weight, const float* __restrict__ bias, uint32_t channels, float epsilon) {        \
+        forward_any<T>(y, mean, rstd, x, weight, bias, channels, epsilon);                                           \
+    }                                                                                                                \
+    REGISTER(layer_norm_##suffix##_any)                                                                              \
+    extern "C" __global__ void __launch_bounds__(BLOCK) layer_norm_backward_##suffix##_any(                          \
+        float* dx, float* __restrict__ partials, const T* __restrict__ dy, const float* __restrict__ x,              \
+        const float* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd,            \
+        const float* so_far, uint32_t rows, uint32_t channels) {                                                     \
+        backward_any<T>(dx, partials, dy, x, weight, mean, rstd, so_far, rows, channels);                            \
+    }                                                                                                                \
+    REGISTER(layer_norm_backward_##suffix##_any)
+
+LAYER_NORM_OF(float, f32)
+LAYER_NORM_OF(bf16, bf16)
+LAYER_NORM_OF(f16, f16)

@@ -1,0 +1,87 @@
+// Sums of the columns of a matrix in two stages: partial sums over runs of rows, and their sum.
+#include "reductions.cuh"
+#include "vectors.cuh"
+
+constexpr int WARPS = 8;
+
+// Sums of `Width` columns for each lane, over the block's rows.
+template <class T, int Width>
+__device__ __forceinline__ void sum_columns(float* partials, const T* matrix, uint32_t rows, uint32_t columns,
+                                            uint32_t rows_per_partial, uint32_t accumulate) {
+    __shared__ float shared[WARPS][32 * Width];
+    const uint32_t warp = threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t first = blockIdx.x * 32 * Width;
+    const uint32_t column = first + lane * Width;
+    const uint32_t begin = blockIdx.y * rows_per_partial;
+    const uint32_t end = min(rows, begin + rows_per_partial);
+    float sums[Width] = {};
+    if (column < columns) {
+#pragma unroll 4
+        for (uint32_t row = begin + warp; row < end; row += WARPS) {
+            const T* source = matrix + static_cast<uint64_t>(row) * columns + column;
+            float values[Width];
+            if constexpr (Width == 1) {
+                values[0] = to_float(*source);
+            } else {
+                load_floats(values, source);
+            }
+#pragma unroll
+            for (int i = 0; i < Width; ++i) sums[i] += values[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < Width; ++i) shared[warp][lane * Width + i] = sums[i];
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < 32 * Width && first + i < columns; i += 32 * WARPS) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int other = 0; other < WARPS; ++other) sum += shared[other][i];
+        float* sink = partials + static_cast<uint64_t>(blockIdx.y) * columns + first + i;
+        *sink = accumulate ? *sink + sum : sum;
+    }
+}
+
+// partials[p, :] = the sum of rows p * rows_per_partial and on of a matrix [rows, columns]. Grid: the runs of 32 lanes
+// times as many columns as a lane takes, the partial sums. `wide`: that is 16 bytes, of which rows are multiples. What is
+// one partial sum can be added to what is there.
+#define COLUMN_SUMS(name, T, Width)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS)                                                         \
+        name(float* __restrict__ partials, const T* __restrict__ matrix, uint32_t rows, uint32_t columns,            \
+             uint32_t rows_per_partial, uint32_t accumulate) {                                                       \
+        sum_columns<T, Width>(partials, matrix, rows, columns, rows_per_partial, accumulate);                        \
+    }                                                                                                                \
+    REGISTER(name)
+
+COLUMN_SUMS(column_sums_f32, float, 1)
+COLUMN_SUMS(column_sums_bf16, bf16, 1)
+COLUMN_SUMS(column_sums_f16, f16, 1)
+COLUMN_SUMS(column_sums_wide_f32, float, 4)
+COLUMN_SUMS(column_sums_wide_bf16, bf16, 8)
+COLUMN_SUMS(column_sums_wide_f16, f16, 8)
+
+// The sum of `count` rows of partial sums [count, columns], stored in or added to `first`, but for the columns from
+// `split` on, which are those of `second`. A block takes 32 columns, each of its 32 warps some of the rows.
+extern "C" __global__ void __launch_bounds__(1024)
+    sum_partials(float* __restrict__ first, float* __restrict__ second, const float* __restrict__ partials,
+                 uint32_t count, uint32_t columns, uint32_t split, uint32_t accumulate) {
+    __shared__ float sums[32][32];
+    const uint32_t warp = threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t column = blockIdx.x * 32 + lane;
+    float sum = 0.0f;
+    if (column < columns) {
+#pragma unroll 8
+        for (uint32_t i = warp; i < count; i += 32) sum += partials[static_cast<uint64_t>(i) * columns + column];
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && column < columns) {
+        float total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 32; ++i) total += sums[i][lane];
+        float* sink = column < split ? first + column : second + (column - split);
+        *sink = accumulate ? *sink + total : total;
+    }
+}
+REGISTER(sum_partials)

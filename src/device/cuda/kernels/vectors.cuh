@@ -1,0 +1,46 @@
+// Runs of elements of any type as floats in registers.
+#pragma once
+#include "compat.cuh"
+
+// 16 bytes of T. `source` is a multiple of 16 bytes.
+template <class T>
+__device__ __forceinline__ void load_floats(float (&values)[Vector<T>::size], const T* source) {
+    const Vector<T> vector = load_vector(source);
+#pragma unroll
+    for (int i = 0; i < Vector<T>::size; ++i) values[i] = vector.get(i);
+}
+
+template <class T>
+__device__ __forceinline__ void store_floats(T* sink, const float (&values)[Vector<T>::size]) {
+    Vector<T> vector;
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) vector.set(i, values[i]);
+    } else {
+        // Pairs are converted in one instruction.
+#pragma unroll
+        for (int i = 0; i < 4; ++i) vector.words[i] = pack<T>(values[2 * i], values[2 * i + 1]);
+    }
+    store_vector(sink, vector);
+}
+
+// Four consecutive values of T: 16 bytes of f32, 8 of a 16-bit type, and aligned to as much.
+template <class T>
+__device__ __forceinline__ float4 load_quad(const T* source) {
+    if constexpr (sizeof(T) == 4) {
+        return *reinterpret_cast<const float4*>(source);
+    } else {
+        const uint2 bits = *reinterpret_cast<const uint2*>(source);
+        auto value = [](uint32_t word, int shift) { return to_float(T{static_cast<uint16_t>(word >> shift)}); };
+        return make_float4(value(bits.x, 0), value(bits.x, 16), value(bits.y, 0), value(bits.y, 16));
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void store_quad(T* sink, float4 values) {
+    if constexpr (sizeof(T) == 4) {
+        *reinterpret_cast<float4*>(sink) = values;
+    } else {
+        *reinterpret_cast<uint2*>(sink) = make_uint2(pack<T>(values.x, values.y), pack<T>(values.z, values.w));
+    }
+}

@@ -1,0 +1,54 @@
+//! Softmax and cross-entropy.
+
+use crate::device::DeviceError;
+use crate::device::cuda::launcher::{Argument, Launcher, Operand};
+use crate::ops::CrossEntropy;
+
+use super::sizes::{by_dtype, flag, optional, pointer, size, size_argument, vector_len};
+
+/// The most threads that a row is given: two such blocks fill a processor, whose rows the second-level cache still holds
+/// when they are read again.
+const MOST_THREADS: usize = 1024;
+
+pub(super) fn run(
+    op: &CrossEntropy,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    (losses, _): (u64, u64),
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let logits = &inputs[0];
+    let (rows, vocabulary) = (inputs[1].ty.elements(), logits.ty.shape.last());
+    let names = ["cross_entropy_f32", "cross_entropy_bf16", "cross_entropy_f16"];
+    // A few vectors for each thread.
+    let threads = vocabulary / (4 * vector_len(logits.ty.dtype));
+    launcher.kernel(
+        by_dtype(logits.ty.dtype, names)?,
+        [size(rows)?, 1, 1],
+        threads.next_power_of_two().clamp(32, MOST_THREADS) as u32,
+        0,
+        &[
+            Argument::Pointer(losses),
+            optional(op.gradient.then(|| outputs[1].address)),
+            pointer(logits),
+            pointer(&inputs[1]),
+            optional(op.scaled.then(|| inputs[2].address)),
+            size_argument(vocabulary)?,
+            Argument::F32(op.weight / rows as f32),
+        ],
+    )?;
+    // Where it is accumulated, the loss so far is in the output's own memory.
+    launcher.kernel(
+        "cross_entropy_mean",
+        [1, 1, 1],
+        1024,
+        0,
+        &[
+            pointer(&outputs[0]),
+            Argument::Pointer(losses),
+            size_argument(rows)?,
+            Argument::F32(op.weight),
+            flag(op.accumulate),
+        ],
+    )
+}

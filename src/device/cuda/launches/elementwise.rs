@@ -1,0 +1,105 @@
+//! Operations on each element by itself.
+
+use crate::device::DeviceError;
+use crate::device::cuda::launcher::{Argument, Launcher, Operand};
+use crate::ops::{Cast, DType};
+
+use super::sizes::{BLOCK, blocks, by_dtype, count, optional, pointer, size, size_argument, vector_len};
+use super::tables::{Work, each_table};
+
+/// Vectors that a thread takes where it takes several.
+const VECTORS: usize = 4;
+/// Elements of a tensor that one block casts.
+const CAST_ELEMENTS: usize = 8192;
+/// Columns of a row that one block finishes.
+const FINISH_COLUMNS: usize = 1024;
+
+const GELU_BACKWARD: [&str; 3] = ["gelu_backward_f32", "gelu_backward_bf16", "gelu_backward_f16"];
+
+pub(super) fn add(
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    map2("add", [&outputs[0], &inputs[0], &inputs[1]], launcher)
+}
+
+pub(super) fn gelu_backward(
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let name = by_dtype(outputs[0].ty.dtype, GELU_BACKWARD)?;
+    map2(name, [&outputs[0], &inputs[0], &inputs[1]], launcher)
+}
+
+/// A kernel that makes each element of the first operand of those of the others.
+fn map2(name: &'static str, operands: [&Operand; 3], launcher: &mut Launcher) -> Result<(), DeviceError> {
+    let [out, a, b] = operands;
+    let elements = out.ty.elements();
+    launcher.kernel(
+        name,
+        [blocks(elements, BLOCK as usize * VECTORS * vector_len(out.ty.dtype))?, 1, 1],
+        BLOCK,
+        0,
+        &[pointer(out), pointer(a), pointer(b), count(elements)],
+    )
+}
+
+/// Adds a bias of y's type to each row of y.
+pub(super) fn add_bias(y: &Operand, bias: u64, launcher: &mut Launcher) -> Result<(), DeviceError> {
+    let columns = y.ty.shape.last();
+    launcher.kernel(
+        by_dtype(y.ty.dtype, ["add_bias_f32", "add_bias_bf16", "add_bias_f16"])?,
+        [size(y.ty.shape.rows())?, blocks(columns, FINISH_COLUMNS)?, 1],
+        BLOCK,
+        0,
+        &[pointer(y), Argument::Pointer(bias), size_argument(columns)?],
+    )
+}
+
+/// `before += bias; y = gelu(before) + residual`, the bias being of y's type and y f32 where there is a residual.
+pub(super) fn finish_gelu(
+    y: &Operand,
+    before: &Operand,
+    bias: Option<u64>,
+    residual: Option<u64>,
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let names = match y.ty.dtype {
+        DType::F32 => ["finish_gelu_f32", "finish_gelu_bf16_residual", "finish_gelu_f16_residual"],
+        _ => ["finish_gelu_f32", "finish_gelu_bf16", "finish_gelu_f16"],
+    };
+    let columns = y.ty.shape.last();
+    launcher.kernel(
+        by_dtype(before.ty.dtype, names)?,
+        [size(y.ty.shape.rows())?, blocks(columns, FINISH_COLUMNS)?, 1],
+        BLOCK,
+        0,
+        &[pointer(y), pointer(before), optional(bias), optional(residual), size_argument(columns)?],
+    )
+}
+
+pub(super) fn cast(
+    op: &Cast,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    for from in [DType::F32, DType::BF16, DType::F16] {
+        let names = match from {
+            DType::BF16 => ["cast_bf16_f32", "cast_bf16_bf16", "cast_bf16_f16"],
+            DType::F16 => ["cast_f16_f32", "cast_f16_bf16", "cast_f16_f16"],
+            _ => ["cast_f32_f32", "cast_f32_bf16", "cast_f32_f16"],
+        };
+        let name = by_dtype(op.to, names)?;
+        let pairs = inputs.iter().zip(outputs).filter(|(input, _)| input.ty.dtype == from);
+        let work = pairs.map(|(input, output)| {
+            let elements = input.ty.elements();
+            let fields = [input.address, output.address, elements as u64];
+            Work { blocks: elements.div_ceil(CAST_ELEMENTS), fields }
+        });
+        each_table(work, |blocks, table| launcher.kernel(name, [blocks, 1, 1], BLOCK, 0, &[table]))?;
+    }
+    Ok(())
+}

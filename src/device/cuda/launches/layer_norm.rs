@@ -1,0 +1,119 @@
+//! Layer normalisation over rows.
+
+use crate::device::DeviceError;
+use crate::device::cuda::launcher::{Argument, Launcher, Operand};
+use crate::ops::{DType, LayerNorm, LayerNormBackward};
+
+use super::column_sums::sum_partials;
+use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size_argument};
+
+/// Warps of a block.
+const BLOCK_WARPS: usize = 8;
+/// Channels of a row that a warp holds in registers.
+const WARP_CHANNELS: usize = 768;
+
+/// How many warps hold a row of so many channels; `None` for rows that they cannot, or not in runs of four.
+fn warps_per_row(channels: usize) -> Option<usize> {
+    let warps = channels.div_ceil(WARP_CHANNELS).next_power_of_two();
+    (channels.is_multiple_of(4) && warps <= BLOCK_WARPS).then_some(warps)
+}
+
+/// The names of the kernels of both directions, each for f32, bf16 and f16.
+macro_rules! names {
+    ($warps:literal) => {
+        [
+            [
+                concat!("layer_norm_f32_", $warps),
+                concat!("layer_norm_bf16_", $warps),
+                concat!("layer_norm_f16_", $warps),
+            ],
+            [
+                concat!("layer_norm_backward_f32_", $warps),
+                concat!("layer_norm_backward_bf16_", $warps),
+                concat!("layer_norm_backward_f16_", $warps),
+            ],
+        ]
+    };
+}
+
+/// Those for rows that as many warps hold.
+fn names(warps: Option<usize>) -> [[&'static str; 3]; 2] {
+    match warps {
+        None => names!("any"),
+        Some(1) => names!("1"),
+        Some(2) => names!("2"),
+        Some(4) => names!("4"),
+        Some(_) => names!("8"),
+    }
+}
+
+pub(super) fn forward(
+    op: &LayerNorm,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let (rows, channels) = (inputs[0].ty.shape.rows(), inputs[0].ty.shape.last());
+    let warps = warps_per_row(channels);
+    let [forward, _] = names(warps);
+    let block_rows = warps.map_or(1, |warps| BLOCK_WARPS / warps);
+    let mut arguments: Vec<Argument> = outputs.iter().chain(inputs).map(pointer).collect();
+    if warps.is_some() {
+        arguments.push(size_argument(rows)?);
+    }
+    arguments.extend([size_argument(channels)?, Argument::F32(op.epsilon)]);
+    let name = by_dtype(outputs[0].ty.dtype, forward)?;
+    launcher.kernel(name, [blocks(rows, block_rows)?, 1, 1], BLOCK, 0, &arguments)
+}
+
+pub(super) fn backward(
+    op: &LayerNormBackward,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    (partials, _): (u64, u64),
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let [dy, x, weight, mean, rstd] = [0, 1, 2, 3, 4].map(|index| &inputs[index]);
+    let (rows, channels) = (x.ty.shape.rows(), x.ty.shape.last());
+    let warps = warps_per_row(channels);
+    let [_, backward] = names(warps);
+    let count = rows.div_ceil(LayerNormBackward::ROWS_PER_PARTIAL);
+    // Each group of warps has its sums of dweight and dbias there, before they are added up.
+    let sums = warps.map_or(0, |warps| BLOCK_WARPS / warps * 2 * channels);
+    launcher.kernel(
+        by_dtype(dy.ty.dtype, backward)?,
+        [blocks(count, 1)?, 1, 1],
+        BLOCK,
+        sums as u32 * DType::F32.bytes() as u32,
+        &[
+            pointer(&outputs[0]),
+            Argument::Pointer(partials),
+            pointer(dy),
+            pointer(x),
+            pointer(weight),
+            pointer(mean),
+            pointer(rstd),
+            optional(op.accumulate.then(|| inputs[5].address)),
+            size_argument(rows)?,
+            size_argument(channels)?,
+        ],
+    )?;
+    let sinks = [outputs[1].address, outputs[2].address];
+    sum_partials(sinks, partials, [count, 2 * channels, channels], op.accumulate_weights, launcher)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_held_by_as_few_warps_as_can() {
+        let cases = [(4, 1), (768, 1), (772, 2), (1600, 4), (3072, 4), (3076, 8), (6144, 8)];
+        for (channels, warps) in cases {
+            assert_eq!(warps_per_row(channels), Some(warps), "{channels} channels");
+        }
+        for channels in [1, 258, 6148] {
+            assert_eq!(warps_per_row(channels), None, "{channels} channels");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Products with what is fused to them.
+//!
+//! The library finishes a product itself where it can. Where it cannot, kernels do it afterwards: a 16-bit result is
+//! then rounded once more than it has to be.
+
+use crate::device::DeviceError;
+use crate::device::cuda::launcher::{Launcher, Operand};
+use crate::device::cuda::products::{Epilogue, Matrix, Product};
+use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
+
+use super::column_sums::column_sums;
+use super::elementwise::{add_bias, finish_gelu, gelu_backward};
+
+fn matrix(operand: &Operand) -> Matrix {
+    Matrix { address: operand.address, dtype: operand.ty.dtype, transposed: false }
+}
+
+fn transposed(operand: &Operand) -> Matrix {
+    Matrix { transposed: true, ..matrix(operand) }
+}
+
+/// Enqueues a product and what finishes it: by the library, or else by `finish`.
+fn finished(
+    plain: Product,
+    epilogue: Epilogue,
+    launcher: &mut Launcher,
+    finish: impl FnOnce(&mut Launcher) -> Result<(), DeviceError>,
+) -> Result<(), DeviceError> {
+    let fused = Product { epilogue, ..plain };
+    if launcher.supports(&fused)? {
+        return launcher.product(&fused);
+    }
+    launcher.product(&plain)?;
+    finish(launcher)
+}
+
+pub(super) fn forward(
+    op: &Linear,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    workspace: (u64, u64),
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let (x, weight, y) = (&inputs[0], &inputs[1], &outputs[0]);
+    let bias = op.bias.then(|| inputs[2].address);
+    let residual = op.residual.then(|| inputs[2 + usize::from(op.bias)].address);
+    let plain = Product {
+        rows: x.ty.shape.rows(),
+        columns: y.ty.shape.last(),
+        inner: x.ty.shape.last(),
+        left: matrix(x),
+        right: transposed(weight),
+        output: matrix(y),
+        added: residual,
+        epilogue: Epilogue::None,
+        tf32: op.tf32,
+        workspace,
+    };
+    match (op.activation, bias) {
+        (None, None) => launcher.product(&plain),
+        (None, Some(bias)) => {
+            finished(plain, Epilogue::Bias(bias), launcher, |launcher| add_bias(y, bias, launcher))
+        }
+        (Some(Activation::GeluTanh), _) => {
+            let before = &outputs[1];
+            let finish = |launcher: &mut Launcher| finish_gelu(y, before, bias, residual, launcher);
+            let unfinished = Product { output: matrix(before), added: None, ..plain };
+            if op.residual {
+                // The library would add the residual before the activation.
+                launcher.product(&unfinished)?;
+                return finish(launcher);
+            }
+            let fused = Product { epilogue: Epilogue::GeluBias { bias, before: before.address }, ..plain };
+            if launcher.supports(&fused)? {
+                return launcher.product(&fused);
+            }
+            launcher.product(&unfinished)?;
+            finish(launcher)
+        }
+    }
+}
+
+pub(super) fn input_gradient(
+    op: &LinearInputGradient,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    workspace: (u64, u64),
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let (dy, weight, dx) = (&inputs[0], &inputs[1], &outputs[0]);
+    let plain = Product {
+        rows: dy.ty.shape.rows(),
+        columns: dx.ty.shape.last(),
+        inner: dy.ty.shape.last(),
+        left: matrix(dy),
+        right: matrix(weight),
+        output: matrix(dx),
+        added: op.accumulate.then(|| inputs[2].address),
+        epilogue: Epilogue::None,
+        tf32: op.tf32,
+        workspace,
+    };
+    match op.activation {
+        None => launcher.product(&plain),
+        Some(Activation::GeluTanh) => {
+            let before = inputs[2 + usize::from(op.accumulate)];
+            finished(plain, Epilogue::GeluSlope { before: before.address }, launcher, |launcher| {
+                gelu_backward(&[*dx, before], outputs, launcher)
+            })
+        }
+    }
+}
+
+/// Gradients that are accumulated are in the outputs' own memory.
+pub(super) fn weight_gradient(
+    op: &LinearWeightGradient,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    workspace: (u64, u64),
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let (x, dy, dweight) = (&inputs[0], &inputs[1], &outputs[0]);
+    let plain = Product {
+        rows: dy.ty.shape.last(),
+        columns: x.ty.shape.last(),
+        inner: x.ty.shape.rows(),
+        left: transposed(dy),
+        right: matrix(x),
+        output: matrix(dweight),
+        added: op.accumulate.then_some(dweight.address),
+        epilogue: Epilogue::None,
+        tf32: op.tf32,
+        workspace,
+    };
+    if !op.bias {
+        return launcher.product(&plain);
+    }
+    let dbias = outputs[1].address;
+    let sum = |launcher: &mut Launcher| column_sums(dy, dbias, op.accumulate, workspace, launcher);
+    if op.accumulate {
+        // The library adds to the weight's gradient, but only overwrites the bias's.
+        launcher.product(&plain)?;
+        return sum(launcher);
+    }
+    finished(plain, Epilogue::BiasGradient(dbias), launcher, sum)
+}

@@ -1,0 +1,50 @@
+//! What strategies really did.
+
+use crate::compile::{Action, Instruction, Program};
+use crate::device::Phase;
+use crate::ops::Op;
+
+/// Counted where it is done, never copied from the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub steps: u64,
+    pub micro_batches: u64,
+    /// Evaluations left out.
+    pub flops: u64,
+    pub recompute_flops: u64,
+    /// Requests to the backing store, those of evaluations left out.
+    pub requests: u64,
+    pub requests_in_evaluation: u64,
+    /// Bytes of gradients filled with zeros at the end of steps.
+    pub zeroed_bytes: u64,
+    /// Tensors put into another dtype, those of evaluations left out.
+    pub casts: u64,
+    /// Captured stretches done again, those of evaluations left out.
+    pub replays: u64,
+    /// Steps that were not taken because a gradient was not finite.
+    pub skipped_steps: u64,
+    /// Storages freed after something else had run since their last use.
+    pub late_frees: u64,
+    pub evaluations: u64,
+    pub late_frees_in_evaluation: u64,
+}
+
+impl Counts {
+    /// Adds what an instruction does.
+    pub(super) fn count(&mut self, program: &Program, instruction: &Instruction) {
+        let Action::Launch { op, outputs, .. } = &instruction.action else { return };
+        if instruction.phase == Phase::Evaluation {
+            return;
+        }
+        let flops = program.flops(&instruction.action);
+        self.flops += flops;
+        if instruction.recompute {
+            self.recompute_flops += flops;
+        }
+        match op {
+            Op::Fill(fill) if instruction.phase == Phase::Update => self.zeroed_bytes += fill.output.bytes(),
+            Op::Cast(_) => self.casts += outputs.len() as u64,
+            _ => {}
+        }
+    }
+}

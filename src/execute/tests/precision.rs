@@ -1,0 +1,179 @@
+//! Mixed precision: what it learns, what it does, and what becomes of steps that overflow.
+
+use super::super::engine::Engine;
+use super::super::receipt::receipt;
+use super::{batch, control, trace};
+use crate::compile::compile;
+use crate::device::{Pool, Role};
+use crate::memory::{live_at, predict};
+use crate::spec::*;
+use crate::testing;
+
+const HALVES: [Precision; 2] = [Precision::Bf16, Precision::Fp16];
+
+fn in_precision(precision: Precision) -> RunConfig {
+    let mut config = testing::small();
+    config.strategy.precision = precision;
+    config.strategy.loss_scale =
+        (precision == Precision::Fp16).then(|| LossScale::Dynamic(DynamicLossScale::default()));
+    config
+}
+
+/// The losses of twenty steps.
+fn losses(config: &RunConfig) -> Vec<f32> {
+    let program = compile(config, &testing::target()).unwrap();
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start().unwrap();
+    let losses = (0..20).map(|step| {
+        let batch = batch(config, step % 3, config.train.batch_size);
+        engine.step(&batch, control(step)).unwrap().loss
+    });
+    losses.collect()
+}
+
+#[test]
+fn the_loss_stays_within_a_percent() {
+    let full = losses(&in_precision(Precision::Fp32));
+    assert!(full[19] < full[0] - 1.0, "there is something to learn: {full:?}");
+    for precision in HALVES {
+        let half = losses(&in_precision(precision));
+        for (step, (a, b)) in full.iter().zip(&half).enumerate() {
+            assert!((a - b).abs() <= 0.01 * a, "{precision:?}, step {}: {a} and {b}", step + 1);
+        }
+        assert_ne!(full, half, "{precision:?} makes no difference");
+    }
+}
+
+/// What a strategy must not change in full precision, it must not change in half precision either.
+#[test]
+fn strategies_change_no_bit_in_half_precision() {
+    for precision in HALVES {
+        for accumulate in [1, 2] {
+            let mut plain = in_precision(precision);
+            plain.strategy.accumulate = accumulate;
+            let expected = trace(&plain);
+            let changes: [fn(&mut Strategy); 5] = [
+                |strategy| strategy.recompute = Recompute::Block,
+                |strategy| strategy.release = Release::Step,
+                |strategy| strategy.gradients = Gradients::Zero,
+                |strategy| strategy.allocator = Allocator::Direct,
+                |strategy| strategy.evaluation_pass = EvaluationPass::Grad,
+            ];
+            for change in changes {
+                let mut config = plain.clone();
+                change(&mut config.strategy);
+                assert_eq!(trace(&config), expected, "{:?}", config.strategy);
+            }
+        }
+    }
+}
+
+/// A scale so large that the first gradients overflow.
+fn overflowing() -> RunConfig {
+    let mut config = in_precision(Precision::Fp16);
+    let scale =
+        DynamicLossScale { initial: 2f64.powi(30), backoff: 2f64.powi(-14), interval: 2, growth: 2.0 };
+    config.strategy.loss_scale = Some(LossScale::Dynamic(scale));
+    config
+}
+
+#[test]
+fn a_step_that_overflows_is_skipped() {
+    let config = overflowing();
+    let program = compile(&config, &testing::target()).unwrap();
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start().unwrap();
+    let before = engine.counts();
+    assert_eq!(engine.loss_scale(), 2f32.powi(30));
+    let untouched = engine.digest().unwrap();
+    let batch = batch(&config, 0, config.train.batch_size);
+
+    let first = engine.step(&batch, control(0)).unwrap();
+    assert!(first.loss.is_finite() && !first.gradient_norm.unwrap().is_finite(), "{first:?}");
+    assert_eq!(engine.digest().unwrap(), untouched, "no bit of parameters and moments");
+    assert_eq!((engine.loss_scale(), engine.counts().skipped_steps), (65536.0, 1));
+
+    let second = engine.step(&batch, control(0)).unwrap();
+    assert_eq!(second.loss, first.loss, "nothing was learnt from what was skipped");
+    assert!(second.gradient_norm.unwrap().is_finite());
+    assert_ne!(engine.digest().unwrap(), untouched);
+    assert_eq!(engine.loss_scale(), 65536.0);
+
+    let third = engine.step(&batch, control(1)).unwrap();
+    assert!(third.loss < second.loss);
+    assert_eq!(engine.loss_scale(), 131_072.0, "two good steps in a row");
+    let receipt = receipt(&before, &engine.counts());
+    assert!(receipt.ends_with("1 steps skipped"), "{receipt}");
+}
+
+/// The scale is a power of two here: it changes no bit of what is learnt as long as nothing overflows or vanishes.
+#[test]
+fn clipping_sees_gradients_without_their_scale() {
+    let norm = |scale: Option<LossScale>, clip: Option<f64>| {
+        let mut config = in_precision(Precision::Fp16);
+        config.strategy.loss_scale = scale;
+        config.train.clip_norm = clip;
+        let program = compile(&config, &testing::target()).unwrap();
+        let mut device = testing::device(testing::target());
+        let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+        engine.start().unwrap();
+        let report = engine.step(&batch(&config, 0, config.train.batch_size), control(0)).unwrap();
+        report.gradient_norm.map(f64::from)
+    };
+    let scaled = norm(Some(LossScale::Static(1024.0)), Some(0.5)).unwrap();
+    let unscaled = norm(None, Some(0.5)).unwrap();
+    assert!((scaled / unscaled - 1.0).abs() < 1e-2, "{scaled} and {unscaled}");
+    assert_eq!(norm(Some(LossScale::Static(1024.0)), None), Some(scaled), "scaling needs a norm anyway");
+    assert_eq!(norm(None, None), None);
+}
+
+/// Once per weight and section: two weights and two biases of each block's linear layers that lead to half precision,
+/// two weights of those that lead into the residual stream, and the table.
+#[test]
+fn each_weight_is_cast_once_in_each_section() {
+    for precision in HALVES {
+        for (accumulate, recompute) in [(1, Recompute::None), (4, Recompute::None), (1, Recompute::Block)] {
+            let mut config = in_precision(precision);
+            config.strategy.accumulate = accumulate;
+            config.strategy.recompute = recompute;
+            let program = compile(&config, &testing::target()).unwrap();
+            let mut device = testing::device(testing::target());
+            let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+            engine.start().unwrap();
+            engine.step(&batch(&config, 0, config.train.batch_size), control(0)).unwrap();
+            // The gradient of the residual stream is cast on its way into each of the two linear layers that add to
+            // it.
+            let (weights, gradients) = (2 * 6 + 1, 2 * 2);
+            let casts = engine.counts().casts;
+            assert_eq!(casts, (weights + gradients) * accumulate as u64, "{:?}", config.strategy);
+        }
+    }
+}
+
+/// When the logits are made, what backward needs is kept in half precision; the residual stream and what normalises it
+/// are not.
+#[test]
+fn activations_are_half_as_large() {
+    let [t, c, h, v, batch] = [16, 32, 2, 256, 4u64];
+    let rows = batch * t;
+    let rounded = |bytes: u64| bytes.next_multiple_of(256);
+    for (precision, number) in [(Precision::Fp32, 4), (Precision::Bf16, 2), (Precision::Fp16, 2)] {
+        let program = compile(&in_precision(precision), &testing::target()).unwrap();
+        let norm = rounded(rows * c * number) + 2 * rounded(rows * 4);
+        let attention = rounded(rows * 3 * c * number)
+            + rounded(rows * c * number)
+            + rounded(batch * h * t * 4)
+            + rounded(rows * c * 4);
+        let mlp = 2 * rounded(rows * 4 * c * number) + rounded(rows * c * 4);
+        let stream = rounded(rows * c * 4);
+        let expected = 2 * (2 * norm + attention + mlp) + stream + norm + rounded(rows * v * number);
+        let peak = predict(&program, &testing::target());
+        let position = peak.device.phase_peak(crate::device::Phase::Forward).position;
+        let live = live_at(&program, &testing::target(), Pool::Device, position);
+        let of_role =
+            |role| -> u64 { live.iter().filter(|value| value.role == role).map(|value| value.bytes).sum() };
+        assert_eq!(of_role(Role::Activation), expected, "{precision:?}");
+    }
+}

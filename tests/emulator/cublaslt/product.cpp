@@ -1,0 +1,168 @@
+// The arithmetic: products summed in f32, one after the other, and what an epilogue makes of them.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "../device/sixteen_bit.h"
+#include "cublaslt.h"
+
+// Of the stand-in driver: `work(piece)` for every piece, shared out to OS threads.
+extern "C" void emulated_parallel(size_t pieces, const std::function<void(size_t)>* work);
+
+namespace {
+
+float load(const void* values, DataType type, size_t i) {
+    switch (type) {
+        case CUDA_R_16F: return half_value(static_cast<const uint16_t*>(values)[i]);
+        case CUDA_R_16BF:
+            return __uint_as_float(static_cast<uint32_t>(static_cast<const uint16_t*>(values)[i]) << 16);
+        default: return static_cast<const float*>(values)[i];
+    }
+}
+
+void store(void* values, DataType type, size_t i, float value) {
+    switch (type) {
+        case CUDA_R_16F: static_cast<uint16_t*>(values)[i] = half_bits(value); break;
+        case CUDA_R_16BF: static_cast<uint16_t*>(values)[i] = bfloat_bits(value); break;
+        default: static_cast<float*>(values)[i] = value;
+    }
+}
+
+// To the 10 bits after the point that tensor cores keep of a tf32, the nearest, even in the middle.
+float round_to_tf32(float value) {
+    const uint32_t bits = __float_as_uint(value);
+    if ((bits & 0x7f800000) == 0x7f800000) return value;
+    return __uint_as_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu);
+}
+
+size_t offset(const Layout& layout, size_t row, size_t column) {
+    const auto line = static_cast<size_t>(layout.leading_dimension);
+    return layout.order == CUBLASLT_ORDER_COL ? column * line + row : row * line + column;
+}
+
+// The elements of op(matrix), or of its transpose, as f32 with neighbouring columns side by side.
+std::vector<float> unpack(const void* values, const Layout& layout, bool transposed, bool tf32) {
+    const size_t rows = transposed ? layout.columns : layout.rows,
+                 columns = transposed ? layout.rows : layout.columns;
+    std::vector<float> unpacked(rows * columns);
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t column = 0; column < columns; column++) {
+            const size_t at = transposed ? offset(layout, column, row) : offset(layout, row, column);
+            const float value = load(values, layout.type, at);
+            unpacked[row * columns + column] = tf32 ? round_to_tf32(value) : value;
+        }
+    }
+    return unpacked;
+}
+
+constexpr size_t TILE_ROWS = 16, TILE_COLUMNS = 4;
+
+// sums[column][row] = sum over k of left[k, row] right[column, k] for a tile, whose sums stay in registers.
+void multiply_tile(const float* left, size_t left_line, const float* right, size_t right_line, size_t inner,
+                   float (&sums)[TILE_COLUMNS][TILE_ROWS]) {
+    for (auto& column : sums) std::fill_n(column, TILE_ROWS, 0.0f);
+    for (size_t k = 0; k < inner; k++) {
+        for (size_t column = 0; column < TILE_COLUMNS; column++) {
+            const float factor = right[column * right_line + k];
+            for (size_t row = 0; row < TILE_ROWS; row++)
+                sums[column][row] += left[k * left_line + row] * factor;
+        }
+    }
+}
+
+// The same at the edges.
+void multiply_partial_tile(const float* left, size_t left_line, const float* right, size_t right_line,
+                           size_t inner, size_t rows, size_t columns,
+                           float (&sums)[TILE_COLUMNS][TILE_ROWS]) {
+    for (auto& column : sums) std::fill_n(column, TILE_ROWS, 0.0f);
+    for (size_t k = 0; k < inner; k++) {
+        for (size_t column = 0; column < columns; column++) {
+            for (size_t row = 0; row < rows; row++) {
+                sums[column][row] += left[k * left_line + row] * right[column * right_line + k];
+            }
+        }
+    }
+}
+
+constexpr float SQRT_2_OVER_PI = 0.7978845608028654f, CUBIC = 0.044715f;
+
+float gelu(float x) { return 0.5f * x * (1 + std::tanh(SQRT_2_OVER_PI * (x + CUBIC * x * x * x))); }
+
+float gelu_slope(float x) {
+    const float t = std::tanh(SQRT_2_OVER_PI * (x + CUBIC * x * x * x));
+    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x);
+}
+
+void finish_element(const Problem& problem, const Addresses& addresses, size_t row, size_t column,
+                    float sum) {
+    const Description& description = problem.description;
+    float value = addresses.alpha * sum;
+    if (addresses.beta != 0) {
+        value += addresses.beta * load(addresses.c, problem.c.type, offset(problem.c, row, column));
+    }
+    if (problem.has_bias()) value += load(description.bias, problem.bias_type(), row);
+    const size_t at = column * static_cast<size_t>(description.auxiliary_leading_dimension) + row;
+    switch (description.epilogue) {
+        case CUBLASLT_EPILOGUE_GELU_AUX:
+        case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+            store(description.auxiliary, problem.auxiliary_type(), at, value);
+            value = gelu(value);
+            break;
+        case CUBLASLT_EPILOGUE_GELU:
+        case CUBLASLT_EPILOGUE_GELU_BIAS: value = gelu(value); break;
+        case CUBLASLT_EPILOGUE_DGELU:
+            value *= gelu_slope(load(description.auxiliary, problem.auxiliary_type(), at));
+            break;
+        default: break;
+    }
+    store(addresses.d, problem.d.type, offset(problem.d, row, column), value);
+}
+
+// Sums over `inner` of the rows of op(A), or of the columns of op(B).
+void store_bias_gradient(const Problem& problem, const std::vector<float>& left,
+                         const std::vector<float>& right) {
+    const size_t rows = problem.rows(), inner = problem.inner();
+    const bool of_a = problem.description.epilogue == CUBLASLT_EPILOGUE_BGRADA;
+    for (size_t i = 0; i < (of_a ? rows : problem.columns()); i++) {
+        double sum = 0;
+        for (size_t k = 0; k < inner; k++) sum += of_a ? left[k * rows + i] : right[i * inner + k];
+        store(problem.description.bias, problem.bias_type(), i, static_cast<float>(sum));
+    }
+}
+
+}  // namespace
+
+void compute(const Problem& problem, const Addresses& addresses) {
+    const Description& description = problem.description;
+    const bool tf32 = description.compute_type == CUBLAS_COMPUTE_32F_FAST_TF32;
+    const size_t rows = problem.rows(), columns = problem.columns(), inner = problem.inner();
+    // op(A) transposed, [inner, rows], and op(B) transposed, [columns, inner].
+    const auto left = unpack(addresses.a, problem.a, description.transpose_a == CUBLAS_OP_N, tf32);
+    const auto right = unpack(addresses.b, problem.b, description.transpose_b == CUBLAS_OP_N, tf32);
+
+    const std::function<void(size_t)> compute_columns = [&](size_t piece) {
+        const size_t first_column = piece * TILE_COLUMNS,
+                     tile_columns = std::min(TILE_COLUMNS, columns - first_column);
+        const float* right_tile = &right[first_column * inner];
+        for (size_t first_row = 0; first_row < rows; first_row += TILE_ROWS) {
+            const size_t tile_rows = std::min(TILE_ROWS, rows - first_row);
+            float sums[TILE_COLUMNS][TILE_ROWS];
+            if (tile_rows == TILE_ROWS && tile_columns == TILE_COLUMNS) {
+                multiply_tile(&left[first_row], rows, right_tile, inner, inner, sums);
+            } else {
+                multiply_partial_tile(&left[first_row], rows, right_tile, inner, inner, tile_rows,
+                                      tile_columns, sums);
+            }
+            for (size_t column = 0; column < tile_columns; column++) {
+                for (size_t row = 0; row < tile_rows; row++) {
+                    finish_element(problem, addresses, first_row + row, first_column + column,
+                                   sums[column][row]);
+                }
+            }
+        }
+    };
+    emulated_parallel((columns + TILE_COLUMNS - 1) / TILE_COLUMNS, &compute_columns);
+
+    if (problem.has_bias_gradient()) store_bias_gradient(problem, left, right);
+}

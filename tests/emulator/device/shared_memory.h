@@ -1,0 +1,71 @@
+// The shared memory of a block. It begins as bytes of 0xff, a NaN in every floating-point type, so that
+// reading what was never written shows.
+#pragma once
+
+#include <link.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace emulator {
+
+class SharedMemory {
+public:
+    // The dynamic part is an allocation of its own, of the size that the launch asked for, so that sanitizers
+    // see accesses past its end.
+    explicit SharedMemory(size_t dynamic_bytes)
+        : dynamic_bytes_(dynamic_bytes), dynamic_(static_cast<char*>(malloc(dynamic_bytes))) {
+        find_variables();
+    }
+    ~SharedMemory() { free(dynamic_); }
+    SharedMemory(const SharedMemory&) = delete;
+    SharedMemory& operator=(const SharedMemory&) = delete;
+
+    char* dynamic() { return dynamic_; }
+
+    void poison() {
+        memset(dynamic_, 0xff, dynamic_bytes_);
+        memset(variables_, 0xff, variables_bytes_);
+    }
+
+    bool holds(const void* pointer, size_t bytes) const {
+        return within(pointer, bytes, dynamic_, dynamic_bytes_) ||
+               within(pointer, bytes, variables_, variables_bytes_);
+    }
+
+private:
+    static bool within(const void* pointer, size_t bytes, const char* begin, size_t length) {
+        const char* p = static_cast<const char*>(pointer);
+        return p >= begin && p + bytes <= begin + length;
+    }
+
+    // `__shared__` variables are thread-local ones of the OS thread that runs the block: all the thread-local
+    // variables that the library with the kernels has on this thread.
+    void find_variables() {
+        static thread_local char one_of_them;
+        variables_ = &one_of_them;
+        dl_iterate_phdr(
+            [](dl_phdr_info* library, size_t, void* self) {
+                auto* found = static_cast<SharedMemory*>(self);
+                for (int i = 0; i < library->dlpi_phnum; i++) {
+                    const auto& segment = library->dlpi_phdr[i];
+                    char* begin = static_cast<char*>(library->dlpi_tls_data);
+                    if (segment.p_type == PT_TLS && begin != nullptr &&
+                        within(found->variables_, 1, begin, segment.p_memsz)) {
+                        found->variables_ = begin;
+                        found->variables_bytes_ = segment.p_memsz;
+                        return 1;
+                    }
+                }
+                return 0;
+            },
+            this);
+    }
+
+    const size_t dynamic_bytes_;
+    char* const dynamic_;
+    char* variables_ = nullptr;
+    size_t variables_bytes_ = 0;
+};
+
+}  // namespace emulator

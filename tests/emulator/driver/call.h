@@ -1,0 +1,35 @@
+// How a call enters the stand-in driver: one at a time, counted, failing where EMULATED_FAIL or an earlier
+// error says.
+#pragma once
+
+#include "state.h"
+
+// The lock that every call holds.
+std::recursive_mutex& driver_lock();
+
+// The planned failure of this call of `function`, or success.
+CUresult planned_failure(const char* function);
+
+// The calling thread's current context, or none.
+Context*& current_context();
+
+// A call that needs no context. `body` returns a CUresult.
+template <class Body>
+CUresult plain_call(const char* function, Body body) {
+    std::lock_guard<std::recursive_mutex> lock(driver_lock());
+    const CUresult planned = planned_failure(function);
+    if (planned != CUDA_SUCCESS) return planned;
+    if (!Driver::get().initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    return body();
+}
+
+// A call in the current context, which has to be in order.
+template <class Body>
+CUresult context_call(const char* function, Body body) {
+    return plain_call(function, [&]() -> CUresult {
+        Context* context = current_context();
+        if (context == nullptr || context->retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+        if (context->error != CUDA_SUCCESS) return context->error;
+        return body(*context);
+    });
+}

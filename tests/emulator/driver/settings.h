@@ -1,0 +1,41 @@
+// What the environment asks of the stand-in, read once. README.md lists the variables.
+#pragma once
+
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cuda.h"
+
+// EMULATED_FAIL=FUNCTION:N:CODE[,...]: the N-th call of FUNCTION returns CODE.
+struct PlannedFailure {
+    std::string function;
+    unsigned long call;
+    CUresult code;
+};
+
+struct Settings {
+    enum Delay { NOTHING, FIRST_STREAM, SECOND_STREAM, EVERY_STREAM, BY_CHANCE };
+
+    size_t memory = size_t{4} << 30;
+    int major = 9, minor = 0;
+    int devices = 1;
+    int driver = 13000;
+    Delay delay = NOTHING;
+    unsigned long delay_seed = 0;
+    std::vector<PlannedFailure> failures;
+
+    static const Settings& get() { return current(); }
+
+    static Settings& current() {
+        static Settings settings;
+        return settings;
+    }
+
+    // Whether the word is understood.
+    bool read_delay(const std::string& written);
+
+private:
+    Settings();
+};

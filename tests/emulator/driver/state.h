@@ -1,0 +1,129 @@
+// What the stand-in driver keeps: devices, each with one primary context, and what belongs to a context.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cuda.h"
+#include "settings.h"
+
+struct Context;
+struct Stream;
+struct Capture;
+
+// A moment in a stream's work: an event's last record. Whoever waits for it keeps it, whatever becomes of the
+// event.
+struct Moment {
+    Stream* stream;
+    bool reached = false;
+    std::chrono::steady_clock::time_point time;
+};
+
+// One entry of a stream's queue: work to do, a moment to mark as reached, or one of another stream to wait
+// for.
+struct Operation {
+    std::function<void()> work;
+    std::shared_ptr<Moment> record;
+    std::shared_ptr<Moment> wait;
+};
+
+struct Stream {
+    Context* context;
+    unsigned number;         // in the order of creation; the default stream is 0
+    bool waits_for_default;  // not created with CU_STREAM_NON_BLOCKING
+    bool put_off;            // EMULATED_DELAY: runs only what something waits for
+    int priority;
+    std::deque<Operation> queue;
+    std::shared_ptr<Capture> capture;    // while capturing
+    std::vector<size_t> captured_after;  // the nodes that the next one depends on
+
+    bool is_default() const { return number == 0; }
+};
+
+struct Event {
+    Context* context;
+    bool timed;
+    std::shared_ptr<Moment> last;      // none: never recorded, hence complete
+    std::shared_ptr<Capture> capture;  // recorded in a capture, where it stands for `captured_after`
+    std::vector<size_t> captured_after;
+};
+
+struct GraphNode {
+    std::function<void()> work;
+    std::vector<size_t> after;
+};
+
+struct Graph {
+    std::vector<GraphNode> nodes;
+};
+
+// An instantiated graph: its nodes as they were.
+struct GraphExec {
+    std::shared_ptr<const Graph> graph;
+};
+
+struct Capture {
+    unsigned long long id;
+    int mode;
+    Stream* origin;
+    Graph graph;
+    bool invalid = false;
+};
+
+struct Pool {
+    int device;
+    size_t used = 0, used_high = 0;
+    size_t reserved = 0, reserved_high = 0;
+    uint64_t release_threshold = 0;
+    int reuse[4] = {1, 1, 1, 1};  // by CU_MEMPOOL_ATTR_REUSE_*, kept but without effect
+};
+
+struct Allocation {
+    size_t bytes;
+    size_t counted;  // as its pool or device counts it
+    Context* context;
+    Pool* pool;  // none: from cuMemAlloc
+};
+
+struct Context {
+    int device;
+    unsigned retained = 0;
+    CUresult error = CUDA_SUCCESS;  // once set, every further call fails with it
+    Stream default_stream;
+    std::vector<Stream*> streams;  // in the order of creation, the default stream first
+    unsigned streams_created = 0;
+    size_t direct = 0;  // bytes from cuMemAlloc
+    std::map<CUdeviceptr, Allocation> allocations;
+};
+
+struct DeviceState {
+    Context context;
+    Pool default_pool;
+    Pool* current_pool;
+    std::set<Pool*> pools;
+};
+
+// Host memory that the driver knows as page-locked.
+struct PinnedRange {
+    size_t bytes;
+    bool allocated;  // by cuMemHostAlloc, or registered
+};
+
+struct Driver {
+    bool initialised = false;
+    std::deque<DeviceState> devices;
+    std::map<uintptr_t, PinnedRange> pinned;
+    std::set<Event*> events;
+    unsigned long long captures = 0;
+    std::set<Capture*> capturing;
+
+    static Driver& get();
+};

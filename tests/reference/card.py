@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Trains a run's model in PyTorch on a card, as fast as PyTorch does by itself, and prints one line of JSON.
+
+    python tests/reference/card.py results/gpt2-124m/<run id>/0/run.toml
+    python tests/reference/card.py results/gpt2-124m/<run id>/0/run.toml --compile
+
+Needs Python 3.11 and torch; a card unless `--device cpu`. The peer of a run's speed and memory: the model is that of
+`run.toml`, in its precision, with its batch size, accumulation, recomputation, clipping and optimizer. Parameters and
+tokens are random: what they are changes neither speed nor memory. For the same losses, repeat a dump with `pytorch.py`.
+
+Times are those of whole optimizer steps, the device synchronised at both ends, a batch uploaded from pinned memory in
+each. Peaks are those of the caching allocator in the timed steps.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+try:
+    import torch
+except ImportError as error:
+    print(f"error: {error}: this script needs torch", file=sys.stderr)
+    sys.exit(2)
+
+from gpt2 import accumulate_gradients, forward, make_optimizer, make_scaler
+from run_toml import CannotRepeat, Run
+
+DEVIATION = 0.02
+
+
+def main():
+    arguments = parse_arguments()
+    try:
+        run = Run(arguments.run)
+    except (CannotRepeat, KeyError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    torch.backends.cuda.matmul.allow_tf32 = run.precision == "tf32"
+    torch.manual_seed(0)
+    device = torch.device(arguments.device)
+    parameters = make_parameters(run, device)
+    seconds = train(run, parameters, device, arguments)
+    print(json.dumps(report(run, device, arguments, seconds)))
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description="Trains a run's model in PyTorch on a card, for speed and memory.")
+    parser.add_argument("run", type=Path, metavar="run.toml")
+    parser.add_argument("--compile", action="store_true", help="let torch.compile have the forward pass")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--warmup", type=int, default=5, metavar="N", help="steps that are not timed (5)")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps that are (20)")
+    return parser.parse_args()
+
+
+def make_parameters(run, device):
+    """As GPT-2 starts, by the names that a dump has."""
+    shapes = {"embedding.table": (run.vocabulary, run.d_model), "embedding.positions": (run.context, run.d_model)}
+    for layer in range(run.layers):
+        shapes |= linear(f"blocks.{layer}.attention.qkv", 3 * run.d_model, run.d_model)
+        shapes |= linear(f"blocks.{layer}.attention.out", run.d_model, run.d_model)
+        shapes |= linear(f"blocks.{layer}.mlp.up", 4 * run.d_model, run.d_model)
+        shapes |= linear(f"blocks.{layer}.mlp.out", run.d_model, 4 * run.d_model)
+        for part in ("attention", "mlp"):
+            shapes |= norm(f"blocks.{layer}.{part}", run.d_model)
+    shapes |= norm("head", run.d_model)
+    parameters = {}
+    for name, shape in shapes.items():
+        if len(shape) > 1:
+            tensor = torch.randn(shape, device=device) * DEVIATION
+        else:
+            tensor = torch.full(shape, float(name.endswith("norm.weight")), device=device)
+        parameters[name] = tensor.requires_grad_()
+    return parameters
+
+
+def linear(name, out, inner):
+    return {f"{name}.weight": (out, inner), f"{name}.bias": (out,)}
+
+
+def norm(name, channels):
+    return {f"{name}.norm.weight": (channels,), f"{name}.norm.bias": (channels,)}
+
+
+def train(run, parameters, device, arguments):
+    """Seconds of each timed step."""
+    optimizer = make_optimizer(run, parameters)
+    scaler = make_scaler(run, device.type)
+    model = torch.compile(forward) if arguments.compile else forward
+    tokens = torch.randint(run.vocabulary, (run.batch_size, run.context + 1))
+    if device.type == "cuda":
+        tokens = tokens.pin_memory()
+    seconds = []
+    for step in range(arguments.warmup + arguments.steps):
+        if step == arguments.warmup and device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        synchronize(device)
+        began = time.perf_counter()
+        batch = tokens.to(device, non_blocking=True)
+        accumulate_gradients(run, parameters, scaler, batch[:, :-1], batch[:, 1:], model)
+        if run.clip_norm is not None:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(parameters.values(), run.clip_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return seconds[arguments.warmup :]
+
+
+def synchronize(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def report(run, device, arguments, seconds):
+    median = statistics.median(seconds)
+    on_card = device.type == "cuda"
+    return {
+        "peer": f"PyTorch {torch.__version__}" + (" compiled" if arguments.compile else " eager"),
+        "device": torch.cuda.get_device_name(device) if on_card else "cpu",
+        "strategy": run.name,
+        "step_ms_median": round(median * 1e3, 4),
+        "step_ms_min": round(min(seconds) * 1e3, 4),
+        "tokens_per_s": round(run.batch_size * run.context / median, 1),
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated() if on_card else None,
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved() if on_card else None,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""What a run is, as far as it decides which numbers come out: its `run.toml`."""
+
+import tomllib
+
+# What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
+# is handed to a card.
+MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass", "graph"}
+
+PRECISIONS = {"fp32", "tf32", "bf16", "fp16"}
+
+
+class CannotRepeat(Exception):
+    """Why a run cannot be repeated here."""
+
+
+class Run:
+    """The configuration in a `run.toml`, as far as it decides which numbers come out."""
+
+    def __init__(self, file):
+        config = read_toml(file)
+        model = only_variant(config, "model", "transformer")
+        expect_keys("model", model, {"layers", "heads", "d_model", "context", "vocabulary"})
+        self.layers, self.heads = model["layers"], model["heads"]
+        self.d_model, self.context, self.vocabulary = model["d_model"], model["context"], model["vocabulary"]
+
+        train = config["train"]
+        expect_keys("train", train, {"batch_size", "clip_norm", "seed", "optimizer"})
+        self.batch_size = train["batch_size"]
+        self.clip_norm = None if train["clip_norm"] == "off" else train["clip_norm"]
+        self.adamw = only_variant(train, "optimizer", "adamw")
+        expect_keys("adamw", self.adamw, {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"})
+        expect_word("decay", self.adamw["decay"], {"matrices", "all"})
+        self.warmup_steps = config["measure"]["warmup_steps"]
+
+        [(self.name, strategy)] = config["strategies"].items()
+        expect_keys("strategy", strategy, {"accumulate", "precision", "loss_scale", "recompute"} | MEMORY_ONLY)
+        self.accumulate = strategy["accumulate"]
+        expect_word("recompute", strategy["recompute"], {"none", "block"})
+        self.recompute = strategy["recompute"] == "block"
+        self.precision = strategy["precision"]
+        expect_word("precision", self.precision, PRECISIONS)
+        self.loss_scale = loss_scale(strategy["loss_scale"])
+
+    def title(self):
+        return (
+            f"{self.name}: {self.layers} layers, d_model {self.d_model}, {self.heads} heads, "
+            f"context {self.context}, vocabulary {self.vocabulary}\n"
+            f"batch {self.batch_size}, accumulate {self.accumulate}, {self.precision}, "
+            f"recompute {'block' if self.recompute else 'none'}, clip_norm {self.clip_norm or 'off'}"
+        )
+
+
+def loss_scale(written):
+    """How `GradScaler` is to adapt it; `None` without one. One that stays has factors that change nothing."""
+    if written == "off":
+        return None
+    if isinstance(written, dict):
+        return written["dynamic"]
+    raise CannotRepeat(f"this script does not know a loss scale that stays, such as {written}")
+
+
+def only_variant(table, key, known):
+    variants = list(table[key])
+    if variants != [known]:
+        raise CannotRepeat(f"{key} is `{', '.join(variants)}`; this script knows `{known}`")
+    return table[key][known]
+
+
+def expect_keys(name, table, known):
+    for key in table.keys() - known:
+        raise CannotRepeat(f"this script does not know `{key} = {table[key]!r}` ({name})")
+
+
+def expect_word(key, word, known):
+    if word not in known:
+        raise CannotRepeat(f"this script does not know `{key} = {word!r}`")
+
+
+def read_toml(path):
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise CannotRepeat(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise CannotRepeat(f"{path} is no TOML file: {error}") from error
