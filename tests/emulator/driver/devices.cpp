@@ -112,6 +112,10 @@ CUDA_API cuDriverGetVersion(int* version) {
     return CUDA_SUCCESS;
 }
 
+// Tables of functions beyond the interface, which this driver has none of. NVRTC looks for one wherever a driver is
+// loaded, and takes it for granted that it can ask.
+CUDA_API cuGetExportTable(const void**, const CUuuid*) { return CUDA_ERROR_NOT_FOUND; }
+
 CUDA_API cuDeviceGetCount(int* count) {
     return plain_call("cuDeviceGetCount", [&] {
         *count = static_cast<int>(Driver::get().devices.size());
