@@ -100,7 +100,6 @@ CUDA_API cuInit(unsigned flags) {
     for (int i = 0; i < count; i++) {
         DeviceState& device = driver.devices.emplace_back();
         device.context.device = i;
-        device.default_pool.device = i;
         device.current_pool = &device.default_pool;
         device.pools = {&device.default_pool};
     }
