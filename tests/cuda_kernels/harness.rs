@@ -44,11 +44,9 @@ impl Devices {
     /// The outputs of `op` on the CUDA device, whether it works in place where it may or not.
     pub(crate) fn cuda(&mut self, op: &Op, inputs: &[Data]) -> Vec<Data> {
         let apart = launch(&mut self.cuda, op, inputs, false);
-        for share in [false, true] {
-            let again = launch(&mut self.cuda, op, inputs, share);
-            let same = apart.iter().zip(&again).all(|(a, b)| bits(a) == bits(b));
-            assert!(same, "{}: other bits, in place: {share}", op.name());
-        }
+        let in_place = launch(&mut self.cuda, op, inputs, true);
+        let same = apart.iter().zip(&in_place).all(|(a, b)| bits(a) == bits(b));
+        assert!(same, "{}: other bits the second time, in place", op.name());
         apart
     }
 
