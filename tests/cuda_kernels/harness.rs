@@ -50,6 +50,12 @@ impl Devices {
         apart
     }
 
+    /// The outputs of `reference` on the CPU device, of the same numbers in f32.
+    pub(crate) fn expected(&mut self, reference: &Op, inputs: &[Data]) -> Vec<Data> {
+        let widened: Vec<Data> = inputs.iter().map(Data::widened).collect();
+        launch(&mut self.cpu, reference, &widened, false)
+    }
+
     /// Asserts that `op` on the CUDA device makes of its inputs what the CPU device makes of the same numbers in
     /// f32 with `reference`, but for the rounding to the output's own type.
     pub(crate) fn check(&mut self, op: &Op, reference: &Op, inputs: &[Data]) {
@@ -57,8 +63,7 @@ impl Devices {
     }
 
     pub(crate) fn check_within(&mut self, exactness: Exactness, op: &Op, reference: &Op, inputs: &[Data]) {
-        let widened: Vec<Data> = inputs.iter().map(Data::widened).collect();
-        let expected = launch(&mut self.cpu, reference, &widened, false);
+        let expected = self.expected(reference, inputs);
         let found = self.cuda(op, inputs);
         assert_eq!(found.len(), expected.len(), "{} has as many outputs as its reference", op.name());
         for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
