@@ -75,8 +75,8 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
     logits += static_cast<uint64_t>(blockIdx.x) * vocabulary;
     const Row<T> row(logits, vocabulary);
     const uint32_t target = targets[blockIdx.x];
-    // Before anything is written over it.
-    const float logit = to_float(logits[target]);
+    // Before anything is written over it. A target that there is no logit of is no number.
+    const float logit = target < vocabulary ? to_float(logits[target]) : not_a_number();
 
     Softmax<T> softmax;
 #pragma unroll 2

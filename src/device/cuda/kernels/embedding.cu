@@ -51,15 +51,22 @@ __device__ __forceinline__ void embed(float* x, const float* token, const float*
     }
 }
 
-// x[n, :] = table[tokens[n], :] + positions[n % sequence, :]. One warp per row.
+// x[n, :] = table[tokens[n], :] + positions[n % sequence, :]. One warp per row. A token that the table does not have is
+// no number: what lies outside of the table is not read.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     embedding(float* __restrict__ x, const int* __restrict__ tokens, const float* __restrict__ table,
-              const float* __restrict__ positions, uint32_t rows, uint32_t sequence, uint32_t channels) {
+              const float* __restrict__ positions, uint32_t rows, uint32_t sequence, uint32_t channels,
+              uint32_t vocabulary) {
     const uint32_t row = blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
-    const float* token = table + static_cast<uint64_t>(tokens[row]) * channels;
-    const float* position = positions + static_cast<uint64_t>(row % sequence) * channels;
     x += static_cast<uint64_t>(row) * channels;
+    const uint32_t number = tokens[row];
+    if (number >= vocabulary) {
+        for (uint32_t c = threadIdx.x % 32; c < channels; c += 32) x[c] = not_a_number();
+        return;
+    }
+    const float* token = table + static_cast<uint64_t>(number) * channels;
+    const float* position = positions + static_cast<uint64_t>(row % sequence) * channels;
     if (channels % 4 == 0) {
         embed<4>(x, token, position, channels);
     } else {

@@ -2,6 +2,9 @@
 #pragma once
 #include "compat.cuh"
 
+// What stands for a number that there is none of.
+__device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fc00000u); }
+
 // 16 bytes of T. `source` is a multiple of 16 bytes.
 template <class T>
 __device__ __forceinline__ void load_floats(float (&values)[Vector<T>::size], const T* source) {

@@ -40,6 +40,7 @@ pub(super) fn forward(
             size_argument(rows)?,
             size_argument(tokens.ty.shape.last())?,
             size_argument(table.ty.shape.last())?,
+            size_argument(table.ty.shape.rows())?,
         ],
     )
 }
