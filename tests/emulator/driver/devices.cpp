@@ -100,7 +100,6 @@ CUDA_API cuInit(unsigned flags) {
     for (int i = 0; i < count; i++) {
         DeviceState& device = driver.devices.emplace_back();
         device.context.device = i;
-        device.default_pool.device = i;
         device.current_pool = &device.default_pool;
         device.pools = {&device.default_pool};
     }
@@ -112,6 +111,10 @@ CUDA_API cuDriverGetVersion(int* version) {
     *version = Settings::get().driver;
     return CUDA_SUCCESS;
 }
+
+// Tables of functions beyond the interface, which this driver has none of. NVRTC looks for one wherever a driver is
+// loaded, and takes it for granted that it can ask.
+CUDA_API cuGetExportTable(const void**, const CUuuid*) { return CUDA_ERROR_NOT_FOUND; }
 
 CUDA_API cuDeviceGetCount(int* count) {
     return plain_call("cuDeviceGetCount", [&] {

@@ -1,6 +1,4 @@
 // Names of error codes.
-#include <utility>
-
 #include "cuda.h"
 
 namespace {

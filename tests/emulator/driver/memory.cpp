@@ -47,7 +47,7 @@ CUresult add_allocation(Context& context, CUdeviceptr* address, size_t bytes, si
     void* memory = new_memory(bytes);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     *address = reinterpret_cast<CUdeviceptr>(memory);
-    context.allocations[*address] = {bytes, counted, &context, pool};
+    context.allocations[*address] = {bytes, counted, pool};
     return CUDA_SUCCESS;
 }
 
@@ -126,6 +126,12 @@ void open_context(Context& context) {
 
 void close_context(DeviceState& device) {
     Context& context = device.context;
+    auto& events = Driver::get().events;
+    for (auto event = events.begin(); event != events.end();) {
+        const bool ends = (*event)->context == &context;
+        if (ends) delete *event;
+        event = ends ? events.erase(event) : std::next(event);
+    }
     for (Stream* stream : context.streams) {
         if (!stream->is_default()) delete stream;
     }
@@ -139,7 +145,7 @@ void close_context(DeviceState& device) {
     const int ordinal = context.device;
     context = Context();
     context.device = ordinal;
-    device.default_pool = Pool{ordinal};
+    device.default_pool = Pool();
     device.pools = {&device.default_pool};
     device.current_pool = &device.default_pool;
 }
@@ -221,7 +227,7 @@ CUDA_API cuMemPoolCreate(Pool** pool, const CUmemPoolProps* properties) {
         auto& devices = Driver::get().devices;
         const int device = properties->location_id;
         if (device < 0 || device >= static_cast<int>(devices.size())) return CUDA_ERROR_INVALID_VALUE;
-        *pool = new Pool{device};
+        *pool = new Pool();
         devices[device].pools.insert(*pool);
         return CUDA_SUCCESS;
     });

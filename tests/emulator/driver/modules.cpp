@@ -12,11 +12,8 @@ namespace {
 
 constexpr int SHARED_WITHOUT_OPT_IN = 48 << 10;
 
-struct Module;
-
 struct Function {
     const emulator::Kernel* kernel;
-    Module* module;
     int most_dynamic_shared = SHARED_WITHOUT_OPT_IN;
 };
 
@@ -112,7 +109,7 @@ CUDA_API cuModuleGetFunction(Function** function, Module* module, const char* na
         if (modules().count(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
         const auto found = emulator::kernels().find(name);
         if (found == emulator::kernels().end()) return CUDA_ERROR_NOT_FOUND;
-        *function = &module->functions.emplace(name, Function{&found->second, module}).first->second;
+        *function = &module->functions.emplace(name, Function{&found->second}).first->second;
         return CUDA_SUCCESS;
     });
 }

@@ -79,7 +79,6 @@ struct Capture {
 };
 
 struct Pool {
-    int device;
     size_t used = 0, used_high = 0;
     size_t reserved = 0, reserved_high = 0;
     uint64_t release_threshold = 0;
@@ -89,8 +88,7 @@ struct Pool {
 struct Allocation {
     size_t bytes;
     size_t counted;  // as its pool or device counts it
-    Context* context;
-    Pool* pool;  // none: from cuMemAlloc
+    Pool* pool;      // none: from cuMemAlloc
 };
 
 struct Context {

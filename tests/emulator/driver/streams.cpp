@@ -52,8 +52,8 @@ CUresult stream_call(const char* function, Stream* handle, Body body) {
     });
 }
 
-CUresult create(Stream** out, unsigned flags, int priority) {
-    return context_call("cuStreamCreate", [&](Context& context) {
+CUresult create(const char* function, Stream** out, unsigned flags, int priority) {
+    return context_call(function, [&](Context& context) {
         const Settings::Delay delay = Settings::get().delay;
         const unsigned number = ++context.streams_created;
         // Who works with two streams creates them one after the other.
@@ -118,10 +118,12 @@ void step_towards(Stream& stream) {
     }
 }
 
-CUDA_API cuStreamCreate(Stream** stream, unsigned flags) { return create(stream, flags, 0); }
+CUDA_API cuStreamCreate(Stream** stream, unsigned flags) {
+    return create("cuStreamCreate", stream, flags, 0);
+}
 
 CUDA_API cuStreamCreateWithPriority(Stream** stream, unsigned flags, int priority) {
-    return create(stream, flags, priority);
+    return create("cuStreamCreateWithPriority", stream, flags, priority);
 }
 
 CUDA_API cuStreamGetPriority(Stream* handle, int* priority) {
