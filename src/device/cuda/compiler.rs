@@ -113,47 +113,55 @@ pub(super) fn compile(source: &Source, architecture: &str, more: &[&str]) -> Res
 }
 
 /// A program of NVRTC's, given back when it is dropped.
-struct Program(sys::nvrtcProgram);
+struct Program {
+    handle: sys::nvrtcProgram,
+    /// The source, its headers and their names: the handle refers to them.
+    _strings: Vec<CString>,
+}
 
 impl Program {
     fn new(source: &Source) -> Result<Program, Failed> {
         let text = c_string(source.text);
         let name = c_string(source.file);
-        let headers: Vec<(CString, CString)> =
-            HEADERS.iter().map(|header| (c_string(header.text), c_string(header.file))).collect();
-        let texts: Vec<_> = headers.iter().map(|(text, _)| text.as_ptr()).collect();
-        let names: Vec<_> = headers.iter().map(|(_, name)| name.as_ptr()).collect();
-        let mut program = std::ptr::null_mut();
-        // SAFETY: NVRTC copies the strings, of which there are as many as it is told.
+        let texts: Vec<CString> = HEADERS.iter().map(|header| c_string(header.text)).collect();
+        let names: Vec<CString> = HEADERS.iter().map(|header| c_string(header.file)).collect();
+        let pointers = |strings: &[CString]| strings.iter().map(|string| string.as_ptr()).collect::<Vec<_>>();
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the strings outlive the program, and there are as many headers as NVRTC is told.
         let status = unsafe {
             sys::nvrtcCreateProgram(
-                &mut program,
+                &mut handle,
                 text.as_ptr(),
                 name.as_ptr(),
-                headers.len() as i32,
-                texts.as_ptr(),
-                names.as_ptr(),
+                HEADERS.len() as i32,
+                pointers(&texts).as_ptr(),
+                pointers(&names).as_ptr(),
             )
         };
         check("nvrtcCreateProgram", status)?;
-        Ok(Program(program))
+        // Moved, not copied: they stay where they are.
+        let _strings = texts.into_iter().chain(names).chain([text, name]).collect();
+        Ok(Program { handle, _strings })
     }
 
     fn compile(&self, options: &[&str]) -> Result<(), Failed> {
         let options: Vec<CString> = options.iter().map(|option| c_string(option)).collect();
         let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: the program lives, and there are as many options as NVRTC is told.
-        let status = unsafe { sys::nvrtcCompileProgram(self.0, pointers.len() as i32, pointers.as_ptr()) };
+        let status =
+            unsafe { sys::nvrtcCompileProgram(self.handle, pointers.len() as i32, pointers.as_ptr()) };
         check("nvrtcCompileProgram", status)
     }
 
     fn log(&self) -> Result<String, Failed> {
         let mut size = 0;
         // SAFETY: the program lives.
-        check("nvrtcGetProgramLogSize", unsafe { sys::nvrtcGetProgramLogSize(self.0, &mut size) })?;
+        check("nvrtcGetProgramLogSize", unsafe { sys::nvrtcGetProgramLogSize(self.handle, &mut size) })?;
         let mut log = vec![0_u8; size.max(1)];
         // SAFETY: there is room for as much as the library said.
-        check("nvrtcGetProgramLog", unsafe { sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast()) })?;
+        check("nvrtcGetProgramLog", unsafe {
+            sys::nvrtcGetProgramLog(self.handle, log.as_mut_ptr().cast())
+        })?;
         let text = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy);
         Ok(text.unwrap_or_default().into_owned())
     }
@@ -161,10 +169,10 @@ impl Program {
     fn cubin(&self) -> Result<Vec<u8>, Failed> {
         let mut size = 0;
         // SAFETY: the program lives.
-        check("nvrtcGetCUBINSize", unsafe { sys::nvrtcGetCUBINSize(self.0, &mut size) })?;
+        check("nvrtcGetCUBINSize", unsafe { sys::nvrtcGetCUBINSize(self.handle, &mut size) })?;
         let mut cubin = vec![0_u8; size];
         // SAFETY: there is room for as much as the library said.
-        check("nvrtcGetCUBIN", unsafe { sys::nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast()) })?;
+        check("nvrtcGetCUBIN", unsafe { sys::nvrtcGetCUBIN(self.handle, cubin.as_mut_ptr().cast()) })?;
         Ok(cubin)
     }
 }
@@ -173,7 +181,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         // A program that cannot be given back costs memory and nothing else.
         // SAFETY: created once, destroyed once.
-        let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
+        let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.handle) };
     }
 }
 
