@@ -32,3 +32,16 @@ fn digest(content: &impl Serialize) -> String {
     hex.truncate(DIGITS);
     hex
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::target;
+
+    #[test]
+    fn a_run_is_the_same_whatever_the_context_takes() {
+        let context = |bytes| Target { context: Bytes(bytes), ..target() };
+        assert_eq!(run_id("a", &context(0)), run_id("a", &context(500 << 20)));
+        assert_ne!(run_id("a", &target()), run_id("a", &target().with_memory(Bytes(1))));
+    }
+}

@@ -20,7 +20,7 @@ jobs=${EMULATED_BUILD_JOBS:-2}
 # Kernels say where they want fused multiply-adds, so nothing else is contracted; they read memory as several types,
 # as CUDA lets them. Without the processor's own instructions fmaf would be a slow call.
 flags=(-std=c++17 -O2 -march=native -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off
-       -Wall -Wextra -DEMU -I"$here" -I"$kernels" -I"$headers")
+       -Wall -Wextra -Wno-unknown-pragmas -DEMU -I"$here" -I"$kernels" -I"$headers")
 link=(-shared -pthread)
 case $sanitize in
     "") ;;
@@ -35,8 +35,13 @@ mkdir -p "$out/objects"
 out=$(cd "$out" && pwd)
 
 # Everything that any object may depend on besides its own source, and which sources there are.
-stamp=$({ echo "$cxx ${flags[*]}"; find "$here" "$kernels" -name '*.c*' | sort; find "$here" "$kernels" \( -name '*.h' -o -name '*.cuh' \) -print0 | sort -z |
-    xargs -0 cat; cat "$0"; } | sha256sum)
+folders=("$here" "$kernels")
+[ ! -d "$headers" ] || folders+=("$headers")
+stamp=$({
+    echo "$cxx ${flags[*]}"
+    find "${folders[@]}" -name '*.c*' | sort
+    find "${folders[@]}" \( -name '*.h' -o -name '*.cuh' \) -print0 | sort -z | xargs -0 cat "$0"
+} | sha256sum)
 if [ "$(cat "$out/objects/stamp" 2>/dev/null)" != "$stamp" ]; then
     rm -f "$out"/objects/*
     echo "$stamp" > "$out/objects/stamp"

@@ -1,21 +1,13 @@
-// CUDA C++ on a CPU, for tests: kernels compiled by a C++ compiler with this header run thread by thread, one fiber
-// per CUDA thread. `src/device/cuda/kernels/compat.cuh` includes it where EMU is defined.
+// CUDA C++ on a CPU, for tests: kernels compiled by a C++ compiler with this header run thread by thread, one
+// fiber per CUDA thread. `src/device/cuda/kernels/compat.cuh` includes it where EMU is defined.
 #pragma once
 
-#include "device/language.h"
-
-#include "device/sixteen_bit.h"
-
-#include "device/math.h"
-
-#include "device/block.h"
-
-#include "device/warp.h"
-
-#include "device/atomics.h"
-
-#include "device/tensor_core.h"
-
 #include "device/async_copy.h"
-
+#include "device/atomics.h"
+#include "device/block.h"
 #include "device/kernel_table.h"
+#include "device/language.h"
+#include "device/math.h"
+#include "device/sixteen_bit.h"
+#include "device/tensor_core.h"
+#include "device/warp.h"

@@ -104,6 +104,20 @@ mod tests {
             missing: vec!["cuBLASLt is missing".to_owned()],
             notes: vec!["nothing is kept".to_owned()],
         };
-        insta::assert_snapshot!(text(&survey), @"");
+        assert_eq!(
+            text(&survey),
+            "\
+device  name              memory  compute  context        product       copy
+cpu     Some Processor  16.0 GiB        -        -  352.0 GFLOP/s  53.4 GB/s
+cuda:0  Some Card       80.0 GiB      9.0  500 MiB   50.0 TFLOP/s   4.3 TB/s
+cuda:1  Some Card       80.0 GiB      9.0        -              -          -
+
+NVRTC 13.0: /lib/libnvrtc.so.13
+
+cuda:1 cannot be used: another has it
+cuBLASLt is missing
+nothing is kept
+"
+        );
     }
 }

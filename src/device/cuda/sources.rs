@@ -17,6 +17,16 @@ macro_rules! source {
 
 /// What is compiled.
 pub(super) const SOURCES: &[Source] = &[
+    source!("attention_delta.cu"),
+    source!("attention_forward_bf16.cu"),
+    source!("attention_forward_f16.cu"),
+    source!("attention_forward_f32.cu"),
+    source!("attention_key_gradients_bf16.cu"),
+    source!("attention_key_gradients_f16.cu"),
+    source!("attention_key_gradients_f32.cu"),
+    source!("attention_query_gradients_bf16.cu"),
+    source!("attention_query_gradients_f16.cu"),
+    source!("attention_query_gradients_f32.cu"),
     source!("cross_entropy.cu"),
     source!("elementwise.cu"),
     source!("embedding.cu"),
@@ -28,6 +38,12 @@ pub(super) const SOURCES: &[Source] = &[
 
 /// What sources include, by these names.
 pub(super) const HEADERS: &[Source] = &[
+    source!("attention_blocks.cuh"),
+    source!("attention_f32.cuh"),
+    source!("attention_forward.cuh"),
+    source!("attention_key_gradients.cuh"),
+    source!("attention_query_gradients.cuh"),
+    source!("attention_tiles.cuh"),
     source!("compat.cuh"),
     source!("gelu.cuh"),
     source!("reductions.cuh"),

@@ -1,4 +1,5 @@
-// The part of cuBLASLt's interface that this stand-in implements, with the library's numbers, and its descriptors.
+// The part of cuBLASLt's interface that this stand-in implements, with the library's numbers, and its
+// descriptors.
 #pragma once
 
 #include <cstddef>
@@ -128,7 +129,8 @@ struct Problem {
     bool has_bias() const { return (description.epilogue & ~32u & ~128u) == CUBLASLT_EPILOGUE_BIAS; }
     bool has_auxiliary() const { return (description.epilogue & 128) != 0; }
     bool has_bias_gradient() const {
-        return description.epilogue == CUBLASLT_EPILOGUE_BGRADA || description.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+        return description.epilogue == CUBLASLT_EPILOGUE_BGRADA ||
+               description.epilogue == CUBLASLT_EPILOGUE_BGRADB;
     }
 };
 
@@ -138,7 +140,8 @@ struct Addresses {
     float alpha, beta;
 };
 
-// Whether the library has an algorithm for it: success, NOT_SUPPORTED, or INVALID_VALUE where it contradicts itself.
+// Whether the library has an algorithm for it: success, NOT_SUPPORTED, or INVALID_VALUE where it contradicts
+// itself.
 Status check(const Problem& problem);
 
 // Computes it, summing over `inner` in order, so that results do not depend on threads.

@@ -111,8 +111,8 @@ CUBLASLT_API Status cublasLtGetProperty(int property, int* value) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-CUBLASLT_API Status cublasLtMatrixLayoutCreate(Layout** layout, DataType type, uint64_t rows, uint64_t columns,
-                                               int64_t leading_dimension) {
+CUBLASLT_API Status cublasLtMatrixLayoutCreate(Layout** layout, DataType type, uint64_t rows,
+                                               uint64_t columns, int64_t leading_dimension) {
     *layout = new Layout{type, CUBLASLT_ORDER_COL, rows, columns, leading_dimension};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -129,7 +129,8 @@ CUBLASLT_API Status cublasLtMatrixLayoutGetAttribute(Layout* layout, int attribu
     return get_attribute(layout, attribute, value, bytes, written);
 }
 
-CUBLASLT_API Status cublasLtMatmulDescCreate(Description** description, int compute_type, DataType scale_type) {
+CUBLASLT_API Status cublasLtMatmulDescCreate(Description** description, int compute_type,
+                                             DataType scale_type) {
     *description = new Description{compute_type, scale_type};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -153,8 +154,8 @@ CUBLASLT_API Status cublasLtMatmulPreferenceCreate(Preference** preference) {
 
 CUBLASLT_API Status cublasLtMatmulPreferenceDestroy(Preference* preference) { return destroy(preference); }
 
-CUBLASLT_API Status cublasLtMatmulPreferenceSetAttribute(Preference* preference, int attribute, const void* value,
-                                                         size_t bytes) {
+CUBLASLT_API Status cublasLtMatmulPreferenceSetAttribute(Preference* preference, int attribute,
+                                                         const void* value, size_t bytes) {
     return set_attribute(preference, attribute, value, bytes);
 }
 

@@ -19,13 +19,15 @@ size_t element_bytes(DataType type) { return type == CUDA_R_32F ? 4 : 2; }
 
 bool is_well_formed(const Layout& layout) {
     const uint64_t line = layout.order == CUBLASLT_ORDER_COL ? layout.rows : layout.columns;
-    return is_floating(layout.type) && (layout.order == CUBLASLT_ORDER_COL || layout.order == CUBLASLT_ORDER_ROW) &&
-           layout.rows > 0 && layout.columns > 0 && layout.leading_dimension >= static_cast<int64_t>(line);
+    return is_floating(layout.type) &&
+           (layout.order == CUBLASLT_ORDER_COL || layout.order == CUBLASLT_ORDER_ROW) && layout.rows > 0 &&
+           layout.columns > 0 && layout.leading_dimension >= static_cast<int64_t>(line);
 }
 
 bool fits_together(const Problem& problem) {
     const Description& description = problem.description;
-    const bool a_as_is = description.transpose_a == CUBLAS_OP_N, b_as_is = description.transpose_b == CUBLAS_OP_N;
+    const bool a_as_is = description.transpose_a == CUBLAS_OP_N,
+               b_as_is = description.transpose_b == CUBLAS_OP_N;
     const uint64_t a_rows = a_as_is ? problem.a.rows : problem.a.columns;
     const uint64_t b_rows = b_as_is ? problem.b.rows : problem.b.columns;
     const uint64_t b_columns = b_as_is ? problem.b.columns : problem.b.rows;
@@ -40,7 +42,8 @@ bool has_supported_types(const Problem& problem) {
     const bool tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     return problem.b.type == in && problem.c.type == out && (out == in || out == CUDA_R_32F) &&
            problem.description.scale_type == CUDA_R_32F &&
-           (compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_PEDANTIC || (tf32 && in == CUDA_R_32F));
+           (compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_PEDANTIC ||
+            (tf32 && in == CUDA_R_32F));
 }
 
 bool has_supported_epilogue(const Problem& problem) {
@@ -58,7 +61,8 @@ bool has_supported_epilogue(const Problem& problem) {
         default: return false;
     }
     if (problem.d.order != CUBLASLT_ORDER_COL) return false;
-    if ((problem.has_bias() || problem.has_bias_gradient()) && problem.bias_type() != problem.d.type) return false;
+    if ((problem.has_bias() || problem.has_bias_gradient()) && problem.bias_type() != problem.d.type)
+        return false;
     if (problem.has_auxiliary()) {
         const int64_t line = description.auxiliary_leading_dimension;
         if (line % 8 != 0 || line < static_cast<int64_t>(problem.rows())) return false;
@@ -67,10 +71,13 @@ bool has_supported_epilogue(const Problem& problem) {
     return true;
 }
 
-bool is_aligned(const void* address, size_t bytes) { return reinterpret_cast<uintptr_t>(address) % bytes == 0; }
+bool is_aligned(const void* address, size_t bytes) {
+    return reinterpret_cast<uintptr_t>(address) % bytes == 0;
+}
 
 bool are_aligned(const Problem& problem, const Addresses& addresses) {
-    for (const void* address : {addresses.a, addresses.b, addresses.c, static_cast<const void*>(addresses.d)}) {
+    for (const void* address :
+         {addresses.a, addresses.b, addresses.c, static_cast<const void*>(addresses.d)}) {
         if (!is_aligned(address, 16)) return false;
     }
     const Description& description = problem.description;
@@ -84,8 +91,9 @@ uint64_t digest(const Problem& problem) {
     uint64_t hash = 14695981039346656037u;
     auto add = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
     const Description& description = problem.description;
-    for (int value : {description.compute_type, description.transpose_a, description.transpose_b,
-                      static_cast<int>(description.epilogue), problem.bias_type(), problem.auxiliary_type()}) {
+    for (int value :
+         {description.compute_type, description.transpose_a, description.transpose_b,
+          static_cast<int>(description.epilogue), problem.bias_type(), problem.auxiliary_type()}) {
         add(static_cast<uint64_t>(value));
     }
     for (const Layout* layout : {&problem.a, &problem.b, &problem.c, &problem.d}) {
@@ -115,10 +123,10 @@ Status check(const Problem& problem) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Description* description, const Layout* a,
-                                                   const Layout* b, const Layout* c, const Layout* d,
-                                                   const Preference* preference, int requested,
-                                                   HeuristicResult* results, int* count) {
+CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Description* description,
+                                                   const Layout* a, const Layout* b, const Layout* c,
+                                                   const Layout* d, const Preference* preference,
+                                                   int requested, HeuristicResult* results, int* count) {
     *count = 0;
     if (!handle || !description || !a || !b || !c || !d || !preference || requested < 1) {
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -136,9 +144,10 @@ CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Descripti
     return CUBLAS_STATUS_SUCCESS;
 }
 
-CUBLASLT_API Status cublasLtMatmul(void* handle, const Description* description, const float* alpha, const void* a,
-                                   const Layout* a_layout, const void* b, const Layout* b_layout, const float* beta,
-                                   const void* c, const Layout* c_layout, void* d, const Layout* d_layout,
+CUBLASLT_API Status cublasLtMatmul(void* handle, const Description* description, const float* alpha,
+                                   const void* a, const Layout* a_layout, const void* b,
+                                   const Layout* b_layout, const float* beta, const void* c,
+                                   const Layout* c_layout, void* d, const Layout* d_layout,
                                    const Algorithm* algorithm, void*, size_t, Stream* stream) {
     if (!handle || !description || !alpha || !beta || !a_layout || !b_layout || !c_layout || !d_layout) {
         return CUBLAS_STATUS_INVALID_VALUE;

@@ -15,7 +15,8 @@ namespace {
 float load(const void* values, DataType type, size_t i) {
     switch (type) {
         case CUDA_R_16F: return half_value(static_cast<const uint16_t*>(values)[i]);
-        case CUDA_R_16BF: return __uint_as_float(static_cast<uint32_t>(static_cast<const uint16_t*>(values)[i]) << 16);
+        case CUDA_R_16BF:
+            return __uint_as_float(static_cast<uint32_t>(static_cast<const uint16_t*>(values)[i]) << 16);
         default: return static_cast<const float*>(values)[i];
     }
 }
@@ -42,7 +43,8 @@ size_t offset(const Layout& layout, size_t row, size_t column) {
 
 // The elements of op(matrix), or of its transpose, as f32 with neighbouring columns side by side.
 std::vector<float> unpack(const void* values, const Layout& layout, bool transposed, bool tf32) {
-    const size_t rows = transposed ? layout.columns : layout.rows, columns = transposed ? layout.rows : layout.columns;
+    const size_t rows = transposed ? layout.columns : layout.rows,
+                 columns = transposed ? layout.rows : layout.columns;
     std::vector<float> unpacked(rows * columns);
     for (size_t row = 0; row < rows; row++) {
         for (size_t column = 0; column < columns; column++) {
@@ -63,14 +65,16 @@ void multiply_tile(const float* left, size_t left_line, const float* right, size
     for (size_t k = 0; k < inner; k++) {
         for (size_t column = 0; column < TILE_COLUMNS; column++) {
             const float factor = right[column * right_line + k];
-            for (size_t row = 0; row < TILE_ROWS; row++) sums[column][row] += left[k * left_line + row] * factor;
+            for (size_t row = 0; row < TILE_ROWS; row++)
+                sums[column][row] += left[k * left_line + row] * factor;
         }
     }
 }
 
 // The same at the edges.
-void multiply_partial_tile(const float* left, size_t left_line, const float* right, size_t right_line, size_t inner,
-                           size_t rows, size_t columns, float (&sums)[TILE_COLUMNS][TILE_ROWS]) {
+void multiply_partial_tile(const float* left, size_t left_line, const float* right, size_t right_line,
+                           size_t inner, size_t rows, size_t columns,
+                           float (&sums)[TILE_COLUMNS][TILE_ROWS]) {
     for (auto& column : sums) std::fill_n(column, TILE_ROWS, 0.0f);
     for (size_t k = 0; k < inner; k++) {
         for (size_t column = 0; column < columns; column++) {
@@ -90,7 +94,8 @@ float gelu_slope(float x) {
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x);
 }
 
-void finish_element(const Problem& problem, const Addresses& addresses, size_t row, size_t column, float sum) {
+void finish_element(const Problem& problem, const Addresses& addresses, size_t row, size_t column,
+                    float sum) {
     const Description& description = problem.description;
     float value = addresses.alpha * sum;
     if (addresses.beta != 0) {
@@ -115,7 +120,8 @@ void finish_element(const Problem& problem, const Addresses& addresses, size_t r
 }
 
 // Sums over `inner` of the rows of op(A), or of the columns of op(B).
-void store_bias_gradient(const Problem& problem, const std::vector<float>& left, const std::vector<float>& right) {
+void store_bias_gradient(const Problem& problem, const std::vector<float>& left,
+                         const std::vector<float>& right) {
     const size_t rows = problem.rows(), inner = problem.inner();
     const bool of_a = problem.description.epilogue == CUBLASLT_EPILOGUE_BGRADA;
     for (size_t i = 0; i < (of_a ? rows : problem.columns()); i++) {
@@ -136,7 +142,8 @@ void compute(const Problem& problem, const Addresses& addresses) {
     const auto right = unpack(addresses.b, problem.b, description.transpose_b == CUBLAS_OP_N, tf32);
 
     const std::function<void(size_t)> compute_columns = [&](size_t piece) {
-        const size_t first_column = piece * TILE_COLUMNS, tile_columns = std::min(TILE_COLUMNS, columns - first_column);
+        const size_t first_column = piece * TILE_COLUMNS,
+                     tile_columns = std::min(TILE_COLUMNS, columns - first_column);
         const float* right_tile = &right[first_column * inner];
         for (size_t first_row = 0; first_row < rows; first_row += TILE_ROWS) {
             const size_t tile_rows = std::min(TILE_ROWS, rows - first_row);
@@ -144,11 +151,13 @@ void compute(const Problem& problem, const Addresses& addresses) {
             if (tile_rows == TILE_ROWS && tile_columns == TILE_COLUMNS) {
                 multiply_tile(&left[first_row], rows, right_tile, inner, inner, sums);
             } else {
-                multiply_partial_tile(&left[first_row], rows, right_tile, inner, inner, tile_rows, tile_columns, sums);
+                multiply_partial_tile(&left[first_row], rows, right_tile, inner, inner, tile_rows,
+                                      tile_columns, sums);
             }
             for (size_t column = 0; column < tile_columns; column++) {
                 for (size_t row = 0; row < tile_rows; row++) {
-                    finish_element(problem, addresses, first_row + row, first_column + column, sums[column][row]);
+                    finish_element(problem, addresses, first_row + row, first_column + column,
+                                   sums[column][row]);
                 }
             }
         }

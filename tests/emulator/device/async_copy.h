@@ -1,6 +1,6 @@
-// `cp.async`: on a GPU the bytes arrive at any time between the instruction and the wait. Running threads forward they
-// arrive with the wait, so that a missing one shows; backward at once, so that overwriting what others still read
-// shows; by chance either.
+// `cp.async`: on a GPU the bytes arrive at any time between the instruction and the wait. Running threads
+// forward they arrive with the wait, so that a missing one shows; backward at once, so that overwriting what
+// others still read shows; by chance either.
 #pragma once
 
 #include "block.h"
@@ -11,7 +11,8 @@ inline void cp_async16(void* shared, const void* global, emulator::Site site = e
     if (reinterpret_cast<uintptr_t>(global) % 16 != 0) {
         block.fail(site.text() + ": cp.async from an address that is not a multiple of 16");
     }
-    const bool at_once = block.order().backward() || (block.order().by_chance() && (block.chance()() >> 8) % 2 == 0);
+    const bool at_once =
+        block.order().backward() || (block.order().by_chance() && (block.chance()() >> 8) % 2 == 0);
     if (at_once) {
         memcpy(shared, global, 16);
     } else {

@@ -1,4 +1,5 @@
-// Atomic operations on int, unsigned, unsigned long long and float, and fences: blocks run on several OS threads.
+// Atomic operations on int, unsigned, unsigned long long and float, and fences: blocks run on several OS
+// threads.
 #pragma once
 
 #include "block.h"
@@ -23,17 +24,17 @@ T update_atomically(T* target, F change) {
 
 }  // namespace emulator
 
-#define EMULATED_ATOMIC(name, expression)                                                                        \
-    template <class T>                                                                                           \
-    T name(T* target, typename emulator::Same<T>::Type operand) {                                                \
-        return emulator::update_atomically(target, [=](T old) { return static_cast<T>(expression); });           \
+#define EMULATED_ATOMIC(name, expression)                                                              \
+    template <class T>                                                                                 \
+    T name(T* target, typename emulator::Same<T>::Type operand) {                                      \
+        return emulator::update_atomically(target, [=](T old) { return static_cast<T>(expression); }); \
     }
 
 EMULATED_ATOMIC(atomicAdd, old + operand)
 EMULATED_ATOMIC(atomicSub, old - operand)
 EMULATED_ATOMIC(atomicMin, operand < old ? operand : old)
 EMULATED_ATOMIC(atomicMax, old < operand ? operand : old)
-EMULATED_ATOMIC(atomicAnd, old & operand)
+EMULATED_ATOMIC(atomicAnd, old& operand)
 EMULATED_ATOMIC(atomicOr, old | operand)
 EMULATED_ATOMIC(atomicXor, old ^ operand)
 EMULATED_ATOMIC(atomicExch, ((void)old, operand))

@@ -1,7 +1,8 @@
 // One block: its threads, its barrier, its shared memory, and the loop that runs them to the end.
 //
-// A thread runs until it has to wait. Whatever order the threads take, a correct kernel gives the same result, so
-// EMULATED_ORDER sets it: 0 forward, 1 backward, any other number seeds an order by chance that changes on every turn.
+// A thread runs until it has to wait. Whatever order the threads take, a correct kernel gives the same
+// result, so EMULATED_ORDER sets it: 0 forward, 1 backward, any other number seeds an order by chance that
+// changes on every turn.
 #pragma once
 
 #include <algorithm>
@@ -53,6 +54,13 @@ struct Collective {
     Site site;
     void* operands[32];
     void (*resolve)(void** operands, unsigned arrived);
+
+    void begin(unsigned mask, Site site, void (*resolve)(void**, unsigned)) {
+        this->mask = mask;
+        this->arrived = 0;
+        this->site = site;
+        this->resolve = resolve;
+    }
 };
 
 struct Warp {
@@ -89,7 +97,8 @@ inline Identity& current() { return *static_cast<Identity*>(stack_data()); }
 class Block {
 public:
     // Runs one block of `kernel`; false with `error` set where it did what a GPU would not survive.
-    bool run(void (*kernel)(void**), void** arguments, uint3 index, dim3 size, dim3 grid, SharedMemory& shared) {
+    bool run(void (*kernel)(void**), void** arguments, uint3 index, dim3 size, dim3 grid,
+             SharedMemory& shared) {
         kernel_ = kernel;
         arguments_ = arguments;
         identity_ = {{}, index, size, grid, this};
@@ -116,7 +125,7 @@ public:
     unsigned lane() const { return running_thread_ % 32; }
 
     // Called on a fiber: the block ends here, without unwinding its threads.
-    [[noreturn]] void fail(const std::string& message) {
+    [[noreturn]] __attribute__((noinline, cold)) void fail(const std::string& message) {
         const uint3 b = identity_.block, t = thread().index;
         char place[120];
         snprintf(place, sizeof place, " [block (%u,%u,%u) thread (%u,%u,%u)]", b.x, b.y, b.z, t.x, t.y, t.z);
@@ -133,7 +142,8 @@ public:
 
     void barrier(Site site) {
         if (at_barrier_ > 0 && barrier_site_ != site) {
-            fail("divergent __syncthreads: some threads are at " + barrier_site_.text() + ", others at " + site.text());
+            fail("divergent __syncthreads: some threads are at " + barrier_site_.text() + ", others at " +
+                 site.text());
         }
         barrier_site_ = site;
         at_barrier_++;
@@ -147,29 +157,20 @@ public:
     // Runs `resolve` over what every lane of `mask` brings, once the last of them has come.
     void collective(unsigned mask, Site site, void* operand, void (*resolve)(void**, unsigned)) {
         Warp& warp = this->warp();
-        if ((mask >> lane() & 1) == 0) {
-            fail(site.text() + ": the calling lane is not in its own mask");
-        }
+        const unsigned own = 1u << lane();
         int i = 0;
-        while (i < warp.collectives && warp.collective[i].mask != mask) {
-            if (warp.collective[i].arrived & mask) {
-                fail(site.text() + ": overlapping masks, another lane waits at " + warp.collective[i].site.text());
-            }
-            i++;
-        }
+        while (i < warp.collectives && warp.collective[i].mask != mask) i++;
         if (i == warp.collectives) {
-            if (i == Warp::MOST_COLLECTIVES) {
-                fail(site.text() + ": too many different masks at once");
-            }
+            require_mask(warp, mask, site);
             warp.collectives++;
-            warp.collective[i] = {mask, 0, site, {}, resolve};
+            warp.collective[i].begin(mask, site, resolve);
         }
         Collective& pending = warp.collective[i];
-        if (pending.site != site || pending.resolve != resolve) {
-            fail("lanes of a warp diverged: some are at " + pending.site.text() + ", others at " + site.text());
+        if ((mask & own) == 0 || pending.site != site || pending.resolve != resolve) {
+            fail_diverged(mask, pending.site, site);
         }
         pending.operands[lane()] = operand;
-        pending.arrived |= 1u << lane();
+        pending.arrived |= own;
         if (pending.arrived == (mask & warp.running)) {
             finish_collective(warp, i);
         } else {
@@ -188,6 +189,26 @@ public:
     }
 
 private:
+    // Lanes in separate branches may each be in a collective, if their masks have no lane in common.
+    void require_mask(const Warp& warp, unsigned mask, Site site) {
+        for (int i = 0; i < warp.collectives; i++) {
+            if (warp.collective[i].arrived & mask) {
+                fail(site.text() + ": overlapping masks, another lane waits at " +
+                     warp.collective[i].site.text());
+            }
+        }
+        if (warp.collectives == Warp::MOST_COLLECTIVES) {
+            fail(site.text() + ": too many different masks at once");
+        }
+    }
+
+    [[noreturn]] __attribute__((noinline, cold)) void fail_diverged(unsigned mask, Site first, Site second) {
+        if ((mask >> lane() & 1) == 0) {
+            fail(second.text() + ": the calling lane is not in its own mask");
+        }
+        fail("lanes of a warp diverged: some are at " + first.text() + ", others at " + second.text());
+    }
+
     void begin_threads() {
         const dim3 size = identity_.block_size;
         const unsigned count = size.x * size.y * size.z;
@@ -310,11 +331,12 @@ private:
 
     void report_deadlock() {
         const uint3 b = identity_.block;
-        std::string where = at_barrier_ > 0 ? ", " + std::to_string(at_barrier_) + " at " + barrier_site_.text() : "";
+        std::string where =
+            at_barrier_ > 0 ? ", " + std::to_string(at_barrier_) + " at " + barrier_site_.text() : "";
         for (const Warp& warp : warps_) {
             for (int i = 0; i < warp.collectives; i++) {
-                where += ", " + std::to_string(__builtin_popcount(warp.collective[i].arrived)) + " lanes at " +
-                         warp.collective[i].site.text();
+                where += ", " + std::to_string(__builtin_popcount(warp.collective[i].arrived)) +
+                         " lanes at " + warp.collective[i].site.text();
             }
         }
         error_ = "deadlock: " + std::to_string(running_) + " of " + std::to_string(threads_.size()) +

@@ -1,5 +1,5 @@
-// Fibers: stacks to switch between within one OS thread. One runs each CUDA thread, so that it can stop in the
-// middle of a kernel (at a barrier, in a shuffle) until the others have come as far.
+// Fibers: stacks to switch between within one OS thread. One runs each CUDA thread, so that it can stop in
+// the middle of a kernel (at a barrier, in a shuffle) until the others have come as far.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,12 +21,14 @@
 
 namespace emulator {
 
-// A stack begins at a multiple of its size with a page for the data of who runs on it, found from any address on the
-// stack (`stack_data`). Thread-local variables would not do: they belong to OS threads, and are slow in libraries.
+// A stack begins at a multiple of its size with a page for the data of who runs on it, found from any address
+// on the stack (`stack_data`). Thread-local variables would not do: they belong to OS threads, and are slow
+// in libraries.
 constexpr size_t STACK_BYTES = 256 << 10;
 
 inline void* stack_data() {
-    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) & ~(STACK_BYTES - 1));
+    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) &
+                                   ~(STACK_BYTES - 1));
 }
 
 // Stacks outlive blocks: mapping them costs more than running a small one.

@@ -1,4 +1,5 @@
-// Kernels by name, and how to launch one with an array of pointers to its arguments, as `cuLaunchKernel` takes them.
+// Kernels by name, and how to launch one with an array of pointers to its arguments, as `cuLaunchKernel`
+// takes them.
 #pragma once
 
 #include <map>
@@ -73,7 +74,8 @@ private:
 };
 
 // Runs every block of a grid, one at a time on each OS thread. Returns what went wrong first, or nothing.
-inline std::string launch(const Kernel& kernel, dim3 grid, dim3 size, size_t dynamic_bytes, void** arguments) {
+inline std::string launch(const Kernel& kernel, dim3 grid, dim3 size, size_t dynamic_bytes,
+                          void** arguments) {
     const size_t blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
     Workers& workers = Workers::shared();
     std::atomic<size_t> next{0};
@@ -84,7 +86,8 @@ inline std::string launch(const Kernel& kernel, dim3 grid, dim3 size, size_t dyn
         SharedMemory shared(dynamic_bytes);
         std::unique_ptr<Block> block = SpareBlocks::shared().take();
         for (size_t i; !failed && (i = next++) < blocks;) {
-            const uint3 index = {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
+            const uint3 index = {static_cast<unsigned>(i % grid.x),
+                                 static_cast<unsigned>(i / grid.x % grid.y),
                                  static_cast<unsigned>(i / grid.x / grid.y)};
             if (!block->run(kernel.call, arguments, index, size, grid, shared)) {
                 std::lock_guard<std::mutex> lock(mutex);
@@ -99,5 +102,6 @@ inline std::string launch(const Kernel& kernel, dim3 grid, dim3 size, size_t dyn
 
 }  // namespace emulator
 
-#define REGISTER(kernel) \
-    static const emulator::Registration kernel##_registration{emulator::Trampoline<kernel>::describe(#kernel)};
+#define REGISTER(kernel)                                       \
+    static const emulator::Registration kernel##_registration{ \
+        emulator::Trampoline<kernel>::describe(#kernel)};

@@ -1,5 +1,5 @@
-// CUDA's mathematical functions that C++ does not have, or has under other names. Approximate ones (`__expf`) are
-// computed accurately: the emulator says nothing about their error on a GPU.
+// CUDA's mathematical functions that C++ does not have, or has under other names. Approximate ones (`__expf`)
+// are computed accurately: the emulator says nothing about their error on a GPU.
 #pragma once
 
 #include <type_traits>

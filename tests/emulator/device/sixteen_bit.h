@@ -19,7 +19,8 @@ inline uint16_t half_bits(float value) {
     if (magnitude > 0x7f800000) {
         return 0x7fff;
     }
-    if (magnitude >= 0x477ff000) {  // 65520 and more: past the middle between the largest f16 and the next power
+    if (magnitude >=
+        0x477ff000) {  // 65520 and more: past the middle between the largest f16 and the next power
         return sign | 0x7c00;
     }
     if (magnitude >= 0x38800000) {  // 2^-14 and more: normal

@@ -19,8 +19,8 @@ inline void require_whole_warp(unsigned arrived, const char* instruction) {
     }
 }
 
-// d[16, 8] += a[16, K] b[K, 8] once the fragments are spread out: each lane keeps rows `group` and `group + 8`, columns
-// `2 * member` and the next, of d.
+// d[16, 8] += a[16, K] b[K, 8] once the fragments are spread out: each lane keeps rows `group` and `group +
+// 8`, columns `2 * member` and the next, of d.
 template <int K>
 void multiply_fragments(void** operands, const float (&a)[16][K], const float (&b)[K][8]) {
     float product[16][8] = {};
@@ -40,8 +40,8 @@ void multiply_fragments(void** operands, const float (&a)[16][K], const float (&
     }
 }
 
-// m16n8k16. Registers of a hold two neighbouring columns of rows group, group + 8, and the same 8 columns further on;
-// registers of b two neighbouring rows of column `group`, and the same 8 rows further down.
+// m16n8k16. Registers of a hold two neighbouring columns of rows group, group + 8, and the same 8 columns
+// further on; registers of b two neighbouring rows of column `group`, and the same 8 rows further down.
 template <float (*value)(uint16_t)>
 void mma_16816(float* d, const uint32_t* a, const uint32_t* b, Site site) {
     MmaOperands own{d, a, b};
@@ -69,8 +69,9 @@ struct LdmatrixOperands {
     const void* row;
 };
 
-// Lane i gives the address of row i % 8 of matrix i / 8. It receives of each matrix the values at row i / 4, columns
-// 2 * (i % 4) and the next; transposed, at column i / 4, rows 2 * (i % 4) and the next.
+// Lane i gives the address of row `i % 8` of matrix `i / 8`. It receives of each matrix the values at row
+// `i / 4`, columns `2 * (i % 4)` and the next; transposed, at column `i / 4`, rows `2 * (i % 4)` and the
+// next.
 template <int matrices, bool transposed>
 void ldmatrix(uint32_t* registers, const void* row, Site site) {
     Block& block = *current().in;
@@ -117,7 +118,8 @@ inline void mma_tf32_1688(float* d, const uint32_t* a, const uint32_t* b, EMULAT
             const auto* lane_operands = static_cast<MmaOperands*>(operands[lane]);
             const int group = lane / 4, member = lane % 4;
             for (int i = 0; i < 4; i++) {
-                left[group + i % 2 * 8][member + i / 2 * 4] = __uint_as_float(lane_operands->a[i] & 0xffffe000);
+                left[group + i % 2 * 8][member + i / 2 * 4] =
+                    __uint_as_float(lane_operands->a[i] & 0xffffe000);
             }
             for (int i = 0; i < 2; i++) {
                 right[member + i * 4][group] = __uint_as_float(lane_operands->b[i] & 0xffffe000);
@@ -127,9 +129,15 @@ inline void mma_tf32_1688(float* d, const uint32_t* a, const uint32_t* b, EMULAT
     });
 }
 
-inline void ldmatrix_x4(uint32_t* r, const void* row, EMULATED_SITE) { emulator::ldmatrix<4, false>(r, row, site); }
-inline void ldmatrix_x2(uint32_t* r, const void* row, EMULATED_SITE) { emulator::ldmatrix<2, false>(r, row, site); }
-inline void ldmatrix_x1(uint32_t* r, const void* row, EMULATED_SITE) { emulator::ldmatrix<1, false>(r, row, site); }
+inline void ldmatrix_x4(uint32_t* r, const void* row, EMULATED_SITE) {
+    emulator::ldmatrix<4, false>(r, row, site);
+}
+inline void ldmatrix_x2(uint32_t* r, const void* row, EMULATED_SITE) {
+    emulator::ldmatrix<2, false>(r, row, site);
+}
+inline void ldmatrix_x1(uint32_t* r, const void* row, EMULATED_SITE) {
+    emulator::ldmatrix<1, false>(r, row, site);
+}
 inline void ldmatrix_x4_trans(uint32_t* r, const void* row, EMULATED_SITE) {
     emulator::ldmatrix<4, true>(r, row, site);
 }

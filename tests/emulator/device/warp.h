@@ -1,5 +1,5 @@
-// Shuffles, votes and reductions among the lanes of a warp. Reading from a lane that does not take part is undefined
-// on a GPU; here it gives bytes of 0xff, which are a NaN in every floating-point type.
+// Shuffles, votes and reductions among the lanes of a warp. Reading from a lane that does not take part is
+// undefined on a GPU; here it gives bytes of 0xff, which are a NaN in every floating-point type.
 #pragma once
 
 #include "block.h"

@@ -1,5 +1,5 @@
-// OS threads that share out numbered pieces of work: the blocks of a grid, the rows of a product. They are apart from
-// the program's own threads because running a block overwrites thread-local storage.
+// OS threads that share out numbered pieces of work: the blocks of a grid, the rows of a product. They are
+// apart from the program's own threads because running a block overwrites thread-local storage.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// How a call enters the stand-in driver: one at a time, counted, failing where EMULATED_FAIL or an earlier error says.
+// How a call enters the stand-in driver: one at a time, counted, failing where EMULATED_FAIL or an earlier
+// error says.
 #pragma once
 
 #include "state.h"

@@ -1,5 +1,5 @@
-// Copies and fills. What the host may touch again, and when, follows CUDA's rules: pageable memory is read when the
-// call is made, page-locked memory when the stream comes to the copy.
+// Copies and fills. What the host may touch again, and when, follows CUDA's rules: pageable memory is read
+// when the call is made, page-locked memory when the stream comes to the copy.
 #include <cstring>
 #include <initializer_list>
 
@@ -39,7 +39,8 @@ CUresult copy_now(Context& context, void* to, const void* from, size_t bytes) {
 
 // A call that needs `bytes` of device memory at each of the addresses.
 template <class Body>
-CUresult checked(const char* function, std::initializer_list<CUdeviceptr> addresses, size_t bytes, Body body) {
+CUresult checked(const char* function, std::initializer_list<CUdeviceptr> addresses, size_t bytes,
+                 Body body) {
     return context_call(function, [&](Context& context) -> CUresult {
         if (bytes == 0) return CUDA_SUCCESS;
         for (CUdeviceptr address : addresses) {
@@ -93,13 +94,15 @@ CUDA_API cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, Stream* 
 }
 
 CUDA_API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, Stream* stream) {
-    return checked("cuMemcpyDtoDAsync_v2", {to, from}, bytes,
-                   [&](Context& context) { return copy_async(context, pointer(to), pointer(from), bytes, stream); });
+    return checked("cuMemcpyDtoDAsync_v2", {to, from}, bytes, [&](Context& context) {
+        return copy_async(context, pointer(to), pointer(from), bytes, stream);
+    });
 }
 
 CUDA_API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, Stream* stream) {
-    return checked("cuMemcpyAsync", {}, bytes,
-                   [&](Context& context) { return copy_async(context, pointer(to), pointer(from), bytes, stream); });
+    return checked("cuMemcpyAsync", {}, bytes, [&](Context& context) {
+        return copy_async(context, pointer(to), pointer(from), bytes, stream);
+    });
 }
 
 CUDA_API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, Stream* stream) {

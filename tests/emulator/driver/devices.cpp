@@ -12,8 +12,11 @@ namespace {
 int largest_shared_bytes() {
     const Settings& settings = Settings::get();
     switch (10 * settings.major + settings.minor) {
-        case 80: case 87: return 163 << 10;
-        case 90: case 100: case 103: return 227 << 10;
+        case 80:
+        case 87: return 163 << 10;
+        case 90:
+        case 100:
+        case 103: return 227 << 10;
         default: return 99 << 10;
     }
 }
@@ -21,38 +24,51 @@ int largest_shared_bytes() {
 int attribute(int which) {
     const Settings& settings = Settings::get();
     switch (which) {
-        case 1: return 1024;                      // threads per block
-        case 2: case 3: return 1024;              // block dimensions
+        case 1: return 1024;  // threads per block
+        case 2:
+        case 3: return 1024;  // block dimensions
         case 4: return 64;
-        case 5: return 2147483647;                // grid dimensions
-        case 6: case 7: return 65535;
-        case 8: return 48 << 10;                  // shared memory per block without opting in
-        case 9: return 64 << 10;                  // constant memory
-        case 10: return 32;                       // warp
-        case 11: return 2147483647;               // pitch
-        case 12: return 65536;                    // registers per block
-        case 13: return 1000000;                  // kHz
-        case 14: return 512;                      // texture alignment
-        case 16: return 2;                        // multiprocessors
-        case 36: return 1000000;                  // memory kHz
-        case 37: return 64;                       // memory bus bits
-        case 38: return 4 << 20;                  // L2
-        case 39: return 2048;                     // threads per multiprocessor
-        case 40: return 2;                        // copy engines
+        case 5: return 2147483647;  // grid dimensions
+        case 6:
+        case 7: return 65535;
+        case 8: return 48 << 10;     // shared memory per block without opting in
+        case 9: return 64 << 10;     // constant memory
+        case 10: return 32;          // warp
+        case 11: return 2147483647;  // pitch
+        case 12: return 65536;       // registers per block
+        case 13: return 1000000;     // kHz
+        case 14: return 512;         // texture alignment
+        case 16: return 2;           // multiprocessors
+        case 36: return 1000000;     // memory kHz
+        case 37: return 64;          // memory bus bits
+        case 38: return 4 << 20;     // L2
+        case 39: return 2048;        // threads per multiprocessor
+        case 40: return 2;           // copy engines
         case 75: return settings.major;
         case 76: return settings.minor;
         case 81: return largest_shared_bytes() + (1 << 10);
-        case 82: return 65536;                    // registers per multiprocessor
+        case 82: return 65536;  // registers per multiprocessor
         case 97: return largest_shared_bytes();
-        case 106: return 32;                      // blocks per multiprocessor
-        case 111: return 1 << 10;                 // shared memory that the system keeps of each block
-        case 15: case 19: case 31: case 41: case 78: case 79: case 80: case 85: case 90: case 99: case 115:
-            return 1;                             // capabilities that every current GPU has
+        case 106: return 32;       // blocks per multiprocessor
+        case 111: return 1 << 10;  // shared memory that the system keeps of each block
+        case 15:
+        case 19:
+        case 31:
+        case 41:
+        case 78:
+        case 79:
+        case 80:
+        case 85:
+        case 90:
+        case 99:
+        case 115: return 1;  // capabilities that every current GPU has
         default: return 0;
     }
 }
 
-bool exists(CUdevice device) { return device >= 0 && device < static_cast<int>(Driver::get().devices.size()); }
+bool exists(CUdevice device) {
+    return device >= 0 && device < static_cast<int>(Driver::get().devices.size());
+}
 
 template <class Body>
 CUresult device_call(const char* function, CUdevice device, Body body) {
@@ -84,7 +100,6 @@ CUDA_API cuInit(unsigned flags) {
     for (int i = 0; i < count; i++) {
         DeviceState& device = driver.devices.emplace_back();
         device.context.device = i;
-        device.default_pool.device = i;
         device.current_pool = &device.default_pool;
         device.pools = {&device.default_pool};
     }
@@ -96,6 +111,10 @@ CUDA_API cuDriverGetVersion(int* version) {
     *version = Settings::get().driver;
     return CUDA_SUCCESS;
 }
+
+// Tables of functions beyond the interface, which this driver has none of. NVRTC looks for one wherever a driver is
+// loaded, and takes it for granted that it can ask.
+CUDA_API cuGetExportTable(const void**, const CUuuid*) { return CUDA_ERROR_NOT_FOUND; }
 
 CUDA_API cuDeviceGetCount(int* count) {
     return plain_call("cuDeviceGetCount", [&] {

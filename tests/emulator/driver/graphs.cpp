@@ -33,8 +33,8 @@ bool is_joined(const Capture& capture) {
     return true;
 }
 
-// Runs the nodes in an order that their dependencies allow: as captured; with EMULATED_DELAY the last captured of those
-// that could run, or any of them by chance.
+// Runs the nodes in an order that their dependencies allow: as captured; with EMULATED_DELAY the last
+// captured of those that could run, or any of them by chance.
 void replay(const Graph& graph) {
     const size_t count = graph.nodes.size();
     const Settings::Delay delay = Settings::get().delay;
@@ -57,7 +57,8 @@ void replay(const Graph& graph) {
         able.erase(able.begin() + static_cast<std::ptrdiff_t>(next));
         graph.nodes[node].work();
         for (size_t follower : followers[node]) {
-            if (--missing[follower] == 0) able.insert(std::lower_bound(able.begin(), able.end(), follower), follower);
+            if (--missing[follower] == 0)
+                able.insert(std::lower_bound(able.begin(), able.end(), follower), follower);
         }
     }
 }
@@ -77,7 +78,8 @@ int capture_status(const Stream& stream) {
     return stream.capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-CUresult capture_info(const char* function, Stream* handle, int* status, unsigned long long* id, Graph** graph) {
+CUresult capture_info(const char* function, Stream* handle, int* status, unsigned long long* id,
+                      Graph** graph) {
     return context_call(function, [&](Context& context) -> CUresult {
         Stream* stream = find_stream(context, handle);
         if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;

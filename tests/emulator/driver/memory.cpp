@@ -10,7 +10,8 @@
 
 namespace {
 
-// Bytes of 0xff are a NaN in every floating-point type: memory before its first write, and memory after it was freed.
+// Bytes of 0xff are a NaN in every floating-point type: memory before its first write, and memory after it
+// was freed.
 void poison(void* memory, size_t bytes) { memset(memory, 0xff, bytes); }
 
 void* new_memory(size_t bytes) {
@@ -20,8 +21,9 @@ void* new_memory(size_t bytes) {
     return memory;
 }
 
-// Freed memory is kept a while, so that work that comes too late for it reads and writes poison and not somebody else's
-// data. A sanitizer keeps freed memory itself, and reports such work, so there it is freed at once.
+// Freed memory is kept a while, so that work that comes too late for it reads and writes poison and not
+// somebody else's data. A sanitizer keeps freed memory itself, and reports such work, so there it is freed at
+// once.
 void release_memory(void* memory, size_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
     (void)bytes;
@@ -45,11 +47,12 @@ CUresult add_allocation(Context& context, CUdeviceptr* address, size_t bytes, si
     void* memory = new_memory(bytes);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     *address = reinterpret_cast<CUdeviceptr>(memory);
-    context.allocations[*address] = {bytes, counted, &context, pool};
+    context.allocations[*address] = {bytes, counted, pool};
     return CUDA_SUCCESS;
 }
 
-// Counters move when the call is made, as in NVIDIA's driver: the memory can be given out again in this stream.
+// Counters move when the call is made, as in NVIDIA's driver: the memory can be given out again in this
+// stream.
 void remove_from_counters(Context& context, const Allocation& allocation) {
     if (allocation.pool != nullptr) {
         allocation.pool->used -= allocation.counted;
@@ -62,7 +65,8 @@ CUresult allocate_from(Pool& pool, Context& context, CUdeviceptr* address, size_
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     const size_t counted = round_up(bytes, POOL_GRANULE);
     const size_t reserved = std::max(pool.reserved, round_up(pool.used + counted, RESERVE_GRANULE));
-    if (taken(device_of(context)) - pool.reserved + reserved > Settings::get().memory) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (taken(device_of(context)) - pool.reserved + reserved > Settings::get().memory)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult result = add_allocation(context, address, bytes, counted, &pool);
     if (result != CUDA_SUCCESS) return result;
     pool.used += counted;
@@ -117,11 +121,17 @@ void trim_pools(Context& context) {
 
 void open_context(Context& context) {
     context.default_stream = Stream{&context, 0, false, false, 0, {}, nullptr, {}};
-    context.streams.insert(&context.default_stream);
+    context.streams.push_back(&context.default_stream);
 }
 
 void close_context(DeviceState& device) {
     Context& context = device.context;
+    auto& events = Driver::get().events;
+    for (auto event = events.begin(); event != events.end();) {
+        const bool ends = (*event)->context == &context;
+        if (ends) delete *event;
+        event = ends ? events.erase(event) : std::next(event);
+    }
     for (Stream* stream : context.streams) {
         if (!stream->is_default()) delete stream;
     }
@@ -135,7 +145,7 @@ void close_context(DeviceState& device) {
     const int ordinal = context.device;
     context = Context();
     context.device = ordinal;
-    device.default_pool = Pool{ordinal};
+    device.default_pool = Pool();
     device.pools = {&device.default_pool};
     device.current_pool = &device.default_pool;
 }
@@ -155,7 +165,8 @@ CUDA_API cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
         if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
         const size_t before = round_up(context.direct, RESERVE_GRANULE);
         const size_t after = round_up(context.direct + bytes, RESERVE_GRANULE);
-        if (taken(device_of(context)) - before + after > Settings::get().memory) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (taken(device_of(context)) - before + after > Settings::get().memory)
+            return CUDA_ERROR_OUT_OF_MEMORY;
         const CUresult result = add_allocation(context, address, bytes, bytes, nullptr);
         if (result == CUDA_SUCCESS) context.direct += bytes;
         return result;
@@ -216,7 +227,7 @@ CUDA_API cuMemPoolCreate(Pool** pool, const CUmemPoolProps* properties) {
         auto& devices = Driver::get().devices;
         const int device = properties->location_id;
         if (device < 0 || device >= static_cast<int>(devices.size())) return CUDA_ERROR_INVALID_VALUE;
-        *pool = new Pool{device};
+        *pool = new Pool();
         devices[device].pools.insert(*pool);
         return CUDA_SUCCESS;
     });
@@ -242,7 +253,8 @@ CUDA_API cuMemPoolDestroy(Pool* pool) {
 
 CUDA_API cuMemPoolSetAttribute(Pool* pool, int attribute, void* value) {
     return pool_call("cuMemPoolSetAttribute", pool, [&](Context&) -> CUresult {
-        const uint64_t wide = attribute >= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ? *static_cast<uint64_t*>(value) : 0;
+        const uint64_t wide =
+            attribute >= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ? *static_cast<uint64_t*>(value) : 0;
         switch (attribute) {
             case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
             case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
@@ -355,7 +367,8 @@ CUDA_API cuMemHostUnregister(void* host) {
     return context_call("cuMemHostUnregister", [&](Context&) -> CUresult {
         auto& pinned = Driver::get().pinned;
         auto found = pinned.find(reinterpret_cast<uintptr_t>(host));
-        if (found == pinned.end() || found->second.allocated) return 713;  // CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED
+        if (found == pinned.end() || found->second.allocated)
+            return 713;  // CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED
         pinned.erase(found);
         return CUDA_SUCCESS;
     });

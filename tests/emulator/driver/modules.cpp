@@ -1,5 +1,5 @@
-// Modules, functions and launches. A module's image is not looked at: kernels are found by name among those compiled
-// into this library.
+// Modules, functions and launches. A module's image is not looked at: kernels are found by name among those
+// compiled into this library.
 #include <cstdio>
 #include <cstring>
 
@@ -12,11 +12,8 @@ namespace {
 
 constexpr int SHARED_WITHOUT_OPT_IN = 48 << 10;
 
-struct Module;
-
 struct Function {
     const emulator::Kernel* kernel;
-    Module* module;
     int most_dynamic_shared = SHARED_WITHOUT_OPT_IN;
 };
 
@@ -74,7 +71,8 @@ struct Arguments {
 };
 
 bool is_launchable(const Function& function, dim3 grid, dim3 block, unsigned shared, void** parameters) {
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 2147483647 || grid.y > 65535 || grid.z > 65535) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 2147483647 || grid.y > 65535 ||
+        grid.z > 65535) {
         return false;
     }
     const auto threads = static_cast<uint64_t>(block.x) * block.y * block.z;
@@ -90,7 +88,9 @@ bool is_launchable(const Function& function, dim3 grid, dim3 block, unsigned sha
 
 }  // namespace
 
-CUDA_API cuModuleLoadData(Module** module, const void* image) { return load("cuModuleLoadData", module, image); }
+CUDA_API cuModuleLoadData(Module** module, const void* image) {
+    return load("cuModuleLoadData", module, image);
+}
 
 CUDA_API cuModuleLoadDataEx(Module** module, const void* image, unsigned, int*, void**) {
     return load("cuModuleLoadDataEx", module, image);
@@ -109,7 +109,7 @@ CUDA_API cuModuleGetFunction(Function** function, Module* module, const char* na
         if (modules().count(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
         const auto found = emulator::kernels().find(name);
         if (found == emulator::kernels().end()) return CUDA_ERROR_NOT_FOUND;
-        *function = &module->functions.emplace(name, Function{&found->second, module}).first->second;
+        *function = &module->functions.emplace(name, Function{&found->second}).first->second;
         return CUDA_SUCCESS;
     });
 }
@@ -147,7 +147,9 @@ CUDA_API cuFuncGetAttribute(int* value, int attribute, Function* function) {
             case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;
             case CU_FUNC_ATTRIBUTE_PTX_VERSION:
             case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = 10 * settings.major + settings.minor; break;
-            case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = function->most_dynamic_shared; break;
+            case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+                *value = function->most_dynamic_shared;
+                break;
             default: *value = 0;
         }
         return CUDA_SUCCESS;
@@ -162,9 +164,9 @@ CUDA_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function* func
     });
 }
 
-CUDA_API cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                        unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream* handle, void** parameters,
-                        void** extra) {
+CUDA_API cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        Stream* handle, void** parameters, void** extra) {
     return function_call("cuLaunchKernel", function, [&](Context& context) -> CUresult {
         Stream* stream = find_stream(context, handle);
         if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdlib>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -16,7 +15,7 @@ struct PlannedFailure {
 };
 
 struct Settings {
-    enum Delay { NOTHING, FIRST_STREAM, SECOND_STREAM, BY_CHANCE };
+    enum Delay { NOTHING, FIRST_STREAM, SECOND_STREAM, EVERY_STREAM, BY_CHANCE };
 
     size_t memory = size_t{4} << 30;
     int major = 9, minor = 0;

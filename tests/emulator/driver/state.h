@@ -19,14 +19,16 @@ struct Context;
 struct Stream;
 struct Capture;
 
-// A moment in a stream's work: an event's last record. Whoever waits for it keeps it, whatever becomes of the event.
+// A moment in a stream's work: an event's last record. Whoever waits for it keeps it, whatever becomes of the
+// event.
 struct Moment {
     Stream* stream;
     bool reached = false;
     std::chrono::steady_clock::time_point time;
 };
 
-// One entry of a stream's queue: work to do, a moment to mark as reached, or one of another stream to wait for.
+// One entry of a stream's queue: work to do, a moment to mark as reached, or one of another stream to wait
+// for.
 struct Operation {
     std::function<void()> work;
     std::shared_ptr<Moment> record;
@@ -35,13 +37,13 @@ struct Operation {
 
 struct Stream {
     Context* context;
-    unsigned number;                      // in the order of creation; the default stream is 0
-    bool waits_for_default;               // not created with CU_STREAM_NON_BLOCKING
-    bool put_off;                         // EMULATED_DELAY: runs only what something waits for
+    unsigned number;         // in the order of creation; the default stream is 0
+    bool waits_for_default;  // not created with CU_STREAM_NON_BLOCKING
+    bool put_off;            // EMULATED_DELAY: runs only what something waits for
     int priority;
     std::deque<Operation> queue;
-    std::shared_ptr<Capture> capture;     // while capturing
-    std::vector<size_t> captured_after;   // the nodes that the next one depends on
+    std::shared_ptr<Capture> capture;    // while capturing
+    std::vector<size_t> captured_after;  // the nodes that the next one depends on
 
     bool is_default() const { return number == 0; }
 };
@@ -49,8 +51,8 @@ struct Stream {
 struct Event {
     Context* context;
     bool timed;
-    std::shared_ptr<Moment> last;         // none: never recorded, hence complete
-    std::shared_ptr<Capture> capture;     // recorded in a capture, where it stands for `captured_after`
+    std::shared_ptr<Moment> last;      // none: never recorded, hence complete
+    std::shared_ptr<Capture> capture;  // recorded in a capture, where it stands for `captured_after`
     std::vector<size_t> captured_after;
 };
 
@@ -77,28 +79,26 @@ struct Capture {
 };
 
 struct Pool {
-    int device;
     size_t used = 0, used_high = 0;
     size_t reserved = 0, reserved_high = 0;
     uint64_t release_threshold = 0;
-    int reuse[4] = {1, 1, 1, 1};          // by CU_MEMPOOL_ATTR_REUSE_*, kept but without effect
+    int reuse[4] = {1, 1, 1, 1};  // by CU_MEMPOOL_ATTR_REUSE_*, kept but without effect
 };
 
 struct Allocation {
     size_t bytes;
-    size_t counted;                       // as its pool or device counts it
-    Context* context;
-    Pool* pool;                           // none: from cuMemAlloc
+    size_t counted;  // as its pool or device counts it
+    Pool* pool;      // none: from cuMemAlloc
 };
 
 struct Context {
     int device;
     unsigned retained = 0;
-    CUresult error = CUDA_SUCCESS;        // once set, every further call fails with it
+    CUresult error = CUDA_SUCCESS;  // once set, every further call fails with it
     Stream default_stream;
-    std::set<Stream*> streams;
+    std::vector<Stream*> streams;  // in the order of creation, the default stream first
     unsigned streams_created = 0;
-    size_t direct = 0;                    // bytes from cuMemAlloc
+    size_t direct = 0;  // bytes from cuMemAlloc
     std::map<CUdeviceptr, Allocation> allocations;
 };
 
@@ -112,7 +112,7 @@ struct DeviceState {
 // Host memory that the driver knows as page-locked.
 struct PinnedRange {
     size_t bytes;
-    bool allocated;                       // by cuMemHostAlloc, or registered
+    bool allocated;  // by cuMemHostAlloc, or registered
 };
 
 struct Driver {

@@ -9,7 +9,8 @@ namespace {
 
 // Whether the stream could take a step without another stream's help.
 bool can_step(const Stream& stream) {
-    return !stream.queue.empty() && (stream.queue.front().wait == nullptr || stream.queue.front().wait->reached);
+    return !stream.queue.empty() &&
+           (stream.queue.front().wait == nullptr || stream.queue.front().wait->reached);
 }
 
 void step(Stream& stream) {
@@ -29,18 +30,16 @@ void step_by_chance(Context& context) {
     for (Stream* stream : context.streams) {
         if (can_step(*stream)) able.push_back(stream);
     }
-    // In the order of creation: that of addresses would change from one process to the next.
-    std::sort(able.begin(), able.end(), [](Stream* a, Stream* b) { return a->number < b->number; });
     if (!able.empty()) step(*able[choose(able.size())]);
 }
 
 void advance(Stream& stream) {
-    switch (Settings::get().delay) {
-        case Settings::BY_CHANCE:
-            for (size_t steps = choose(4); steps > 0; steps--) step_by_chance(*stream.context);
-            break;
-        default:
-            if (!stream.put_off) finish(stream);
+    if (Settings::get().delay == Settings::BY_CHANCE) {
+        // In bursts, and in sum less than what is enqueued, so that the device lags behind the host.
+        for (size_t steps = choose(8) == 0 ? choose(12) : 0; steps > 0; steps--)
+            step_by_chance(*stream.context);
+    } else if (!stream.put_off) {
+        finish(stream);
     }
 }
 
@@ -53,16 +52,17 @@ CUresult stream_call(const char* function, Stream* handle, Body body) {
     });
 }
 
-CUresult create(Stream** out, unsigned flags, int priority) {
-    return context_call("cuStreamCreate", [&](Context& context) {
+CUresult create(const char* function, Stream** out, unsigned flags, int priority) {
+    return context_call(function, [&](Context& context) {
         const Settings::Delay delay = Settings::get().delay;
         const unsigned number = ++context.streams_created;
         // Who works with two streams creates them one after the other.
-        const bool put_off = (delay == Settings::FIRST_STREAM && number % 2 == 1) ||
+        const bool put_off = delay == Settings::EVERY_STREAM ||
+                             (delay == Settings::FIRST_STREAM && number % 2 == 1) ||
                              (delay == Settings::SECOND_STREAM && number % 2 == 0);
         const bool waits_for_default = (flags & CU_STREAM_NON_BLOCKING) == 0;
         *out = new Stream{&context, number, waits_for_default, put_off, priority, {}, nullptr, {}};
-        context.streams.insert(*out);
+        context.streams.push_back(*out);
         return CUDA_SUCCESS;
     });
 }
@@ -77,7 +77,8 @@ size_t choose(size_t bound) {
 Stream* find_stream(Context& context, Stream* handle) {
     // CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are the addresses 1 and 2.
     if (reinterpret_cast<uintptr_t>(handle) <= 2) return &context.default_stream;
-    return context.streams.count(handle) > 0 ? handle : nullptr;
+    const auto& streams = context.streams;
+    return std::find(streams.begin(), streams.end(), handle) != streams.end() ? handle : nullptr;
 }
 
 void enqueue(Stream& stream, Operation operation) {
@@ -117,10 +118,12 @@ void step_towards(Stream& stream) {
     }
 }
 
-CUDA_API cuStreamCreate(Stream** stream, unsigned flags) { return create(stream, flags, 0); }
+CUDA_API cuStreamCreate(Stream** stream, unsigned flags) {
+    return create("cuStreamCreate", stream, flags, 0);
+}
 
 CUDA_API cuStreamCreateWithPriority(Stream** stream, unsigned flags, int priority) {
-    return create(stream, flags, priority);
+    return create("cuStreamCreateWithPriority", stream, flags, priority);
 }
 
 CUDA_API cuStreamGetPriority(Stream* handle, int* priority) {
@@ -159,7 +162,8 @@ CUDA_API cuStreamDestroy_v2(Stream* handle) {
         if (stream.is_default()) return CUDA_ERROR_INVALID_HANDLE;
         if (stream.capture != nullptr) invalidate(*stream.capture);
         finish(stream);
-        stream.context->streams.erase(&stream);
+        auto& streams = stream.context->streams;
+        streams.erase(std::find(streams.begin(), streams.end(), &stream));
         delete &stream;
         return CUDA_SUCCESS;
     });

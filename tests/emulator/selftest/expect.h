@@ -16,13 +16,13 @@ inline void expect(bool holds, const std::string& what, const char* file, int li
 }
 
 #define EXPECT(condition) expect((condition), "not so: " #condition, __FILE__, __LINE__)
-#define EXPECT_EQUAL(left, right)                                                                           \
-    do {                                                                                                    \
-        const auto expected_left = (left);                                                                  \
-        const auto expected_right = (right);                                                                \
-        expect(expected_left == expected_right,                                                             \
-               #left " is " + std::to_string(expected_left) + ", not " + std::to_string(expected_right),    \
-               __FILE__, __LINE__);                                                                         \
+#define EXPECT_EQUAL(left, right)                                                                        \
+    do {                                                                                                 \
+        const auto expected_left = (left);                                                               \
+        const auto expected_right = (right);                                                             \
+        expect(expected_left == expected_right,                                                          \
+               #left " is " + std::to_string(expected_left) + ", not " + std::to_string(expected_right), \
+               __FILE__, __LINE__);                                                                      \
     } while (false)
 
 inline int finish(const char* name) {

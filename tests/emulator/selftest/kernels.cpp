@@ -95,7 +95,8 @@ void loads_matrices() {
         for (int kind = 0; kind < 3; kind++) {
             for (int matrix = 0; matrix < matrices_of[kind]; matrix++) {
                 const int base = 64 * matrix;
-                EXPECT_EQUAL(row[first_of[kind] + matrix], pair(base + 8 * major + minor, base + 8 * major + minor + 1));
+                EXPECT_EQUAL(row[first_of[kind] + matrix],
+                             pair(base + 8 * major + minor, base + 8 * major + minor + 1));
                 EXPECT_EQUAL(row[7 + first_of[kind] + matrix],
                              pair(base + 8 * minor + major, base + 8 * (minor + 1) + major));
             }
@@ -173,7 +174,8 @@ void notices_misplaced_copies() {
     bool right = true;
     for (int i = 0; i < 32; i++) right = right && y[i] == x[127 - i];
     if (order() == 1) EXPECT(!right);
-    EXPECT(contains(launch("loads_matrix_from_global", 1, 32, 0, y.data(), x.data()), "not in shared memory"));
+    EXPECT(
+        contains(launch("loads_matrix_from_global", 1, 32, 0, y.data(), x.data()), "not in shared memory"));
 }
 
 int run_wrong_kernel(const std::string& name) {

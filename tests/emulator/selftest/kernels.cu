@@ -56,7 +56,8 @@ extern "C" __global__ void atomics(unsigned* counts, float* sum) {
 }
 REGISTER(atomics)
 
-// d[16, 8] += a[16, 16] b[16, 8] of T, matrices loaded through shared memory: b as it is by a transposing load.
+// d[16, 8] += a[16, 16] b[16, 8] of T, matrices loaded through shared memory: b as it is by a transposing
+// load.
 template <class T>
 __device__ void multiply_16x8x16(float* d, const T* a, const T* b) {
     __shared__ __align__(16) T left[16][24];
@@ -75,7 +76,9 @@ __device__ void multiply_16x8x16(float* d, const T* a, const T* b) {
     for (int i = 0; i < 4; i++) d[(lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2] = sums[i];
 }
 
-extern "C" __global__ void multiply_bf16(float* d, const bf16* a, const bf16* b) { multiply_16x8x16(d, a, b); }
+extern "C" __global__ void multiply_bf16(float* d, const bf16* a, const bf16* b) {
+    multiply_16x8x16(d, a, b);
+}
 REGISTER(multiply_bf16)
 
 extern "C" __global__ void multiply_f16(float* d, const f16* a, const f16* b) { multiply_16x8x16(d, a, b); }

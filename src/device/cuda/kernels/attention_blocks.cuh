@@ -30,7 +30,8 @@ struct Place {
 
     // Blocks are numbered over tiles, then over the heads of a group within each tile, then over groups, so that the
     // tiles that take longest, `last_first` or first, are begun before the others of a group.
-    __device__ __forceinline__ static Place of_block(const AttentionSizes& sizes, int tiles, bool last_first) {
+    __device__ __forceinline__ static Place of_block(const AttentionSizes& sizes, int tiles,
+                                                     bool last_first) {
         const int group = blockIdx.x / (sizes.group * tiles), within = blockIdx.x % (sizes.group * tiles);
         const int first = group * sizes.group, members = min(sizes.group, sizes.batch_heads - first);
         Place place;
@@ -58,10 +59,11 @@ struct Rows {
 
 // Queries (part 0), keys (1) or values (2) of a qkv or of its gradient.
 template <class T>
-__device__ __forceinline__ Rows<T> part_of_qkv(T* qkv, const AttentionSizes& sizes, const Place& place, int part) {
+__device__ __forceinline__ Rows<T> part_of_qkv(T* qkv, const AttentionSizes& sizes, const Place& place,
+                                               int part) {
     T* start = qkv + static_cast<size_t>(place.batch) * sizes.sequence * 3 * sizes.channels;
-    return Rows<T>{start + part * sizes.channels + place.head * sizes.head, 3 * sizes.channels, sizes.sequence, sizes.head,
-                   sizes.head * sizeof(T) % 16 == 0};
+    return Rows<T>{start + part * sizes.channels + place.head * sizes.head, 3 * sizes.channels,
+                   sizes.sequence, sizes.head, sizes.head * sizeof(T) % 16 == 0};
 }
 
 // Of out or of its gradient.
@@ -72,19 +74,17 @@ __device__ __forceinline__ Rows<T> part_of_out(T* out, const AttentionSizes& siz
                    sizes.head * sizeof(T) % 16 == 0};
 }
 
-// What the backward passes need of a query.
+// What the backward passes need of a query: the logarithm of its softmax's sum, and the sum over dout * out.
 struct RowStatistics {
-    // lse as an exponent of two.
-    float exponent;
-    // The sum over dout * out.
+    float lse;
     float delta;
 
-    // Past the sequence an infinite exponent makes all weights zero.
+    // Past the sequence an infinite lse makes all weights zero.
     __device__ __forceinline__ static RowStatistics of(const float* lse, const float* delta,
-                                                       const AttentionSizes& sizes, const Place& place, int query) {
-        constexpr float LOG2_E = 1.4426950408889634f;
+                                                       const AttentionSizes& sizes, const Place& place,
+                                                       int query) {
         const size_t at = static_cast<size_t>(place.batch_head) * sizes.sequence + query;
-        return query < sizes.sequence ? RowStatistics{lse[at] * LOG2_E, delta[at]} : RowStatistics{INFINITY, 0.0f};
+        return query < sizes.sequence ? RowStatistics{lse[at], delta[at]} : RowStatistics{INFINITY, 0.0f};
     }
 };
 

@@ -7,8 +7,10 @@ constexpr int DELTA_THREADS = 256;
 constexpr int DELTA_LANES = 8;
 
 template <class T>
-__device__ __forceinline__ void attention_delta(float* delta, const T* dout, const T* out, const AttentionSizes& sizes) {
-    const size_t item = static_cast<size_t>(blockIdx.x) * (DELTA_THREADS / DELTA_LANES) + threadIdx.x / DELTA_LANES;
+__device__ __forceinline__ void attention_delta(float* delta, const T* dout, const T* out,
+                                                const AttentionSizes& sizes) {
+    const size_t item =
+        static_cast<size_t>(blockIdx.x) * (DELTA_THREADS / DELTA_LANES) + threadIdx.x / DELTA_LANES;
     const size_t items = static_cast<size_t>(sizes.batch_heads) * sizes.sequence;
     const int lane = threadIdx.x % DELTA_LANES;
     float sum = 0.0f;
@@ -45,11 +47,11 @@ __device__ __forceinline__ void attention_delta(float* delta, const T* dout, con
     }
 }
 
-#define ATTENTION_DELTA(NAME, T)                                                                      \
-    extern "C" __global__ void __launch_bounds__(DELTA_THREADS)                                       \
-        attention_delta_##NAME(float* delta, const T* dout, const T* out, AttentionSizes sizes) {     \
-        attention_delta<T>(delta, dout, out, sizes);                                                  \
-    }                                                                                                 \
+#define ATTENTION_DELTA(NAME, T)                                                                  \
+    extern "C" __global__ void __launch_bounds__(DELTA_THREADS)                                   \
+        attention_delta_##NAME(float* delta, const T* dout, const T* out, AttentionSizes sizes) { \
+        attention_delta<T>(delta, dout, out, sizes);                                              \
+    }                                                                                             \
     REGISTER(attention_delta_##NAME)
 
 ATTENTION_DELTA(f32, float)

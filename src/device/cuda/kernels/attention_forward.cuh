@@ -76,8 +76,8 @@ struct OnlineSoftmax {
         }
     }
 
-    __device__ __forceinline__ void rescale(const float (&largest)[BANDS][2], float (&weighted)[BANDS][D / 8][4],
-                                            float scale) {
+    __device__ __forceinline__ void rescale(const float (&largest)[BANDS][2],
+                                            float (&weighted)[BANDS][D / 8][4], float scale) {
 #pragma unroll
         for (int band = 0; band < BANDS; band++) {
 #pragma unroll
@@ -97,12 +97,13 @@ struct OnlineSoftmax {
 };
 
 template <class T, int D>
-__device__ __forceinline__ void attention_forward(T* out, float* lse, const T* qkv, const AttentionSizes& sizes) {
+__device__ __forceinline__ void attention_forward(T* out, float* lse, const T* qkv,
+                                                  const AttentionSizes& sizes) {
     using Tiles = ForwardTiles<D>;
     constexpr int BANDS = Tiles::bands, KEYS = Tiles::keys, STAGE = KEYS * D;
-    DYN_SHARED(T, queries);           // [Tiles::queries, D]
+    DYN_SHARED(T, queries);                  // [Tiles::queries, D]
     T* keys = queries + Tiles::queries * D;  // [2, KEYS, D], of which one is filled while the other is used
-    T* values = keys + 2 * STAGE;     // [2, KEYS, D]
+    T* values = keys + 2 * STAGE;            // [2, KEYS, D]
 
     const Place place = Place::of_block(sizes, tiles_of(sizes.sequence, Tiles::queries), true);
     const Rows<const T> key_rows = part_of_qkv(qkv, sizes, place, 1);
@@ -169,9 +170,9 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
     store_rows<D, D>(part_of_out(out, sizes, place), warp_query, 0, queries + warp_row * D, weighted, 1.0f);
 }
 
-#define ATTENTION_FORWARD(T, D)                                                                          \
-    extern "C" __global__ void __launch_bounds__(ForwardTiles<D>::threads)                               \
-        attention_forward_##T##_##D(T* out, float* lse, const T* qkv, AttentionSizes sizes) {            \
-        attention_forward<T, D>(out, lse, qkv, sizes);                                                   \
-    }                                                                                                    \
+#define ATTENTION_FORWARD(T, D)                                                               \
+    extern "C" __global__ void __launch_bounds__(ForwardTiles<D>::threads)                    \
+        attention_forward_##T##_##D(T* out, float* lse, const T* qkv, AttentionSizes sizes) { \
+        attention_forward<T, D>(out, lse, qkv, sizes);                                        \
+    }                                                                                         \
     REGISTER(attention_forward_##T##_##D)

@@ -20,14 +20,16 @@ struct KeyGradientTiles {
 };
 
 template <class T, int D>
-__device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, const T* qkv, const float* lse,
-                                                        const float* delta, const AttentionSizes& sizes) {
+__device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, const T* qkv,
+                                                        const float* lse, const float* delta,
+                                                        const AttentionSizes& sizes) {
     using Tiles = KeyGradientTiles<D>;
-    constexpr int BANDS = Tiles::bands, QUERIES = Tiles::queries, STAGE = QUERIES * D, COLUMNS = Tiles::columns;
-    DYN_SHARED(T, keys);                  // [Tiles::keys, D]
-    T* values = keys + Tiles::keys * D;    // [Tiles::keys, D]
+    constexpr int BANDS = Tiles::bands, QUERIES = Tiles::queries, STAGE = QUERIES * D,
+                  COLUMNS = Tiles::columns;
+    DYN_SHARED(T, keys);                    // [Tiles::keys, D]
+    T* values = keys + Tiles::keys * D;     // [Tiles::keys, D]
     T* queries = values + Tiles::keys * D;  // [2, QUERIES, D], of which one is filled while the other is used
-    T* douts = queries + 2 * STAGE;        // [2, QUERIES, D]
+    T* douts = queries + 2 * STAGE;         // [2, QUERIES, D]
     // [2, 2, QUERIES]: exponents, then deltas.
     float* statistics = reinterpret_cast<float*>(douts + 2 * STAGE);
 
@@ -48,7 +50,7 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
     float carried = 0.0f;
     if (carries) {
         const RowStatistics row = RowStatistics::of(lse, delta, sizes, place, first_key + carried_query);
-        statistics[threadIdx.x] = carries_delta ? row.delta : row.exponent;
+        statistics[threadIdx.x] = carries_delta ? row.delta : row.lse * LOG2_E;
     }
 
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Tiles::warp_rows;
@@ -67,20 +69,23 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
         cp_wait(0);
         __syncthreads();
         if (more) {
-            load_tile<D, QUERIES, Tiles::threads>(queries + (stage ^ 1) * STAGE, query_rows, first_query + QUERIES);
-            load_tile<D, QUERIES, Tiles::threads>(douts + (stage ^ 1) * STAGE, dout_rows, first_query + QUERIES);
+            load_tile<D, QUERIES, Tiles::threads>(queries + (stage ^ 1) * STAGE, query_rows,
+                                                  first_query + QUERIES);
+            load_tile<D, QUERIES, Tiles::threads>(douts + (stage ^ 1) * STAGE, dout_rows,
+                                                  first_query + QUERIES);
             cp_commit();
             if (carries) {
                 const RowStatistics row =
                     RowStatistics::of(lse, delta, sizes, place, first_query + QUERIES + carried_query);
-                carried = carries_delta ? row.delta : row.exponent;
+                carried = carries_delta ? row.delta : row.lse * LOG2_E;
             }
         }
         if (first_query + QUERIES - 1 >= warp_key) {
             const float* exponents = statistics + stage * 2 * QUERIES + lane % 4 * 2;
             const float* deltas = exponents + QUERIES;
             float weights[BANDS][QUERIES / 8][4], dscores[BANDS][QUERIES / 8][4];
-            multiply<D, BANDS, QUERIES>(weights, key_left, Blocks<D, T>::across(queries + stage * STAGE, lane));
+            multiply<D, BANDS, QUERIES>(weights, key_left,
+                                        Blocks<D, T>::across(queries + stage * STAGE, lane));
             if (first_query < warp_key + Tiles::warp_rows - 1) {
                 hide_later_keys<false>(weights, warp_key, first_query);
             }
@@ -98,9 +103,11 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
             }
             uint32_t rounded[BANDS][QUERIES / 16][4];
             round_to<T>(rounded, weights);
-            accumulate<D, COLUMNS>(dvalues, rounded, Blocks<D, T>::down(douts + stage * STAGE, lane), first_column);
+            accumulate<D, COLUMNS>(dvalues, rounded, Blocks<D, T>::down(douts + stage * STAGE, lane),
+                                   first_column);
 
-            multiply<D, BANDS, QUERIES>(dscores, value_left, Blocks<D, T>::across(douts + stage * STAGE, lane));
+            multiply<D, BANDS, QUERIES>(dscores, value_left,
+                                        Blocks<D, T>::across(douts + stage * STAGE, lane));
 #pragma unroll
             for (int n = 0; n < QUERIES / 8; n++) {
                 const float2 delta = *reinterpret_cast<const float2*>(deltas + n * 8);
@@ -114,23 +121,24 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
                 }
             }
             round_to<T>(rounded, dscores);
-            accumulate<D, COLUMNS>(dkeys, rounded, Blocks<D, T>::down(queries + stage * STAGE, lane), first_column);
+            accumulate<D, COLUMNS>(dkeys, rounded, Blocks<D, T>::down(queries + stage * STAGE, lane),
+                                   first_column);
         }
         if (more && carries) {
             statistics[(stage ^ 1) * 2 * QUERIES + threadIdx.x] = carried;
         }
     }
 
-    store_rows<D, COLUMNS>(part_of_qkv(dqkv, sizes, place, 1), warp_key, first_column, keys + warp_row * D, dkeys,
-                           sizes.scale);
+    store_rows<D, COLUMNS>(part_of_qkv(dqkv, sizes, place, 1), warp_key, first_column, keys + warp_row * D,
+                           dkeys, sizes.scale);
     store_rows<D, COLUMNS>(part_of_qkv(dqkv, sizes, place, 2), warp_key, first_column, values + warp_row * D,
                            dvalues, 1.0f);
 }
 
-#define ATTENTION_KEY_GRADIENTS(T, D)                                                                          \
-    extern "C" __global__ void __launch_bounds__(KeyGradientTiles<D>::threads)                                 \
-        attention_key_gradients_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse,              \
-                                          const float* delta, AttentionSizes sizes) {                          \
-        attention_key_gradients<T, D>(dqkv, dout, qkv, lse, delta, sizes);                                     \
-    }                                                                                                          \
+#define ATTENTION_KEY_GRADIENTS(T, D)                                                             \
+    extern "C" __global__ void __launch_bounds__(KeyGradientTiles<D>::threads)                    \
+        attention_key_gradients_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse, \
+                                          const float* delta, AttentionSizes sizes) {             \
+        attention_key_gradients<T, D>(dqkv, dout, qkv, lse, delta, sizes);                        \
+    }                                                                                             \
     REGISTER(attention_key_gradients_##T##_##D)

@@ -16,11 +16,12 @@ struct QueryGradientTiles {
 };
 
 template <class T, int D>
-__device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout, const T* qkv, const float* lse,
-                                                          const float* delta, const AttentionSizes& sizes) {
+__device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout, const T* qkv,
+                                                          const float* lse, const float* delta,
+                                                          const AttentionSizes& sizes) {
     using Tiles = QueryGradientTiles<D>;
     constexpr int BANDS = Tiles::bands, KEYS = Tiles::keys, STAGE = KEYS * D;
-    DYN_SHARED(T, queries);                  // [Tiles::queries, D]
+    DYN_SHARED(T, queries);                   // [Tiles::queries, D]
     T* douts = queries + Tiles::queries * D;  // [Tiles::queries, D]
     T* keys = douts + Tiles::queries * D;     // [2, KEYS, D], of which one is filled while the other is used
     T* values = keys + 2 * STAGE;             // [2, KEYS, D]
@@ -47,7 +48,7 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
         for (int half = 0; half < 2; half++) {
             const int query = warp_query + band * 16 + half * 8 + lane / 4;
             const RowStatistics row = RowStatistics::of(lse, delta, sizes, place, query);
-            exponents[band][half] = row.exponent;
+            exponents[band][half] = row.lse * LOG2_E;
             deltas[band][half] = row.delta;
         }
     }
@@ -83,8 +84,8 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
             for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const float weight = fast_exp2(
-                        fmaf(weights[band][n][i], sizes.exponent_scale, -exponents[band][i / 2]));
+                    const float weight =
+                        fast_exp2(fmaf(weights[band][n][i], sizes.exponent_scale, -exponents[band][i / 2]));
                     dscores[band][n][i] = weight * (dscores[band][n][i] - deltas[band][i / 2]);
                 }
             }
@@ -98,10 +99,10 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
                      sizes.scale);
 }
 
-#define ATTENTION_QUERY_GRADIENTS(T, D)                                                                        \
-    extern "C" __global__ void __launch_bounds__(QueryGradientTiles<D>::threads)                               \
-        attention_query_gradients_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse,            \
-                                            const float* delta, AttentionSizes sizes) {                        \
-        attention_query_gradients<T, D>(dqkv, dout, qkv, lse, delta, sizes);                                   \
-    }                                                                                                          \
+#define ATTENTION_QUERY_GRADIENTS(T, D)                                                             \
+    extern "C" __global__ void __launch_bounds__(QueryGradientTiles<D>::threads)                    \
+        attention_query_gradients_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse, \
+                                            const float* delta, AttentionSizes sizes) {             \
+        attention_query_gradients<T, D>(dqkv, dout, qkv, lse, delta, sizes);                        \
+    }                                                                                               \
     REGISTER(attention_query_gradients_##T##_##D)

@@ -7,15 +7,15 @@
 #pragma once
 #include "attention_blocks.cuh"
 
+constexpr float LOG2_E = 1.4426950408889634f;
+
 // A tile in shared memory: rows of D elements in chunks of 16 bytes. Chunks of a row are permuted so that eight
 // rows' chunks of one column, which is what `ldmatrix` reads at a time, lie in different banks.
 template <int D>
 struct Tile {
     static constexpr int chunks = D / 8;
 
-    __device__ __forceinline__ static int turn(int row) {
-        return chunks % 8 == 0 ? row & 7 : (row >> 1) & 3;
-    }
+    __device__ __forceinline__ static int turn(int row) { return chunks % 8 == 0 ? row & 7 : (row >> 1) & 3; }
 
     // Elements before a chunk.
     __device__ __forceinline__ static int place(int row, int chunk) {
@@ -119,8 +119,8 @@ struct Left {
 
 // result[16 BANDS, COLUMNS] = left[16 BANDS, D] right[COLUMNS, D]^T
 template <int D, int BANDS, int COLUMNS, bool KEPT, class T>
-__device__ __forceinline__ void multiply(
-    float (&result)[BANDS][COLUMNS / 8][4], const Left<D, BANDS, KEPT, T>& left, const Blocks<D, T>& right) {
+__device__ __forceinline__ void multiply(float (&result)[BANDS][COLUMNS / 8][4],
+                                         const Left<D, BANDS, KEPT, T>& left, const Blocks<D, T>& right) {
 #pragma unroll
     for (int band = 0; band < BANDS; band++) {
 #pragma unroll
@@ -131,7 +131,9 @@ __device__ __forceinline__ void multiply(
             }
         }
     }
-#pragma unroll(KEPT ? D / 16 : 1)
+    // Fragments that are read again are so two steps at a time, one while the other is multiplied: all at once would
+    // not fit the registers.
+#pragma unroll(KEPT ? D / 16 : 2)
     for (int k = 0; k < D / 16; k++) {
         uint32_t a[BANDS][4];
 #pragma unroll
@@ -155,8 +157,8 @@ __device__ __forceinline__ void multiply(
 // `multiply`, rounded to T; the right one, columns of a tile from `first_column` on.
 template <int D, int COLUMNS, int BANDS, int INNER, class T>
 __device__ __forceinline__ void accumulate(float (&result)[BANDS][COLUMNS / 8][4],
-                                           const uint32_t (&left)[BANDS][INNER][4],
-                                           const Blocks<D, T>& right, int first_column) {
+                                           const uint32_t (&left)[BANDS][INNER][4], const Blocks<D, T>& right,
+                                           int first_column) {
 #pragma unroll
     for (int k = 0; k < INNER; k++) {
 #pragma unroll
@@ -212,8 +214,7 @@ __device__ __forceinline__ void round_to(uint32_t (&rounded)[BANDS][TILES / 2][4
 // nobody needs any more, so that whole chunks are written.
 template <int D, int COLUMNS, int BANDS, class T>
 __device__ __forceinline__ void store_rows(const Rows<T>& destination, int first, int first_column, T* tile,
-                                           const float (&values)[BANDS][COLUMNS / 8][4],
-                                           float factor) {
+                                           const float (&values)[BANDS][COLUMNS / 8][4], float factor) {
     constexpr int CHUNKS = COLUMNS / 8;
     const int lane = threadIdx.x % 32;
     __syncwarp();

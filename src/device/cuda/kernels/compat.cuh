@@ -1,5 +1,5 @@
 // What kernels need of the machine, under NVRTC and under the emulator of tests/emulator: the only file where
-// the two differ, and the only one with inline PTX. NVRTC has no headers, so fixed-width types are declared here.
+// the two differ, and the only one with inline PTX.
 #pragma once
 
 #ifdef EMU
@@ -9,6 +9,7 @@ inline float fast_exp2(float value) { return exp2f(value); }
 
 #else
 
+// NVRTC has no headers.
 typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
@@ -61,8 +62,9 @@ __device__ __forceinline__ void mma_tf32_1688(float* d, const uint32_t* a, const
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Loads 8x8 matrices of 16-bit values from shared memory: lane i gives the address of row i % 8 of matrix i / 8
-// (lanes past the last matrix are not read) and gets, per matrix, values 2 * (i % 4) and the next of row i / 4.
+// Loads 8x8 matrices of 16-bit values from shared memory: lane i gives the address of row `i % 8` of matrix
+// `i / 8` (lanes past the last matrix are not read) and gets, of each matrix, values `2 * (i % 4)` and the
+// next of row `i / 4`.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t* r, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -84,7 +86,7 @@ __device__ __forceinline__ void ldmatrix_x1(uint32_t* r, const void* row) {
                  : "memory");
 }
 
-// The same with every matrix transposed: rows 2 * (i % 4) and the next of column i / 4.
+// The same with every matrix transposed: rows `2 * (i % 4)` and the next of column `i / 4`.
 __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t* r, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -193,7 +195,7 @@ __device__ __forceinline__ f16 from_float<f16>(float value) {
     return f16{half_bits(value)};
 }
 
-// Two 16-bit values in one register, `low` in its lower half (at the lower address), as fragments of `mma` hold them.
+// Two 16-bit values in one register, `low` in its lower half, as fragments of `mma` hold them.
 template <class T>
 __device__ __forceinline__ uint32_t pack(float low, float high);
 template <>

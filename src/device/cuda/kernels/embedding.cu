@@ -142,7 +142,7 @@ __device__ __forceinline__ uint32_t find(uint16_t* list, const int* tokens, uint
 // row[c] += (dx[pending[0], c] + dx[pending[1], c] + ...), by one warp. The tokens are summed before they are added to the
 // row, which is more exact where there are hundreds of them. What is loaded at once is `Columns` runs of channels of
 // `Most` tokens.
-template <int Width, int Most, int Columns>
+template <int Width, uint32_t Most, int Columns>
 __device__ __forceinline__ void add_tokens(float* row, const float* dx, const uint32_t* pending, uint32_t count,
                                            uint32_t channels, uint32_t begin, uint32_t end, bool from_zero) {
     constexpr uint32_t STEP = 32 * Width;
@@ -156,7 +156,7 @@ __device__ __forceinline__ void add_tokens(float* row, const float* dx, const ui
             so_far[j].fill(0.0f);
             if (c < end && !from_zero) so_far[j].load(row + c);
 #pragma unroll
-            for (int i = 0; i < Most; ++i) {
+            for (uint32_t i = 0; i < Most; ++i) {
                 if (c < end && i < count) gradients[j][i].load(dx + static_cast<uint64_t>(pending[i]) * channels + c);
             }
         }
@@ -166,7 +166,7 @@ __device__ __forceinline__ void add_tokens(float* row, const float* dx, const ui
             Channels<Width> sum;
             sum.fill(0.0f);
 #pragma unroll
-            for (int i = 0; i < Most; ++i) {
+            for (uint32_t i = 0; i < Most; ++i) {
                 if (i < count) sum.add(gradients[j][i]);
             }
             sum.add(so_far[j]);

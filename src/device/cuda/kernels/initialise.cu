@@ -14,7 +14,7 @@ __device__ __forceinline__ void store_up_to_four(float* sink, const float (&valu
         store_floats(sink, values);
     } else {
 #pragma unroll
-        for (int i = 0; i < 3; ++i) {
+        for (uint32_t i = 0; i < 3; ++i) {
             if (i < left) sink[i] = values[i];
         }
     }

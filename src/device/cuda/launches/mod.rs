@@ -2,6 +2,7 @@
 //!
 //! Names of kernels, their parameters and what one block of each takes are written in both places.
 
+mod attention;
 mod column_sums;
 mod cross_entropy;
 mod elementwise;
@@ -15,12 +16,12 @@ mod tables;
 
 use super::launcher::{Launcher, Operand};
 use crate::device::DeviceError;
-use crate::ops::{Op, TypeError};
+use crate::ops::Op;
 
 /// Enqueues an operation whose operands were checked. The workspace is (address, bytes), zeros where there is none.
 ///
 /// # Errors
-/// Sizes beyond what a grid can have; what the driver and the library say.
+/// Sizes beyond what a grid can have, heads wider than attention takes; what the driver and the library say.
 pub(super) fn run(
     op: &Op,
     inputs: &[Operand],
@@ -31,10 +32,8 @@ pub(super) fn run(
     match op {
         Op::AdamW(op) => optimizer::adamw(op, inputs, launcher),
         Op::Add(_) => elementwise::add(inputs, outputs, launcher),
-        Op::Attention(_) | Op::AttentionBackward(_) => {
-            Err(TypeError { operation: op.name(), problem: "has no kernel on a CUDA device".to_owned() }
-                .into())
-        }
+        Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
+        Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
         Op::Embedding(_) => embedding::forward(inputs, outputs, launcher),

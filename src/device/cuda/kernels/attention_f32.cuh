@@ -1,0 +1,175 @@
+// What the f32 attention kernels share: tiles in shared memory, and products of tiles by one block in f32 arithmetic.
+//
+// D is the head dimension padded to 32, 64, 96, 128 or 256: columns past the true one are zero. 256 threads form a
+// square of 16 by 16 (`down`, `across`); of a tile of scores, a thread has rows down + 16 i and columns
+// across + 16 j.
+#pragma once
+#include "attention_blocks.cuh"
+
+constexpr int F32_SIDE = 16;
+constexpr int F32_THREADS = F32_SIDE * F32_SIDE;
+// To a multiprocessor at least: a limit of 128 registers, which all kernels fit.
+constexpr int F32_BLOCKS = 2;
+
+// Tile sizes of the backward passes by padded head dimension: rows that a block keeps, and those it takes past them;
+// launches/attention.rs repeats them. Limit: 99 KiB.
+template <int D>
+struct F32BackwardTiles {
+    static constexpr int kept = D <= 64 ? 64 : D <= 128 ? 32 : 16;
+    static constexpr int passing = D <= 128 ? 32 : 16;
+};
+
+// Elements from one row of a tile to the next, so that eight threads' 16 bytes of one column lie in different banks.
+constexpr __device__ __forceinline__ int f32_stride(int columns) { return columns + 4; }
+
+// Copies ROWS rows of a head from `first` on into a tile. What lies past the sequence or the head is zero.
+template <int D, int ROWS>
+__device__ __forceinline__ void load_tile(float* tile, const Rows<const float>& source, int first) {
+#pragma unroll 4
+    for (int item = threadIdx.x; item < ROWS * D / 4; item += F32_THREADS) {
+        const int row = item / (D / 4), column = item % (D / 4) * 4;
+        Vector<float> values{};
+        if (first + row < source.count && column < source.width) {
+            const float* from = source.row(first + row) + column;
+            if (source.by_vector) {
+                values = load_vector(from);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    values.set(i, column + i < source.width ? from[i] : 0.0f);
+                }
+            }
+        }
+        store_vector(tile + row * f32_stride(D) + column, values);
+    }
+}
+
+// result[ROWS, COLUMNS] = left[ROWS, D] right[COLUMNS, D]^T, a thread's part of it.
+template <int D, int ROWS, int COLUMNS>
+__device__ __forceinline__ void multiply(float (&result)[ROWS / F32_SIDE][COLUMNS / F32_SIDE],
+                                         const float* left, const float* right) {
+    constexpr int DOWN = ROWS / F32_SIDE, ACROSS = COLUMNS / F32_SIDE;
+    left += threadIdx.x / F32_SIDE * f32_stride(D);
+    right += threadIdx.x % F32_SIDE * f32_stride(D);
+#pragma unroll
+    for (int i = 0; i < DOWN; i++) {
+#pragma unroll
+        for (int j = 0; j < ACROSS; j++) {
+            result[i][j] = 0.0f;
+        }
+    }
+#pragma unroll 2
+    for (int d = 0; d < D; d += 4) {
+        Vector<float> a[DOWN], b[ACROSS];
+#pragma unroll
+        for (int i = 0; i < DOWN; i++) {
+            a[i] = load_vector(left + i * F32_SIDE * f32_stride(D) + d);
+        }
+#pragma unroll
+        for (int j = 0; j < ACROSS; j++) {
+            b[j] = load_vector(right + j * F32_SIDE * f32_stride(D) + d);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+#pragma unroll
+            for (int i = 0; i < DOWN; i++) {
+#pragma unroll
+                for (int j = 0; j < ACROSS; j++) {
+                    result[i][j] = fmaf(a[i].get(e), b[j].get(e), result[i][j]);
+                }
+            }
+        }
+    }
+}
+
+// A thread's rows of results as wide as a head: rows down + 16 i, and pairs of columns 2 across + 32 j.
+template <int D, int ROWS>
+struct HeadRows {
+    static constexpr int rows = ROWS / F32_SIDE, pairs = D / F32_SIDE / 2;
+    float2 values[rows][pairs];
+
+    __device__ __forceinline__ HeadRows() {
+#pragma unroll
+        for (int i = 0; i < rows; i++) {
+#pragma unroll
+            for (int j = 0; j < pairs; j++) {
+                values[i][j] = make_float2(0.0f, 0.0f);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void scale(int i, float factor) {
+#pragma unroll
+        for (int j = 0; j < pairs; j++) {
+            values[i][j].x *= factor;
+            values[i][j].y *= factor;
+        }
+    }
+
+    // += left[ROWS, INNER] right[INNER, D]
+    template <int INNER>
+    __device__ __forceinline__ void add_product(const float* left, const float* right) {
+        left += threadIdx.x / F32_SIDE * f32_stride(INNER);
+        right += threadIdx.x % F32_SIDE * 2;
+#pragma unroll 2
+        for (int k = 0; k < INNER; k += 4) {
+            Vector<float> a[rows];
+#pragma unroll
+            for (int i = 0; i < rows; i++) {
+                a[i] = load_vector(left + i * F32_SIDE * f32_stride(INNER) + k);
+            }
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+#pragma unroll
+                for (int j = 0; j < pairs; j++) {
+                    const float2 b =
+                        *reinterpret_cast<const float2*>(right + (k + e) * f32_stride(D) + j * 2 * F32_SIDE);
+#pragma unroll
+                    for (int i = 0; i < rows; i++) {
+                        values[i][j].x = fmaf(a[i].get(e), b.x, values[i][j].x);
+                        values[i][j].y = fmaf(a[i].get(e), b.y, values[i][j].y);
+                    }
+                }
+            }
+        }
+    }
+
+    // Writes them to rows of memory from `first` on.
+    __device__ __forceinline__ void store(const Rows<float>& destination, int first, float factor) const {
+#pragma unroll
+        for (int i = 0; i < rows; i++) {
+            const int row = first + threadIdx.x / F32_SIDE + i * F32_SIDE;
+            if (row >= destination.count) {
+                continue;
+            }
+#pragma unroll
+            for (int j = 0; j < pairs; j++) {
+                const int column = threadIdx.x % F32_SIDE * 2 + j * 2 * F32_SIDE;
+                float* to = destination.row(row) + column;
+                const float2 pair = make_float2(values[i][j].x * factor, values[i][j].y * factor);
+                if (destination.by_vector && column < destination.width) {
+                    *reinterpret_cast<float2*>(to) = pair;
+                } else if (column < destination.width) {
+                    to[0] = pair.x;
+                    if (column + 1 < destination.width) {
+                        to[1] = pair.y;
+                    }
+                }
+            }
+        }
+    }
+};
+
+// Keeps a thread's part of a tile of scores in shared memory, for `add_product`.
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ void keep_scores(float* tile,
+                                            const float (&scores)[ROWS / F32_SIDE][COLUMNS / F32_SIDE]) {
+    const int down = threadIdx.x / F32_SIDE, across = threadIdx.x % F32_SIDE;
+#pragma unroll
+    for (int i = 0; i < ROWS / F32_SIDE; i++) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS / F32_SIDE; j++) {
+            tile[(down + i * F32_SIDE) * f32_stride(COLUMNS) + across + j * F32_SIDE] = scores[i][j];
+        }
+    }
+}

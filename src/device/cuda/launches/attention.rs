@@ -1,0 +1,229 @@
+//! Causal self-attention.
+
+use crate::device::DeviceError;
+use crate::device::cuda::launcher::{Argument, Launcher, Operand};
+use crate::ops::{Attention, AttentionBackward, DType, Operation, TensorType, TypeError};
+
+use super::sizes::{BLOCK, blocks, by_dtype, pointer, size};
+
+/// The head dimensions that kernels are compiled for; others are padded to the next.
+const PADDED_HEADS: [usize; 5] = [32, 64, 96, 128, 256];
+/// Queries or keys of all heads that one block of `attention_delta` takes: eight lanes share one.
+const DELTA_ROWS: usize = BLOCK as usize / 8;
+/// Blocks of a group of heads: about what a large card runs at once, twice. Keys and values of as many heads are some
+/// 16 MiB in 16 bits at 64 channels, which stays in its cache.
+const GROUP_BLOCKS: usize = 512;
+
+/// The names of a kernel for each padded head dimension, for f32, bf16 and f16.
+macro_rules! names {
+    ($kernel:literal) => {
+        [
+            [concat!($kernel, "_f32_32"), concat!($kernel, "_bf16_32"), concat!($kernel, "_f16_32")],
+            [concat!($kernel, "_f32_64"), concat!($kernel, "_bf16_64"), concat!($kernel, "_f16_64")],
+            [concat!($kernel, "_f32_96"), concat!($kernel, "_bf16_96"), concat!($kernel, "_f16_96")],
+            [concat!($kernel, "_f32_128"), concat!($kernel, "_bf16_128"), concat!($kernel, "_f16_128")],
+            [concat!($kernel, "_f32_256"), concat!($kernel, "_bf16_256"), concat!($kernel, "_f16_256")],
+        ]
+    };
+}
+
+/// What a block works on, as the kernels say it.
+#[derive(Clone, Copy, Debug)]
+struct Tiles {
+    /// Rows of the tile that it keeps; others pass.
+    kept: usize,
+    threads: u32,
+    /// Blocks that share a tile, each with some of the results' columns.
+    parts: u32,
+    shared_bytes: usize,
+}
+
+/// Queries are kept, keys and values pass.
+fn forward_tiles(dtype: DType, head: usize) -> Tiles {
+    if dtype == DType::F32 {
+        let (kept, passing) = if head <= 128 { (64, 64) } else { (32, 32) };
+        let shared_bytes = 4 * ((kept + passing) * f32_row(head) + kept * f32_row(passing));
+        return Tiles { kept, threads: BLOCK, parts: 1, shared_bytes };
+    }
+    let (kept, passing) = match head {
+        ..=96 => (128, 64),
+        97..=128 => (128, 32),
+        _ => (64, 32),
+    };
+    Tiles { kept, threads: 128, parts: 1, shared_bytes: 2 * (kept + 4 * passing) * head }
+}
+
+/// Queries and dout are kept, keys and values pass.
+fn query_gradient_tiles(dtype: DType, head: usize) -> Tiles {
+    if dtype == DType::F32 {
+        return f32_backward_tiles(head, 1);
+    }
+    let (kept, passing) = if head <= 128 { (128, 32) } else { (64, 16) };
+    let threads = if head == 128 { 256 } else { 128 };
+    Tiles { kept, threads, parts: 1, shared_bytes: 4 * (kept + 2 * passing) * head }
+}
+
+/// Keys and values are kept, queries and dout pass, with two numbers for each query.
+fn key_gradient_tiles(dtype: DType, head: usize) -> Tiles {
+    if dtype == DType::F32 {
+        return f32_backward_tiles(head, 2);
+    }
+    let (kept, passing) = if head <= 128 { (128, 32) } else { (64, 16) };
+    let threads = if head == 96 || head == 128 { 256 } else { 128 };
+    let shared_bytes = 4 * (kept + 2 * passing) * head + 16 * passing;
+    Tiles { kept, threads, parts: if head <= 128 { 1 } else { 2 }, shared_bytes }
+}
+
+/// With as many tiles of scores.
+fn f32_backward_tiles(head: usize, scores: usize) -> Tiles {
+    let (kept, passing) = match head {
+        ..=64 => (64, 32),
+        65..=128 => (32, 32),
+        _ => (16, 16),
+    };
+    let shared_bytes = 4 * (2 * (kept + passing) * f32_row(head) + scores * kept * f32_row(passing));
+    Tiles { kept, threads: BLOCK, parts: 1, shared_bytes }
+}
+
+/// Elements from one row of a tile to the next.
+fn f32_row(columns: usize) -> usize {
+    columns + 4
+}
+
+pub(super) fn forward(
+    op: &Attention,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let [qkv, out, lse] = [&inputs[0], &outputs[0], &outputs[1]];
+    let sizes = Sizes::new(op.name(), op.heads, &qkv.ty)?;
+    sizes.launch(names!("attention_forward"), forward_tiles, [out, lse, qkv].map(pointer).to_vec(), launcher)
+}
+
+/// The workspace takes one number for each query and head.
+pub(super) fn backward(
+    op: &AttentionBackward,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    (delta, _): (u64, u64),
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let [dout, qkv, out, lse] = [0, 1, 2, 3].map(|index| &inputs[index]);
+    let sizes = Sizes::new(op.name(), op.heads, &qkv.ty)?;
+    let delta = Argument::Pointer(delta);
+    launcher.kernel(
+        by_dtype(sizes.dtype, ["attention_delta_f32", "attention_delta_bf16", "attention_delta_f16"])?,
+        [blocks(sizes.batch_heads * sizes.sequence, DELTA_ROWS)?, 1, 1],
+        BLOCK,
+        0,
+        &[delta.clone(), pointer(dout), pointer(out), sizes.argument(1)?],
+    )?;
+    let mut arguments = [&outputs[0], dout, qkv, lse].map(pointer).to_vec();
+    arguments.push(delta);
+    sizes.launch(names!("attention_key_gradients"), key_gradient_tiles, arguments.clone(), launcher)?;
+    sizes.launch(names!("attention_query_gradients"), query_gradient_tiles, arguments, launcher)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    dtype: DType,
+    batch_heads: usize,
+    heads: usize,
+    sequence: usize,
+    head: usize,
+    /// Of the padded head dimension in `PADDED_HEADS`.
+    padded: usize,
+}
+
+impl Sizes {
+    /// # Errors
+    /// Heads wider than any kernel takes.
+    fn new(operation: &'static str, heads: usize, qkv: &TensorType) -> Result<Sizes, DeviceError> {
+        let (batch, sequence) = (qkv.shape.dims()[0], qkv.shape.dims()[1]);
+        let head = qkv.shape.last() / 3 / heads;
+        let Some(padded) = PADDED_HEADS.iter().position(|padded| head <= *padded) else {
+            let most = PADDED_HEADS[PADDED_HEADS.len() - 1];
+            let problem = format!("on a CUDA device a head has at most {most} channels, not {head}");
+            return Err(TypeError { operation, problem }.into());
+        };
+        Ok(Sizes { dtype: qkv.dtype, batch_heads: batch * heads, heads, sequence, head, padded })
+    }
+
+    /// Enqueues a kernel whose blocks take tiles of all heads. Its last parameter is the sizes.
+    fn launch(
+        &self,
+        names: [[&'static str; 3]; PADDED_HEADS.len()],
+        tiles: fn(DType, usize) -> Tiles,
+        mut arguments: Vec<Argument>,
+        launcher: &mut Launcher,
+    ) -> Result<(), DeviceError> {
+        let tiles = tiles(self.dtype, PADDED_HEADS[self.padded]);
+        let head_blocks = self.sequence.div_ceil(tiles.kept);
+        arguments.push(self.argument((GROUP_BLOCKS / head_blocks).clamp(1, self.batch_heads))?);
+        launcher.kernel(
+            by_dtype(self.dtype, names[self.padded])?,
+            [size(self.batch_heads * head_blocks)?, tiles.parts, 1],
+            tiles.threads,
+            tiles.shared_bytes as u32,
+            &arguments,
+        )
+    }
+
+    /// `AttentionSizes` of `attention_blocks.cuh`, with the heads of a group.
+    fn argument(&self, group: usize) -> Result<Argument, DeviceError> {
+        let channels = self.heads * self.head;
+        // Kernels count a row of qkv.
+        size(3 * channels)?;
+        let scale = 1.0 / (self.head as f64).sqrt();
+        let fields = [
+            size(self.batch_heads)?,
+            size(self.heads)?,
+            size(self.sequence)?,
+            size(self.head)?,
+            size(channels)?,
+            size(group)?,
+            (scale as f32).to_bits(),
+            ((scale * std::f64::consts::LOG2_E) as f32).to_bits(),
+        ];
+        let words = fields.chunks_exact(2).map(|pair| u64::from(pair[0]) | u64::from(pair[1]) << 32);
+        Ok(Argument::Words(words.collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_fit_the_shared_memory_of_every_card() {
+        // Compute capability 8.6, 8.9 and 12.0 give a block the least.
+        const LEAST: usize = 99 << 10;
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            for head in PADDED_HEADS {
+                for tiles in [forward_tiles, key_gradient_tiles, query_gradient_tiles] {
+                    let tiles = tiles(dtype, head);
+                    assert!(tiles.shared_bytes <= LEAST, "{dtype} {head}: {tiles:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_laid_out_as_the_kernels_read_them() {
+        let sizes = Sizes::new("attention", 3, &TensorType::new(DType::BF16, &[2, 7, 3 * 3 * 20])).unwrap();
+        let Argument::Words(words) = sizes.argument(5).unwrap() else { panic!("a struct is words") };
+        let ints: Vec<u64> = words.iter().flat_map(|word| [word & 0xffff_ffff, word >> 32]).collect();
+        assert_eq!(ints[..6], [6, 3, 7, 20, 60, 5]);
+        let floats = [ints[6], ints[7]].map(|bits| f32::from_bits(bits as u32));
+        assert!((floats[0] - 0.223_606_8).abs() < 1e-7, "{floats:?}");
+        assert!((floats[1] - 0.322_596_2).abs() < 1e-7, "{floats:?}");
+    }
+
+    #[test]
+    fn wider_heads_than_kernels_take_are_an_error_that_says_so() {
+        let error = Sizes::new("attention", 2, &TensorType::f32(&[1, 4, 3 * 2 * 257])).unwrap_err();
+        let expected = "attention: on a CUDA device a head has at most 256 channels, not 257";
+        assert_eq!(error.to_string(), expected);
+    }
+}

@@ -1,0 +1,43 @@
+//! Operations on each element by itself, and where values come from.
+
+use runner::ops::{Add, DType, Fill, GeluBackward, Normal, Op, TensorType};
+
+use super::harness::Devices;
+use super::numbers::{Data, NUMBERS};
+
+/// One element, less and more than a vector, and more than a block takes.
+const SIZES: [usize; 5] = [1, 7, 40, 8192, 20_003];
+
+#[test]
+fn add_and_gelu_backward() {
+    let mut devices = Devices::new();
+    for elements in SIZES {
+        let operand = |dtype, scale, seed| Data::random(dtype, &[elements], scale, seed);
+        let add = Op::Add(Add);
+        devices.check(&add, &add, &[operand(DType::F32, 1.0, 1), operand(DType::F32, 9.0, 2)]);
+        for dtype in NUMBERS {
+            let op = Op::GeluBackward(GeluBackward);
+            devices.check(&op, &op, &[operand(dtype, 1.0, 1), operand(dtype, 12.0, 2)]);
+        }
+    }
+}
+
+#[test]
+fn the_slope_of_gelu_far_out() {
+    let x = vec![-1e9, -100.0, -20.0, 0.0, 20.0, 100.0, 1e9];
+    let inputs = [vec![1.0; 7], x].map(|numbers| Data::new(DType::F32, &[7], numbers));
+    let slopes = Devices::new().cuda(&Op::GeluBackward(GeluBackward), &inputs);
+    assert_eq!(slopes[0].numbers, [0.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0]);
+}
+
+#[test]
+fn constants_and_random_numbers() {
+    let mut devices = Devices::new();
+    for elements in [1, 2, 3, 4, 5, 1024, 10_007] {
+        let output = TensorType::f32(&[elements]);
+        let fill = Op::Fill(Fill { output, value: 1.5 });
+        devices.check(&fill, &fill, &[]);
+        let normal = Op::Normal(Normal { output, deviation: 0.02, seed: 0x1234_5678_9ABC_DEF0, site: 7 });
+        devices.check(&normal, &normal, &[]);
+    }
+}

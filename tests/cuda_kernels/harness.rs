@@ -1,0 +1,165 @@
+//! Runs an operation on both devices, on memory that shows mistakes, and compares.
+
+use runner::device::{Buffer, CpuDevice, CudaDevice, Device, Pool, Region, Tensor, cpu_target, equip};
+use runner::ops::{DType, Op, TensorType};
+use runner::units::Bytes;
+
+use super::numbers::{Data, from_bytes, to_bytes};
+
+/// How far an f32 result may be from the CPU's, relative to the norm of that: both are within 2e-6 of the truth.
+const TOLERANCE: f64 = 4e-6;
+
+/// Bytes behind every operand that nothing may write.
+const GUARD: u64 = 256;
+
+/// Both devices.
+pub(crate) struct Devices {
+    cuda: CudaDevice,
+    cpu: CpuDevice,
+}
+
+/// How exact a result must be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exactness {
+    /// How often a 16-bit result may have been rounded.
+    pub(crate) roundings: f64,
+    /// What f32 results are held to.
+    pub(crate) tolerance: f64,
+}
+
+impl Default for Exactness {
+    fn default() -> Exactness {
+        Exactness { roundings: 1.0, tolerance: TOLERANCE }
+    }
+}
+
+impl Devices {
+    pub(crate) fn new() -> Devices {
+        let equipment = equip(0).expect("there is a card, or what stands in for it");
+        let cuda = CudaDevice::new(equipment.target(Bytes(0)), 0).expect("the card can be used");
+        let target = cpu_target(Some(Bytes(4 << 30))).expect("the processor can be used");
+        Devices { cuda, cpu: CpuDevice::new(target).expect("threads can be started") }
+    }
+
+    /// The outputs of `op` on the CUDA device, whether it works in place where it may or not.
+    pub(crate) fn cuda(&mut self, op: &Op, inputs: &[Data]) -> Vec<Data> {
+        let apart = launch(&mut self.cuda, op, inputs, false);
+        for share in [false, true] {
+            let again = launch(&mut self.cuda, op, inputs, share);
+            let same = apart.iter().zip(&again).all(|(a, b)| bits(a) == bits(b));
+            assert!(same, "{}: other bits, in place: {share}", op.name());
+        }
+        apart
+    }
+
+    /// Asserts that `op` on the CUDA device makes of its inputs what the CPU device makes of the same numbers in
+    /// f32 with `reference`, but for the rounding to the output's own type.
+    pub(crate) fn check(&mut self, op: &Op, reference: &Op, inputs: &[Data]) {
+        self.check_within(Exactness::default(), op, reference, inputs);
+    }
+
+    pub(crate) fn check_within(&mut self, exactness: Exactness, op: &Op, reference: &Op, inputs: &[Data]) {
+        let widened: Vec<Data> = inputs.iter().map(Data::widened).collect();
+        let expected = launch(&mut self.cpu, reference, &widened, false);
+        let found = self.cuda(op, inputs);
+        assert_eq!(found.len(), expected.len(), "{} has as many outputs as its reference", op.name());
+        for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            if let Some(problem) = difference(found, &expected.numbers, exactness) {
+                let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+                panic!("{op:?} of {types:?}: output {index} {problem}");
+            }
+        }
+    }
+}
+
+fn bits(data: &Data) -> Vec<u32> {
+    data.numbers.iter().map(|number| number.to_bits()).collect()
+}
+
+/// What is wrong with a result.
+fn difference(found: &Data, expected: &[f32], exactness: Exactness) -> Option<String> {
+    let numbers = || found.numbers.iter().zip(expected).map(|(&f, &e)| (f64::from(f), f64::from(e)));
+    let norm = numbers().map(|(_, e)| e * e).sum::<f64>().sqrt();
+    // Half a unit in the last place, relative to the number and at the least.
+    let (relative, least) = match found.ty.dtype {
+        DType::F32 | DType::I32 => {
+            let error = numbers().map(|(f, e)| (f - e) * (f - e)).sum::<f64>().sqrt();
+            let error = if norm > 0.0 { error / norm } else { error };
+            // So that not-a-number is wrong too.
+            let right = error < exactness.tolerance;
+            return (!right).then(|| format!("is off by {error:e}"));
+        }
+        DType::BF16 => (2.0_f64.powi(-8), 2.0_f64.powi(-134)),
+        DType::F16 => (2.0_f64.powi(-11), 2.0_f64.powi(-25)),
+    };
+    let noise = exactness.tolerance * norm / (expected.len() as f64).sqrt();
+    let allowed = |e: f64| exactness.roundings * (relative * e.abs() + least) * 1.001 + noise;
+    let wrong = numbers().enumerate().find(|&(_, (f, e))| {
+        let right = (f - e).abs() <= allowed(e);
+        !right
+    });
+    wrong.map(|(index, (f, e))| format!("has {f:e} for {e:e} at {index}"))
+}
+
+/// The outputs of `op` on a device.
+fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool) -> Vec<Data> {
+    let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+    let output_types = op.outputs(&types).expect("the test's inputs fit the operation");
+    let mut aliases = op.updates().to_vec();
+    if share {
+        aliases.extend(op.may_overwrite());
+    }
+    let input_tensors: Vec<Tensor> = inputs.iter().map(|input| allocate(device, input.ty)).collect();
+    for (tensor, input) in input_tensors.iter().zip(inputs) {
+        device.write(tensor.region(), &to_bytes(&input.numbers, input.ty.dtype)).unwrap();
+    }
+    let output_tensors: Vec<Tensor> = output_types
+        .iter()
+        .enumerate()
+        .map(|(output, &ty)| match aliases.iter().find(|alias| alias.0 == output) {
+            Some(&(_, input)) => input_tensors[input],
+            None => allocate(device, ty),
+        })
+        .collect();
+    let bytes = op.workspace(&types, &output_types, &device.target().workspace_limits());
+    let workspace = (bytes > 0).then(|| allocate(device, TensorType::f32(&[bytes.div_ceil(4) as usize])));
+    let region = workspace.map(|tensor| Region { bytes, ..tensor.region() });
+    device.launch(op, &input_tensors, &output_tensors, region).unwrap();
+
+    for (index, (tensor, input)) in input_tensors.iter().zip(inputs).enumerate() {
+        let written = aliases.iter().any(|alias| alias.1 == index);
+        let same = bits(&read(device, tensor)) == bits(input);
+        assert!(written || same, "{} changed its input {index}", op.name());
+    }
+    let outputs = output_tensors.iter().map(|tensor| read(device, tensor)).collect();
+    let mut buffers: Vec<Buffer> = Vec::new();
+    for tensor in input_tensors.iter().chain(&output_tensors).chain(&workspace) {
+        if !buffers.contains(&tensor.buffer) {
+            assert_guarded(device, tensor, op);
+            device.free(tensor.buffer).unwrap();
+            buffers.push(tensor.buffer);
+        }
+    }
+    outputs
+}
+
+/// Memory for a tensor, and a guard behind it, filled with what reads as not-a-number.
+fn allocate(device: &mut dyn Device, ty: TensorType) -> Tensor {
+    let bytes = ty.bytes() + GUARD;
+    let buffer = device.allocate(Pool::Device, bytes).unwrap();
+    device.write(Region { buffer, offset: 0, bytes }, &vec![0xFF; bytes as usize]).unwrap();
+    Tensor { buffer, offset: 0, ty }
+}
+
+fn read(device: &mut dyn Device, tensor: &Tensor) -> Data {
+    let mut bytes = vec![0; tensor.ty.bytes() as usize];
+    device.read(tensor.region(), &mut bytes).unwrap();
+    Data { ty: tensor.ty, numbers: from_bytes(&bytes, tensor.ty.dtype) }
+}
+
+fn assert_guarded(device: &mut dyn Device, tensor: &Tensor, op: &Op) {
+    let mut guard = vec![0; GUARD as usize];
+    let region = Region { buffer: tensor.buffer, offset: tensor.ty.bytes(), bytes: GUARD };
+    device.read(region, &mut guard).unwrap();
+    assert!(guard.iter().all(|&byte| byte == 0xFF), "{} wrote behind {}", op.name(), tensor.ty);
+}

@@ -1,0 +1,13 @@
+//! Every operation on the CUDA device against the CPU device: all types, odd and even sizes, in place and not.
+//!
+//! Needs a card, or what `tests/emulator` puts in its place; without either, these tests fail.
+
+mod cast;
+mod cross_entropy;
+mod elementwise;
+mod embedding;
+mod harness;
+mod layer_norm;
+mod linear;
+mod numbers;
+mod optimizer;

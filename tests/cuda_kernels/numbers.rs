@@ -1,0 +1,126 @@
+//! Numbers of 16 bits as f32, and the bytes of tensors.
+
+use runner::ops::{DType, TensorType};
+
+/// The types that numbers have.
+pub(crate) const NUMBERS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+
+/// The nearest number of a type, ties to even; what is too large becomes infinite.
+pub(crate) fn rounded(value: f32, dtype: DType) -> f32 {
+    let (bits, lowest, largest) = match dtype {
+        DType::F32 | DType::I32 => return value,
+        DType::BF16 => (8, -126, 2.0_f64.powi(128) - 2.0_f64.powi(119)),
+        DType::F16 => (11, -14, 65520.0),
+    };
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let value = f64::from(value);
+    if value.abs() >= largest {
+        return (value.signum() * f64::INFINITY) as f32;
+    }
+    let mut exponent = lowest;
+    while 2.0_f64.powi(exponent + 1) <= value.abs() {
+        exponent += 1;
+    }
+    let unit = 2.0_f64.powi(exponent + 1 - bits);
+    ((value / unit).round_ties_even() * unit) as f32
+}
+
+/// What half precision says of a number that it holds.
+fn f16_bits(value: f32) -> u16 {
+    let sign = (value.to_bits() >> 16) as u16 & 0x8000;
+    let magnitude = value.abs();
+    let bits = if magnitude.is_nan() {
+        0x7e00
+    } else if magnitude.is_infinite() {
+        0x7c00
+    } else if magnitude < 2.0_f32.powi(-14) {
+        (magnitude * 2.0_f32.powi(24)) as u16
+    } else {
+        ((magnitude.to_bits() >> 13) - (112 << 10)) as u16
+    };
+    sign | bits
+}
+
+fn f16_value(bits: u16) -> f32 {
+    let (exponent, fraction) = (bits >> 10 & 31, f32::from(bits & 1023));
+    let magnitude = match exponent {
+        0 => fraction * 2.0_f32.powi(-24),
+        31 if fraction == 0.0 => f32::INFINITY,
+        31 => f32::NAN,
+        _ => (1024.0 + fraction) * 2.0_f32.powi(i32::from(exponent) - 25),
+    };
+    if bits & 0x8000 == 0 { magnitude } else { -magnitude }
+}
+
+/// The number that bits of a type stand for.
+pub(crate) fn value_of(bits: u16, dtype: DType) -> f32 {
+    if dtype == DType::F16 { f16_value(bits) } else { f32::from_bits(u32::from(bits) << 16) }
+}
+
+/// Numbers that a type can hold, as it stores them.
+pub(crate) fn to_bytes(numbers: &[f32], dtype: DType) -> Vec<u8> {
+    match dtype {
+        DType::F32 => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+        DType::I32 => numbers.iter().flat_map(|number| (*number as i32).to_le_bytes()).collect(),
+        DType::BF16 => numbers.iter().flat_map(|n| ((n.to_bits() >> 16) as u16).to_le_bytes()).collect(),
+        DType::F16 => numbers.iter().flat_map(|number| f16_bits(*number).to_le_bytes()).collect(),
+    }
+}
+
+pub(crate) fn from_bytes(bytes: &[u8], dtype: DType) -> Vec<f32> {
+    match dtype {
+        DType::F32 => bytes.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)).collect(),
+        DType::I32 => bytes.as_chunks().0.iter().map(|&word| i32::from_le_bytes(word) as f32).collect(),
+        DType::BF16 | DType::F16 => {
+            bytes.as_chunks().0.iter().map(|&word| value_of(u16::from_le_bytes(word), dtype)).collect()
+        }
+    }
+}
+
+/// A tensor and what is in it: numbers that its type can hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Data {
+    pub(crate) ty: TensorType,
+    pub(crate) numbers: Vec<f32>,
+}
+
+impl Data {
+    pub(crate) fn new(dtype: DType, dims: &[usize], numbers: Vec<f32>) -> Data {
+        let ty = TensorType::new(dtype, dims);
+        assert_eq!(ty.elements(), numbers.len());
+        Data { ty, numbers: numbers.into_iter().map(|number| rounded(number, dtype)).collect() }
+    }
+
+    /// Numbers between -`scale` and `scale`, the same for the same seed.
+    pub(crate) fn random(dtype: DType, dims: &[usize], scale: f32, seed: u64) -> Data {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678_9ABC_DEF1;
+        let numbers = (0..dims.iter().product()).map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            ((state >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * scale
+        });
+        Data::new(dtype, dims, numbers.collect())
+    }
+
+    pub(crate) fn scalar(number: f32) -> Data {
+        Data::new(DType::F32, &[1], vec![number])
+    }
+
+    pub(crate) fn tokens(dims: &[usize], token: impl Fn(usize) -> usize) -> Data {
+        Data::new(DType::I32, dims, (0..dims.iter().product()).map(|i| token(i) as f32).collect())
+    }
+
+    pub(crate) fn map(self, change: impl Fn(f32) -> f32) -> Data {
+        let Data { ty, numbers } = self;
+        Data::new(ty.dtype, ty.shape.dims(), numbers.into_iter().map(change).collect())
+    }
+
+    /// The same numbers in f32, if they are numbers.
+    pub(crate) fn widened(&self) -> Data {
+        let dtype = if self.ty.dtype == DType::I32 { DType::I32 } else { DType::F32 };
+        Data { ty: TensorType { dtype, ..self.ty }, numbers: self.numbers.clone() }
+    }
+}

@@ -1,0 +1,103 @@
+//! What happens to whole buckets at the end of a step.
+
+use runner::ops::{AdamW, Control, DType, GlobalNorm, LossScale, Op, Segment, Segments};
+
+use super::harness::Devices;
+use super::numbers::Data;
+
+/// Two segments that decay and one that does not, padding between them.
+fn segments(len: usize) -> Segments {
+    let segment = |offset, len, decay| Segment { offset, len, decay };
+    [segment(0, 7, true), segment(16, len - 40, false), segment(len - 16, 9, true)].into()
+}
+
+/// Many small ones: more than a table holds.
+fn many_segments(count: usize) -> Segments {
+    (0..count).map(|i| Segment { offset: 16 * i + i % 2, len: 1 + i % 15, decay: i % 3 == 0 }).collect()
+}
+
+#[test]
+fn the_global_norm() {
+    let mut devices = Devices::new();
+    let lens = [64, 70_000, 200_001, 16 * 150];
+    let buckets = vec![segments(64), segments(70_000), segments(200_001), many_segments(150)];
+    for scaled in [false, true] {
+        let mut inputs: Vec<Data> =
+            lens.iter().map(|&len| Data::random(DType::F32, &[len], 1.0, len as u64)).collect();
+        inputs.extend(scaled.then(|| Data::scalar(64.0)));
+        let op = Op::GlobalNorm(GlobalNorm { buckets: buckets.clone(), scaled });
+        devices.check(&op, &op, &inputs);
+    }
+}
+
+#[test]
+fn a_norm_beyond_f32_squares_is_finite() {
+    let op = Op::GlobalNorm(GlobalNorm { buckets: vec![segments(64)], scaled: false });
+    let found = Devices::new().cuda(&op, &[Data::new(DType::F32, &[64], vec![1e30; 64])]);
+    assert!((found[0].numbers[0] / 1e30 - 40.0_f32.sqrt()).abs() < 1e-5);
+}
+
+/// Operands of an update, with a norm and a loss scale where there is one.
+fn operands(len: usize, norm: Option<f32>, scale: Option<f32>) -> Vec<Data> {
+    let control = Control { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
+    let random = |scale, seed| Data::random(DType::F32, &[len], scale, seed);
+    let gradients = random(scale.unwrap_or(1.0), 2);
+    let mut inputs = vec![random(1.0, 1), gradients, random(1.0, 3), random(1.0, 4).map(f32::abs)];
+    inputs.push(Data::new(DType::F32, &[4], control.to_array().to_vec()));
+    inputs.extend(norm.map(Data::scalar));
+    inputs.extend(scale.map(Data::scalar));
+    inputs
+}
+
+fn adamw(segments: Segments, clip_norm: Option<f32>, scaled: bool) -> Op {
+    let (beta1, beta2, epsilon, weight_decay) = (0.9, 0.999, 1e-8, 0.1);
+    Op::AdamW(AdamW { segments, beta1, beta2, epsilon, weight_decay, clip_norm, scaled })
+}
+
+#[test]
+fn updates() {
+    let mut devices = Devices::new();
+    for (len, segments) in [(64, segments(64)), (50_001, segments(50_001)), (16 * 150, many_segments(150))] {
+        for clip in [None, Some(9.0), Some(0.5)] {
+            let op = adamw(segments.clone(), clip, false);
+            // Padding is not a number in the reference's operands either, and stays as it is.
+            devices.check(&op, &op, &operands(len, clip.map(|_| 2.0), None));
+            let op = adamw(segments.clone(), clip, true);
+            devices.check(&op, &op, &operands(len, Some(2.0), Some(1024.0)));
+        }
+    }
+}
+
+#[test]
+fn a_step_without_a_finite_norm_changes_nothing() {
+    let mut devices = Devices::new();
+    for norm in [f32::INFINITY, f32::NAN] {
+        for clip in [None, Some(1.0)] {
+            let inputs = operands(5000, Some(norm), Some(1024.0));
+            let outputs = devices.cuda(&adamw(segments(5000), clip, true), &inputs);
+            for (output, input) in outputs.iter().zip([0, 2, 3]) {
+                assert_eq!(output.numbers, inputs[input].numbers, "norm {norm}, clip {clip:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_loss_scale_follows_the_norms() {
+    let mut devices = Devices::new();
+    let rule = LossScale { backoff: 0.5, growth: 2.0, interval: 3.0 };
+    for (scale, counts, norm) in [
+        (1024.0, [0.0, 0.0], 1.0),
+        (1024.0, [1.0, 4.0], 1.0),
+        (1024.0, [2.0, 4.0], 1.0),
+        (1024.0, [2.0, 4.0], f32::INFINITY),
+        (1024.0, [2.0, 4.0], f32::NAN),
+        (2e38, [2.0, 4.0], 1.0),
+    ] {
+        let inputs = [Data::scalar(scale), Data::new(DType::F32, &[2], counts.to_vec()), Data::scalar(norm)];
+        let outputs = devices.cuda(&Op::LossScale(rule), &inputs);
+        let (expected, next) = rule.next(scale, runner::ops::StepCounts::from_array(counts), norm);
+        assert_eq!(outputs[0].numbers, [expected]);
+        assert_eq!(outputs[1].numbers, [next.good, next.skipped]);
+    }
+}

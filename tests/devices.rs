@@ -1,0 +1,99 @@
+//! `runner devices`, and what is said of a card where there is none, as their users see it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use runner::device::{DeviceKind, Target};
+
+/// Without whatever of CUDA the environment may name, so that the text is the same everywhere but where a driver is
+/// installed.
+fn runner(arguments: &[&str], folder: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+    for variable in
+        ["LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH", "HOME"]
+    {
+        command.env_remove(variable);
+    }
+    command.args(arguments).current_dir(folder).output().expect("the program starts")
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder for the test")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// Whether the machine has a driver in the loader's own path, which no variable hides.
+fn has_driver(devices: &str) -> bool {
+    !devices.contains("the CUDA driver is missing")
+}
+
+#[test]
+fn the_processor_is_listed_with_what_is_missing() {
+    let output = runner(&["devices"], folder().path());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let devices = text(&output.stdout);
+    let mut lines = devices.lines();
+    assert!(lines.next().is_some_and(|line| line.starts_with("device ")), "{devices}");
+    let processor = lines.next().expect("the processor");
+    assert!(processor.starts_with("cpu "), "{devices}");
+    for unit in ["iB  ", "FLOP/s  ", "B/s"] {
+        assert!(processor.contains(unit), "{processor}");
+    }
+    if has_driver(&devices) {
+        assert!(devices.contains("driver (CUDA) ") || devices.contains("finds no device"), "{devices}");
+    } else {
+        let rest: Vec<&str> = lines.collect();
+        insta::assert_snapshot!(rest.join("\n"));
+    }
+}
+
+#[test]
+fn json_has_the_same_and_is_read_by_machines() {
+    let output = runner(&["devices", "--json"], folder().path());
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let processor = &json["devices"][0];
+    assert_eq!(processor["device"], "cpu");
+    assert!(processor["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{json:#}");
+    assert!(processor["product_flops_per_s"].as_f64().is_some_and(|rate| rate > 1e8), "{json:#}");
+    assert!(processor["copy_bytes_per_s"].as_f64().is_some_and(|rate| rate > 1e8), "{json:#}");
+    assert!(processor["context_bytes"].is_null() && processor["problem"].is_null(), "{json:#}");
+    assert_eq!(
+        json["libraries"].as_array().zip(json["missing"].as_array()).map(|(l, m)| l.len() + m.len()),
+        Some(3)
+    );
+}
+
+#[test]
+fn a_target_file_is_what_plan_takes() {
+    let folder = folder();
+    let output = runner(&["devices", "--target", "here.toml", "--device", "cpu"], folder.path());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("wrote here.toml: "));
+    let target = Target::read(&folder.path().join("here.toml")).expect("a target");
+    assert_eq!(target.kind, DeviceKind::Cpu);
+    assert!(!target.limited && target.memory.0 > 0);
+
+    let output = runner(&["devices", "--target", "no/folder/here.toml", "--device", "cpu"], folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with("error: cannot write no/folder/here.toml: "));
+}
+
+#[test]
+fn a_card_that_was_asked_for_is_never_replaced() {
+    let folder = folder();
+    let output = runner(&["devices", "--target", "card.toml", "--device", "cuda:99"], folder.path());
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    assert!(!folder.path().join("card.toml").exists());
+    let said = text(&output.stderr);
+    if has_driver(&said) {
+        assert!(said.starts_with("error: "), "{said}");
+    } else {
+        insta::assert_snapshot!(said);
+    }
+    let output = runner(&["plan", "a.toml", "--device", "gpu"], folder.path());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("`gpu` is not a device; use auto, cpu, cuda, or cuda:1"));
+}

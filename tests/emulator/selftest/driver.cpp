@@ -1,0 +1,204 @@
+// Memory, pools, errors, captures that go wrong, and launches that a driver refuses.
+#include <cstring>
+
+#include "gpu.h"
+
+namespace {
+
+constexpr size_t MIB = size_t{1} << 20;
+
+uint64_t attribute(void* pool, int which) {
+    uint64_t value = 0;
+    REQUIRE(cuMemPoolGetAttribute(pool, which, &value));
+    return value;
+}
+
+size_t free_bytes() {
+    size_t free, total;
+    REQUIRE(cuMemGetInfo_v2(&free, &total));
+    return free;
+}
+
+void* create_pool() {
+    CUmemPoolProps properties{};
+    properties.allocation_type = 1;
+    properties.location_type = 1;
+    void* pool;
+    REQUIRE(cuMemPoolCreate(&pool, &properties));
+    return pool;
+}
+
+// Run with EMULATED_MEMORY = 256 MiB.
+void counts_memory() {
+    Gpu gpu;
+    const size_t before = free_bytes();
+    EXPECT_EQUAL(before, 192 * MIB);  // less the context's overhead
+    void* pool = create_pool();
+    uint64_t keep_all = ~uint64_t{0};
+    REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all));
+
+    CUdeviceptr a, b, c;
+    REQUIRE(cuMemAllocFromPoolAsync(&a, 5 * MIB + 1, pool, gpu.compute));
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 5 * MIB + 512);
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 6 * MIB);
+    EXPECT_EQUAL(free_bytes(), before - 6 * MIB);
+    REQUIRE(cuMemAllocFromPoolAsync(&b, 10 * MIB, pool, gpu.compute));
+    REQUIRE(cuMemFreeAsync(b, gpu.compute));
+    REQUIRE(cuStreamSynchronize(gpu.compute));
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 5 * MIB + 512);
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 15 * MIB + 512);
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 16 * MIB);  // kept for the next
+    uint64_t zero = 0;
+    REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero));
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 5 * MIB + 512);
+    REQUIRE(cuMemPoolTrimTo(pool, 0));
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 6 * MIB);
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 16 * MIB);
+
+    EXPECT_EQUAL(cuMemAllocFromPoolAsync(&c, 187 * MIB, pool, gpu.compute), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQUAL(cuMemAlloc_v2(&c, 187 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    REQUIRE(cuMemAllocFromPoolAsync(&c, 186 * MIB - 1, pool, gpu.compute));
+    EXPECT_EQUAL(free_bytes(), 0u);
+    REQUIRE(cuMemFreeAsync(c, gpu.compute));
+    REQUIRE(cuMemFreeAsync(a, gpu.compute));
+    EXPECT_EQUAL(cuMemFreeAsync(a, gpu.compute), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuMemPoolDestroy(pool));
+    EXPECT_EQUAL(free_bytes(), before);
+}
+
+void poisons_new_memory_and_checks_bounds() {
+    Gpu gpu;
+    const CUdeviceptr x = gpu.allocate(100);
+    unsigned char host[101];
+    REQUIRE(cuMemcpyDtoH_v2(host, x, 100));
+    for (int i = 0; i < 100; i++) EXPECT_EQUAL(host[i], 0xff);
+    EXPECT_EQUAL(cuMemcpyDtoH_v2(host, x, 101), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQUAL(cuMemcpyHtoD_v2(x + 1, host, 100), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQUAL(cuMemcpyHtoD_v2(0, host, 1), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuMemFree_v2(x));
+    EXPECT_EQUAL(cuMemcpyDtoH_v2(host, x, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+void refuses_wrong_launches() {
+    Gpu gpu;
+    const CUdeviceptr x = gpu.allocate(256);
+    void* missing;
+    EXPECT_EQUAL(cuModuleGetFunction(&missing, gpu.module, "no_such_kernel"), CUDA_ERROR_NOT_FOUND);
+    void* kernel = gpu.function("matrix_loads");
+    CUdeviceptr address = x;
+    void* arguments[] = {&address};
+    void* none[] = {nullptr};
+    const auto launch = [&](unsigned grid, unsigned block, unsigned shared, void** parameters) {
+        return cuLaunchKernel(kernel, grid, 1, 1, block, 1, 1, shared, gpu.compute, parameters, nullptr);
+    };
+    EXPECT_EQUAL(launch(1, 1025, 512, arguments), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQUAL(launch(1, 0, 512, arguments), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQUAL(launch(0, 32, 512, arguments), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQUAL(launch(1, 32, 512, nullptr), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQUAL(launch(1, 32, 512, none), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQUAL(launch(1, 32, 49153, arguments), CUDA_ERROR_INVALID_VALUE);
+    const int most = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    EXPECT_EQUAL(cuFuncSetAttribute(kernel, most, 300 << 10), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuFuncSetAttribute(kernel, most, 64 << 10));
+    address = gpu.allocate(32 * 16 * 4);
+    REQUIRE(launch(1, 32, 49153, arguments));
+    address = 0;  // the launch has its own copy
+    REQUIRE(cuStreamSynchronize(gpu.compute));
+}
+
+void loses_the_device_after_a_wrong_kernel() {
+    Gpu gpu;
+    CUdeviceptr y = gpu.allocate(256);
+    void* arguments[] = {&y};
+    REQUIRE(cuLaunchKernel(gpu.function("diverges_at_barrier"), 1, 1, 1, 32, 1, 1, 0, gpu.compute, arguments,
+                           nullptr));
+    EXPECT_EQUAL(cuStreamSynchronize(gpu.compute), CUDA_ERROR_LAUNCH_FAILED);
+    EXPECT_EQUAL(cuMemAlloc_v2(&y, 4), CUDA_ERROR_LAUNCH_FAILED);
+    EXPECT_EQUAL(cuCtxSynchronize(), CUDA_ERROR_LAUNCH_FAILED);
+}
+
+void spoils_captures() {
+    Gpu gpu;
+    const CUdeviceptr x = gpu.allocate(256);
+    void* graph;
+    const int mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    int status = -1;
+
+    REQUIRE(cuStreamBeginCapture_v2(gpu.compute, mode));
+    EXPECT_EQUAL(cuStreamSynchronize(gpu.compute), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    REQUIRE(cuStreamIsCapturing(gpu.compute, &status));
+    EXPECT_EQUAL(status, static_cast<int>(CU_STREAM_CAPTURE_STATUS_INVALIDATED));
+    EXPECT_EQUAL(cuStreamEndCapture(gpu.compute, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+    Signal fork;
+    REQUIRE(cuStreamBeginCapture_v2(gpu.compute, mode));
+    fork.between(gpu.compute, gpu.copy);
+    REQUIRE(cuMemsetD32Async(x, 0, 64, gpu.copy));
+    EXPECT_EQUAL(cuStreamEndCapture(gpu.compute, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+
+    Signal outside;
+    REQUIRE(cuEventRecord(outside.event, gpu.copy));
+    REQUIRE(cuStreamBeginCapture_v2(gpu.compute, mode));
+    EXPECT_EQUAL(cuStreamWaitEvent(gpu.compute, outside.event, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    EXPECT_EQUAL(cuStreamEndCapture(gpu.compute, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+    REQUIRE(cuStreamBeginCapture_v2(gpu.compute, mode));
+    REQUIRE(cuEventRecord(fork.event, gpu.compute));
+    EXPECT_EQUAL(cuEventQuery(fork.event), CUDA_ERROR_CAPTURED_EVENT);
+    REQUIRE(cuStreamEndCapture(gpu.compute, &graph));
+    REQUIRE(cuGraphDestroy(graph));
+}
+
+// Run with EMULATED_FAIL=cuMemAlloc_v2:2:2,cuLaunchKernel:1:700.
+void fails_as_planned() {
+    Gpu gpu;
+    CUdeviceptr x = gpu.allocate(256), y;
+    EXPECT_EQUAL(cuMemAlloc_v2(&y, 256), CUDA_ERROR_OUT_OF_MEMORY);
+    REQUIRE(cuMemAlloc_v2(&y, 256));
+    EXPECT_EQUAL(gpu.scale(gpu.compute, y, x, 2, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQUAL(cuStreamSynchronize(gpu.compute), CUDA_ERROR_ILLEGAL_ADDRESS);
+    const char* name = nullptr;
+    REQUIRE(cuGetErrorName(CUDA_ERROR_ILLEGAL_ADDRESS, &name));
+    EXPECT(strcmp(name, "CUDA_ERROR_ILLEGAL_ADDRESS") == 0);
+}
+
+// Run with EMULATED_DEVICES=2 and EMULATED_CAPABILITY=8.6.
+void lists_devices() {
+    REQUIRE(cuInit(0));
+    int count = 0, major = 0, minor = 0, most_shared = 0;
+    REQUIRE(cuDeviceGetCount(&count));
+    EXPECT_EQUAL(count, 2);
+    REQUIRE(cuDeviceGetAttribute(&major, 75, 1));
+    REQUIRE(cuDeviceGetAttribute(&minor, 76, 1));
+    REQUIRE(cuDeviceGetAttribute(&most_shared, 97, 1));
+    EXPECT_EQUAL(10 * major + minor, 86);
+    EXPECT_EQUAL(most_shared, 99 << 10);
+    char name[64];
+    REQUIRE(cuDeviceGetName(name, sizeof name, 1));
+    EXPECT(strncmp(name, "emulated", 8) == 0);
+    void* context;
+    EXPECT_EQUAL(cuDevicePrimaryCtxRetain(&context, 2), CUDA_ERROR_INVALID_DEVICE);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    const std::string which = count > 1 ? arguments[1] : "";
+    if (which == "memory") {
+        counts_memory();
+        poisons_new_memory_and_checks_bounds();
+        refuses_wrong_launches();
+        loses_the_device_after_a_wrong_kernel();
+        spoils_captures();
+    } else if (which == "planned_failures") {
+        fails_as_planned();
+    } else if (which == "devices") {
+        lists_devices();
+    } else if (which == "no_device") {
+        EXPECT_EQUAL(cuInit(0), CUDA_ERROR_NO_DEVICE);
+    } else {
+        fprintf(stderr, "which? memory, planned_failures, devices or no_device\n");
+        return 2;
+    }
+    return finish("driver");
+}
