@@ -88,6 +88,7 @@ impl Number for Bf16 {
         narrow_bf16(level, from, to);
     }
 
+    #[cfg(target_arch = "x86_64")]
     fn as_bf16(values: &[Bf16]) -> Option<&[Bf16]> {
         Some(values)
     }

@@ -36,6 +36,7 @@ pub(super) trait Number: Copy + Default + Send + Sync + 'static {
     }
 
     /// The numbers themselves, where they are stored in bf16.
+    #[cfg(target_arch = "x86_64")]
     fn as_bf16(_values: &[Self]) -> Option<&[Bf16]> {
         None
     }

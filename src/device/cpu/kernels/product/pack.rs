@@ -99,6 +99,7 @@ impl LeftBlock {
     }
 
     /// Rows in groups that are laid out in a way of their own, this many elements for each row.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn of_tiles(start: *const f32, pitch: usize) -> LeftBlock {
         LeftBlock { start, pitch, row: 0, step: 0 }
     }
