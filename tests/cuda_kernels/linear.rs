@@ -12,6 +12,9 @@ const SHAPES: [[usize; 3]; 6] =
 /// Kernels that finish a product round what the library has rounded.
 const TWICE: Exactness = Exactness { roundings: 2.5, tolerance: 4e-6 };
 
+/// An activation is taken of 16-bit numbers.
+const ROUNDED_BEFORE: Exactness = Exactness { roundings: 2.5, tolerance: 1e-2 };
+
 #[test]
 fn linear() {
     let mut devices = Devices::new();
@@ -25,9 +28,11 @@ fn linear() {
                 vec![Data::random(dtype, &[rows, inner], 1.0, 1), Data::random(dtype, &[out, inner], 1.0, 2)];
             inputs.extend(bias.then(|| Data::random(sum, &[out], 1.0, 3)));
             inputs.extend(residual.then(|| Data::random(sum, &[rows, out], 1.0, 4)));
-            // What goes into the activation is rounded before the activation is taken.
-            let rounded = residual && activation.is_some() && dtype != DType::F32;
-            let exactness = if rounded { Exactness { tolerance: 4e-3, ..TWICE } } else { TWICE };
+            // Where kernels take the activation, they take it of what the library has rounded, and the activation
+            // of a negative number is further off than the number.
+            let unfused = residual || !(out * 2).is_multiple_of(16);
+            let rounded = activation.is_some() && unfused && dtype != DType::F32;
+            let exactness = if rounded { ROUNDED_BEFORE } else { TWICE };
             devices.check_within(exactness, &op, &op, &inputs);
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Needs a card, or what `tests/emulator` puts in its place; without either, these tests fail.
 
+mod attention;
 mod cast;
 mod cross_entropy;
 mod elementwise;

@@ -20,11 +20,9 @@ pub(super) struct Operand {
 pub(super) enum Argument {
     /// A device address; 0 for a null pointer.
     Pointer(u64),
-    I32(i32),
     U32(u32),
     U64(u64),
     F32(f32),
-    F64(f64),
     /// A struct passed by value, as the 8-byte words that it consists of, the first member in the low bits of the
     /// first word. At most 4096 bytes for all arguments together.
     Words(Vec<u64>),
@@ -107,10 +105,8 @@ impl<'a> Launcher<'a> {
 fn words(argument: &Argument) -> Vec<u64> {
     vec![match argument {
         Argument::Pointer(value) | Argument::U64(value) => *value,
-        Argument::I32(value) => u64::from(value.cast_unsigned()),
         Argument::U32(value) => u64::from(*value),
         Argument::F32(value) => u64::from(value.to_bits()),
-        Argument::F64(value) => value.to_bits(),
         Argument::Words(words) => return words.clone(),
     }]
 }

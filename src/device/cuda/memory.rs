@@ -46,7 +46,7 @@ struct Witness {
 impl Memory {
     /// In the current context.
     pub(super) fn new(context: &Context) -> Result<Memory, Failed> {
-        let mut properties = sys::CUmemPoolProps {
+        let properties = sys::CUmemPoolProps {
             allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
             handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
             location: sys::CUmemLocation {
@@ -60,7 +60,7 @@ impl Memory {
         };
         let mut pool = std::ptr::null_mut();
         // SAFETY: a context is current; the properties are of a pool on its device.
-        check("cuMemPoolCreate", unsafe { sys::cuMemPoolCreate(&mut pool, &mut properties) })?;
+        check("cuMemPoolCreate", unsafe { sys::cuMemPoolCreate(&mut pool, &properties) })?;
         let memory = Memory { pool, buffers: HashMap::new(), next: 0, retired: Vec::new(), witness: None };
         // What is freed stays in the pool for the next request: mapping it anew in every step would take longer than
         // the step.

@@ -71,8 +71,8 @@ bool Settings::read_delay(const std::string& written) {
     return true;
 }
 
-// Changes EMULATED_DELAY for the streams that are created from now on. Not part of a driver: tests that try several
-// delays in one process look it up by name. Returns 0, or 1 for a word that is not understood.
+// Changes EMULATED_DELAY for the streams that are created from now on. Not part of a driver: tests that try
+// several delays in one process look it up by name. Returns 0, or 1 for a word that is not understood.
 CUDA_API emulated_delay(const char* written) {
     return static_cast<CUresult>(Settings::current().read_delay(written) ? 0 : 1);
 }

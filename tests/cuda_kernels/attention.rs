@@ -1,0 +1,81 @@
+//! Causal self-attention.
+
+use runner::ops::{Attention, AttentionBackward, DType, Op};
+
+use super::harness::Devices;
+use super::numbers::{Data, NUMBERS};
+
+/// B, T, H and D: every padded head dimension, heads whose rows have whole vectors and others, sequences of less than a
+/// tile, of whole tiles and of more.
+const SHAPES: [[usize; 4]; 10] = [
+    [2, 17, 1, 16],
+    [1, 64, 2, 20],
+    [2, 65, 3, 32],
+    [1, 1, 2, 64],
+    [2, 130, 2, 64],
+    [1, 300, 1, 64],
+    [1, 200, 1, 80],
+    [1, 130, 2, 128],
+    [1, 70, 2, 250],
+    [1, 90, 1, 256],
+];
+
+/// What out, and gradients, may be off by, relative to their norm. Of 16-bit types, weights and their gradients are
+/// rounded before they are multiplied again, and results once more.
+fn tolerances(dtype: DType) -> [f64; 2] {
+    match dtype {
+        DType::F32 | DType::I32 => [4e-6, 4e-6],
+        DType::BF16 => [3e-3, 5e-3],
+        DType::F16 => [4e-4, 7e-4],
+    }
+}
+
+/// Asserts that numbers differ little, relative to their norm or the `least` it counts for.
+fn assert_near(found: &[f32], expected: &[f32], tolerance: f64, least: f64, what: &str) {
+    let norm =
+        |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|number| number * number).sum::<f64>().sqrt();
+    let size = norm(&mut expected.iter().map(|&number| f64::from(number)));
+    let error = norm(&mut found.iter().zip(expected).map(|(&f, &e)| f64::from(f) - f64::from(e)));
+    let error = error / size.max(least);
+    // So that not-a-number is wrong too.
+    let right = error < tolerance;
+    assert!(right, "{what} is off by {error:e}");
+}
+
+/// Queries, keys or values of all rows of a qkv.
+fn part(qkv: &Data, part: usize) -> Vec<f32> {
+    let channels = qkv.ty.shape.last() / 3;
+    let rows = qkv.numbers.chunks_exact(3 * channels);
+    rows.flat_map(|row| &row[part * channels..(part + 1) * channels]).copied().collect()
+}
+
+#[test]
+fn attention_and_its_gradient() {
+    let mut devices = Devices::new();
+    for [batch, sequence, heads, head] in SHAPES {
+        for dtype in NUMBERS {
+            let what = format!("{dtype} B{batch} T{sequence} H{heads} D{head}");
+            let [out_tolerance, gradient_tolerance] = tolerances(dtype);
+            let qkv = Data::random(dtype, &[batch, sequence, 3 * heads * head], 1.0, 1);
+            let dout = Data::random(dtype, &[batch, sequence, heads * head], 1.0, 2);
+
+            let op = Op::Attention(Attention { heads });
+            let found = devices.cuda(&op, std::slice::from_ref(&qkv));
+            let expected = devices.expected(&op, std::slice::from_ref(&qkv));
+            assert_near(&found[0].numbers, &expected[0].numbers, out_tolerance, 0.0, &format!("{what}: out"));
+            assert_near(&found[1].numbers, &expected[1].numbers, 4e-6, 0.0, &format!("{what}: lse"));
+
+            let op = Op::AttentionBackward(AttentionBackward { heads });
+            let inputs = [dout, qkv, found[0].clone(), found[1].clone()];
+            let found = devices.cuda(&op, &inputs);
+            let expected = devices.expected(&op, &inputs);
+            // A single position has no gradient but its value's.
+            let whole =
+                expected[0].numbers.iter().map(|&number| f64::from(number).powi(2)).sum::<f64>().sqrt();
+            for (index, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
+                let [found, expected] = [&found[0], &expected[0]].map(|dqkv| part(dqkv, index));
+                assert_near(&found, &expected, gradient_tolerance, whole / 100.0, &format!("{what}: {name}"));
+            }
+        }
+    }
+}
