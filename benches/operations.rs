@@ -12,7 +12,8 @@ use runner::compile::{Action, SectionKind, compile};
 use runner::device::{Device, DeviceChoice, Pool, Region, Target, Tensor, detect, open};
 use runner::ops::{Add, DType, Linear, Op, TensorType};
 use runner::spec::{
-    AdamW, Data, Decay, Measure, Model, Optimizer, RunConfig, Strategy, Text, Tokens, Train, Transformer,
+    AdamW, Data, Decay, Measure, Model, Optimizer, Precision, RunConfig, Strategy, Text, Tokens, Train,
+    Transformer,
 };
 
 const VOCABULARY: usize = 256;
@@ -42,34 +43,53 @@ fn limit(bencher: Bencher, case: &Case) {
 }
 
 /// The model of `experiments/gpt-mini.toml`.
-#[divan::bench(args = operations(6, 384, 6, 256, 8))]
+#[divan::bench(args = operations(Precision::Fp32, 6, 384, 6, 256, 8))]
 fn mini(bencher: Bencher, case: &Case) {
     measure(bencher, case);
 }
 
-#[divan::bench(args = operations(4, 384, 6, 1024, 1))]
+#[divan::bench(args = operations(Precision::Bf16, 6, 384, 6, 256, 8))]
+fn mini_bf16(bencher: Bencher, case: &Case) {
+    measure(bencher, case);
+}
+
+#[divan::bench(args = operations(Precision::Fp16, 6, 384, 6, 256, 8))]
+fn mini_fp16(bencher: Bencher, case: &Case) {
+    measure(bencher, case);
+}
+
+#[divan::bench(args = operations(Precision::Fp32, 4, 384, 6, 1024, 1))]
 fn long(bencher: Bencher, case: &Case) {
     measure(bencher, case);
 }
 
-#[divan::bench(args = operations(2, 128, 4, 64, 8))]
+#[divan::bench(args = operations(Precision::Fp32, 2, 128, 4, 64, 8))]
 fn small(bencher: Bencher, case: &Case) {
     measure(bencher, case);
 }
 
-/// A product large enough for the highest rate, and an addition to 64 MiB, which moves memory as fast as it goes.
+/// Products large enough for the highest rate, and an addition to 64 MiB, which moves memory as fast as it goes.
 fn limits() -> Vec<Case> {
-    let square = TensorType::f32(&[1536, 1536]);
-    let product = Linear { bias: false, activation: None, residual: false, tf32: false };
-    let large = TensorType::f32(&[1 << 24]);
-    let limit = |name: &str, op, ty| Case { name: name.to_owned(), op, inputs: vec![ty, ty], in_place: true };
-    vec![limit("product", Op::Linear(product), square), limit("memory", Op::Add(Add), large)]
+    let limit = |name: String, op, ty| Case { name, op, inputs: vec![ty, ty], in_place: true };
+    let products = [DType::F32, DType::BF16, DType::F16].map(|number| {
+        let product = Linear { bias: false, activation: None, residual: false, tf32: false };
+        limit(format!("product {number}"), Op::Linear(product), TensorType::new(number, &[1536, 1536]))
+    });
+    let memory = limit("memory".to_owned(), Op::Add(Add), TensorType::f32(&[1 << 24]));
+    products.into_iter().chain([memory]).collect()
 }
 
 /// All operations of a step that differ in kind or types.
-fn operations(layers: usize, d_model: usize, heads: usize, context: usize, batch_size: usize) -> Vec<Case> {
+fn operations(
+    precision: Precision,
+    layers: usize,
+    d_model: usize,
+    heads: usize,
+    context: usize,
+    batch_size: usize,
+) -> Vec<Case> {
     let model = Transformer { layers, d_model, heads, context, vocabulary: VOCABULARY };
-    let program = compile(&config(model, batch_size), &target()).expect("a valid program");
+    let program = compile(&config(model, precision, batch_size), &target()).expect("a valid program");
     let steps =
         program.sections.iter().filter(|s| matches!(s.kind, SectionKind::First | SectionKind::Update));
     let mut cases = BTreeMap::new();
@@ -86,7 +106,7 @@ fn operations(layers: usize, d_model: usize, heads: usize, context: usize, batch
     cases.into_values().collect()
 }
 
-fn config(model: Transformer, batch_size: usize) -> RunConfig {
+fn config(model: Transformer, precision: Precision, batch_size: usize) -> RunConfig {
     let adamw = AdamW {
         lr: 1e-3,
         beta1: 0.9,
@@ -101,7 +121,7 @@ fn config(model: Transformer, batch_size: usize) -> RunConfig {
         train: Train { batch_size, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(adamw) },
         evaluation: None,
         measure: Measure { warmup_steps: 0, steps: 1 },
-        strategy: Strategy::default(),
+        strategy: Strategy { precision, ..Strategy::default() },
     }
 }
 

@@ -1,5 +1,8 @@
 //! Instruction sets, chosen at run time: builds are for plain x86-64 or aarch64.
 
+#[cfg(target_arch = "x86_64")]
+use super::product::has_amx;
+
 /// What the processor can do. Every level computes the same function, but not to the same bits: only some fuse
 /// multiply and add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +12,9 @@ pub(super) enum Level {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX-512, and for products of bf16 the processor's matrix units.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
 }
 
 impl Level {
@@ -20,7 +26,8 @@ impl Level {
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c");
             let avx512 = avx2 && is_x86_feature_detected!("avx512f");
-            [(Level::Portable, true), (Level::Avx2, avx2), (Level::Avx512, avx512)]
+            let amx = avx512 && has_amx();
+            [(Level::Portable, true), (Level::Avx2, avx2), (Level::Avx512, avx512), (Level::Amx, amx)]
                 .into_iter()
                 .filter_map(|(level, present)| present.then_some(level))
         }
@@ -66,7 +73,8 @@ macro_rules! simd {
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 #[allow(unsafe_code)]
-                $crate::device::cpu::kernels::simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::device::cpu::kernels::simd::Level::Avx512
+                | $crate::device::cpu::kernels::simd::Level::Amx => unsafe { avx512($($arg),*) },
             }
         }
     };

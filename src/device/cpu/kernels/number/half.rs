@@ -87,6 +87,11 @@ impl Number for Bf16 {
     fn narrow(level: Level, from: &[f32], to: &mut [Bf16]) {
         narrow_bf16(level, from, to);
     }
+
+    #[cfg(target_arch = "x86_64")]
+    fn as_bf16(values: &[Bf16]) -> Option<&[Bf16]> {
+        Some(values)
+    }
 }
 
 simd! {
@@ -125,7 +130,7 @@ impl Number for F16 {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code)]
-            Level::Avx512 => unsafe { x86::widen_16(from, to) },
+            Level::Avx512 | Level::Amx => unsafe { x86::widen_16(from, to) },
         }
     }
 
@@ -144,7 +149,7 @@ impl Number for F16 {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code)]
-            Level::Avx512 => unsafe { x86::narrow_16(from, to) },
+            Level::Avx512 | Level::Amx => unsafe { x86::narrow_16(from, to) },
         }
     }
 }

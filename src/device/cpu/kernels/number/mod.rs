@@ -35,6 +35,12 @@ pub(super) trait Number: Copy + Default + Send + Sync + 'static {
         None
     }
 
+    /// The numbers themselves, where they are stored in bf16.
+    #[cfg(target_arch = "x86_64")]
+    fn as_bf16(_values: &[Self]) -> Option<&[Bf16]> {
+        None
+    }
+
     /// Numbers in f32: where they lie, or in the beginning of `buffer`.
     fn widened<'a>(level: Level, from: &'a [Self], buffer: &'a mut [f32]) -> &'a [f32] {
         if let Some(from) = Self::as_f32(from) {

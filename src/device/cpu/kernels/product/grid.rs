@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Micro;
+use super::Kernel;
 
 /// How the result is divided between threads.
 pub(super) struct Grid {
@@ -21,8 +21,8 @@ impl Grid {
     const ROWS: usize = 4;
 
     /// The division with the least work for the busiest thread.
-    pub(super) fn new<M: Micro>(rows: usize, columns: usize, threads: usize) -> Grid {
-        let units = [Grid::ROWS, M::COLUMNS];
+    pub(super) fn new<K: Kernel>(rows: usize, columns: usize, threads: usize) -> Grid {
+        let units = [Grid::ROWS, K::COLUMNS];
         let cost = |row_parts: usize| {
             let height = rows.div_ceil(units[0]).div_ceil(row_parts) * units[0];
             let width = columns.div_ceil(units[1]).div_ceil(threads / row_parts) * units[1];

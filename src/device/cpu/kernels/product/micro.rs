@@ -59,7 +59,7 @@ impl Sink {
     /// # Safety
     ///
     /// `rows` times `columns` elements of the operands exist, and as many rows of `tile`, `width` apart.
-    unsafe fn put(&self, tile: &[f32], width: usize, rows: usize, columns: usize) {
+    pub(super) unsafe fn put(&self, tile: &[f32], width: usize, rows: usize, columns: usize) {
         for r in 0..rows {
             for column in 0..columns {
                 let mut value = tile[r * width + column];
@@ -99,6 +99,36 @@ pub(crate) trait Micro {
     ///
     /// The machine has the instruction set, and all operands are in bounds.
     unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink);
+}
+
+/// Multiplies at most `M::ROWS` rows by panels of the right operand, `panel_len` elements apart.
+///
+/// # Safety
+///
+/// The operands hold what is named, the result's elements are written by nobody else, and the machine has the
+/// instruction set.
+pub(crate) unsafe fn panels<M: Micro>(
+    rows: usize,
+    columns: usize,
+    k: usize,
+    left: Left,
+    right: *const f32,
+    panel_len: usize,
+    sink: Sink,
+) {
+    for (index, column) in (0..columns).step_by(M::COLUMNS).enumerate() {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            M::tile(
+                rows,
+                M::COLUMNS.min(columns - column),
+                k,
+                left,
+                right.add(index * panel_len),
+                sink.columns_from(column),
+            );
+        }
+    }
 }
 
 /// Calls `$tile::<R>` for the constant R that equals `$rows`.
@@ -151,6 +181,8 @@ unsafe fn portable<const R: usize>(columns: usize, k: usize, left: Left, panel: 
     unsafe { sink.put(sums.as_flattened(), WIDTH, R, columns) }
 }
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::transpose_16;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
@@ -265,7 +297,7 @@ mod x86 {
 
     /// Pairs, then quads of elements are interleaved within 128 bits, then those quarters are put in their places.
     #[target_feature(enable = "avx512f")]
-    unsafe fn transpose_16(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+    pub(crate) unsafe fn transpose_16(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
         // SAFETY: by the caller's promise.
         let rows: [__m512; 16] = std::array::from_fn(|r| unsafe { _mm512_loadu_ps(from.add(r * from_row)) });
         let pairs: [__m512; 16] = std::array::from_fn(|r| {

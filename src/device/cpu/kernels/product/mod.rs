@@ -8,18 +8,26 @@
 //! Operands of 16 bits become f32 when they are packed. A result of 16 bits is summed in f32 in the workspace, for as
 //! many rows as find room there, and rounded when it is finished.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod grid;
+mod kernel;
 mod micro;
 mod pack;
 
 use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) use amx::is_available as has_amx;
+#[cfg(target_arch = "x86_64")]
 pub(crate) use micro::{Avx2, Avx512};
-pub(crate) use micro::{Left, Micro, Portable, Sink};
+pub(crate) use micro::{Left, Micro, Portable, Sink, panels};
 pub(crate) use pack::pack_right;
 
+#[cfg(target_arch = "x86_64")]
+use self::amx::Amx;
 use self::grid::Grid;
+use self::kernel::Kernel;
 use self::pack::LeftBlock;
 use super::elementwise::add_to;
 use super::number::{BUFFER, Number, read};
@@ -31,10 +39,6 @@ use crate::ops::DType;
 /// Packing space of one thread in bytes: what lies in it is read from the second-level cache.
 pub(crate) const WORKSPACE_PER_THREAD: u64 = 1 << 20;
 
-/// Longest inner dimension that is not cut.
-const INNER_BLOCK: usize = 384;
-/// Longest block of one that is.
-const CUT_BLOCK: usize = 256;
 /// Rows of the left operand that are packed at a time: a multiple of all tiles' rows, and enough that a transposed
 /// operand is read in long pieces.
 const ROW_BLOCK: usize = 96;
@@ -49,7 +53,7 @@ const WIDEST_TILE: usize = 32;
 /// What the largest block of the left operand and one panel of the right need; with less, products of some shapes
 /// cannot be computed. The same for every instruction set, for a target file does not say which one there is.
 pub(crate) const LEAST_WORKSPACE_PER_THREAD: u64 =
-    ((ROW_BLOCK + WIDEST_TILE) * INNER_BLOCK * size_of::<f32>()) as u64;
+    ((ROW_BLOCK + WIDEST_TILE) * Portable::LONGEST * size_of::<f32>()) as u64;
 
 /// Element (i, j) is `data[i * row + j * step]`. One of the strides is 1.
 #[derive(Clone, Copy)]
@@ -108,11 +112,13 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => self.run_with::<Avx2>(c, finish, workspace, workers),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => self.run_with::<Avx512>(c, finish, workspace, workers),
+            Level::Amx if T::DTYPE == DType::BF16 => self.run_with::<Amx>(c, finish, workspace, workers),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => self.run_with::<Avx512>(c, finish, workspace, workers),
         }
     }
 
-    fn run_with<M: Micro>(
+    fn run_with<K: Kernel>(
         &self,
         c: &mut [C],
         finish: Option<Finish>,
@@ -120,7 +126,7 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
         workers: &Workers,
     ) {
         self.check(c.len());
-        let grid = Grid::new::<M>(self.rows, self.columns, workers.threads());
+        let grid = Grid::new::<K>(self.rows, self.columns, workers.threads());
         let scratch_len = workspace.len() / workers.threads() / LINE * LINE;
         let (c, scratch) = (Parts::new(c), Parts::new(workspace));
         workers.each(grid.len(), |index| {
@@ -129,7 +135,7 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
             #[allow(unsafe_code)]
             unsafe {
                 let scratch = scratch.part(index * scratch_len..(index + 1) * scratch_len);
-                self.rectangle::<M>(rows, columns, &c, finish, workers.level(), scratch);
+                K::prepared(|| self.rectangle::<K>(rows, columns, &c, finish, workers.level(), scratch));
             }
         });
     }
@@ -156,7 +162,7 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
     ///
     /// No other thread touches this rectangle of `c`, and the operands have been checked.
     #[allow(unsafe_code)]
-    unsafe fn rectangle<M: Micro>(
+    unsafe fn rectangle<K: Kernel>(
         &self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -165,14 +171,14 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
         level: Level,
         scratch: &mut [f32],
     ) {
-        const { assert!(M::COLUMNS <= WIDEST_TILE) };
-        let longest = if self.inner <= INNER_BLOCK { INNER_BLOCK } else { CUT_BLOCK };
+        const { assert!(K::COLUMNS <= WIDEST_TILE && ROW_BLOCK.is_multiple_of(K::ROWS)) };
+        let longest = if self.inner <= K::LONGEST { K::LONGEST } else { K::CUT };
         let inner_block = even_block(self.inner, longest, 1);
         let is_cut = inner_block < self.inner;
         let along = self.left.step == 1 && self.sums.is_none();
         // Where nothing is transposed, what was computed is finished while it is in the cache that is nearest.
-        let row_block = if along { M::ROWS } else { ROW_BLOCK };
-        let packed = if along && T::DTYPE == DType::F32 { 0 } else { row_block * inner_block };
+        let row_block = if along { K::ROWS } else { ROW_BLOCK };
+        let packed = if along && K::is_in_place::<T>() { 0 } else { K::left_len(row_block, inner_block) };
         let (left_scratch, scratch) = scratch.split_at_mut(packed.next_multiple_of(LINE));
         let is_staged = C::DTYPE != DType::F32;
         let pass = if is_staged && is_cut { STAGED_ROWS } else { rows.len().max(1) };
@@ -181,32 +187,31 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
             (true, false) => row_block,
             (true, true) => STAGED_ROWS,
         };
-        let widest = scratch.len() / (inner_block + staged_rows).max(1) / M::COLUMNS * M::COLUMNS;
+        let panel = K::panel_len(inner_block) + staged_rows * K::COLUMNS;
+        let widest = scratch.len() / panel.max(1) * K::COLUMNS;
         assert!(widest > 0, "the workspace holds a block of each operand");
-        let column_block = even_block(columns.len(), widest, M::COLUMNS);
+        let column_block = even_block(columns.len(), widest, K::COLUMNS);
         let (stage, right_scratch) = scratch.split_at_mut(staged_rows * column_block);
         for columns in blocks(columns, column_block) {
             for pass in blocks(rows.clone(), pass) {
                 for inner in blocks(0..self.inner, inner_block) {
-                    pack_right::<M, T>(level, &self.right, inner.clone(), columns.clone(), right_scratch);
+                    K::pack_right(level, &self.right, inner.clone(), columns.clone(), right_scratch);
                     for rows in blocks(pass.clone(), row_block) {
                         let staged = if is_staged && is_cut { rows.start - pass.start } else { 0 };
                         let block = Block { rows, columns: columns.clone(), inner: inner.clone() };
-                        let left = match self.left.as_f32() {
-                            _ if !along => {
-                                // SAFETY: no other thread computes this rectangle.
-                                unsafe { self.pack_left::<M>(&block, level, left_scratch) }
-                            }
-                            Some(left) => LeftBlock::in_place(&left, &block),
-                            None => LeftBlock::widened(&self.left, &block, level, left_scratch),
+                        let left = if along {
+                            K::rows_along(level, &self.left, &block, left_scratch)
+                        } else {
+                            // SAFETY: no other thread computes this rectangle.
+                            unsafe { self.pack_left::<K>(&block, level, left_scratch) }
                         };
                         let stage = Stage { sums: &mut stage[staged * column_block..], row: column_block };
                         // SAFETY: the packed operands hold this block, the rest is the caller's promise.
                         unsafe {
                             if is_staged {
-                                self.staged_block::<M>(&block, left, right_scratch, stage, c, finish, level);
+                                self.staged_block::<K>(&block, left, right_scratch, stage, c, finish, level);
                             } else {
-                                self.direct_block::<M>(&block, left, right_scratch, c, finish);
+                                self.direct_block::<K>(&block, left, right_scratch, c, finish);
                             }
                         }
                     }
@@ -221,13 +226,13 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
     ///
     /// No other thread computes these rows and columns.
     #[allow(unsafe_code)]
-    unsafe fn pack_left<M: Micro>(&self, block: &Block, level: Level, scratch: &mut [f32]) -> LeftBlock {
+    unsafe fn pack_left<K: Kernel>(&self, block: &Block, level: Level, scratch: &mut [f32]) -> LeftBlock {
         let Some(wanted) = self.sums.as_ref().filter(|_| block.columns.start == 0) else {
-            return LeftBlock::packed::<M, T>(&self.left, block, level, scratch, None);
+            return K::rows_beside(level, &self.left, block, scratch, None);
         };
         let mut sums = [0.0; ROW_BLOCK];
         let sums = &mut sums[..block.rows.len()];
-        let left = LeftBlock::packed::<M, T>(&self.left, block, level, scratch, Some(sums));
+        let left = K::rows_beside(level, &self.left, block, scratch, Some(sums));
         // SAFETY: nobody else computes the first columns of these rows.
         let so_far = unsafe { wanted.sums.part(block.rows.clone()) };
         if block.inner.start == 0 && !wanted.accumulate {
@@ -243,7 +248,7 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
     ///
     /// As for `rectangle`; `left` and `right` hold the packed block, and C is f32.
     #[allow(unsafe_code)]
-    unsafe fn direct_block<M: Micro>(
+    unsafe fn direct_block<K: Kernel>(
         &self,
         block: &Block,
         left: LeftBlock,
@@ -265,7 +270,7 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
         let sink = Sink { c: c_start, row: self.columns, from, from_row: self.columns, bias };
         // SAFETY: by the caller's promise.
         unsafe {
-            block.multiply::<M>(left, right, sink);
+            K::multiply(block, left, right, sink);
             if let Some(finish) = finish.filter(|_| block.inner.end == self.inner) {
                 for row in block.rows.clone() {
                     let place = block.place(row, self.columns);
@@ -282,7 +287,7 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
     ///
     /// As for `rectangle`; `left` and `right` hold the packed block.
     #[allow(unsafe_code, clippy::too_many_arguments)] // What a block is made of.
-    unsafe fn staged_block<M: Micro>(
+    unsafe fn staged_block<K: Kernel>(
         &self,
         block: &Block,
         left: LeftBlock,
@@ -304,7 +309,7 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
         let from = if first && is_empty { std::ptr::null() } else { sums.cast_const() };
         let sink = Sink { c: sums, row: stage.row, from, from_row: stage.row, bias: std::ptr::null() };
         // SAFETY: by the caller's promise.
-        unsafe { block.multiply::<M>(left, right, sink) };
+        unsafe { K::multiply(block, left, right, sink) };
         if block.inner.end == self.inner {
             for (row, sums) in block.rows.clone().zip(stage.sums.chunks_mut(stage.row)) {
                 let (place, sums) = (block.place(row, self.columns), &mut sums[..block.columns.len()]);
@@ -351,64 +356,12 @@ impl Block {
     fn place(&self, row: usize, columns: usize) -> Range<usize> {
         row * columns + self.columns.start..row * columns + self.columns.end
     }
-
-    /// # Safety
-    ///
-    /// `left` and `right` hold the packed block, and nobody else writes to the sink.
-    #[allow(unsafe_code)]
-    unsafe fn multiply<M: Micro>(&self, left: LeftBlock, right: &[f32], sink: Sink) {
-        for row in (0..self.rows.len()).step_by(M::ROWS) {
-            // SAFETY: by the caller's promise.
-            unsafe {
-                panels::<M>(
-                    M::ROWS.min(self.rows.len() - row),
-                    self.columns.len(),
-                    self.inner.len(),
-                    left.rows_from(row),
-                    right.as_ptr(),
-                    self.inner.len() * M::COLUMNS,
-                    sink.rows_from(row),
-                );
-            }
-        }
-    }
 }
 
 /// Scratch memory for the sums of a block, whose rows are this many elements apart.
 struct Stage<'a> {
     sums: &'a mut [f32],
     row: usize,
-}
-
-/// Multiplies at most `M::ROWS` rows by panels of the right operand, `panel_len` elements apart.
-///
-/// # Safety
-///
-/// The operands hold what is named, the result's elements are written by nobody else, and the machine has the
-/// instruction set.
-#[allow(unsafe_code)]
-pub(crate) unsafe fn panels<M: Micro>(
-    rows: usize,
-    columns: usize,
-    k: usize,
-    left: Left,
-    right: *const f32,
-    panel_len: usize,
-    sink: Sink,
-) {
-    for (index, column) in (0..columns).step_by(M::COLUMNS).enumerate() {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            M::tile(
-                rows,
-                M::COLUMNS.min(columns - column),
-                k,
-                left,
-                right.add(index * panel_len),
-                sink.columns_from(column),
-            );
-        }
-    }
 }
 
 /// Blocks of equal length, a multiple of `unit` and at most `longest`, which is one too.

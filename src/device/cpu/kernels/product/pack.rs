@@ -31,7 +31,7 @@ fn prefetch<T>(address: *const T) {
 
 /// A block of the left operand, to be read in groups of a tile's rows.
 #[derive(Clone, Copy)]
-pub(crate) struct LeftBlock {
+pub(super) struct LeftBlock {
     start: *const f32,
     /// Elements from where one row begins to where the next one does, at the beginnings of groups.
     pitch: usize,
@@ -98,8 +98,14 @@ impl LeftBlock {
         LeftBlock { start, pitch: inner.len(), row: 1, step: M::ROWS }
     }
 
+    /// Rows in groups that are laid out in a way of their own, this many elements for each row.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn of_tiles(start: *const f32, pitch: usize) -> LeftBlock {
+        LeftBlock { start, pitch, row: 0, step: 0 }
+    }
+
     /// The rows from this one on, which begins a group.
-    pub(crate) fn rows_from(&self, row: usize) -> Left {
+    pub(super) fn rows_from(&self, row: usize) -> Left {
         Left { start: self.start.wrapping_add(row * self.pitch), row: self.row, step: self.step }
     }
 }

@@ -118,8 +118,9 @@ fn rows_do_not_depend_on_other_rows() {
 /// A target may promise this little, and it changes no bit.
 #[test]
 fn the_least_workspace_is_enough() {
-    // The longest inner dimension that is not cut needs the most, one that is has several blocks.
-    for (level, inner) in Level::available().flat_map(|level| [(level, 384), (level, 1000)]) {
+    // The longest inner dimension that is not cut needs the most: one for vectors, another for matrix units. One that
+    // is has several blocks.
+    for (level, inner) in Level::available().flat_map(|level| [384, 768, 1000].map(|inner| (level, inner))) {
         // A left operand of f32 is read where it lies; transposed, it is packed too, and its rows are summed.
         for transposed in [false, true] {
             let place = format!("{level:?}, {inner}, transposed: {transposed}");
