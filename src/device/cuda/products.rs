@@ -62,9 +62,6 @@ pub(super) enum Epilogue {
     GeluSlope {
         before: u64,
     },
-    /// Stores the sums over `inner` of each row of the left matrix in a vector `[rows]`: with the left matrix the
-    /// transposed gradient of a linear layer's output, the gradient of its bias.
-    BiasGradient(u64),
 }
 
 /// Everything that the choice of an algorithm depends on.
@@ -100,8 +97,6 @@ impl Product {
                 Epilogue::GeluBias { bias: None, .. } => LtEpilogue::CUBLASLT_EPILOGUE_GELU_AUX,
                 Epilogue::GeluBias { bias: Some(_), .. } => LtEpilogue::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
                 Epilogue::GeluSlope { .. } => LtEpilogue::CUBLASLT_EPILOGUE_DGELU,
-                // Our left matrix is the library's second.
-                Epilogue::BiasGradient(_) => LtEpilogue::CUBLASLT_EPILOGUE_BGRADB,
             },
             tf32: self.tf32,
             workspace: self.workspace.1,

@@ -120,7 +120,7 @@ pub(super) fn weight_gradient(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let (x, dy, dweight) = (&inputs[0], &inputs[1], &outputs[0]);
-    let plain = Product {
+    launcher.product(&Product {
         rows: dy.ty.shape.last(),
         columns: x.ty.shape.last(),
         inner: x.ty.shape.rows(),
@@ -131,16 +131,11 @@ pub(super) fn weight_gradient(
         epilogue: Epilogue::None,
         tf32: op.tf32,
         workspace,
-    };
+    })?;
     if !op.bias {
-        return launcher.product(&plain);
+        return Ok(());
     }
-    let dbias = outputs[1].address;
-    let sum = |launcher: &mut Launcher| column_sums(dy, dbias, op.accumulate, workspace, launcher);
-    if op.accumulate {
-        // The library adds to the weight's gradient, but only overwrites the bias's.
-        launcher.product(&plain)?;
-        return sum(launcher);
-    }
-    finished(plain, Epilogue::BiasGradient(dbias), launcher, sum)
+    // Not by the library, whose epilogue for it can only overwrite, and sums in another order: gradients that are kept
+    // and zeroed would then differ in their last bits from those that are not.
+    column_sums(dy, outputs[1].address, op.accumulate, workspace, launcher)
 }
