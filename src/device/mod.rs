@@ -12,7 +12,7 @@ mod target;
 
 use std::time::Duration;
 
-use crate::ops::{Op, TensorType, TypeError};
+use crate::ops::{DType, Op, TensorType, TypeError};
 
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
 #[cfg(test)]
@@ -189,6 +189,11 @@ pub trait Device {
     /// As for `begin_capture`.
     fn replay(&mut self, _graph: Graph) -> Result<(), DeviceError> {
         Err(DeviceError::NoGraphs)
+    }
+
+    /// Whether it has units that multiply numbers of this type; otherwise they are widened to f32, which costs time.
+    fn multiplies(&self, _number: DType) -> bool {
+        true
     }
 
     /// Whether the compute queue has a clock of its own. One that works inline has none: there, the host's says what

@@ -33,6 +33,8 @@ pub struct Measurement {
     pub recompute_flops: Option<u64>,
     pub hardware_flops: Option<u64>,
     pub micro_batches: Option<u64>,
+    /// Whether the numbers of the run's precision were widened for each product.
+    pub emulated: bool,
     /// Of all steps, and for the one that would come next: where there is a loss scale.
     pub skipped_steps: Option<u64>,
     pub loss_scale: Option<f64>,

@@ -67,8 +67,10 @@ pub fn run(
     reporter.send(&Message::Started { device: target.name.clone(), steps });
     prime::prime(device.as_mut(), &config.strategy)?;
 
+    let emulated = !device.multiplies(config.strategy.precision.dtype());
     let trainer = Trainer { folder, config: &config, program: &program, data: &data, reporter, began };
     let mut measurement = trainer.run(device.as_mut())?;
+    measurement.emulated = emulated;
     if measurement.ended != Ended::OutOfMemory {
         reporter.send(&Message::Phase { name: "measuring the device".to_owned() });
         // Training is over and has its result, whatever the device does now: what it does not tell is unknown.

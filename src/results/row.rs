@@ -118,8 +118,8 @@ pub struct Row {
     /// second in its own memory.
     pub product_flops_per_s: Option<f64>,
     pub copy_bytes_per_s: Option<f64>,
-    /// Whether 16-bit arithmetic was done in fp32 on a device without units for it: its memory is real, its speed is
-    /// not a card's.
+    /// Whether 16-bit numbers were multiplied in fp32, by a device without units for them: their memory is real, their
+    /// speed is not a card's.
     #[serde(default)]
     pub emulated: bool,
     /// What a card took for itself before the run's first allocation.

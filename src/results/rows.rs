@@ -4,7 +4,6 @@ use super::row::{Row, Status};
 use crate::device::{DeviceKind, Phase, Usage};
 use crate::execute::{Ended, Measurement, Roles};
 use crate::memory::Prediction;
-use crate::ops::DType;
 use crate::plan::{Plan, PlannedRun};
 use crate::spec::{Model, RunConfig};
 use crate::statistics;
@@ -14,7 +13,7 @@ use crate::units::Bytes;
 pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     let mut row = empty_row(plan, run, repeat);
     match &run.config {
-        Ok(config) => describe(&mut row, config, plan.target.kind),
+        Ok(config) => describe(&mut row, config),
         Err(reason) => {
             row.status = Status::Skipped;
             row.message = reason.clone();
@@ -41,6 +40,7 @@ pub fn measured_row(mut row: Row, measurement: &Measurement) -> Row {
     row.recompute_flops = measurement.recompute_flops;
     row.hardware_flops = measurement.hardware_flops;
     row.micro_batches = measurement.micro_batches;
+    row.emulated = measurement.emulated;
     row.skipped_steps = measurement.skipped_steps;
     row.loss_scale = measurement.loss_scale;
     row.receipt = measurement.receipt.clone();
@@ -75,7 +75,7 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     }
 }
 
-fn describe(row: &mut Row, config: &RunConfig, kind: DeviceKind) {
+fn describe(row: &mut Row, config: &RunConfig) {
     let Model::Transformer(model) = &config.model;
     row.model = format!(
         "transformer {}x{} H {} T {} V {}",
@@ -86,7 +86,6 @@ fn describe(row: &mut Row, config: &RunConfig, kind: DeviceKind) {
     row.warmup_steps = Some(config.measure.warmup_steps);
     row.steps = Some(config.measure.steps);
     row.precision = config.strategy.precision.name().to_owned();
-    row.emulated = kind == DeviceKind::Cpu && config.strategy.precision.dtype() != DType::F32;
 }
 
 fn predict(row: &mut Row, prediction: &Prediction) {

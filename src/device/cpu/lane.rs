@@ -89,6 +89,10 @@ impl Lanes {
         Ok(Lanes { workers, lanes })
     }
 
+    pub(super) fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
     pub(super) fn enqueue(&mut self, queue: Queue, command: Command) -> Result<(), DeviceError> {
         match &mut self.lanes[queue as usize] {
             Lane::Inline => self.carry_out(command),

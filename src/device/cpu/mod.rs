@@ -20,7 +20,7 @@ use self::lane::{Command, Lanes, Ticket};
 use self::mapping::Mapping;
 use super::check::check;
 use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor};
-use crate::ops::Op;
+use crate::ops::{DType, Op};
 
 pub use self::host::target;
 pub(super) use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
@@ -87,6 +87,10 @@ impl CpuDevice {
 impl Device for CpuDevice {
     fn target(&self) -> &Target {
         &self.target
+    }
+
+    fn multiplies(&self, number: DType) -> bool {
+        self.lanes.workers().multiply(number)
     }
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::simd::Level;
 use super::team::Team;
+use crate::ops::DType;
 
 /// The threads that one operation is spread over.
 pub(in crate::device::cpu) struct Workers {
@@ -34,6 +35,15 @@ impl Workers {
 
     pub(super) fn level(&self) -> Level {
         self.level
+    }
+
+    /// Whether products of this type are done without widening it first.
+    pub(in crate::device::cpu) fn multiply(&self, number: DType) -> bool {
+        match number {
+            DType::F32 => true,
+            DType::BF16 => self.level == Level::Amx,
+            DType::F16 | DType::I32 => false,
+        }
     }
 
     /// Calls `work` for each task number once, on any thread and in any order.

@@ -1,0 +1,174 @@
+//! `runner sweep --device cuda` as its user meets it, on the emulated stack, which `tests/cuda.sh` puts in the loader's
+//! path: every strategy against the same run on the processor, prediction, witness, running out, and a card that is lost.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use runner::results::{Row, Status, csv};
+use tempfile::TempDir;
+
+const EXPERIMENT: &str = r#"
+name = "small"
+baseline = "plain"
+
+[model.transformer]
+layers = 2
+d_model = 32
+heads = 2
+context = 32
+
+[data.text]
+paths = ["text.txt"]
+
+[train]
+batch_size = 4
+clip_norm = 1.0
+optimizer.adamw = { lr = 1e-3, weight_decay = 0.1 }
+
+[evaluation]
+every = 10
+batches = 1
+
+[measure]
+warmup_steps = 2
+steps = 3
+
+[strategies.plain]
+[strategies.tf32]
+precision = "tf32"
+[strategies.bf16]
+precision = "bf16"
+[strategies.fp16]
+precision = "fp16"
+[strategies.bf16-graph]
+precision = "bf16"
+graph = true
+[strategies.accumulate]
+accumulate = 2
+[strategies.recompute]
+recompute = "block"
+[strategies.direct]
+allocator = "direct"
+[strategies.overflow]
+precision = "fp16"
+loss_scale.dynamic = { initial = 1073741824, backoff = 0.00006103515625 }
+"#;
+
+/// A folder with text and an experiment, where the program is started.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("small.toml"), EXPERIMENT).unwrap();
+        let text: String = (0..2000).map(|number| format!("{number} ")).collect();
+        std::fs::write(folder.path().join("text.txt"), text).unwrap();
+        Place(folder)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn sweep(&self, device: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        command.args(["sweep", "small.toml", "--device", device, "--out", device]).args(arguments);
+        command.envs(variables.iter().copied()).current_dir(self.path()).output().unwrap()
+    }
+
+    /// The rows of a device's table, by strategy.
+    fn rows(&self, device: &str) -> HashMap<String, Row> {
+        let file = self.path().join(device).join("small.csv");
+        let rows = csv::read(&file).unwrap();
+        rows.into_iter().map(|row| (row.strategy.clone(), row)).collect()
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn every_strategy_trains_on_a_card_as_on_the_processor() {
+    let place = Place::new();
+    for device in ["cpu", "cuda"] {
+        let output = place.sweep(device, &[], &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    }
+    let (cpu, cuda) = (place.rows("cpu"), place.rows("cuda"));
+    assert_eq!((cpu.len(), cuda.len()), (9, 9));
+    for (strategy, row) in &cuda {
+        let on_cpu = &cpu[strategy];
+        assert_eq!(row.status, Status::Ok, "{strategy}: {}", row.message);
+        assert_eq!(row.peak_bytes, row.predicted_peak_bytes, "{strategy}");
+        assert_eq!(row.reserved_peak_bytes, row.predicted_reserved_peak_bytes, "{strategy}");
+        let (reserved, witness) = (row.reserved_peak_bytes.unwrap(), row.witness_peak_bytes.unwrap());
+        // What the pool takes comes in pieces of 2 MiB.
+        assert!(
+            witness.abs_diff(reserved) <= reserved / 50 + (2 << 20),
+            "{strategy}: {witness} for {reserved}"
+        );
+        assert!(row.context_bytes.unwrap() > 0, "{strategy}");
+        assert!(!row.emulated, "{strategy}: a card has units for it");
+        let tolerance = if row.precision == "fp32" { 1e-5 } else { 1e-3 };
+        for (a, b) in [(row.loss_last, on_cpu.loss_last), (row.loss_eval, on_cpu.loss_eval)] {
+            let (a, b) = (a.unwrap(), b.unwrap());
+            assert!((a - b).abs() <= tolerance * b, "{strategy}: {a} and {b}");
+        }
+        assert_eq!(row.skipped_steps, on_cpu.skipped_steps, "{strategy}");
+    }
+    for strategy in ["recompute", "direct"] {
+        assert_eq!(cuda[strategy].digest, cuda["plain"].digest, "{strategy} changes no bit");
+    }
+    assert_eq!(cuda["bf16-graph"].digest, cuda["bf16"].digest, "replayed work is the same work");
+    assert!(cuda["bf16-graph"].receipt.contains("graphs replayed"), "{}", cuda["bf16-graph"].receipt);
+    assert_eq!(cuda["overflow"].skipped_steps, Some(1));
+    assert_eq!(cuda["overflow"].loss_scale, Some(65536.0));
+    // What a flag does to the program is known without a card; that tf32 does something, only there.
+    assert_eq!((cpu["tf32"].no_effect.as_str(), cuda["tf32"].no_effect.as_str()), ("precision", ""));
+    let graph = (cpu["bf16-graph"].no_effect.as_str(), cuda["bf16-graph"].no_effect.as_str());
+    assert_eq!(graph, ("graph", ""));
+}
+
+/// A card that has less memory left than the plan said: the driver's code ends the run, and the row says where.
+#[test]
+fn a_card_without_memory_left_is_a_result() {
+    let place = Place::new();
+    let fails = [("EMULATED_FAIL", "cuMemAllocFromPoolAsync:60:2")];
+    let output = place.sweep("cuda", &["--filter", "direct"], &fails);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let row = &place.rows("cuda")["direct"];
+    assert_eq!(row.status, Status::Oom, "{}", row.message);
+    assert!(
+        row.oom_value.is_some() && row.oom_phase.is_some() && row.oom_requested_bytes.is_some(),
+        "{row:?}"
+    );
+    assert_eq!(row.oom_short_bytes, Some(0), "what the plan knows of was enough");
+}
+
+/// The sweep says what happened to one run and goes on with the next.
+#[test]
+fn a_card_that_is_lost_costs_one_run() {
+    let place = Place::new();
+    let output = place.sweep("cuda", &["--filter", "[pr]*"], &[("EMULATED_FAIL", "cuLaunchKernel:250:700")]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let rows = place.rows("cuda");
+    assert_eq!(rows.len(), 2);
+    for (strategy, row) in rows {
+        assert_eq!(row.status, Status::Failed, "{strategy}");
+        assert!(row.message.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{strategy}: {}", row.message);
+    }
+}
+
+/// A folder for compiled kernels that cannot be written costs time, and one line that says so.
+#[test]
+fn kernels_need_no_cache() {
+    let place = Place::new();
+    let file = place.path().join("text.txt").join("no-folder");
+    let variables = [("RUNNER_CACHE_DIR", file.to_str().unwrap())];
+    let output = place.sweep("cuda", &["--filter", "plain"], &variables);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let said = said(&output);
+    assert_eq!(said.matches("compiled kernels cannot be kept").count(), 1, "{said}");
+}
