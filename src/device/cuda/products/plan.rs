@@ -6,8 +6,9 @@
 use std::ffi::c_void;
 
 use cudarc::cublaslt::sys::{
-    self, cublasComputeType_t as ComputeType, cublasLtMatmulDescAttributes_t as Attribute,
-    cublasLtMatmulPreferenceAttributes_t as Preference, cublasStatus_t as Status, cudaDataType_t as DataType,
+    self, cublasComputeType_t as ComputeType, cublasLtMatmulAlgoConfigAttributes_t as AlgorithmAttribute,
+    cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulPreferenceAttributes_t as Preference,
+    cublasStatus_t as Status, cudaDataType_t as DataType,
 };
 use cudarc::driver::sys::CUstream;
 
@@ -43,6 +44,33 @@ impl Plan {
         let second = Layout::of_operand(shape.left, shape.inner, shape.rows)?;
         let algorithm = recommended(handle, shape, &description, [&first, &second, &output])?;
         Ok(algorithm.map(|algorithm| Plan { description, first, second, output, algorithm }))
+    }
+
+    /// The library's own numbers for the algorithm; what it does not tell is left out.
+    pub(super) fn algorithm(&self) -> String {
+        let named = [
+            ("algorithm", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_ID),
+            ("tile", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_TILE_ID),
+            ("stages", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_STAGES_ID),
+            ("split", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+            ("reduction", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+        ];
+        let told = named.into_iter().filter_map(|(name, attribute)| {
+            let (mut number, mut written) = (0_u32, 0);
+            let into = std::ptr::from_mut(&mut number).cast();
+            // SAFETY: the library writes at most as many bytes as it is told there is room for.
+            let status = unsafe {
+                sys::cublasLtMatmulAlgoConfigGetAttribute(
+                    &self.algorithm,
+                    attribute,
+                    into,
+                    size_of::<u32>(),
+                    &mut written,
+                )
+            };
+            check("cublasLtMatmulAlgoConfigGetAttribute", status).ok().map(|()| format!("{name} {number}"))
+        });
+        told.collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn enqueue(
