@@ -1,4 +1,5 @@
 // Which products there are algorithms for, and their place in a stream.
+#include <cstring>
 #include <functional>
 
 #include "cublaslt.h"
