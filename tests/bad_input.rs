@@ -110,6 +110,14 @@ bad! {
     micro_batch_does_not_divide: check(&with("recompute = \"block\"", "accumulate = 3"));
     micro_batch_of_a_large_batch: check(&with("batch_size = 8", "batch_size = 720\n").replace(
         "recompute = \"block\"", "accumulate = 7"));
+    loss_scale_of_bf16: check(&with("recompute = \"block\"", "precision = \"bf16\"\nloss_scale = 1024"));
+    loss_scale_of_fp32: check(&with("recompute = \"block\"", "loss_scale = \"dynamic\""));
+    loss_scale_beyond_f32: check(&with("recompute = \"block\"", "precision = \"fp16\"\nloss_scale = 1e300"));
+    backoff_that_f32_takes_for_0: check(&with("recompute = \"block\"",
+        "precision = \"fp16\"\nloss_scale.dynamic.backoff = 1e-60"));
+    misspelt_key_of_a_loss_scale: check(&with("recompute = \"block\"",
+        "precision = \"fp16\"\nloss_scale = { dynamic = { backof = 0.5 } }"));
+    graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));
     no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 3").replace(
         "[strategies.plain]", "[sweep.grid]\n\"train.batch_size\" = [4, 8]\n\n[strategies.plain]"));
     vocabulary_too_small: check(&with("heads = 2", "heads = 2\nvocabulary = 100"));

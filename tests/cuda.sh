@@ -1,22 +1,107 @@
-#!/bin/bash
-# Runs the tests of the CUDA device without a card: on the emulated stack, with the real NVRTC from PyPI. Once for each
-# way to put a stream's work off, so that an event that is missing shows as wrong numbers.
+#!/usr/bin/env bash
+# The CUDA device without a card: kernels compiled by NVRTC, and the program run on the emulated stack of tests/emulator.
+#
+#     bash tests/cuda.sh              everything
+#     bash tests/cuda.sh PART...      only these: compile, emulator, device, kernels, sanitize, engine, sweep
+#
+# Needs g++, python3 and, the first time, PyPI: NVRTC comes from there. Everything it makes lies in target/emulated.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=$(realpath -m "${1:-target/emulated}")
-bash tests/emulator/build.sh "$out"
-if [ ! -d "$out/python" ]; then
-    python3 -m venv "$out/python"
-    "$out/python/bin/pip" install --quiet nvidia-cuda-nvrtc
-fi
-export VIRTUAL_ENV=$out/python LD_LIBRARY_PATH=$out RUNNER_CACHE_DIR=$out/cache
-for delay in none compute copy random:1 random:2; do
-    echo "EMULATED_DELAY=$delay"
-    EMULATED_DELAY=$delay cargo test --release --features cuda-tests --test cuda_device
+
+out=$PWD/target/emulated
+parts=(compile emulator device kernels sanitize engine sweep)
+
+# NVRTC, in a Python environment of its own: it needs neither a driver nor a card.
+fetch_nvrtc() {
+    if [ ! -e "$out/python/fetched" ]; then
+        python3 -m venv "$out/python"
+        "$out/python/bin/pip" install --quiet 'nvidia-cuda-nvrtc>=13,<14'
+        touch "$out/python/fetched"
+    fi
+    export VIRTUAL_ENV=$out/python RUNNER_CACHE_DIR=$out/cache
+}
+
+# emulated COMMAND...: on the stand-in driver and cuBLASLt.
+emulated() {
+    LD_LIBRARY_PATH=$out "$@"
+}
+
+
+# The binary of one test, for what cargo itself must not be run under.
+test_binary() {
+    cargo test --release --features cuda-tests --test "$1" --no-run --message-format=json 2>/dev/null |
+        python3 -c '
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("executable") and message["target"]["name"] == sys.argv[1]:
+        print(message["executable"])
+' "$1"
+}
+
+# Every kernel for every architecture, with registers and spills; a spill fails.
+compile() {
+    cargo build --quiet --release
+    # In two processes: in one, NVRTC compiles one file after the other.
+    target/release/runner compile-kernels --arch sm_80 --arch sm_86 --arch sm_89 >"$out/kernels.txt" &
+    target/release/runner compile-kernels --arch sm_90 --arch sm_100 --arch sm_120
+    local status=0
+    wait $! || status=$?
+    cat "$out/kernels.txt"
+    return $status
+}
+
+# The emulator notices what it is for.
+emulator() {
+    bash tests/emulator/selftest.sh
+}
+
+# Memory, queues and bad states; whichever queue's work is put off, so that a missing event shows as wrong numbers.
+device() {
+    for delay in none compute copy all random:1 random:2; do
+        EMULATED_DELAY=$delay emulated cargo test --quiet --release --features cuda-tests --test cuda_device
+    done
+    emulated cargo test --quiet --release --features cuda-tests --test cuda_states
+}
+
+# Each operation against the processor's, in three orders of a block's threads.
+kernels() {
+    for order in 0 1 7; do
+        EMULATED_ORDER=$order emulated cargo test --quiet --release --features cuda-tests --test cuda_kernels
+    done
+}
+
+# The same once more with what notices accesses out of bounds and undefined behaviour.
+sanitize() {
+    local preload
+    preload=$(bash tests/emulator/build.sh "$out/sanitized" --sanitize | tail -n 1)
+    # Leaks would be those of the test program, which ends with its device.
+    env "$preload" ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH="$out/sanitized" "$(test_binary cuda_kernels)" --quiet
+}
+
+# Strategies against each other, prediction against the ledger, running out, every single event, PyTorch's vectors. One at
+# a time: which queue is put off is a matter of the whole process.
+engine() {
+    emulated cargo test --quiet --release --features cuda-tests --lib execute::tests -- --test-threads=1
+}
+
+# The program as its user meets it.
+sweep() {
+    emulated cargo test --quiet --release --features cuda-tests --test cuda_sweep -- --test-threads=1
+}
+
+for part in "${@:-${parts[@]}}"; do
+    if [[ " ${parts[*]} " != *" $part "* ]]; then
+        echo "there is no part $part; the parts are ${parts[*]}" >&2
+        exit 2
+    fi
 done
-cargo test --release --features cuda-tests --test cuda_states
-# Kernels in three orders of their threads: a missing barrier shows as other numbers.
-for order in 0 1 7; do
-    echo "EMULATED_ORDER=$order"
-    EMULATED_ORDER=$order cargo test --release --features cuda-tests --test cuda_kernels
+mkdir -p "$out"
+fetch_nvrtc
+bash tests/emulator/build.sh "$out"
+for part in "${@:-${parts[@]}}"; do
+    echo "== $part"
+    began=$SECONDS
+    "$part"
+    echo "== $part: $((SECONDS - began)) s"
 done

@@ -33,11 +33,17 @@ fn target(memory: Option<Bytes>) -> Target {
     detect(DeviceChoice::Cpu, memory).unwrap()
 }
 
-/// The plan of an experiment on this machine; `memory` is the limit, if any.
+/// No card there is: what the planner must know of one.
+fn card() -> Target {
+    Target { name: "a card".to_owned(), kind: DeviceKind::Cuda, threads: 1, page: Bytes(512), ..target(None) }
+}
+
+/// The plan of an experiment on this machine, or on a card if it needs one; `memory` is the limit, if any.
 fn planned(file: &Path, overrides: &[String], memory: Option<Bytes>) -> Plan {
     let experiment = plan::expand(file, overrides, &|name| std::env::var(name).ok())
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    plan::plan(experiment, &target(memory), Purpose::Predict, &|_| String::new())
+    let target = if experiment.requires == Some(DeviceKind::Cuda) { card() } else { target(memory) };
+    plan::plan(experiment, &target, Purpose::Predict, &|_| String::new())
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
@@ -176,12 +182,22 @@ fn random_experiment() -> impl Strategy<Value = String> {
         prop_oneof![Just("arena"), Just("direct")],
         prop_oneof![Just("no_grad"), Just("grad")],
     );
+    // fp16 has a loss scale unless it is off, and only an arena's addresses can be replayed.
+    let precision = prop_oneof![
+        Just("\"fp32\""),
+        Just("\"tf32\""),
+        Just("\"bf16\""),
+        Just("\"fp16\""),
+        Just("\"fp16\"\nloss_scale = 128"),
+        Just("\"fp16\"\nloss_scale = \"off\""),
+    ];
     let train = (1..=3usize, 1..=4usize, any::<bool>(), any::<bool>(), 256..=300usize);
-    (model, words, train).prop_map(|(model, words, train)| {
+    (model, words, precision, any::<bool>(), train).prop_map(|(model, words, precision, graph, train)| {
         let (layers, heads, per_head, context) = model;
         let (recompute, release, gradients, allocator, evaluation_pass) = words;
         let (micro_batch, accumulate, clips, evaluates, vocabulary) = train;
         let (d_model, batch_size) = (heads * per_head, micro_batch * accumulate);
+        let graph = graph && allocator == "arena";
         let clip_norm = if clips { "0.5" } else { "\"off\"" };
         let evaluation = if evaluates { "[evaluation]\nevery = 1\nbatches = 1" } else { "" };
         format!(
@@ -201,6 +217,8 @@ fn random_experiment() -> impl Strategy<Value = String> {
             {evaluation}
             [strategies.random]
             accumulate = {accumulate}
+            precision = {precision}
+            graph = {graph}
             recompute = "{recompute}"
             release = "{release}"
             gradients = "{gradients}"
@@ -238,7 +256,8 @@ fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
         let control = Control { learning_rate: 1e-3, bias_correction1: 0.1, bias_correction2: 0.001 };
         let report = engine.step(&batch(config, config.train.batch_size, step), control).unwrap();
         assert!(report.loss.is_finite());
-        assert_eq!(report.gradient_norm.is_some(), config.train.clip_norm.is_some());
+        let measures = config.train.clip_norm.is_some() || config.strategy.loss_scale.is_some();
+        assert_eq!(report.gradient_norm.is_some(), measures);
         if config.evaluation.is_some() {
             assert!(engine.evaluate(&batch(config, config.micro_batch(), step)).unwrap().is_finite());
         }

@@ -3,7 +3,7 @@
 use super::counts::Counts;
 use crate::units::Bytes;
 
-/// One step's share of what was counted between two moments, and one evaluation's.
+/// One step's share of what was counted between two moments, and one evaluation's; of skipped steps, all.
 pub(super) fn receipt(before: &Counts, after: &Counts) -> String {
     let steps = (after.steps - before.steps).max(1);
     let evaluations = (after.evaluations - before.evaluations).max(1);
@@ -28,7 +28,7 @@ pub(super) fn receipt(before: &Counts, after: &Counts) -> String {
     }
     let skipped = after.skipped_steps - before.skipped_steps;
     if skipped > 0 {
-        parts.push(format!("{skipped} steps skipped"));
+        parts.push(format!("{skipped} {} skipped", if skipped == 1 { "step" } else { "steps" }));
     }
     let zeroed = per_step(|counts| counts.zeroed_bytes);
     if zeroed > 0 {

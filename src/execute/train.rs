@@ -210,7 +210,7 @@ impl Trainer<'_> {
         measurement.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
         measurement.digest = engine.digest()?;
         if engine.has_clock() {
-            self.profile(engine, total, [&mut batch, &mut evaluated])?;
+            measurement.profiled_step_ms = Some(self.profile(engine, total, [&mut batch, &mut evaluated])?);
         }
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
@@ -236,21 +236,21 @@ impl Trainer<'_> {
         })
     }
 
-    /// One more step, and an evaluation if there are any, for the timeline alone.
+    /// One more step, and an evaluation if there are any, for the timeline alone. Returns what the step took.
     fn profile(
         &mut self,
         engine: &mut Engine,
         steps: usize,
         [batch, evaluated]: [&mut Batch; 2],
-    ) -> Result<(), Stop> {
+    ) -> Result<f64, Stop> {
         self.reporter.send(&Message::Phase { name: "profile".to_owned() });
         engine.record_steps();
-        self.step(engine, steps, batch)?;
+        let step = self.step(engine, steps, batch)?;
         if self.config.evaluation.is_some() {
             self.evaluation_batch(0, evaluated);
             engine.evaluate(evaluated)?;
         }
-        Ok(())
+        Ok(step.ms)
     }
 
     fn evaluates_after(&self, step: usize, total: usize) -> bool {

@@ -39,11 +39,19 @@ pub(crate) const DECAY_RATE: Number =
 pub(crate) const SHARE: Number =
     Number { holds: |number| number > 0.0 && number <= 1.0, expected: "a number above 0 and up to 1" };
 
-/// What shrinks a scale, and what grows it: not beyond what f32 holds.
-pub(crate) const BELOW_ONE: Number =
-    Number { holds: |number| number > 0.0 && number < 1.0, expected: "a number between 0 and 1" };
-pub(crate) const ABOVE_ONE: Number =
-    Number { holds: |number| number > 1.0 && number <= 65536.0, expected: "a number from above 1 to 65536" };
+/// A scale, what shrinks it, and what grows it: devices have them in f32, where they must not become 0, 1 or infinite.
+pub(crate) const SCALE: Number = Number {
+    holds: |number| number as f32 > 0.0 && (number as f32).is_finite(),
+    expected: "a number above 0 and up to 3.4e38",
+};
+pub(crate) const BELOW_ONE: Number = Number {
+    holds: |number| number as f32 > 0.0 && (number as f32) < 1.0,
+    expected: "a number between 0 and 1 that an f32 tells from both",
+};
+pub(crate) const ABOVE_ONE: Number = Number {
+    holds: |number| number as f32 > 1.0 && number as f32 <= 65536.0,
+    expected: "a number above 1 and up to 65536",
+};
 
 impl Kind for Flag {
     type Output = bool;

@@ -1,6 +1,6 @@
 //! `loss_scale`: a word, a number, or a table.
 
-use super::kinds::{ABOVE_ONE, BELOW_ONE, Number, POSITIVE};
+use super::kinds::{ABOVE_ONE, BELOW_ONE, SCALE};
 use super::reader::{Keys, Kind};
 use super::resolved::{DynamicLossScale, LossScale, Precision};
 use super::sections::STEPS;
@@ -20,15 +20,9 @@ impl Kind for WordOrNumber {
     }
 
     fn expected(&self) -> String {
-        "\"dynamic\", a number above 0, \"off\", or { dynamic = { initial = 65536 } }".to_string()
+        format!("\"dynamic\", {}, \"off\", or {{ dynamic = {{ initial = 65536 }} }}", SCALE.expected)
     }
 }
-
-/// What an f32 holds.
-const SCALE: Number = Number {
-    holds: |number| (POSITIVE.holds)(number) && number <= f32::MAX as f64 && number as f32 > 0.0,
-    expected: "a number above 0",
-};
 
 /// What gradients are scaled by: as is said, or dynamically where nothing is said of fp16.
 pub(super) fn read<'a>(keys: &mut Keys<'a>, precision: Option<Precision>) -> Option<Option<LossScale>> {

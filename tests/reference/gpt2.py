@@ -34,6 +34,8 @@ def make_scaler(run, device):
     scale = run.loss_scale
     if scale is None:
         return torch.amp.GradScaler(device, enabled=False)
+    if "growth" not in scale:
+        return FixedScaler(device, init_scale=scale["initial"])
     return torch.amp.GradScaler(
         device,
         init_scale=scale["initial"],
@@ -41,6 +43,13 @@ def make_scaler(run, device):
         backoff_factor=scale["backoff"],
         growth_interval=scale["interval"],
     )
+
+
+class FixedScaler(torch.amp.GradScaler):
+    """Skips steps that overflow, and leaves the scale as it is."""
+
+    def update(self):
+        super().update(self.get_scale())
 
 
 def make_optimizer(run, parameters):

@@ -51,12 +51,10 @@ class Run:
 
 
 def loss_scale(written):
-    """How `GradScaler` is to adapt it; `None` without one. One that stays has factors that change nothing."""
+    """How `GradScaler` is to adapt it; `None` without one. Of one that stays, what it begins as is all there is."""
     if written == "off":
         return None
-    if isinstance(written, dict):
-        return written["dynamic"]
-    raise CannotRepeat(f"this script does not know a loss scale that stays, such as {written}")
+    return written["dynamic"] if isinstance(written, dict) else {"initial": written}
 
 
 def only_variant(table, key, known):

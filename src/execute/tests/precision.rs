@@ -105,7 +105,7 @@ fn a_step_that_overflows_is_skipped() {
     assert!(third.loss < second.loss);
     assert_eq!(engine.loss_scale(), 131_072.0, "two good steps in a row");
     let receipt = receipt(&before, &engine.counts());
-    assert!(receipt.ends_with("1 steps skipped"), "{receipt}");
+    assert!(receipt.ends_with("1 step skipped"), "{receipt}");
 }
 
 /// The scale is a power of two here: it changes no bit of what is learnt as long as nothing overflows or vanishes.
