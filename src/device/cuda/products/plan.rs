@@ -20,10 +20,10 @@ use crate::ops::{DType, TypeError};
 /// How many algorithms the library may recommend: the first that fits counts.
 const CANDIDATES: usize = 8;
 
-/// Ways to sum the parts of a product that was split along its inner dimension, except in the output itself: that
-/// takes atomics, whose order changes from run to run. These are bits of a mask.
-const REDUCTIONS: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32
-    | sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32;
+/// How the parts of a product that was split along its inner dimension may be summed, a mask of bits: apart from the
+/// output and in f32. In the output itself takes atomics, whose order changes from run to run, and in the output's type
+/// would round each part to 16 bits.
+const REDUCTIONS: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
 
 pub(in super::super) struct Plan {
     description: Description,
