@@ -277,3 +277,16 @@ proptest! {
         two_steps_as_predicted(&only_run(&text), &target);
     }
 }
+
+/// What was measured on a stand-in for a card is no card's.
+#[test]
+fn nothing_emulated_is_published() {
+    let files = glob::glob("results/published/**/*").unwrap().map(Result::unwrap);
+    let mut texts = 0;
+    for file in files.filter(|file| file.is_file()) {
+        let text = std::fs::read_to_string(&file).unwrap_or_default().to_lowercase();
+        assert!(!text.contains("emulated gpu"), "{}", file.display());
+        texts += 1;
+    }
+    assert!(texts > 0, "there is something to look at");
+}

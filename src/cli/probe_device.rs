@@ -2,7 +2,7 @@
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
-use crate::device::{self, DeviceChoice, Probed};
+use crate::device::{self, DeviceChoice, Factors, Probed};
 use crate::execute;
 use crate::spec::Strategy;
 use crate::units::Bytes;
@@ -34,7 +34,14 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         ..Probed::default()
     };
     if args.rates {
-        probed = probed.with_rates(device::measure_rates(device.as_mut()).map_err(Failure::machine)?);
+        let rates = device::measure_rates(device.as_mut(), Factors::F32).map_err(Failure::machine)?;
+        let bf16 = device::measure_product(device.as_mut(), Factors::BF16).map_err(Failure::machine)?;
+        probed = Probed {
+            product_flops_per_s: rates.product_flops_per_s,
+            bf16_product_flops_per_s: bf16,
+            copy_bytes_per_s: rates.copy_bytes_per_s,
+            ..probed
+        };
     }
     output::print(&format!("{}\n", serde_json::to_string(&probed).map_err(Failure::machine)?))?;
     Ok(ExitStatus::Complete)

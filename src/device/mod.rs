@@ -24,7 +24,7 @@ pub use cuda::{
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use open::{DetectError, Detected, DeviceChoice, detect, find, open, open_card};
 pub use probe::{ProbeError, Probed, in_child as probe_in_child, this_program};
-pub use rates::{Rates, measure as measure_rates};
+pub use rates::{Factors, Rates, measure as measure_rates, product as measure_product};
 pub use role::{ByRole, Role};
 pub use target::{DeviceKind, Target, TargetError};
 
@@ -189,6 +189,11 @@ pub trait Device {
     /// As for `begin_capture`.
     fn replay(&mut self, _graph: Graph) -> Result<(), DeviceError> {
         Err(DeviceError::NoGraphs)
+    }
+
+    /// What was chosen for this device at the first use of something, and kept: a line for each choice.
+    fn choices(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Whether it has units that multiply numbers of this type; otherwise they are widened to f32, which costs time.

@@ -7,8 +7,6 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use super::Rates;
-
 /// What a probe found out: a line of JSON on its standard output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Probed {
@@ -16,16 +14,10 @@ pub struct Probed {
     pub context_bytes: u64,
     /// What the user should know, a line each.
     pub notes: Vec<String>,
-    /// Where rates were asked for.
+    /// Where rates were asked for: of fp32 and of bf16 products, and of copies.
     pub product_flops_per_s: Option<f64>,
+    pub bf16_product_flops_per_s: Option<f64>,
     pub copy_bytes_per_s: Option<f64>,
-}
-
-impl Probed {
-    pub fn with_rates(self, rates: Rates) -> Probed {
-        let Rates { product_flops_per_s, copy_bytes_per_s } = rates;
-        Probed { product_flops_per_s, copy_bytes_per_s, ..self }
-    }
 }
 
 /// Why a probe found nothing out.

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Buffer, Device, DeviceError, Pool, Queue, Region, Target, Tensor};
-use crate::ops::{Add, Fill, Linear, Normal, Op, Operation, TensorType};
+use super::{Buffer, Device, DeviceError, DeviceKind, Pool, Queue, Region, Target, Tensor};
+use crate::ops::{Add, Cast, DType, Fill, Linear, Normal, Op, Operation, TensorType};
 
 /// What a device reached. What does not fit its memory is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// Of a square fp32 product, in FLOP/s, a multiply-add counting two.
+    /// Of a square product, in FLOP/s, a multiply-add counting two.
     pub product_flops_per_s: Option<f64>,
     /// Bytes per second between a device and its own memory, those read and those written both counted: of a copy
     /// or of an addition in place, whichever moves more. A copy alone would not do, as one thread of a processor
@@ -27,31 +27,52 @@ const LONG_ENOUGH: Duration = Duration::from_millis(20);
 /// quarter of it are tried where memory is short.
 const COPIED: usize = 16 << 20;
 
+/// The same of a card, whose cache is as large as those buffers; less if they would take more than this part of its
+/// memory.
+const COPIED_ON_A_CARD: usize = 256 << 20;
+const PART_OF_A_CARD: u64 = 64;
+
 /// How often each is timed, and for how long at the least. The best counts. Other programs disturb memory more than
 /// arithmetic.
 const PRODUCT_SAMPLES: usize = 3;
 const COPY_SAMPLES: usize = 4;
 const SAMPLE: Duration = Duration::from_millis(5);
 
+/// What is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Factors {
+    pub number: DType,
+    /// As in `Linear`.
+    pub tf32: bool,
+}
+
+impl Factors {
+    pub const F32: Factors = Factors { number: DType::F32, tf32: false };
+    pub const BF16: Factors = Factors { number: DType::BF16, tf32: false };
+}
+
 /// Measures both, in a few tenths of a second. What is allocated for it stays well within the target's memory, in
 /// which there should be nothing else, and is given back.
 ///
 /// # Errors
 /// A device that fails, or has less memory than its target says.
-pub fn measure(device: &mut dyn Device) -> Result<Rates, DeviceError> {
-    Ok(Rates { product_flops_per_s: product(device)?, copy_bytes_per_s: copy(device)? })
+pub fn measure(device: &mut dyn Device, factors: Factors) -> Result<Rates, DeviceError> {
+    Ok(Rates { product_flops_per_s: product(device, factors)?, copy_bytes_per_s: copy(device)? })
 }
 
-/// The rate of a product that is large enough, or as large as memory allows.
-fn product(device: &mut dyn Device) -> Result<Option<f64>, DeviceError> {
-    let Some(smallest) = square(device, SMALLEST_PRODUCT)? else { return Ok(None) };
+/// The rate of a product that is large enough, or as large as memory allows, in FLOP/s.
+///
+/// # Errors
+/// As `measure`.
+pub fn product(device: &mut dyn Device, factors: Factors) -> Result<Option<f64>, DeviceError> {
+    let Some(smallest) = square(device, factors, SMALLEST_PRODUCT)? else { return Ok(None) };
     let (mut size, mut expected) = (SMALLEST_PRODUCT, smallest);
     while expected < LONG_ENOUGH && size < LARGEST_PRODUCT {
         // Twice the rows, columns and terms.
         (size, expected) = (2 * size, 8 * expected);
     }
     while size > SMALLEST_PRODUCT {
-        if let Some(took) = square(device, size)? {
+        if let Some(took) = square(device, factors, size)? {
             return Ok(Some(flops_per_s(size, took)));
         }
         size /= 2;
@@ -64,26 +85,45 @@ fn flops_per_s(size: usize, took: Duration) -> f64 {
 }
 
 /// What a square product of this size takes; `None` if there is no memory for it.
-fn square(device: &mut dyn Device, size: usize) -> Result<Option<Duration>, DeviceError> {
-    let ty = TensorType::f32(&[size, size]);
-    let linear = Linear { bias: false, activation: None, residual: false, tf32: false };
+fn square(device: &mut dyn Device, factors: Factors, size: usize) -> Result<Option<Duration>, DeviceError> {
+    let Factors { number, tf32 } = factors;
+    let (ty, drawn) = (TensorType::new(number, &[size, size]), TensorType::f32(&[size, size]));
+    let linear = Linear { bias: false, activation: None, residual: false, tf32 };
     let scratch = linear.workspace(&[ty, ty], &[ty], &device.target().workspace_limits());
-    let Some(memory) = Memory::take(device, &[ty.bytes(), ty.bytes(), scratch])? else { return Ok(None) };
+    // What is drawn at random takes the place of scratch memory, which is not needed yet.
+    let sizes = [ty.bytes(), ty.bytes(), scratch.max(drawn.bytes())];
+    let Some(memory) = Memory::take(device, &sizes)? else { return Ok(None) };
     let took = memory.with(device, |device, buffers| {
         // The product of a matrix and itself, transposed: one to fill instead of two.
         let [x, y] = [0, 1].map(|index| tensor(buffers[index], ty));
         let workspace = Region { buffer: buffers[2], offset: 0, bytes: scratch };
         // Numbers as in training: a card multiplies equal ones with less power, and so faster.
-        let normal = Op::Normal(Normal { output: ty, deviation: 1.0, seed: 0, site: 0 });
-        device.launch(&normal, &[], &[x], None)?;
+        let normal = Op::Normal(Normal { output: drawn, deviation: 1.0, seed: 0, site: 0 });
+        let numbers = tensor(buffers[2], drawn);
+        device.launch(&normal, &[], &[numbers], None)?;
+        device.launch(&Op::Cast(Cast { to: number }), &[numbers], &[x], None)?;
         let product = Op::Linear(linear);
         best(device, PRODUCT_SAMPLES, |device| device.launch(&product, &[x, x], &[y], Some(workspace)))
     })?;
     Ok(Some(took))
 }
 
+/// Elements that are copied if memory allows.
+fn copied(target: &Target) -> usize {
+    match target.kind {
+        DeviceKind::Cpu => COPIED,
+        DeviceKind::Cuda => {
+            let part = target.available() / PART_OF_A_CARD / size_of::<f32>() as u64;
+            // A power of two, as all that are tried.
+            let part = (usize::try_from(part).unwrap_or(usize::MAX) / 2 + 1).next_power_of_two();
+            part.clamp(COPIED, COPIED_ON_A_CARD)
+        }
+    }
+}
+
 fn copy(device: &mut dyn Device) -> Result<Option<f64>, DeviceError> {
-    for elements in [COPIED, COPIED / 2, COPIED / 4] {
+    let most = copied(device.target());
+    for elements in [most, most / 2, most / 4] {
         let ty = TensorType::f32(&[elements]);
         let Some(memory) = Memory::take(device, &[ty.bytes(), ty.bytes()])? else { continue };
         let rate = memory.with(device, |device, buffers| {
@@ -282,7 +322,7 @@ mod tests {
     #[test]
     fn the_better_of_copy_and_addition_counts_within_the_memory_there_is() {
         let mut device = Sleeper::new(40);
-        let rates = measure(&mut device).unwrap();
+        let rates = measure(&mut device, Factors::F32).unwrap();
         assert!(is_nearly(rates.product_flops_per_s, FLOPS_PER_S), "{rates:?}");
         assert!(is_nearly(rates.copy_bytes_per_s, ADD_PER_S), "{rates:?}");
         assert!(rates.copy_bytes_per_s > Some(COPY_PER_S), "{rates:?}");
@@ -295,7 +335,7 @@ mod tests {
     fn the_system_s_own_limit_is_not_exhausted() {
         let mut device = Sleeper::new(70);
         device.target.limited = false;
-        let rates = measure(&mut device).unwrap();
+        let rates = measure(&mut device, Factors::F32).unwrap();
         assert!(rates.copy_bytes_per_s.is_some(), "{rates:?}");
         assert!(device.most <= 35 << 20, "{} bytes", device.most);
     }
@@ -303,17 +343,17 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_unknown() {
         let mut device = Sleeper::new(20);
-        let rates = measure(&mut device).unwrap();
+        let rates = measure(&mut device, Factors::F32).unwrap();
         assert!(rates.product_flops_per_s.is_some() && rates.copy_bytes_per_s.is_none(), "{rates:?}");
         let mut device = Sleeper::new(1);
-        assert_eq!(measure(&mut device), Ok(Rates::default()));
+        assert_eq!(measure(&mut device, Factors::F32), Ok(Rates::default()));
         assert_eq!(device.most, 0);
     }
 
     #[test]
     fn a_device_that_fails_has_its_memory_back() {
         let mut device = Sleeper { failing: true, ..Sleeper::new(40) };
-        assert!(matches!(measure(&mut device), Err(DeviceError::Lost(_))));
+        assert!(matches!(measure(&mut device, Factors::F32), Err(DeviceError::Lost(_))));
         assert!(device.most > 0);
         assert_eq!(device.live(), 0);
     }

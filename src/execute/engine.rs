@@ -427,7 +427,8 @@ impl<'a> Engine<'a> {
 
     /// A piece at a time, through memory that is there already.
     fn put_batch(&mut self, batch: &Batch) -> Result<(), Failure> {
-        const PIECE: usize = 1 << 10;
+        // On a card, each piece waits for both queues.
+        const PIECE: usize = 16 << 10;
         let exchange = self.program.exchange;
         for (id, numbers) in [(exchange.tokens, &batch.tokens), (exchange.targets, &batch.targets)] {
             let whole = self.manager.tensor(id).region();

@@ -42,6 +42,8 @@ pub struct Measurement {
     pub load: Option<f64>,
     pub clock_mhz: Option<f64>,
     pub digest: String,
+    /// Of the step that was timed instruction by instruction, where that takes a step of its own.
+    pub profiled_step_ms: Option<f64>,
     /// From the process's beginning to that of its first step.
     pub startup_ms: Option<f64>,
     /// What the device reached after training.

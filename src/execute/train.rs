@@ -12,11 +12,13 @@ use super::witness::Witness;
 use super::{Message, Reporter, prime, receipt};
 use crate::compile::{Program, Violation, compile};
 use crate::data::{DataError, TextFiles};
-use crate::device::{self, Device, DeviceError, Ledger, Phase, Pool, Target, TargetError};
+use crate::device::{
+    self, Device, DeviceError, DeviceKind, Factors, Ledger, Phase, Pool, Target, TargetError,
+};
 use crate::memory::{Failure, OutOfMemory};
 use crate::ops::Control;
 use crate::plan;
-use crate::spec::{self, Data, Model, Optimizer, RunConfig};
+use crate::spec::{self, Data, Model, Optimizer, Precision, RunConfig};
 
 /// The file in a run's folder that holds the digest of the data that the run was planned with.
 pub const DATA_FILE: &str = "data.digest";
@@ -67,14 +69,23 @@ pub fn run(
     reporter.send(&Message::Started { device: target.name.clone(), steps });
     prime::prime(device.as_mut(), &config.strategy)?;
 
-    let emulated = !device.multiplies(config.strategy.precision.dtype());
+    let precision = config.strategy.precision;
+    let factors = Factors {
+        number: precision.dtype(),
+        tf32: precision == Precision::Tf32 && target.kind == DeviceKind::Cuda,
+    };
+    let emulated = !device.multiplies(precision.dtype());
     let trainer = Trainer { folder, config: &config, program: &program, data: &data, reporter, began };
     let mut measurement = trainer.run(device.as_mut())?;
     measurement.emulated = emulated;
+    for choice in device.choices() {
+        // Into the run's log, where its parent sends what it says. Without the line the run is as good.
+        let _ = writeln!(io::stderr(), "{choice}");
+    }
     if measurement.ended != Ended::OutOfMemory {
         reporter.send(&Message::Phase { name: "measuring the device".to_owned() });
         // Training is over and has its result, whatever the device does now: what it does not tell is unknown.
-        let rates = device::measure_rates(device.as_mut()).unwrap_or_default();
+        let rates = device::measure_rates(device.as_mut(), factors).unwrap_or_default();
         measurement.product_flops_per_s = rates.product_flops_per_s;
         measurement.copy_bytes_per_s = rates.copy_bytes_per_s;
     }
@@ -210,7 +221,7 @@ impl Trainer<'_> {
         measurement.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
         measurement.digest = engine.digest()?;
         if engine.has_clock() {
-            self.profile(engine, total, [&mut batch, &mut evaluated])?;
+            measurement.profiled_step_ms = Some(self.profile(engine, total, [&mut batch, &mut evaluated])?);
         }
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
@@ -236,21 +247,21 @@ impl Trainer<'_> {
         })
     }
 
-    /// One more step, and an evaluation if there are any, for the timeline alone.
+    /// One more step, and an evaluation if there are any, for the timeline alone. Returns what the step took.
     fn profile(
         &mut self,
         engine: &mut Engine,
         steps: usize,
         [batch, evaluated]: [&mut Batch; 2],
-    ) -> Result<(), Stop> {
+    ) -> Result<f64, Stop> {
         self.reporter.send(&Message::Phase { name: "profile".to_owned() });
         engine.record_steps();
-        self.step(engine, steps, batch)?;
+        let step = self.step(engine, steps, batch)?;
         if self.config.evaluation.is_some() {
             self.evaluation_batch(0, evaluated);
             engine.evaluate(evaluated)?;
         }
-        Ok(())
+        Ok(step.ms)
     }
 
     fn evaluates_after(&self, step: usize, total: usize) -> bool {

@@ -127,6 +127,8 @@ pub struct Row {
     /// Steps not taken because a gradient was not finite, and the loss scale after the last step.
     pub skipped_steps: Option<u64>,
     pub loss_scale: Option<f64>,
+    /// Of one more step, in which a card noted when each operation was done; the timed ones are not charged with that.
+    pub profiled_step_ms: Option<f64>,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

@@ -41,6 +41,7 @@ pub fn measured_row(mut row: Row, measurement: &Measurement) -> Row {
     row.hardware_flops = measurement.hardware_flops;
     row.micro_batches = measurement.micro_batches;
     row.emulated = measurement.emulated;
+    row.profiled_step_ms = measurement.profiled_step_ms;
     row.skipped_steps = measurement.skipped_steps;
     row.loss_scale = measurement.loss_scale;
     row.receipt = measurement.receipt.clone();

@@ -48,7 +48,8 @@ def parse_arguments():
     parser.add_argument("file", type=Path, help="an experiment file")
     parser.add_argument("--strategy", required=True, help="one of its strategies, as `runner plan` names it")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each is measured (3)")
-    parser.add_argument("--device", default="cuda", help="of both (cuda)")
+    parser.add_argument("--device", default="cuda", help="of runner (cuda)")
+    parser.add_argument("--peer-device", default="cuda", help="of PyTorch, as it names it (cuda)")
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="a Python with torch")
     parser.add_argument("--runner", type=Path, default=ROOT / "target/release/runner", metavar="PATH")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write the table")
@@ -99,7 +100,7 @@ def sweep(arguments, out):
 
 
 def peer(arguments, run_toml, options):
-    command = [arguments.python, PEER, run_toml, "--device", arguments.device, *options]
+    command = [arguments.python, PEER, run_toml, "--device", arguments.peer_device, *options]
     return lambda _: json.loads(run(command).splitlines()[-1])
 
 

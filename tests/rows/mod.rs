@@ -81,6 +81,7 @@ pub fn row(strategy: &str) -> Row {
         context_bytes: None,
         skipped_steps: None,
         loss_scale: None,
+        profiled_step_ms: None,
         axes: Vec::new(),
     };
     row.uses(200.0);
@@ -141,7 +142,7 @@ prop_compose! {
         texts in prop::collection::vec(text(), 8),
         sizes in prop::collection::vec(prop::option::of(any_size()), 27),
         counts in prop::collection::vec(prop::option::of(0usize..100_000), 6),
-        numbers in prop::collection::vec(prop::option::of(any_number()), 17),
+        numbers in prop::collection::vec(prop::option::of(any_number()), 18),
         oom in prop::collection::vec(prop::option::of("[a-z .0-9]{1,30}"), 3),
         status in status(),
         repeat in 0usize..3,
@@ -177,7 +178,7 @@ prop_compose! {
             oom_value, oom_requested_bytes: size(), oom_short_bytes: size(), threads: count(), load: number(),
             clock_mhz: number(), digest, configuration: String::new(),
             startup_ms: number(), product_flops_per_s: number(), copy_bytes_per_s: number(),
-            emulated, context_bytes: size(), skipped_steps: size(), loss_scale: number(),
+            emulated, context_bytes: size(), skipped_steps: size(), loss_scale: number(), profiled_step_ms: number(),
             axes: axes.into_iter().map(|(key, value)| (key.to_string(), value)).collect(),
         }
     }

@@ -25,6 +25,7 @@ pub(super) struct Surveyed {
     /// What a card takes for itself.
     pub(super) context_bytes: Option<u64>,
     pub(super) product_flops_per_s: Option<f64>,
+    pub(super) bf16_product_flops_per_s: Option<f64>,
     pub(super) copy_bytes_per_s: Option<f64>,
     /// Why it cannot be used.
     pub(super) problem: Option<String>,
@@ -74,10 +75,16 @@ impl Survey {
 impl Surveyed {
     fn probed(self, probed: Result<Probed, ProbeError>) -> (Surveyed, Vec<String>) {
         match probed {
-            Ok(Probed { context_bytes, notes, product_flops_per_s, copy_bytes_per_s }) => {
-                // Only a card takes something for itself.
-                let context_bytes = self.capability.is_some().then_some(context_bytes);
-                (Surveyed { context_bytes, product_flops_per_s, copy_bytes_per_s, ..self }, notes)
+            Ok(probed) => {
+                let surveyed = Surveyed {
+                    // Only a card takes something for itself.
+                    context_bytes: self.capability.is_some().then_some(probed.context_bytes),
+                    product_flops_per_s: probed.product_flops_per_s,
+                    bf16_product_flops_per_s: probed.bf16_product_flops_per_s,
+                    copy_bytes_per_s: probed.copy_bytes_per_s,
+                    ..self
+                };
+                (surveyed, probed.notes)
             }
             Err(error) => (Surveyed { problem: Some(error.to_string()), ..self }, Vec::new()),
         }

@@ -5,7 +5,8 @@ use unicode_width::UnicodeWidthStr;
 use super::survey::{Survey, Surveyed};
 use crate::units::Bytes;
 
-const HEADINGS: [&str; 7] = ["device", "name", "memory", "compute", "context", "product", "copy"];
+const HEADINGS: [&str; 8] =
+    ["device", "name", "memory", "compute", "context", "fp32 product", "bf16 product", "copy"];
 
 pub(super) fn text(survey: &Survey) -> String {
     let mut lines = vec![HEADINGS.map(str::to_owned)];
@@ -51,6 +52,7 @@ fn columns(device: &Surveyed) -> [String; HEADINGS.len()] {
         device.capability.clone().unwrap_or_else(|| "-".to_owned()),
         bytes(device.context_bytes),
         rate(device.product_flops_per_s, "FLOP/s"),
+        rate(device.bf16_product_flops_per_s, "FLOP/s"),
         rate(device.copy_bytes_per_s, "B/s"),
     ]
 }
@@ -82,6 +84,7 @@ mod tests {
             capability: Some("9.0".to_owned()),
             context_bytes: Some(500 << 20),
             product_flops_per_s: Some(5e13),
+            bf16_product_flops_per_s: Some(7.9e14),
             copy_bytes_per_s: Some(4.3e12),
             problem: None,
         };

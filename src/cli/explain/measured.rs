@@ -49,7 +49,9 @@ pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, 
     let warmup_steps = row.warmup_steps.unwrap_or(0);
     let timed: Vec<&StepLine> = steps.iter().filter(|line| line.step > warmup_steps).collect();
     let source = Source { row, repeats: rows.len(), timed_steps: timed.len() };
-    Ok(tables::render(&source, &mean_step(&timed), &Profile::of(&lines)))
+    let mean = mean_step(&timed);
+    let step = row.profiled_step_ms.map_or(mean, |ms| Step { ms, ..mean });
+    Ok(tables::render(&source, &step, &Profile::of(&lines)))
 }
 
 /// The one whose step time is the median; of two in the middle, the faster.

@@ -19,7 +19,7 @@ pub(super) struct Line {
     pub(super) live_bytes: u64,
 }
 
-/// The mean of the timed steps.
+/// The step that the operations' times add up to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) ms: f64,

@@ -56,8 +56,12 @@ fn heading(source: &Source) -> String {
     let rate = |rate: Option<f64>, unit| {
         rate.map_or("unknown".to_owned(), |rate| format!("{:.1} {unit}", rate / 1e9))
     };
+    let what = match row.profiled_step_ms {
+        Some(_) => "one step by the card's own clock, after the timed ones".to_owned(),
+        None => format!("the mean of {timed_steps} timed steps"),
+    };
     format!(
-        "where time goes: the mean of {timed_steps} timed steps{which}\n\
+        "where time goes: {what}{which}\n\
          measured after the run: product rate {}, copy rate {}\n",
         rate(row.product_flops_per_s, "GFLOP/s"),
         rate(row.copy_bytes_per_s, "GB/s"),

@@ -139,6 +139,10 @@ impl Device for CudaDevice {
         &self.notes
     }
 
+    fn choices(&self) -> Vec<String> {
+        self.products.choices()
+    }
+
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
         self.memory.allocate(pool, bytes, &mut self.queues)
     }

@@ -9,9 +9,6 @@ use super::driver::check;
 use super::errors::Failed;
 use crate::device::DeviceError;
 
-/// What every kernel may use of dynamic shared memory without asking for more.
-const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
-
 /// The driver's answer to a name that a module does not have.
 const NOT_FOUND: u32 = 500;
 
@@ -24,7 +21,8 @@ pub(super) struct Modules {
 #[derive(Clone, Copy)]
 struct Function {
     handle: sys::CUfunction,
-    /// Bytes of dynamic shared memory that it may use.
+    /// Bytes of dynamic shared memory that were asked for. What a kernel may use unasked depends on its own static
+    /// memory: both together are 48 KiB.
     shared: u32,
 }
 
@@ -49,7 +47,7 @@ impl Modules {
     ) -> Result<sys::CUfunction, DeviceError> {
         let mut function = match self.functions.get(name) {
             Some(function) => *function,
-            None => Function { handle: self.find(name)?, shared: SHARED_WITHOUT_ASKING },
+            None => Function { handle: self.find(name)?, shared: 0 },
         };
         if shared > function.shared {
             let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

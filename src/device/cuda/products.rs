@@ -130,6 +130,17 @@ impl Products {
         Ok(plan.ok_or_else(|| plan::unsupported(&shape))?.enqueue(handle, product, stream)?)
     }
 
+    /// What computes each shape so far, in the order of the lines.
+    pub(super) fn choices(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self
+            .plans
+            .iter()
+            .filter_map(|(shape, plan)| plan.as_ref().map(|plan| line(shape, plan)))
+            .collect();
+        lines.sort();
+        lines
+    }
+
     fn plan(&mut self, shape: Shape) -> Result<Option<&Plan>, DeviceError> {
         let plan = match self.plans.entry(shape) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -137,6 +148,22 @@ impl Products {
         };
         Ok(plan.as_ref())
     }
+}
+
+/// `product 16384x768x3072 bf16 bf16t f32 added epilogue ...: algorithm 66, tile 20, ...`
+fn line(shape: &Shape, plan: &Plan) -> String {
+    let Shape { rows, columns, inner, left, right, output, .. } = shape;
+    let operand =
+        |(dtype, transposed): (DType, bool)| format!("{dtype}{}", if transposed { "^T" } else { "" });
+    format!(
+        "product {rows}x{columns}x{inner} {} {} to {output}{}{}, {}: {}",
+        operand(*left),
+        operand(*right),
+        if shape.added { ", added to" } else { "" },
+        if shape.tf32 { ", tf32" } else { "" },
+        format!("{:?}", shape.epilogue).trim_start_matches("CUBLASLT_EPILOGUE_").to_lowercase(),
+        plan.algorithm(),
+    )
 }
 
 impl Drop for Products {

@@ -1,4 +1,5 @@
 // Which products there are algorithms for, and their place in a stream.
+#include <cstring>
 #include <functional>
 
 #include "cublaslt.h"
@@ -141,6 +142,19 @@ CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Descripti
         result.algorithm.data[2] = static_cast<uint64_t>(*count);
         result.waves = 1;
     }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// An algorithm is its number in the list that it was recommended in; there is nothing else to tell of it.
+CUBLASLT_API Status cublasLtMatmulAlgoConfigGetAttribute(const Algorithm* algorithm, int attribute, void* value,
+                                                         size_t bytes, size_t* written) {
+    constexpr int ID = 0;
+    if (!algorithm || !value || algorithm->data[0] != MARK || bytes < sizeof(uint32_t)) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    const uint32_t number = attribute == ID ? static_cast<uint32_t>(algorithm->data[2]) : 0;
+    memcpy(value, &number, sizeof number);
+    if (written) *written = sizeof number;
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -10,7 +10,9 @@
 
 namespace {
 
-constexpr int SHARED_WITHOUT_OPT_IN = 48 << 10;
+// Static shared memory counts too, which the emulator does not know: every kernel is taken to have some.
+constexpr int STATIC_SHARED = 64;
+constexpr int SHARED_WITHOUT_OPT_IN = (48 << 10) - STATIC_SHARED;
 
 struct Function {
     const emulator::Kernel* kernel;

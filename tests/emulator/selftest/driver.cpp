@@ -96,7 +96,7 @@ void refuses_wrong_launches() {
     EXPECT_EQUAL(launch(0, 32, 512, arguments), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQUAL(launch(1, 32, 512, nullptr), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQUAL(launch(1, 32, 512, none), CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQUAL(launch(1, 32, 49153, arguments), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQUAL(launch(1, 32, 49152, arguments), CUDA_ERROR_INVALID_VALUE);
     const int most = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     EXPECT_EQUAL(cuFuncSetAttribute(kernel, most, 300 << 10), CUDA_ERROR_INVALID_VALUE);
     REQUIRE(cuFuncSetAttribute(kernel, most, 64 << 10));

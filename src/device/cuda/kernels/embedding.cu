@@ -130,66 +130,56 @@ struct Finds {
 // Lists which of `count` tokens from `tokens` on are rows of the block, by one warp.
 __device__ __forceinline__ uint32_t find(uint16_t* list, const int* tokens, uint32_t count, uint32_t first_row,
                                          uint32_t block_rows) {
+    // Tokens of a lane that are loaded at once.
+    constexpr uint32_t LOADS = 16;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t earlier = (1u << lane) - 1;
     uint32_t found = 0;
-#pragma unroll 8
-    for (uint32_t start = 0; start < count; start += 32) {
-        const uint32_t place = start + lane;
-        // Rows before the block's become large numbers.
-        const uint32_t row = place < count ? static_cast<uint32_t>(tokens[place]) - first_row : block_rows;
-        const bool here = row < block_rows;
-        const uint32_t all = __ballot_sync(FULL_WARP, here);
-        if (here) list[found + __popc(all & earlier)] = static_cast<uint16_t>(place << ROW_BITS | row);
-        found += __popc(all);
+    for (uint32_t start = lane; start < count + lane; start += 32 * LOADS) {
+        uint32_t rows[LOADS];
+#pragma unroll
+        for (uint32_t i = 0; i < LOADS; ++i) {
+            const uint32_t place = start + 32 * i;
+            // Rows before the block's become large numbers.
+            rows[i] = place < count ? static_cast<uint32_t>(tokens[place]) - first_row : block_rows;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < LOADS; ++i) {
+            const bool here = rows[i] < block_rows;
+            const uint32_t all = __ballot_sync(FULL_WARP, here);
+            // Most tokens are other blocks'.
+            if (all == 0) continue;
+            const uint32_t place = start + 32 * i;
+            if (here) list[found + __popc(all & earlier)] = static_cast<uint16_t>(place << ROW_BITS | rows[i]);
+            found += __popc(all);
+        }
     }
     return found;
 }
 
-// row[c] += (dx[pending[0], c] + dx[pending[1], c] + ...), by one warp. The tokens are summed before they are added to the
-// row, which is more exact where there are hundreds of them. What is loaded at once is `Columns` runs of channels of
-// `Most` tokens.
-template <int Width, uint32_t Most, int Columns>
+// row[c] += (dx[pending[0], c] + dx[pending[1], c] + ...), of at most BATCH tokens, by one warp. The tokens are summed
+// before they are added to the row, which is more exact where there are hundreds of them.
+template <int Width>
 __device__ __forceinline__ void add_tokens(float* row, const float* dx, const uint32_t* pending, uint32_t count,
                                            uint32_t channels, uint32_t begin, uint32_t end, bool from_zero) {
-    constexpr uint32_t STEP = 32 * Width;
 #pragma unroll 1
-    for (uint32_t first = begin + threadIdx.x % 32 * Width; first < end; first += Columns * STEP) {
-        Channels<Width> gradients[Columns][Most];
-        Channels<Width> so_far[Columns];
+    for (uint32_t c = begin + threadIdx.x % 32 * Width; c < end; c += 32 * Width) {
+        Channels<Width> gradients[BATCH];
+        Channels<Width> so_far;
+        so_far.fill(0.0f);
+        if (!from_zero) so_far.load(row + c);
 #pragma unroll
-        for (int j = 0; j < Columns; ++j) {
-            const uint32_t c = first + j * STEP;
-            so_far[j].fill(0.0f);
-            if (c < end && !from_zero) so_far[j].load(row + c);
-#pragma unroll
-            for (uint32_t i = 0; i < Most; ++i) {
-                if (c < end && i < count) gradients[j][i].load(dx + static_cast<uint64_t>(pending[i]) * channels + c);
-            }
+        for (uint32_t i = 0; i < BATCH; ++i) {
+            if (i < count) gradients[i].load(dx + static_cast<uint64_t>(pending[i]) * channels + c);
         }
+        Channels<Width> sum;
+        sum.fill(0.0f);
 #pragma unroll
-        for (int j = 0; j < Columns; ++j) {
-            const uint32_t c = first + j * STEP;
-            Channels<Width> sum;
-            sum.fill(0.0f);
-#pragma unroll
-            for (uint32_t i = 0; i < Most; ++i) {
-                if (i < count) sum.add(gradients[j][i]);
-            }
-            sum.add(so_far[j]);
-            if (c < end) sum.store(row + c);
+        for (uint32_t i = 0; i < BATCH; ++i) {
+            if (i < count) sum.add(gradients[i]);
         }
-    }
-}
-
-// Most rows have few tokens or none, some have hundreds.
-template <int Width>
-__device__ __forceinline__ void add_pending(float* row, const float* dx, const uint32_t* pending, uint32_t count,
-                                            uint32_t channels, uint32_t begin, uint32_t end, bool from_zero) {
-    if (count <= 2) {
-        add_tokens<Width, 2, 4>(row, dx, pending, count, channels, begin, end, from_zero);
-    } else {
-        add_tokens<Width, BATCH, 1>(row, dx, pending, count, channels, begin, end, from_zero);
+        sum.add(so_far);
+        sum.store(row + c);
     }
 }
 
@@ -229,7 +219,7 @@ __device__ __forceinline__ void add_to_table(float* dtable, const int* tokens, c
                     waiting += __popc(all);
                     __syncwarp();
                     while (waiting >= BATCH) {
-                        add_tokens<Width, BATCH, 1>(sums, dx, pending, BATCH, channels, begin, end, from_zero);
+                        add_tokens<Width>(sums, dx, pending, BATCH, channels, begin, end, from_zero);
                         from_zero = false;
                         waiting -= BATCH;
                         // What is left, at most 31, moves to the front.
@@ -241,7 +231,7 @@ __device__ __forceinline__ void add_to_table(float* dtable, const int* tokens, c
                 }
             }
             if (waiting > 0 || from_zero) {
-                add_pending<Width>(sums, dx, pending, waiting, channels, begin, end, from_zero);
+                add_tokens<Width>(sums, dx, pending, waiting, channels, begin, end, from_zero);
             }
             // The next row's tokens take the place of this one's.
             __syncwarp();
@@ -251,8 +241,9 @@ __device__ __forceinline__ void add_to_table(float* dtable, const int* tokens, c
 }
 
 // dtable[v, :] (+)= the sum of dx[n, :] over all n with tokens[n] = v. A block takes `block_rows` rows (at most 32) and
-// `block_channels` channels (a multiple of 128) of them.
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+// `block_channels` channels (a multiple of 128) of them. With registers for three blocks to a multiprocessor, sm_80 would
+// spill.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
     embedding_table_backward(float* __restrict__ dtable, const int* __restrict__ tokens, const float* __restrict__ dx,
                              uint32_t token_count, uint32_t vocabulary, uint32_t channels, uint32_t block_rows,
                              uint32_t block_channels, uint32_t accumulate) {

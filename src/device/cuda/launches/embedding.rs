@@ -17,8 +17,9 @@ const MANY_TABLE_ROWS: usize = 32;
 const LARGE_TABLE: usize = 1 << 14;
 /// Channels that a warp takes at a time, of which a block takes a multiple.
 const WARP_CHANNELS: usize = 128;
-/// Blocks that keep a large card busy.
-const ENOUGH_BLOCKS: usize = 1024;
+/// Blocks at most that share rows: the more, the sooner a token that is every fourth of a text is summed, and the more
+/// often all tokens are looked through.
+const MOST_CHANNEL_BLOCKS: usize = 8;
 
 pub(super) fn forward(
     inputs: &[Operand],
@@ -55,10 +56,7 @@ pub(super) fn backward(
     let [tokens, dx] = [&inputs[0], &inputs[1]];
     let channels = dx.ty.shape.last();
     let block_rows = if op.vocabulary < LARGE_TABLE { FEW_TABLE_ROWS } else { MANY_TABLE_ROWS };
-    let row_blocks = op.vocabulary.div_ceil(block_rows);
-    let steps = channels.div_ceil(WARP_CHANNELS);
-    let channel_blocks = ENOUGH_BLOCKS.div_ceil(row_blocks).min(steps);
-    let block_channels = steps.div_ceil(channel_blocks) * WARP_CHANNELS;
+    let block_channels = channels.div_ceil(WARP_CHANNELS).div_ceil(MOST_CHANNEL_BLOCKS) * WARP_CHANNELS;
     launcher.kernel(
         "embedding_table_backward",
         [blocks(op.vocabulary, block_rows)?, blocks(channels, block_channels)?, 1],

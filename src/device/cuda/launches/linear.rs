@@ -1,12 +1,13 @@
 //! Products with what is fused to them.
 //!
 //! The library finishes a product itself where it can. Where it cannot, kernels do it afterwards: a 16-bit result is
-//! then rounded once more than it has to be.
+//! then rounded once more than it has to be. They also do it where f32 is to be exact: how near the library's GELU comes
+//! to it is not documented.
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Launcher, Operand};
 use crate::device::cuda::products::{Epilogue, Matrix, Product};
-use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
+use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient};
 
 use super::column_sums::column_sums;
 use super::elementwise::{add_bias, finish_gelu, gelu_backward};
@@ -17,6 +18,11 @@ fn matrix(operand: &Operand) -> Matrix {
 
 fn transposed(operand: &Operand) -> Matrix {
     Matrix { transposed: true, ..matrix(operand) }
+}
+
+/// Whether nothing may be rounded to less than f32.
+fn is_exact(product: &Product) -> bool {
+    product.left.dtype == DType::F32 && !product.tf32
 }
 
 /// Enqueues a product and what finishes it: by the library, or else by `finish`.
@@ -71,7 +77,7 @@ pub(super) fn forward(
                 return finish(launcher);
             }
             let fused = Product { epilogue: Epilogue::GeluBias { bias, before: before.address }, ..plain };
-            if launcher.supports(&fused)? {
+            if !is_exact(&plain) && launcher.supports(&fused)? {
                 return launcher.product(&fused);
             }
             launcher.product(&unfinished)?;
@@ -104,9 +110,12 @@ pub(super) fn input_gradient(
         None => launcher.product(&plain),
         Some(Activation::GeluTanh) => {
             let before = inputs[2 + usize::from(op.accumulate)];
-            finished(plain, Epilogue::GeluSlope { before: before.address }, launcher, |launcher| {
-                gelu_backward(&[*dx, before], outputs, launcher)
-            })
+            let finish = |launcher: &mut Launcher| gelu_backward(&[*dx, before], outputs, launcher);
+            if is_exact(&plain) {
+                launcher.product(&plain)?;
+                return finish(launcher);
+            }
+            finished(plain, Epilogue::GeluSlope { before: before.address }, launcher, finish)
         }
     }
 }

@@ -6,8 +6,9 @@
 use std::ffi::c_void;
 
 use cudarc::cublaslt::sys::{
-    self, cublasComputeType_t as ComputeType, cublasLtMatmulDescAttributes_t as Attribute,
-    cublasLtMatmulPreferenceAttributes_t as Preference, cublasStatus_t as Status, cudaDataType_t as DataType,
+    self, cublasComputeType_t as ComputeType, cublasLtMatmulAlgoConfigAttributes_t as AlgorithmAttribute,
+    cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulPreferenceAttributes_t as Preference,
+    cublasStatus_t as Status, cudaDataType_t as DataType,
 };
 use cudarc::driver::sys::CUstream;
 
@@ -19,10 +20,10 @@ use crate::ops::{DType, TypeError};
 /// How many algorithms the library may recommend: the first that fits counts.
 const CANDIDATES: usize = 8;
 
-/// Ways to sum the parts of a product that was split along its inner dimension, except in the output itself: that
-/// takes atomics, whose order changes from run to run. These are bits of a mask.
-const REDUCTIONS: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32
-    | sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32;
+/// How the parts of a product that was split along its inner dimension may be summed, a mask of bits: apart from the
+/// output and in f32. In the output itself takes atomics, whose order changes from run to run, and in the output's type
+/// would round each part to 16 bits.
+const REDUCTIONS: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
 
 pub(in super::super) struct Plan {
     description: Description,
@@ -43,6 +44,33 @@ impl Plan {
         let second = Layout::of_operand(shape.left, shape.inner, shape.rows)?;
         let algorithm = recommended(handle, shape, &description, [&first, &second, &output])?;
         Ok(algorithm.map(|algorithm| Plan { description, first, second, output, algorithm }))
+    }
+
+    /// The library's own numbers for the algorithm; what it does not tell is left out.
+    pub(super) fn algorithm(&self) -> String {
+        let named = [
+            ("algorithm", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_ID),
+            ("tile", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_TILE_ID),
+            ("stages", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_STAGES_ID),
+            ("split", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+            ("reduction", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+        ];
+        let told = named.into_iter().filter_map(|(name, attribute)| {
+            let (mut number, mut written) = (0_u32, 0);
+            let into = std::ptr::from_mut(&mut number).cast();
+            // SAFETY: the library writes at most as many bytes as it is told there is room for.
+            let status = unsafe {
+                sys::cublasLtMatmulAlgoConfigGetAttribute(
+                    &self.algorithm,
+                    attribute,
+                    into,
+                    size_of::<u32>(),
+                    &mut written,
+                )
+            };
+            check("cublasLtMatmulAlgoConfigGetAttribute", status).ok().map(|()| format!("{name} {number}"))
+        });
+        told.collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn enqueue(
