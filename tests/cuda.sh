@@ -26,7 +26,6 @@ emulated() {
     LD_LIBRARY_PATH=$out "$@"
 }
 
-
 # The binary of one test, for what cargo itself must not be run under.
 test_binary() {
     cargo test --release --features cuda-tests --test "$1" --no-run --message-format=json 2>/dev/null |
