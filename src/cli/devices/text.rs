@@ -110,10 +110,10 @@ mod tests {
         assert_eq!(
             text(&survey),
             "\
-device  name              memory  compute  context        product       copy
-cpu     Some Processor  16.0 GiB        -        -  352.0 GFLOP/s  53.4 GB/s
-cuda:0  Some Card       80.0 GiB      9.0  500 MiB   50.0 TFLOP/s   4.3 TB/s
-cuda:1  Some Card       80.0 GiB      9.0        -              -          -
+device  name              memory  compute  context   fp32 product   bf16 product       copy
+cpu     Some Processor  16.0 GiB        -        -  352.0 GFLOP/s              -  53.4 GB/s
+cuda:0  Some Card       80.0 GiB      9.0  500 MiB   50.0 TFLOP/s  790.0 TFLOP/s   4.3 TB/s
+cuda:1  Some Card       80.0 GiB      9.0        -              -              -          -
 
 NVRTC 13.0: /lib/libnvrtc.so.13
 
