@@ -15,9 +15,9 @@ pub fn agrees(reserved: u64, witnessed: u64) -> bool {
     reserved < JUDGED_FROM || reserved.abs_diff(witnessed) <= reserved / 200 + (1 << 20)
 }
 
-/// The same for a driver, whose pools reserve memory in steps of up to 32 MiB: one of them and two percent.
+/// The same for a driver, which reserves memory in steps of 2 MiB: one of them and two percent.
 pub fn driver_agrees(reserved: u64, witnessed: u64) -> bool {
-    reserved < JUDGED_FROM || reserved.abs_diff(witnessed) <= reserved / 50 + (32 << 20)
+    reserved < JUDGED_FROM || reserved.abs_diff(witnessed) <= reserved / 50 + (2 << 20)
 }
 
 /// The growth of what is used since a moment.

@@ -114,8 +114,8 @@ pub struct Row {
     pub configuration: String,
     /// From the beginning of the run's process to that of its first step.
     pub startup_ms: Option<f64>,
-    /// What the device reached right after the run: FLOP/s of a large fp32 product, and bytes read and written per
-    /// second in its own memory.
+    /// What the device reached right after the run: FLOP/s of a large product in the run's precision, and bytes read and
+    /// written per second in its own memory.
     pub product_flops_per_s: Option<f64>,
     pub copy_bytes_per_s: Option<f64>,
     /// Whether 16-bit numbers were multiplied in fp32, by a device without units for them: their memory is real, their
