@@ -118,6 +118,33 @@ fn a_call_that_fails_is_named() {
     );
 }
 
+/// A library may be newer than this program: its codes are shown as they are.
+#[test]
+fn codes_that_nobody_knows_yet_are_shown() {
+    let driver = "an error that this driver has no name for (4242)";
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cuInit:1:4242")]),
+        format!("error: the CUDA driver cannot be used: cuInit failed: {driver}{ELSEWHERE}")
+    );
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cuMemPoolCreate:1:4242")]),
+        format!("error: cuMemPoolCreate failed: {driver}")
+    );
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cublasLtCreate:1:4242")]),
+        "error: cublasLtCreate failed: an error that this program has no name for (4242)"
+    );
+}
+
+#[test]
+fn a_compiler_s_code_that_nobody_knows_yet_is_shown() {
+    let stack = std::env::var("LD_LIBRARY_PATH").expect("the emulated stack");
+    let path = format!("{stack}:{stack}/nvrtc");
+    let said = refused(&[("LD_LIBRARY_PATH", &path), ("EMULATED_NVRTC", "4242")]);
+    assert!(said.starts_with("error: NVRTC cannot compile "), "{said}");
+    assert!(said.ends_with(" for sm_90:\nNVRTC_ERROR unknown (4242)"), "{said}");
+}
+
 #[test]
 fn a_card_that_is_passed_over_is_told_in_the_first_line() {
     let output = runner(&["plan", "a.toml"], &[("EMULATED_CAPABILITY", "7.5")]);

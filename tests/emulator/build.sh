@@ -59,6 +59,7 @@ export flags_text="${flags[*]@Q}"
 list_sources() {
     for source in "$here"/driver/*.cpp; do echo "$source driver_$(basename "$source" .cpp)"; done
     for source in "$here"/cublaslt/*.cpp; do echo "$source cublaslt_$(basename "$source" .cpp)"; done
+    echo "$here/nvrtc/nvrtc.cpp nvrtc"
     for source in "$kernels"/*.cu; do [ -e "$source" ] && echo "$source kernel_$(basename "$source" .cu)"; done
     true
 }
@@ -75,6 +76,9 @@ shopt -s nullglob
 library libcuda.so.1 "$out"/objects/driver_*.o "$out"/objects/kernel_*.o
 library libcublasLt.so.13 "$out"/objects/cublaslt_*.o -L"$out" -l:libcuda.so.1 -Wl,-rpath,'$ORIGIN'
 ln -sf libcublasLt.so.13 "$out/libcublasLt.so.12"
+# In a folder of its own: the real one is not to be hidden by it.
+mkdir -p "$out/nvrtc"
+library nvrtc/libnvrtc.so.13 "$out"/objects/nvrtc.o
 
 if [ -n "$sanitize" ]; then
     echo "LD_PRELOAD=$("$cxx" -print-file-name=libasan.so):$("$cxx" -print-file-name=libubsan.so)"

@@ -2,40 +2,19 @@
 
 use std::time::Duration;
 
-use cudarc::driver::sys::{self, CUevent_flags_enum as EventFlags, CUresult};
-use libloading::os::unix::{Library, Symbol};
-
+use super::calls::driver::{self as sys, CUevent_flags_enum as EventFlags};
 use super::driver::check;
 use super::errors::Failed;
 
-/// `cuEventElapsedTime`, which the bindings know only as drivers from 12.8 on have it.
-type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> CUresult;
-
 /// Events of a context, used again and again. Dropped before it.
+#[derive(Default)]
 pub(super) struct Clock {
-    elapsed: Symbol<ElapsedTime>,
     events: Vec<sys::CUevent>,
     /// How many of them were recorded since the clock was last read.
     recorded: usize,
 }
 
 impl Clock {
-    /// # Errors
-    /// The driver, which was there a moment ago, has no such function.
-    pub(super) fn new() -> Result<Clock, Failed> {
-        let name = "cuEventElapsedTime";
-        // SAFETY: the driver is loaded already, so that nothing is run here; the function's type is the
-        // documentation's.
-        let found = unsafe { Library::new("libcuda.so.1").and_then(|library| library.get(name.as_bytes())) };
-        let elapsed = found.map_err(|error| Failed {
-            call: name.to_owned(),
-            name: error.to_string(),
-            code: 0,
-            lost: false,
-        })?;
-        Ok(Clock { elapsed, events: Vec::new(), recorded: 0 })
-    }
-
     pub(super) fn lap(&mut self, stream: sys::CUstream) -> Result<(), Failed> {
         if self.recorded == self.events.len() {
             let mut event = std::ptr::null_mut();
@@ -60,7 +39,7 @@ impl Clock {
         let lap = |pair: &[sys::CUevent]| {
             let mut milliseconds = 0.0;
             // SAFETY: both live and were recorded.
-            let status = unsafe { (self.elapsed)(&mut milliseconds, pair[0], pair[1]) };
+            let status = unsafe { sys::cuEventElapsedTime(&mut milliseconds, pair[0], pair[1]) };
             check("cuEventElapsedTime", status)?;
             Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
         };

@@ -2,11 +2,11 @@
 
 use std::ffi::{CStr, CString};
 
-use cudarc::nvrtc::sys::{self, nvrtcResult};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::cache::Cache;
+use super::calls::{Status, nvrtc as sys};
 use super::errors::Failed;
 use super::libraries::{self, Library};
 use super::sources::{HEADERS, SOURCES, Source};
@@ -190,14 +190,15 @@ fn c_string(text: &str) -> CString {
     CString::new(text).expect("no zeros in sources and options")
 }
 
-fn check(call: &'static str, status: nvrtcResult) -> Result<(), Failed> {
-    let code = status as u32;
-    if code == 0 {
-        return Ok(());
-    }
-    // SAFETY: the library gave the code; it answers any with a string of its own.
-    let name = unsafe { CStr::from_ptr(sys::nvrtcGetErrorString(status)) }.to_string_lossy().into_owned();
-    Err(Failed { call: call.to_owned(), name, code, lost: false })
+fn check(call: &'static str, status: Status) -> Result<(), Failed> {
+    Failed::check(call, status, |code| {
+        // SAFETY: the library is loaded; it answers any number with a string of its own.
+        match unsafe { sys::nvrtcGetErrorString(code) } {
+            // SAFETY: a string that lives as long as the library does.
+            Some(name) if !name.is_null() => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
+            _ => "an error that this NVRTC has no name for".to_owned(),
+        }
+    })
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::ffi::CStr;
 
-use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute, CUresult};
-
+use super::calls::Status;
+use super::calls::driver::{self as sys, CUdevice_attribute_enum as Attribute};
 use super::errors::Failed;
 use super::libraries::{self, Library};
 use super::unavailable::{Unavailable, Version};
@@ -18,20 +18,16 @@ const NO_DEVICE: u32 = 100;
 const BUSY: [u32; 2] = [46, 101];
 
 /// Success, or which call failed and how.
-pub(super) fn check(call: &'static str, status: CUresult) -> Result<(), Failed> {
-    let code = status as u32;
-    if code == 0 {
-        return Ok(());
-    }
-    Err(Failed { call: call.to_owned(), name: error_name(status), code, lost: is_final(code) })
+pub(super) fn check(call: &'static str, status: Status) -> Result<(), Failed> {
+    Failed::check(call, status, error_name).map_err(|failed| Failed { lost: is_final(failed.code), ..failed })
 }
 
-fn error_name(status: CUresult) -> String {
+fn error_name(code: Status) -> String {
     let mut name = std::ptr::null();
     // SAFETY: the driver is loaded, it gave the code; it sets the pointer to a string of its own, or to null.
-    unsafe { sys::cuGetErrorName(status, &mut name) };
+    let _ = unsafe { sys::cuGetErrorName(code, &mut name) };
     if name.is_null() {
-        return "an error that the driver has no name for".to_owned();
+        return "an error that this driver has no name for".to_owned();
     }
     // SAFETY: a string that lives as long as the driver does.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
@@ -52,7 +48,7 @@ impl Failed {
 impl From<Failed> for Unavailable {
     fn from(failed: Failed) -> Unavailable {
         let Failed { call, name, code, .. } = failed;
-        Unavailable::Driver { call, name, code }
+        Unavailable::Call { call, name, code }
     }
 }
 

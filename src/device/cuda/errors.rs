@@ -1,5 +1,6 @@
 //! Calls into the card's libraries that fail.
 
+use super::calls::{NO_SUCH_FUNCTION, Status};
 use crate::device::DeviceError;
 
 /// A call that did not succeed.
@@ -14,6 +15,25 @@ pub(super) struct Failed {
 }
 
 impl Failed {
+    /// Success, or which call failed and how. `name` is how the library calls a code.
+    pub(super) fn check(
+        call: &'static str,
+        status: Status,
+        name: impl FnOnce(Status) -> String,
+    ) -> Result<(), Failed> {
+        match status {
+            0 => Ok(()),
+            NO_SUCH_FUNCTION => Err(Failed::absent(call)),
+            code => Err(Failed { call: call.to_owned(), name: name(code), code, lost: false }),
+        }
+    }
+
+    /// The library is loaded, and has no function of that name.
+    pub(super) fn absent(call: &'static str) -> Failed {
+        let name = "this version of the library has no such function".to_owned();
+        Failed { call: call.to_owned(), name, code: NO_SUCH_FUNCTION, lost: false }
+    }
+
     /// Names the kernel that was to be launched.
     pub(super) fn of_kernel(self, kernel: &str) -> Failed {
         Failed { call: format!("{} of {kernel}", self.call), ..self }

@@ -1,7 +1,6 @@
 //! Work of the compute queue, captured once and replayed.
 
-use cudarc::driver::sys::{self, CUstreamCaptureMode_enum as CaptureMode};
-
+use super::calls::driver::{self as sys, CUstreamCaptureMode_enum as CaptureMode};
 use super::driver::check;
 use super::errors::Failed;
 use crate::device::Graph;

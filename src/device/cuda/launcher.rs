@@ -1,7 +1,6 @@
 //! What operations enqueue on the compute stream: kernels by name, and matrix products.
 
-use cudarc::driver::sys;
-
+use super::calls::driver as sys;
 use super::driver::check;
 use super::modules::Modules;
 use super::products::{Product, Products};

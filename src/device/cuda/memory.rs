@@ -4,8 +4,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 
-use cudarc::driver::sys::{self, CUmemPool_attribute_enum as Attribute};
-
+use super::calls::driver::{self as sys, CUmemPool_attribute_enum as Attribute};
 use super::driver::{Context, check};
 use super::errors::Failed;
 use super::order::Moment;

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod cache;
+mod calls;
 mod clock;
 mod compiler;
 mod driver;
@@ -29,9 +30,8 @@ mod unavailable;
 
 use std::time::Duration;
 
-use cudarc::driver::sys;
-
 use self::cache::Cache;
+use self::calls::driver as sys;
 use self::clock::Clock;
 use self::driver::{Context, check as checked};
 use self::graphs::Graphs;
@@ -92,7 +92,7 @@ impl CudaDevice {
             products: Products::new()?,
             memory: Memory::new(&context)?,
             graphs: Graphs::default(),
-            clock: Clock::new()?,
+            clock: Clock::default(),
             queues: Queues::new()?,
             context,
         })

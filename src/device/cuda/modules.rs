@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 
-use cudarc::driver::sys::{self, CUfunction_attribute_enum as Attribute};
-
+use super::calls::driver::{self as sys, CUfunction_attribute_enum as Attribute};
 use super::driver::check;
 use super::errors::Failed;
 use crate::device::DeviceError;

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use cudarc::cublaslt::sys as lt;
-
+use super::calls::cublaslt as lt;
 use super::compiler::Compiler;
 use super::driver::{self, Card};
+use super::errors::Failed;
 use super::libraries::{self, Library};
 use super::unavailable::{Unavailable, Version};
 use crate::device::{DeviceKind, Target};
@@ -69,7 +69,9 @@ fn suits(driver: Version, library: Version, name: &str) -> Result<(), Unavailabl
 fn load_cublaslt(newest: u32) -> Result<Version, Unavailable> {
     libraries::load(Library::CublasLt, newest)?;
     // SAFETY: the library is loaded.
-    let number = u32::try_from(unsafe { lt::cublasLtGetVersion() }).unwrap_or(u32::MAX);
+    let number = unsafe { lt::cublasLtGetVersion() };
+    let number = number.ok_or_else(|| Failed::absent("cublasLtGetVersion"))?;
+    let number = u32::try_from(number).unwrap_or(u32::MAX);
     // 130100 is 13.1.0.
     Ok(Version { major: number / 10_000, minor: number % 10_000 / 100 })
 }

@@ -10,10 +10,9 @@ mod plan;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use cudarc::cublaslt::sys::{self, cublasLtEpilogue_t as LtEpilogue};
-use cudarc::driver::sys::CUstream;
-
 use self::plan::{Plan, check};
+use super::calls::cublaslt::{self as sys, cublasLtEpilogue_t as LtEpilogue};
+use super::calls::driver::CUstream;
 use super::errors::Failed;
 use crate::device::DeviceError;
 use crate::ops::DType;

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use cudarc::driver::sys::{self, CUevent_flags_enum as EventFlags, CUstream_flags_enum as StreamFlags};
-
+use super::calls::driver::{
+    self as sys, CUevent_flags_enum as EventFlags, CUstream_flags_enum as StreamFlags,
+};
 use super::driver::check;
 use super::errors::Failed;
 use super::order::{Moment, Order, other};

@@ -31,8 +31,8 @@ pub enum Unavailable {
     Full { card: String },
     #[error("NVRTC cannot compile {file} for {architecture}:\n{log}")]
     Kernel { file: &'static str, architecture: String, log: String },
-    #[error("the CUDA driver cannot be used: {call} failed: {name} ({code})")]
-    Driver { call: String, name: String, code: u32 },
+    #[error("{} cannot be used: {call} failed: {name} ({code})", library(.call))]
+    Call { call: String, name: String, code: u32 },
 }
 
 impl Unavailable {
@@ -43,6 +43,15 @@ impl Unavailable {
             Unavailable::Missing(library) => library.driver,
             _ => false,
         }
+    }
+}
+
+/// The library that has a function, by the name of the function.
+fn library(call: &str) -> &'static str {
+    match call {
+        call if call.starts_with("nvrtc") => "NVRTC",
+        call if call.starts_with("cublasLt") => "cuBLASLt",
+        _ => "the CUDA driver",
     }
 }
 

@@ -147,4 +147,7 @@ Status check(const Problem& problem);
 // Computes it, summing over `inner` in order, so that results do not depend on threads.
 void compute(const Problem& problem, const Addresses& addresses);
 
+// Of the stand-in driver: the failure that EMULATED_FAIL plans for this call of a function, or success.
+extern "C" int emulated_failure(const char* function);
+
 #define CUBLASLT_API extern "C" __attribute__((visibility("default")))

@@ -129,6 +129,7 @@ CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Descripti
                                                    const Layout* d, const Preference* preference,
                                                    int requested, HeuristicResult* results, int* count) {
     *count = 0;
+    if (const Status planned = emulated_failure("cublasLtMatmulAlgoGetHeuristic")) return planned;
     if (!handle || !description || !a || !b || !c || !d || !preference || requested < 1) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -140,6 +141,7 @@ CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Descripti
         result.algorithm.data[0] = MARK;
         result.algorithm.data[1] = digest(problem);
         result.algorithm.data[2] = static_cast<uint64_t>(*count);
+        result.state = emulated_failure("cublasLtMatmulAlgoGetHeuristic.state");
         result.waves = 1;
     }
     return CUBLAS_STATUS_SUCCESS;
@@ -163,6 +165,7 @@ CUBLASLT_API Status cublasLtMatmul(void* handle, const Description* description,
                                    const Layout* b_layout, const float* beta, const void* c,
                                    const Layout* c_layout, void* d, const Layout* d_layout,
                                    const Algorithm* algorithm, void*, size_t, Stream* stream) {
+    if (const Status planned = emulated_failure("cublasLtMatmul")) return planned;
     if (!handle || !description || !alpha || !beta || !a_layout || !b_layout || !c_layout || !d_layout) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }

@@ -7,7 +7,7 @@
 
 #include "cuda.h"
 
-// EMULATED_FAIL=FUNCTION:N:CODE[,...]: the N-th call of FUNCTION returns CODE.
+// EMULATED_FAIL=FUNCTION:N:CODE[,...]: the N-th call of FUNCTION returns CODE. README.md says which there are.
 struct PlannedFailure {
     std::string function;
     unsigned long call;

@@ -5,17 +5,20 @@
 
 use std::ffi::c_void;
 
-use cudarc::cublaslt::sys::{
-    self, cublasComputeType_t as ComputeType, cublasLtMatmulAlgoConfigAttributes_t as AlgorithmAttribute,
-    cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulPreferenceAttributes_t as Preference,
-    cublasStatus_t as Status, cudaDataType_t as DataType,
-};
-use cudarc::driver::sys::CUstream;
-
 use super::{Epilogue, Product, Shape};
 use crate::device::DeviceError;
+use crate::device::cuda::calls::Status;
+use crate::device::cuda::calls::cublaslt::{
+    self as sys, cublasComputeType_t as ComputeType,
+    cublasLtMatmulAlgoConfigAttributes_t as AlgorithmAttribute, cublasLtMatmulDescAttributes_t as Attribute,
+    cublasLtMatmulPreferenceAttributes_t as Preference, cudaDataType_t as DataType,
+};
+use crate::device::cuda::calls::driver::CUstream;
 use crate::device::cuda::errors::Failed;
 use crate::ops::{DType, TypeError};
+
+const INVALID_VALUE: Status = 7;
+const NOT_SUPPORTED: Status = 15;
 
 /// How many algorithms the library may recommend: the first that fits counts.
 const CANDIDATES: usize = 8;
@@ -119,28 +122,25 @@ pub(super) fn unsupported(shape: &Shape) -> Failed {
     Failed {
         call: format!("cublasLtMatmul of {shape:?}"),
         name: "CUBLAS_STATUS_NOT_SUPPORTED".to_owned(),
-        code: Status::CUBLAS_STATUS_NOT_SUPPORTED as u32,
+        code: NOT_SUPPORTED,
         lost: false,
     }
 }
 
 pub(super) fn check(call: &'static str, status: Status) -> Result<(), Failed> {
-    match status as u32 {
-        0 => Ok(()),
-        code => Err(Failed { call: call.to_owned(), name: name(code).to_owned(), code, lost: false }),
-    }
+    Failed::check(call, status, |code| name(code).to_owned())
 }
 
-fn name(code: u32) -> &'static str {
+fn name(code: Status) -> &'static str {
     match code {
         1 => "CUBLAS_STATUS_NOT_INITIALIZED",
         3 => "CUBLAS_STATUS_ALLOC_FAILED",
-        7 => "CUBLAS_STATUS_INVALID_VALUE",
+        INVALID_VALUE => "CUBLAS_STATUS_INVALID_VALUE",
         8 => "CUBLAS_STATUS_ARCH_MISMATCH",
         11 => "CUBLAS_STATUS_MAPPING_ERROR",
         13 => "CUBLAS_STATUS_EXECUTION_FAILED",
         14 => "CUBLAS_STATUS_INTERNAL_ERROR",
-        15 => "CUBLAS_STATUS_NOT_SUPPORTED",
+        NOT_SUPPORTED => "CUBLAS_STATUS_NOT_SUPPORTED",
         16 => "CUBLAS_STATUS_LICENSE_ERROR",
         _ => "an error that this program has no name for",
     }
@@ -291,14 +291,14 @@ fn recommended(
     match check("cublasLtMatmulAlgoGetHeuristic", status) {
         Ok(()) => {}
         // How the library says that it has none, depending on its version.
-        Err(Failed { code: 7 | 15, .. }) => return Ok(None),
+        Err(Failed { code: INVALID_VALUE | NOT_SUPPORTED, .. }) => return Ok(None),
         Err(failed) => return Err(failed),
     }
     let count = usize::try_from(count).unwrap_or(0).min(CANDIDATES);
     // SAFETY: the library filled in as many as it says; the others are not looked at.
     let mut found = found[..count].iter().map(|result| unsafe { result.assume_init_ref() });
     let fits = |result: &&sys::cublasLtMatmulHeuristicResult_t| {
-        result.state as u32 == 0 && result.workspaceSize as u64 <= shape.workspace
+        result.state == 0 && result.workspaceSize as u64 <= shape.workspace
     };
     Ok(found.find(fits).map(|result| result.algo))
 }
