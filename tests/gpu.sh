@@ -53,9 +53,11 @@ for line in sys.stdin:
 ' "$packed"
     strip "$packed"/*
     # A static program would need none, and could not load the driver.
-    readelf --version-info "$packed"/* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d_ -f2 >"$packed/glibc"
+    local glibc
+    glibc=$(readelf --version-info "$packed"/* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d_ -f2)
+    echo "$glibc" >"$packed/glibc"
     ls -l "$packed"
-    echo "needs an $(uname -m) machine with glibc $(cat "$packed/glibc") or newer"
+    echo "$(uname -m) with glibc $glibc or newer is what they need"
 }
 
 tests() {
@@ -114,7 +116,7 @@ step() {
     esac
     echo "$name: $ended after $((SECONDS - began)) s" | tee -a "$work/steps.txt"
     if [[ $code != 0 ]]; then
-        failures+=("$name $ended: $(tail -n 1 "$work/$name.log")")
+        failures+=("$name $ended: $(grep . "$work/$name.log" | tail -n 1)")
         tail -n 15 "$work/$name.log" | sed 's/^/    /'
     fi
     leave
@@ -175,7 +177,7 @@ require_packed() {
     needed=$(cat "$packed/glibc")
     here=$(ldd --version 2>/dev/null | sed -n '1s/.* //p')
     if [[ $(printf '%s\n' "$needed" "$here" | sort -V | head -n 1) != "$needed" ]]; then
-        echo "the packed programs need glibc $needed, this machine has ${here:-none}: pack on a system as old" >&2
+        echo "the packed programs need glibc $needed, this machine has ${here:-none}: pack on a system no newer" >&2
         exit 2
     fi
 }

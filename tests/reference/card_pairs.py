@@ -180,7 +180,7 @@ def run(command, seconds):
 def reason(output):
     """The line that says why: of a traceback the error, of anything else the last."""
     lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|InvalidCxxCompiler)\b|error: ", line)]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b|error: ", line)]
     return (errors or lines or ["it said nothing"])[-1][:300]
 
 
