@@ -3,7 +3,7 @@
 mod rows;
 
 use proptest::prelude::*;
-use rows::{Change, any_row, row};
+use rows::{Change, MIB, any_row, row};
 use runner::compare::{self, CompareError, Comparison, Format, Options, Sort, WIDTH};
 use runner::results::{Row, Status, csv};
 use unicode_width::UnicodeWidthStr;
@@ -221,6 +221,24 @@ fn abnormal_figures_get_columns() {
     missed.predicted_peak_bytes = Some(180 << 20);
     missed.loss_eval = Some(3.4);
     insta::assert_snapshot!(table(&[plain, host, leak, missed]));
+}
+
+/// A driver's figure is off beyond one of the driver's own steps and 2 %, whatever the step is on that card.
+#[test]
+fn a_drivers_figure_may_be_off_by_its_step() {
+    let said_off = |step: u64, off: u64| {
+        let mut row = row("plain");
+        let reserved = 256 * MIB;
+        row.context_bytes = Some(500 * MIB);
+        row.reserved_peak_bytes = Some(reserved);
+        row.witness_step_bytes = Some(step);
+        row.witness_peak_bytes = Some(reserved + reserved / 50 + off);
+        table(&[row]).contains("The system's figure is not what was counted for plain")
+    };
+    for step in [2 * MIB, 32 * MIB] {
+        assert!(!said_off(step, step), "within a step of {step}");
+        assert!(said_off(step, step + 1), "beyond a step of {step}");
+    }
 }
 
 #[test]

@@ -60,13 +60,19 @@ device() {
     for delay in none compute copy all random:1 random:2; do
         EMULATED_DELAY=$delay emulated cargo test --quiet --release --features cuda-tests --test cuda_device
     done
+    for step in 2097152 33554432; do
+        EMULATED_POOL_STEP=$step emulated cargo test --quiet --release --features cuda-tests --test cuda_device witness
+    done
     emulated cargo test --quiet --release --features cuda-tests --test cuda_states
 }
 
-# Each operation against the processor's, in three orders of a block's threads.
+# Each operation against the processor's, in three orders of a block's threads, and in each way that a card may round.
 kernels() {
-    for order in 0 1 7; do
-        EMULATED_ORDER=$order emulated cargo test --quiet --release --features cuda-tests --test cuda_kernels
+    local ways=("0 nearest unrounded" "1 truncated rounded" "7 truncated refused")
+    for way in "${ways[@]}"; do
+        read -r order sums gelu <<<"$way"
+        EMULATED_ORDER=$order EMULATED_SUMS=$sums EMULATED_GELU=$gelu \
+            emulated cargo test --quiet --release --features cuda-tests --test cuda_kernels
     done
 }
 
@@ -81,7 +87,7 @@ sanitize() {
 # Strategies against each other, prediction against the ledger, running out, every single event, PyTorch's vectors. One at
 # a time: which queue is put off is a matter of the whole process.
 engine() {
-    emulated cargo test --quiet --release --features cuda-tests --lib execute::tests -- --test-threads=1
+    emulated cargo test --quiet --release --features cuda-tests --lib -- --test-threads=1 execute::tests device::cuda::tests
 }
 
 # The program as its user meets it.

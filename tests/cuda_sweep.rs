@@ -104,10 +104,10 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
         assert_eq!(row.peak_bytes, row.predicted_peak_bytes, "{strategy}");
         assert_eq!(row.reserved_peak_bytes, row.predicted_reserved_peak_bytes, "{strategy}");
         let (reserved, witness) = (row.reserved_peak_bytes.unwrap(), row.witness_peak_bytes.unwrap());
-        // What the pool takes comes in pieces of 2 MiB.
+        let step = row.witness_step_bytes.unwrap();
         assert!(
-            witness.abs_diff(reserved) <= reserved / 50 + (2 << 20),
-            "{strategy}: {witness} for {reserved}"
+            witness.abs_diff(reserved) <= reserved / 50 + step,
+            "{strategy}: {witness} for {reserved}, in steps of {step}"
         );
         assert!(row.context_bytes.unwrap() > 0, "{strategy}");
         assert!(!row.emulated, "{strategy}: a card has units for it");
@@ -129,6 +129,19 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
     assert_eq!((cpu["tf32"].no_effect.as_str(), cuda["tf32"].no_effect.as_str()), ("precision", ""));
     let graph = (cpu["bf16-graph"].no_effect.as_str(), cuda["bf16-graph"].no_effect.as_str());
     assert_eq!(graph, ("graph", ""));
+}
+
+/// What a driver reserves at a time is learnt from it, and stands in the row that is judged by it.
+#[test]
+fn a_row_says_what_the_driver_reserves_at_a_time() {
+    for step in ["2097152", "33554432"] {
+        let place = Place::new();
+        let output = place.sweep("cuda", &["--filter", "plain"], &[("EMULATED_POOL_STEP", step)]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let row = &place.rows("cuda")["plain"];
+        assert_eq!(row.witness_step_bytes.map(|bytes| bytes.to_string()), Some(step.to_owned()));
+        assert_eq!(row.witness_peak_bytes.unwrap() % row.witness_step_bytes.unwrap(), 0);
+    }
 }
 
 /// A card that has less memory left than the plan said: the driver's code ends the run, and the row says where.

@@ -51,7 +51,7 @@ fn step(program: &Program, device: &mut dyn Device, batch: &Batch, leak: usize) 
     engine.step(batch, control).unwrap();
     drop(black_box(leaked));
     let reserved = Pool::ALL.iter().map(|&pool| engine.ledger().usage(pool).reserved_peak).sum();
-    let witnessed = witness.peak(engine.device()).unwrap();
+    let witnessed = witness.testimony(engine.device()).unwrap().peak;
     engine.close().unwrap();
     (reserved, witnessed)
 }

@@ -116,7 +116,10 @@ impl Entry {
         let witnessed = row.witness_peak_bytes?;
         // A card's driver counts the card's memory alone, the resident set both pools.
         let (reserved, agrees) = match row.context_bytes {
-            Some(_) => (device, execute::driver_agrees(device, witnessed)),
+            Some(_) => {
+                let step = row.witness_step_bytes.unwrap_or(0);
+                (device, execute::driver_agrees(device, witnessed, step))
+            }
             None => {
                 let both = device.saturating_add(row.host_reserved_peak_bytes.unwrap_or(0));
                 (both, execute::agrees(both, witnessed))

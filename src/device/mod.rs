@@ -129,6 +129,8 @@ pub struct WitnessReading {
     pub taken: u64,
     /// What was taken at the most since the witness began, over what was then.
     pub peak: u64,
+    /// What the driver reserves at a time, learnt when the witness began: a peak is a multiple of it.
+    pub step: u64,
 }
 
 /// A device: memory in two pools, two queues, operations.

@@ -15,6 +15,7 @@ pub struct Measurement {
     pub roles: Roles,
     pub reserved_peak_bytes: Option<u64>,
     pub witness_peak_bytes: Option<u64>,
+    pub witness_step_bytes: Option<u64>,
     pub start_peak_bytes: Option<u64>,
     pub forward_peak_bytes: Option<u64>,
     pub backward_peak_bytes: Option<u64>,

@@ -25,4 +25,4 @@ pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};
 pub use protocol::{Message, Reporter, end_with_parent};
 pub use timeline::Timeline;
 pub use train::{DATA_FILE, MEMORY_FILE, RunError, STEPS_FILE, run};
-pub use witness::{Witness, agrees, driver_agrees};
+pub use witness::{Testimony, Witness, agrees, driver_agrees};

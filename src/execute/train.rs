@@ -163,7 +163,9 @@ impl Trainer<'_> {
             Ok(mut engine) => {
                 let ended = self.train(&mut engine, timeline, batches, &mut log, &mut measurement);
                 report_memory(&mut measurement, engine.ledger());
-                measurement.witness_peak_bytes = witness.and_then(|witness| witness.peak(engine.device()));
+                let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
+                measurement.witness_peak_bytes = testimony.map(|testimony| testimony.peak);
+                measurement.witness_step_bytes = testimony.and_then(|testimony| testimony.step);
                 ended.and_then(|()| Ok(engine.close()?))
             }
             Err(failure) => Err(failure.into()),

@@ -15,9 +15,9 @@ pub fn agrees(reserved: u64, witnessed: u64) -> bool {
     reserved < JUDGED_FROM || reserved.abs_diff(witnessed) <= reserved / 200 + (1 << 20)
 }
 
-/// The same for a driver, which reserves memory in steps of 2 MiB: one of them and two percent.
-pub fn driver_agrees(reserved: u64, witnessed: u64) -> bool {
-    reserved < JUDGED_FROM || reserved.abs_diff(witnessed) <= reserved / 50 + (2 << 20)
+/// The same for a driver, which reserves so many bytes at a time: one of these steps and two percent.
+pub fn driver_agrees(reserved: u64, witnessed: u64, step: u64) -> bool {
+    reserved < JUDGED_FROM || reserved.abs_diff(witnessed) <= reserved / 50 + step
 }
 
 /// The growth of what is used since a moment.
@@ -27,6 +27,15 @@ pub enum Witness {
     Driver,
     /// Of both pools, as this process's resident set: over these bytes.
     Resident { baseline: u64 },
+}
+
+/// What a witness says, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Testimony {
+    /// Used at the most, over what was at the beginning.
+    pub peak: u64,
+    /// Of a driver: what it reserves at a time.
+    pub step: Option<u64>,
 }
 
 impl Witness {
@@ -40,11 +49,16 @@ impl Witness {
         Some(Witness::Resident { baseline: high_water_mark()? })
     }
 
-    /// Bytes that were used at the most, over those at the beginning.
-    pub fn peak(&self, device: &mut dyn Device) -> Option<u64> {
+    /// What was used at the most since the beginning.
+    pub fn testimony(&self, device: &mut dyn Device) -> Option<Testimony> {
         match self {
-            Witness::Driver => Some(device.witness().ok()??.peak),
-            Witness::Resident { baseline } => Some(high_water_mark()?.saturating_sub(*baseline)),
+            Witness::Driver => {
+                let reading = device.witness().ok()??;
+                Some(Testimony { peak: reading.peak, step: Some(reading.step) })
+            }
+            Witness::Resident { baseline } => {
+                Some(Testimony { peak: high_water_mark()?.saturating_sub(*baseline), step: None })
+            }
         }
     }
 }
@@ -54,4 +68,21 @@ fn high_water_mark() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_is_given_one_of_its_steps_and_two_percent() {
+        const RESERVED: u64 = 100 << 20;
+        for step in [2 << 20, 32 << 20] {
+            let most = RESERVED / 50 + step;
+            assert!(driver_agrees(RESERVED, RESERVED + most, step));
+            assert!(driver_agrees(RESERVED, RESERVED - most, step));
+            assert!(!driver_agrees(RESERVED, RESERVED + most + 1, step));
+            assert!(!driver_agrees(RESERVED, RESERVED - most - 1, step));
+        }
+    }
 }

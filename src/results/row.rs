@@ -129,6 +129,8 @@ pub struct Row {
     pub loss_scale: Option<f64>,
     /// Of one more step, in which a card noted when each operation was done; the timed ones are not charged with that.
     pub profiled_step_ms: Option<f64>,
+    /// What a card's driver reserves at a time: its figure, `witness_peak_bytes`, is no finer.
+    pub witness_step_bytes: Option<u64>,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

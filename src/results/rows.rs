@@ -141,6 +141,7 @@ fn memory(row: &mut Row, measurement: &Measurement) {
     }
     row.reserved_peak_bytes = measurement.reserved_peak_bytes;
     row.witness_peak_bytes = measurement.witness_peak_bytes;
+    row.witness_step_bytes = measurement.witness_step_bytes;
     row.start_peak_bytes = measurement.start_peak_bytes;
     row.forward_peak_bytes = measurement.forward_peak_bytes;
     row.backward_peak_bytes = measurement.backward_peak_bytes;

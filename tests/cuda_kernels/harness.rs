@@ -7,7 +7,7 @@ use runner::units::Bytes;
 use super::numbers::{Data, from_bytes, to_bytes};
 
 /// How far an f32 result may be from the CPU's, relative to the norm of that: both are within 2e-6 of the truth.
-const TOLERANCE: f64 = 4e-6;
+pub(crate) const TOLERANCE: f64 = 4e-6;
 
 /// Bytes behind every operand that nothing may write.
 const GUARD: u64 = 256;
@@ -25,6 +25,18 @@ pub(crate) struct Exactness {
     pub(crate) roundings: f64,
     /// What f32 results are held to.
     pub(crate) tolerance: f64,
+}
+
+/// What tensor cores may make an f32 sum of `inner` products off by, relative to the norm of many such sums of numbers of
+/// either sign.
+///
+/// They add at least 8 products at a time: exact products and the sum so far are cut off one bit below the last place of
+/// the largest, and their sum is cut off to f32. A cut costs, as a root mean square, 1 / sqrt(3) of the most it may: of the
+/// sum 0.58 of 2^-23, and of 9 addends, either way as their signs are, 3 * 0.58 of 2^-24 of the largest of them, which is
+/// the sum so far. Of numbers of either sign that grows as a root does, and on the way is 2/3 of what it ends as. So each
+/// step costs 2/3 (0.58 + 0.87) 2^-23 = 0.97 of 2^-23 of the whole, and steps add up at the most.
+pub(crate) fn of_tensor_cores(inner: usize) -> f64 {
+    inner.div_ceil(8) as f64 * 2.0_f64.powi(-23)
 }
 
 impl Default for Exactness {
@@ -63,11 +75,24 @@ impl Devices {
     }
 
     pub(crate) fn check_within(&mut self, exactness: Exactness, op: &Op, reference: &Op, inputs: &[Data]) {
-        let expected = self.expected(reference, inputs);
+        self.check_outputs(op, reference, inputs, |_, _, found, expected| {
+            difference(found, &expected.numbers, exactness)
+        });
+    }
+
+    /// The same with what is wrong with an output, of its number, all that is expected, itself and what it should be.
+    pub(crate) fn check_outputs(
+        &mut self,
+        op: &Op,
+        reference: &Op,
+        inputs: &[Data],
+        wrong: impl Fn(usize, &[Data], &Data, &Data) -> Option<String>,
+    ) {
+        let all = self.expected(reference, inputs);
         let found = self.cuda(op, inputs);
-        assert_eq!(found.len(), expected.len(), "{} has as many outputs as its reference", op.name());
-        for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            if let Some(problem) = difference(found, &expected.numbers, exactness) {
+        assert_eq!(found.len(), all.len(), "{} has as many outputs as its reference", op.name());
+        for (index, (found, expected)) in found.iter().zip(&all).enumerate() {
+            if let Some(problem) = wrong(index, &all, found, expected) {
                 let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
                 panic!("{op:?} of {types:?}: output {index} {problem}");
             }
@@ -80,28 +105,53 @@ fn bits(data: &Data) -> Vec<u32> {
 }
 
 /// What is wrong with a result.
-fn difference(found: &Data, expected: &[f32], exactness: Exactness) -> Option<String> {
+pub(crate) fn difference(found: &Data, expected: &[f32], exactness: Exactness) -> Option<String> {
     let numbers = || found.numbers.iter().zip(expected).map(|(&f, &e)| (f64::from(f), f64::from(e)));
     let norm = numbers().map(|(_, e)| e * e).sum::<f64>().sqrt();
-    // Half a unit in the last place, relative to the number and at the least.
-    let (relative, least) = match found.ty.dtype {
-        DType::F32 | DType::I32 => {
-            let error = numbers().map(|(f, e)| (f - e) * (f - e)).sum::<f64>().sqrt();
-            let error = if norm > 0.0 { error / norm } else { error };
-            // So that not-a-number is wrong too.
-            let right = error < exactness.tolerance;
-            return (!right).then(|| format!("is off by {error:e}"));
-        }
-        DType::BF16 => (2.0_f64.powi(-8), 2.0_f64.powi(-134)),
-        DType::F16 => (2.0_f64.powi(-11), 2.0_f64.powi(-25)),
+    let Some(half_unit) = half_unit(found.ty.dtype) else {
+        let error = numbers().map(|(f, e)| (f - e) * (f - e)).sum::<f64>().sqrt();
+        let error = if norm > 0.0 { error / norm } else { error };
+        // So that not-a-number is wrong too.
+        let right = error < exactness.tolerance;
+        return (!right).then(|| format!("is off by {error:e}"));
     };
     let noise = exactness.tolerance * norm / (expected.len() as f64).sqrt();
-    let allowed = |e: f64| exactness.roundings * (relative * e.abs() + least) * 1.001 + noise;
-    let wrong = numbers().enumerate().find(|&(_, (f, e))| {
-        let right = (f - e).abs() <= allowed(e);
+    beyond(found, expected, |index| {
+        exactness.roundings * half_unit.of(f64::from(expected[index])) * 1.001 + noise
+    })
+}
+
+/// The first number that is further off than it may be at its index.
+pub(crate) fn beyond(found: &Data, expected: &[f32], allowed: impl Fn(usize) -> f64) -> Option<String> {
+    let numbers = found.numbers.iter().zip(expected).map(|(&f, &e)| (f64::from(f), f64::from(e)));
+    let wrong = numbers.enumerate().find(|&(index, (f, e))| {
+        // So that not-a-number is wrong too.
+        let right = (f - e).abs() <= allowed(index);
         !right
     });
     wrong.map(|(index, (f, e))| format!("has {f:e} for {e:e} at {index}"))
+}
+
+/// Half a unit in the last place of a 16-bit type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HalfUnit {
+    pub(crate) relative: f64,
+    least: f64,
+}
+
+impl HalfUnit {
+    /// What rounding a number may change.
+    pub(crate) fn of(self, number: f64) -> f64 {
+        self.relative * number.abs() + self.least
+    }
+}
+
+pub(crate) fn half_unit(dtype: DType) -> Option<HalfUnit> {
+    match dtype {
+        DType::F32 | DType::I32 => None,
+        DType::BF16 => Some(HalfUnit { relative: 2.0_f64.powi(-8), least: 2.0_f64.powi(-134) }),
+        DType::F16 => Some(HalfUnit { relative: 2.0_f64.powi(-11), least: 2.0_f64.powi(-25) }),
+    }
 }
 
 /// The outputs of `op` on a device.

@@ -85,9 +85,20 @@ expect_found 4 compute "downloading ahead of the computation"
 expect_found 5 copy "an event that a graph lacks"
 for number in 1 2 3 4 5; do expect_found $number random "mistake $number by chance"; done
 
-passes "memory, launches, captures" env EMULATED_MEMORY=$((256 << 20)) "$out/driver" memory 2> "$out/messages"
+passes "memory, launches, captures" env EMULATED_MEMORY=$((256 << 20)) EMULATED_POOL_STEP=$((2 << 20)) \
+    "$out/driver" memory 2> "$out/messages"
 grep -q "emulated GPU: diverges_at_barrier: divergent __syncthreads" "$out/messages" ||
     failed "the message of a wrong kernel: $(cat "$out/messages")"
+passes "steps of a pool" "$out/driver" pool_steps
+# ends_with WORDS PROGRAM: the stand-in ends a program of the driver's test with these words.
+ends_with() {
+    local output
+    if output=$("$out/driver" "$2" 2>&1); then return 1; fi
+    grep -q "$1" <<< "$output"
+}
+for call in launch destroy; do
+    passes "a graph without its module is found at its $call" ends_with "an unloaded module" "unloads_before_$call"
+done
 passes "planned failures" env EMULATED_FAIL=cuMemAlloc_v2:2:2,cuLaunchKernel:1:700 "$out/driver" planned_failures
 passes "devices" env EMULATED_DEVICES=2 EMULATED_CAPABILITY=8.6 "$out/driver" devices
 passes "no device" env EMULATED_DEVICES=0 "$out/driver" no_device

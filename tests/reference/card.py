@@ -8,12 +8,15 @@ Needs Python 3.11 and torch; a card unless `--device cpu`. The peer of a run's s
 `run.toml`, in its precision, with its batch size, accumulation, recomputation, clipping and optimizer. Parameters and
 tokens are random: what they are changes neither speed nor memory. For the same losses, repeat a dump with `pytorch.py`.
 
+One more step, untimed, is profiled to see which of its kernels PyTorch takes for attention.
+
 Times are those of whole optimizer steps, the device synchronised at both ends, a batch uploaded from pinned memory in
 each. Peaks are those of the caching allocator in the timed steps.
 """
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import time
@@ -42,8 +45,9 @@ def main():
     torch.manual_seed(0)
     device = torch.device(arguments.device)
     parameters = make_parameters(run, device)
-    seconds = train(run, parameters, device, arguments)
-    print(json.dumps(report(run, device, arguments, seconds)))
+    take_step = make_step(run, parameters, device, arguments)
+    seconds = measure(take_step, device, arguments)
+    print(json.dumps(report(run, device, arguments, seconds) | {"attention": attention_of(take_step)}))
 
 
 def parse_arguments():
@@ -85,20 +89,16 @@ def norm(name, channels):
     return {f"{name}.norm.weight": (channels,), f"{name}.norm.bias": (channels,)}
 
 
-def train(run, parameters, device, arguments):
-    """Seconds of each timed step."""
+def make_step(run, parameters, device, arguments):
+    """What takes an optimizer step."""
     optimizer = make_optimizer(run, parameters)
     scaler = make_scaler(run, device.type)
     model = torch.compile(forward) if arguments.compile else forward
     tokens = torch.randint(run.vocabulary, (run.batch_size, run.context + 1))
     if device.type == "cuda":
         tokens = tokens.pin_memory()
-    seconds = []
-    for step in range(arguments.warmup + arguments.steps):
-        if step == arguments.warmup and device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        synchronize(device)
-        began = time.perf_counter()
+
+    def take_step():
         batch = tokens.to(device, non_blocking=True)
         accumulate_gradients(run, parameters, scaler, batch[:, :-1], batch[:, 1:], model)
         if run.clip_norm is not None:
@@ -107,9 +107,31 @@ def train(run, parameters, device, arguments):
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
+
+    return take_step
+
+
+def measure(take_step, device, arguments):
+    """Seconds of each timed step."""
+    seconds = []
+    for step in range(arguments.warmup + arguments.steps):
+        if step == arguments.warmup and device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        synchronize(device)
+        began = time.perf_counter()
+        take_step()
         synchronize(device)
         seconds.append(time.perf_counter() - began)
     return seconds[arguments.warmup :]
+
+
+def attention_of(take_step):
+    """What PyTorch computes attention with in a step: flash, cudnn, efficient or math, by its operators' names."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        take_step()
+    operator = re.compile(r"_scaled_dot_product_(?:attention_)?(flash|cudnn|efficient|math)")
+    found = {match[1] for event in profile.key_averages() if (match := operator.search(event.key))}
+    return " and ".join(sorted(found)) or "none of PyTorch's own operators"
 
 
 def synchronize(device):
@@ -127,6 +149,8 @@ def report(run, device, arguments, seconds):
         "step_ms_median": round(median * 1e3, 4),
         "step_ms_min": round(min(seconds) * 1e3, 4),
         "tokens_per_s": round(run.batch_size * run.context / median, 1),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if on_card else None,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated() if on_card else None,
         "peak_reserved_bytes": torch.cuda.max_memory_reserved() if on_card else None,
     }

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Compares the speed and the memory of `runner` with PyTorch's on a card: the same run, taking turns.
 
-    python tests/reference/card_pairs.py experiments/gpt2-124m.toml --strategy bf16 --out results/published/CARD
+    python tests/reference/card_pairs.py experiments/gpt2-124m.toml --strategy bf16 --strategy graph --out DIR
 
-Needs Python 3.11 and torch. Each round is three processes, one after the other: `runner sweep` of the one strategy,
-`card.py`, `card.py --compile`; every other round in the opposite order. Prints a line for each process as it ends, and
-a table of medians, which are written to OUT/pytorch-pairs.md too.
+Needs Python 3.11; torch only in the Python that `--python` names. Each round is a process of each, one after the other:
+`runner sweep` of each strategy, `card.py` and `card.py --compile`, which repeat the first strategy; every other round
+in the opposite order. Whichever fails or takes too long is left out from then on: the others go on, and the table says
+why. Prints a line for each process as it ends. After each round, OUT/pytorch-pairs.md has the table of medians so far,
+and OUT/pytorch-pairs.jsonl every figure, with the card's clocks and temperature while it was measured.
 
 Exit codes: 0; 1 if one of them failed; 2 if there is nothing to compare.
 """
@@ -13,11 +15,17 @@ Exit codes: 0; 1 if one of them failed; 2 if there is nothing to compare.
 import argparse
 import csv
 import json
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Callable
+
+from card_state import Watch, describe
 
 ROOT = Path(__file__).resolve().parents[2]
 PEER = Path(__file__).with_name("card.py")
@@ -28,66 +36,118 @@ class Failed(Exception):
     """What a process said instead of a figure."""
 
 
+@dataclass
+class Contestant:
+    """One of those that take turns, and what it reached in which round."""
+
+    name: str
+    measure: Callable[[], dict]
+    figures: dict = field(default_factory=dict)
+    problem: str | None = None
+
+    def take_turn(self, number):
+        try:
+            with Watch() as card:
+                figure = self.measure()
+        except Failed as error:
+            self.problem = f"round {number}: {error}"
+            print(f"round {number}  {self.name}: {error}", flush=True)
+            return
+        self.figures[number] = figure | card.figures()
+        print(f"round {number}  {self.name}: {json.dumps(self.figures[number])}", flush=True)
+
+    def all(self, key):
+        """What is known of a figure, in the order of the rounds."""
+        return [figure[key] for figure in self.figures.values() if figure.get(key) is not None]
+
+
 def main():
     arguments = parse_arguments()
+    print(describe(), flush=True)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            figures = take_turns(arguments, Path(folder))
+            contestants = list_contestants(arguments, Path(folder))
+            take_turns(arguments, contestants)
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-    table = make_table(arguments, figures)
-    print(table)
-    if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "pytorch-pairs.md").write_text(table + "\n")
+        sys.exit(2)
+    sys.exit(1 if any(contestant.problem for contestant in contestants) else 0)
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description="Compares runner with PyTorch on a card.")
     parser.add_argument("file", type=Path, help="an experiment file")
-    parser.add_argument("--strategy", required=True, help="one of its strategies, as `runner plan` names it")
+    parser.add_argument("--strategy", required=True, action="append", help="one of its strategies, or several")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each is measured (3)")
+    parser.add_argument("--seconds", type=float, default=3600, metavar="S", help="no round begins that would end later")
+    parser.add_argument("--each", type=float, default=240, metavar="S", help="the most that a process may take (240)")
     parser.add_argument("--device", default="cuda", help="of runner (cuda)")
     parser.add_argument("--peer-device", default="cuda", help="of PyTorch, as it names it (cuda)")
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="a Python with torch")
     parser.add_argument("--runner", type=Path, default=ROOT / "target/release/runner", metavar="PATH")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write the table")
+    parser.add_argument("--out", type=Path, default=Path("."), metavar="DIR", help="where to write the table (here)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `runner sweep`")
     parser.add_argument("--eager-only", action="store_true", help="leave torch.compile out")
     return parser.parse_args()
 
 
-def take_turns(arguments, folder):
-    """Figures by who they are of, in the order of the rounds."""
-    # The peer needs the run's configuration, which a first, unmeasured run leaves.
-    run_toml = sweep(arguments, folder / "first")[1]
-    ways = {"runner": lambda number: sweep(arguments, folder / str(number))[0], "eager": peer(arguments, run_toml, [])}
-    if not arguments.eager_only:
-        ways["compiled"] = peer(arguments, run_toml, ["--compile"])
-    figures = {name: [] for name in ways}
-    for number in range(arguments.rounds):
-        for name in list(ways) if number % 2 == 0 else reversed(list(ways)):
-            figure = ways[name](number)
-            figures[name].append(figure)
-            print(f"round {number + 1}  {name:9} {json.dumps(figure)}", flush=True)
-    return figures
+def list_contestants(arguments, folder):
+    run_toml = folder / "run.toml"
+    run_toml.write_text(resolved(arguments))
+    contestants = [
+        Contestant(f"runner {strategy}", lambda strategy=strategy: sweep(arguments, strategy, folder))
+        for strategy in arguments.strategy
+    ]
+    ways = [[]] if arguments.eager_only else [[], ["--compile"]]
+    peers = [Contestant(" ".join(["PyTorch", *way]), lambda way=way: peer(arguments, run_toml, way)) for way in ways]
+    return contestants + peers
 
 
-def sweep(arguments, out):
-    """What `runner` measured, and the run's configuration."""
-    overrides = [word for override in arguments.set for word in ("--set", override)]
-    command = [arguments.runner, "sweep", arguments.file, "--filter", arguments.strategy, "--device", arguments.device]
-    run([*command, "--out", out, "--fresh", *overrides])
-    [table] = out.glob("*.csv")
-    with table.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["status"] == "ok"]
-    if len(rows) != 1:
-        raise Failed(f"{arguments.strategy} gave {len(rows)} rows that are ok, not one")
+def overrides(arguments):
+    return [word for override in arguments.set for word in ("--set", override)]
+
+
+def resolved(arguments):
+    """The first strategy's run, as the peers read it."""
+    text = run([arguments.runner, "check", "--resolved", *overrides(arguments), arguments.file], arguments.each)
+    # Each run begins with a comment that says whose it is.
+    runs = re.split(r"^# .*: run \d+, (.*)\n", text, flags=re.MULTILINE)[1:]
+    found = [config for name, config in zip(runs[::2], runs[1::2]) if name == arguments.strategy[0]]
+    if len(found) != 1:
+        raise Failed(f"{arguments.file} has {len(found)} runs of {arguments.strategy[0]}, not one")
+    return found[0]
+
+
+def take_turns(arguments, contestants):
+    began, longest = time.monotonic(), 0
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for number in range(1, arguments.rounds + 1):
+        round_began = time.monotonic()
+        if round_began - began + longest > arguments.seconds:
+            print(f"round {number}: no time left for it", flush=True)
+            break
+        for contestant in contestants if number % 2 == 1 else reversed(contestants):
+            if contestant.problem is None:
+                contestant.take_turn(number)
+        longest = max(longest, time.monotonic() - round_began)
+        write(arguments, contestants)
+    print((arguments.out / "pytorch-pairs.md").read_text())
+
+
+def sweep(arguments, strategy, folder):
+    """What `runner` measured."""
+    with tempfile.TemporaryDirectory(dir=folder) as out:
+        command = [arguments.runner, "sweep", arguments.file, "--filter", strategy, "--device", arguments.device]
+        run([*command, "--out", out, "--fresh", *overrides(arguments)], arguments.each)
+        [table] = Path(out).glob("*.csv")
+        with table.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    if len(rows) != 1 or rows[0]["status"] != "ok":
+        said = "; ".join(f"{row['strategy']} {row['status']} {row['message']}".strip() for row in rows)
+        raise Failed(f"{strategy} gave {len(rows)} rows, not one that is ok: {said}")
     [row] = rows
-    [run_toml] = out.glob("*/*/*/run.toml")
-    figure = {
-        "peer": f"runner {row['version']}",
+    return {
+        "peer": f"runner {row['version']}, {row['strategy']}",
         "device": row["device"],
         "strategy": row["strategy"],
         "step_ms_median": float(row["step_ms_median"]),
@@ -96,46 +156,97 @@ def sweep(arguments, out):
         "peak_allocated_bytes": int(row["peak_bytes"]),
         "peak_reserved_bytes": int(row["reserved_peak_bytes"]),
     }
-    return figure, run_toml
 
 
 def peer(arguments, run_toml, options):
     command = [arguments.python, PEER, run_toml, "--device", arguments.peer_device, *options]
-    return lambda _: json.loads(run(command).splitlines()[-1])
+    return json.loads(run(command, arguments.each).splitlines()[-1])
 
 
-def run(command):
+def run(command, seconds):
     command = [str(word) for word in command]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except OSError as error:
+        raise Failed(f"cannot start {command[0]}: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise Failed(f"took longer than {seconds:.0f} s") from error
     if done.returncode != 0:
-        said = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise Failed(f"`{' '.join(command)}` ended with {done.returncode}:\n{said}")
+        print(done.stdout + done.stderr, flush=True)
+        raise Failed(f"ended with {done.returncode}: {reason(done.stderr or done.stdout)}")
     return done.stdout
 
 
-def make_table(arguments, figures):
-    first = figures["runner"][0]
+def reason(output):
+    """The line that says why: of a traceback the error, of anything else the last."""
+    lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b|error: ", line)]
+    return (errors or lines or ["it said nothing"])[-1][:300]
+
+
+def write(arguments, contestants):
+    table = make_table(arguments, contestants)
+    raw = [json.dumps({"round": number} | figure) for c in contestants for number, figure in c.figures.items()]
+    for name, text in (("pytorch-pairs.md", table), ("pytorch-pairs.jsonl", "\n".join(raw))):
+        # Whoever reads it sees the table of one round, never half of one.
+        new = arguments.out / f"{name}.new"
+        new.write_text(text + "\n")
+        new.replace(arguments.out / name)
+
+
+def make_table(arguments, contestants):
+    measured = [contestant for contestant in contestants if contestant.figures]
+    rounds = max((len(contestant.figures) for contestant in measured), default=0)
+    cards = sorted({device for contestant in measured for device in contestant.all("device")})
     lines = [
-        f"{arguments.file.stem}, strategy {arguments.strategy}, on {first['device']}; medians of {arguments.rounds} "
+        f"{arguments.file.stem} on {' and '.join(cards) or 'no device'}; medians of {rounds} of {arguments.rounds} "
         "rounds, processes taking turns",
         "",
-        "| | tokens/s (range) | over eager (range) | peak allocated MiB | peak reserved MiB |",
-        "|---|---|---|---|---|",
+        "| | tokens/s (range) | over eager (range) | peak allocated MiB | peak reserved MiB | SM MHz | W | C |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for of in figures.values():
-        speeds = [figure["tokens_per_s"] for figure in of]
-        # Of the same round: what came in the same minute.
-        ratios = [ours / theirs["tokens_per_s"] for ours, theirs in zip(speeds, figures["eager"])]
-        peaks = [mib(of[0][key]) for key in ("peak_allocated_bytes", "peak_reserved_bytes")]
-        lines.append(
-            f"| {of[0]['peer']} | {statistics.median(speeds):.0f} ({min(speeds):.0f} to {max(speeds):.0f}) "
-            f"| {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) | {peaks[0]} | {peaks[1]} |"
-        )
+    eager = next(contestant for contestant in contestants if contestant.name == "PyTorch")
+    lines += [make_row(contestant, eager) for contestant in contestants]
+    lines += ["", *notes(contestants)]
     return "\n".join(lines)
 
 
-def mib(figure):
-    return "" if figure is None else f"{figure / MIB:.0f}"
+def make_row(contestant, eager):
+    if not contestant.figures:
+        return f"| {contestant.name} | {contestant.problem or 'not measured'} | | | | | | |"
+    speeds = {number: figure["tokens_per_s"] for number, figure in contestant.figures.items()}
+    # Of the same round: what came in the same minute.
+    ratios = [speed / eager.figures[n]["tokens_per_s"] for n, speed in speeds.items() if n in eager.figures]
+    peaks = [mib(contestant.all(key)) for key in ("peak_allocated_bytes", "peak_reserved_bytes")]
+    state = [middle(contestant.all(key)) for key in ("sm_mhz", "watts", "celsius")]
+    cells = [contestant.all("peer")[0], spread(list(speeds.values()), 0), spread(ratios, 2), *peaks, *state]
+    return f"| {' | '.join(cells)} |"
+
+
+def spread(values, digits):
+    if not values:
+        return ""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def middle(values):
+    return f"{statistics.median(values):.0f}" if values else ""
+
+
+def mib(peaks):
+    return f"{max(peaks) / MIB:.0f}" if peaks else ""
+
+
+def notes(contestants):
+    """What explains the figures: versions, kernels for attention, other processes, and whatever failed."""
+    for contestant in contestants:
+        said = [f"attention: {kernels}" for kernels in sorted(set(contestant.all("attention")))]
+        said += [f"{key} {version}" for key in ("cuda", "cudnn") for version in sorted(set(contestant.all(key)))]
+        if most := max(contestant.all("others"), default=0):
+            said += [f"up to {most} other processes on the card"]
+        said += [f"left out since {contestant.problem}"] if contestant.problem else []
+        if said:
+            yield f"- {contestant.name}: {', '.join(said)}"
 
 
 if __name__ == "__main__":

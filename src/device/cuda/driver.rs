@@ -141,7 +141,8 @@ fn attribute(device: sys::CUdevice, attribute: Attribute) -> Result<u32, Failed>
 }
 
 /// A device's primary context, current on the thread that made it, which is the only one that can use it: it is
-/// neither sent nor shared.
+/// neither sent nor shared. The process keeps it to its end, for whoever opens the device again: to make one takes a
+/// good part of a second. A process that lost its device has lost it for good.
 pub(super) struct Context {
     pub(super) device: sys::CUdevice,
     handle: sys::CUcontext,
@@ -153,7 +154,7 @@ impl Context {
     pub(super) fn new(card: &Card) -> Result<Context, Unavailable> {
         let device = device(card.ordinal)?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the device is one of the driver's.
+        // Never released. SAFETY: the device is one of the driver's.
         let retained = unsafe { sys::cuDevicePrimaryCtxRetain(&mut handle, device) };
         check("cuDevicePrimaryCtxRetain", retained).map_err(|failed| match failed.code {
             OUT_OF_MEMORY => Unavailable::Full { card: card.label() },
@@ -172,13 +173,5 @@ impl Context {
         // SAFETY: the context is current on this thread.
         check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
         Ok((free as u64, total as u64))
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // Nobody is left to tell that a lost device cannot even be released.
-        // SAFETY: retained once, released once.
-        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }

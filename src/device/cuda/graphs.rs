@@ -5,7 +5,7 @@ use super::driver::check;
 use super::errors::Failed;
 use crate::device::Graph;
 
-/// What was captured in a context. Dropped before it.
+/// What was captured in a context. Dropped before the modules whose kernels it calls, and before the context.
 #[derive(Default)]
 pub(super) struct Graphs {
     executables: Vec<sys::CUgraphExec>,

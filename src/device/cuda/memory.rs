@@ -36,7 +36,10 @@ pub(super) struct Memory {
 }
 
 /// What the driver counted when the witness began, and since.
+#[derive(Clone, Copy)]
 struct Witness {
+    /// What a pool reserves at a time. Drivers differ, and none says it.
+    step: u64,
     free: u64,
     /// At the most, what was taken of the card besides the pool's memory.
     besides: u64,
@@ -45,25 +48,11 @@ struct Witness {
 impl Memory {
     /// In the current context.
     pub(super) fn new(context: &Context) -> Result<Memory, Failed> {
-        let properties = sys::CUmemPoolProps {
-            allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
-            location: sys::CUmemLocation {
-                type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                id: context.device,
-            },
-            win32SecurityAttributes: std::ptr::null_mut(),
-            maxSize: 0,
-            usage: 0,
-            reserved: [0; 54],
-        };
-        let mut pool = std::ptr::null_mut();
-        // SAFETY: a context is current; the properties are of a pool on its device.
-        check("cuMemPoolCreate", unsafe { sys::cuMemPoolCreate(&mut pool, &properties) })?;
+        let pool = create_pool(context)?;
         let memory = Memory { pool, buffers: HashMap::new(), next: 0, retired: Vec::new(), witness: None };
         // What is freed stays in the pool for the next request: mapping it anew in every step would take longer than
         // the step.
-        memory.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
+        set(pool, Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
         Ok(memory)
     }
 
@@ -75,7 +64,7 @@ impl Memory {
     ) -> Result<Buffer, DeviceError> {
         let size = bytes.max(1) as usize;
         let allocated = match pool {
-            Pool::Device => self.allocate_on_device(size, queues),
+            Pool::Device => allocate_from(self.pool, size, queues),
             Pool::Host => allocate_on_host(size),
         };
         let address = allocated.map_err(|failed| {
@@ -86,14 +75,6 @@ impl Memory {
         self.next += 1;
         self.buffers.insert(buffer, Allocation { pool, address, bytes, born, copied: 0 });
         Ok(buffer)
-    }
-
-    fn allocate_on_device(&self, size: usize, queues: &Queues) -> Result<u64, Failed> {
-        let (mut address, stream) = (0, queues.stream(Queue::Compute));
-        // SAFETY: pool and stream live.
-        let status = unsafe { sys::cuMemAllocFromPoolAsync(&mut address, size, self.pool, stream) };
-        check("cuMemAllocFromPoolAsync", status)?;
-        Ok(address)
     }
 
     /// Gives a buffer back once the queued work that uses it is done.
@@ -145,51 +126,95 @@ impl Memory {
     }
 
     /// From now on, the driver's counts are judged by what they are now. Both queues are idle.
-    pub(super) fn begin_witness(&mut self, context: &Context) -> Result<(), Failed> {
+    pub(super) fn begin_witness(&mut self, context: &Context, queues: &Queues) -> Result<(), Failed> {
+        let step = reserved_at_a_time(context, queues)?;
         // SAFETY: the pool lives.
         check("cuMemPoolTrimTo", unsafe { sys::cuMemPoolTrimTo(self.pool, 0) })?;
         // Any other value than 0, which begins anew, is refused.
-        self.set(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
-        let free = context.free_and_total()?.0 + self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
-        self.witness = Some(Witness { free, besides: 0 });
+        set(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
+        let free =
+            context.free_and_total()?.0 + get(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        self.witness = Some(Witness { step, free, besides: 0 });
         Ok(())
     }
 
     /// Looks at what the driver counts now.
     pub(super) fn sample(&mut self, context: &Context) -> Result<(), Failed> {
-        let Some(witness) = &self.witness else { return Ok(()) };
-        let reserved = self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        let Some(witness) = self.witness else { return Ok(()) };
+        let reserved = get(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
         let taken = witness.free.saturating_sub(context.free_and_total()?.0);
         let besides = witness.besides.max(taken.saturating_sub(reserved));
-        self.witness = Some(Witness { besides, ..*witness });
+        self.witness = Some(Witness { besides, ..witness });
         Ok(())
     }
 
     /// What the pool reserved at the most, by its own high-water mark, and what was taken of the card besides, at the
-    /// moments when that was looked at.
-    pub(super) fn reading(&mut self, context: &Context) -> Result<WitnessReading, Failed> {
+    /// moments when that was looked at. `None` before the witness began.
+    pub(super) fn reading(&mut self, context: &Context) -> Result<Option<WitnessReading>, Failed> {
         self.sample(context)?;
+        let Some(Witness { step, besides, .. }) = self.witness else { return Ok(None) };
         let (free, total) = context.free_and_total()?;
-        let reserved = self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
-        let besides = self.witness.as_ref().map_or(0, |witness| witness.besides);
-        Ok(WitnessReading { taken: total - free, peak: reserved + besides })
+        let reserved = get(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
+        Ok(Some(WitnessReading { taken: total - free, peak: reserved + besides, step }))
     }
+}
 
-    fn get(&self, attribute: Attribute) -> Result<u64, Failed> {
-        let mut value: u64 = 0;
-        let pointer: *mut u64 = &mut value;
-        // SAFETY: the attributes that are asked for are 64 bits wide.
-        let status = unsafe { sys::cuMemPoolGetAttribute(self.pool, attribute, pointer.cast()) };
-        check("cuMemPoolGetAttribute", status)?;
-        Ok(value)
-    }
+/// A pool on the card of the current context.
+fn create_pool(context: &Context) -> Result<sys::CUmemoryPool, Failed> {
+    let properties = sys::CUmemPoolProps {
+        allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+        location: sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: context.device,
+        },
+        win32SecurityAttributes: std::ptr::null_mut(),
+        maxSize: 0,
+        usage: 0,
+        reserved: [0; 54],
+    };
+    let mut pool = std::ptr::null_mut();
+    // SAFETY: a context is current; the properties are of a pool on its device.
+    check("cuMemPoolCreate", unsafe { sys::cuMemPoolCreate(&mut pool, &properties) })?;
+    Ok(pool)
+}
 
-    fn set(&self, attribute: Attribute, mut value: u64) -> Result<(), Failed> {
-        let pointer: *mut u64 = &mut value;
-        // SAFETY: the attributes that are set are 64 bits wide.
-        let status = unsafe { sys::cuMemPoolSetAttribute(self.pool, attribute, pointer.cast()) };
-        check("cuMemPoolSetAttribute", status)
-    }
+/// What a pool reserves for its first byte. A pool of its own shows it: another may have room left.
+fn reserved_at_a_time(context: &Context, queues: &Queues) -> Result<u64, Failed> {
+    let pool = create_pool(context)?;
+    let reserved = allocate_from(pool, 1, queues).and_then(|address| {
+        let reserved = get(pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+        // SAFETY: allocated once, freed once, never used.
+        check("cuMemFree", unsafe { sys::cuMemFree_v2(address) })?;
+        reserved
+    });
+    // SAFETY: created once, destroyed once.
+    check("cuMemPoolDestroy", unsafe { sys::cuMemPoolDestroy(pool) })?;
+    reserved
+}
+
+fn allocate_from(pool: sys::CUmemoryPool, size: usize, queues: &Queues) -> Result<u64, Failed> {
+    let (mut address, stream) = (0, queues.stream(Queue::Compute));
+    // SAFETY: pool and stream live.
+    let status = unsafe { sys::cuMemAllocFromPoolAsync(&mut address, size, pool, stream) };
+    check("cuMemAllocFromPoolAsync", status)?;
+    Ok(address)
+}
+
+fn get(pool: sys::CUmemoryPool, attribute: Attribute) -> Result<u64, Failed> {
+    let mut value: u64 = 0;
+    let pointer: *mut u64 = &mut value;
+    // SAFETY: the pool lives; the attributes that are asked for are 64 bits wide.
+    let status = unsafe { sys::cuMemPoolGetAttribute(pool, attribute, pointer.cast()) };
+    check("cuMemPoolGetAttribute", status)?;
+    Ok(value)
+}
+
+fn set(pool: sys::CUmemoryPool, attribute: Attribute, mut value: u64) -> Result<(), Failed> {
+    let pointer: *mut u64 = &mut value;
+    // SAFETY: the pool lives; the attributes that are set are 64 bits wide.
+    let status = unsafe { sys::cuMemPoolSetAttribute(pool, attribute, pointer.cast()) };
+    check("cuMemPoolSetAttribute", status)
 }
 
 fn allocate_on_host(size: usize) -> Result<u64, Failed> {

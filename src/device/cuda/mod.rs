@@ -26,6 +26,8 @@ mod products;
 mod queues;
 mod report;
 mod sources;
+#[cfg(all(test, feature = "cuda-tests"))]
+mod tests;
 mod unavailable;
 
 use std::time::Duration;
@@ -65,10 +67,10 @@ pub struct CudaDevice {
     notes: Vec<String>,
     /// Host memory full of the debugging pattern, once it was needed.
     pattern: Option<Buffer>,
+    graphs: Graphs,
     modules: Modules,
     products: Products,
     memory: Memory,
-    graphs: Graphs,
     clock: Clock,
     queues: Queues,
     context: Context,
@@ -88,10 +90,10 @@ impl CudaDevice {
             target,
             notes: cache.complaint().map(str::to_owned).into_iter().collect(),
             pattern: None,
+            graphs: Graphs::default(),
             modules: Modules::load(&cubins)?,
             products: Products::new()?,
             memory: Memory::new(&context)?,
-            graphs: Graphs::default(),
             clock: Clock::default(),
             queues: Queues::new()?,
             context,
@@ -287,13 +289,13 @@ impl Device for CudaDevice {
 
     fn begin_witness(&mut self) -> Result<bool, DeviceError> {
         self.synchronize()?;
-        self.memory.begin_witness(&self.context)?;
+        self.memory.begin_witness(&self.context, &self.queues)?;
         Ok(true)
     }
 
     fn witness(&mut self) -> Result<Option<WitnessReading>, DeviceError> {
         self.synchronize()?;
-        Ok(Some(self.memory.reading(&self.context)?))
+        Ok(self.memory.reading(&self.context)?)
     }
 }
 

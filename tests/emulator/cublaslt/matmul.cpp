@@ -2,6 +2,7 @@
 #include <cstring>
 #include <functional>
 
+#include "../arithmetic.h"
 #include "cublaslt.h"
 
 struct Stream;
@@ -65,6 +66,7 @@ bool has_supported_epilogue(const Problem& problem) {
     if ((problem.has_bias() || problem.has_bias_gradient()) && problem.bias_type() != problem.d.type)
         return false;
     if (problem.has_auxiliary()) {
+        if (Arithmetic::get().refuses_auxiliary) return false;
         const int64_t line = description.auxiliary_leading_dimension;
         if (line % 8 != 0 || line < static_cast<int64_t>(problem.rows())) return false;
         if (problem.auxiliary_type() != problem.d.type) return false;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "../arithmetic.h"
 #include "../device/sixteen_bit.h"
 #include "cublaslt.h"
 
@@ -85,6 +86,24 @@ void multiply_partial_tile(const float* left, size_t left_line, const float* rig
     }
 }
 
+// The same as tensor cores sum it.
+void multiply_tile_truncated(const float* left, size_t left_line, const float* right, size_t right_line,
+                             size_t inner, size_t rows, size_t columns,
+                             float (&sums)[TILE_COLUMNS][TILE_ROWS]) {
+    for (auto& column : sums) std::fill_n(column, TILE_ROWS, 0.0f);
+    for (size_t first = 0; first < inner; first += PRODUCTS_AT_ONCE) {
+        const int count = static_cast<int>(std::min<size_t>(PRODUCTS_AT_ONCE, inner - first));
+        for (size_t column = 0; column < columns; column++) {
+            for (size_t row = 0; row < rows; row++) {
+                float products[PRODUCTS_AT_ONCE];
+                for (int k = 0; k < count; k++)
+                    products[k] = left[(first + k) * left_line + row] * right[column * right_line + first + k];
+                sums[column][row] = add_truncated(sums[column][row], products, count);
+            }
+        }
+    }
+}
+
 constexpr float SQRT_2_OVER_PI = 0.7978845608028654f, CUBIC = 0.044715f;
 
 float gelu(float x) { return 0.5f * x * (1 + std::tanh(SQRT_2_OVER_PI * (x + CUBIC * x * x * x))); }
@@ -107,6 +126,8 @@ void finish_element(const Problem& problem, const Addresses& addresses, size_t r
         case CUBLASLT_EPILOGUE_GELU_AUX:
         case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
             store(description.auxiliary, problem.auxiliary_type(), at, value);
+            if (Arithmetic::get().rounds_auxiliary)
+                value = load(description.auxiliary, problem.auxiliary_type(), at);
             value = gelu(value);
             break;
         case CUBLASLT_EPILOGUE_GELU:
@@ -136,6 +157,7 @@ void store_bias_gradient(const Problem& problem, const std::vector<float>& left,
 void compute(const Problem& problem, const Addresses& addresses) {
     const Description& description = problem.description;
     const bool tf32 = description.compute_type == CUBLAS_COMPUTE_32F_FAST_TF32;
+    const bool truncates = Arithmetic::get().truncates && (tf32 || problem.a.type != CUDA_R_32F);
     const size_t rows = problem.rows(), columns = problem.columns(), inner = problem.inner();
     // op(A) transposed, [inner, rows], and op(B) transposed, [columns, inner].
     const auto left = unpack(addresses.a, problem.a, description.transpose_a == CUBLAS_OP_N, tf32);
@@ -148,7 +170,10 @@ void compute(const Problem& problem, const Addresses& addresses) {
         for (size_t first_row = 0; first_row < rows; first_row += TILE_ROWS) {
             const size_t tile_rows = std::min(TILE_ROWS, rows - first_row);
             float sums[TILE_COLUMNS][TILE_ROWS];
-            if (tile_rows == TILE_ROWS && tile_columns == TILE_COLUMNS) {
+            if (truncates) {
+                multiply_tile_truncated(&left[first_row], rows, right_tile, inner, inner, tile_rows,
+                                        tile_columns, sums);
+            } else if (tile_rows == TILE_ROWS && tile_columns == TILE_COLUMNS) {
                 multiply_tile(&left[first_row], rows, right_tile, inner, inner, sums);
             } else {
                 multiply_partial_tile(&left[first_row], rows, right_tile, inner, inner, tile_rows,

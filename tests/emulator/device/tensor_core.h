@@ -1,6 +1,7 @@
 // `mma.sync` and `ldmatrix`, with the fragment layouts of the PTX ISA: lane = 4 * group + member.
 #pragma once
 
+#include "../arithmetic.h"
 #include "sixteen_bit.h"
 #include "warp.h"
 
@@ -19,10 +20,27 @@ inline void require_whole_warp(unsigned arrived, const char* instruction) {
     }
 }
 
+// d[16, 8] += a[16, K] b[K, 8], rounded as tensor cores do.
+template <int K>
+void multiply_fragments_truncated(void** operands, const float (&a)[16][K], const float (&b)[K][8]) {
+    for (int lane = 0; lane < 32; lane++) {
+        float* d = static_cast<MmaOperands*>(operands[lane])->d;
+        for (int i = 0; i < 4; i++) {
+            const int row = lane / 4 + i / 2 * 8, column = 2 * (lane % 4) + i % 2;
+            for (int first = 0; first < K; first += PRODUCTS_AT_ONCE) {
+                float products[PRODUCTS_AT_ONCE];
+                for (int k = 0; k < PRODUCTS_AT_ONCE; k++) products[k] = a[row][first + k] * b[first + k][column];
+                d[i] = add_truncated(d[i], products, PRODUCTS_AT_ONCE);
+            }
+        }
+    }
+}
+
 // d[16, 8] += a[16, K] b[K, 8] once the fragments are spread out: each lane keeps rows `group` and `group +
 // 8`, columns `2 * member` and the next, of d.
 template <int K>
 void multiply_fragments(void** operands, const float (&a)[16][K], const float (&b)[K][8]) {
+    if (Arithmetic::get().truncates) return multiply_fragments_truncated<K>(operands, a, b);
     float product[16][8] = {};
     for (int row = 0; row < 16; row++) {
         for (int k = 0; k < K; k++) {

@@ -1,4 +1,7 @@
 // Capture of streams into graphs, and their replay.
+#include <cstdio>
+#include <cstdlib>
+
 #include "call.h"
 #include "memory.h"
 #include "streams.h"
@@ -60,6 +63,15 @@ void replay(const Graph& graph) {
             if (--missing[follower] == 0)
                 able.insert(std::lower_bound(able.begin(), able.end(), follower), follower);
         }
+    }
+}
+
+// What a driver makes of a graph whose kernels are gone is undefined: it may crash, or do nothing for years.
+void require_modules(const char* function, const GraphExec& executable) {
+    for (const auto& module : executable.graph->modules) {
+        if (!module.expired()) continue;
+        fprintf(stderr, "emulated driver: %s of a graph that calls kernels of an unloaded module\n", function);
+        abort();
     }
 }
 
@@ -200,6 +212,7 @@ CUDA_API cuGraphLaunch(GraphExec* executable, Stream* handle) {
         Stream* stream = find_stream(context, handle);
         if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
         if (executables().count(executable) == 0) return CUDA_ERROR_INVALID_VALUE;
+        require_modules("cuGraphLaunch", *executable);
         const std::shared_ptr<const Graph> graph = executable->graph;
         enqueue(*stream, [graph] { replay(*graph); });
         return CUDA_SUCCESS;
@@ -217,6 +230,7 @@ CUDA_API cuGraphDestroy(Graph* graph) {
 CUDA_API cuGraphExecDestroy(GraphExec* executable) {
     return plain_call("cuGraphExecDestroy", [&]() -> CUresult {
         if (executables().erase(executable) == 0) return CUDA_ERROR_INVALID_VALUE;
+        require_modules("cuGraphExecDestroy", *executable);
         delete executable;
         return CUDA_SUCCESS;
     });

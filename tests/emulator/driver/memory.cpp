@@ -64,7 +64,7 @@ void remove_from_counters(Context& context, const Allocation& allocation) {
 CUresult allocate_from(Pool& pool, Context& context, CUdeviceptr* address, size_t bytes) {
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     const size_t counted = round_up(bytes, POOL_GRANULE);
-    const size_t reserved = std::max(pool.reserved, round_up(pool.used + counted, RESERVE_GRANULE));
+    const size_t reserved = std::max(pool.reserved, round_up(pool.used + counted, Settings::get().pool_step));
     if (taken(device_of(context)) - pool.reserved + reserved > Settings::get().memory)
         return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult result = add_allocation(context, address, bytes, counted, &pool);
@@ -77,7 +77,7 @@ CUresult allocate_from(Pool& pool, Context& context, CUdeviceptr* address, size_
 }
 
 void trim(Pool& pool, size_t keep) {
-    pool.reserved = std::max(round_up(pool.used, RESERVE_GRANULE), std::min(pool.reserved, keep));
+    pool.reserved = std::max(round_up(pool.used, Settings::get().pool_step), std::min(pool.reserved, keep));
 }
 
 template <class Body>

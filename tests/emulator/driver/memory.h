@@ -7,8 +7,8 @@
 // What a context takes of a device before the first allocation.
 constexpr size_t CONTEXT_OVERHEAD = size_t{64} << 20;
 
-// Sizes are counted in these, as NVIDIA's driver does: allocations of a pool, and what pools and cuMemAlloc
-// reserve.
+// Sizes are counted in these, as NVIDIA's driver does: allocations of a pool, and what cuMemAlloc reserves. What pools
+// reserve is EMULATED_POOL_STEP's.
 constexpr size_t POOL_GRANULE = 512;
 constexpr size_t RESERVE_GRANULE = size_t{2} << 20;
 

@@ -16,11 +16,13 @@ constexpr int SHARED_WITHOUT_OPT_IN = (48 << 10) - STATIC_SHARED;
 
 struct Function {
     const emulator::Kernel* kernel;
+    std::weak_ptr<const char> module;
     int most_dynamic_shared = SHARED_WITHOUT_OPT_IN;
 };
 
 struct Module {
     std::map<std::string, Function> functions;
+    std::shared_ptr<const char> loaded = std::make_shared<const char>();
 };
 
 std::set<Module*>& modules() {
@@ -111,7 +113,7 @@ CUDA_API cuModuleGetFunction(Function** function, Module* module, const char* na
         if (modules().count(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
         const auto found = emulator::kernels().find(name);
         if (found == emulator::kernels().end()) return CUDA_ERROR_NOT_FOUND;
-        *function = &module->functions.emplace(name, Function{&found->second}).first->second;
+        *function = &module->functions.emplace(name, Function{&found->second, module->loaded}).first->second;
         return CUDA_SUCCESS;
     });
 }
@@ -176,6 +178,7 @@ CUDA_API cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, un
         if (extra != nullptr || !is_launchable(*function, grid, block, shared_bytes, parameters)) {
             return CUDA_ERROR_INVALID_VALUE;
         }
+        if (stream->capture != nullptr) stream->capture->graph.modules.push_back(function->module);
         const emulator::Kernel& kernel = *function->kernel;
         auto arguments = std::make_shared<Arguments>(kernel, parameters);
         enqueue(*stream, [=, &kernel, &context] {

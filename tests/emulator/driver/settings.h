@@ -18,6 +18,7 @@ struct Settings {
     enum Delay { NOTHING, FIRST_STREAM, SECOND_STREAM, EVERY_STREAM, BY_CHANCE };
 
     size_t memory = size_t{4} << 30;
+    size_t pool_step = size_t{32} << 20;
     int major = 9, minor = 0;
     int devices = 1;
     int driver = 13000;

@@ -63,6 +63,8 @@ struct GraphNode {
 
 struct Graph {
     std::vector<GraphNode> nodes;
+    // Of what its launches call: each gone once it is unloaded.
+    std::vector<std::weak_ptr<const char>> modules;
 };
 
 // An instantiated graph: its nodes as they were.

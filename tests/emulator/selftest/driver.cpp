@@ -28,7 +28,7 @@ void* create_pool() {
     return pool;
 }
 
-// Run with EMULATED_MEMORY = 256 MiB.
+// Run with EMULATED_MEMORY = 256 MiB and EMULATED_POOL_STEP = 2 MiB.
 void counts_memory() {
     Gpu gpu;
     const size_t before = free_bytes();
@@ -64,6 +64,20 @@ void counts_memory() {
     EXPECT_EQUAL(cuMemFreeAsync(a, gpu.compute), CUDA_ERROR_INVALID_VALUE);
     REQUIRE(cuMemPoolDestroy(pool));
     EXPECT_EQUAL(free_bytes(), before);
+}
+
+// Run without EMULATED_POOL_STEP.
+void reserves_in_steps() {
+    Gpu gpu;
+    void* pool = create_pool();
+    CUdeviceptr a, b;
+    REQUIRE(cuMemAllocFromPoolAsync(&a, 1, pool, gpu.compute));
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 32 * MIB);
+    REQUIRE(cuMemAllocFromPoolAsync(&b, 32 * MIB, pool, gpu.compute));
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 * MIB);
+    REQUIRE(cuMemFreeAsync(b, gpu.compute));
+    REQUIRE(cuStreamSynchronize(gpu.compute));
+    EXPECT_EQUAL(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 32 * MIB);
 }
 
 void poisons_new_memory_and_checks_bounds() {
@@ -149,6 +163,21 @@ void spoils_captures() {
     REQUIRE(cuGraphDestroy(graph));
 }
 
+// Ends the process: a module is unloaded while a graph that calls its kernel is still there.
+void unloads_module_before_graph(bool launches) {
+    Gpu gpu;
+    const CUdeviceptr x = gpu.allocate(256);
+    void *graph, *executable;
+    REQUIRE(cuStreamBeginCapture_v2(gpu.compute, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    REQUIRE(gpu.scale(gpu.compute, x, x, 2, 64));
+    REQUIRE(cuStreamEndCapture(gpu.compute, &graph));
+    REQUIRE(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    REQUIRE(cuGraphLaunch(executable, gpu.compute));
+    REQUIRE(cuCtxSynchronize());
+    REQUIRE(cuModuleUnload(gpu.module));
+    REQUIRE(launches ? cuGraphLaunch(executable, gpu.compute) : cuGraphExecDestroy(executable));
+}
+
 // Run with EMULATED_FAIL=cuMemAlloc_v2:2:2,cuLaunchKernel:1:700.
 void fails_as_planned() {
     Gpu gpu;
@@ -190,6 +219,10 @@ int main(int count, char** arguments) {
         refuses_wrong_launches();
         loses_the_device_after_a_wrong_kernel();
         spoils_captures();
+    } else if (which == "pool_steps") {
+        reserves_in_steps();
+    } else if (which == "unloads_before_launch" || which == "unloads_before_destroy") {
+        unloads_module_before_graph(which == "unloads_before_launch");
     } else if (which == "planned_failures") {
         fails_as_planned();
     } else if (which == "devices") {
@@ -197,7 +230,7 @@ int main(int count, char** arguments) {
     } else if (which == "no_device") {
         EXPECT_EQUAL(cuInit(0), CUDA_ERROR_NO_DEVICE);
     } else {
-        fprintf(stderr, "which? memory, planned_failures, devices or no_device\n");
+        fprintf(stderr, "which? memory, pool_steps, unloads_before_launch, unloads_before_destroy, planned_failures, devices or no_device\n");
         return 2;
     }
     return finish("driver");

@@ -50,6 +50,7 @@ CUresult cuMemcpyDtoHAsync_v2(void*, CUdeviceptr, size_t, void*);
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, size_t, void*);
 CUresult cuMemsetD32Async(CUdeviceptr, unsigned, size_t, void*);
 CUresult cuModuleLoadData(void**, const void*);
+CUresult cuModuleUnload(void*);
 CUresult cuModuleGetFunction(void**, void*, const char*);
 CUresult cuFuncSetAttribute(void*, int, int);
 CUresult cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,

@@ -19,7 +19,6 @@ functions! {
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute_enum, device: CUdevice);
     fn cuDeviceGetCount(count: *mut c_int);
     fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
-    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice);
     fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
     fn cuDriverGetVersion(version: *mut c_int);
