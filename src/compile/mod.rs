@@ -6,6 +6,7 @@ mod build;
 mod differentiate;
 mod dtypes;
 mod events;
+mod fuse_casts;
 mod marks;
 mod place;
 mod program;
@@ -47,7 +48,7 @@ struct Pass {
 }
 
 /// In this order, whatever the strategies. Building comes before them.
-const PASSES: [Pass; 15] = [
+const PASSES: [Pass; 16] = [
     // Which form of an operation is used: attention, slices of the loss.
     Pass { name: "choose operations", run: None },
     // Values take their dtypes; casts come before differentiation, so that they are differentiated too.
@@ -58,6 +59,8 @@ const PASSES: [Pass; 15] = [
     Pass { name: "shard layout", run: None },
     Pass { name: "keep and recompute marks", run: Some(marks::mark) },
     Pass { name: "differentiate", run: Some(differentiate::differentiate) },
+    // Before sections are copied for further micro-batches.
+    Pass { name: "fuse casts", run: Some(fuse_casts::fuse) },
     Pass { name: "micro-batch sections", run: Some(sections::split) },
     // All-reduce, reduce-scatter and gather.
     Pass { name: "collectives", run: None },

@@ -17,7 +17,8 @@ pub struct Counts {
     pub requests_in_evaluation: u64,
     /// Bytes of gradients filled with zeros at the end of steps.
     pub zeroed_bytes: u64,
-    /// Tensors put into another dtype, those of evaluations left out.
+    /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
+    /// left out.
     pub casts: u64,
     /// Captured stretches done again, those of evaluations left out.
     pub replays: u64,
@@ -41,10 +42,11 @@ impl Counts {
         if instruction.recompute {
             self.recompute_flops += flops;
         }
-        match op {
-            Op::Fill(fill) if instruction.phase == Phase::Update => self.zeroed_bytes += fill.output.bytes(),
-            Op::Cast(_) => self.casts += outputs.len() as u64,
-            _ => {}
+        self.casts += op.casts(outputs.len()) as u64;
+        if let Op::Fill(fill) = op
+            && instruction.phase == Phase::Update
+        {
+            self.zeroed_bytes += fill.output.bytes();
         }
     }
 }

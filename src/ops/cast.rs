@@ -22,6 +22,10 @@ impl Operation for Cast {
         Ok(inputs.iter().map(|input| TensorType { dtype: self.to, ..*input }).collect())
     }
 
+    fn casts(&self, outputs: usize) -> usize {
+        outputs
+    }
+
     /// The gradient of a cast parameter is the parameter's own, in full precision: the tape sees to that.
     fn backward(&self, _tape: &mut dyn Tape) {}
 }

@@ -1,6 +1,8 @@
 //! Token plus learned position embedding.
 
-use super::{Op, Operation, Shape, Tape, TensorType, TypeError, expect_inputs, expect_type};
+use super::{
+    Op, Operation, Processor, Shape, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs, expect_type,
+};
 
 /// `x[b,t,:] = table[tokens[b,t],:] + positions[t,:]`
 ///
@@ -18,6 +20,19 @@ pub struct EmbeddingBackward {
     pub vocabulary: usize,
     pub accumulate_table: bool,
     pub accumulate_positions: bool,
+}
+
+impl EmbeddingBackward {
+    /// Places in the order of their tokens that one partial sum on a card covers.
+    pub const TOKENS_PER_PARTIAL: usize = 32;
+
+    /// What a card keeps of a batch while it works: the places of all tokens in the order of the tokens, 4 bytes each, and
+    /// then either as much again, to sort them, or the partial sums. In bytes, of the first part and of the second.
+    pub fn workspace_parts(tokens: &TensorType, channels: usize) -> [u64; 2] {
+        let order = tokens.bytes().next_multiple_of(256);
+        let partials = tokens.elements().div_ceil(Self::TOKENS_PER_PARTIAL);
+        [order, TensorType::f32(&[partials, channels]).bytes().max(order)]
+    }
 }
 
 impl Operation for Embedding {
@@ -74,6 +89,13 @@ impl Operation for EmbeddingBackward {
             expect_type(self.name(), "a previous gradient", found, *wanted)?;
         }
         Ok(outputs)
+    }
+
+    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        match limits.processor {
+            Processor::Cpu => 0,
+            Processor::Cuda => Self::workspace_parts(&inputs[0], inputs[1].shape.last()).iter().sum(),
+        }
     }
 
     /// A table that is added to is read and written where there are tokens, another one is written whole.
@@ -142,6 +164,21 @@ mod tests {
         assert_eq!(whole, 32 + 32 * (8 + 256 + 2 * 4));
         let added = backward(true).bytes(&[tokens, x, table, positions], &[table, positions]);
         assert_eq!(added, 32 + 32 * (8 + 2 * 8 + 2 * 4));
+    }
+
+    #[test]
+    fn a_card_sorts_tokens_and_keeps_a_partial_sum_for_each_32() {
+        let bytes = |processor, batch, channels| {
+            let (tokens, dx) = (TensorType::i32(&[batch, 1024]), TensorType::f32(&[batch, 1024, channels]));
+            let limits = WorkspaceLimits { processor, threads: 2, product_bytes_per_thread: 1 << 20 };
+            let op =
+                EmbeddingBackward { vocabulary: 50304, accumulate_table: true, accumulate_positions: false };
+            op.workspace(&[tokens, dx], &[], &limits)
+        };
+        assert_eq!(bytes(Processor::Cuda, 16, 768), 4 * 16 * 1024 + 512 * 768 * 4);
+        // Where rows are short, sorting takes more.
+        assert_eq!(bytes(Processor::Cuda, 16, 8), 2 * 4 * 16 * 1024);
+        assert_eq!(bytes(Processor::Cpu, 16, 768), 0);
     }
 
     #[test]

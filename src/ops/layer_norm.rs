@@ -14,11 +14,14 @@ pub struct LayerNorm {
 
 /// Inputs: dy num[..,C], x f32[..,C], weight f32[C], mean f32[N], rstd f32[N]; then the gradient that x has so
 /// far f32[..,C] (`accumulate`, the residual stream's), then the previous dweight and dbias f32[C]
-/// (`accumulate_weights`). Outputs: dx f32[..,C], dweight f32[C], dbias f32[C].
+/// (`accumulate_weights`). Outputs: dx f32[..,C], dweight f32[C], dbias f32[C] and, with `cast`, dx rounded to the
+/// type of dy, num[..,C].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormBackward {
     pub accumulate: bool,
     pub accumulate_weights: bool,
+    /// Whether dx is stored in the type of dy, too, for the matrix work that reads it next.
+    pub cast: bool,
 }
 
 impl LayerNormBackward {
@@ -50,7 +53,8 @@ impl Operation for LayerNorm {
         if let (Some(weight), Some(bias)) = (weight, tape.partial(2)) {
             inputs.extend([weight, bias]);
         }
-        let op = LayerNormBackward { accumulate: residual.is_some(), accumulate_weights: weight.is_some() };
+        let (accumulate, accumulate_weights) = (residual.is_some(), weight.is_some());
+        let op = LayerNormBackward { accumulate, accumulate_weights, cast: false };
         tape.emit(Op::LayerNormBackward(op), inputs, &[Some(0), Some(1), Some(2)]);
     }
 }
@@ -78,7 +82,9 @@ impl Operation for LayerNormBackward {
         for found in &inputs[5 + usize::from(self.accumulate)..] {
             expect_type(self.name(), "a previous gradient", found, weight)?;
         }
-        Ok(vec![x, weight, weight])
+        let mut outputs = vec![x, weight, weight];
+        outputs.extend(self.cast.then_some(inputs[0]));
+        Ok(outputs)
     }
 
     /// Partial sums of dweight and dbias: two rows of C for each `ROWS_PER_PARTIAL` rows.
@@ -93,6 +99,15 @@ impl Operation for LayerNormBackward {
         (partials * 2 * x.last() * size_of::<f32>()) as u64
     }
 
+    fn casts(&self, _outputs: usize) -> usize {
+        usize::from(self.cast)
+    }
+
+    fn storing_cast(&self, output: usize, to: DType, inputs: &[TensorType]) -> Option<Op> {
+        let can = output == 0 && to == inputs[0].dtype && to != DType::F32 && !self.cast;
+        can.then_some(Op::LayerNormBackward(LayerNormBackward { cast: true, ..*self }))
+    }
+
     fn updates(&self) -> &'static [(usize, usize)] {
         match (self.accumulate, self.accumulate_weights) {
             (_, false) => &[],
@@ -101,9 +116,14 @@ impl Operation for LayerNormBackward {
         }
     }
 
-    /// Over the gradient so far: it is added to.
+    /// Over the gradient so far: it is added to. What is cast takes the place of dy, element by element.
     fn may_overwrite(&self) -> &'static [(usize, usize)] {
-        if self.accumulate { &[(0, 5)] } else { &[] }
+        match (self.accumulate, self.cast) {
+            (false, false) => &[],
+            (true, false) => &[(0, 5)],
+            (false, true) => &[(3, 0)],
+            (true, true) => &[(0, 5), (3, 0)],
+        }
     }
 
     fn accumulating(&self) -> Option<Op> {

@@ -1,8 +1,8 @@
 //! Matrix products with what is usually fused to them. Weights are stored `[out, in]`, as PyTorch does.
 
 use super::{
-    Cast, DType, GeluBackward, Op, Operation, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
-    expect_number, expect_type,
+    Cast, DType, GeluBackward, Op, Operation, Processor, Tape, TensorType, TypeError, WorkspaceLimits,
+    expect_inputs, expect_number, expect_type,
 };
 
 /// What follows the product.
@@ -47,6 +47,20 @@ pub struct LinearWeightGradient {
     pub accumulate: bool,
     pub tf32: bool,
 }
+
+impl LinearWeightGradient {
+    /// Bytes of scratch memory that hold the sums of the rows of dy, before they are added to the previous dbias, on a
+    /// card: the product that reads a 16-bit dy sums it too, but can only store. They come before what the product itself
+    /// uses, which is then the same whether gradients are stored or added, and so are the sums.
+    pub fn sums_bytes(&self, dy: &TensorType, processor: Processor) -> u64 {
+        let apart = processor == Processor::Cuda && self.bias && self.accumulate && dy.dtype != DType::F32;
+        let sums = TensorType::f32(&[dy.shape.last()]).bytes();
+        if apart { sums.next_multiple_of(WORKSPACE_ALIGNMENT) } else { 0 }
+    }
+}
+
+/// What a part of the workspace begins at a multiple of.
+const WORKSPACE_ALIGNMENT: u64 = 256;
 
 /// Packing space for one product.
 fn product_workspace(limits: &WorkspaceLimits) -> u64 {
@@ -222,8 +236,8 @@ impl Operation for LinearWeightGradient {
         product_flops(inputs[0].shape.rows(), inputs[0].shape.last(), inputs[1].shape.last())
     }
 
-    fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        product_workspace(limits)
+    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        self.sums_bytes(&inputs[1], limits.processor) + product_workspace(limits)
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {
@@ -240,5 +254,25 @@ impl Operation for LinearWeightGradient {
 
     fn accumulated(&self) -> &'static [usize] {
         if self.bias { &[0, 1] } else { &[0] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_that_are_added_to_a_bias_gradient_have_room_of_their_own() {
+        let bytes = |accumulate, bias, dtype, processor| {
+            let op = LinearWeightGradient { bias, accumulate, tf32: false };
+            let (x, dy) = (TensorType::new(dtype, &[64, 8]), TensorType::new(dtype, &[64, 100]));
+            let limits = WorkspaceLimits { processor, threads: 1, product_bytes_per_thread: 4096 };
+            op.workspace(&[x, dy], &[], &limits) - 4096
+        };
+        assert_eq!(bytes(true, true, DType::BF16, Processor::Cuda), 512);
+        assert_eq!(bytes(false, true, DType::BF16, Processor::Cuda), 0);
+        assert_eq!(bytes(true, false, DType::BF16, Processor::Cuda), 0);
+        assert_eq!(bytes(true, true, DType::F32, Processor::Cuda), 0);
+        assert_eq!(bytes(true, true, DType::BF16, Processor::Cpu), 0);
     }
 }

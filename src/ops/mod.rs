@@ -93,6 +93,17 @@ pub trait Operation {
         0
     }
 
+    /// How many of so many outputs are a tensor put into another dtype and nothing more.
+    fn casts(&self, _outputs: usize) -> usize {
+        0
+    }
+
+    /// The same operation that also stores this output rounded to another dtype, as one more output behind the others,
+    /// if it can.
+    fn storing_cast(&self, _output: usize, _to: DType, _inputs: &[TensorType]) -> Option<Op> {
+        None
+    }
+
     /// Required aliases, as (output, input): the output is the input's next version, in the same memory.
     fn updates(&self) -> &'static [(usize, usize)] {
         &[]

@@ -5,14 +5,16 @@ use runner::ops::{DType, Embedding, EmbeddingBackward, Op};
 use super::harness::Devices;
 use super::numbers::Data;
 
-/// Batch, sequence, channels, vocabulary: odd channels, a large table, more tokens than a block looks through at once.
-const SHAPES: [[usize; 4]; 6] = [
+/// Batch, sequence, channels, vocabulary: odd channels, tables whose rows take one to three digits to number, more tokens
+/// than the block that sorts has threads.
+const SHAPES: [[usize; 4]; 7] = [
     [1, 1, 1, 1],
     [3, 37, 40, 257],
     [2, 20, 130, 11],
     [2, 300, 384, 900],
     [2, 64, 8, 20_000],
     [17, 1000, 4, 50],
+    [3, 100, 12, 70_000],
 ];
 
 #[test]
@@ -42,4 +44,76 @@ fn embedding_and_its_gradient() {
             }
         }
     }
+}
+
+/// Small whole numbers are summed exactly in any order: what is left out or taken twice shows.
+fn whole_numbers(dims: &[usize]) -> Data {
+    Data::random(DType::F32, dims, 8.0, 1).map(f32::round)
+}
+
+fn table_gradient(vocabulary: usize, accumulate_table: bool) -> Op {
+    Op::EmbeddingBackward(EmbeddingBackward { vocabulary, accumulate_table, accumulate_positions: false })
+}
+
+/// Runs of a token that end within 32 tokens, where those end, and after many times as many; tokens that differ in one
+/// digit alone.
+#[test]
+fn every_token_is_added_once() {
+    let mut devices = Devices::new();
+    let mut check =
+        |number: usize, vocabulary: usize, text: &dyn Fn(usize) -> usize, [tokens, channels]: [usize; 2]| {
+            let inputs = [Data::tokens(&[1, tokens], text), whole_numbers(&[1, tokens, channels])];
+            let found = devices.cuda(&table_gradient(vocabulary, false), &inputs);
+            let expected = devices.expected(&table_gradient(vocabulary, false), &inputs);
+            let same = found[0].numbers == expected[0].numbers;
+            assert!(same, "text {number}, {}: other sums", inputs[1].ty);
+        };
+    let texts: [&dyn Fn(usize) -> usize; 7] = [
+        &|i| i / 32,
+        &|i: usize| i.div_ceil(32),
+        &|i| i % 3,
+        &|i| if i < 700 { 7 } else { i % 100 },
+        &|i| (i * 7919) % 1500 / 33,
+        &|_| 299,
+        &|i| i % 2 * 256 + i % 3,
+    ];
+    for (number, text) in texts.iter().enumerate() {
+        for shape in [[1, 3], [31, 4], [32, 4], [33, 7], [64, 4], [1500, 260]] {
+            check(number, 300, text, shape);
+        }
+    }
+    check(texts.len(), 66_000, &|i| i % 2 * 65_536 + i % 3, [100, 4]);
+}
+
+#[test]
+fn tokens_outside_of_the_table_are_left_out() {
+    let mut devices = Devices::new();
+    let (vocabulary, channels) = (40, 8);
+    let inside = |i: usize| if i.is_multiple_of(3) { vocabulary } else { i * i % vocabulary };
+    let dx = whole_numbers(&[2, 150, channels]);
+    let wild = [-1.0, vocabulary as f32, i32::MIN as f32, 2_000_000_000.0];
+    let mut tokens = Data::tokens(&[2, 150], inside);
+    for (i, token) in tokens.numbers.iter_mut().enumerate() {
+        if *token == vocabulary as f32 {
+            *token = wild[i % wild.len()];
+        }
+    }
+    let found = devices.cuda(&table_gradient(vocabulary, false), &[tokens, dx.clone()]);
+    // A table with one more row has all of them there.
+    let inputs = [Data::tokens(&[2, 150], inside), dx];
+    let expected = devices.expected(&table_gradient(vocabulary + 1, false), &inputs);
+    assert!(found[0].numbers == expected[0].numbers[..vocabulary * channels], "other sums");
+}
+
+/// Gradients that are kept and zeroed are those that are not.
+#[test]
+fn a_gradient_added_to_zeros_is_the_one_stored() {
+    let mut devices = Devices::new();
+    let (vocabulary, channels) = (50, 36);
+    let tokens = Data::tokens(&[4, 300], |i| i * i % 7 * (i % 5));
+    let mut inputs = vec![tokens, Data::random(DType::F32, &[4, 300, channels], 1.0, 1)];
+    let stored = devices.cuda(&table_gradient(vocabulary, false), &inputs);
+    inputs.push(Data::new(DType::F32, &[vocabulary, channels], vec![0.0; vocabulary * channels]));
+    let added = devices.cuda(&table_gradient(vocabulary, true), &inputs);
+    assert!(stored[0].bits() == added[0].bits(), "other bits");
 }

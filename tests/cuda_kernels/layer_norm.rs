@@ -1,6 +1,6 @@
 //! Layer normalisation over rows.
 
-use runner::ops::{DType, LayerNorm, LayerNormBackward, Op};
+use runner::ops::{Cast, DType, LayerNorm, LayerNormBackward, Op};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
@@ -22,8 +22,8 @@ fn layer_norm_and_its_gradient() {
         for dtype in NUMBERS {
             let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, output: dtype });
             devices.check(&op, &reference, &[x.clone(), weight.clone(), bias.clone()]);
-            for flags in 0..4 {
-                let (accumulate, accumulate_weights) = (flags & 1 > 0, flags & 2 > 0);
+            for flags in 0..8 {
+                let (accumulate, accumulate_weights, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
                 let dy = Data::random(dtype, &[rows, channels], 1.0, 4);
                 let mut inputs = vec![dy, x.clone(), weight.clone()];
                 inputs.extend_from_slice(&statistics[1..]);
@@ -31,8 +31,16 @@ fn layer_norm_and_its_gradient() {
                 if accumulate_weights {
                     inputs.extend([weight.clone(), bias.clone()]);
                 }
-                let op = Op::LayerNormBackward(LayerNormBackward { accumulate, accumulate_weights });
-                devices.check(&op, &op, &inputs);
+                let op = LayerNormBackward { accumulate, accumulate_weights, cast };
+                devices.check(&Op::LayerNormBackward(op), &Op::LayerNormBackward(op), &inputs);
+                if cast {
+                    let found = devices.cuda(&Op::LayerNormBackward(op), &inputs);
+                    let apart = LayerNormBackward { cast: false, ..op };
+                    let dx = devices.cuda(&Op::LayerNormBackward(apart), &inputs).swap_remove(0);
+                    let cast = devices.cuda(&Op::Cast(Cast { to: dtype }), std::slice::from_ref(&dx));
+                    let same = found[0].bits() == dx.bits() && found[3].bits() == cast[0].bits();
+                    assert!(same, "{op:?} of {rows} rows of {channels}: other bits than a cast gives");
+                }
             }
         }
     }

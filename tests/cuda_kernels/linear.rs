@@ -135,6 +135,36 @@ fn weight_gradients() {
     }
 }
 
+/// Gradients that are kept and zeroed are those that are not, whoever sums dy: the library, if it has 16 bits and rows
+/// of whole vectors, kernels otherwise.
+#[test]
+fn weight_gradients_added_to_zeros_are_those_stored() {
+    let mut devices = Devices::new();
+    for ([rows, inner, out], dtype) in SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|n| (shape, n))) {
+        let op = |accumulate| {
+            Op::LinearWeightGradient(LinearWeightGradient { bias: true, accumulate, tf32: false })
+        };
+        let mut inputs =
+            vec![Data::random(dtype, &[rows, inner], 1.0, 1), Data::random(dtype, &[rows, out], 1.0, 2)];
+        let stored = devices.cuda(&op(false), &inputs);
+        for dims in [&[out, inner][..], &[out]] {
+            inputs.push(Data::new(DType::F32, dims, vec![0.0; dims.iter().product()]));
+        }
+        let added = devices.cuda(&op(true), &inputs);
+        for (stored, added) in stored.iter().zip(&added) {
+            let same = stored.bits() == added.bits();
+            assert!(same, "{dtype}, {rows} rows, {inner} to {out}: other bits");
+        }
+        let product = format!("product {out}x{inner}x{rows} {dtype}^T {dtype} to f32");
+        let fused = [", added to", ""].map(|added| {
+            let choices = devices.choices();
+            choices.iter().any(|line| line.starts_with(&format!("{product}{added}, bgradb:")))
+        });
+        let can = dtype != DType::F32 && inner.is_multiple_of(8) && out.is_multiple_of(8);
+        assert_eq!(fused, [can; 2], "{:?}", devices.choices());
+    }
+}
+
 /// Factors of 11 bits: the product is as near as they are.
 #[test]
 fn the_short_format_of_tensor_cores() {

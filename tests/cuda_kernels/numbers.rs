@@ -118,6 +118,10 @@ impl Data {
         Data::new(ty.dtype, ty.shape.dims(), numbers.into_iter().map(change).collect())
     }
 
+    pub(crate) fn bits(&self) -> Vec<u32> {
+        self.numbers.iter().map(|number| number.to_bits()).collect()
+    }
+
     /// The same numbers in f32, if they are numbers.
     pub(crate) fn widened(&self) -> Data {
         let dtype = if self.ty.dtype == DType::I32 { DType::I32 } else { DType::F32 };

@@ -46,7 +46,7 @@ pub(super) struct Product {
     pub(super) workspace: (u64, u64),
 }
 
-/// What is done with a product before it is stored. Vectors and matrices are of the output's type.
+/// What is done with a product before it is stored, or beside it. Vectors and matrices are of the output's type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Epilogue {
     None,
@@ -61,6 +61,13 @@ pub(super) enum Epilogue {
     GeluSlope {
         before: u64,
     },
+    /// Stores the sums of the left matrix along `inner`, a vector `[rows]`: the bias gradient where the left matrix is
+    /// the transposed dy of a weight gradient. The output is what it is without.
+    ///
+    /// The library is given the transposed product, `output^T = right^T left^T`. Its A is our right matrix, its B our
+    /// left one, and `BGRADB`, in its documentation's words, reduces B along k into a vector as long as its output has
+    /// columns, which are our rows. `BGRADA` would sum x.
+    BiasGradient(u64),
 }
 
 /// Everything that the choice of an algorithm depends on.
@@ -96,6 +103,7 @@ impl Product {
                 Epilogue::GeluBias { bias: None, .. } => LtEpilogue::CUBLASLT_EPILOGUE_GELU_AUX,
                 Epilogue::GeluBias { bias: Some(_), .. } => LtEpilogue::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
                 Epilogue::GeluSlope { .. } => LtEpilogue::CUBLASLT_EPILOGUE_DGELU,
+                Epilogue::BiasGradient(_) => LtEpilogue::CUBLASLT_EPILOGUE_BGRADB,
             },
             tf32: self.tf32,
             workspace: self.workspace.1,

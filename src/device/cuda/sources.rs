@@ -34,6 +34,7 @@ pub(super) const SOURCES: &[Source] = &[
     source!("layer_norm.cu"),
     source!("optimizer.cu"),
     source!("reduction.cu"),
+    source!("token_order.cu"),
 ];
 
 /// What sources include, by these names.

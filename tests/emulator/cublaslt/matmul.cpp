@@ -65,6 +65,12 @@ bool has_supported_epilogue(const Problem& problem) {
     if (problem.d.order != CUBLASLT_ORDER_COL) return false;
     if ((problem.has_bias() || problem.has_bias_gradient()) && problem.bias_type() != problem.d.type)
         return false;
+    // Where there are bias gradients is not documented: those who ask must be able to do without.
+    if (problem.has_bias_gradient()) {
+        for (const Layout* layout : {&problem.a, &problem.b, &problem.d}) {
+            if (layout->leading_dimension * element_bytes(layout->type) % 16 != 0) return false;
+        }
+    }
     if (problem.has_auxiliary()) {
         if (Arithmetic::get().refuses_auxiliary) return false;
         const int64_t line = description.auxiliary_leading_dimension;

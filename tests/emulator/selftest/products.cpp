@@ -27,7 +27,8 @@ struct Matrix {
     CUdeviceptr address;
 
     Matrix(Gpu& gpu, DataType type, int order, uint64_t rows, uint64_t columns, unsigned seed) {
-        const uint64_t line = (order == CUBLASLT_ORDER_COL ? rows : columns) + 8;
+        // Longer than it has to be, and a multiple of 8, as some epilogues want it.
+        const uint64_t line = ((order == CUBLASLT_ORDER_COL ? rows : columns) / 8 + 1) * 8;
         const uint64_t lines = order == CUBLASLT_ORDER_COL ? columns : rows;
         layout = {type, order, rows, columns, static_cast<int64_t>(line), 1, 0};
         host.resize(line * lines * element_bytes(type));
@@ -75,8 +76,8 @@ void multiplies(void* handle, const Case& test) {
     Matrix b(gpu, test.in, test.order, test.transpose_b ? N : K, test.transpose_b ? K : N, 2);
     Matrix d(gpu, test.out, test.order, M, N, 3);
     Matrix bias(gpu, test.out, CUBLASLT_ORDER_COL, M, 1, 4);
-    Matrix before(gpu, test.out, CUBLASLT_ORDER_COL, M + 3, N, 5);  // with 8 more, rows of a multiple of 8
-    const Matrix c = d, given_bias = bias, given_before = before;   // D is C's place
+    Matrix before(gpu, test.out, CUBLASLT_ORDER_COL, M, N, 5);
+    const Matrix c = d, given_bias = bias, given_before = before;  // D is C's place
 
     Description description{CUBLAS_COMPUTE_32F, CUDA_R_32F};
     description.transpose_a = test.transpose_a;
@@ -139,8 +140,8 @@ void refuses(void* handle) {
     const Preference preference;
     HeuristicResult result;
     int count = 0;
-    const auto status = [&](const Description& description, DataType in, DataType out) {
-        const Layout a{in, 0, 32, 16, 32}, b{in, 0, 16, 8, 16}, d{out, 0, 32, 8, 32};
+    const auto status = [&](const Description& description, DataType in, DataType out, int64_t line = 32) {
+        const Layout a{in, 0, 32, 16, line}, b{in, 0, 16, 8, 16}, d{out, 0, 32, 8, 32};
         return cublasLtMatmulAlgoGetHeuristic(handle, &description, &a, &b, &d, &d, &preference, 1, &result,
                                               &count);
     };
@@ -160,6 +161,10 @@ void refuses(void* handle) {
     description.bias_type = CUDA_R_32F;
     EXPECT_EQUAL(status(description, CUDA_R_16BF, CUDA_R_16BF), CUBLAS_STATUS_NOT_SUPPORTED);
     EXPECT_EQUAL(status(description, CUDA_R_16BF, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQUAL(status(description, CUDA_R_16BF, CUDA_R_32F, 36), CUBLAS_STATUS_SUCCESS);
+    description.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+    EXPECT_EQUAL(status(description, CUDA_R_16BF, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQUAL(status(description, CUDA_R_16BF, CUDA_R_32F, 36), CUBLAS_STATUS_NOT_SUPPORTED);
 
     // An algorithm of another shape, and operands that are not aligned.
     Gpu gpu;

@@ -60,11 +60,13 @@ pub(super) fn backward<T: Number>(
     scratch: &mut [f32],
     workers: &Workers,
 ) {
-    let dy = operands.input::<T>(0);
+    // What is cast may take the place of dy.
+    let dy = if op.cast { operands.source::<T>(3, 0) } else { Some(operands.input::<T>(0)) };
     let [x, weight, mean, rstd] = [1, 2, 3, 4].map(|index| operands.input::<f32>(index));
     let channels = weight.len();
     let start = operands.start(0, op.accumulate.then_some(5));
     let dx = Parts::new(operands.output(0));
+    let cast = op.cast.then(|| Parts::new(operands.output::<T>(3)));
     let rows = x.len() / channels;
     let scratch = &mut scratch[..rows.div_ceil(ROWS) * 2 * channels];
     let partials = Parts::new(scratch);
@@ -84,9 +86,17 @@ pub(super) fn backward<T: Number>(
         partial.fill(0.0);
         let (dweight, dbias) = partial.split_at_mut(channels);
         let mut buffer = [0.0; BUFFER];
-        let operands = dy[elements.clone()].chunks_exact(channels).zip(x[elements].chunks_exact(channels));
-        let statistics = mean[rows.clone()].iter().zip(&rstd[rows]);
-        for (((dy, x), dx), (&mean, &rstd)) in operands.zip(dx.chunks_exact_mut(channels)).zip(statistics) {
+        for (dx, row) in dx.chunks_exact_mut(channels).zip(rows) {
+            let elements = row * channels..(row + 1) * channels;
+            let (x, mean, rstd) = (&x[elements.clone()], mean[row], rstd[row]);
+            // SAFETY: rows do not overlap.
+            #[allow(unsafe_code)]
+            let cast = cast.as_ref().map(|cast| unsafe { cast.part(elements.clone()) });
+            let dy: &[T] = match (dy, &cast) {
+                (Some(dy), _) => &dy[elements],
+                (None, Some(cast)) => cast,
+                (None, None) => unreachable!("dy shares memory with what is cast alone"),
+            };
             let (mut through, mut along) = (0.0, 0.0);
             read(level, dy, &mut buffer, |run, dy| {
                 let sums = gradient_sums(level, dy, &x[run.clone()], &weight[run], mean, rstd);
@@ -106,6 +116,9 @@ pub(super) fn backward<T: Number>(
                     dbias,
                 );
             });
+            if let Some(cast) = cast {
+                T::narrow(level, dx, cast);
+            }
         }
     });
     for (index, sums) in [operands.output(1), operands.output(2)].into_iter().enumerate() {

@@ -109,151 +109,157 @@ extern "C" __global__ void embedding_positions_backward(float* __restrict__ dpos
 }
 REGISTER(embedding_positions_backward)
 
-// The gradient of the table without atomics: a block owns some rows of it, looks through all tokens for them, and adds
-// what it finds in an order that the tokens alone decide.
+// The gradient of the table without atomics: `order_tokens` has sorted the places of the tokens by their row of the
+// table, and a warp takes CHUNK of them, whatever rows they are of. It sums each row's run of places. A run begins in
+// one chunk, which alone writes to the row; what other chunks have of it are partial sums, one for each chunk, which
+// `embedding_table_finish` adds in their order. So every warp has the same work, however often a token repeats, and the
+// tokens alone decide the order of the sums.
+//
+// GPT-2 124M, 16 sequences of 1024: 512 chunks times six runs of channels are 3072 warps. Source text as
+// bytes, every fifth of which is a space: no warp adds more than 32 rows and then 113 partial sums. 16384 tokens drawn
+// evenly: 32 rows, and next to no partial sums. Read are dx once (50 MB), order and tokens for each run of channels (0.8
+// MB) and, of text, partial sums (1.6 MB).
 
-// A warp looks through this many tokens before the block adds what was found. A find is kept in 16 bits: where it
-// is among those tokens, and which of the block's rows it is.
-constexpr uint32_t TOKENS_PER_WARP = 2048;
-constexpr uint32_t ROW_BITS = 5;
-static_assert(TOKENS_PER_WARP << ROW_BITS == 1 << 16, "a find takes 16 bits");
-// Tokens of a row whose gradients are loaded at once.
+// Places that a warp sums, of which its lanes hold one each.
+constexpr uint32_t CHUNK = 32;
+// Channels that a block's warps take, 32 lanes times four.
+constexpr uint32_t CHANNELS = 128;
+// Rows that are loaded before they are added.
 constexpr uint32_t BATCH = 8;
 
-struct Finds {
-    uint16_t list[WARPS][TOKENS_PER_WARP];
-    uint32_t count[WARPS];
-    // Tokens of the row that a warp works on, not yet added.
-    uint32_t pending[WARPS][BATCH + 32];
-};
-
-// Lists which of `count` tokens from `tokens` on are rows of the block, by one warp.
-__device__ __forceinline__ uint32_t find(uint16_t* list, const int* tokens, uint32_t count, uint32_t first_row,
-                                         uint32_t block_rows) {
-    // Tokens of a lane that are loaded at once.
-    constexpr uint32_t LOADS = 16;
-    const uint32_t lane = threadIdx.x % 32;
-    const uint32_t earlier = (1u << lane) - 1;
-    uint32_t found = 0;
-    for (uint32_t start = lane; start < count + lane; start += 32 * LOADS) {
-        uint32_t rows[LOADS];
-#pragma unroll
-        for (uint32_t i = 0; i < LOADS; ++i) {
-            const uint32_t place = start + 32 * i;
-            // Rows before the block's become large numbers.
-            rows[i] = place < count ? static_cast<uint32_t>(tokens[place]) - first_row : block_rows;
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < LOADS; ++i) {
-            const bool here = rows[i] < block_rows;
-            const uint32_t all = __ballot_sync(FULL_WARP, here);
-            // Most tokens are other blocks'.
-            if (all == 0) continue;
-            const uint32_t place = start + 32 * i;
-            if (here) list[found + __popc(all & earlier)] = static_cast<uint16_t>(place << ROW_BITS | rows[i]);
-            found += __popc(all);
-        }
-    }
-    return found;
+// The row of the token at a place in the order; `vocabulary` for a token that the table does not have, which is last.
+__device__ __forceinline__ uint32_t row_at(const uint32_t* order, const int* tokens, uint32_t vocabulary,
+                                           uint32_t place) {
+    return min(static_cast<uint32_t>(tokens[order[place]]), vocabulary);
 }
 
-// row[c] += (dx[pending[0], c] + dx[pending[1], c] + ...), of at most BATCH tokens, by one warp. The tokens are summed
-// before they are added to the row, which is more exact where there are hundreds of them.
+// row = sum, or row + sum.
 template <int Width>
-__device__ __forceinline__ void add_tokens(float* row, const float* dx, const uint32_t* pending, uint32_t count,
-                                           uint32_t channels, uint32_t begin, uint32_t end, bool from_zero) {
+__device__ __forceinline__ void add_to_row(float* row, const Channels<Width>& sum, bool accumulate) {
+    Channels<Width> total;
+    total.fill(0.0f);
+    if (accumulate) total.load(row);
+    total.add(sum);
+    total.store(row);
+}
+
+template <int Width>
+__device__ __forceinline__ void sum_runs(float* dtable, float* partials, const uint32_t* order, const int* tokens,
+                                         const float* dx, uint32_t token_count, uint32_t vocabulary,
+                                         uint32_t channels, uint32_t accumulate) {
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t chunk = blockIdx.x * WARPS + threadIdx.x / 32;
+    const uint32_t first = chunk * CHUNK;
+    if (first >= token_count) return;
+    const uint32_t count = min(CHUNK, token_count - first);
+    const uint32_t place = lane < count ? order[first + lane] : 0;
+    const uint32_t own = lane < count ? min(static_cast<uint32_t>(tokens[place]), vocabulary) : vocabulary;
+    const uint32_t before = first > 0 ? row_at(order, tokens, vocabulary, first - 1) : vocabulary;
+
+    const uint32_t begin = blockIdx.y * CHANNELS;
+    const uint32_t end = min(channels, begin + CHANNELS);
 #pragma unroll 1
-    for (uint32_t c = begin + threadIdx.x % 32 * Width; c < end; c += 32 * Width) {
-        Channels<Width> gradients[BATCH];
-        Channels<Width> so_far;
-        so_far.fill(0.0f);
-        if (!from_zero) so_far.load(row + c);
-#pragma unroll
-        for (uint32_t i = 0; i < BATCH; ++i) {
-            if (i < count) gradients[i].load(dx + static_cast<uint64_t>(pending[i]) * channels + c);
-        }
+    for (uint32_t start = begin; start < end; start += 32 * Width) {
+        const uint32_t c = start + lane * Width;
+        const bool here = c < end;
         Channels<Width> sum;
         sum.fill(0.0f);
-#pragma unroll
-        for (uint32_t i = 0; i < BATCH; ++i) {
-            if (i < count) sum.add(gradients[i]);
-        }
-        sum.add(so_far);
-        sum.store(row + c);
-    }
-}
-
-template <int Width>
-__device__ __forceinline__ void add_to_table(float* dtable, const int* tokens, const float* dx, uint32_t token_count,
-                                             uint32_t vocabulary, uint32_t channels, uint32_t block_rows,
-                                             uint32_t block_channels, uint32_t accumulate, Finds& finds) {
-    const uint32_t warp = threadIdx.x / 32;
-    const uint32_t lane = threadIdx.x % 32;
-    const uint32_t earlier = (1u << lane) - 1;
-    const uint32_t first_row = blockIdx.x * block_rows;
-    const uint32_t rows = min(block_rows, vocabulary - first_row);
-    const uint32_t begin = blockIdx.y * block_channels;
-    const uint32_t end = min(channels, begin + block_channels);
-    uint32_t* pending = finds.pending[warp];
-
-    for (uint32_t start = 0; start < token_count; start += WARPS * TOKENS_PER_WARP) {
-        const uint32_t mine = start + warp * TOKENS_PER_WARP;
-        const uint32_t count = mine < token_count ? min(TOKENS_PER_WARP, token_count - mine) : 0;
-        const uint32_t found = find(finds.list[warp], tokens + mine, count, first_row, rows);
-        if (lane == 0) finds.count[warp] = found;
-        __syncthreads();
-
-        for (uint32_t row = warp; row < rows; row += WARPS) {
-            float* sums = dtable + static_cast<uint64_t>(first_row + row) * channels;
-            // A row that is not added to is overwritten, even where it has no token.
-            bool from_zero = start == 0 && !accumulate;
-            uint32_t waiting = 0;
+        // Whether the run so far began in another chunk.
+        bool from_before = before == __shfl_sync(FULL_WARP, own, 0);
 #pragma unroll 1
-            for (uint32_t list = 0; list < WARPS; ++list) {
-                const uint32_t base = start + list * TOKENS_PER_WARP;
-                for (uint32_t i = 0; i < finds.count[list]; i += 32) {
-                    const uint32_t entry = i + lane < finds.count[list] ? finds.list[list][i + lane] : 0;
-                    const bool here = i + lane < finds.count[list] && entry % (1 << ROW_BITS) == row;
-                    const uint32_t all = __ballot_sync(FULL_WARP, here);
-                    if (here) pending[waiting + __popc(all & earlier)] = base + (entry >> ROW_BITS);
-                    waiting += __popc(all);
-                    __syncwarp();
-                    while (waiting >= BATCH) {
-                        add_tokens<Width>(sums, dx, pending, BATCH, channels, begin, end, from_zero);
-                        from_zero = false;
-                        waiting -= BATCH;
-                        // What is left, at most 31, moves to the front.
-                        const uint32_t left = lane < waiting ? pending[BATCH + lane] : 0;
-                        __syncwarp();
-                        if (lane < waiting) pending[lane] = left;
-                        __syncwarp();
+        for (uint32_t i = 0; i < count; i += BATCH) {
+            Channels<Width> gradients[BATCH];
+#pragma unroll
+            for (uint32_t j = 0; j < BATCH; ++j) {
+                const uint64_t at = __shfl_sync(FULL_WARP, place, i + j);
+                if (here && i + j < count) gradients[j].load(dx + at * channels + c);
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < BATCH; ++j) {
+                if (i + j >= count) break;
+                const uint32_t row = __shfl_sync(FULL_WARP, own, i + j);
+                sum.add(gradients[j]);
+                const bool last = i + j + 1 == count || __shfl_sync(FULL_WARP, own, (i + j + 1) % 32) != row;
+                if (!last) continue;
+                if (here && row < vocabulary) {
+                    if (from_before) {
+                        sum.store(partials + static_cast<uint64_t>(chunk) * channels + c);
+                    } else {
+                        add_to_row<Width>(dtable + static_cast<uint64_t>(row) * channels + c, sum, accumulate);
                     }
                 }
+                from_before = false;
+                sum.fill(0.0f);
             }
-            if (waiting > 0 || from_zero) {
-                add_tokens<Width>(sums, dx, pending, waiting, channels, begin, end, from_zero);
-            }
-            // The next row's tokens take the place of this one's.
-            __syncwarp();
         }
-        __syncthreads();
     }
 }
 
-// dtable[v, :] (+)= the sum of dx[n, :] over all n with tokens[n] = v. A block takes `block_rows` rows (at most 32) and
-// `block_channels` channels (a multiple of 128) of them. With registers for three blocks to a multiprocessor, sm_80 would
-// spill.
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
-    embedding_table_backward(float* __restrict__ dtable, const int* __restrict__ tokens, const float* __restrict__ dx,
-                             uint32_t token_count, uint32_t vocabulary, uint32_t channels, uint32_t block_rows,
-                             uint32_t block_channels, uint32_t accumulate) {
-    __shared__ Finds finds;
+// dtable[v, :] (+)= the sum of dx[n, :] over the places n of token v, up to the end of the chunk that the first of them
+// is in; partials[chunk, :] = the sum over those of the chunk whose run began in another. Rows without tokens are left
+// alone. Grid: blocks of WARPS chunks, runs of CHANNELS channels.
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    embedding_table_backward(float* __restrict__ dtable, float* __restrict__ partials,
+                             const uint32_t* __restrict__ order, const int* __restrict__ tokens,
+                             const float* __restrict__ dx, uint32_t token_count, uint32_t vocabulary,
+                             uint32_t channels, uint32_t accumulate) {
     if (channels % 4 == 0) {
-        add_to_table<4>(dtable, tokens, dx, token_count, vocabulary, channels, block_rows, block_channels, accumulate,
-                        finds);
+        sum_runs<4>(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, accumulate);
     } else {
-        add_to_table<1>(dtable, tokens, dx, token_count, vocabulary, channels, block_rows, block_channels, accumulate,
-                        finds);
+        sum_runs<1>(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, accumulate);
     }
 }
 REGISTER(embedding_table_backward)
+
+template <int Width>
+__device__ __forceinline__ void add_partials(float* row, const float* partials, uint32_t count, uint32_t channels,
+                                             uint32_t begin, uint32_t end) {
+#pragma unroll 1
+    for (uint32_t c = begin + threadIdx.x % 32 * Width; c < end; c += 32 * Width) {
+        Channels<Width> sum;
+        sum.fill(0.0f);
+#pragma unroll 8
+        for (uint32_t i = 0; i < count; ++i) {
+            Channels<Width> partial;
+            partial.load(partials + static_cast<uint64_t>(i) * channels + c);
+            sum.add(partial);
+        }
+        add_to_row<Width>(row + c, sum, true);
+    }
+}
+
+// Adds what later chunks have of a run to its row, by the warp of the chunk that the run begins in. The grid is that of
+// `embedding_table_backward`. With registers for eight blocks to a multiprocessor, sm_90 would spill.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 4)
+    embedding_table_finish(float* __restrict__ dtable, const float* __restrict__ partials,
+                           const uint32_t* __restrict__ order, const int* __restrict__ tokens, uint32_t token_count,
+                           uint32_t vocabulary, uint32_t channels) {
+    const uint32_t chunk = blockIdx.x * WARPS + threadIdx.x / 32;
+    const uint32_t first = chunk * CHUNK;
+    const uint32_t next = first + CHUNK;
+    if (next >= token_count) return;
+    const uint32_t row = row_at(order, tokens, vocabulary, next - 1);
+    if (row == vocabulary || row_at(order, tokens, vocabulary, next) != row) return;
+    const bool from_before = first > 0 && row_at(order, tokens, vocabulary, first - 1) == row;
+    if (from_before) return;
+    // Chunks that begin with the run, after its own.
+    uint32_t count = 0;
+    uint32_t found = 32;
+    while (found == 32) {
+        const uint64_t start = next + static_cast<uint64_t>(count + threadIdx.x % 32) * CHUNK;
+        const bool same = start < token_count &&
+                          row_at(order, tokens, vocabulary, static_cast<uint32_t>(start)) == row;
+        found = __popc(__ballot_sync(FULL_WARP, same));
+        count += found;
+    }
+    dtable += static_cast<uint64_t>(row) * channels;
+    partials += static_cast<uint64_t>(chunk + 1) * channels;
+    const uint32_t begin = blockIdx.y * CHANNELS;
+    const uint32_t end = min(channels, begin + CHANNELS);
+    if (channels % 4 == 0) {
+        add_partials<4>(dtable, partials, count, channels, begin, end);
+    } else {
+        add_partials<1>(dtable, partials, count, channels, begin, end);
+    }
+}
+REGISTER(embedding_table_finish)

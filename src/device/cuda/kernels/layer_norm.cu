@@ -114,16 +114,19 @@ __device__ __forceinline__ void forward_any(T* y, float* mean, float* rstd, cons
 }
 
 // A block takes the rows of one partial sum, a group of its warps every so-manieth of them. `so_far` may be null, or
-// `dx` itself.
+// `dx` itself; `cast`, where dx goes rounded to T, may be null, or `dy` itself.
 template <class T, int Warps>
 __device__ __forceinline__ void backward(float* dx, float* partials, const T* dy, const float* x, const float* weight,
-                                         const float* mean, const float* rstd, const float* so_far, uint32_t rows,
-                                         uint32_t channels) {
+                                         const float* mean, const float* rstd, const float* so_far, T* cast,
+                                         uint32_t rows, uint32_t channels) {
     constexpr uint32_t GROUPS = BLOCK_WARPS / Warps;
     constexpr uint32_t STEP = 32 * Warps * 4;
     DYN_SHARED(float, group_partials);
     const uint32_t group = threadIdx.x / (32 * Warps);
     const uint32_t first = threadIdx.x % (32 * Warps) * 4;
+    // What is added to a row waits where the group's partial sums will be: registers are full. A thread reads nothing
+    // there but what it has put there itself.
+    float* waiting = group_partials + 2 * group * channels;
     float4 dweight[QUADS] = {};
     float4 dbias[QUADS] = {};
 
@@ -145,6 +148,15 @@ __device__ __forceinline__ void backward(float* dx, float* partials, const T* dy
             const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             normals[q] = c < end ? load_quad(x + start + c) : zero;
             slopes[q] = c < end ? load_quad(dy + start + c) : zero;
+        }
+        // It arrives during the sums, not after them.
+        if (so_far != nullptr) {
+#pragma unroll
+            for (int q = 0; q < QUADS; ++q) {
+                const uint32_t c = first + q * STEP;
+                if (c < end) cp_async16(waiting + c, so_far + start + c);
+            }
+            cp_commit();
         }
 #pragma unroll
         for (int q = 0; q < QUADS; ++q) {
@@ -170,6 +182,7 @@ __device__ __forceinline__ void backward(float* dx, float* partials, const T* dy
         const float2 sums = group_sums<Warps>(through, along);
         through = sums.x / channels;
         along = sums.y / channels;
+        if (so_far != nullptr) cp_wait(0);
 #pragma unroll
         for (int q = 0; q < QUADS; ++q) {
             const uint32_t c = first + q * STEP;
@@ -180,10 +193,11 @@ __device__ __forceinline__ void backward(float* dx, float* partials, const T* dy
                     row_rstd * (s.x - through - n.x * along), row_rstd * (s.y - through - n.y * along),
                     row_rstd * (s.z - through - n.z * along), row_rstd * (s.w - through - n.w * along));
                 if (so_far != nullptr) {
-                    const float4 other = load_quad(so_far + start + c);
+                    const float4 other = load_quad(waiting + c);
                     d = make_float4(other.x + d.x, other.y + d.y, other.z + d.z, other.w + d.w);
                 }
                 store_quad(dx + start + c, d);
+                if (cast != nullptr) store_quad(cast + start + c, d);
             }
         }
     }
@@ -211,7 +225,7 @@ __device__ __forceinline__ void backward(float* dx, float* partials, const T* dy
 template <class T>
 __device__ __forceinline__ void backward_any(float* dx, float* partials, const T* dy, const float* x,
                                              const float* weight, const float* mean, const float* rstd,
-                                             const float* so_far, uint32_t rows, uint32_t channels) {
+                                             const float* so_far, T* cast, uint32_t rows, uint32_t channels) {
     float* dweight = partials + static_cast<uint64_t>(blockIdx.x) * 2 * channels;
     float* dbias = dweight + channels;
     for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) dweight[c] = dbias[c] = 0.0f;
@@ -234,7 +248,9 @@ __device__ __forceinline__ void backward_any(float* dx, float* partials, const T
             const float normal = (x[start + c] - mean[row]) * rstd[row];
             const float slope = to_float(dy[start + c]) * weight[c];
             const float before = so_far == nullptr ? 0.0f : so_far[start + c];
-            dx[start + c] = before + rstd[row] * (slope - through - normal * along);
+            const float d = before + rstd[row] * (slope - through - normal * along);
+            dx[start + c] = d;
+            if (cast != nullptr) cast[start + c] = from_float<T>(d);
         }
     }
 }
@@ -248,13 +264,14 @@ __device__ __forceinline__ void backward_any(float* dx, float* partials, const T
     }                                                                                                                \
     REGISTER(layer_norm_##suffix##_##Warps)                                                                          \
     extern "C" __global__ void __launch_bounds__(BLOCK, 2) layer_norm_backward_##suffix##_##Warps(                   \
-        float* dx, float* __restrict__ partials, const T* __restrict__ dy, const float* __restrict__ x,              \
+        float* dx, float* __restrict__ partials, const T* dy, const float* __restrict__ x,                           \
         const float* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd,            \
-        const float* so_far, uint32_t rows, uint32_t channels) {                                                     \
-        backward<T, Warps>(dx, partials, dy, x, weight, mean, rstd, so_far, rows, channels);                         \
+        const float* so_far, T* cast, uint32_t rows, uint32_t channels) {                                            \
+        backward<T, Warps>(dx, partials, dy, x, weight, mean, rstd, so_far, cast, rows, channels);                   \
     }                                                                                                                \
     REGISTER(layer_norm_backward_##suffix##_##Warps)
 
+// With the registers of eight blocks to a multiprocessor, sm_100 would spill in the last of them.
 #define LAYER_NORM_OF(T, suffix)                                                                                     \
     LAYER_NORM(T, suffix, 1)                                                                                         \
     LAYER_NORM(T, suffix, 2)                                                                                         \
@@ -266,11 +283,11 @@ __device__ __forceinline__ void backward_any(float* dx, float* partials, const T
         forward_any<T>(y, mean, rstd, x, weight, bias, channels, epsilon);                                           \
     }                                                                                                                \
     REGISTER(layer_norm_##suffix##_any)                                                                              \
-    extern "C" __global__ void __launch_bounds__(BLOCK) layer_norm_backward_##suffix##_any(                          \
-        float* dx, float* __restrict__ partials, const T* __restrict__ dy, const float* __restrict__ x,              \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4) layer_norm_backward_##suffix##_any(                       \
+        float* dx, float* __restrict__ partials, const T* dy, const float* __restrict__ x,                           \
         const float* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd,            \
-        const float* so_far, uint32_t rows, uint32_t channels) {                                                     \
-        backward_any<T>(dx, partials, dy, x, weight, mean, rstd, so_far, rows, channels);                            \
+        const float* so_far, T* cast, uint32_t rows, uint32_t channels) {                                            \
+        backward_any<T>(dx, partials, dy, x, weight, mean, rstd, so_far, cast, rows, channels);                      \
     }                                                                                                                \
     REGISTER(layer_norm_backward_##suffix##_any)
 

@@ -1,25 +1,24 @@
 //! Token plus learned position embedding.
 
 use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Launcher, Operand};
-use crate::ops::EmbeddingBackward;
+use crate::device::cuda::launcher::{Argument, Launcher, Operand};
+use crate::ops::{EmbeddingBackward, Fill};
 
+use super::initialise::fill;
 use super::sizes::{BLOCK, blocks, count, flag, pointer, size_argument};
 
 /// Rows of x that a block makes: one for each of its warps.
 const ROWS: usize = 8;
 /// Elements of the positions' gradient that a block makes.
 const POSITION_ELEMENTS: usize = 1024;
-/// Rows of the table that a block takes, of a small and of a large one: every block looks through all tokens.
-const FEW_TABLE_ROWS: usize = 8;
-const MANY_TABLE_ROWS: usize = 32;
-/// Rows of a large table.
-const LARGE_TABLE: usize = 1 << 14;
-/// Channels that a warp takes at a time, of which a block takes a multiple.
-const WARP_CHANNELS: usize = 128;
-/// Blocks at most that share rows: the more, the sooner a token that is every fourth of a text is summed, and the more
-/// often all tokens are looked through.
-const MOST_CHANNEL_BLOCKS: usize = 8;
+/// Partial sums of the table's gradient that a block makes: one for each of its warps.
+const PARTIALS: usize = 8;
+/// Channels of them that it makes.
+const CHANNELS: usize = 128;
+/// Bits of a token that one pass sorts by.
+const DIGIT_BITS: u32 = 8;
+/// Threads of the block that sorts.
+const SORT_BLOCK: u32 = 1024;
 
 pub(super) fn forward(
     inputs: &[Operand],
@@ -51,29 +50,11 @@ pub(super) fn backward(
     op: &EmbeddingBackward,
     inputs: &[Operand],
     outputs: &[Operand],
+    (workspace, _): (u64, u64),
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let [tokens, dx] = [&inputs[0], &inputs[1]];
-    let channels = dx.ty.shape.last();
-    let block_rows = if op.vocabulary < LARGE_TABLE { FEW_TABLE_ROWS } else { MANY_TABLE_ROWS };
-    let block_channels = channels.div_ceil(WARP_CHANNELS).div_ceil(MOST_CHANNEL_BLOCKS) * WARP_CHANNELS;
-    launcher.kernel(
-        "embedding_table_backward",
-        [blocks(op.vocabulary, block_rows)?, blocks(channels, block_channels)?, 1],
-        BLOCK,
-        0,
-        &[
-            pointer(&outputs[0]),
-            pointer(tokens),
-            pointer(dx),
-            size_argument(tokens.ty.elements())?,
-            size_argument(op.vocabulary)?,
-            size_argument(channels)?,
-            size_argument(block_rows)?,
-            size_argument(block_channels)?,
-            flag(op.accumulate_table),
-        ],
-    )?;
+    table_gradient(op, inputs, &outputs[0], workspace, launcher)?;
+    let dx = &inputs[1];
     let elements = outputs[1].ty.elements();
     launcher.kernel(
         "embedding_positions_backward",
@@ -83,9 +64,71 @@ pub(super) fn backward(
         &[
             pointer(&outputs[1]),
             pointer(dx),
-            size_argument(tokens.ty.shape.rows())?,
+            size_argument(inputs[0].ty.shape.rows())?,
             count(elements),
             flag(op.accumulate_positions),
         ],
     )
+}
+
+/// Tokens are sorted, so that those of a row of the table lie together; sums of as many of them each are made, and what
+/// belongs to one row is added.
+fn table_gradient(
+    op: &EmbeddingBackward,
+    inputs: &[Operand],
+    table: &Operand,
+    workspace: u64,
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let [tokens, dx] = [&inputs[0], &inputs[1]];
+    let (count, channels) = (tokens.ty.elements(), dx.ty.shape.last());
+    let [order_bytes, _] = EmbeddingBackward::workspace_parts(&tokens.ty, channels);
+    let (order, partials) = (Argument::Pointer(workspace), Argument::Pointer(workspace + order_bytes));
+    if !op.accumulate_table {
+        // Most rows have no token.
+        fill(&Fill { output: table.ty, value: 0.0 }, &[*table], launcher)?;
+    }
+    launcher.kernel(
+        "order_tokens",
+        [1, 1, 1],
+        SORT_BLOCK,
+        0,
+        &[
+            order.clone(),
+            partials.clone(),
+            pointer(tokens),
+            size_argument(count)?,
+            size_argument(op.vocabulary)?,
+            Argument::U32(passes(op.vocabulary)),
+        ],
+    )?;
+    let sums = count.div_ceil(EmbeddingBackward::TOKENS_PER_PARTIAL);
+    let grid = [blocks(sums, PARTIALS)?, blocks(channels, CHANNELS)?, 1];
+    let sizes = [size_argument(count)?, size_argument(op.vocabulary)?, size_argument(channels)?];
+    let mut arguments = vec![pointer(table), partials.clone(), order.clone(), pointer(tokens), pointer(dx)];
+    arguments.extend(sizes.clone());
+    arguments.push(flag(op.accumulate_table));
+    launcher.kernel("embedding_table_backward", grid, BLOCK, 0, &arguments)?;
+    let mut arguments = vec![pointer(table), partials, order, pointer(tokens)];
+    arguments.extend(sizes);
+    launcher.kernel("embedding_table_finish", grid, BLOCK, 0, &arguments)
+}
+
+/// How often tokens are sorted by a digit: the largest number is that of tokens which the vocabulary does not have, its
+/// length.
+fn passes(vocabulary: usize) -> u32 {
+    (usize::BITS - vocabulary.leading_zeros()).div_ceil(DIGIT_BITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_sorted_by_all_of_their_digits() {
+        let cases = [(1, 1), (255, 1), (256, 2), (50_304, 2), (65_535, 2), (65_536, 3)];
+        for (vocabulary, expected) in cases {
+            assert_eq!(passes(vocabulary), expected, "{vocabulary} tokens");
+        }
+    }
 }

@@ -94,6 +94,7 @@ pub(super) fn backward(
             pointer(mean),
             pointer(rstd),
             optional(op.accumulate.then(|| inputs[5].address)),
+            optional(op.cast.then(|| outputs[3].address)),
             size_argument(rows)?,
             size_argument(channels)?,
         ],

@@ -7,9 +7,9 @@
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Launcher, Operand};
 use crate::device::cuda::products::{Epilogue, Matrix, Product};
-use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient};
+use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
 
-use super::column_sums::column_sums;
+use super::column_sums::{column_sums, sum_partials};
 use super::elementwise::{add_bias, finish_gelu, gelu_backward};
 
 fn matrix(operand: &Operand) -> Matrix {
@@ -121,15 +121,21 @@ pub(super) fn input_gradient(
 }
 
 /// Gradients that are accumulated are in the outputs' own memory.
+///
+/// dbias comes out of the product that reads a 16-bit dy anyway: its sums are of the very numbers and in f32. f32 is
+/// summed by kernels of its own: with tf32 it is not documented whether the library sums dy or what it rounded it to, and
+/// where f32 is exact, the product takes so long that reading dy once more is nothing.
 pub(super) fn weight_gradient(
     op: &LinearWeightGradient,
     inputs: &[Operand],
     outputs: &[Operand],
-    workspace: (u64, u64),
+    (address, bytes): (u64, u64),
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let (x, dy, dweight) = (&inputs[0], &inputs[1], &outputs[0]);
-    launcher.product(&Product {
+    let sums_bytes = op.sums_bytes(&dy.ty, Processor::Cuda);
+    let workspace = (address + sums_bytes, bytes - sums_bytes);
+    let plain = Product {
         rows: dy.ty.shape.last(),
         columns: x.ty.shape.last(),
         inner: x.ty.shape.rows(),
@@ -140,11 +146,24 @@ pub(super) fn weight_gradient(
         epilogue: Epilogue::None,
         tf32: op.tf32,
         workspace,
-    })?;
+    };
     if !op.bias {
-        return Ok(());
+        return launcher.product(&plain);
     }
-    // Not by the library, whose epilogue for it can only overwrite, and sums in another order: gradients that are kept
-    // and zeroed would then differ in their last bits from those that are not.
-    column_sums(dy, outputs[1].address, op.accumulate, workspace, launcher)
+    let dbias = outputs[1].address;
+    if dy.ty.dtype == DType::F32 {
+        launcher.product(&plain)?;
+        return column_sums(dy, dbias, op.accumulate, workspace, launcher);
+    }
+    // Whoever sums, stores, and the sums are then added: gradients that are kept and zeroed are those that are not, to
+    // the bit, as long as the same algorithm is taken for both.
+    let sums = if op.accumulate { address } else { dbias };
+    finished(plain, Epilogue::BiasGradient(sums), launcher, |launcher| {
+        column_sums(dy, sums, false, workspace, launcher)
+    })?;
+    if op.accumulate {
+        let features = dy.ty.shape.last();
+        sum_partials([dbias, 0], sums, [1, features, features], true, launcher)?;
+    }
+    Ok(())
 }

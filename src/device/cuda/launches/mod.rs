@@ -37,7 +37,7 @@ pub(super) fn run(
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
         Op::Embedding(_) => embedding::forward(inputs, outputs, launcher),
-        Op::EmbeddingBackward(op) => embedding::backward(op, inputs, outputs, launcher),
+        Op::EmbeddingBackward(op) => embedding::backward(op, inputs, outputs, workspace, launcher),
         Op::Fill(op) => initialise::fill(op, outputs, launcher),
         Op::GeluBackward(_) => elementwise::gelu_backward(inputs, outputs, launcher),
         Op::GlobalNorm(op) => optimizer::global_norm(op, inputs, outputs, workspace, launcher),

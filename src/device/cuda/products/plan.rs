@@ -169,7 +169,8 @@ impl Description {
         let ty = data_type(shape.output)?;
         match shape.epilogue {
             sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT => {}
-            sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS => {
+            sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS
+            | sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB => {
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
             }
             _ => {
@@ -186,7 +187,7 @@ impl Description {
     fn point(&self, epilogue: Epilogue) -> Result<(), Failed> {
         let (vector, matrix) = match epilogue {
             Epilogue::None => (None, None),
-            Epilogue::Bias(vector) => (Some(vector), None),
+            Epilogue::Bias(vector) | Epilogue::BiasGradient(vector) => (Some(vector), None),
             Epilogue::GeluBias { bias, before } => (bias, Some(before)),
             Epilogue::GeluSlope { before } => (None, Some(before)),
         };

@@ -86,11 +86,11 @@ fn layer_norm_matches_the_reference() {
         };
         let gradients =
             reference::layer_norm_backward(&dy.to_f64(), &x.to_f64(), &weight.to_f64(), EPSILON.into());
-        for flags in 0..4 {
-            let (accumulate, accumulate_weights) = (flags & 1 > 0, flags & 2 > 0);
+        for flags in 0..8 {
+            let (accumulate, accumulate_weights, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
             let mut inputs =
                 vec![dy.clone(), x.clone(), weight.clone(), statistics(&mean), statistics(&rstd)];
-            let mut expected = gradients.clone();
+            let mut expected = gradients.to_vec();
             let so_far = [Data::random(&[rows, channels], 5), weight.clone(), bias.clone()];
             for (index, so_far) in so_far.into_iter().enumerate() {
                 if [accumulate, accumulate_weights, accumulate_weights][index] {
@@ -98,7 +98,8 @@ fn layer_norm_matches_the_reference() {
                     inputs.push(so_far);
                 }
             }
-            let op = LayerNormBackward { accumulate, accumulate_weights };
+            expected.extend(cast.then(|| expected[0].clone()));
+            let op = LayerNormBackward { accumulate, accumulate_weights, cast };
             check(Op::LayerNormBackward(op), &inputs, &expected);
         }
     }
