@@ -147,3 +147,30 @@ fn bf16<T: Number>(numbers: &[T]) -> &[Bf16] {
 pub(super) fn of_bf16<'a, T: Number>(matrix: &Matrix<'a, T>) -> Matrix<'a, Bf16> {
     Matrix { data: bf16(matrix.data), row: matrix.row, step: matrix.step }
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_read_where_they_lie_if_they_lie_as_elements_do() {
+        // Aligned like f32, which every other number is.
+        let memory: Vec<f32> = (0..12).map(|i| pair(Bf16(2 * i), Bf16(2 * i + 1))).collect();
+        // SAFETY: any bits are two numbers.
+        #[allow(unsafe_code)]
+        let (_, numbers, _) = unsafe { memory.align_to::<Bf16>() };
+        assert_eq!(numbers.len(), 24);
+        let elements = |first: usize, row: usize, inner: Range<usize>| {
+            let matrix = Pair::in_place(&Matrix::new(&numbers[first..], row), &inner)?;
+            Some((matrix.data[0].to_bits(), matrix.row, matrix.step))
+        };
+        assert_eq!(elements(0, 8, 0..6), Some((0x0001_0000, 4, 1)));
+        assert_eq!(elements(2, 8, 2..8), Some((0x0003_0002, 4, 1)));
+        assert_eq!(elements(1, 8, 0..6), None, "the first pair is not aligned");
+        assert_eq!(elements(0, 7, 0..6), None, "the second row's are not");
+        assert_eq!(elements(0, 8, 0..5), None, "the last pair's second number is not zero");
+        assert_eq!(elements(0, 8, 1..7), None, "the first pair's first number belongs to another block");
+        let across = Matrix::new(numbers, 8).transposed();
+        assert!(Pair::in_place(&across, &(0..2)).is_none(), "pairs do not lie along rows");
+    }
+}

@@ -82,6 +82,7 @@ impl Sink {
 
 /// A tile of `ROWS` x `COLUMNS` sums in registers.
 pub(crate) trait Micro {
+    /// What it multiplies, and what k counts.
     type Element: Element;
     const ROWS: usize;
     const COLUMNS: usize;
@@ -407,7 +408,8 @@ mod x86 {
         }
     }
 
-    /// Sums in f32 of products of pairs of bf16, exact ones: but subnormal numbers count as zero.
+    /// Pairs of bf16 are multiplied exactly, and added up in f32: the second product, then the first. Subnormal
+    /// numbers count as zero, of either type.
     pub(crate) struct Avx512Bf16;
 
     impl Micro for Avx512Bf16 {
