@@ -4,21 +4,29 @@
 #     bash tests/cuda.sh              everything
 #     bash tests/cuda.sh PART...      only these: compile, emulator, device, kernels, sanitize, engine, sweep
 #
-# Needs g++, python3 and, the first time, PyPI: NVRTC comes from there. Everything it makes lies in target/emulated.
+# Needs g++, python3 and, the first time, PyPI: NVRTC comes from there, three versions of it. Everything it makes lies in
+# target/emulated.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 out=$PWD/target/emulated
 parts=(compile emulator device kernels sanitize engine sweep)
 
-# NVRTC, in a Python environment of its own: it needs neither a driver nor a card.
-fetch_nvrtc() {
-    if [ ! -e "$out/python/fetched" ]; then
-        python3 -m venv "$out/python"
-        "$out/python/bin/pip" install --quiet 'nvidia-cuda-nvrtc>=13,<14'
-        touch "$out/python/fetched"
+# What kernels are compiled with: the NVRTC of PyTorch 2.11, the only one of the three that does not find its builtins
+# by itself.
+usual='nvidia-cuda-nvrtc==13.0.88'
+newest='nvidia-cuda-nvrtc>=13,<14'
+oldest='nvidia-cuda-nvrtc-cu12>=12,<13'
+
+# environment REQUIREMENT: the folder of a Python environment with an NVRTC, which needs neither a driver nor a card.
+environment() {
+    local folder=$out/python/${1//[^a-z0-9.-]/_}
+    if [ ! -e "$folder/fetched" ]; then
+        python3 -m venv "$folder"
+        "$folder/bin/pip" install --quiet "$1"
+        touch "$folder/fetched"
     fi
-    export VIRTUAL_ENV=$out/python RUNNER_CACHE_DIR=$out/cache
+    echo "$folder"
 }
 
 # emulated COMMAND...: on the stand-in driver and cuBLASLt.
@@ -38,16 +46,32 @@ for line in sys.stdin:
 ' "$1"
 }
 
-# Every kernel for every architecture, with registers and spills; a spill fails.
+# Every kernel for every architecture, with registers and spills; a spill fails. For one of them with other versions.
 compile() {
     cargo build --quiet --release
     # In two processes: in one, NVRTC compiles one file after the other.
-    target/release/runner compile-kernels --arch sm_80 --arch sm_86 --arch sm_89 >"$out/kernels.txt" &
-    target/release/runner compile-kernels --arch sm_90 --arch sm_100 --arch sm_120
-    local status=0
+    side_by_side "$usual" sm_80 sm_86 sm_89 -- "$usual" sm_90 sm_100 sm_120
+    side_by_side "$newest" sm_90 -- "$oldest" sm_90
+}
+
+# side_by_side REQUIREMENT ARCHITECTURE... -- REQUIREMENT ARCHITECTURE...: compiles with two versions at the same time.
+side_by_side() {
+    local first=() status=0
+    while [ "$1" != -- ]; do first+=("$1") && shift; done
+    shift
+    kernels_with "${first[@]}" >"$out/kernels.txt" &
+    kernels_with "$@"
     wait $! || status=$?
     cat "$out/kernels.txt"
     return $status
+}
+
+# kernels_with REQUIREMENT ARCHITECTURE...
+kernels_with() {
+    local python
+    python=$(environment "$1")
+    shift
+    VIRTUAL_ENV=$python target/release/runner compile-kernels "${@/#/--arch=}"
 }
 
 # The emulator notices what it is for.
@@ -102,7 +126,10 @@ for part in "${@:-${parts[@]}}"; do
     fi
 done
 mkdir -p "$out"
-fetch_nvrtc
+# NVRTC is found in the Python environment, or not at all.
+unset LD_LIBRARY_PATH CUDA_HOME CUDA_PATH CONDA_PREFIX
+VIRTUAL_ENV=$(environment "$usual")
+export VIRTUAL_ENV RUNNER_CACHE_DIR=$out/cache
 bash tests/emulator/build.sh "$out"
 for part in "${@:-${parts[@]}}"; do
     echo "== $part"

@@ -145,6 +145,58 @@ fn a_compiler_s_code_that_nobody_knows_yet_is_shown() {
     assert!(said.ends_with(" for sm_90:\nNVRTC_ERROR unknown (4242)"), "{said}");
 }
 
+/// What `devices` says of NVRTC: that it is there, or why it is of no use.
+fn surveyed_compiler(variables: &[(&str, &str)]) -> String {
+    let variables: Vec<_> = [("EMULATED_DEVICES", "0")].iter().chain(variables).copied().collect();
+    let output = runner(&["devices"], &variables);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let mut lines = said.lines().filter(|line| line.starts_with("NVRTC"));
+    let line = lines.next().expect("a line of NVRTC").to_owned();
+    assert_eq!(lines.next(), None, "{said}");
+    line
+}
+
+#[test]
+fn a_compiler_that_does_not_compile_is_no_compiler() {
+    let stack = std::env::var("LD_LIBRARY_PATH").expect("the emulated stack");
+    let path = format!("{stack}:{stack}/nvrtc");
+    let said = surveyed_compiler(&[("LD_LIBRARY_PATH", &path), ("EMULATED_NVRTC", "4242")]);
+    let expected = format!(
+        "NVRTC 13.0 ({stack}/nvrtc/libnvrtc.so.13) does not compile: NVRTC_ERROR unknown (4242); `pip install \
+         nvidia-cuda-nvrtc` brings another one"
+    );
+    assert_eq!(said, expected);
+}
+
+/// The real one, alone in a folder: it is found, and opens the rest when it compiles.
+#[test]
+fn a_compiler_without_its_builtins_says_so_in_one_line() {
+    let environment = std::env::var("VIRTUAL_ENV").expect("NVRTC in a Python environment");
+    let pattern = format!("{environment}/lib*/python3*/site-packages/nvidia/*/lib/libnvrtc.so.1?");
+    let real = glob::glob(&pattern).unwrap().map(Result::unwrap).next().expect("NVRTC");
+    let installed = surveyed_compiler(&[]);
+    assert!(installed.ends_with(&format!(": {}", real.display())), "{installed}");
+
+    let alone = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the test");
+    let folder = alone.path().join("lib/python3.12/site-packages/nvidia/cu13/lib");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join(real.file_name().unwrap());
+    std::fs::hard_link(&real, &file).or_else(|_| std::fs::copy(&real, &file).map(drop)).expect("NVRTC");
+
+    let version = installed.split([' ', ':']).nth(1).expect("a version");
+    let (file, folder) = (file.display(), folder.display());
+    let expected = format!(
+        "NVRTC {version} ({file}) cannot compile without libnvrtc-builtins.so.{version}, and there is none in {folder}; \
+         install NVRTC again, or have the folder of that file in LD_LIBRARY_PATH"
+    );
+    let root = alone.path().to_str().expect("a path of text");
+    assert_eq!(surveyed_compiler(&[("VIRTUAL_ENV", root)]), expected);
+    // The same where kernels are compiled.
+    let refused = refused(&[("VIRTUAL_ENV", root), ("RUNNER_CACHE_DIR", root)]);
+    assert_eq!(refused, format!("error: {expected}"));
+}
+
 #[test]
 fn a_card_that_is_passed_over_is_told_in_the_first_line() {
     let output = runner(&["plan", "a.toml"], &[("EMULATED_CAPABILITY", "7.5")]);

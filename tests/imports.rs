@@ -144,7 +144,10 @@ fn unknown_codes(file: &str, source: &str) -> Vec<String> {
             }
         };
         let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-        found.extend(names.filter(|name| !is_taken(name)).map(|name| format!("{file}: {path}{name}")));
+        found.extend(names.filter(|name| !is_taken(name)).map(|name| {
+            let path = path.strip_suffix(name).unwrap_or(&path);
+            format!("{file}: {path}{name}")
+        }));
     }
     found
 }

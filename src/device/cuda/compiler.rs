@@ -15,6 +15,13 @@ use super::unavailable::{Unavailable, Version};
 /// Fast mathematics is not switched on for all kernels: those that can do with less accuracy say so where they do.
 const OPTIONS: [&str; 2] = ["--std=c++17", "-default-device"];
 
+/// NVRTC's answer where it lacks its builtins.
+const NO_BUILTINS: Status = 7;
+
+/// All that it takes to see whether NVRTC compiles.
+const TRIAL: Source =
+    Source { file: "trial.cu", text: "extern \"C\" __global__ void trial(float *x) { *x = 1; }" };
+
 /// NVRTC, loaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Compiler {
@@ -31,20 +38,50 @@ impl Compiler {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the library is loaded.
         check("nvrtcVersion", unsafe { sys::nvrtcVersion(&mut major, &mut minor) })?;
-        Ok(Compiler { version: Version { major: major.unsigned_abs(), minor: minor.unsigned_abs() } })
+        let version = Version { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
+        // Without them it says so when it compiles, unless it finds others.
+        let _ = libraries::load_builtins(version);
+        Ok(Compiler { version })
+    }
+
+    /// Compiles a kernel of one line.
+    ///
+    /// # Errors
+    /// That does not work: NVRTC lacks what it needs, or is none. One line.
+    pub(super) fn try_out(self) -> Result<(), Unavailable> {
+        let newest = self.architectures()?.into_iter().max().unwrap_or_default();
+        match self.compile(&TRIAL, &format!("sm_{newest}"), &[]) {
+            Ok(_) => Ok(()),
+            Err(Unavailable::Kernel { log, .. }) => {
+                let why = log.split_whitespace().collect::<Vec<_>>().join(" ");
+                Err(Unavailable::Compiler { nvrtc: self.label(), why })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As messages call it.
+    fn label(self) -> String {
+        let path = Library::Nvrtc.path().map(|path| format!(" ({})", path.display()));
+        format!("NVRTC {}{}", self.version, path.unwrap_or_default())
     }
 
     /// The architecture to compile for, such as `sm_90`: a card runs code for its own major and any minor up to its
     /// own. `None` if this NVRTC is older than the card.
     pub(super) fn architecture(self, capability: Version) -> Result<Option<String>, Unavailable> {
+        let numbers = self.architectures()?.into_iter();
+        Ok(nearest(numbers, capability).map(|number| format!("sm_{number}")))
+    }
+
+    /// All that it compiles for: 90 is `sm_90`.
+    fn architectures(self) -> Result<Vec<u32>, Failed> {
         let mut count = 0;
         // SAFETY: the library is loaded.
         check("nvrtcGetNumSupportedArchs", unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) })?;
         let mut numbers = vec![0; usize::try_from(count).unwrap_or(0)];
         // SAFETY: there is room for as many as the library said.
         check("nvrtcGetSupportedArchs", unsafe { sys::nvrtcGetSupportedArchs(numbers.as_mut_ptr()) })?;
-        let numbers = numbers.into_iter().map(i32::unsigned_abs);
-        Ok(nearest(numbers, capability).map(|number| format!("sm_{number}")))
+        Ok(numbers.into_iter().map(i32::unsigned_abs).collect())
     }
 
     /// All sources compiled, in their order, from the cache where they are there.
@@ -57,11 +94,41 @@ impl Compiler {
             if let Some(cubin) = cache.get(&key) {
                 return Ok(cubin);
             }
-            let cubin = compile(source, architecture, &[])?.cubin;
+            let cubin = self.compile(source, architecture, &[])?.cubin;
             cache.put(&key, &cubin);
             Ok(cubin)
         };
         SOURCES.par_iter().map(cubin).collect()
+    }
+
+    /// Compiles a source for an architecture.
+    ///
+    /// # Errors
+    /// `Kernel`, with the compiler's log, or `Builtins`.
+    pub(super) fn compile(
+        self,
+        source: &Source,
+        architecture: &str,
+        more: &[&str],
+    ) -> Result<Compiled, Unavailable> {
+        let program = Program::new(source)?;
+        let architecture_option = format!("--gpu-architecture={architecture}");
+        let options: Vec<&str> =
+            OPTIONS.iter().chain(more).copied().chain([architecture_option.as_str()]).collect();
+        let Err(failed) = program.compile(&options) else {
+            return Ok(Compiled { cubin: program.cubin()?, log: program.log()? });
+        };
+        if failed.code == NO_BUILTINS
+            && let Err(why) = libraries::load_builtins(self.version)
+        {
+            let file = libraries::builtins(self.version);
+            return Err(Unavailable::Builtins { nvrtc: self.label(), file, why });
+        }
+        let log = program.log().unwrap_or_default();
+        // The log names the file and the line; without one, the code must do.
+        let log = if log.trim().is_empty() { format!("{} ({})", failed.name, failed.code) } else { log };
+        let log = log.trim_end().to_owned();
+        Err(Unavailable::Kernel { file: source.file, architecture: architecture.to_owned(), log })
     }
 
     /// Names compiled code: everything that it follows from.
@@ -91,25 +158,6 @@ fn nearest(numbers: impl Iterator<Item = u32>, capability: Version) -> Option<u3
 pub(super) struct Compiled {
     pub(super) cubin: Vec<u8>,
     pub(super) log: String,
-}
-
-/// Compiles a source for an architecture. NVRTC is loaded.
-///
-/// # Errors
-/// `Kernel`, with the compiler's log.
-pub(super) fn compile(source: &Source, architecture: &str, more: &[&str]) -> Result<Compiled, Unavailable> {
-    let program = Program::new(source)?;
-    let architecture_option = format!("--gpu-architecture={architecture}");
-    let options: Vec<&str> =
-        OPTIONS.iter().chain(more).copied().chain([architecture_option.as_str()]).collect();
-    if let Err(failed) = program.compile(&options) {
-        let log = program.log().unwrap_or_default();
-        // The log names the file and the line; without one, the code must do.
-        let log = if log.trim().is_empty() { format!("{} ({})", failed.name, failed.code) } else { log };
-        let log = log.trim_end().to_owned();
-        return Err(Unavailable::Kernel { file: source.file, architecture: architecture.to_owned(), log });
-    }
-    Ok(Compiled { cubin: program.cubin()?, log: program.log()? })
 }
 
 /// A program of NVRTC's, given back when it is dropped.

@@ -3,12 +3,18 @@
 //! cudarc asks the loader for each by its bare name, and panics if there is none. So each is asked for here first: in
 //! the loader's path, then where toolkits and Python environments keep them. One that is found elsewhere is loaded by
 //! its path; the loader then answers to its bare name with the same library.
+//!
+//! Libraries open others by bare names, too, and not all of them look beside themselves, as `readelf -d` tells of those
+//! on PyPI. NVRTC opens its builtins when it compiles: 13.5.37 has an RPATH of `$ORIGIN`, 12.9.86 a RUNPATH, and 13.0.88
+//! neither. cuBLASLt 13.1.0.3 and 12.9.1.4 need nothing that a system with a driver does not have, and open the driver and
+//! `libnvrtc.so` of their own major; they have a RUNPATH of `$ORIGIN`. NVRTC is loaded before them, builtins and all, and
+//! answers to that name.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::unavailable::MissingLibrary;
+use super::unavailable::{MissingLibrary, Version};
 
 /// A library that the CUDA device needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +118,30 @@ pub(super) fn load(library: Library, newest: u32) -> Result<(), MissingLibrary> 
         last.push_str(" (the driver cannot use a newer one)");
     }
     Err(MissingLibrary { what: library.what(), files, places: searched, advice: library.advice(), driver })
+}
+
+/// What NVRTC opens when it compiles.
+pub(super) fn builtins(nvrtc: Version) -> String {
+    format!("libnvrtc-builtins.so.{nvrtc}")
+}
+
+/// Loads NVRTC's builtins, which lie beside it, so that it need not look for them. NVRTC is loaded.
+///
+/// # Errors
+/// Why that cannot be, as a part of a sentence. NVRTC may find them all the same, elsewhere in the loader's path.
+pub(super) fn load_builtins(nvrtc: Version) -> Result<(), String> {
+    let library = Library::Nvrtc.path().ok_or("the system does not tell where NVRTC lies")?;
+    let file = beside(&library, &builtins(nvrtc))?;
+    // SAFETY: as in `is_present`.
+    let handle = unsafe { libloading::Library::new(&file) };
+    // NVRTC may ask for it at any time until the process ends.
+    handle.map(std::mem::forget).map_err(|error| format!("{} cannot be loaded: {error}", file.display()))
+}
+
+fn beside(library: &Path, file: &str) -> Result<PathBuf, String> {
+    let folder = library.parent().unwrap_or(Path::new("/"));
+    let path = folder.join(file);
+    if path.is_file() { Ok(path) } else { Err(format!("there is none in {}", folder.display())) }
 }
 
 fn loader_path() -> String {
@@ -234,6 +264,21 @@ mod tests {
         let ours: Vec<&PathBuf> = found.iter().filter(|path| path.starts_with(root.path())).collect();
         let behind_links = |file: &Path| file.canonicalize().unwrap();
         assert_eq!(ours, [&wanted, &behind_links(&packaged), &behind_links(&second)]);
+    }
+
+    #[test]
+    fn builtins_lie_beside_their_compiler() {
+        let folder = tempfile::tempdir().unwrap();
+        let (library, wanted) =
+            (folder.path().join("libnvrtc.so.13"), folder.path().join("libnvrtc-builtins.so.13.0"));
+        // Of another version, and of another build of the same.
+        for name in ["libnvrtc.so.13", "libnvrtc-builtins.so.12.9", "libnvrtc-builtins.alt.so.13.0"] {
+            touch(&folder.path().join(name));
+        }
+        let file = builtins(Version { major: 13, minor: 0 });
+        assert_eq!(beside(&library, &file), Err(format!("there is none in {}", folder.path().display())));
+        touch(&wanted);
+        assert_eq!(beside(&library, &file), Ok(wanted));
     }
 
     #[test]

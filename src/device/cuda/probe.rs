@@ -127,7 +127,11 @@ pub fn inventory() -> Inventory {
     Inventory {
         driver: driver.map(|version| found(version, Library::Driver)),
         cards,
-        nvrtc: Compiler::load(newest).map(|compiler| found(compiler.version, Library::Nvrtc)),
+        // One that is there and does not compile is as good as missing.
+        nvrtc: Compiler::load(newest).and_then(|compiler| {
+            compiler.try_out()?;
+            Ok(found(compiler.version, Library::Nvrtc))
+        }),
         cublaslt: load_cublaslt(newest).map(|version| found(version, Library::CublasLt)),
     }
 }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::compiler::{Compiler, compile};
+use super::compiler::Compiler;
 use super::sources::{SOURCES, Source};
 use super::unavailable::{Unavailable, Version};
 
@@ -32,7 +32,7 @@ pub fn compile_kernels(architectures: &[String]) -> Result<(Version, Vec<KernelR
     let reports: Result<Vec<Vec<KernelReport>>, Unavailable> = pairs
         .into_par_iter()
         .map(|(source, architecture)| {
-            let compiled = compile(source, architecture, &["--ptxas-options=-v"])?;
+            let compiled = compiler.compile(source, architecture, &["--ptxas-options=-v"])?;
             Ok(parse(&compiled.log, source.file, architecture))
         })
         .collect();

@@ -31,6 +31,13 @@ pub enum Unavailable {
     Full { card: String },
     #[error("NVRTC cannot compile {file} for {architecture}:\n{log}")]
     Kernel { file: &'static str, architecture: String, log: String },
+    #[error(
+        "{nvrtc} cannot compile without {file}, and {why}; install NVRTC again, or have the folder of that file in \
+         LD_LIBRARY_PATH"
+    )]
+    Builtins { nvrtc: String, file: String, why: String },
+    #[error("{nvrtc} does not compile: {why}; `pip install nvidia-cuda-nvrtc` brings another one")]
+    Compiler { nvrtc: String, why: String },
     #[error("{} cannot be used: {call} failed: {name} ({code})", library(.call))]
     Call { call: String, name: String, code: u32 },
 }

@@ -2,6 +2,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::product::has_amx;
+use crate::ops::DType;
 
 /// What the processor can do. Every level computes the same function, but not to the same bits: only some fuse
 /// multiply and add.
@@ -12,6 +13,9 @@ pub(super) enum Level {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX-512, and for products of bf16 its instruction for pairs of them.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
     /// AVX-512, and for products of bf16 the processor's matrix units.
     #[cfg(target_arch = "x86_64")]
     Amx,
@@ -19,24 +23,69 @@ pub(super) enum Level {
 
 impl Level {
     /// The levels that this machine has, slowest first.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn available() -> impl Iterator<Item = Level> {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c");
-            let avx512 = avx2 && is_x86_feature_detected!("avx512f");
-            let amx = avx512 && has_amx();
-            [(Level::Portable, true), (Level::Avx2, avx2), (Level::Avx512, avx512), (Level::Amx, amx)]
-                .into_iter()
-                .filter_map(|(level, present)| present.then_some(level))
-        }
-        #[cfg(not(target_arch = "x86_64"))]
+        Level::with(Features::detected())
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn available() -> impl Iterator<Item = Level> {
         std::iter::once(Level::Portable)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn with(features: Features) -> impl Iterator<Item = Level> {
+        let Features { avx2, avx512, avx512_bf16, amx } = features;
+        let avx512 = avx2 && avx512;
+        [
+            (Level::Portable, true),
+            (Level::Avx2, avx2),
+            (Level::Avx512, avx512),
+            (Level::Avx512Bf16, avx512 && avx512_bf16),
+            (Level::Amx, avx512 && amx),
+        ]
+        .into_iter()
+        .filter_map(|(level, present)| present.then_some(level))
     }
 
     pub(super) fn best() -> Level {
         Level::available().last().unwrap_or(Level::Portable)
+    }
+
+    /// Whether products of this type are done without widening it first.
+    pub(super) fn multiplies(self, number: DType) -> bool {
+        match (number, self) {
+            (DType::F32, _) => true,
+            #[cfg(target_arch = "x86_64")]
+            (DType::BF16, Level::Avx512Bf16 | Level::Amx) => true,
+            (DType::BF16 | DType::F16 | DType::I32, _) => false,
+        }
+    }
+}
+
+/// What processor and system have.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+struct Features {
+    /// With fused multiply-add and conversions of fp16.
+    avx2: bool,
+    avx512: bool,
+    avx512_bf16: bool,
+    /// For bf16, and this process may use them.
+    amx: bool,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Features {
+    fn detected() -> Features {
+        Features {
+            avx2: is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c"),
+            avx512: is_x86_feature_detected!("avx512f"),
+            avx512_bf16: is_x86_feature_detected!("avx512bf16"),
+            amx: is_x86_feature_detected!("avx512f") && has_amx(),
+        }
     }
 }
 
@@ -74,6 +123,7 @@ macro_rules! simd {
                 #[cfg(target_arch = "x86_64")]
                 #[allow(unsafe_code)]
                 $crate::device::cpu::kernels::simd::Level::Avx512
+                | $crate::device::cpu::kernels::simd::Level::Avx512Bf16
                 | $crate::device::cpu::kernels::simd::Level::Amx => unsafe { avx512($($arg),*) },
             }
         }
@@ -81,3 +131,51 @@ macro_rules! simd {
 }
 
 pub(super) use simd;
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// What the best level is with some features, and whether it multiplies bf16 by itself.
+    #[test]
+    fn products_of_bf16_are_widened_only_where_no_unit_takes_them() {
+        let none = Features { avx2: false, avx512: false, avx512_bf16: false, amx: false };
+        let avx2 = Features { avx2: true, ..none };
+        let avx512 = Features { avx512: true, ..avx2 };
+        let pairs = Features { avx512_bf16: true, ..avx512 };
+        let tiles = Features { amx: true, ..avx512 };
+        for (features, best, bf16) in [
+            (none, Level::Portable, false),
+            (avx2, Level::Avx2, false),
+            (avx512, Level::Avx512, false),
+            (pairs, Level::Avx512Bf16, true),
+            (tiles, Level::Amx, true),
+            (Features { amx: true, ..pairs }, Level::Amx, true),
+            // What a system switches off takes with it what needs it.
+            (Features { avx512: false, amx: true, ..pairs }, Level::Avx2, false),
+            (Features { avx2: false, amx: true, ..pairs }, Level::Portable, false),
+        ] {
+            let found = Level::with(features).last().expect("there is always one");
+            assert_eq!(found, best, "{features:?}");
+            let multiplied = [DType::F32, DType::BF16, DType::F16].map(|number| found.multiplies(number));
+            assert_eq!(multiplied, [true, bf16, false], "{features:?}");
+        }
+    }
+
+    /// Tests of a level pass where it is not: this one says whether it should have been.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_levels_are_those_that_the_system_names() {
+        let processors = std::fs::read_to_string("/proc/cpuinfo").expect("Linux lists its processors");
+        let flags =
+            processors.lines().find(|line| line.starts_with("flags")).expect("x86 names its features");
+        let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
+        let avx2 = has("avx2") && has("fma") && has("f16c");
+        let avx512 = avx2 && has("avx512f");
+        for (level, named) in
+            [(Level::Avx2, avx2), (Level::Avx512, avx512), (Level::Avx512Bf16, avx512 && has("avx512_bf16"))]
+        {
+            assert_eq!(Level::available().any(|available| available == level), named, "{level:?}");
+        }
+    }
+}

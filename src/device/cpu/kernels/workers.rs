@@ -39,11 +39,7 @@ impl Workers {
 
     /// Whether products of this type are done without widening it first.
     pub(in crate::device::cpu) fn multiply(&self, number: DType) -> bool {
-        match number {
-            DType::F32 => true,
-            DType::BF16 => self.level == Level::Amx,
-            DType::F16 | DType::I32 => false,
-        }
+        self.level.multiplies(number)
     }
 
     /// Calls `work` for each task number once, on any thread and in any order.

@@ -27,7 +27,9 @@ pub(crate) fn run<T: Number>(
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => run_with::<Avx2, T>(op, operands, scratch, workers),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Amx => run_with::<Avx512, T>(op, operands, scratch, workers),
+        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => {
+            run_with::<Avx512, T>(op, operands, scratch, workers)
+        }
     }
 }
 

@@ -130,7 +130,7 @@ impl Number for F16 {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code)]
-            Level::Avx512 | Level::Amx => unsafe { x86::widen_16(from, to) },
+            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => unsafe { x86::widen_16(from, to) },
         }
     }
 
@@ -149,7 +149,7 @@ impl Number for F16 {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code)]
-            Level::Avx512 | Level::Amx => unsafe { x86::narrow_16(from, to) },
+            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => unsafe { x86::narrow_16(from, to) },
         }
     }
 }

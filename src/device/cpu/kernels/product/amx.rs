@@ -9,6 +9,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::element::of_bf16;
 use super::kernel::Kernel;
 use super::micro::{Sink, transpose_16};
 use super::pack::LeftBlock;
@@ -37,8 +38,9 @@ impl Kernel for Amx {
     const COLUMNS: usize = SIDE;
     const LONGEST: usize = 768;
     const CUT: usize = 512;
+    const UNIT: usize = 1;
 
-    fn is_in_place<T: Number>() -> bool {
+    fn is_in_place<T: Number>(_matrix: &Matrix<T>, _inner: usize) -> bool {
         false
     }
 
@@ -171,11 +173,6 @@ fn is_permitted() -> bool {
 #[cfg(not(target_os = "linux"))]
 fn is_permitted() -> bool {
     false
-}
-
-fn of_bf16<'a, T: Number>(matrix: &Matrix<'a, T>) -> Matrix<'a, Bf16> {
-    let data = T::as_bf16(matrix.data).expect("only bf16 is multiplied so");
-    Matrix { data, row: matrix.row, step: matrix.step }
 }
 
 /// Scratch memory as whole tiles.

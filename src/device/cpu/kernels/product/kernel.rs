@@ -2,10 +2,9 @@
 
 use super::micro::panels;
 use super::pack::{LeftBlock, pack_right};
-use super::{Block, Matrix, Micro, Sink};
+use super::{Block, Element, Matrix, Micro, Sink};
 use crate::device::cpu::kernels::number::Number;
 use crate::device::cpu::kernels::simd::Level;
-use crate::ops::DType;
 
 use std::ops::Range;
 
@@ -17,9 +16,11 @@ pub(super) trait Kernel {
     /// Longest inner dimension that is not cut, and longest block of one that is.
     const LONGEST: usize;
     const CUT: usize;
+    /// What blocks of it are multiples of, except for the last one.
+    const UNIT: usize;
 
-    /// Whether a left operand whose rows lie along memory is read where it lies.
-    fn is_in_place<T: Number>() -> bool;
+    /// Whether a left operand whose rows lie along memory, so many numbers of each, is read where it lies.
+    fn is_in_place<T: Number>(matrix: &Matrix<T>, inner: usize) -> bool;
 
     /// Room for rows of the left operand.
     fn left_len(rows: usize, inner: usize) -> usize;
@@ -69,19 +70,20 @@ pub(super) trait Kernel {
 impl<M: Micro> Kernel for M {
     const ROWS: usize = M::ROWS;
     const COLUMNS: usize = M::COLUMNS;
-    const LONGEST: usize = 384;
-    const CUT: usize = 256;
+    const LONGEST: usize = 384 * M::Element::DEPTH;
+    const CUT: usize = 256 * M::Element::DEPTH;
+    const UNIT: usize = M::Element::DEPTH;
 
-    fn is_in_place<T: Number>() -> bool {
-        T::DTYPE == DType::F32
+    fn is_in_place<T: Number>(matrix: &Matrix<T>, inner: usize) -> bool {
+        M::Element::in_place(matrix, &(0..inner)).is_some()
     }
 
     fn left_len(rows: usize, inner: usize) -> usize {
-        rows * inner
+        rows * inner.div_ceil(M::Element::DEPTH)
     }
 
     fn panel_len(inner: usize) -> usize {
-        M::COLUMNS * inner
+        M::COLUMNS * inner.div_ceil(M::Element::DEPTH)
     }
 
     fn pack_right<T: Number>(
@@ -100,9 +102,9 @@ impl<M: Micro> Kernel for M {
         block: &Block,
         packed: &mut [f32],
     ) -> LeftBlock {
-        match matrix.as_f32() {
-            Some(matrix) => LeftBlock::in_place(&matrix, block),
-            None => LeftBlock::widened(matrix, block, level, packed),
+        match M::Element::in_place(matrix, &block.inner) {
+            Some(matrix) => LeftBlock::in_place::<M::Element>(&matrix, block),
+            None => LeftBlock::along::<M::Element, T>(matrix, block, level, packed),
         }
     }
 
@@ -118,17 +120,17 @@ impl<M: Micro> Kernel for M {
 
     #[allow(unsafe_code)]
     unsafe fn multiply(block: &Block, left: LeftBlock, right: &[f32], sink: Sink) {
-        let (rows, inner) = (block.rows.len(), block.inner.len());
+        let (rows, depth) = (block.rows.len(), block.inner.len().div_ceil(M::Element::DEPTH));
         for row in (0..rows).step_by(M::ROWS) {
             // SAFETY: by the caller's promise.
             unsafe {
                 panels::<M>(
                     M::ROWS.min(rows - row),
                     block.columns.len(),
-                    inner,
+                    depth,
                     left.rows_from(row),
                     right.as_ptr(),
-                    inner * M::COLUMNS,
+                    depth * M::COLUMNS,
                     sink.rows_from(row),
                 );
             }

@@ -1,6 +1,8 @@
 //! Register tiles: the innermost loop of a product, for each instruction set.
 #![allow(unsafe_code)] // Reads and writes through pointers that the callers keep in bounds.
 
+use super::element::{Element, Single};
+
 /// Rows of the left operand: element (r, k) is at `start + r * row + k * step`.
 #[derive(Clone, Copy)]
 pub(crate) struct Left {
@@ -80,6 +82,8 @@ impl Sink {
 
 /// A tile of `ROWS` x `COLUMNS` sums in registers.
 pub(crate) trait Micro {
+    /// What it multiplies, and what k counts.
+    type Element: Element;
     const ROWS: usize;
     const COLUMNS: usize;
     /// Rows and columns of the square that is transposed in registers.
@@ -144,6 +148,7 @@ macro_rules! for_rows {
 pub(crate) struct Portable;
 
 impl Micro for Portable {
+    type Element = Single;
     const ROWS: usize = 6;
     const COLUMNS: usize = 8;
     const SQUARE: usize = 4;
@@ -184,13 +189,14 @@ unsafe fn portable<const R: usize>(columns: usize, k: usize, left: Left, panel: 
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::transpose_16;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx512};
+pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Left, Micro, Sink};
+    use super::super::element::Pair;
+    use super::{Left, Micro, Single, Sink};
 
     /// Rows that share a base address: their distances from it are one and two times the row stride, which an
     /// address can hold, so that a tile needs few registers for its left operand.
@@ -281,6 +287,20 @@ mod x86 {
         _mm512_fmadd_ps
     );
     tile!(
+        avx512_bf16,
+        "avx512f,avx512bf16",
+        __m512,
+        16,
+        2,
+        12,
+        _mm512_setzero_ps,
+        _mm512_set1_ps,
+        _mm512_loadu_ps,
+        _mm512_storeu_ps,
+        _mm512_add_ps,
+        add_product_of_pairs
+    );
+    tile!(
         avx2,
         "avx2,fma",
         __m256,
@@ -294,6 +314,14 @@ mod x86 {
         _mm256_add_ps,
         _mm256_fmadd_ps
     );
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn add_product_of_pairs(a: __m512, b: __m512, sums: __m512) -> __m512 {
+        // SAFETY: any bits are pairs.
+        let [a, b] = [a, b].map(|pairs| unsafe { std::mem::transmute::<__m512, __m512bh>(pairs) });
+        _mm512_dpbf16_ps(sums, a, b)
+    }
 
     /// Pairs, then quads of elements are interleaved within 128 bits, then those quarters are put in their places.
     #[target_feature(enable = "avx512f")]
@@ -364,6 +392,7 @@ mod x86 {
     pub(crate) struct Avx512;
 
     impl Micro for Avx512 {
+        type Element = Single;
         const ROWS: usize = 12;
         const COLUMNS: usize = 32;
         const SQUARE: usize = 16;
@@ -379,9 +408,33 @@ mod x86 {
         }
     }
 
+    /// Pairs of bf16 are multiplied exactly, and added up in f32: the second product, then the first. Subnormal
+    /// numbers count as zero, of either type.
+    pub(crate) struct Avx512Bf16;
+
+    impl Micro for Avx512Bf16 {
+        type Element = Pair;
+        const ROWS: usize = Avx512::ROWS;
+        const COLUMNS: usize = Avx512::COLUMNS;
+        const SQUARE: usize = Avx512::SQUARE;
+
+        unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+            // SAFETY: the caller's promise is handed on.
+            unsafe { transpose_16(from, from_row, to, to_row) }
+        }
+
+        unsafe fn tile(rows: usize, columns: usize, k: usize, left: Left, panel: *const f32, sink: Sink) {
+            // SAFETY: the caller's promise is handed on.
+            unsafe {
+                for_rows!(rows, avx512_bf16(columns, k, left, panel, sink), [1 2 3 4 5 6 7 8 9 10 11 12]);
+            }
+        }
+    }
+
     pub(crate) struct Avx2;
 
     impl Micro for Avx2 {
+        type Element = Single;
         const ROWS: usize = 6;
         const COLUMNS: usize = 16;
         const SQUARE: usize = 8;

@@ -5,11 +5,12 @@
 //! is a sum over the inner dimension in order, in blocks whose length depends on that dimension alone: it has the
 //! same bits on any number of threads and whatever other rows and columns are computed with it.
 //!
-//! Operands of 16 bits become f32 when they are packed. A result of 16 bits is summed in f32 in the workspace, for as
+//! Operands of 16 bits become f32 when they are packed, except for bf16 where the processor multiplies it. A result of 16 bits is summed in f32 in the workspace, for as
 //! many rows as find room there, and rounded when it is finished.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod element;
 mod grid;
 mod kernel;
 mod micro;
@@ -26,8 +27,11 @@ pub(crate) use pack::pack_right;
 
 #[cfg(target_arch = "x86_64")]
 use self::amx::Amx;
+use self::element::Element;
 use self::grid::Grid;
 use self::kernel::Kernel;
+#[cfg(target_arch = "x86_64")]
+use self::micro::Avx512Bf16;
 use self::pack::LeftBlock;
 use super::elementwise::add_to;
 use super::number::{BUFFER, Number, read};
@@ -72,6 +76,12 @@ impl<'a, T> Matrix<'a, T> {
     pub(crate) fn transposed(self) -> Matrix<'a, T> {
         Matrix { data: self.data, row: self.step, step: self.row }
     }
+
+    /// Some columns of a row, which lie along memory.
+    fn along(&self, row: usize, columns: Range<usize>) -> &'a [T] {
+        assert_eq!(self.step, 1, "rows lie along memory");
+        &self.data[row * self.row..][columns]
+    }
 }
 
 impl<'a, T: Number> Matrix<'a, T> {
@@ -114,7 +124,13 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
             #[cfg(target_arch = "x86_64")]
             Level::Amx if T::DTYPE == DType::BF16 => self.run_with::<Amx>(c, finish, workspace, workers),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Amx => self.run_with::<Avx512>(c, finish, workspace, workers),
+            Level::Avx512Bf16 if T::DTYPE == DType::BF16 => {
+                self.run_with::<Avx512Bf16>(c, finish, workspace, workers);
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => {
+                self.run_with::<Avx512>(c, finish, workspace, workers)
+            }
         }
     }
 
@@ -173,12 +189,16 @@ impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
     ) {
         const { assert!(K::COLUMNS <= WIDEST_TILE && ROW_BLOCK.is_multiple_of(K::ROWS)) };
         let longest = if self.inner <= K::LONGEST { K::LONGEST } else { K::CUT };
-        let inner_block = even_block(self.inner, longest, 1);
+        let inner_block = even_block(self.inner, longest, K::UNIT);
         let is_cut = inner_block < self.inner;
         let along = self.left.step == 1 && self.sums.is_none();
         // Where nothing is transposed, what was computed is finished while it is in the cache that is nearest.
         let row_block = if along { K::ROWS } else { ROW_BLOCK };
-        let packed = if along && K::is_in_place::<T>() { 0 } else { K::left_len(row_block, inner_block) };
+        let packed = if along && K::is_in_place(&self.left, self.inner) {
+            0
+        } else {
+            K::left_len(row_block, inner_block)
+        };
         let (left_scratch, scratch) = scratch.split_at_mut(packed.next_multiple_of(LINE));
         let is_staged = C::DTYPE != DType::F32;
         let pass = if is_staged && is_cut { STAGED_ROWS } else { rows.len().max(1) };

@@ -2,18 +2,17 @@
 
 use std::ops::Range;
 
-use super::{Block, Left, Matrix, Micro, ROW_BLOCK};
-use crate::device::cpu::kernels::elementwise::add_to;
+use super::{Block, Element, Left, Matrix, Micro, ROW_BLOCK, blocks};
 use crate::device::cpu::kernels::number::Number;
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::DType;
 
-/// Numbers that are widened at a time: a multiple of all tiles' columns.
-const WIDENED: usize = 2048;
-/// Of each column where columns are widened side by side.
+/// Elements that are made at a time where memory does not hold them: a multiple of all tiles' columns.
+const MADE: usize = 2048;
+/// Of each column where elements of columns are made side by side.
 const DEPTH: usize = 128;
 
-/// How many columns ahead of their use an operand is asked for.
+/// How many elements ahead of their use an operand is asked for.
 const AHEAD: usize = 8;
 
 /// Asks for memory that is read soon: often another core wrote it.
@@ -40,25 +39,23 @@ pub(super) struct LeftBlock {
 }
 
 impl LeftBlock {
-    /// Rows that lie along memory: tiles read them where they are.
-    pub(super) fn in_place(matrix: &Matrix, block: &Block) -> LeftBlock {
+    /// Rows of elements that lie along memory: tiles read them where they are.
+    pub(super) fn in_place<E: Element>(matrix: &Matrix, block: &Block) -> LeftBlock {
         assert_eq!(matrix.step, 1, "rows lie along memory");
-        let start = matrix.data[block.rows.start * matrix.row + block.inner.start..].as_ptr();
+        let start = matrix.data[block.rows.start * matrix.row + block.inner.start / E::DEPTH..].as_ptr();
         LeftBlock { start, pitch: matrix.row, row: matrix.row, step: 1 }
     }
 
-    /// Rows that lie along memory, in f32.
-    pub(super) fn widened<T: Number>(
+    /// Rows that lie along memory, as elements.
+    pub(super) fn along<E: Element, T: Number>(
         matrix: &Matrix<T>,
         block: &Block,
         level: Level,
-        wide: &mut [f32],
+        packed: &mut [f32],
     ) -> LeftBlock {
-        assert_eq!(matrix.step, 1, "rows lie along memory");
-        let (start, len) = (wide.as_ptr(), block.inner.len());
-        for (row, wide) in block.rows.clone().zip(wide.chunks_exact_mut(len)) {
-            let place = row * matrix.row + block.inner.start;
-            T::widen(level, &matrix.data[place..place + len], wide);
+        let (start, len) = (packed.as_ptr(), block.inner.len().div_ceil(E::DEPTH));
+        for (row, packed) in block.rows.clone().zip(packed.chunks_exact_mut(len)) {
+            E::along(level, matrix.along(row, block.inner.clone()), packed);
         }
         LeftBlock { start, pitch: len, row: len, step: 1 }
     }
@@ -72,21 +69,22 @@ impl LeftBlock {
         packed: &mut [f32],
         mut sums: Option<&mut [f32]>,
     ) -> LeftBlock {
-        assert_eq!(matrix.row, 1, "rows lie side by side");
-        let start = packed.as_ptr();
         let Block { rows, inner, .. } = block;
-        let mut wide = [0.0; ROW_BLOCK];
-        for (depth, p) in inner.clone().enumerate() {
-            let column = &matrix.data[p * matrix.step + rows.start..p * matrix.step + rows.end];
-            for line in (0..rows.len()).step_by(64 / size_of::<T>()) {
-                prefetch(matrix.data.as_ptr().wrapping_add((p + AHEAD) * matrix.step + rows.start + line));
+        let (start, len) = (packed.as_ptr(), inner.len().div_ceil(M::Element::DEPTH));
+        let matrix = matrix.transposed();
+        let mut made = [0.0; ROW_BLOCK];
+        for (depth, p) in blocks(inner.clone(), M::Element::DEPTH).enumerate() {
+            for p in p.clone().map(|p| p + AHEAD * M::Element::DEPTH) {
+                for line in (0..rows.len()).step_by(64 / size_of::<T>()) {
+                    prefetch(matrix.data.as_ptr().wrapping_add(p * matrix.row + rows.start + line));
+                }
             }
-            let column = T::widened(level, column, &mut wide);
+            let column = M::Element::beside(level, &matrix, p, rows.clone(), &mut made);
             if let Some(sums) = &mut sums {
-                add_to(level, sums, column);
+                M::Element::add_to(level, sums, column);
             }
             for (group, rows) in column.chunks(M::ROWS).enumerate() {
-                let packed = &mut packed[(group * inner.len() + depth) * M::ROWS..];
+                let packed = &mut packed[(group * len + depth) * M::ROWS..];
                 if rows.len() == M::ROWS {
                     // The length is a constant here, so that this is a few moves, not a call.
                     packed[..M::ROWS].copy_from_slice(&rows[..M::ROWS]);
@@ -95,7 +93,7 @@ impl LeftBlock {
                 }
             }
         }
-        LeftBlock { start, pitch: inner.len(), row: 1, step: M::ROWS }
+        LeftBlock { start, pitch: len, row: 1, step: M::ROWS }
     }
 
     /// Rows in groups that are laid out in a way of their own, this many elements for each row.
@@ -118,7 +116,7 @@ pub(crate) fn pack_right<M: Micro, T: Number>(
     columns: Range<usize>,
     packed: &mut [f32],
 ) {
-    let panel_len = inner.len() * M::COLUMNS;
+    let panel_len = inner.len().div_ceil(M::Element::DEPTH) * M::COLUMNS;
     for (panel, first) in columns.clone().step_by(M::COLUMNS).enumerate() {
         let columns = first..columns.end.min(first + M::COLUMNS);
         let panel = &mut packed[panel * panel_len..(panel + 1) * panel_len];
@@ -126,23 +124,27 @@ pub(crate) fn pack_right<M: Micro, T: Number>(
             panel.fill(0.0);
         }
         if matrix.step != 1 {
-            match matrix.as_f32() {
-                Some(matrix) => transpose::<M>(&matrix, inner.clone(), columns, panel),
-                None => transpose_widened::<M, T>(level, matrix, inner.clone(), columns, panel),
+            let matrix = matrix.transposed();
+            match M::Element::in_place(&matrix, &inner) {
+                Some(matrix) => {
+                    let start = inner.start / M::Element::DEPTH;
+                    let inner = start..start + panel_len / M::COLUMNS;
+                    transpose::<M>(&matrix.transposed(), inner, columns, panel);
+                }
+                None => transpose_made::<M, T>(level, &matrix, inner.clone(), columns, panel),
             }
         }
     }
     if matrix.step != 1 {
         return;
     }
-    let mut wide = [0.0; WIDENED];
-    let longest = if T::DTYPE == DType::F32 { columns.len().max(1) } else { WIDENED };
-    for (depth, p) in inner.enumerate() {
-        for strip in columns.clone().step_by(longest) {
-            let strip = strip..columns.end.min(strip + longest);
-            let row = &matrix.data[strip.start + p * matrix.row..strip.end + p * matrix.row];
+    let mut made = [0.0; MADE];
+    let longest = if T::DTYPE == DType::F32 { columns.len().max(1) } else { MADE };
+    for (depth, p) in blocks(inner, M::Element::DEPTH).enumerate() {
+        for strip in blocks(columns.clone(), longest) {
             let to = (strip.start - columns.start) / M::COLUMNS * panel_len + depth * M::COLUMNS;
-            for (panel, row) in T::widened(level, row, &mut wide).chunks(M::COLUMNS).enumerate() {
+            let row = M::Element::beside(level, matrix, p.clone(), strip, &mut made);
+            for (panel, row) in row.chunks(M::COLUMNS).enumerate() {
                 let packed = &mut packed[to + panel * panel_len..];
                 if row.len() == M::COLUMNS {
                     // The length is a constant here, as above.
@@ -155,28 +157,25 @@ pub(crate) fn pack_right<M: Micro, T: Number>(
     }
 }
 
-/// Packs columns of 16-bit numbers that lie along memory: a few of them in f32 at a time.
-fn transpose_widened<M: Micro, T: Number>(
+/// Packs columns that lie along memory, as the rows of `matrix`: elements of a few of them are made at a time.
+fn transpose_made<M: Micro, T: Number>(
     level: Level,
     matrix: &Matrix<T>,
     inner: Range<usize>,
     columns: Range<usize>,
     panel: &mut [f32],
 ) {
-    assert_eq!(matrix.row, 1, "columns lie along memory");
-    const { assert!(M::SQUARE * DEPTH <= WIDENED) };
-    let mut wide = [0.0; WIDENED];
-    for first in columns.clone().step_by(M::SQUARE) {
-        let count = M::SQUARE.min(columns.end - first);
-        for start in inner.clone().step_by(DEPTH) {
-            let depth = DEPTH.min(inner.end - start);
-            for (column, wide) in (first..first + count).zip(wide.chunks_exact_mut(DEPTH)) {
-                let place = column * matrix.step + start;
-                T::widen(level, &matrix.data[place..place + depth], &mut wide[..depth]);
+    const { assert!(M::SQUARE * DEPTH <= MADE) };
+    let mut made = [0.0; MADE];
+    for square in blocks(columns.clone(), M::SQUARE) {
+        for (strip, inner) in blocks(inner.clone(), DEPTH * M::Element::DEPTH).enumerate() {
+            let depth = inner.len().div_ceil(M::Element::DEPTH);
+            for (column, made) in square.clone().zip(made.chunks_exact_mut(DEPTH)) {
+                M::Element::along(level, matrix.along(column, inner.clone()), &mut made[..depth]);
             }
-            let corner = (start - inner.start) * M::COLUMNS + first - columns.start;
-            let strip = Matrix { data: &wide, row: 1, step: DEPTH };
-            transpose::<M>(&strip, 0..depth, 0..count, &mut panel[corner..]);
+            let corner = strip * DEPTH * M::COLUMNS + square.start - columns.start;
+            let strip = Matrix { data: &made, row: 1, step: DEPTH };
+            transpose::<M>(&strip, 0..depth, 0..square.len(), &mut panel[corner..]);
         }
     }
 }

@@ -10,9 +10,10 @@ use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGra
 use super::harness::{Data, How, NUMBERS, added, check, launch};
 use super::reference::{gelu, gelu_slope, product, row_sum, transposed};
 
-/// Rows, K and M: single elements, odd sizes, and more than one block of each dimension.
-const SHAPES: [[usize; 3]; 6] =
-    [[1, 1, 1], [1, 40, 257], [13, 7, 5], [65, 40, 97], [130, 801, 40], [40, 33, 1300]];
+/// Rows, K and M: single elements, odd sizes, and more than one block of each dimension, also where blocks of equal
+/// length would be odd.
+const SHAPES: [[usize; 3]; 7] =
+    [[1, 1, 1], [1, 40, 257], [13, 7, 5], [65, 40, 97], [130, 801, 40], [40, 33, 1300], [5, 1538, 6]];
 
 /// All shapes, stored in all types, with this many combinations of flags.
 fn cases(combinations: usize) -> impl Iterator<Item = ([usize; 3], DType, usize)> {
