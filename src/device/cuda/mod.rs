@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod cache;
+mod choosing;
 mod clock;
 mod compiler;
 mod driver;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use cudarc::driver::sys;
 
 use self::cache::Cache;
+use self::choosing::Setting;
 use self::clock::Clock;
 use self::driver::{Context, check as checked};
 use self::graphs::Graphs;
@@ -41,7 +43,10 @@ use self::modules::Modules;
 use self::products::Products;
 use self::queues::Queues;
 use super::check::check;
-use super::{Buffer, Device, DeviceError, Event, Graph, Pool, Queue, Region, Target, Tensor, WitnessReading};
+use super::{
+    Buffer, Choice, Device, DeviceError, Event, Graph, Pool, Queue, Region, Target, Tensor, WitnessReading,
+    Work,
+};
 use crate::ops::Op;
 
 pub use self::driver::Card;
@@ -63,6 +68,8 @@ const POISON_PIECE: usize = 64 << 10;
 pub struct CudaDevice {
     target: Target,
     notes: Vec<String>,
+    cache: Cache,
+    setting: Setting,
     /// Host memory full of the debugging pattern, once it was needed.
     pattern: Option<Buffer>,
     modules: Modules,
@@ -87,6 +94,8 @@ impl CudaDevice {
         Ok(CudaDevice {
             target,
             notes: cache.complaint().map(str::to_owned).into_iter().collect(),
+            setting: Setting::new(&equipment, &cubins),
+            cache,
             pattern: None,
             modules: Modules::load(&cubins)?,
             products: Products::new()?,
@@ -139,7 +148,11 @@ impl Device for CudaDevice {
         &self.notes
     }
 
-    fn choices(&self) -> Vec<String> {
+    fn choose(&mut self, work: &[Work], stored: &[Choice]) -> Result<(), DeviceError> {
+        choosing::choose(self, work, stored)
+    }
+
+    fn choices(&self) -> Vec<Choice> {
         self.products.choices()
     }
 

@@ -27,6 +27,8 @@ pub struct Equipment {
     pub card: Card,
     pub driver: Version,
     pub(super) compiler: Compiler,
+    /// The library's version to the last digit: `13.1.0`.
+    pub(super) cublaslt: String,
     /// What kernels are compiled for.
     pub(super) architecture: String,
 }
@@ -54,7 +56,7 @@ pub fn equip(ordinal: usize) -> Result<Equipment, Unavailable> {
         let nvrtc = compiler.version;
         return Err(Unavailable::UnknownCard { card: card.label(), capability, nvrtc });
     };
-    Ok(Equipment { card, driver, compiler, architecture })
+    Ok(Equipment { card, driver, compiler, cublaslt: cublaslt_version(), architecture })
 }
 
 /// A driver runs what libraries of its own major of CUDA made, or of an older one.
@@ -68,10 +70,20 @@ fn suits(driver: Version, library: Version, name: &str) -> Result<(), Unavailabl
 
 fn load_cublaslt(newest: u32) -> Result<Version, Unavailable> {
     libraries::load(Library::CublasLt, newest)?;
-    // SAFETY: the library is loaded.
-    let number = u32::try_from(unsafe { lt::cublasLtGetVersion() }).unwrap_or(u32::MAX);
-    // 130100 is 13.1.0.
+    let number = cublaslt_number();
     Ok(Version { major: number / 10_000, minor: number % 10_000 / 100 })
+}
+
+/// 130100 is 13.1.0. The library is loaded.
+fn cublaslt_number() -> u32 {
+    // SAFETY: by the caller's word.
+    u32::try_from(unsafe { lt::cublasLtGetVersion() }).unwrap_or(u32::MAX)
+}
+
+/// To the last digit: algorithms are of one version and no other.
+fn cublaslt_version() -> String {
+    let number = cublaslt_number();
+    format!("{}.{}.{}", number / 10_000, number % 10_000 / 100, number % 100)
 }
 
 impl Equipment {
