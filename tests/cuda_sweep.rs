@@ -161,7 +161,7 @@ fn a_card_that_is_lost_costs_one_run() {
     }
 }
 
-/// A folder for compiled kernels that cannot be written costs time, and one line that says so.
+/// A folder for compiled kernels and choices that cannot be written costs time, and one line that says so.
 #[test]
 fn kernels_need_no_cache() {
     let place = Place::new();
@@ -170,5 +170,5 @@ fn kernels_need_no_cache() {
     let output = place.sweep("cuda", &["--filter", "plain"], &variables);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let said = said(&output);
-    assert_eq!(said.matches("compiled kernels cannot be kept").count(), 1, "{said}");
+    assert_eq!(said.matches("compiled kernels and chosen algorithms cannot be kept").count(), 1, "{said}");
 }

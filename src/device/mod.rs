@@ -199,7 +199,7 @@ pub trait Device {
     }
 
     /// Chooses how it does what it has several ways for, among the operations that a program will launch: as `stored`
-    /// says, or else by time. It takes memory and gives it back, and must not be called while there is work to capture.
+    /// says, or else by time. It takes memory and gives it back, and must not be called while work is captured.
     ///
     /// # Errors
     /// A stored choice that was made for another card or other versions, or that a library does not take; a device that

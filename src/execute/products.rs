@@ -34,6 +34,10 @@ pub(super) fn choose(
 ) -> Result<Option<ProductSources>, RunError> {
     let file = folder.join(PRODUCTS_FILE);
     device.choose(&program.work(), &read(&file)?)?;
+    for note in device.notes() {
+        // Into the run's log, where its parent sends what it says. Without the line the run is as good.
+        let _ = writeln!(io::stderr(), "{note}");
+    }
     let choices = device.choices();
     if choices.is_empty() {
         return Ok(None);
@@ -41,7 +45,6 @@ pub(super) fn choose(
     write(&file, &choices).map_err(|error| cannot_write(&file, error))?;
     let mut products = ProductSources::default();
     for choice in &choices {
-        // Into the run's log, where its parent sends what it says. Without the line the run is as good.
         let _ = writeln!(io::stderr(), "{choice}");
         *match choice.source {
             Source::Timed => &mut products.timed,

@@ -31,9 +31,9 @@ pub(super) enum Argument {
 
 /// Enqueues on the compute stream, in the order of the calls. Nothing waits for the device, but where products are timed.
 pub(super) struct Launcher<'a> {
-    pub(super) stream: sys::CUstream,
-    pub(super) modules: &'a mut Modules,
-    pub(super) products: &'a mut Products,
+    stream: sys::CUstream,
+    modules: &'a mut Modules,
+    products: &'a mut Products,
     mode: Mode<'a>,
 }
 

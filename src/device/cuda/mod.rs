@@ -149,7 +149,11 @@ impl Device for CudaDevice {
     }
 
     fn choose(&mut self, work: &[Work], stored: &[Choice]) -> Result<(), DeviceError> {
-        choosing::choose(self, work, stored)
+        let chosen = choosing::choose(self, work, stored);
+        if self.notes.is_empty() {
+            self.notes.extend(self.cache.complaint().map(str::to_owned));
+        }
+        chosen
     }
 
     fn choices(&self) -> Vec<Choice> {
