@@ -114,9 +114,11 @@ engine() {
     emulated cargo test --quiet --release --features cuda-tests --lib -- --test-threads=1 execute::tests device::cuda::tests
 }
 
-# The program as its user meets it.
+# The program as its user meets it, and what it chooses by time.
 sweep() {
-    emulated cargo test --quiet --release --features cuda-tests --test cuda_sweep -- --test-threads=1
+    for test in cuda_sweep cuda_choices; do
+        emulated cargo test --quiet --release --features cuda-tests --test $test -- --test-threads=1
+    done
 }
 
 for part in "${@:-${parts[@]}}"; do

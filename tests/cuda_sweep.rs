@@ -203,7 +203,7 @@ fn codes_of_products_that_nobody_knows_yet_are_numbers() {
     assert_eq!(seconds, 1, "{chosen:#?}");
 }
 
-/// A folder for compiled kernels that cannot be written costs time, and one line that says so.
+/// A folder for compiled kernels and choices that cannot be written costs time, and one line that says so.
 #[test]
 fn kernels_need_no_cache() {
     let place = Place::new();
@@ -212,5 +212,5 @@ fn kernels_need_no_cache() {
     let output = place.sweep("cuda", &["--filter", "plain"], &variables);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let said = said(&output);
-    assert_eq!(said.matches("compiled kernels cannot be kept").count(), 1, "{said}");
+    assert_eq!(said.matches("compiled kernels and chosen algorithms cannot be kept").count(), 1, "{said}");
 }

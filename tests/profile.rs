@@ -152,6 +152,7 @@ fn phases_peak_where_the_row_says() {
     }
     assert!(lines.iter().any(|line| line.starts_with("  blocks.*.attention (2)")), "{text}");
     assert!(row.startup_ms.is_some_and(|ms| ms > 0.0));
+    assert_eq!(row.products_timed, None, "the CPU has no choice of algorithms");
     assert!(row.product_flops_per_s.is_some() && row.copy_bytes_per_s.is_some());
 }
 

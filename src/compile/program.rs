@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::device::{Event, Phase, Pool, Queue, Role};
+use crate::device::{Event, Phase, Pool, Queue, Role, Work};
 use crate::graph::{Initial, Scope, ScopeId};
 use crate::ops::{Op, Segments, TensorType, ValueId};
 
@@ -296,6 +296,24 @@ impl Program {
             Action::Launch { op, inputs, outputs, .. } => op.flops(&self.types(inputs), &self.types(outputs)),
             _ => 0,
         }
+    }
+
+    /// What it launches, each operation of the same types once.
+    pub fn work(&self) -> Vec<Work> {
+        let mut all: Vec<Work> = Vec::new();
+        for instruction in self.sections.iter().flat_map(|section| &section.code) {
+            let Action::Launch { op, inputs, outputs, workspace } = &instruction.action else { continue };
+            let work = Work {
+                op: op.clone(),
+                inputs: self.types(inputs),
+                outputs: self.types(outputs),
+                workspace: workspace.map_or(0, |id| self.ty(id).bytes()),
+            };
+            if !all.contains(&work) {
+                all.push(work);
+            }
+        }
+        all
     }
 
     /// The sections of one optimizer step, in order.

@@ -1,6 +1,7 @@
 //! Machines that hold memory and run operations. Knows no models and no strategies.
 
 mod check;
+mod choice;
 mod cpu;
 mod cuda;
 mod ledger;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use crate::ops::{DType, Op, TensorType, TypeError};
 
+pub use choice::{Choice, Source, Work};
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
 #[cfg(test)]
 pub(crate) use cuda::emulate_delay;
@@ -120,6 +122,11 @@ pub enum DeviceError {
     Unavailable(#[from] Unavailable),
     #[error("the device's queue stopped: {0}")]
     Lost(String),
+    /// What a run was computed with cannot be used again.
+    #[error(
+        "the algorithm stored with the run for product {product} {problem}; measure it again with --fresh"
+    )]
+    StoredChoice { product: String, problem: String },
 }
 
 /// What a driver counts of its device's memory, in bytes.
@@ -193,8 +200,18 @@ pub trait Device {
         Err(DeviceError::NoGraphs)
     }
 
-    /// What was chosen for this device at the first use of something, and kept: a line for each choice.
-    fn choices(&self) -> Vec<String> {
+    /// Chooses how it does what it has several ways for, among the operations that a program will launch: as `stored`
+    /// says, or else by time. It takes memory and gives it back, and must not be called while work is captured.
+    ///
+    /// # Errors
+    /// A stored choice that was made for another card or other versions, or that a library does not take; a device that
+    /// fails.
+    fn choose(&mut self, _work: &[Work], _stored: &[Choice]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// What it has chosen so far.
+    fn choices(&self) -> Vec<Choice> {
         Vec::new()
     }
 

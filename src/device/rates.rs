@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Buffer, Device, DeviceError, DeviceKind, Pool, Queue, Region, Target, Tensor};
+use super::{Buffer, Device, DeviceError, DeviceKind, Pool, Queue, Region, Target, Tensor, Work};
 use crate::ops::{Add, Cast, DType, Fill, Linear, Normal, Op, Operation, TensorType};
 
 /// What a device reached. What does not fit its memory is unknown.
@@ -92,6 +92,12 @@ fn square(device: &mut dyn Device, factors: Factors, size: usize) -> Result<Opti
     let scratch = linear.workspace(&[ty, ty], &[ty], &device.target().workspace_limits());
     // What is drawn at random takes the place of scratch memory, which is not needed yet.
     let sizes = [ty.bytes(), ty.bytes(), scratch.max(drawn.bytes())];
+    if !fits(device.target(), &sizes) {
+        return Ok(None);
+    }
+    // The algorithm is chosen before, in memory that is given back: it is not what is timed here.
+    let work = Work { op: Op::Linear(linear), inputs: vec![ty, ty], outputs: vec![ty], workspace: scratch };
+    device.choose(&[work], &[])?;
     let Some(memory) = Memory::take(device, &sizes)? else { return Ok(None) };
     let took = memory.with(device, |device, buffers| {
         // The product of a matrix and itself, transposed: one to fill instead of two.
@@ -180,19 +186,27 @@ fn room(target: &Target) -> u64 {
     if target.limited { target.available() } else { target.available() / 2 }
 }
 
+/// Whether buffers of these many bytes each may be taken together.
+fn fits(target: &Target, sizes: &[u64]) -> bool {
+    rounded(target, sizes).sum::<u64>() <= room(target)
+}
+
+fn rounded(target: &Target, sizes: &[u64]) -> impl Iterator<Item = u64> {
+    let page = target.page.0;
+    sizes.iter().map(move |bytes| (*bytes).max(1).next_multiple_of(page))
+}
+
 /// Buffers of the device pool.
 struct Memory(Vec<Buffer>);
 
 impl Memory {
     /// Buffers of these many bytes each; `None` if there is no room for them together.
     fn take(device: &mut dyn Device, sizes: &[u64]) -> Result<Option<Memory>, DeviceError> {
-        let page = device.target().page.0;
-        let rounded = sizes.iter().map(|bytes| (*bytes).max(1).next_multiple_of(page));
-        if rounded.clone().sum::<u64>() > room(device.target()) {
+        if !fits(device.target(), sizes) {
             return Ok(None);
         }
         let mut memory = Memory(Vec::new());
-        for bytes in rounded {
+        for bytes in rounded(&device.target().clone(), sizes) {
             match device.allocate(Pool::Device, bytes) {
                 Ok(buffer) => memory.0.push(buffer),
                 Err(error) => return memory.with(device, |_, _| Err(error)),

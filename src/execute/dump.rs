@@ -10,7 +10,7 @@ use super::engine::{Batch, Engine};
 use super::measurement::{Ended, Measurement};
 use super::tensor_file::TensorFile;
 use super::train::{self, Prepared, RunError, STEPS_FILE, StepLog, Stop, TimedStep};
-use super::{Message, Reporter};
+use super::{Message, Reporter, products};
 use crate::device::{self, Device, Pool};
 use crate::ops::TensorType;
 
@@ -30,9 +30,9 @@ const FINAL_FILE: &str = "final.safetensors";
 /// What a dump leaves beside the files that describe its run.
 pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, FINAL_FILE, STEPS_FILE];
 
-/// Trains the run whose `run.toml`, `target.toml` and [`DATA_FILE`](super::DATA_FILE) lie in the folder, and leaves
-/// [`DUMP_FILES`] there. Evaluations, which change nothing, are left out. Of the measurement, how it ended and the
-/// digest are filled in. Of several cards, it runs on that of the ordinal.
+/// Trains the run whose `run.toml`, `target.toml` and [`DATA_FILE`](super::DATA_FILE) lie in the folder, with the algorithms
+/// of its [`PRODUCTS_FILE`](super::PRODUCTS_FILE), and leaves [`DUMP_FILES`] there. Evaluations, which change nothing, are
+/// left out. Of the measurement, how it ended, the digest and where the algorithms came from are filled in. Of several cards, it runs on that of the ordinal.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
@@ -41,7 +41,8 @@ pub fn dump(folder: &Path, reporter: &mut Reporter, ordinal: usize) -> Result<Me
     let mut device = device::open_card(&run.target, ordinal)?;
     let steps = run.config.measure.warmup_steps + run.config.measure.steps;
     reporter.send(&Message::Started { device: run.target.name.clone(), steps });
-    let mut measurement = Measurement::default();
+    let products = products::choose(folder, &run.program, device.as_mut())?;
+    let mut measurement = Measurement { products, ..Measurement::default() };
     let mut dump = Dump { folder, run: &run, steps, reporter };
     match dump.write(device.as_mut(), &mut measurement) {
         Ok(()) => {}

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::products::ProductSources;
 use crate::device::{ByRole, Role};
 
 /// Everything that a run measured, but for what goes into files of its own. What was not reached is `None`.
@@ -40,6 +41,8 @@ pub struct Measurement {
     pub skipped_steps: Option<u64>,
     pub loss_scale: Option<f64>,
     pub receipt: String,
+    /// `None` where the device has no choice of algorithms.
+    pub products: Option<ProductSources>,
     pub load: Option<f64>,
     pub clock_mhz: Option<f64>,
     pub digest: String,

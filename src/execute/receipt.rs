@@ -1,10 +1,12 @@
 //! What the strategies of a run really did, in words, from what the engine counted.
 
 use super::counts::Counts;
+use super::products::ProductSources;
 use crate::units::Bytes;
 
-/// One step's share of what was counted between two moments, and one evaluation's; of skipped steps, all.
-pub(super) fn receipt(before: &Counts, after: &Counts) -> String {
+/// One step's share of what was counted between two moments, and one evaluation's; of skipped steps, all. And from where
+/// the choice of algorithms came.
+pub(super) fn receipt(before: &Counts, after: &Counts, products: Option<ProductSources>) -> String {
     let steps = (after.steps - before.steps).max(1);
     let evaluations = (after.evaluations - before.evaluations).max(1);
     let per_step = |count: fn(&Counts) -> u64| (count(after) - count(before)) / steps;
@@ -46,5 +48,14 @@ pub(super) fn receipt(before: &Counts, after: &Counts) -> String {
     if requests > 0 {
         parts.push(format!("{requests} requests"));
     }
+    parts.extend(products.map(algorithms));
     parts.join(", ")
+}
+
+/// `algorithms: 14 timed + 2 cached`
+fn algorithms(products: ProductSources) -> String {
+    let ProductSources { timed, cached, stored, untimed } = products;
+    let sources = [(timed, "timed"), (cached, "cached"), (stored, "stored"), (untimed, "untimed")];
+    let told = sources.iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} {how}"));
+    format!("algorithms: {}", told.collect::<Vec<_>>().join(" + "))
 }

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::engine::{Batch, Engine};
 use super::measurement::{Ended, Measurement, OutOfMemoryReport, Roles};
+use super::products::ProductSources;
 use super::timeline::Timeline;
 use super::witness::Witness;
-use super::{Message, Reporter, prime, receipt};
+use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation, compile};
 use crate::data::{DataError, TextFiles};
 use crate::device::{
@@ -46,14 +47,16 @@ pub enum RunError {
     Device(#[from] DeviceError),
     #[error("the data changed while the sweep ran; sweep again")]
     DataChanged,
+    #[error("{file} is no table of products: {error}")]
+    Products { file: String, error: csv::Error },
     #[error("cannot read {file}: {error}")]
     Read { file: String, error: io::Error },
     #[error("cannot write {file}: {error}")]
     Write { file: String, error: io::Error },
 }
 
-/// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder; leaves [`STEPS_FILE`] and
-/// [`MEMORY_FILE`] there. The process began at `began`. Of several cards, it runs on that of the ordinal.
+/// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder, and its choices where it repeats
+/// another ([`PRODUCTS_FILE`](super::PRODUCTS_FILE)); leaves [`STEPS_FILE`], [`MEMORY_FILE`] and its choices there. The process began at `began`. Of several cards, it runs on that of the ordinal.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
@@ -68,6 +71,8 @@ pub fn run(
     let steps = config.measure.warmup_steps + config.measure.steps;
     reporter.send(&Message::Started { device: target.name.clone(), steps });
     prime::prime(device.as_mut(), &config.strategy)?;
+    reporter.send(&Message::Phase { name: "choosing algorithms".to_owned() });
+    let products = products::choose(folder, &program, device.as_mut())?;
 
     let precision = config.strategy.precision;
     let factors = Factors {
@@ -75,13 +80,11 @@ pub fn run(
         tf32: precision == Precision::Tf32 && target.kind == DeviceKind::Cuda,
     };
     let emulated = !device.multiplies(precision.dtype());
-    let trainer = Trainer { folder, config: &config, program: &program, data: &data, reporter, began };
+    let trainer =
+        Trainer { folder, config: &config, program: &program, data: &data, products, reporter, began };
     let mut measurement = trainer.run(device.as_mut())?;
     measurement.emulated = emulated;
-    for choice in device.choices() {
-        // Into the run's log, where its parent sends what it says. Without the line the run is as good.
-        let _ = writeln!(io::stderr(), "{choice}");
-    }
+    measurement.products = products;
     if measurement.ended != Ended::OutOfMemory {
         reporter.send(&Message::Phase { name: "measuring the device".to_owned() });
         // Training is over and has its result, whatever the device does now: what it does not tell is unknown.
@@ -147,6 +150,7 @@ struct Trainer<'a> {
     config: &'a RunConfig,
     program: &'a Program,
     data: &'a TextFiles,
+    products: Option<ProductSources>,
     reporter: &'a mut Reporter,
     began: Instant,
 }
@@ -212,7 +216,7 @@ impl Trainer<'_> {
             }
         }
         let after = engine.counts();
-        measurement.receipt = receipt::receipt(&before, &after);
+        measurement.receipt = receipt::receipt(&before, &after, self.products);
         let steps = total.max(1) as u64;
         measurement.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measurement.hardware_flops = Some((after.flops - before.flops) / steps);

@@ -131,6 +131,13 @@ pub struct Row {
     pub profiled_step_ms: Option<f64>,
     /// What a card's driver reserves at a time: its figure, `witness_peak_bytes`, is no finer.
     pub witness_step_bytes: Option<u64>,
+    /// Shapes of products by where the choice of their algorithms came from: timed for this run, timed for another and kept
+    /// in the cache, stored with the run that this one repeats, and not timed for want of memory. Unknown on the CPU,
+    /// which has no choice.
+    pub products_timed: Option<u64>,
+    pub products_cached: Option<u64>,
+    pub products_stored: Option<u64>,
+    pub products_untimed: Option<u64>,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

@@ -45,6 +45,10 @@ pub fn measured_row(mut row: Row, measurement: &Measurement) -> Row {
     row.skipped_steps = measurement.skipped_steps;
     row.loss_scale = measurement.loss_scale;
     row.receipt = measurement.receipt.clone();
+    row.products_timed = measurement.products.map(|products| products.timed);
+    row.products_cached = measurement.products.map(|products| products.cached);
+    row.products_stored = measurement.products.map(|products| products.stored);
+    row.products_untimed = measurement.products.map(|products| products.untimed);
     row.load = measurement.load;
     row.clock_mhz = measurement.clock_mhz;
     row.digest = measurement.digest.clone();

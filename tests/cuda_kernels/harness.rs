@@ -1,6 +1,6 @@
 //! Runs an operation on both devices, on memory that shows mistakes, and compares.
 
-use runner::device::{Buffer, CpuDevice, CudaDevice, Device, Pool, Region, Tensor, cpu_target, equip};
+use runner::device::{Buffer, CpuDevice, CudaDevice, Device, Pool, Region, Tensor, Work, cpu_target, equip};
 use runner::ops::{DType, Op, TensorType};
 use runner::units::Bytes;
 
@@ -53,9 +53,13 @@ impl Devices {
         Devices { cuda, cpu: CpuDevice::new(target).expect("threads can be started") }
     }
 
-    /// What computes each product so far on the CUDA device.
-    pub(crate) fn choices(&self) -> Vec<String> {
-        self.cuda.choices()
+    /// Has the CUDA device choose how it computes the products of `op`. Returns all products that it has chosen for.
+    pub(crate) fn choose(&mut self, op: &Op, inputs: &[Data]) -> Vec<String> {
+        let inputs: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+        let outputs = op.outputs(&inputs).expect("the test's inputs fit the operation");
+        let workspace = op.workspace(&inputs, &outputs, &self.cuda.target().workspace_limits());
+        self.cuda.choose(&[Work { op: op.clone(), inputs, outputs, workspace }], &[]).unwrap();
+        self.cuda.choices().into_iter().map(|choice| choice.product).collect()
     }
 
     /// The outputs of `op` on the CUDA device, whether it works in place where it may or not.

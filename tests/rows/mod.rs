@@ -83,6 +83,10 @@ pub fn row(strategy: &str) -> Row {
         loss_scale: None,
         profiled_step_ms: None,
         witness_step_bytes: None,
+        products_timed: None,
+        products_cached: None,
+        products_stored: None,
+        products_untimed: None,
         axes: Vec::new(),
     };
     row.uses(200.0);
@@ -141,7 +145,7 @@ prop_compose! {
     /// Any row that a file could hold, sensible or not.
     pub fn any_row()(
         texts in prop::collection::vec(text(), 8),
-        sizes in prop::collection::vec(prop::option::of(any_size()), 28),
+        sizes in prop::collection::vec(prop::option::of(any_size()), 32),
         counts in prop::collection::vec(prop::option::of(0usize..100_000), 6),
         numbers in prop::collection::vec(prop::option::of(any_number()), 18),
         oom in prop::collection::vec(prop::option::of("[a-z .0-9]{1,30}"), 3),
@@ -181,6 +185,7 @@ prop_compose! {
             startup_ms: number(), product_flops_per_s: number(), copy_bytes_per_s: number(),
             emulated, context_bytes: size(), skipped_steps: size(), loss_scale: number(), profiled_step_ms: number(),
             witness_step_bytes: size(),
+            products_timed: size(), products_cached: size(), products_stored: size(), products_untimed: size(),
             axes: axes.into_iter().map(|(key, value)| (key.to_string(), value)).collect(),
         }
     }

@@ -8,8 +8,7 @@ use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::output::note;
 use crate::cli::progress::Progress;
 use crate::execute::{self, Ended, Ending};
-use crate::plan::{Plan, PlannedRun};
-use crate::results::{Dumps, Row, Status};
+use crate::results::{Dumps, Status};
 
 /// Dumps every run that the user asked for, each once whatever the number of its labels and repeats.
 ///
@@ -29,13 +28,11 @@ pub(super) fn dump_all(
     let mut progress = Progress::new(0, jobs.len());
     let mut status = ExitStatus::Complete;
     for &(sweep, run) in &jobs {
-        let Sweep { plan, store } = &mut sweeps[sweep];
-        let run = &plan.runs[run];
-        let label = format!("dump {}", report::label(plan, run));
+        let sweep = &mut sweeps[sweep];
+        let label = format!("dump {}", report::label(&sweep.plan, &sweep.plan.runs[run]));
         progress.begin(&label);
-        let result = store.finished(&run.id, 1).map_err(Failure::machine)?;
-        let dumped = dump(args, plan, run, result.as_ref(), dumps, interrupted, &mut progress)?;
-        let place = dumps.place(&run.id).display().to_string();
+        let dumped = dump(args, sweep, run, dumps, interrupted, &mut progress)?;
+        let place = dumps.place(&sweep.plan.runs[run].id).display().to_string();
         let (outcome, next) = match dumped {
             Dumped::New => (place, ExitStatus::Complete),
             Dumped::Before => (format!("{place} is there already"), ExitStatus::Complete),
@@ -67,9 +64,8 @@ enum Dumped {
 
 fn dump(
     args: &Args,
-    plan: &Plan,
-    run: &PlannedRun,
-    result: Option<&Row>,
+    sweep: &mut Sweep,
+    run: usize,
     dumps: &Dumps,
     interrupted: &AtomicBool,
     progress: &mut Progress,
@@ -77,7 +73,9 @@ fn dump(
     if interrupted.load(Ordering::Relaxed) {
         return Ok(Dumped::Interrupted);
     }
-    let Some(result) = result else {
+    let Sweep { plan, store } = sweep;
+    let run = &plan.runs[run];
+    let Some(result) = store.finished(&run.id, 1).map_err(Failure::machine)? else {
         return Ok(Dumped::Nothing("the run has no result"));
     };
     if result.status == Status::Oom {
@@ -90,7 +88,7 @@ fn dump(
         Err(error) => return Ok(Dumped::Failed(error.to_string())),
     }
     let folder = dumps.begin(&run.id).map_err(Failure::machine)?;
-    job::describe(&folder, plan, run)?;
+    job::describe(&folder, plan, run, store)?;
     let mut command = job::child(&folder, args.inputs.device()).map_err(Failure::machine)?;
     command.arg("--dump");
     let ending = execute::run_child(command, folder.path(), args.timeout, interrupted, |message| {

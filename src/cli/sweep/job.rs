@@ -10,9 +10,9 @@ use super::{Args, Sweep, report};
 use crate::cli::failure::Failure;
 use crate::cli::progress::{self, Progress};
 use crate::device::{self, DeviceChoice};
-use crate::execute::{self, DATA_FILE, Ending, LOG_FILE};
+use crate::execute::{self, DATA_FILE, Ending, LOG_FILE, PRODUCTS_FILE};
 use crate::plan::{Plan, PlannedRun};
-use crate::results::{self, Committed, PrivateFolder, Row, Status};
+use crate::results::{self, Committed, PrivateFolder, Row, Status, Store};
 
 /// Runs a job to its end and keeps what came of it, which may be that it failed.
 ///
@@ -36,7 +36,7 @@ pub(super) fn execute(
         return Ok(row.status);
     }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
-    describe(&folder, plan, run)?;
+    describe(&folder, plan, run, store)?;
     let command = child(&folder, args.inputs.device()).map_err(Failure::machine)?;
     let ending = execute::run_child(command, folder.path(), args.timeout, interrupted, |message| {
         progress.message(&message)
@@ -52,8 +52,13 @@ pub(super) fn execute(
     Ok(row.status)
 }
 
-/// Writes down all that the child has to know.
-pub(super) fn describe(folder: &PrivateFolder, plan: &Plan, run: &PlannedRun) -> Result<(), Failure> {
+/// Writes down all that the child has to know: what it repeats, too, if the run has a result.
+pub(super) fn describe(
+    folder: &PrivateFolder,
+    plan: &Plan,
+    run: &PlannedRun,
+    store: &mut Store,
+) -> Result<(), Failure> {
     let Ok(config) = &run.config else { return Ok(()) };
     let target = toml::to_string(&plan.target).map_err(Failure::machine)?;
     let files = [
@@ -63,6 +68,9 @@ pub(super) fn describe(folder: &PrivateFolder, plan: &Plan, run: &PlannedRun) ->
     ];
     for (name, contents) in files {
         folder.write(name, contents.as_bytes()).map_err(Failure::machine)?;
+    }
+    if let Some(products) = store.file_of_first(&run.id, PRODUCTS_FILE).map_err(Failure::machine)? {
+        folder.write(PRODUCTS_FILE, &products).map_err(Failure::machine)?;
     }
     Ok(())
 }

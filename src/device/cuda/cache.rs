@@ -1,4 +1,5 @@
-//! Compiled kernels on the disk, so that only the first run after a change waits for the compiler.
+//! Compiled kernels and choices of algorithms on the disk, so that only the first run after a change waits for the compiler
+//! and for candidates to be timed.
 //!
 //! Files are written whole, by renaming, and carry a digest of what they hold: one that was cut or damaged is noticed
 //! and replaced.
@@ -29,7 +30,7 @@ impl Cache {
         let cache = Cache::within(folder);
         if cache.folder.is_none() {
             cache.complain(
-                "there is no folder for compiled kernels: neither RUNNER_CACHE_DIR nor HOME is set",
+                "there is no folder for compiled kernels and chosen algorithms: neither RUNNER_CACHE_DIR nor HOME is set",
             );
         }
         cache
@@ -52,7 +53,7 @@ impl Cache {
         if let Err(error) = write(folder, key, contents) {
             let folder = folder.display();
             self.complain(&format!(
-                "compiled kernels cannot be kept in {folder}: {error}; set RUNNER_CACHE_DIR"
+                "compiled kernels and chosen algorithms cannot be kept in {folder}: {error}; set RUNNER_CACHE_DIR"
             ));
         }
     }
@@ -64,7 +65,7 @@ impl Cache {
 
     fn complain(&self, what: &str) {
         // The first reason is enough.
-        let _ = self.complaint.set(format!("{what}; every run compiles them again"));
+        let _ = self.complaint.set(format!("{what}; every run compiles and times again"));
     }
 }
 
@@ -121,6 +122,9 @@ mod tests {
         assert_eq!(cache.get("one"), None);
         let complaint = cache.complaint().unwrap();
         assert!(complaint.contains("file/cache: Not a directory"), "{complaint}");
-        assert!(complaint.ends_with("set RUNNER_CACHE_DIR; every run compiles them again"), "{complaint}");
+        assert!(
+            complaint.ends_with("set RUNNER_CACHE_DIR; every run compiles and times again"),
+            "{complaint}"
+        );
     }
 }

@@ -1,9 +1,10 @@
 //! What operations enqueue on the compute stream: kernels by name, and matrix products.
 
 use super::calls::driver as sys;
+use super::choosing::Mode;
 use super::driver::check;
 use super::modules::Modules;
-use super::products::{Product, Products};
+use super::products::{Product, Products, Way};
 use crate::device::DeviceError;
 use crate::ops::TensorType;
 
@@ -27,11 +28,12 @@ pub(super) enum Argument {
     Words(Vec<u64>),
 }
 
-/// Enqueues on the compute stream, in the order of the calls. Nothing waits for the device.
+/// Enqueues on the compute stream, in the order of the calls. Nothing waits for the device, but where products are timed.
 pub(super) struct Launcher<'a> {
     stream: sys::CUstream,
     modules: &'a mut Modules,
     products: &'a mut Products,
+    mode: Mode<'a>,
 }
 
 impl<'a> Launcher<'a> {
@@ -40,7 +42,12 @@ impl<'a> Launcher<'a> {
         modules: &'a mut Modules,
         products: &'a mut Products,
     ) -> Launcher<'a> {
-        Launcher { stream, modules, products }
+        Launcher { stream, modules, products, mode: Mode::Enqueue }
+    }
+
+    /// One that does more with products than to enqueue them.
+    pub(super) fn in_mode(self, mode: Mode<'a>) -> Launcher<'a> {
+        Launcher { mode, ..self }
     }
 
     /// Enqueues a kernel on a grid of blocks of `block` threads (one dimension), with as many bytes of dynamic shared
@@ -57,6 +64,9 @@ impl<'a> Launcher<'a> {
         shared_bytes: u32,
         arguments: &[Argument],
     ) -> Result<(), DeviceError> {
+        if let Mode::Note(_) = self.mode {
+            return Ok(());
+        }
         let function = self.modules.function(name, shared_bytes)?;
         let words: Vec<Vec<u64>> = arguments.iter().map(words).collect();
         let mut pointers: Vec<*mut std::ffi::c_void> =
@@ -82,21 +92,55 @@ impl<'a> Launcher<'a> {
         Ok(check("cuLaunchKernel", status).map_err(|failed| failed.of_kernel(name))?)
     }
 
-    /// Whether the library has an algorithm for a product with its epilogue, types and sizes, within its workspace.
-    /// Costs a look into a table from the second call for a shape on.
+    /// Enqueues a product without an epilogue, which every size and type has.
     ///
     /// # Errors
-    /// A library that fails otherwise than by saying so.
-    pub(super) fn supports(&mut self, product: &Product) -> Result<bool, DeviceError> {
-        self.products.supports(product)
+    /// What the library says.
+    pub(super) fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
+        match &mut self.mode {
+            Mode::Enqueue => {}
+            Mode::Note(shapes) => {
+                shapes.push(product.shape());
+                return Ok(());
+            }
+            Mode::Choose(chooser) => {
+                chooser.choose(product, None, self.stream, self.modules, self.products)?
+            }
+        }
+        self.products.enqueue(product, self.stream)
     }
 
-    /// Enqueues a product.
+    /// Enqueues a product with its epilogue by the library. Where the library has no algorithm for it, or a slower one,
+    /// `apart` enqueues what comes to the same, but for its rounding.
     ///
     /// # Errors
-    /// One that is not supported: ask first where there is a choice.
-    pub(super) fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
-        self.products.enqueue(product, self.stream)
+    /// What the library or `apart` says.
+    pub(super) fn fused(
+        &mut self,
+        product: &Product,
+        apart: impl Fn(&mut Launcher) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        if self.products.way(product.shape())?.is_none() {
+            return apart(self);
+        }
+        match &mut self.mode {
+            Mode::Enqueue => {}
+            Mode::Note(shapes) => {
+                shapes.push(product.shape());
+                return apart(self);
+            }
+            Mode::Choose(_) => {
+                // Its own product is chosen first.
+                apart(self)?;
+                if let Mode::Choose(chooser) = &mut self.mode {
+                    chooser.choose(product, Some(&apart), self.stream, self.modules, self.products)?;
+                }
+            }
+        }
+        match self.products.way(product.shape())? {
+            Some(Way::Fused(_)) => self.products.enqueue(product, self.stream),
+            _ => apart(self),
+        }
     }
 }
 

@@ -125,11 +125,16 @@ impl Memory {
         Ok(())
     }
 
+    /// Gives the system back what the pool keeps of freed memory. Both queues are idle.
+    pub(super) fn trim(&mut self) -> Result<(), Failed> {
+        // SAFETY: the pool lives.
+        check("cuMemPoolTrimTo", unsafe { sys::cuMemPoolTrimTo(self.pool, 0) })
+    }
+
     /// From now on, the driver's counts are judged by what they are now. Both queues are idle.
     pub(super) fn begin_witness(&mut self, context: &Context, queues: &Queues) -> Result<(), Failed> {
         let step = reserved_at_a_time(context, queues)?;
-        // SAFETY: the pool lives.
-        check("cuMemPoolTrimTo", unsafe { sys::cuMemPoolTrimTo(self.pool, 0) })?;
+        self.trim()?;
         // Any other value than 0, which begins anew, is refused.
         set(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
         let free =

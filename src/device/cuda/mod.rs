@@ -8,6 +8,7 @@
 
 mod cache;
 mod calls;
+mod choosing;
 mod clock;
 mod compiler;
 mod driver;
@@ -34,6 +35,7 @@ use std::time::Duration;
 
 use self::cache::Cache;
 use self::calls::driver as sys;
+use self::choosing::Setting;
 use self::clock::Clock;
 use self::driver::{Context, check as checked};
 use self::graphs::Graphs;
@@ -43,7 +45,10 @@ use self::modules::Modules;
 use self::products::Products;
 use self::queues::Queues;
 use super::check::check;
-use super::{Buffer, Device, DeviceError, Event, Graph, Pool, Queue, Region, Target, Tensor, WitnessReading};
+use super::{
+    Buffer, Choice, Device, DeviceError, Event, Graph, Pool, Queue, Region, Target, Tensor, WitnessReading,
+    Work,
+};
 use crate::ops::Op;
 
 pub use self::driver::Card;
@@ -65,6 +70,8 @@ const POISON_PIECE: usize = 64 << 10;
 pub struct CudaDevice {
     target: Target,
     notes: Vec<String>,
+    cache: Cache,
+    setting: Setting,
     /// Host memory full of the debugging pattern, once it was needed.
     pattern: Option<Buffer>,
     graphs: Graphs,
@@ -89,6 +96,8 @@ impl CudaDevice {
         Ok(CudaDevice {
             target,
             notes: cache.complaint().map(str::to_owned).into_iter().collect(),
+            setting: Setting::new(&equipment, &cubins),
+            cache,
             pattern: None,
             graphs: Graphs::default(),
             modules: Modules::load(&cubins)?,
@@ -141,7 +150,15 @@ impl Device for CudaDevice {
         &self.notes
     }
 
-    fn choices(&self) -> Vec<String> {
+    fn choose(&mut self, work: &[Work], stored: &[Choice]) -> Result<(), DeviceError> {
+        let chosen = choosing::choose(self, work, stored);
+        if self.notes.is_empty() {
+            self.notes.extend(self.cache.complaint().map(str::to_owned));
+        }
+        chosen
+    }
+
+    fn choices(&self) -> Vec<Choice> {
         self.products.choices()
     }
 

@@ -27,6 +27,8 @@ pub struct Equipment {
     pub card: Card,
     pub driver: Version,
     pub(super) compiler: Compiler,
+    /// The library's version to the last digit: `13.1.0`.
+    pub(super) cublaslt: String,
     /// What kernels are compiled for.
     pub(super) architecture: String,
 }
@@ -49,12 +51,13 @@ pub fn equip(ordinal: usize) -> Result<Equipment, Unavailable> {
     }
     let compiler = Compiler::load(driver.major)?;
     suits(driver, compiler.version, "NVRTC")?;
-    suits(driver, load_cublaslt(driver.major)?, "cuBLASLt")?;
+    let cublaslt = CublasLt::load(driver.major)?;
+    suits(driver, cublaslt.version(), "cuBLASLt")?;
     let Some(architecture) = compiler.architecture(capability)? else {
         let nvrtc = compiler.version;
         return Err(Unavailable::UnknownCard { card: card.label(), capability, nvrtc });
     };
-    Ok(Equipment { card, driver, compiler, architecture })
+    Ok(Equipment { card, driver, compiler, cublaslt: cublaslt.to_the_last_digit(), architecture })
 }
 
 /// A driver runs what libraries of its own major of CUDA made, or of an older one.
@@ -66,14 +69,28 @@ fn suits(driver: Version, library: Version, name: &str) -> Result<(), Unavailabl
     Err(Unavailable::OldDriver { found: driver, needed, by: format!("{name} {library}") })
 }
 
-fn load_cublaslt(newest: u32) -> Result<Version, Unavailable> {
-    libraries::load(Library::CublasLt, newest)?;
-    // SAFETY: the library is loaded.
-    let number = unsafe { lt::cublasLtGetVersion() };
-    let number = number.ok_or_else(|| Failed::absent("cublasLtGetVersion"))?;
-    let number = u32::try_from(number).unwrap_or(u32::MAX);
-    // 130100 is 13.1.0.
-    Ok(Version { major: number / 10_000, minor: number % 10_000 / 100 })
+/// A version of cuBLASLt as the library counts: 130100 is 13.1.0.
+#[derive(Clone, Copy)]
+struct CublasLt(u32);
+
+impl CublasLt {
+    /// Of no newer major of CUDA than `newest` where there is a choice.
+    fn load(newest: u32) -> Result<CublasLt, Unavailable> {
+        libraries::load(Library::CublasLt, newest)?;
+        // SAFETY: the library is loaded.
+        let number = unsafe { lt::cublasLtGetVersion() };
+        let number = number.ok_or_else(|| Failed::absent("cublasLtGetVersion"))?;
+        Ok(CublasLt(u32::try_from(number).unwrap_or(u32::MAX)))
+    }
+
+    fn version(self) -> Version {
+        Version { major: self.0 / 10_000, minor: self.0 % 10_000 / 100 }
+    }
+
+    /// To the last digit: algorithms are of one version and no other.
+    fn to_the_last_digit(self) -> String {
+        format!("{}.{}", self.version(), self.0 % 100)
+    }
 }
 
 impl Equipment {
@@ -132,6 +149,6 @@ pub fn inventory() -> Inventory {
             compiler.try_out()?;
             Ok(found(compiler.version, Library::Nvrtc))
         }),
-        cublaslt: load_cublaslt(newest).map(|version| found(version, Library::CublasLt)),
+        cublaslt: CublasLt::load(newest).map(|library| found(library.version(), Library::CublasLt)),
     }
 }

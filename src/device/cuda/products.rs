@@ -1,21 +1,27 @@
-//! Matrix products through cuBLASLt: one descriptor and one recorded algorithm per shape.
+//! Matrix products through cuBLASLt: one descriptor and one way to compute it per shape.
 //!
 //! The library has no algorithm for every combination: its epilogues that write or read what came before the
-//! activation want rows of a multiple of 16 bytes, for example. Whoever enqueues a product with an epilogue asks
-//! `Launcher::supports` first, and falls back to a product with `Epilogue::None`, which every
-//! type and size has, and a kernel of its own.
+//! activation want rows of a multiple of 16 bytes, for example. And those it has may be slower than a product with
+//! `Epilogue::None`, which every type and size has, and a kernel after it: `Launcher::fused` takes whichever was chosen.
+//!
+//! Until there is a choice, a shape is computed by the algorithm that the library recommends first.
 
+mod algorithm;
 mod plan;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 
+use self::algorithm::Algorithm;
 use self::plan::{Plan, check};
 use super::calls::cublaslt::{self as sys, cublasLtEpilogue_t as LtEpilogue};
 use super::calls::driver::CUstream;
 use super::errors::Failed;
-use crate::device::DeviceError;
+use crate::device::{Choice, DeviceError, Source};
 use crate::ops::DType;
+
+pub(super) use self::plan::Way;
 
 /// A matrix in device memory, row-major, without gaps between its rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,7 +76,8 @@ pub(super) enum Epilogue {
     BiasGradient(u64),
 }
 
-/// Everything that the choice of an algorithm depends on.
+/// Everything that the choice of an algorithm depends on. Not whether something is added, which follows the sum: gradients
+/// that are stored and gradients that are added to zeros are then the same to the last bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     pub(super) rows: usize,
@@ -80,7 +87,6 @@ pub(super) struct Shape {
     pub(super) left: (DType, bool),
     pub(super) right: (DType, bool),
     pub(super) output: DType,
-    pub(super) added: bool,
     pub(super) epilogue: LtEpilogue,
     pub(super) tf32: bool,
     /// Bytes of scratch memory.
@@ -88,7 +94,7 @@ pub(super) struct Shape {
 }
 
 impl Product {
-    fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> Shape {
         Shape {
             rows: self.rows,
             columns: self.columns,
@@ -96,7 +102,6 @@ impl Product {
             left: (self.left.dtype, self.left.transposed),
             right: (self.right.dtype, self.right.transposed),
             output: self.output.dtype,
-            added: self.added.is_some(),
             epilogue: match self.epilogue {
                 Epilogue::None => LtEpilogue::CUBLASLT_EPILOGUE_DEFAULT,
                 Epilogue::Bias(_) => LtEpilogue::CUBLASLT_EPILOGUE_BIAS,
@@ -111,11 +116,35 @@ impl Product {
     }
 }
 
+impl Shape {
+    /// Whether the library does more than multiply and add.
+    fn is_fused(&self) -> bool {
+        self.epilogue != LtEpilogue::CUBLASLT_EPILOGUE_DEFAULT
+    }
+}
+
+impl fmt::Display for Shape {
+    /// `16384x768x3072 bf16 bf16^T to f32, gelu_aux_bias, within 33554432 bytes`: no two shapes alike.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shape { rows, columns, inner, left, right, output, .. } = self;
+        let operand =
+            |(dtype, transposed): (DType, bool)| format!("{dtype}{}", if transposed { "^T" } else { "" });
+        write!(f, "{rows}x{columns}x{inner} {} {} to {output}", operand(*left), operand(*right))?;
+        if self.tf32 {
+            f.write_str(", tf32")?;
+        }
+        let epilogue = format!("{:?}", self.epilogue);
+        write!(f, ", {}", epilogue.trim_start_matches("CUBLASLT_EPILOGUE_").to_lowercase())?;
+        write!(f, ", within {} bytes", self.workspace)
+    }
+}
+
 /// cuBLASLt in a context, with what was prepared for the shapes so far. Dropped before the context.
 pub(super) struct Products {
     handle: sys::cublasLtHandle_t,
     /// `None` for a shape that the library has no algorithm for.
     plans: HashMap<Shape, Option<Plan>>,
+    choices: HashMap<Shape, Choice>,
 }
 
 impl Products {
@@ -124,53 +153,96 @@ impl Products {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the library is loaded.
         check("cublasLtCreate", unsafe { sys::cublasLtCreate(&mut handle) })?;
-        Ok(Products { handle, plans: HashMap::new() })
+        Ok(Products { handle, plans: HashMap::new(), choices: HashMap::new() })
     }
 
-    pub(super) fn supports(&mut self, product: &Product) -> Result<bool, DeviceError> {
-        Ok(self.plan(product.shape())?.is_some())
+    /// How a product is computed; `None` if the library has no algorithm for it.
+    pub(super) fn way(&mut self, shape: Shape) -> Result<Option<Way>, DeviceError> {
+        Ok(self.plan(shape)?.map(|plan| plan.way))
     }
 
+    /// What the library recommends for a shape, at least one algorithm, what it thinks the fastest first.
+    pub(super) fn recommended(&mut self, shape: Shape) -> Result<Vec<Algorithm>, DeviceError> {
+        Ok(self.some_plan(shape)?.recommended.clone())
+    }
+
+    /// Enqueues a product as it was chosen, or else as the library recommends.
     pub(super) fn enqueue(&mut self, product: &Product, stream: CUstream) -> Result<(), DeviceError> {
-        let (handle, shape) = (self.handle, product.shape());
-        let plan = self.plan(shape)?;
-        Ok(plan.ok_or_else(|| plan::unsupported(&shape))?.enqueue(handle, product, stream)?)
+        match self.some_plan(product.shape())?.way {
+            Way::Fused(algorithm) => self.enqueue_by(&algorithm, product, stream),
+            Way::Apart => Err(plan::unsupported(&product.shape()).into()),
+        }
     }
 
-    /// What computes each shape so far, in the order of the lines.
-    pub(super) fn choices(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self
-            .plans
-            .iter()
-            .filter_map(|(shape, plan)| plan.as_ref().map(|plan| line(shape, plan)))
-            .collect();
-        lines.sort();
-        lines
+    pub(super) fn enqueue_by(
+        &mut self,
+        algorithm: &Algorithm,
+        product: &Product,
+        stream: CUstream,
+    ) -> Result<(), DeviceError> {
+        let handle = self.handle;
+        Ok(self.some_plan(product.shape())?.enqueue(handle, product, algorithm, stream)?)
     }
 
-    fn plan(&mut self, shape: Shape) -> Result<Option<&Plan>, DeviceError> {
+    pub(super) fn is_chosen(&self, shape: &Shape) -> bool {
+        self.choices.contains_key(shape)
+    }
+
+    /// From now on, a shape is computed this way.
+    pub(super) fn choose(
+        &mut self,
+        shape: Shape,
+        way: Way,
+        [setting, candidates_ms]: [String; 2],
+        source: Source,
+    ) -> Result<(), DeviceError> {
+        self.some_plan(shape)?.way = way;
+        let (choice, algorithm) = match way {
+            Way::Fused(algorithm) => (algorithm.numbers(), algorithm.to_hexadecimal()),
+            Way::Apart => ("apart".to_owned(), String::new()),
+        };
+        let product = shape.to_string();
+        self.choices.insert(shape, Choice { product, choice, source, candidates_ms, setting, algorithm });
+        Ok(())
+    }
+
+    /// The same for a choice that was made before. `false` if the library does not take it.
+    pub(super) fn adopt(
+        &mut self,
+        shape: Shape,
+        choice: &Choice,
+        source: Source,
+    ) -> Result<bool, DeviceError> {
+        let handle = self.handle;
+        let plan = self.some_plan(shape)?;
+        let way = match Algorithm::from_hexadecimal(&choice.algorithm) {
+            Some(algorithm) if plan.takes(handle, &shape, &algorithm)? => Way::Fused(algorithm),
+            None if choice.algorithm.is_empty() && shape.is_fused() => Way::Apart,
+            _ => return Ok(false),
+        };
+        plan.way = way;
+        self.choices.insert(shape, Choice { source, ..choice.clone() });
+        Ok(true)
+    }
+
+    /// What was chosen so far, in the order of the products.
+    pub(super) fn choices(&self) -> Vec<Choice> {
+        let mut choices: Vec<Choice> = self.choices.values().cloned().collect();
+        choices.sort_by(|a, b| a.product.cmp(&b.product));
+        choices
+    }
+
+    fn plan(&mut self, shape: Shape) -> Result<Option<&mut Plan>, DeviceError> {
         let plan = match self.plans.entry(shape) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Plan::new(self.handle, &shape)?),
         };
-        Ok(plan.as_ref())
+        Ok(plan.as_mut())
     }
-}
 
-/// `product 16384x768x3072 bf16 bf16t f32 added epilogue ...: algorithm 66, tile 20, ...`
-fn line(shape: &Shape, plan: &Plan) -> String {
-    let Shape { rows, columns, inner, left, right, output, .. } = shape;
-    let operand =
-        |(dtype, transposed): (DType, bool)| format!("{dtype}{}", if transposed { "^T" } else { "" });
-    format!(
-        "product {rows}x{columns}x{inner} {} {} to {output}{}{}, {}: {}",
-        operand(*left),
-        operand(*right),
-        if shape.added { ", added to" } else { "" },
-        if shape.tf32 { ", tf32" } else { "" },
-        format!("{:?}", shape.epilogue).trim_start_matches("CUBLASLT_EPILOGUE_").to_lowercase(),
-        plan.algorithm(),
-    )
+    fn some_plan(&mut self, shape: Shape) -> Result<&mut Plan, DeviceError> {
+        self.plan(shape)?.ok_or_else(|| plan::unsupported(&shape).into())
+    }
 }
 
 impl Drop for Products {

@@ -104,7 +104,7 @@ fn a_step_that_overflows_is_skipped() {
     let third = engine.step(&batch, control(1)).unwrap();
     assert!(third.loss < second.loss);
     assert_eq!(engine.loss_scale(), 131_072.0, "two good steps in a row");
-    let receipt = receipt(&before, &engine.counts());
+    let receipt = receipt(&before, &engine.counts(), None);
     assert!(receipt.ends_with("1 step skipped"), "{receipt}");
 }
 

@@ -169,7 +169,7 @@ fn work(config: &RunConfig) -> (Counts, String) {
     engine.evaluate(&batch(config.micro_batch() as u64)).unwrap();
     let after = engine.counts();
     let counts = Counts { requests: after.requests - before.requests, ..after };
-    (counts, receipt(&before, &after))
+    (counts, receipt(&before, &after, None))
 }
 
 #[test]

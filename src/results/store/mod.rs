@@ -91,6 +91,21 @@ impl Store {
         rows.filter_map(Result::transpose).collect()
     }
 
+    /// A file of a run's first final result, if it has it.
+    ///
+    /// # Errors
+    ///
+    /// A result that cannot be read or makes no sense, or the file.
+    pub fn file_of_first(&mut self, run_id: &str, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(first) = self.finished_repeats(run_id)?.into_iter().next() else { return Ok(None) };
+        let file = self.repeat_folder(run_id, first.repeat).join(name);
+        match fs::read(&file) {
+            Ok(contents) => Ok(Some(contents)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::read(&file)(error)),
+        }
+    }
+
     /// Makes a folder to write a repeat into.
     pub fn begin(&self, run_id: &str, repeat: usize) -> Result<PrivateFolder, StoreError> {
         PrivateFolder::create(&self.folder.join(run_id), repeat, error::OUT)

@@ -315,3 +315,21 @@ fn config() -> RunConfig {
         strategy: Strategy::default(),
     }
 }
+
+#[test]
+fn a_file_is_that_of_the_first_final_repeat() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(folder.path(), "e").unwrap();
+    let mut commit = |repeat, status, contents: Option<&str>| {
+        let private = store.begin("a", repeat).unwrap();
+        if let Some(contents) = contents {
+            private.write("choices", contents.as_bytes()).unwrap();
+        }
+        store.commit(private, &row("a", repeat, status)).unwrap();
+        store.file_of_first("a", "choices").unwrap().map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    assert_eq!(commit(1, Status::Failed, Some("of a failure")), None);
+    assert_eq!(commit(3, Status::Ok, Some("third")).as_deref(), Some("third"));
+    assert_eq!(commit(2, Status::Oom, Some("second")).as_deref(), Some("second"));
+    assert_eq!(commit(1, Status::Ok, None), None, "no other stands in for it");
+}

@@ -144,8 +144,15 @@ struct Addresses {
 // itself.
 Status check(const Problem& problem);
 
-// Computes it, summing over `inner` in order, so that results do not depend on threads.
-void compute(const Problem& problem, const Addresses& addresses);
+// There are two algorithms for every problem. Each sums in an order of its own, so that results depend on the algorithm,
+// and on nothing else.
+constexpr uint64_t ALGORITHMS = 2;
+
+// Computes it, summing over `inner` in order: all of it, or with the second algorithm in two halves.
+void compute(const Problem& problem, const Addresses& addresses, uint64_t algorithm);
+
+// What it would take on a card by EMULATED_PRODUCTS, in milliseconds. README.md has the words.
+int pretended_milliseconds(const Problem& problem, uint64_t algorithm);
 
 // Of the stand-in driver: the failure that EMULATED_FAIL plans for this call of a function, or success.
 extern "C" int emulated_failure(const char* function);

@@ -9,6 +9,7 @@ struct Stream;
 
 // Of the stand-in driver: work in a stream's order.
 extern "C" int emulated_enqueue(Stream* stream, std::function<void()>* work);
+extern "C" int emulated_pretend(Stream* stream, int milliseconds);
 
 namespace {
 
@@ -115,6 +116,12 @@ uint64_t digest(const Problem& problem) {
     return hash;
 }
 
+// Whether an algorithm is one that the library gave out for a problem.
+Status check(const Problem& problem, const Algorithm& algorithm) {
+    if (algorithm.data[0] != MARK || algorithm.data[2] >= ALGORITHMS) return CUBLAS_STATUS_INVALID_VALUE;
+    return algorithm.data[1] == digest(problem) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 }  // namespace
 
 Status check(const Problem& problem) {
@@ -144,7 +151,7 @@ CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Descripti
     const Problem problem{*description, *a, *b, *c, *d};
     const Status status = check(problem);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    for (; *count < 2 && *count < requested; ++*count) {
+    for (; *count < static_cast<int>(ALGORITHMS) && *count < requested; ++*count) {
         HeuristicResult& result = results[*count] = HeuristicResult{};
         result.algorithm.data[0] = MARK;
         result.algorithm.data[1] = digest(problem);
@@ -153,6 +160,20 @@ CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Descripti
         result.waves = 1;
     }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+// Success, and there is nothing else to tell, if the library gave out the algorithm for this very problem.
+CUBLASLT_API Status cublasLtMatmulAlgoCheck(void* handle, const Description* description, const Layout* a,
+                                            const Layout* b, const Layout* c, const Layout* d,
+                                            const Algorithm* algorithm, HeuristicResult* result) {
+    if (!handle || !description || !a || !b || !c || !d || !algorithm || !result) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    const Problem problem{*description, *a, *b, *c, *d};
+    Status status = check(problem);
+    if (status == CUBLAS_STATUS_SUCCESS) status = check(problem, *algorithm);
+    if (status == CUBLAS_STATUS_SUCCESS) *result = HeuristicResult{*algorithm, 0, status, 1, {}};
+    return status;
 }
 
 // An algorithm is its number in the list that it was recommended in; there is nothing else to tell of it.
@@ -187,8 +208,12 @@ CUBLASLT_API Status cublasLtMatmul(void* handle, const Description* description,
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (!are_aligned(problem, addresses)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (algorithm != nullptr && algorithm->data[0] != MARK) return CUBLAS_STATUS_INVALID_VALUE;
-    if (algorithm != nullptr && algorithm->data[1] != digest(problem)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    std::function<void()> work = [problem, addresses] { compute(problem, addresses); };
+    const Status usable = algorithm == nullptr ? CUBLAS_STATUS_SUCCESS : check(problem, *algorithm);
+    if (usable != CUBLAS_STATUS_SUCCESS) return usable;
+    const uint64_t number = algorithm == nullptr ? 0 : algorithm->data[2];
+    std::function<void()> work = [problem, addresses, number, stream] {
+        compute(problem, addresses, number);
+        emulated_pretend(stream, pretended_milliseconds(problem, number));
+    };
     return emulated_enqueue(stream, &work) == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

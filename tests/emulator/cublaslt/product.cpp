@@ -1,4 +1,4 @@
-// The arithmetic: products summed in f32, one after the other, and what an epilogue makes of them.
+// The arithmetic: products summed in f32, one after the other or in two halves, and what an epilogue makes of them.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -154,7 +154,7 @@ void store_bias_gradient(const Problem& problem, const std::vector<float>& left,
 
 }  // namespace
 
-void compute(const Problem& problem, const Addresses& addresses) {
+void compute(const Problem& problem, const Addresses& addresses, uint64_t algorithm) {
     const Description& description = problem.description;
     const bool tf32 = description.compute_type == CUBLAS_COMPUTE_32F_FAST_TF32;
     const bool truncates = Arithmetic::get().truncates && (tf32 || problem.a.type != CUDA_R_32F);
@@ -163,26 +163,34 @@ void compute(const Problem& problem, const Addresses& addresses) {
     const auto left = unpack(addresses.a, problem.a, description.transpose_a == CUBLAS_OP_N, tf32);
     const auto right = unpack(addresses.b, problem.b, description.transpose_b == CUBLAS_OP_N, tf32);
 
+    // Where the second part begins: behind the end, with the first algorithm.
+    const size_t middle = algorithm == 1 ? inner / 2 : inner;
+
     const std::function<void(size_t)> compute_columns = [&](size_t piece) {
         const size_t first_column = piece * TILE_COLUMNS,
                      tile_columns = std::min(TILE_COLUMNS, columns - first_column);
         const float* right_tile = &right[first_column * inner];
         for (size_t first_row = 0; first_row < rows; first_row += TILE_ROWS) {
             const size_t tile_rows = std::min(TILE_ROWS, rows - first_row);
-            float sums[TILE_COLUMNS][TILE_ROWS];
-            if (truncates) {
-                multiply_tile_truncated(&left[first_row], rows, right_tile, inner, inner, tile_rows,
-                                        tile_columns, sums);
-            } else if (tile_rows == TILE_ROWS && tile_columns == TILE_COLUMNS) {
-                multiply_tile(&left[first_row], rows, right_tile, inner, inner, sums);
-            } else {
-                multiply_partial_tile(&left[first_row], rows, right_tile, inner, inner, tile_rows,
-                                      tile_columns, sums);
-            }
+            float sums[TILE_COLUMNS][TILE_ROWS], more[TILE_COLUMNS][TILE_ROWS] = {};
+            const auto multiply = [&](size_t begin, size_t end, float (&into)[TILE_COLUMNS][TILE_ROWS]) {
+                const float* left_tile = &left[begin * rows + first_row];
+                if (truncates) {
+                    multiply_tile_truncated(left_tile, rows, right_tile + begin, inner, end - begin, tile_rows,
+                                            tile_columns, into);
+                } else if (tile_rows == TILE_ROWS && tile_columns == TILE_COLUMNS) {
+                    multiply_tile(left_tile, rows, right_tile + begin, inner, end - begin, into);
+                } else {
+                    multiply_partial_tile(left_tile, rows, right_tile + begin, inner, end - begin, tile_rows,
+                                          tile_columns, into);
+                }
+            };
+            multiply(0, middle, sums);
+            if (middle < inner) multiply(middle, inner, more);
             for (size_t column = 0; column < tile_columns; column++) {
                 for (size_t row = 0; row < tile_rows; row++) {
-                    finish_element(problem, addresses, first_row + row, first_column + column,
-                                   sums[column][row]);
+                    const float sum = middle < inner ? sums[column][row] + more[column][row] : sums[column][row];
+                    finish_element(problem, addresses, first_row + row, first_column + column, sum);
                 }
             }
         }

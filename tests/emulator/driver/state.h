@@ -44,6 +44,7 @@ struct Stream {
     std::deque<Operation> queue;
     std::shared_ptr<Capture> capture;    // while capturing
     std::vector<size_t> captured_after;  // the nodes that the next one depends on
+    std::chrono::milliseconds pretended{};  // what its work so far would have taken longer on a card
 
     bool is_default() const { return number == 0; }
 };

@@ -61,6 +61,8 @@ Status cublasLtCreate(void**);
 Status cublasLtDestroy(void*);
 Status cublasLtMatmulAlgoGetHeuristic(void*, const Description*, const Layout*, const Layout*, const Layout*,
                                       const Layout*, const Preference*, int, HeuristicResult*, int*);
+Status cublasLtMatmulAlgoCheck(void*, const Description*, const Layout*, const Layout*, const Layout*,
+                               const Layout*, const Algorithm*, HeuristicResult*);
 Status cublasLtMatmul(void*, const Description*, const float*, const void*, const Layout*, const void*,
                       const Layout*, const float*, const void*, const Layout*, void*, const Layout*,
                       const Algorithm*, void*, size_t, void*);

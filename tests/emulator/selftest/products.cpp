@@ -62,6 +62,7 @@ struct Case {
     int order;
     uint32_t epilogue;
     float alpha, beta;
+    int algorithm;
 };
 
 constexpr uint64_t M = 37, N = 21, K = 19;
@@ -92,10 +93,15 @@ void multiplies(void* handle, const Case& test) {
     EXPECT_EQUAL(cublasLtMatmulAlgoGetHeuristic(handle, &description, &a.layout, &b.layout, &c.layout,
                                                 &d.layout, &preference, 3, results, &count),
                  CUBLAS_STATUS_SUCCESS);
-    EXPECT(count >= 1 && results[0].workspace_bytes == 0);
+    EXPECT_EQUAL(count, static_cast<int>(ALGORITHMS));
+    const Algorithm& algorithm = results[test.algorithm].algorithm;
+    EXPECT_EQUAL(cublasLtMatmulAlgoCheck(handle, &description, &a.layout, &b.layout, &c.layout, &d.layout,
+                                         &algorithm, &results[2]),
+                 CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQUAL(results[2].workspace_bytes, size_t{0});
     EXPECT_EQUAL(cublasLtMatmul(handle, &description, &test.alpha, a.pointer(), &a.layout, b.pointer(),
                                 &b.layout, &test.beta, c.pointer(), &c.layout, d.pointer(), &d.layout,
-                                &results[0].algorithm, nullptr, 0, gpu.compute),
+                                &algorithm, nullptr, 0, gpu.compute),
                  CUBLAS_STATUS_SUCCESS);
     REQUIRE(cuCtxSynchronize());
     d.download();
@@ -180,6 +186,12 @@ void refuses(void* handle) {
     EXPECT_EQUAL(multiply(0, nullptr), CUBLAS_STATUS_SUCCESS);
     EXPECT_EQUAL(multiply(8, nullptr), CUBLAS_STATUS_NOT_SUPPORTED);
     EXPECT_EQUAL(multiply(0, &result.algorithm), CUBLAS_STATUS_NOT_SUPPORTED);
+    HeuristicResult checked;
+    EXPECT_EQUAL(cublasLtMatmulAlgoCheck(handle, &plain, &a, &b, &d, &d, &result.algorithm, &checked),
+                 CUBLAS_STATUS_NOT_SUPPORTED);
+    const Algorithm nobody_s{};
+    EXPECT_EQUAL(cublasLtMatmulAlgoCheck(handle, &plain, &a, &b, &d, &d, &nobody_s, &checked),
+                 CUBLAS_STATUS_INVALID_VALUE);
     REQUIRE(cuCtxSynchronize());
 }
 
@@ -217,13 +229,16 @@ int main() {
                                   CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
                                   CUBLASLT_EPILOGUE_BGRADA,        CUBLASLT_EPILOGUE_BGRADB};
     for (const auto& [in, out] : pairs) {
-        for (int transposes = 0; transposes < 4; transposes++) {
-            const bool a = transposes & 1, b = transposes & 2;
-            multiplies(handle, {in, out, a, b, CUBLASLT_ORDER_COL, CUBLASLT_EPILOGUE_DEFAULT, 1, 0});
-            multiplies(handle, {in, out, a, b, CUBLASLT_ORDER_ROW, CUBLASLT_EPILOGUE_DEFAULT, 0.5f, 1});
+        for (int way = 0; way < 8; way++) {
+            const bool a = way & 1, b = way & 2;
+            const int n = way / 4;
+            multiplies(handle, {in, out, a, b, CUBLASLT_ORDER_COL, CUBLASLT_EPILOGUE_DEFAULT, 1, 0, n});
+            multiplies(handle, {in, out, a, b, CUBLASLT_ORDER_ROW, CUBLASLT_EPILOGUE_DEFAULT, 0.5f, 1, n});
         }
         for (uint32_t epilogue : epilogues) {
-            multiplies(handle, {in, out, false, true, CUBLASLT_ORDER_COL, epilogue, 1, 0.5f});
+            for (int n : {0, 1}) {
+                multiplies(handle, {in, out, false, true, CUBLASLT_ORDER_COL, epilogue, 1, 0.5f, n});
+            }
         }
     }
     refuses(handle);

@@ -45,6 +45,16 @@ functions! {
         workspace_bytes: usize,
         stream: cudaStream_t
     );
+    fn cublasLtMatmulAlgoCheck(
+        handle: cublasLtHandle_t,
+        description: cublasLtMatmulDesc_t,
+        a_layout: cublasLtMatrixLayout_t,
+        b_layout: cublasLtMatrixLayout_t,
+        c_layout: cublasLtMatrixLayout_t,
+        d_layout: cublasLtMatrixLayout_t,
+        algorithm: *const cublasLtMatmulAlgo_t,
+        result: *mut cublasLtMatmulHeuristicResult_t
+    );
     fn cublasLtMatmulAlgoConfigGetAttribute(
         algorithm: *const cublasLtMatmulAlgo_t,
         attribute: cublasLtMatmulAlgoConfigAttributes_t,

@@ -1,8 +1,8 @@
 //! Products with what is fused to them.
 //!
-//! The library finishes a product itself where it can. Where it cannot, kernels do it afterwards: a 16-bit result is
-//! then rounded once more than it has to be. They also do it where f32 is to be exact: how near the library's GELU comes
-//! to it is not documented.
+//! The library finishes a product itself where it can and is the faster for it. Elsewhere kernels do it afterwards: a
+//! 16-bit result is then rounded once more than it has to be. They also do it where f32 is to be exact: how near the
+//! library's GELU comes to it is not documented.
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Launcher, Operand};
@@ -30,14 +30,12 @@ fn finished(
     plain: Product,
     epilogue: Epilogue,
     launcher: &mut Launcher,
-    finish: impl FnOnce(&mut Launcher) -> Result<(), DeviceError>,
+    finish: impl Fn(&mut Launcher) -> Result<(), DeviceError>,
 ) -> Result<(), DeviceError> {
-    let fused = Product { epilogue, ..plain };
-    if launcher.supports(&fused)? {
-        return launcher.product(&fused);
-    }
-    launcher.product(&plain)?;
-    finish(launcher)
+    launcher.fused(&Product { epilogue, ..plain }, |launcher| {
+        launcher.product(&plain)?;
+        finish(launcher)
+    })
 }
 
 pub(super) fn forward(
@@ -69,19 +67,16 @@ pub(super) fn forward(
         }
         (Some(Activation::GeluTanh), _) => {
             let before = &outputs[1];
-            let finish = |launcher: &mut Launcher| finish_gelu(y, before, bias, residual, launcher);
-            let unfinished = Product { output: matrix(before), added: None, ..plain };
-            if op.residual {
-                // The library would add the residual before the activation.
-                launcher.product(&unfinished)?;
-                return finish(launcher);
+            let apart = |launcher: &mut Launcher| {
+                launcher.product(&Product { output: matrix(before), added: None, ..plain })?;
+                finish_gelu(y, before, bias, residual, launcher)
+            };
+            // The library would add the residual before the activation.
+            if op.residual || is_exact(&plain) {
+                return apart(launcher);
             }
-            let fused = Product { epilogue: Epilogue::GeluBias { bias, before: before.address }, ..plain };
-            if !is_exact(&plain) && launcher.supports(&fused)? {
-                return launcher.product(&fused);
-            }
-            launcher.product(&unfinished)?;
-            finish(launcher)
+            let epilogue = Epilogue::GeluBias { bias, before: before.address };
+            launcher.fused(&Product { epilogue, ..plain }, apart)
         }
     }
 }

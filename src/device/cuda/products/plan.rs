@@ -1,16 +1,17 @@
-//! A product of one shape, prepared: its description and the algorithm that the library recommends.
+//! A product of one shape, prepared: its description, the algorithms that the library recommends, and the choice among
+//! them.
 //!
 //! The library thinks in columns: a row-major matrix is its own transpose to it. So what is asked for is the transpose
 //! of the product, with the two operands in the other order.
 
 use std::ffi::c_void;
 
+use super::algorithm::Algorithm;
 use super::{Epilogue, Product, Shape};
 use crate::device::DeviceError;
 use crate::device::cuda::calls::Status;
 use crate::device::cuda::calls::cublaslt::{
-    self as sys, cublasComputeType_t as ComputeType,
-    cublasLtMatmulAlgoConfigAttributes_t as AlgorithmAttribute, cublasLtMatmulDescAttributes_t as Attribute,
+    self as sys, cublasComputeType_t as ComputeType, cublasLtMatmulDescAttributes_t as Attribute,
     cublasLtMatmulPreferenceAttributes_t as Preference, cudaDataType_t as DataType,
 };
 use crate::device::cuda::calls::driver::CUstream;
@@ -18,15 +19,25 @@ use crate::device::cuda::errors::Failed;
 use crate::ops::{DType, TypeError};
 
 const INVALID_VALUE: Status = 7;
+const ARCH_MISMATCH: Status = 8;
 const NOT_SUPPORTED: Status = 15;
 
-/// How many algorithms the library may recommend: the first that fits counts.
+/// How many algorithms the library may recommend.
 const CANDIDATES: usize = 8;
 
 /// How the parts of a product that was split along its inner dimension may be summed, a mask of bits: apart from the
 /// output and in f32. In the output itself takes atomics, whose order changes from run to run, and in the output's type
 /// would round each part to 16 bits.
 const REDUCTIONS: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+
+/// How products of a shape are computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in super::super) enum Way {
+    /// By the library, with what is fused to it.
+    Fused(Algorithm),
+    /// Without its epilogue, which a kernel takes on.
+    Apart,
+}
 
 pub(in super::super) struct Plan {
     description: Description,
@@ -35,51 +46,58 @@ pub(in super::super) struct Plan {
     /// Of our left matrix.
     second: Layout,
     output: Layout,
-    algorithm: sys::cublasLtMatmulAlgo_t,
+    /// At least one.
+    pub(super) recommended: Vec<Algorithm>,
+    pub(super) way: Way,
 }
 
 impl Plan {
-    /// `None` if the library has no algorithm for the shape.
+    /// With the way that the library recommends first. `None` if it has no algorithm for the shape.
     pub(super) fn new(handle: sys::cublasLtHandle_t, shape: &Shape) -> Result<Option<Plan>, DeviceError> {
         let description = Description::new(shape)?;
         let output = Layout::new(shape.output, shape.columns, shape.rows)?;
         let first = Layout::of_operand(shape.right, shape.columns, shape.inner)?;
         let second = Layout::of_operand(shape.left, shape.inner, shape.rows)?;
-        let algorithm = recommended(handle, shape, &description, [&first, &second, &output])?;
-        Ok(algorithm.map(|algorithm| Plan { description, first, second, output, algorithm }))
+        let recommended = recommended(handle, shape, &description, [&first, &second, &output])?;
+        let Some(way) = recommended.first().copied().map(Way::Fused) else { return Ok(None) };
+        Ok(Some(Plan { description, first, second, output, recommended, way }))
     }
 
-    /// The library's own numbers for the algorithm; what it does not tell is left out.
-    pub(super) fn algorithm(&self) -> String {
-        let named = [
-            ("algorithm", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_ID),
-            ("tile", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_TILE_ID),
-            ("stages", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_STAGES_ID),
-            ("split", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
-            ("reduction", AlgorithmAttribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
-        ];
-        let told = named.into_iter().filter_map(|(name, attribute)| {
-            let (mut number, mut written) = (0_u32, 0);
-            let into = std::ptr::from_mut(&mut number).cast();
-            // SAFETY: the library writes at most as many bytes as it is told there is room for.
-            let status = unsafe {
-                sys::cublasLtMatmulAlgoConfigGetAttribute(
-                    &self.algorithm,
-                    attribute,
-                    into,
-                    size_of::<u32>(),
-                    &mut written,
-                )
-            };
-            check("cublasLtMatmulAlgoConfigGetAttribute", status).ok().map(|()| format!("{name} {number}"))
+    /// Whether the library takes an algorithm, which may have been stored by another of its versions, for this shape.
+    pub(super) fn takes(
+        &self,
+        handle: sys::cublasLtHandle_t,
+        shape: &Shape,
+        algorithm: &Algorithm,
+    ) -> Result<bool, Failed> {
+        let mut found = std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
+        // SAFETY: all descriptions live; the algorithm is only looked at; there is room for the result.
+        let status = check("cublasLtMatmulAlgoCheck", unsafe {
+            sys::cublasLtMatmulAlgoCheck(
+                handle,
+                self.description.0,
+                self.first.0,
+                self.second.0,
+                self.output.0,
+                self.output.0,
+                &algorithm.0,
+                found.as_mut_ptr(),
+            )
         });
-        told.collect::<Vec<_>>().join(", ")
+        match status {
+            // SAFETY: the library filled it in.
+            Ok(()) => Ok(fits(unsafe { found.assume_init_ref() }, shape)),
+            // How it refuses one, depending on what it finds.
+            Err(Failed { code: INVALID_VALUE | ARCH_MISMATCH | NOT_SUPPORTED, .. }) => Ok(false),
+            Err(failed) => Err(failed),
+        }
     }
 
     pub(super) fn enqueue(
         &self,
         handle: sys::cublasLtHandle_t,
         product: &Product,
+        algorithm: &Algorithm,
         stream: CUstream,
     ) -> Result<(), Failed> {
         self.description.point(product.epilogue)?;
@@ -107,7 +125,7 @@ impl Plan {
                 self.output.0,
                 product.output.address as *mut c_void,
                 self.output.0,
-                &self.algorithm,
+                &algorithm.0,
                 workspace as *mut c_void,
                 bytes as usize,
                 stream.cast(),
@@ -263,13 +281,13 @@ fn data_type(dtype: DType) -> Result<DataType, DeviceError> {
     }
 }
 
-/// The first algorithm that the library recommends within the workspace.
+/// The algorithms that the library recommends within the workspace, what it thinks the fastest first.
 fn recommended(
     handle: sys::cublasLtHandle_t,
     shape: &Shape,
     description: &Description,
     [first, second, output]: [&Layout; 3],
-) -> Result<Option<sys::cublasLtMatmulAlgo_t>, Failed> {
+) -> Result<Vec<Algorithm>, Failed> {
     let limits = Limits::new(shape)?;
     let mut found =
         [const { std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed() }; CANDIDATES];
@@ -292,16 +310,18 @@ fn recommended(
     match check("cublasLtMatmulAlgoGetHeuristic", status) {
         Ok(()) => {}
         // How the library says that it has none, depending on its version.
-        Err(Failed { code: INVALID_VALUE | NOT_SUPPORTED, .. }) => return Ok(None),
+        Err(Failed { code: INVALID_VALUE | NOT_SUPPORTED, .. }) => return Ok(Vec::new()),
         Err(failed) => return Err(failed),
     }
     let count = usize::try_from(count).unwrap_or(0).min(CANDIDATES);
     // SAFETY: the library filled in as many as it says; the others are not looked at.
-    let mut found = found[..count].iter().map(|result| unsafe { result.assume_init_ref() });
-    let fits = |result: &&sys::cublasLtMatmulHeuristicResult_t| {
-        result.state == 0 && result.workspaceSize as u64 <= shape.workspace
-    };
-    Ok(found.find(fits).map(|result| result.algo))
+    let found = found[..count].iter().map(|result| unsafe { result.assume_init_ref() });
+    Ok(found.filter(|result| fits(result, shape)).map(|result| Algorithm(result.algo)).collect())
+}
+
+/// Whether an algorithm can be used within a shape's workspace.
+fn fits(result: &sys::cublasLtMatmulHeuristicResult_t, shape: &Shape) -> bool {
+    result.state == 0 && result.workspaceSize as u64 <= shape.workspace
 }
 
 /// What an algorithm must keep to.

@@ -1,0 +1,108 @@
+//! Memory of an operation's own, on which its products can be timed.
+
+use crate::device::cuda::CudaDevice;
+use crate::device::{Buffer, Device, DeviceError, Pool, Queue, Region, Tensor, Work};
+use crate::ops::{Cast, DType, Normal, Op, TensorType};
+
+/// Random numbers that operands are filled with, again and again.
+const NUMBERS: usize = 1 << 20;
+
+/// Operands as a program has them: an output that takes an input's place, or may, does.
+pub(super) struct Scratch {
+    buffers: Vec<Buffer>,
+    pub(super) inputs: Vec<Tensor>,
+    pub(super) outputs: Vec<Tensor>,
+    pub(super) workspace: Region,
+    /// Random numbers in f32, and in another type.
+    numbers: [Region; 2],
+}
+
+impl Scratch {
+    /// `None` if there is no room for it in the target's memory, or on the card.
+    ///
+    /// # Errors
+    /// A device that fails otherwise.
+    pub(super) fn take(device: &mut CudaDevice, work: &Work) -> Result<Option<Scratch>, DeviceError> {
+        let aliases = [work.op.updates(), work.op.may_overwrite()].concat();
+        let place = |output: usize| aliases.iter().find(|alias| alias.0 == output).map(|alias| alias.1);
+        let apart = (0..work.outputs.len()).filter(|&output| place(output).is_none());
+        let largest = work.inputs.iter().map(TensorType::elements).max().unwrap_or(0);
+        let numbers = TensorType::f32(&[largest.clamp(1, NUMBERS)]).bytes();
+        let mut sizes: Vec<u64> = work.inputs.iter().map(TensorType::bytes).collect();
+        sizes.extend(apart.map(|output| work.outputs[output].bytes()));
+        sizes.extend([work.workspace, numbers, numbers]);
+        let Some(buffers) = allocate(device, &sizes)? else { return Ok(None) };
+
+        let mut regions = buffers.iter().zip(&sizes).map(|(&buffer, &bytes)| region(buffer, bytes));
+        let mut next = || regions.next().expect("as many as were allocated");
+        let tensor = |ty: &TensorType, region: Region| Tensor { buffer: region.buffer, offset: 0, ty: *ty };
+        let inputs: Vec<Tensor> = work.inputs.iter().map(|ty| tensor(ty, next())).collect();
+        let outputs = work.outputs.iter().enumerate().map(|(output, ty)| match place(output) {
+            Some(input) => inputs[input],
+            None => tensor(ty, next()),
+        });
+        let outputs = outputs.collect();
+        let (workspace, numbers) = (next(), [next(), next()]);
+        Ok(Some(Scratch { buffers, inputs, outputs, workspace, numbers }))
+    }
+
+    /// Fills the operands with numbers as in training: a card multiplies equal ones with less power, and so faster.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn fill(&self, device: &mut CudaDevice) -> Result<(), DeviceError> {
+        let [drawn, cast] = self.numbers;
+        let tensor = |region: Region, dtype: DType| {
+            let count = (drawn.bytes / DType::F32.bytes()) as usize;
+            Tensor { buffer: region.buffer, offset: 0, ty: TensorType::new(dtype, &[count]) }
+        };
+        let numbers = tensor(drawn, DType::F32);
+        let normal = Op::Normal(Normal { output: numbers.ty, deviation: 1.0, seed: 0, site: 0 });
+        device.launch(&normal, &[], &[numbers], None)?;
+        for input in &self.inputs {
+            let to = input.ty.dtype;
+            let source = tensor(cast, to);
+            device.launch(&Op::Cast(Cast { to }), &[numbers], &[source], None)?;
+            let whole = input.region();
+            for offset in (0..whole.bytes).step_by(source.ty.bytes() as usize) {
+                let bytes = source.ty.bytes().min(whole.bytes - offset);
+                let piece = Region { offset, bytes, ..whole };
+                device.copy(Queue::Compute, region(source.buffer, bytes), piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn free(self, device: &mut CudaDevice) -> Result<(), DeviceError> {
+        free(device, self.buffers)
+    }
+}
+
+fn region(buffer: Buffer, bytes: u64) -> Region {
+    Region { buffer, offset: 0, bytes }
+}
+
+/// `None` if there is no room for all of them.
+fn allocate(device: &mut CudaDevice, sizes: &[u64]) -> Result<Option<Vec<Buffer>>, DeviceError> {
+    let page = device.target.page.0;
+    let total = sizes.iter().map(|bytes| bytes.next_multiple_of(page)).sum::<u64>();
+    if total > device.target.available() {
+        return Ok(None);
+    }
+    let mut buffers = Vec::with_capacity(sizes.len());
+    for &bytes in sizes {
+        match device.allocate(Pool::Device, bytes) {
+            Ok(buffer) => buffers.push(buffer),
+            Err(error) => {
+                free(device, buffers)?;
+                let is_full = matches!(error, DeviceError::OutOfMemory { .. });
+                return if is_full { Ok(None) } else { Err(error) };
+            }
+        }
+    }
+    Ok(Some(buffers))
+}
+
+fn free(device: &mut CudaDevice, buffers: Vec<Buffer>) -> Result<(), DeviceError> {
+    buffers.into_iter().try_for_each(|buffer| device.free(buffer))
+}

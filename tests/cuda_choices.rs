@@ -1,0 +1,373 @@
+//! How products are computed: chosen by time, kept in the cache and with the run. On the emulated stack alone, whose second
+//! algorithm sums in another order, and whose `EMULATED_PRODUCTS` says what is fast.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use runner::device::{
+    Choice, CudaDevice, Device, DeviceError, Pool, Region, Source, Target, Tensor, Work, equip,
+};
+use runner::ops::{DType, Linear, LinearWeightGradient, Op, TensorType};
+use runner::results::{Row, Status, csv};
+use runner::units::Bytes;
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+const EXPERIMENT: &str = r#"
+name = "small"
+baseline = "plain"
+
+[model.transformer]
+layers = 1
+d_model = 32
+heads = 2
+context = 16
+
+[data.text]
+paths = ["text.txt"]
+
+[train]
+batch_size = 4
+clip_norm = 1.0
+optimizer.adamw = { lr = 1e-3 }
+
+[evaluation]
+every = 10
+batches = 1
+
+[measure]
+warmup_steps = 1
+steps = 2
+
+[strategies.plain]
+precision = "bf16"
+[strategies.recompute]
+precision = "bf16"
+recompute = "block"
+[strategies.zero]
+precision = "bf16"
+gradients = "zero"
+"#;
+
+/// A folder with text, an experiment, and a cache of its own that has the kernels and nothing else.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        fs::write(place.path("small.toml"), EXPERIMENT).unwrap();
+        let text: String = (0..2000).map(|number| format!("{number} ")).collect();
+        fs::write(place.path("text.txt"), text).unwrap();
+        fs::create_dir(place.path("cache")).unwrap();
+        let shared = PathBuf::from(std::env::var_os("RUNNER_CACHE_DIR").expect("as tests/cuda.sh sets it"));
+        for kernel in files(&shared).into_iter().filter(|file| !is_product(file)) {
+            fs::copy(&kernel, place.path("cache").join(kernel.file_name().unwrap())).unwrap();
+        }
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// What is fast is said by a word.
+    fn sweep(&self, fast: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        command.args(["sweep", "small.toml", "--device", "cuda"]).args(arguments);
+        command.env("EMULATED_PRODUCTS", fast).env("RUNNER_CACHE_DIR", self.path("cache"));
+        command.current_dir(self.0.path()).output().unwrap()
+    }
+
+    #[track_caller]
+    fn succeeds(&self, fast: &str, arguments: &[&str]) {
+        let output = self.sweep(fast, arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    }
+
+    fn cached_products(&self) -> Vec<PathBuf> {
+        files(&self.path("cache")).into_iter().filter(|file| is_product(file)).collect()
+    }
+
+    fn clear_cache(&self) {
+        let products = self.cached_products();
+        assert!(!products.is_empty());
+        products.iter().for_each(|file| fs::remove_file(file).unwrap());
+    }
+
+    /// The rows of all repeats in a folder for results.
+    fn rows(&self, out: &str) -> Vec<Row> {
+        let rows = csv::read(&self.path(out).join("small.csv")).unwrap();
+        for row in &rows {
+            assert_eq!(row.status, Status::Ok, "{}", row.message);
+            assert_eq!(row.peak_bytes, row.predicted_peak_bytes);
+            assert_eq!(row.reserved_peak_bytes, row.predicted_reserved_peak_bytes);
+        }
+        rows
+    }
+
+    fn find(&self, pattern: &str) -> Vec<PathBuf> {
+        glob::glob(self.path(pattern).to_str().unwrap()).unwrap().map(Result::unwrap).collect()
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).map_or(Vec::new(), |entries| entries.map(|entry| entry.unwrap().path()).collect())
+}
+
+fn is_product(file: &Path) -> bool {
+    file.file_name().unwrap().to_str().unwrap().starts_with("product-")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Shapes that were timed, from the cache, stored with the run, and untimed.
+fn sources(row: &Row) -> [u64; 4] {
+    [row.products_timed, row.products_cached, row.products_stored, row.products_untimed].map(Option::unwrap)
+}
+
+/// The lines of a run's file, by product.
+fn table(file: &Path) -> BTreeMap<String, Choice> {
+    let choices: Vec<Choice> =
+        ::csv::Reader::from_path(file).unwrap().deserialize().collect::<Result<_, _>>().unwrap();
+    choices.into_iter().map(|choice| (choice.product.clone(), choice)).collect()
+}
+
+#[test]
+fn a_run_is_repeated_as_it_was_computed_whatever_is_fast_or_cached_now() {
+    let place = Place::new();
+    let plain = ["--filter", "plain"];
+    place.succeeds("first", &plain);
+    let first = place.rows("results").remove(0);
+    let shapes = sources(&first)[0];
+    assert!(shapes > 5, "{first:?}");
+    assert_eq!(sources(&first), [shapes, 0, 0, 0]);
+    assert!(first.receipt.ends_with(&format!("algorithms: {shapes} timed")), "{}", first.receipt);
+
+    place.clear_cache();
+    place.succeeds("second", &[&plain[..], &["--dump", "dumps"]].concat());
+    let dumped = table(&place.find("dumps/*/products.csv")[0]);
+    assert_eq!(dumped.len() as u64, shapes);
+    assert!(dumped.values().all(|choice| choice.source == Source::Stored), "{dumped:?}");
+    let log = fs::read_to_string(&place.find("dumps/*/log.txt")[0]).unwrap();
+    assert_eq!(log.matches("stored with the run, candidates in ms: ").count() as u64, shapes, "{log}");
+
+    place.succeeds("second", &[&plain[..], &["--repeats", "2"]].concat());
+    let rows = place.rows("results");
+    assert_eq!(sources(&rows[1]), [0, 0, shapes, 0]);
+    assert!(rows[1].receipt.ends_with(&format!("algorithms: {shapes} stored")), "{}", rows[1].receipt);
+    assert_eq!(rows[1].digest, first.digest);
+
+    // Without what was stored, the run is another.
+    fs::remove_file(&place.find("results/small/*/1/products.csv")[0]).unwrap();
+    let output = place.sweep("second", &[&plain[..], &["--dump", "others", "--repeats", "2"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("it ends in other parameters than the result"), "{}", said(&output));
+    place.succeeds("second", &[&plain[..], &["--fresh"]].concat());
+    let fresh = place.rows("results").remove(0);
+    assert_eq!(sources(&fresh), [0, shapes, 0, 0], "the dump that was refused had timed them");
+    assert_ne!(fresh.digest, first.digest);
+}
+
+#[test]
+fn what_was_stored_for_another_card_or_library_is_not_used() {
+    let place = Place::new();
+    let plain = ["--filter", "plain"];
+    place.succeeds("first", &plain);
+    let file = &place.find("results/small/*/1/products.csv")[0];
+    let whole = fs::read_to_string(file).unwrap();
+    let refused = |text: &str, problem: &str| {
+        fs::write(file, text).unwrap();
+        let output = place.sweep("first", &[&plain[..], &["--dump", "dumps"]].concat());
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains(problem), "{}", said(&output));
+        assert!(said(&output).contains("measure it again with --fresh"), "{}", said(&output));
+    };
+    refused(
+        &whole.replace("cuBLASLt 13.0.0", "cuBLASLt 12.9.1"),
+        "is of emulated GPU, compute capability 9.0, cuBLASLt 12.9.1, driver 13.0, this is emulated GPU, \
+         compute capability 9.0, cuBLASLt 13.0.0, driver 13.0;",
+    );
+    let foreign = foreign_algorithm(&table(file).values().next().unwrap().algorithm);
+    let algorithm = &table(file).values().next().unwrap().algorithm.clone();
+    refused(&whole.replace(algorithm, &foreign), "is not taken by the library;");
+    let output = place.sweep("first", &[&plain[..], &["--fresh", "--dump", "dumps"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+/// The stand-in's algorithms are three words: its mark, the digest of the problem, and a number.
+fn foreign_algorithm(algorithm: &str) -> String {
+    format!("{}{:016x}{}", &algorithm[..16], 12345, &algorithm[32..])
+}
+
+fn second_algorithm(algorithm: &str) -> String {
+    format!("{}{:016x}{}", &algorithm[..32], 1, &algorithm[48..])
+}
+
+#[test]
+fn what_was_timed_once_comes_from_the_cache() {
+    let place = Place::new();
+    place.succeeds("second", &["--out", "one"]);
+    let one = place.rows("one");
+    let shapes: u64 = sources(&one[0])[0];
+    assert_eq!(sources(&one[0]), [shapes, 0, 0, 0]);
+    for row in &one[1..] {
+        // Recomputing and zeroing make no other choices, and so change no bit.
+        assert_eq!(sources(row), [0, shapes, 0, 0], "{}", row.strategy);
+        assert_eq!(row.digest, one[0].digest, "{}", row.strategy);
+    }
+    place.succeeds("first", &["--out", "two", "--filter", "plain"]);
+    let two = place.rows("two");
+    assert_eq!(sources(&two[0]), [0, shapes, 0, 0]);
+    assert_eq!(two[0].digest, one[0].digest);
+    place.clear_cache();
+    place.succeeds("first", &["--out", "three", "--filter", "plain"]);
+    let three = place.rows("three");
+    assert_eq!(sources(&three[0]), [shapes, 0, 0, 0]);
+    assert_ne!(three[0].digest, one[0].digest, "another order of the same sums");
+
+    // Entries that the library does not take, and that are no choices, are made anew.
+    let entries = place.cached_products();
+    let choice = |file: &Path| serde_json::from_slice::<Choice>(&fs::read(file).unwrap()[32..]).unwrap();
+    let forge = |file: &Path, contents: &[u8]| {
+        fs::write(file, [Sha256::digest(contents).as_slice(), contents].concat()).unwrap();
+    };
+    let mut foreign = choice(&entries[0]);
+    foreign.algorithm = foreign_algorithm(&foreign.algorithm);
+    forge(&entries[0], &serde_json::to_vec(&foreign).unwrap());
+    forge(&entries[1], b"no choice");
+    place.succeeds("first", &["--out", "four"]);
+    let four = place.rows("four");
+    let timed: u64 = four.iter().map(|row| sources(row)[0]).sum();
+    assert!((1..=2).contains(&timed), "{timed}: one of them may be that of the rate's product");
+    assert_eq!(choice(&entries[0]).algorithm.len(), foreign.algorithm.len());
+    assert_ne!(choice(&entries[0]), foreign);
+}
+
+#[test]
+fn a_kernel_finishes_what_the_library_would_finish_slowly() {
+    let place = Place::new();
+    place.succeeds("apart", &["--out", "apart", "--filter", "plain"]);
+    let apart = table(&place.find("apart/small/*/1/products.csv")[0]);
+    place.clear_cache();
+    place.succeeds("first", &["--out", "fused", "--filter", "plain"]);
+    let fused = table(&place.find("fused/small/*/1/products.csv")[0]);
+    assert!(apart.keys().eq(fused.keys()));
+    let with_epilogue = |product: &&String| !product.contains(", default");
+    assert!(apart.keys().filter(with_epilogue).count() >= 3, "{apart:?}");
+    for product in apart.keys() {
+        let wanted = if with_epilogue(&product) { "apart" } else { "algorithm 0" };
+        assert!(apart[product].choice.starts_with(wanted), "{product}: {:?}", apart[product]);
+        assert!(fused[product].choice.starts_with("algorithm 0"), "{product}: {:?}", fused[product]);
+    }
+    let [apart, fused] = ["apart", "fused"].map(|out| place.rows(out).remove(0));
+    let (a, b) = (apart.loss_last.unwrap(), fused.loss_last.unwrap());
+    assert!((a - b).abs() <= 1e-3 * b, "{a} and {b}");
+}
+
+fn target() -> Target {
+    equip(0).expect("the emulated stack: run tests/cuda.sh").target(Bytes(0))
+}
+
+fn device(target: Target) -> CudaDevice {
+    CudaDevice::new(target, 0).expect("a device that works")
+}
+
+fn work(device: &dyn Device, op: Op, inputs: &[TensorType]) -> Work {
+    let outputs = op.outputs(inputs).unwrap();
+    let workspace = op.workspace(inputs, &outputs, &device.target().workspace_limits());
+    Work { op, inputs: inputs.to_vec(), outputs, workspace }
+}
+
+/// The first output of an operation, its inputs filled with numbers, the accumulated ones with zeros.
+fn launch(device: &mut CudaDevice, work: &Work) -> Vec<u8> {
+    let mut tensor = |ty: &TensorType| {
+        let buffer = device.allocate(Pool::Device, ty.bytes()).unwrap();
+        Tensor { buffer, offset: 0, ty: *ty }
+    };
+    let inputs: Vec<Tensor> = work.inputs.iter().map(&mut tensor).collect();
+    let updated = |output: usize| work.op.updates().iter().find(|pair| pair.0 == output).map(|pair| pair.1);
+    let outputs = work.outputs.iter().enumerate();
+    let outputs: Vec<Tensor> =
+        outputs.map(|(index, ty)| updated(index).map_or_else(|| tensor(ty), |input| inputs[input])).collect();
+    let workspace = device.allocate(Pool::Device, work.workspace).unwrap();
+    for (index, input) in inputs.iter().enumerate() {
+        let zeros = work.op.updates().iter().any(|pair| pair.1 == index);
+        let number = |i: u64| if zeros { 0.0 } else { ((i * 7919 + 13) % 1000) as f32 / 500.0 - 1.0 };
+        let bytes = (0..input.ty.elements() as u64).flat_map(|i| match input.ty.dtype {
+            DType::F32 => number(i).to_le_bytes().to_vec(),
+            _ => number(i).to_le_bytes()[2..].to_vec(),
+        });
+        device.write(input.region(), &bytes.collect::<Vec<u8>>()).unwrap();
+    }
+    let workspace = Region { buffer: workspace, offset: 0, bytes: work.workspace };
+    device.launch(&work.op, &inputs, &outputs, Some(workspace)).unwrap();
+    let mut bytes = vec![0; outputs[0].ty.bytes() as usize];
+    device.read(outputs[0].region(), &mut bytes).unwrap();
+    bytes
+}
+
+/// Gradients that are stored and gradients that are added to zeros: whether they are freed or zeroed changes no bit.
+#[test]
+fn what_is_added_to_is_computed_as_what_is_stored() {
+    let mut device = device(target());
+    let op =
+        |accumulate| Op::LinearWeightGradient(LinearWeightGradient { bias: false, accumulate, tf32: false });
+    let (x, dy) = (TensorType::new(DType::BF16, &[96, 64]), TensorType::new(DType::BF16, &[96, 32]));
+    let stored = work(&device, op(false), &[x, dy]);
+    let added = work(&device, op(true), &[x, dy, TensorType::f32(&[32, 64])]);
+    device.choose(&[added.clone(), stored.clone()], &[]).unwrap();
+    let [chosen] = <[Choice; 1]>::try_from(device.choices()).unwrap();
+
+    let second = Choice { algorithm: second_algorithm(&chosen.algorithm), ..chosen };
+    let mut other = self::device(target());
+    other.choose(&[stored.clone()], &[second]).unwrap();
+    let bits = [launch(&mut device, &stored), launch(&mut other, &stored)];
+    assert!(bits[0] != bits[1], "the algorithms sum in another order");
+    assert!(launch(&mut device, &added) == bits[0]);
+    assert!(launch(&mut other, &added) == bits[1]);
+}
+
+#[test]
+fn what_there_is_no_memory_to_time_is_computed_as_recommended() {
+    let op = Op::Linear(Linear { bias: true, activation: None, residual: false, tf32: false });
+    let types = [[200, 72], [40, 72]].map(|shape| TensorType::new(DType::BF16, &shape));
+    let types = [types[0], types[1], TensorType::new(DType::BF16, &[40])];
+    let mut small = device(target().with_memory(Bytes(32 << 20)));
+    let work = work(&small, op, &types);
+    small.choose(&[work.clone()], &[]).unwrap();
+    let choices = small.choices();
+    assert_eq!(choices.len(), 2, "with its bias and without: {choices:?}");
+    for choice in &choices {
+        assert_eq!((choice.source, choice.choice.starts_with("algorithm 0")), (Source::Untimed, true));
+        assert_eq!(choice.candidates_ms, "");
+        assert!(choice.to_string().ends_with("; not timed for want of memory"), "{choice}");
+    }
+
+    let mut large = device(target());
+    large.begin_witness().unwrap();
+    let before = large.witness().unwrap().unwrap().taken;
+    large.choose(&[work.clone()], &[]).unwrap();
+    assert_eq!(large.witness().unwrap().unwrap().taken, before, "what it took is given back");
+    assert!(large.choices().iter().all(|choice| choice.source != Source::Untimed), "it was not kept");
+    assert!(launch(&mut small, &work) == launch(&mut large, &work));
+}
+
+#[test]
+fn a_stored_choice_needs_no_memory() {
+    let mut ample = device(target());
+    let op = Op::Linear(Linear { bias: false, activation: None, residual: false, tf32: false });
+    let types = [[64, 48], [40, 48]].map(|shape| TensorType::new(DType::F16, &shape));
+    let work = work(&ample, op, &types);
+    ample.choose(&[work.clone()], &[]).unwrap();
+    let mut small = device(target().with_memory(Bytes(1 << 20)));
+    small.choose(&[work.clone()], &ample.choices()).unwrap();
+    assert_eq!(small.choices()[0].source, Source::Stored);
+
+    let wrong = Choice { algorithm: "apart".to_owned(), ..ample.choices().remove(0) };
+    let mut other = device(target());
+    assert!(matches!(other.choose(&[work], &[wrong]), Err(DeviceError::StoredChoice { .. })));
+}
