@@ -188,11 +188,10 @@ fn room(target: &Target) -> u64 {
 
 /// Whether buffers of these many bytes each may be taken together.
 fn fits(target: &Target, sizes: &[u64]) -> bool {
-    rounded(target, sizes).sum::<u64>() <= room(target)
+    rounded(target.page.0, sizes).sum::<u64>() <= room(target)
 }
 
-fn rounded(target: &Target, sizes: &[u64]) -> impl Iterator<Item = u64> {
-    let page = target.page.0;
+fn rounded(page: u64, sizes: &[u64]) -> impl Iterator<Item = u64> {
     sizes.iter().map(move |bytes| (*bytes).max(1).next_multiple_of(page))
 }
 
@@ -206,7 +205,7 @@ impl Memory {
             return Ok(None);
         }
         let mut memory = Memory(Vec::new());
-        for bytes in rounded(&device.target().clone(), sizes) {
+        for bytes in rounded(device.target().page.0, sizes) {
             match device.allocate(Pool::Device, bytes) {
                 Ok(buffer) => memory.0.push(buffer),
                 Err(error) => return memory.with(device, |_, _| Err(error)),

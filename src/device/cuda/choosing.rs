@@ -67,7 +67,7 @@ pub(super) fn choose(device: &mut CudaDevice, work: &[Work], stored: &[Choice]) 
     for work in work {
         let mut open = Vec::new();
         for shape in noted(device, work)? {
-            let known = device.products.is_chosen(&shape)
+            let known = device.products.choice(&shape).is_some()
                 || takes_stored(device, shape, stored)?
                 || takes_cached(device, shape)?;
             if !known {
@@ -132,9 +132,8 @@ fn time(device: &mut CudaDevice, work: &Work, open: &[Shape], scratch: Scratch) 
     let timed = on_scratch(device, work, &scratch);
     let freed = scratch.free(device);
     timed.and(freed)?;
-    for choice in device.products.choices() {
-        let shape = open.iter().find(|shape| shape.to_string() == choice.product);
-        if let (Some(shape), Ok(bytes)) = (shape, serde_json::to_vec(&choice)) {
+    for shape in open {
+        if let Some(Ok(bytes)) = device.products.choice(shape).map(serde_json::to_vec) {
             device.cache.put(&device.setting.key(shape), &bytes);
         }
     }

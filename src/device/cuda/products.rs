@@ -184,8 +184,8 @@ impl Products {
         Ok(self.some_plan(product.shape())?.enqueue(handle, product, algorithm, stream)?)
     }
 
-    pub(super) fn is_chosen(&self, shape: &Shape) -> bool {
-        self.choices.contains_key(shape)
+    pub(super) fn choice(&self, shape: &Shape) -> Option<&Choice> {
+        self.choices.get(shape)
     }
 
     /// From now on, a shape is computed this way.

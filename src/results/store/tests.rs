@@ -319,7 +319,7 @@ fn config() -> RunConfig {
 #[test]
 fn a_file_is_that_of_the_first_final_repeat() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = Store::open(folder.path(), "e").unwrap();
+    let mut store = store(folder.path());
     let mut commit = |repeat, status, contents: Option<&str>| {
         let private = store.begin("a", repeat).unwrap();
         if let Some(contents) = contents {

@@ -47,7 +47,7 @@ impl Chooser<'_> {
         products: &mut Products,
     ) -> Result<(), DeviceError> {
         let shape = product.shape();
-        if products.is_chosen(&shape) {
+        if products.choice(&shape).is_some() {
             return Ok(());
         }
         let ways = products.recommended(shape)?.into_iter().map(Way::Fused);
