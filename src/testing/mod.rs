@@ -2,7 +2,6 @@
 
 pub(crate) mod keys;
 mod pairwise;
-#[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;
