@@ -1,7 +1,11 @@
 //! From files to points: order, labels, merging, overrides, and back to a file.
 
+#[path = "../src/testing/keys.rs"]
+mod keys;
+
 use std::path::{Path, PathBuf};
 
+use keys::{BATCH_SIZE, Choice, any_choice};
 use proptest::prelude::*;
 use proptest::strategy::Strategy as _;
 use runner::plan::{Experiment, Point, expand};
@@ -75,20 +79,8 @@ fn defaults_are_filled_in() {
     assert_eq!((experiment.name.as_str(), experiment.baseline.as_str()), ("a", "plain"));
     assert_eq!((experiment.repeats, experiment.memory, experiment.requires), (1, None, None));
     let config = config(&experiment.points[0]);
-    assert_eq!(
-        config.strategy,
-        Strategy {
-            accumulate: 1,
-            precision: Precision::Fp32,
-            loss_scale: None,
-            recompute: Recompute::None,
-            release: Release::Eager,
-            gradients: Gradients::Free,
-            allocator: Allocator::Arena,
-            evaluation_pass: EvaluationPass::NoGrad,
-            graph: false,
-        }
-    );
+    let written = expanded(&format!("[strategies.plain]\n{}", Choice::plain().settings().join("\n")), &[]);
+    assert_eq!(config.strategy, written.points[0].config.as_ref().unwrap().strategy);
     assert_eq!(config.measure, Measure { warmup_steps: 3, steps: 20 });
     assert_eq!((config.evaluation.clone(), config.train.clip_norm, config.train.seed), (None, None, 0));
     let AdamW { lr, beta1, beta2, epsilon, weight_decay, decay } = *adamw(config);
@@ -333,34 +325,19 @@ prop_compose! {
     }
 }
 
-prop_compose! {
-    fn any_strategy(batch: usize)(
-        divisor in 1..=batch,
-        precision in prop::sample::select(&[Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16]),
-        loss_scale in prop::option::of(prop_oneof![
-            (1e-3..1e6f64).prop_map(LossScale::Static),
-            any_dynamic_loss_scale().prop_map(LossScale::Dynamic),
-        ]),
-        graph in any::<bool>(),
-        recompute in prop_oneof![Just(Recompute::None), Just(Recompute::Block)],
-        release in prop_oneof![Just(Release::Eager), Just(Release::Scope), Just(Release::Step)],
-        gradients in prop_oneof![Just(Gradients::Free), Just(Gradients::Zero)],
-        allocator in prop_oneof![Just(Allocator::Arena), Just(Allocator::Direct)],
-        evaluation_pass in prop_oneof![Just(EvaluationPass::NoGrad), Just(EvaluationPass::Grad)],
-    ) -> Strategy {
+/// Any values that a strategy's keys take together, and any numbers.
+fn any_strategy(batch: usize) -> impl proptest::strategy::Strategy<Value = Strategy> {
+    let scale = prop_oneof![
+        (1e-3..1e6f64).prop_map(LossScale::Static),
+        any_dynamic_loss_scale().prop_map(LossScale::Dynamic),
+    ];
+    (any_choice(), 1..=batch, scale).prop_map(move |(choice, divisor, scale)| {
+        let experiment = format!("[strategies.a]\n{}", choice.settings().join("\n"));
+        let batch_size = format!("train.batch_size={BATCH_SIZE}");
+        let read = config(&expanded(&experiment, &[&batch_size]).points[0]).strategy.clone();
         let accumulate = (1..=divisor).rev().find(|n| batch.is_multiple_of(*n)).unwrap_or(1);
-        Strategy {
-            accumulate,
-            precision,
-            loss_scale: loss_scale.filter(|_| precision == Precision::Fp16),
-            recompute,
-            release,
-            gradients,
-            allocator,
-            evaluation_pass,
-            graph: graph && allocator == Allocator::Arena,
-        }
-    }
+        Strategy { accumulate, loss_scale: read.loss_scale.map(|_| scale), ..read }
+    })
 }
 
 prop_compose! {

@@ -1,9 +1,13 @@
 //! Predicted is measured, byte for byte: for the experiments that are shipped and for random ones.
 
+#[path = "../src/testing/keys.rs"]
+mod keys;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use keys::any_choice;
 use proptest::prelude::*;
 use runner::compile::{compile, verify};
 use runner::device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
@@ -185,31 +189,15 @@ fn predicted(device: &Usage, host: &Usage) -> Peaks {
 /// A random experiment of one run.
 fn random_experiment() -> impl Strategy<Value = String> {
     let model = (1..=3usize, 1..=4usize, prop_oneof![Just(16usize), Just(24), Just(32)], 1..=40usize);
-    let words = (
-        prop_oneof![Just("none"), Just("block")],
-        prop_oneof![Just("eager"), Just("scope"), Just("step")],
-        prop_oneof![Just("free"), Just("zero")],
-        prop_oneof![Just("arena"), Just("direct")],
-        prop_oneof![Just("no_grad"), Just("grad")],
-    );
-    // fp16 has a loss scale unless it is off, and only an arena's addresses can be replayed.
-    let precision = prop_oneof![
-        Just("\"fp32\""),
-        Just("\"tf32\""),
-        Just("\"bf16\""),
-        Just("\"fp16\""),
-        Just("\"fp16\"\nloss_scale = 128"),
-        Just("\"fp16\"\nloss_scale = \"off\""),
-    ];
-    let train = (1..=3usize, 1..=4usize, any::<bool>(), any::<bool>(), 256..=300usize);
-    (model, words, precision, any::<bool>(), train).prop_map(|(model, words, precision, graph, train)| {
+    let train = (1..=3usize, any::<bool>(), any::<bool>(), 256..=300usize);
+    (model, train, any_choice()).prop_map(|(model, train, choice)| {
         let (layers, heads, per_head, context) = model;
-        let (recompute, release, gradients, allocator, evaluation_pass) = words;
-        let (micro_batch, accumulate, clips, evaluates, vocabulary) = train;
+        let (micro_batch, clips, evaluates, vocabulary) = train;
+        let accumulate: usize = choice.value("accumulate").parse().unwrap();
         let (d_model, batch_size) = (heads * per_head, micro_batch * accumulate);
-        let graph = graph && allocator == "arena";
         let clip_norm = if clips { "0.5" } else { "\"off\"" };
         let evaluation = if evaluates { "[evaluation]\nevery = 1\nbatches = 1" } else { "" };
+        let strategy = choice.settings().join("\n");
         format!(
             r#"
             [model.transformer]
@@ -226,14 +214,7 @@ fn random_experiment() -> impl Strategy<Value = String> {
             optimizer.adamw = {{ lr = 1e-3, weight_decay = 0.1 }}
             {evaluation}
             [strategies.random]
-            accumulate = {accumulate}
-            precision = {precision}
-            graph = {graph}
-            recompute = "{recompute}"
-            release = "{release}"
-            gradients = "{gradients}"
-            allocator = "{allocator}"
-            evaluation_pass = "{evaluation_pass}"
+            {strategy}
             "#
         )
     })

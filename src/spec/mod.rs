@@ -31,6 +31,8 @@ pub use source::Sources;
 
 pub(crate) use document::Document;
 pub(crate) use error::Problem;
+#[cfg(test)]
+pub(crate) use sections::STRATEGY_KEYS;
 pub(crate) use strategies::combinations;
 pub(crate) use tree::Setting;
 pub(crate) use written::{Case, WrittenStrategy};

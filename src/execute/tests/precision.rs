@@ -2,7 +2,7 @@
 
 use super::super::engine::Engine;
 use super::super::receipt::receipt;
-use super::{batch, control, trace};
+use super::{batch, control};
 use crate::compile::compile;
 use crate::device::{Pool, Role};
 use crate::memory::{live_at, predict};
@@ -42,30 +42,6 @@ fn the_loss_stays_within_a_percent() {
             assert!((a - b).abs() <= 0.01 * a, "{precision:?}, step {}: {a} and {b}", step + 1);
         }
         assert_ne!(full, half, "{precision:?} makes no difference");
-    }
-}
-
-/// What a strategy must not change in full precision, it must not change in half precision either.
-#[test]
-fn strategies_change_no_bit_in_half_precision() {
-    for precision in HALVES {
-        for accumulate in [1, 2] {
-            let mut plain = in_precision(precision);
-            plain.strategy.accumulate = accumulate;
-            let expected = trace(&plain);
-            let changes: [fn(&mut Strategy); 5] = [
-                |strategy| strategy.recompute = Recompute::Block,
-                |strategy| strategy.release = Release::Step,
-                |strategy| strategy.gradients = Gradients::Zero,
-                |strategy| strategy.allocator = Allocator::Direct,
-                |strategy| strategy.evaluation_pass = EvaluationPass::Grad,
-            ];
-            for change in changes {
-                let mut config = plain.clone();
-                change(&mut config.strategy);
-                assert_eq!(trace(&config), expected, "{:?}", config.strategy);
-            }
-        }
     }
 }
 

@@ -1,12 +1,20 @@
 //! Configurations for tests.
 
+pub(crate) mod keys;
+mod pairwise;
+mod tests;
+
 use std::path::PathBuf;
 
 use proptest::prelude::{Just, Strategy as Any, any, prop_oneof};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 use crate::device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
+use crate::plan::expand;
 use crate::spec::*;
 use crate::units::Bytes;
+use keys::{BATCH_SIZE, Choice, KEYS, any_choice};
 
 /// What tests run on: with the feature `cuda-tests` a card, or what stands in for one.
 const KIND: DeviceKind = if cfg!(feature = "cuda-tests") { DeviceKind::Cuda } else { DeviceKind::Cpu };
@@ -77,86 +85,53 @@ pub(crate) fn small() -> RunConfig {
     }
 }
 
-/// Every combination of the strategies' values.
-pub(crate) fn strategies() -> Vec<RunConfig> {
-    let mut configs = Vec::new();
-    for accumulate in [1, 2, 4] {
-        for recompute in [Recompute::None, Recompute::Block] {
-            for release in [Release::Eager, Release::Scope, Release::Step] {
-                for gradients in [Gradients::Free, Gradients::Zero] {
-                    for allocator in [Allocator::Arena, Allocator::Direct] {
-                        for evaluation_pass in [EvaluationPass::NoGrad, EvaluationPass::Grad] {
-                            let mut config = small();
-                            config.strategy = Strategy {
-                                accumulate,
-                                recompute,
-                                release,
-                                gradients,
-                                allocator,
-                                evaluation_pass,
-                                ..Strategy::default()
-                            };
-                            configs.push(config);
-                        }
-                    }
-                }
-            }
-        }
-    }
-    configs
+/// A run with other values of its strategy's keys, read as every experiment is.
+pub(crate) fn with(config: &RunConfig, choice: &Choice) -> Result<RunConfig, crate::spec::Error> {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let file = folder.path().join("run.toml");
+    std::fs::write(&file, config.to_toml("run", "plain")).expect("a file for the test");
+    let mut experiment = expand(&file, &choice.settings(), &|_| None)?;
+    Ok(experiment.points.remove(0).config.expect("an experiment of one run that makes no sense is refused"))
+}
+
+/// The small run with other values of its strategy's keys.
+pub(crate) fn small_with(choice: &Choice) -> RunConfig {
+    let mut config = small();
+    config.train.batch_size = BATCH_SIZE;
+    with(&config, choice).unwrap_or_else(|error| panic!("{choice:?}: {error}"))
+}
+
+/// Combinations in which every two values of every two keys meet.
+pub(crate) fn pairwise() -> Vec<Choice> {
+    pairwise::pairwise(KEYS)
+}
+
+/// Combinations at random, always the same.
+pub(crate) fn sample(count: usize) -> Vec<Choice> {
+    let mut runner = TestRunner::deterministic();
+    let choice = any_choice();
+    let mut draw = || choice.new_tree(&mut runner).expect("nothing is rejected").current();
+    (0..count).map(|_| draw()).collect()
 }
 
 /// Any run of up to three layers. Sizes are small enough to be equal by chance: a context as long as the
 /// embedding is wide, one head, one sample.
 pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
     let model = (1..=3usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
-    let train = (1..=5usize, 1..=4usize, any::<bool>(), any::<bool>(), any::<bool>());
-    let choices = (
-        prop_oneof![Just(Recompute::None), Just(Recompute::Block)],
-        prop_oneof![Just(Release::Eager), Just(Release::Scope), Just(Release::Step)],
-        prop_oneof![Just(Gradients::Free), Just(Gradients::Zero)],
-        prop_oneof![Just(Allocator::Arena), Just(Allocator::Direct)],
-        prop_oneof![Just(EvaluationPass::NoGrad), Just(EvaluationPass::Grad)],
-    );
-    let precision = prop_oneof![
-        Just(Precision::Fp32),
-        Just(Precision::Tf32),
-        Just(Precision::Bf16),
-        Just(Precision::Fp16)
-    ];
-    let dynamic = LossScale::Dynamic(DynamicLossScale::default());
-    let loss_scale = prop_oneof![Just(None), Just(Some(LossScale::Static(128.0))), Just(Some(dynamic))];
-    let numbers = (precision, any::<bool>());
-    let all = (model, train, choices, numbers, loss_scale, 0..100u64);
-    all.prop_map(|(model, train, choices, numbers, loss_scale, seed)| {
+    let train = (1..=5usize, any::<bool>(), any::<bool>(), any::<bool>());
+    let all = (model, train, any_choice(), 0..100u64);
+    all.prop_map(|(model, train, choice, seed)| {
         let (layers, heads, per_head, context, vocabulary) = model;
-        let (micro_batch, accumulate, clips, evaluates, decays_all) = train;
-        let (recompute, release, gradients, allocator, evaluation_pass) = choices;
-        let mut config = small();
+        let (micro_batch, clips, evaluates, decays_all) = train;
+        let mut config = small_with(&choice);
         config.model =
             Model::Transformer(Transformer { layers, d_model: heads * per_head, heads, context, vocabulary });
-        config.train.batch_size = micro_batch * accumulate;
+        config.train.batch_size = micro_batch * config.strategy.accumulate;
         config.train.clip_norm = clips.then_some(0.5);
         config.train.seed = seed;
         let Optimizer::AdamW(optimizer) = &mut config.train.optimizer;
         optimizer.decay = if decays_all { Decay::All } else { Decay::Matrices };
         config.evaluation = config.evaluation.filter(|_| evaluates);
-        let (precision, graph) = numbers;
-        let loss_scale = match precision {
-            Precision::Fp16 => loss_scale,
-            _ => None,
-        };
-        config.strategy = Strategy {
-            accumulate,
-            precision,
-            loss_scale,
-            recompute,
-            release,
-            gradients,
-            allocator,
-            evaluation_pass,
-            graph: graph && allocator == Allocator::Arena,
-        };
         config
     })
 }

@@ -1,0 +1,122 @@
+//! The keys of a strategy with the values that tests try. A key that `spec` learns is added here, once: every test that
+//! combines keys takes them from this list. Those outside the crate include this file by its path.
+#![allow(dead_code)] // each of them uses its part
+
+use proptest::prelude::Strategy;
+
+/// A key, as experiments write it.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    /// The first is the default.
+    pub(crate) values: &'static [&'static str],
+    /// What every value but the default needs: other keys, each with one of these values.
+    pub(crate) needs: &'static [(&'static str, &'static [&'static str])],
+    pub(crate) same: Same,
+}
+
+/// What a run has in common with the same run without the key.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub(crate) enum Same {
+    /// Every bit of the losses, the parameters and the optimizer's state.
+    Bitwise,
+    /// The losses in fp32, but for the order of sums.
+    Rounding,
+    /// The losses, but for this share of them.
+    Training(f32),
+}
+
+pub(crate) const KEYS: &[Key] = &[
+    Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
+    Key {
+        name: "precision",
+        values: &[r#""fp32""#, r#""tf32""#, r#""bf16""#, r#""fp16""#],
+        needs: &[],
+        same: Same::Training(0.01),
+    },
+    Key {
+        name: "loss_scale",
+        // The second scale grows while a test trains.
+        values: &[r#""off""#, "128", "{ dynamic = { initial = 1024, interval = 2 } }"],
+        needs: &[("precision", &[r#""fp16""#])],
+        same: Same::Training(0.01),
+    },
+    Key { name: "recompute", values: &[r#""none""#, r#""block""#], needs: &[], same: Same::Bitwise },
+    Key {
+        name: "release",
+        values: &[r#""eager""#, r#""scope""#, r#""step""#],
+        needs: &[],
+        same: Same::Bitwise,
+    },
+    Key { name: "gradients", values: &[r#""free""#, r#""zero""#], needs: &[], same: Same::Bitwise },
+    Key { name: "allocator", values: &[r#""arena""#, r#""direct""#], needs: &[], same: Same::Bitwise },
+    Key { name: "evaluation_pass", values: &[r#""no_grad""#, r#""grad""#], needs: &[], same: Same::Bitwise },
+    Key {
+        name: "graph",
+        values: &["false", "true"],
+        needs: &[("allocator", &[r#""arena""#])],
+        same: Same::Bitwise,
+    },
+];
+
+/// Every `accumulate` of the list divides this many samples.
+pub(crate) const BATCH_SIZE: usize = 6;
+
+/// A value for each key of the list, by its position among the key's values.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Choice(pub(crate) Vec<usize>);
+
+impl Choice {
+    /// The default of every key.
+    pub(crate) fn plain() -> Choice {
+        Choice(vec![0; KEYS.len()])
+    }
+
+    /// `recompute = "block"` of every key, as lines of an experiment and as overrides.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        let setting = |(key, value): (&Key, &usize)| format!("{} = {}", key.name, key.values[*value]);
+        KEYS.iter().zip(&self.0).map(setting).collect()
+    }
+
+    /// What experiments write of this key.
+    pub(crate) fn value(&self, name: &str) -> &'static str {
+        let key = position(KEYS, name);
+        KEYS[key].values[self.0[key]]
+    }
+
+    /// The run that this one must equal bit for bit: without the keys that change no bit.
+    pub(crate) fn reference(&self) -> Choice {
+        let kept = |(key, value): (&Key, &usize)| if key.same == Same::Bitwise { 0 } else { *value };
+        Choice(KEYS.iter().zip(&self.0).map(kept).collect())
+    }
+
+    /// What it has in common with the plain run: as little as any of its keys.
+    pub(crate) fn same(&self) -> Same {
+        let changed = KEYS.iter().zip(&self.0).filter(|(_, value)| **value != 0).map(|(key, _)| key.same);
+        changed.fold(Same::Bitwise, |least, same| if same > least { same } else { least })
+    }
+}
+
+/// Whether the keys that a value needs have the values that it needs.
+pub(crate) fn meets_needs(keys: &[Key], values: &[usize], key: usize) -> bool {
+    let has = |name: &str, one_of: &[&str]| {
+        let other = position(keys, name);
+        one_of.contains(&keys[other].values[values[other]])
+    };
+    values[key] == 0 || keys[key].needs.iter().all(|(name, one_of)| has(name, one_of))
+}
+
+pub(crate) fn position(keys: &[Key], name: &str) -> usize {
+    keys.iter().position(|key| key.name == name).unwrap_or_else(|| panic!("`{name}` is not in the list"))
+}
+
+/// Any values that go together: a key that lacks what its value needs keeps its default.
+pub(crate) fn any_choice() -> impl Strategy<Value = Choice> {
+    let values: Vec<_> = KEYS.iter().map(|key| 0..key.values.len()).collect();
+    values.prop_map(|mut values| {
+        while let Some(key) = (0..KEYS.len()).find(|&key| !meets_needs(KEYS, &values, key)) {
+            values[key] = 0;
+        }
+        Choice(values)
+    })
+}
