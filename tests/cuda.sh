@@ -12,21 +12,14 @@ cd "$(dirname "$0")/.."
 out=$PWD/target/emulated
 parts=(compile emulator device kernels sanitize engine sweep)
 
-# What kernels are compiled with: the NVRTC of PyTorch 2.11, the only one of the three that does not find its builtins
-# by itself.
-usual='nvidia-cuda-nvrtc==13.0.88'
-newest='nvidia-cuda-nvrtc>=13,<14'
-oldest='nvidia-cuda-nvrtc-cu12>=12,<13'
-
-# environment REQUIREMENT: the folder of a Python environment with an NVRTC, which needs neither a driver nor a card.
+# environment NAME REQUIREMENT: a Python environment of that name with an NVRTC, which needs neither a driver nor a card.
 environment() {
-    local folder=$out/python/${1//[^a-z0-9.-]/_}
-    if [ ! -e "$folder/fetched" ]; then
+    local folder=$out/$1
+    if [ "$(cat "$folder/fetched" 2>/dev/null)" != "$2" ]; then
         python3 -m venv "$folder"
-        "$folder/bin/pip" install --quiet "$1"
-        touch "$folder/fetched"
+        "$folder/bin/pip" install --quiet "$2"
+        echo "$2" >"$folder/fetched"
     fi
-    echo "$folder"
 }
 
 # emulated COMMAND...: on the stand-in driver and cuBLASLt.
@@ -49,29 +42,31 @@ for line in sys.stdin:
 # Every kernel for every architecture, with registers and spills; a spill fails. For one of them with other versions.
 compile() {
     cargo build --quiet --release
+    environment python-newest 'nvidia-cuda-nvrtc>=13,<14'
+    environment python-12 'nvidia-cuda-nvrtc-cu12>=12,<13'
     # In two processes: in one, NVRTC compiles one file after the other.
-    side_by_side "$usual" sm_80 sm_86 sm_89 -- "$usual" sm_90 sm_100 sm_120
-    side_by_side "$newest" sm_90 -- "$oldest" sm_90
+    side_by_side python sm_80 sm_86 sm_89 -- python sm_90 sm_100 sm_120
+    side_by_side python-newest sm_90 -- python-12 sm_90
 }
 
-# side_by_side REQUIREMENT ARCHITECTURE... -- REQUIREMENT ARCHITECTURE...: compiles with two versions at the same time.
+# side_by_side ENVIRONMENT ARCHITECTURE... -- ENVIRONMENT ARCHITECTURE...
 side_by_side() {
     local first=() status=0
-    while [ "$1" != -- ]; do first+=("$1") && shift; done
-    shift
+    while [ "$1" != -- ]; do
+        first+=("$1")
+        shift
+    done
     kernels_with "${first[@]}" >"$out/kernels.txt" &
-    kernels_with "$@"
+    kernels_with "${@:2}"
     wait $! || status=$?
     cat "$out/kernels.txt"
     return $status
 }
 
-# kernels_with REQUIREMENT ARCHITECTURE...
+# kernels_with ENVIRONMENT ARCHITECTURE...
 kernels_with() {
-    local python
-    python=$(environment "$1")
-    shift
-    VIRTUAL_ENV=$python target/release/runner compile-kernels "${@/#/--arch=}"
+    local architectures=("${@:2}")
+    VIRTUAL_ENV=$out/$1 target/release/runner compile-kernels "${architectures[@]/#/--arch=}"
 }
 
 # The emulator notices what it is for.
@@ -128,10 +123,10 @@ for part in "${@:-${parts[@]}}"; do
     fi
 done
 mkdir -p "$out"
-# NVRTC is found in the Python environment, or not at all.
+# The NVRTC of PyTorch 2.11, which does not find its builtins by itself. Nothing but the environment is to name it.
+environment python 'nvidia-cuda-nvrtc==13.0.88'
 unset LD_LIBRARY_PATH CUDA_HOME CUDA_PATH CONDA_PREFIX
-VIRTUAL_ENV=$(environment "$usual")
-export VIRTUAL_ENV RUNNER_CACHE_DIR=$out/cache
+export VIRTUAL_ENV=$out/python RUNNER_CACHE_DIR=$out/cache
 bash tests/emulator/build.sh "$out"
 for part in "${@:-${parts[@]}}"; do
     echo "== $part"
