@@ -336,7 +336,10 @@ fn what_there_is_no_memory_to_time_is_computed_as_recommended() {
     let op = Op::Linear(Linear { bias: true, activation: None, residual: false, tf32: false });
     let types = [[200, 72], [40, 72]].map(|shape| TensorType::new(DType::BF16, &shape));
     let types = [types[0], types[1], TensorType::new(DType::BF16, &[40])];
-    let mut small = device(target().with_memory(Bytes(32 << 20)));
+    // A size that no earlier test can have left in the cache.
+    let workspace = Bytes((1 << 20) + 256 * u64::from(std::process::id()));
+    let target = || Target { product_workspace: workspace, ..target() };
+    let mut small = device(target().with_memory(workspace));
     let work = work(&small, op, &types);
     small.choose(&[work.clone()], &[]).unwrap();
     let choices = small.choices();
