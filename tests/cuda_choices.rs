@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::slice::from_ref;
 
 use runner::device::{
     Choice, CudaDevice, Device, DeviceError, Pool, Region, Source, Target, Tensor, Work, equip,
@@ -325,7 +324,7 @@ fn what_is_added_to_is_computed_as_what_is_stored() {
 
     let second = Choice { algorithm: second_algorithm(&chosen.algorithm), ..chosen };
     let mut other = self::device(target());
-    other.choose(from_ref(&stored), &[second]).unwrap();
+    other.choose(std::slice::from_ref(&stored), &[second]).unwrap();
     let bits = [launch(&mut device, &stored), launch(&mut other, &stored)];
     assert!(bits[0] != bits[1], "the algorithms sum in another order");
     assert!(launch(&mut device, &added) == bits[0]);
@@ -337,9 +336,12 @@ fn what_there_is_no_memory_to_time_is_computed_as_recommended() {
     let op = Op::Linear(Linear { bias: true, activation: None, residual: false, tf32: false });
     let types = [[200, 72], [40, 72]].map(|shape| TensorType::new(DType::BF16, &shape));
     let types = [types[0], types[1], TensorType::new(DType::BF16, &[40])];
-    let mut small = device(target().with_memory(Bytes(32 << 20)));
+    // A size that no earlier test can have left in the cache.
+    let workspace = Bytes((1 << 20) + 256 * u64::from(std::process::id()));
+    let target = || Target { product_workspace: workspace, ..target() };
+    let mut small = device(target().with_memory(workspace));
     let work = work(&small, op, &types);
-    small.choose(from_ref(&work), &[]).unwrap();
+    small.choose(std::slice::from_ref(&work), &[]).unwrap();
     let choices = small.choices();
     assert_eq!(choices.len(), 2, "with its bias and without: {choices:?}");
     for choice in &choices {
@@ -351,7 +353,7 @@ fn what_there_is_no_memory_to_time_is_computed_as_recommended() {
     let mut large = device(target());
     large.begin_witness().unwrap();
     let before = large.witness().unwrap().unwrap().taken;
-    large.choose(from_ref(&work), &[]).unwrap();
+    large.choose(std::slice::from_ref(&work), &[]).unwrap();
     assert_eq!(large.witness().unwrap().unwrap().taken, before, "what it took is given back");
     assert!(large.choices().iter().all(|choice| choice.source != Source::Untimed), "it was not kept");
     assert!(launch(&mut small, &work) == launch(&mut large, &work));
@@ -363,9 +365,9 @@ fn a_stored_choice_needs_no_memory() {
     let op = Op::Linear(Linear { bias: false, activation: None, residual: false, tf32: false });
     let types = [[64, 48], [40, 48]].map(|shape| TensorType::new(DType::F16, &shape));
     let work = work(&ample, op, &types);
-    ample.choose(from_ref(&work), &[]).unwrap();
+    ample.choose(std::slice::from_ref(&work), &[]).unwrap();
     let mut small = device(target().with_memory(Bytes(1 << 20)));
-    small.choose(from_ref(&work), &ample.choices()).unwrap();
+    small.choose(std::slice::from_ref(&work), &ample.choices()).unwrap();
     assert_eq!(small.choices()[0].source, Source::Stored);
 
     let wrong = Choice { algorithm: "apart".to_owned(), ..ample.choices().remove(0) };
