@@ -180,7 +180,9 @@ fn the_driver_witnesses_the_peak() {
     let reading = device.witness().unwrap().unwrap();
     let grown = reading.peak - start.peak;
     let asked = 4 * ((64 << 20) + 1);
-    assert!((asked..=asked + reading.step).contains(&grown), "{grown} bytes, in steps of {}", reading.step);
+    // How drivers pack requests into what they reserve is not written down.
+    let most = asked + 4 * reading.step;
+    assert!((asked..=most).contains(&grown), "{grown} bytes, in steps of {}", reading.step);
     // Where the step is known, it was learnt.
     if let Ok(step) = std::env::var("EMULATED_POOL_STEP") {
         assert_eq!(reading.step.to_string(), step);

@@ -13,8 +13,8 @@
 # Each leaves two files in OUT, rewritten after each step: COMMAND.md, which says what came of it, and COMMAND.tar.gz
 # with logs, tables, rows, and what the card did meanwhile; `pairs` its table and figures beside them, rewritten after
 # each round. OUT is results/gpu, which git ignores, or any folder that is kept (`OUT=/somewhere bash tests/gpu.sh
-# pairs`). Kernels are compiled once for all, into target/gpu/cache. Each ends with 1 if anything failed, after the rest
-# was tried.
+# pairs`). Kernels are compiled and algorithms chosen once for all, into target/gpu-cache (RUNNER_CACHE_DIR names another):
+# keep it between the commands. Each ends with 1 if anything failed, after the rest was tried.
 #
 # EXPERIMENT, STRATEGY, REPEATED, DEVICE and PEER_DEVICE change what is trained and where, LIMIT the seconds. With the
 # emulated stack of tests/cuda.sh, the whole of it is tried without a GPU:
@@ -72,14 +72,21 @@ tests() {
 sweep() {
     local train=("$runner" sweep "$experiment" --device "$device" --out "$work/runs" --timeout 60s) repeats strategy
     step once 240 "${train[@]}" --fresh
-    for repeats in 2 3; do
-        for strategy in "${repeated[@]}"; do
-            step "$strategy-$repeats" 60 "${train[@]}" --filter "$strategy" --repeats $repeats
-        done
-    done
-    step table 10 "$runner" compare "$work"/runs/*.csv --format markdown
     step profile 30 "$runner" explain "$experiment" --device "$device" --out "$work/runs" \
         --run "$(run_of "${strategies[0]}")"
+    table
+    for repeats in 2 3; do
+        for strategy in "${repeated[@]}"; do
+            # The last table has its time.
+            step "$strategy-$repeats" $(($(left) - 20 < 60 ? $(left) - 20 : 60)) "${train[@]}" --filter "$strategy" \
+                --repeats $repeats
+        done
+    done
+    table
+}
+
+table() {
+    step table 10 "$runner" compare "$work"/runs/*.csv --format markdown
 }
 
 pairs() {
@@ -92,6 +99,8 @@ pairs() {
 
 # What went wrong so far.
 failures=()
+# The process that notes what the card does.
+recorder=
 
 left() {
     echo $((limit - SECONDS))
@@ -135,7 +144,9 @@ END
 # Puts what there is so far into OUT, each file whole or not at all.
 leave() {
     summary >"$out/$command.md.new" && mv "$out/$command.md.new" "$out/$command.md"
-    tar -C "$work" -czf "$out/$command.tar.gz.new" . && mv "$out/$command.tar.gz.new" "$out/$command.tar.gz"
+    tar -C "$work" -czf "$out/$command.tar.gz.new" .
+    # With 1, a file grew meanwhile: that of the card's state does.
+    (($? <= 1)) && mv "$out/$command.tar.gz.new" "$out/$command.tar.gz"
 }
 
 summary() {
@@ -187,24 +198,34 @@ run() {
     command=$1
     out=${OUT:-results/gpu}
     work=$packed/work/$command
-    export RUNNER_CACHE_DIR=${RUNNER_CACHE_DIR:-$PWD/$packed/cache}
+    export RUNNER_CACHE_DIR=${RUNNER_CACHE_DIR:-$PWD/target/gpu-cache}
+    # Where torch is, there are the libraries that `runner` needs.
+    if [[ -n ${PYTHON:-} && -z ${VIRTUAL_ENV:-} ]]; then
+        VIRTUAL_ENV=$("$python" -c 'import sys; print(sys.prefix)') && export VIRTUAL_ENV
+    fi
     require_packed
     rm -rf "$work"
     mkdir -p "$out" "$work"
     SECONDS=0
     python3 tests/reference/card_state.py | tee "$work/before.txt"
     touch "$work/card.csv"
-    local query recorder=
+    local query
     mapfile -t query < <(python3 tests/reference/card_state.py --query)
     if command -v nvidia-smi >/dev/null; then
         nvidia-smi "${query[@]}" --loop-ms=500 >"$work/card.csv" 2>&1 &
         recorder=$!
+        # However this ends, nothing must look at the card while something else is measured.
+        trap 'kill "$recorder" 2>/dev/null' EXIT
     fi
     # Compiles the kernels, for this command and those that follow.
     step devices 120 "$runner" devices
     "$command"
     python3 tests/reference/card_state.py >"$work/after.txt"
-    [[ -z $recorder ]] || kill "$recorder"
+    if [[ -n $recorder ]]; then
+        kill "$recorder"
+        wait "$recorder" 2>/dev/null
+        trap - EXIT
+    fi
     leave
     cat "$out/$command.md"
     ((${#failures[@]} == 0))

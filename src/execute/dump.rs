@@ -32,7 +32,8 @@ pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, F
 
 /// Trains the run whose `run.toml`, `target.toml` and [`DATA_FILE`](super::DATA_FILE) lie in the folder, with the algorithms
 /// of its [`PRODUCTS_FILE`](super::PRODUCTS_FILE), and leaves [`DUMP_FILES`] there. Evaluations, which change nothing, are
-/// left out. Of the measurement, how it ended, the digest and where the algorithms came from are filled in. Of several cards, it runs on that of the ordinal.
+/// left out. Of the measurement, how it ended, the digest and where the algorithms came from are filled in. Of several
+/// cards, it runs on that of the ordinal.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.

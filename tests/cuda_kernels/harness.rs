@@ -1,6 +1,8 @@
 //! Runs an operation on both devices, on memory that shows mistakes, and compares.
 
-use runner::device::{Buffer, CpuDevice, CudaDevice, Device, Pool, Region, Tensor, Work, cpu_target, equip};
+use runner::device::{
+    Buffer, Choice, CpuDevice, CudaDevice, Device, Pool, Region, Tensor, Work, cpu_target, equip,
+};
 use runner::ops::{DType, Op, TensorType};
 use runner::units::Bytes;
 
@@ -53,13 +55,19 @@ impl Devices {
         Devices { cuda, cpu: CpuDevice::new(target).expect("threads can be started") }
     }
 
-    /// Has the CUDA device choose how it computes the products of `op`. Returns all products that it has chosen for.
-    pub(crate) fn choose(&mut self, op: &Op, inputs: &[Data]) -> Vec<String> {
+    /// Whether the card is one of `tests/emulator`.
+    pub(crate) fn are_emulated(&self) -> bool {
+        self.cuda.target().name.starts_with("emulated")
+    }
+
+    /// Has the CUDA device choose how it computes the products of `op`, or take what was chosen before. Returns all
+    /// that it has chosen.
+    pub(crate) fn choose(&mut self, op: &Op, inputs: &[Data], stored: &[Choice]) -> Vec<Choice> {
         let inputs: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let outputs = op.outputs(&inputs).expect("the test's inputs fit the operation");
         let workspace = op.workspace(&inputs, &outputs, &self.cuda.target().workspace_limits());
-        self.cuda.choose(&[Work { op: op.clone(), inputs, outputs, workspace }], &[]).unwrap();
-        self.cuda.choices().into_iter().map(|choice| choice.product).collect()
+        self.cuda.choose(&[Work { op: op.clone(), inputs, outputs, workspace }], stored).unwrap();
+        self.cuda.choices()
     }
 
     /// The outputs of `op` on the CUDA device, whether it works in place where it may or not.

@@ -127,8 +127,12 @@ def measure(take_step, device, arguments):
 
 def attention_of(take_step):
     """What PyTorch computes attention with in a step: flash, cudnn, efficient or math, by its operators' names."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        take_step()
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            take_step()
+    except RuntimeError as error:
+        # What was measured stands without it.
+        return f"unknown: {error}"
     operator = re.compile(r"_scaled_dot_product_(?:attention_)?(flash|cudnn|efficient|math)")
     found = {match[1] for event in profile.key_averages() if (match := operator.search(event.key))}
     return " and ".join(sorted(found)) or "none of PyTorch's own operators"

@@ -49,8 +49,9 @@ class Contestant:
         try:
             with Watch() as card:
                 figure = self.measure()
-        except Failed as error:
-            self.problem = f"round {number}: {error}"
+        except (Failed, ValueError, LookupError) as error:
+            # What cannot be read of its output, too, is its own loss.
+            self.problem = f"round {number}: {error!r}" if not isinstance(error, Failed) else f"round {number}: {error}"
             print(f"round {number}  {self.name}: {error}", flush=True)
             return
         self.figures[number] = figure | card.figures()
@@ -160,7 +161,9 @@ def sweep(arguments, strategy, folder):
 
 def peer(arguments, run_toml, options):
     command = [arguments.python, PEER, run_toml, "--device", arguments.peer_device, *options]
-    return json.loads(run(command, arguments.each).splitlines()[-1])
+    # Whatever a library prints besides.
+    lines = [line for line in run(command, arguments.each).splitlines() if line.startswith("{")]
+    return json.loads(lines[-1])
 
 
 def run(command, seconds):

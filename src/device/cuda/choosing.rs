@@ -115,7 +115,17 @@ fn takes_stored(device: &mut CudaDevice, shape: Shape, stored: &[Choice]) -> Res
         let problem = "is not taken by the library".to_owned();
         return Err(DeviceError::StoredChoice { product, problem });
     }
+    if device.cache.get(&device.setting.key(&shape)).is_none() {
+        keep(device, shape);
+    }
     Ok(true)
+}
+
+/// Puts what was chosen for a shape into the cache.
+fn keep(device: &CudaDevice, shape: Shape) {
+    if let Some(Ok(bytes)) = device.products.choice(&shape).map(serde_json::to_vec) {
+        device.cache.put(&device.setting.key(&shape), &bytes);
+    }
 }
 
 /// An entry that cannot be read or is not taken is as good as none: it will be replaced.
@@ -132,9 +142,10 @@ fn time(device: &mut CudaDevice, work: &Work, open: &[Shape], scratch: Scratch) 
     let timed = on_scratch(device, work, &scratch);
     let freed = scratch.free(device);
     timed.and(freed)?;
-    for shape in open {
-        if let Some(Ok(bytes)) = device.products.choice(shape).map(serde_json::to_vec) {
-            device.cache.put(&device.setting.key(shape), &bytes);
+    for &shape in open {
+        // Another process may have been the first to choose: runs that promise the same bits follow one choice.
+        if !takes_cached(device, shape)? {
+            keep(device, shape);
         }
     }
     Ok(())

@@ -30,6 +30,10 @@ const CANDIDATES: usize = 8;
 /// would round each part to 16 bits.
 const REDUCTIONS: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
 
+/// Where an epilogue's operands are before a call says where: as aligned as they will be, for a library that looks at
+/// that when it recommends or checks an algorithm. Nothing is read or written there.
+const SOMEWHERE: u64 = 256;
+
 /// How products of a shape are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) enum Way {
@@ -190,10 +194,13 @@ impl Description {
             sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS
             | sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB => {
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, SOMEWHERE)?;
             }
             _ => {
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, SOMEWHERE)?;
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, ty)?;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, SOMEWHERE)?;
                 let row = shape.columns as i64;
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, row)?;
             }

@@ -5,8 +5,8 @@
 //! is a sum over the inner dimension in order, in blocks whose length depends on that dimension alone: it has the
 //! same bits on any number of threads and whatever other rows and columns are computed with it.
 //!
-//! Operands of 16 bits become f32 when they are packed, except for bf16 where the processor multiplies it. A result of 16 bits is summed in f32 in the workspace, for as
-//! many rows as find room there, and rounded when it is finished.
+//! Operands of 16 bits become f32 when they are packed, except for bf16 where the processor multiplies it. A result of
+//! 16 bits is summed in f32 in the workspace, for as many rows as find room there, and rounded when it is finished.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
