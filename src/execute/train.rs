@@ -10,7 +10,7 @@ use super::measurement::{Ended, Measurement, OutOfMemoryReport, Roles};
 use super::timeline::Timeline;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, receipt};
-use crate::compile::{Program, Violation, compile};
+use crate::compile::{Program, Violation, compile_verified};
 use crate::data::{DataError, TextFiles};
 use crate::device::{
     self, Device, DeviceError, DeviceKind, Factors, Ledger, Phase, Pool, Target, TargetError,
@@ -108,7 +108,7 @@ impl Prepared {
         let data = TextFiles::open(&text.paths, text.split)?;
         check_unchanged(&data, &folder.join(DATA_FILE))?;
         data.splits().check(context(&config), config.evaluation.is_some())?;
-        let program = compile(&config, &target)?;
+        let program = compile_verified(&config, &target)?;
         Ok(Prepared { config, target, data, program })
     }
 }

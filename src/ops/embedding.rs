@@ -1,6 +1,6 @@
 //! Token plus learned position embedding.
 
-use super::{Op, Operation, Shape, Tape, TensorType, TypeError, expect_inputs, expect_type};
+use super::{Op, Operation, Shape, Sizes, Tape, TensorType, TypeError, expect_inputs, expect_type};
 
 /// `x[b,t,:] = table[tokens[b,t],:] + positions[t,:]`
 ///
@@ -83,6 +83,10 @@ impl Operation for EmbeddingBackward {
         let table = if self.accumulate_table { 2 * touched_bytes(&tokens, &table) } else { table.bytes() };
         let positions = positions.bytes() * if self.accumulate_positions { 2 } else { 1 };
         tokens.bytes() + dx.bytes() + table + positions
+    }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.vocabulary = sizes.outputs[0].shape.rows();
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {

@@ -65,7 +65,7 @@ fn attention_and_its_gradient() {
             assert_near(&found[0].numbers, &expected[0].numbers, out_tolerance, 0.0, &format!("{what}: out"));
             assert_near(&found[1].numbers, &expected[1].numbers, 4e-6, 0.0, &format!("{what}: lse"));
 
-            let op = Op::AttentionBackward(AttentionBackward { heads });
+            let op = Op::AttentionBackward(AttentionBackward);
             let inputs = [dout, qkv, found[0].clone(), found[1].clone()];
             let found = devices.cuda(&op, &inputs);
             let expected = devices.expected(&op, &inputs);
