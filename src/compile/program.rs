@@ -227,6 +227,13 @@ impl Program {
         ids.iter().map(|&id| self.ty(id)).collect()
     }
 
+    /// By value: whether it is one of these.
+    pub fn marked(&self, ids: &[ValueId]) -> Vec<bool> {
+        let mut marked = vec![false; self.values.len()];
+        ids.iter().for_each(|id| marked[id.index()] = true);
+        marked
+    }
+
     pub fn storage(&self, id: ValueId) -> ValueId {
         self.values[id.index()].storage
     }
