@@ -147,8 +147,8 @@ mod tests {
     use super::*;
     use crate::compile::compile;
     use crate::memory::predict;
-    use crate::spec::{Model, Train};
-    use crate::testing::{any_config, any_target};
+    use crate::spec::Train;
+    use crate::testing::{any_config, any_target, as_deep};
 
     /// Where two programs differ first, by the name of the operation or the value.
     fn difference(found: &Program, expected: &Program) -> Option<String> {
@@ -178,15 +178,11 @@ mod tests {
         ) {
             // The same choices at other sizes, of a model as deep.
             let batch_size = micro_batch * config.strategy.accumulate;
-            let mut other = RunConfig {
-                model: other.model,
+            let other = RunConfig {
+                model: as_deep(other.model, &config.model),
                 train: Train { batch_size, ..config.train.clone() },
                 ..config.clone()
             };
-            let Model::Transformer(model) = &config.model;
-            let Model::Transformer(other_model) = &mut other.model;
-            other_model.layers = model.layers;
-
             let mut compiler = Compiler::new(&target);
             compiler.compile(&other).unwrap();
             for config in [&config, &other] {

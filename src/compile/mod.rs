@@ -8,6 +8,7 @@ mod differentiate;
 mod dtypes;
 mod events;
 mod marks;
+mod occupied;
 mod place;
 mod program;
 mod release;

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::Draft;
+use super::occupied::Occupied;
 use super::program::{Action, Program, SectionKind, Stage};
 use crate::device::{Pool, Target};
 use crate::ops::ValueId;
@@ -50,6 +51,10 @@ struct Life {
 }
 
 impl Life {
+    fn alive(&self) -> Range<u32> {
+        self.start..self.end
+    }
+
     fn duration(&self) -> u64 {
         u64::from(self.end - self.start)
     }
@@ -79,121 +84,6 @@ fn smallest(lives: &Lives, page: u64) -> Plan {
         }
     }
     best
-}
-
-/// What has its place in one section, sorted by offset, in blocks: the search for a place passes most of them by
-/// as a whole.
-#[derive(Clone, Debug, Default)]
-struct SectionPlan {
-    blocks: Vec<Block>,
-}
-
-impl SectionPlan {
-    /// The lowest offset from `offset` on at which a storage meets nothing that is alive with it.
-    fn lowest_free(&self, life: &Life, mut offset: u64) -> u64 {
-        for block in &self.blocks {
-            if block.low() >= offset + life.bytes {
-                break;
-            }
-            offset = block.lowest_free(life, offset);
-        }
-        offset
-    }
-
-    fn add(&mut self, life: &Life, offset: u64) {
-        let after = self.blocks.partition_point(|block| block.low() <= offset);
-        let at = after.saturating_sub(1);
-        match self.blocks.get_mut(at) {
-            None => self.blocks.push(Block::new(vec![(life.start, life.end)], vec![(offset, offset + life.bytes)])),
-            Some(block) => {
-                block.add(life, offset);
-                if block.alive.len() > Block::MOST {
-                    let half = block.split();
-                    self.blocks.insert(at + 1, half);
-                }
-            }
-        }
-    }
-}
-
-/// Neighbours by offset. A field to an array: the search for a place looks at lifetimes first and seldom at the rest.
-#[derive(Clone, Debug)]
-struct Block {
-    alive: Vec<(u32, u32)>,
-    place: Vec<(u64, u64)>,
-    /// The earliest and latest start and end.
-    starts: (u32, u32),
-    ends: (u32, u32),
-    /// Where the highest ends.
-    high: u64,
-    /// The largest stretch between its storages that none of them covers.
-    gap: u64,
-}
-
-impl Block {
-    const MOST: usize = 64;
-
-    fn new(alive: Vec<(u32, u32)>, place: Vec<(u64, u64)>) -> Block {
-        let mut block = Block { alive, place, starts: (u32::MAX, 0), ends: (u32::MAX, 0), high: 0, gap: 0 };
-        for &(start, end) in &block.alive {
-            block.starts = (block.starts.0.min(start), block.starts.1.max(start));
-            block.ends = (block.ends.0.min(end), block.ends.1.max(end));
-        }
-        block.measure();
-        block
-    }
-
-    /// Where the lowest begins: no block is empty.
-    fn low(&self) -> u64 {
-        self.place[0].0
-    }
-
-    fn measure(&mut self) {
-        self.high = self.place[0].1;
-        self.gap = 0;
-        for &(low, high) in &self.place[1..] {
-            self.gap = self.gap.max(low.saturating_sub(self.high));
-            self.high = self.high.max(high);
-        }
-    }
-
-    fn lowest_free(&self, life: &Life, mut offset: u64) -> u64 {
-        let none_alive = self.starts.0 >= life.end || life.start >= self.ends.1;
-        if none_alive || self.high <= offset {
-            return offset;
-        }
-        let all_alive = self.starts.1 < life.end && life.start < self.ends.0;
-        if all_alive && self.gap < life.bytes {
-            return self.high;
-        }
-        for (&(start, end), &(low, high)) in self.alive.iter().zip(&self.place) {
-            if start >= life.end || life.start >= end {
-                continue;
-            }
-            if low >= offset + life.bytes {
-                break;
-            }
-            offset = offset.max(high);
-        }
-        offset
-    }
-
-    fn add(&mut self, life: &Life, offset: u64) {
-        let at = self.place.partition_point(|&(low, _)| low <= offset);
-        self.alive.insert(at, (life.start, life.end));
-        self.place.insert(at, (offset, offset + life.bytes));
-        self.starts = (self.starts.0.min(life.start), self.starts.1.max(life.start));
-        self.ends = (self.ends.0.min(life.end), self.ends.1.max(life.end));
-        self.measure();
-    }
-
-    /// Keeps the lower half and returns the other.
-    fn split(&mut self) -> Block {
-        let at = self.alive.len() / 2;
-        let upper = Block::new(self.alive.split_off(at), self.place.split_off(at));
-        *self = Block::new(std::mem::take(&mut self.alive), std::mem::take(&mut self.place));
-        upper
-    }
 }
 
 /// All lives of a pool.
@@ -265,7 +155,7 @@ impl Lives {
             self.passing.iter().enumerate().map(|(index, life)| (Reverse(order(life)), index)).collect();
         sorted.sort_unstable();
         // Only what is carried meets storages of other sections, so each section has a plan of its own.
-        let mut plans = vec![SectionPlan::default(); self.sections.len()];
+        let mut plans = vec![Occupied::default(); self.sections.len()];
         let mut offsets = vec![0; self.passing.len()];
         let mut end = self.bottom;
         for (_, index) in sorted {
@@ -278,7 +168,7 @@ impl Lives {
             loop {
                 let before = offset;
                 for plan in plans.iter() {
-                    offset = plan.lowest_free(life, offset);
+                    offset = plan.lowest_free(&life.alive(), life.bytes, offset);
                 }
                 if offset == before || plans.len() == 1 {
                     break;
@@ -286,7 +176,7 @@ impl Lives {
             }
             offsets[index] = offset;
             end = end.max(offset + life.bytes);
-            plans.iter_mut().for_each(|plan| plan.add(life, offset));
+            plans.iter_mut().for_each(|plan| plan.add(life.alive(), offset..offset + life.bytes));
         }
         Plan { offsets, end }
     }

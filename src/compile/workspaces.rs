@@ -16,8 +16,7 @@ pub(super) fn add(draft: &mut Draft) {
             let bytes = op.workspace(&program.types(inputs), &program.types(outputs), &limits);
             if bytes > 0 {
                 let ty = (Like::Workspace, ty(bytes));
-                *workspace =
-                    Some(program.add_value("workspace", scope, ty, Role::Workspace, Pool::Device));
+                *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, Pool::Device));
             }
         }
         program.sections[section].code = code;

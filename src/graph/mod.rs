@@ -140,7 +140,11 @@ impl Graph {
     /// The operation of another graph's node at the sizes of this graph.
     fn resized(&self, node: &Node) -> Op {
         let mut op = node.op.clone();
-        op.resize(&Sizes { inputs: &self.types(&node.inputs), outputs: &self.types(&node.outputs), buckets: &[] });
+        op.resize(&Sizes {
+            inputs: &self.types(&node.inputs),
+            outputs: &self.types(&node.outputs),
+            buckets: &[],
+        });
         op
     }
 

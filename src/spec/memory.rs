@@ -44,6 +44,8 @@ impl RunConfig {
 /// Names what an optimizer keeps of each parameter.
 fn state(optimizer: &Optimizer) -> &'static str {
     match optimizer {
-        Optimizer::AdamW(AdamW { lr: _, beta1: _, beta2: _, epsilon: _, weight_decay: _, decay: _ }) => "adamw",
+        Optimizer::AdamW(AdamW { lr: _, beta1: _, beta2: _, epsilon: _, weight_decay: _, decay: _ }) => {
+            "adamw"
+        }
     }
 }
