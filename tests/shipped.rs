@@ -3,13 +3,15 @@
 #[path = "../src/testing/keys.rs"]
 mod keys;
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use keys::any_choice;
 use proptest::prelude::*;
-use runner::compile::{compile, verify};
+use runner::compile::{compile, compile_verified, verify};
 use runner::device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
 use runner::execute::{Batch, Engine};
 use runner::memory::predict;
@@ -18,6 +20,9 @@ use runner::plan::{self, Experiment, Plan, PlannedRun, Purpose};
 use runner::results::{Row, Status, csv};
 use runner::spec::{Model, RunConfig};
 use runner::units::Bytes;
+
+#[path = "../benches/planning/setup.rs"]
+mod planning;
 
 /// What makes any shipped experiment small: quick to train, with everything in it that its strategies act on.
 const SMALL: [&str; 5] = [
@@ -56,7 +61,7 @@ fn planned_for(target: &Target, experiment: Experiment) -> Plan {
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Compiling verifies each program after each of its passes.
+/// And holds every invariant after each pass.
 #[test]
 fn every_shipped_experiment_plans() {
     let files = shipped();
@@ -66,7 +71,8 @@ fn every_shipped_experiment_plans() {
         assert!(plan.runs.iter().any(|run| run.strategy == plan.baseline), "{}", file.display());
         for run in &plan.runs {
             let name = format!("{} {}", plan.experiment, run.strategy);
-            assert!(run.config.is_ok(), "{name}: {:?}", run.config);
+            let config = run.config.as_ref().unwrap_or_else(|reason| panic!("{name}: {reason}"));
+            assert_eq!(compile_verified(config, &plan.target).err(), None, "{name}");
             let prediction = run.prediction.as_ref().unwrap();
             assert!(prediction.device.steady_peak().live.total() > 0, "{name}");
             let live = Phase::ALL.map(|phase| prediction.device.phase_peak(phase).live.total());
@@ -80,6 +86,32 @@ fn every_shipped_experiment_plans() {
             let (experiment, strategy) = (&plan.experiment, run.strategy);
             assert!(run.no_effect.is_empty(), "{experiment} {strategy}: {:?} change nothing", run.no_effect);
         }
+    }
+}
+
+/// Every strategy of the sweep that planning is measured on compiles, and no two of its runs are one.
+#[test]
+fn planning_is_measured_on_what_compiles() {
+    for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
+        for strategy in planning::strategies() {
+            let program = compile_verified(&planning::config(&strategy, None), &planning::target(kind));
+            assert!(program.is_ok(), "{strategy}: {program:?}");
+        }
+    }
+    let experiment = planning::experiment(&planning::sweep(100));
+    let plan = planned_for(&planning::target(DeviceKind::Cuda), experiment);
+    let ids: HashSet<&String> = plan.runs.iter().map(|run| &run.id).collect();
+    assert!(plan.runs.len() >= 100 && ids.len() == plan.runs.len(), "{} of {}", ids.len(), plan.runs.len());
+}
+
+/// Under a second on a quiet machine; where anything goes by the square of the layers, half a minute.
+#[test]
+fn deep_models_compile_quickly() {
+    for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
+        let config = planning::config("bf16", Some(4096));
+        let start = Instant::now();
+        assert!(compile(&config, &planning::target(kind)).is_ok());
+        assert!(start.elapsed() < Duration::from_secs(15), "{kind:?}: {:?}", start.elapsed());
     }
 }
 

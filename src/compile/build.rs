@@ -1,7 +1,7 @@
 //! The forward pass of the model, its parameters in buckets, its batch uploaded: the program's beginning.
 
 use super::program::{
-    Action, Bucket, Exchange, Instruction, Parameter, Program, Section, SectionKind, Stage,
+    Action, Bucket, Exchange, Instruction, Like, Parameter, Program, Section, SectionKind, Stage,
 };
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, Kind, ScopeId};
@@ -11,8 +11,7 @@ use crate::spec::{Decay, Optimizer, RunConfig};
 /// Tensors in a bucket begin at multiples of this many bytes: what vector loads and matrix libraries like best.
 const SEGMENT_ALIGNMENT: usize = 256;
 
-pub(super) fn build(config: &RunConfig) -> Program {
-    let graph = graph::build(&config.model, config.micro_batch());
+pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
     let mut program = Program {
         stage: Stage::Forward,
         scopes: graph.scopes.clone(),
@@ -34,14 +33,14 @@ pub(super) fn build(config: &RunConfig) -> Program {
         places: Vec::new(),
         arenas: Default::default(),
     };
-    let parameters = lay_out(&mut program, &graph, config);
-    program.exchange = exchange(&mut program, &graph, config);
+    let parameters = lay_out(&mut program, graph, config);
+    program.exchange = exchange(&mut program, graph);
     let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
     let Exchange { tokens, targets, control, loss, .. } = program.exchange;
     persistent.extend([tokens, targets, control, loss]);
 
     let start = initialise(&program, config);
-    let first = forward(&mut program, &graph, &parameters, Phase::Forward);
+    let first = forward(&mut program, graph, &parameters, Phase::Forward);
     let section = |kind, entry: &[ValueId], code| Section {
         kind,
         entry: entry.to_vec(),
@@ -52,7 +51,7 @@ pub(super) fn build(config: &RunConfig) -> Program {
     program.sections.push(section(SectionKind::Start, &[], start));
     program.sections.push(section(SectionKind::First, &persistent, first));
     if config.evaluation.is_some() {
-        let evaluation = forward(&mut program, &graph, &parameters, Phase::Evaluation);
+        let evaluation = forward(&mut program, graph, &parameters, Phase::Evaluation);
         program.sections.push(section(SectionKind::Evaluation, &persistent, evaluation));
     }
     program
@@ -62,11 +61,13 @@ pub(super) fn build(config: &RunConfig) -> Program {
 fn lay_out(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
     let mut values = vec![None; graph.values.len()];
     for Layout { layer, members, segments, ty } in layouts(graph, config) {
-        let bucket = program.add_value("parameters", layer, ty, Role::Parameter, Pool::Device);
+        let like = Like::Bucket(program.buckets.len());
+        let bucket = program.add_value("parameters", layer, (like, ty), Role::Parameter, Pool::Device);
         for (&(index, initial), segment) in members.iter().zip(segments.iter()) {
             let value = &graph.values[index];
             let offset = segment.offset as u64 * value.ty.dtype.bytes();
-            let view = program.add_view(value.name, value.scope, value.ty, bucket, offset);
+            let ty = (Like::Graph(index), value.ty);
+            let view = program.add_view(value.name, value.scope, ty, bucket, offset);
             values[index] = Some(view);
             let site = program.parameters.len() as u32;
             let bucket = program.buckets.len();
@@ -87,7 +88,7 @@ fn lay_out(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Opti
 pub(super) struct Layout {
     layer: ScopeId,
     /// The graph's values and how they start, in the order of `segments`.
-    pub(super) members: Vec<(usize, graph::Initial)>,
+    members: Vec<(usize, graph::Initial)>,
     pub(super) segments: Segments,
     pub(super) ty: TensorType,
 }
@@ -118,19 +119,21 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 }
 
 /// The host's side of each step.
-fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
+fn exchange(program: &mut Program, graph: &Graph) -> Exchange {
     let scope = program.add_scope("batch");
+    let micro_batches = program.micro_batches;
     let whole = |kind: Kind| {
-        let value = graph.values.iter().find(|value| value.kind == kind).expect("models read a batch");
-        TensorType::i32(&[config.train.batch_size, value.ty.shape.last()])
+        let index = graph.values.iter().position(|value| value.kind == kind).expect("models read a batch");
+        let TensorType { dtype, shape } = graph.values[index].ty;
+        (Like::Batch(index), TensorType { dtype, shape: shape.times(micro_batches) })
     };
     let (tokens, targets) = (whole(Kind::Tokens), whole(Kind::Targets));
     let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);
     Exchange {
         tokens: input("tokens", tokens),
         targets: input("targets", targets),
-        control: input("control", TensorType::f32(&[CONTROL_LEN])),
-        loss: input("loss", TensorType::f32(&[1])),
+        control: input("control", (Like::Fixed, TensorType::f32(&[CONTROL_LEN]))),
+        loss: input("loss", (Like::Fixed, TensorType::scalar())),
         norm: None,
     }
 }
@@ -168,13 +171,15 @@ fn forward(
         .values
         .iter()
         .zip(parameters)
-        .map(|(value, parameter)| {
+        .enumerate()
+        .map(|(index, (value, parameter))| {
             let role = match value.kind {
                 Kind::Parameter(_) => return parameter.expect("every parameter lies in a bucket"),
                 Kind::Activation => Role::Activation,
                 Kind::Tokens | Kind::Targets => Role::Input,
             };
-            let id = program.add_value(value.name, value.scope, value.ty, role, Pool::Device);
+            let ty = (Like::Graph(index), value.ty);
+            let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);
             if role == Role::Input {
                 let from = if value.kind == Kind::Tokens { tokens } else { targets };
                 let action = Action::Copy { queue: Queue::Copy, from, to: id };

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Draft;
-use super::program::{Action, Instruction, Kind, Program, SectionKind, Stage};
+use super::program::{Action, Instruction, Kind, Program, SectionKind, Stage, Value};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::ScopeId;
 use crate::ops::{Activation, Add, CrossEntropy, LinearInputGradient, Op, Tape, TensorType, ValueId};
@@ -49,17 +49,16 @@ pub(super) fn differentiate(draft: &mut Draft) {
 /// One bucket of gradients for each bucket of parameters, and a view for each parameter.
 fn add_gradient_buckets(program: &mut Program) {
     for index in 0..program.buckets.len() {
-        let (scope, ty) = (program.buckets[index].scope, program.ty(program.buckets[index].parameters));
-        let gradients = program.add_value("parameters", scope, ty, Role::Gradient, Pool::Device);
-        program.values[gradients.index()].kind = Kind::Gradient;
+        let parameters = program.value(program.buckets[index].parameters).clone();
+        let gradients = Value { kind: Kind::Gradient, role: Role::Gradient, ..parameters };
+        let gradients = program.add_like(gradients);
         program.buckets[index].gradients = Some(gradients);
     }
     for index in 0..program.parameters.len() {
         let parameter = &program.parameters[index];
         let bucket = program.buckets[parameter.bucket].gradients.expect("just made");
-        let value = program.value(parameter.value);
-        let (name, scope, ty, offset) = (value.name, value.scope, value.ty, value.offset);
-        program.parameters[index].gradient = Some(program.add_view(name, scope, ty, bucket, offset));
+        let Value { name, scope, ty, like, offset, .. } = *program.value(parameter.value);
+        program.parameters[index].gradient = Some(program.add_view(name, scope, (like, ty), bucket, offset));
     }
 }
 
@@ -71,9 +70,7 @@ fn give_loss_a_gradient(program: &mut Program, code: &mut [Instruction]) -> Valu
     };
     *op = CrossEntropy { gradient: true, ..*op };
     let logits = program.value(inputs[0]).clone();
-    let gradient = program.add_value(logits.name, logits.scope, logits.ty, Role::Activation, Pool::Device);
-    program.values[gradient.index()].kind = Kind::Gradient;
-    outputs.push(gradient);
+    outputs.push(program.add_like(Value { kind: Kind::Gradient, ..logits }));
     outputs[0]
 }
 
@@ -117,9 +114,7 @@ impl Again {
         }
         *self.stand_ins.entry(id).or_insert_with(|| {
             let value = program.value(id).clone();
-            let stand_in = program.add_value(value.name, value.scope, value.ty, value.role, value.pool);
-            program.values[stand_in.index()].kind = Kind::Recomputed;
-            stand_in
+            program.add_like(Value { kind: Kind::Recomputed, ..value })
         })
     }
 
@@ -225,11 +220,9 @@ impl<'a> Backward<'a> {
         if let Some(&first) = self.parameter_gradients.get(&of) {
             return first;
         }
-        let value = self.program.value(of);
-        let (name, scope) = (value.name, value.scope);
-        let gradient = self.program.add_value(name, scope, ty, Role::Activation, Pool::Device);
-        self.program.values[gradient.index()].kind = Kind::Gradient;
-        gradient
+        let (kind, role, pool) = (Kind::Gradient, Role::Activation, Pool::Device);
+        let value = self.program.value(of).clone();
+        self.program.add_like(Value { kind, ty, role, pool, ..value })
     }
 }
 
@@ -272,7 +265,11 @@ impl Tape for Backward<'_> {
                     self.gradients[of.index()] = Some(gradient);
                     gradient
                 }
-                None => self.program.add_value(op.name(), scope, ty, Role::Activation, Pool::Device),
+                None => {
+                    let Value { like, ty: first, .. } = *self.program.value(inputs[0]);
+                    assert_eq!(ty.shape, first.shape, "{} is shaped like its first input", op.name());
+                    self.program.add_value(op.name(), scope, (like, ty), Role::Activation, Pool::Device)
+                }
             });
         }
         let action = Action::Launch { op, inputs, outputs: outputs.clone(), workspace: None };

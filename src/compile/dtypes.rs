@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::Draft;
-use super::program::{Action, Instruction, Kind, LossScaling, Program, Section, SectionKind};
+use super::program::{Action, Instruction, Kind, Like, LossScaling, Program, Section, SectionKind, Value};
 use crate::device::{DeviceKind, Phase, Pool, Role};
 use crate::ops::{Cast, DType, Fill, LayerNorm, Op, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
 use crate::spec::{LossScale, Precision};
@@ -83,8 +83,7 @@ impl<'a> Casting<'a> {
             inputs[index] = *self.cast.entry(parameter).or_insert_with(|| {
                 let value = self.program.value(parameter).clone();
                 let ty = TensorType { dtype: self.number, ..value.ty };
-                let cast = self.program.add_value(value.name, value.scope, ty, value.role, value.pool);
-                self.program.values[cast.index()].kind = Kind::Cast;
+                let cast = self.program.add_like(Value { kind: Kind::Cast, ty, ..value });
                 from.push(parameter);
                 to.push(cast);
                 cast
@@ -99,7 +98,7 @@ impl<'a> Casting<'a> {
 fn add_loss_scale(program: &mut Program, scale: LossScale) {
     let scope = program.add_scope("loss_scale");
     let counts = TensorType::f32(&[STEP_COUNTS_LEN]);
-    let mut state = |name, ty, role, pool| -> ValueId { program.add_value(name, scope, ty, role, pool) };
+    let mut state = |name, ty, role, pool| program.add_value(name, scope, (Like::Fixed, ty), role, pool);
     let scaling = LossScaling {
         scale: state("scale", SCALE, Role::Optimizer, Pool::Device),
         counts: state("counts", counts, Role::Optimizer, Pool::Device),

@@ -2,7 +2,7 @@
 
 use super::Draft;
 use super::program::{Action, Instruction, Program, SectionKind, Stage};
-use crate::device::Queue;
+use crate::device::{Event, Queue};
 
 pub(super) fn order(draft: &mut Draft) {
     let program = &mut draft.program;
@@ -32,7 +32,14 @@ fn order_section(program: &mut Program, kind: SectionKind, code: Vec<Instruction
     let edges = edges(program, &code);
     let first_copy = code.iter().position(|instruction| instruction.action.queue() == Queue::Copy);
     let mut ordered = Vec::with_capacity(code.len() + 2 * edges.len() + 2);
-    let events: Vec<_> = edges.iter().map(|_| program.add_event()).collect();
+    let events: Vec<Event> = edges.iter().map(|_| program.add_event()).collect();
+    let mut waits: Vec<Vec<Event>> = vec![Vec::new(); code.len()];
+    let mut records: Vec<Vec<Event>> = vec![Vec::new(); code.len()];
+    for (Edge { writer, reader }, &event) in edges.iter().zip(&events) {
+        debug_assert!(writer < reader);
+        waits[*reader].push(event);
+        records[*writer].push(event);
+    }
     for (index, instruction) in code.into_iter().enumerate() {
         let (scope, phase) = (instruction.scope, instruction.phase);
         let mut push = |action| ordered.push(Instruction::new(action, scope, phase));
@@ -43,12 +50,11 @@ fn order_section(program: &mut Program, kind: SectionKind, code: Vec<Instruction
             push(Action::Wait { queue: Queue::Copy, event });
         }
         let queue = instruction.action.queue();
-        for (edge, &event) in edges.iter().zip(&events).filter(|(edge, _)| edge.reader == index) {
-            debug_assert!(edge.writer < index);
+        for &event in &waits[index] {
             push(Action::Wait { queue, event });
         }
         ordered.push(instruction);
-        for (_, &event) in edges.iter().zip(&events).filter(|(edge, _)| edge.writer == index) {
+        for &event in &records[index] {
             ordered.push(Instruction::new(Action::Record { queue, event }, scope, phase));
         }
     }

@@ -3,33 +3,32 @@
 //! Strategies annotate; one scheduler emits. No pass looks for patterns in another strategy's output.
 
 mod build;
+mod compiler;
 mod differentiate;
 mod dtypes;
 mod events;
 mod fuse_casts;
 mod marks;
+mod occupied;
 mod place;
 mod program;
 mod release;
 mod reuse;
 mod sections;
 mod segments;
-mod structure;
-mod template;
-mod type_classes;
 mod update;
 mod verify;
 mod workspaces;
 
+pub use compiler::{Compiled, Compiler};
 pub use program::{
-    Action, Bucket, Exchange, Instruction, Kind, LossScaling, Parameter, Program, Section, SectionKind,
+    Action, Bucket, Exchange, Instruction, Kind, Like, LossScaling, Parameter, Program, Section, SectionKind,
     Stage, Value,
 };
-pub use structure::{memory_part, structure};
-pub use template::Template;
 pub use verify::{Invariant, Violation, verify};
 
 use crate::device::Target;
+use crate::graph::{self, Graph};
 use crate::spec::RunConfig;
 
 /// A program on its way, with what it is compiled for and the marks that strategies left on it.
@@ -74,19 +73,41 @@ const PASSES: [Pass; 16] = [
     Pass { name: "graph segments", run: Some(segments::mark) },
 ];
 
-/// Compiles a run for a target.
+/// Compiles a run for a target. The program is verified when it is done, and in debug builds after every pass.
 ///
 /// # Errors
 /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
 pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    let program = build::build(config);
-    verify(&program).map_err(|violation| violation.after("build"))?;
+    let graph = graph::build(&config.model, config.micro_batch());
+    compile_graph(&graph, config, target, cfg!(any(test, debug_assertions)))
+}
+
+/// The same, verified after every pass: what is going to be trained.
+///
+/// # Errors
+/// As from `compile`, named by the pass.
+pub fn compile_verified(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
+    let graph = graph::build(&config.model, config.micro_batch());
+    compile_graph(&graph, config, target, true)
+}
+
+fn compile_graph(
+    graph: &Graph,
+    config: &RunConfig,
+    target: &Target,
+    every_pass: bool,
+) -> Result<Program, Violation> {
+    let program = build::build(graph, config);
     let mut draft = Draft { config, target, program, marks: marks::Marks::default() };
-    for pass in &PASSES {
-        if let Some(run) = pass.run {
-            run(&mut draft);
-            verify(&draft.program).map_err(|violation| violation.after(pass.name))?;
+    let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
+    let mut last = "build";
+    for (name, run) in passes {
+        if every_pass {
+            verify(&draft.program).map_err(|violation| violation.after(last))?;
         }
+        run(&mut draft);
+        last = name;
     }
+    verify(&draft.program).map_err(|violation| violation.after(last))?;
     Ok(draft.program)
 }

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::Draft;
+use super::occupied::Occupied;
 use super::program::{Action, Program, SectionKind, Stage};
 use crate::device::{Pool, Target};
 use crate::ops::ValueId;
@@ -50,6 +51,10 @@ struct Life {
 }
 
 impl Life {
+    fn alive(&self) -> Range<u32> {
+        self.start..self.end
+    }
+
     fn duration(&self) -> u64 {
         u64::from(self.end - self.start)
     }
@@ -79,36 +84,6 @@ fn smallest(lives: &Lives, page: u64) -> Plan {
         }
     }
     best
-}
-
-/// What has its place in one section, sorted by offset. A field to an array: the search for a place looks at
-/// lifetimes first and seldom at the rest.
-#[derive(Clone, Debug, Default)]
-struct SectionPlan {
-    alive: Vec<(u32, u32)>,
-    place: Vec<(u64, u64)>,
-}
-
-impl SectionPlan {
-    /// The lowest offset from `offset` on at which a storage meets nothing that is alive with it.
-    fn lowest_free(&self, life: &Life, mut offset: u64) -> u64 {
-        for (&(start, end), &(low, high)) in self.alive.iter().zip(&self.place) {
-            if start >= life.end || life.start >= end {
-                continue;
-            }
-            if low >= offset + life.bytes {
-                break;
-            }
-            offset = offset.max(high);
-        }
-        offset
-    }
-
-    fn add(&mut self, life: &Life, offset: u64) {
-        let at = self.place.partition_point(|&(low, _)| low <= offset);
-        self.alive.insert(at, (life.start, life.end));
-        self.place.insert(at, (offset, offset + life.bytes));
-    }
 }
 
 /// All lives of a pool.
@@ -180,7 +155,7 @@ impl Lives {
             self.passing.iter().enumerate().map(|(index, life)| (Reverse(order(life)), index)).collect();
         sorted.sort_unstable();
         // Only what is carried meets storages of other sections, so each section has a plan of its own.
-        let mut plans = vec![SectionPlan::default(); self.sections.len()];
+        let mut plans = vec![Occupied::default(); self.sections.len()];
         let mut offsets = vec![0; self.passing.len()];
         let mut end = self.bottom;
         for (_, index) in sorted {
@@ -193,7 +168,7 @@ impl Lives {
             loop {
                 let before = offset;
                 for plan in plans.iter() {
-                    offset = plan.lowest_free(life, offset);
+                    offset = plan.lowest_free(&life.alive(), life.bytes, offset);
                 }
                 if offset == before || plans.len() == 1 {
                     break;
@@ -201,7 +176,7 @@ impl Lives {
             }
             offsets[index] = offset;
             end = end.max(offset + life.bytes);
-            plans.iter_mut().for_each(|plan| plan.add(life, offset));
+            plans.iter_mut().for_each(|plan| plan.add(life.alive(), offset..offset + life.bytes));
         }
         Plan { offsets, end }
     }

@@ -19,6 +19,21 @@ pub enum Kind {
     Cast,
 }
 
+/// What a value is shaped like in every run of the same structure: what gives a program the sizes of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Like {
+    /// Like nothing that has sizes: the shape is the same in every run.
+    Fixed,
+    /// The graph's value of this number, which sees a micro-batch.
+    Graph(usize),
+    /// The same for the whole batch: micro-batches one after the other.
+    Batch(usize),
+    /// The bucket of this number.
+    Bucket(usize),
+    /// What the operation whose scratch memory it is asks for.
+    Workspace,
+}
+
 /// A value: written once. What overwrites it is another value in the same storage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
@@ -26,6 +41,7 @@ pub struct Value {
     pub kind: Kind,
     pub scope: ScopeId,
     pub ty: TensorType,
+    pub like: Like,
     pub role: Role,
     pub pool: Pool,
     /// The value whose memory this one lies in; itself, if it has its own.
@@ -211,6 +227,13 @@ impl Program {
         ids.iter().map(|&id| self.ty(id)).collect()
     }
 
+    /// By value: whether it is one of these.
+    pub fn marked(&self, ids: &[ValueId]) -> Vec<bool> {
+        let mut marked = vec![false; self.values.len()];
+        ids.iter().for_each(|id| marked[id.index()] = true);
+        marked
+    }
+
     pub fn storage(&self, id: ValueId) -> ValueId {
         self.values[id.index()].storage
     }
@@ -232,14 +255,19 @@ impl Program {
         &mut self,
         name: &'static str,
         scope: ScopeId,
-        ty: TensorType,
+        (like, ty): (Like, TensorType),
         role: Role,
         pool: Pool,
     ) -> ValueId {
-        let id = ValueId(self.values.len() as u32);
-        let kind = Kind::Primal;
-        self.values.push(Value { name, kind, scope, ty, role, pool, storage: id, offset: 0, previous: None });
-        id
+        let (kind, storage) = (Kind::Primal, self.next());
+        self.add(Value { name, kind, scope, ty, like, role, pool, storage, offset: 0, previous: None })
+    }
+
+    /// A value with memory of its own that is made from a description of another: what is not said anew is as it
+    /// is there, the shape in runs of other sizes among it.
+    pub fn add_like(&mut self, value: Value) -> ValueId {
+        let storage = self.next();
+        self.add(Value { storage, offset: 0, previous: None, ..value })
     }
 
     /// A value that lies in another's memory, `offset` bytes in.
@@ -247,23 +275,28 @@ impl Program {
         &mut self,
         name: &'static str,
         scope: ScopeId,
-        ty: TensorType,
+        (like, ty): (Like, TensorType),
         of: ValueId,
         offset: u64,
     ) -> ValueId {
         let Value { kind, role, pool, storage, offset: start, .. } = *self.value(of);
-        let id = ValueId(self.values.len() as u32);
         let offset = start + offset;
-        self.values.push(Value { name, kind, scope, ty, role, pool, storage, offset, previous: None });
-        id
+        self.add(Value { name, kind, scope, ty, like, role, pool, storage, offset, previous: None })
     }
 
     /// The next version of a value.
     pub fn add_version(&mut self, previous: ValueId) -> ValueId {
-        let id = ValueId(self.values.len() as u32);
-        let value = Value { previous: Some(previous), ..self.value(previous).clone() };
+        self.add(Value { previous: Some(previous), ..self.value(previous).clone() })
+    }
+
+    fn add(&mut self, value: Value) -> ValueId {
+        let id = self.next();
         self.values.push(value);
         id
+    }
+
+    fn next(&self) -> ValueId {
+        ValueId(self.values.len() as u32)
     }
 
     pub fn add_scope(&mut self, path: &str) -> ScopeId {

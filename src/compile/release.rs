@@ -49,41 +49,47 @@ fn with_lifetimes(
             }
         }
     }
+    let [entered, left, held] = [&section.entry, &section.exit, held].map(|ids| program.marked(ids));
+    let ends = layer_ends(program, code);
     let mut allocate: Vec<Vec<ValueId>> = vec![Vec::new(); code.len() + 1];
     let mut free: Vec<Vec<ValueId>> = vec![Vec::new(); code.len()];
-    for &storage in section.exit.iter().filter(|storage| !section.entry.contains(storage)) {
+    for &storage in section.exit.iter().filter(|storage| !entered[storage.index()]) {
         let first = uses[storage.index()].map_or(code.len(), |known| known.first);
         allocate[first].push(storage);
     }
     for storage in used {
         let Some(Use { first, last }) = uses[storage.index()] else { continue };
-        if !section.entry.contains(&storage) && !section.exit.contains(&storage) {
+        if !entered[storage.index()] && !left[storage.index()] {
             allocate[first].push(storage);
         }
-        if !section.exit.contains(&storage) {
+        if !left[storage.index()] {
             let policy = match program.value(storage).role {
                 // No library holds on to its scratch memory.
                 Role::Workspace => Release::Eager,
-                _ if held.contains(&storage) => Release::Step,
+                _ if held[storage.index()] => Release::Step,
                 _ => policy,
             };
-            free[free_after(program, code, last, policy)].push(storage);
+            let after = match policy {
+                Release::Eager => last,
+                Release::Scope => ends[last],
+                Release::Step => code.len() - 1,
+            };
+            free[after].push(storage);
         }
     }
     interleave(program, code, allocate, free)
 }
 
-/// The instruction after which a storage is freed whose last use is `last`.
-fn free_after(program: &Program, code: &[Instruction], last: usize, policy: Release) -> usize {
+/// By instruction: the last of those that follow it in the same layer without a break.
+fn layer_ends(program: &Program, code: &[Instruction]) -> Vec<usize> {
     let layer = |index: usize| program.scope(code[index].scope).layer;
-    match policy {
-        Release::Eager => last,
-        Release::Scope => {
-            let rest = (last..code.len()).take_while(|&index| layer(index) == layer(last));
-            rest.last().unwrap_or(last)
+    let mut ends: Vec<usize> = (0..code.len()).collect();
+    for index in (1..code.len()).rev() {
+        if layer(index - 1) == layer(index) {
+            ends[index - 1] = ends[index];
         }
-        Release::Step => code.len() - 1,
     }
+    ends
 }
 
 fn interleave(

@@ -10,7 +10,7 @@ pub(super) fn reuse(draft: &mut Draft) {
     let mut moved: Vec<Option<ValueId>> = vec![None; program.values.len()];
     for section in 0..program.sections.len() {
         let mut code = std::mem::take(&mut program.sections[section].code);
-        let carried = program.sections[section].exit.clone();
+        let carried = program.marked(&program.sections[section].exit);
         reuse_in(program, &mut code, &carried, &mut moved);
         program.sections[section].code = code;
     }
@@ -26,7 +26,7 @@ pub(super) fn reuse(draft: &mut Draft) {
 fn reuse_in(
     program: &mut Program,
     code: &mut Vec<Instruction>,
-    carried: &[ValueId],
+    carried: &[bool],
     moved: &mut [Option<ValueId>],
 ) {
     let mut dead: Vec<bool> = vec![false; code.len()];
@@ -45,7 +45,7 @@ fn reuse_in(
                 .take_while(|&next| matches!(code[next].action, Action::Free(_)))
                 .find(|&next| matches!(code[next].action, Action::Free(storage) if resolve(moved, storage) == current));
             let Some(freed) = freed else { continue };
-            let own = allocated[output.index()] != usize::MAX && !carried.contains(&output);
+            let own = allocated[output.index()] != usize::MAX && !carried[output.index()];
             if dead[freed] || !own || !alike(program, output, input, current) {
                 continue;
             }

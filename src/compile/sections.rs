@@ -117,8 +117,5 @@ fn add_previous(op: &mut Op, inputs: &mut Vec<ValueId>, outputs: &[ValueId]) {
 
 /// A value like this one, with memory of its own.
 fn fresh(program: &mut Program, id: ValueId) -> ValueId {
-    let value = program.value(id).clone();
-    let fresh = program.add_value(value.name, value.scope, value.ty, value.role, value.pool);
-    program.values[fresh.index()].kind = value.kind;
-    fresh
+    program.add_like(program.value(id).clone())
 }

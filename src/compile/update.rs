@@ -1,7 +1,7 @@
 //! The optimizer: gradients measured, clipped and applied, bucket by bucket; results brought to the host.
 
 use super::Draft;
-use super::program::{Action, Instruction, LossScaling, Program, Section, SectionKind, Stage};
+use super::program::{Action, Instruction, Like, LossScaling, Program, Section, SectionKind, Stage, Value};
 use super::sections::fill_with_zeros;
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
@@ -18,8 +18,8 @@ pub(super) fn update(draft: &mut Draft) {
 
     let mut code = Vec::new();
     let exchange = program.exchange;
-    let control =
-        program.add_value("control", scope, program.ty(exchange.control), Role::Input, Pool::Device);
+    let host = program.value(exchange.control).clone();
+    let control = program.add_like(Value { scope, pool: Pool::Device, ..host });
     code.push(copy(Queue::Copy, exchange.control, control, scope));
     code.push(copy(Queue::Compute, loss, exchange.loss, scope));
     let clip_norm = config.train.clip_norm.map(|clip| clip as f32);
@@ -67,9 +67,9 @@ fn gradient_buckets(program: &Program) -> Vec<ValueId> {
 fn add_moments(program: &mut Program) {
     let mut moments = Vec::with_capacity(2 * program.buckets.len());
     for index in 0..program.buckets.len() {
-        let (scope, ty) = (program.buckets[index].scope, program.ty(program.buckets[index].parameters));
+        let parameters = program.value(program.buckets[index].parameters).clone();
         let pair = ["moment1", "moment2"]
-            .map(|name| program.add_value(name, scope, ty, Role::Optimizer, Pool::Device));
+            .map(|name| program.add_like(Value { name, role: Role::Optimizer, ..parameters.clone() }));
         program.buckets[index].moments = Some(pair);
         moments.extend(pair);
     }
@@ -89,7 +89,7 @@ fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeI
     let buckets = program.buckets.iter().map(|bucket| bucket.segments.clone()).collect();
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let inputs = gradient_buckets(program).into_iter().chain(scale).collect();
-    let ty = TensorType::scalar();
+    let ty = (Like::Fixed, TensorType::scalar());
     let norm = program.add_value("norm", scope, ty, Role::Activation, Pool::Device);
     let host_scope = program.value(program.exchange.loss).scope;
     let host = program.add_value("norm", host_scope, ty, Role::Input, Pool::Host);

@@ -1,7 +1,7 @@
 //! Scratch memory of kernels, bounded by the target: values like any others.
 
 use super::Draft;
-use super::program::Action;
+use super::program::{Action, Like};
 use crate::device::{Pool, Role};
 use crate::ops::TensorType;
 
@@ -15,8 +15,8 @@ pub(super) fn add(draft: &mut Draft) {
             let Action::Launch { op, inputs, outputs, workspace } = &mut instruction.action else { continue };
             let bytes = op.workspace(&program.types(inputs), &program.types(outputs), &limits);
             if bytes > 0 {
-                *workspace =
-                    Some(program.add_value("workspace", scope, ty(bytes), Role::Workspace, Pool::Device));
+                let ty = (Like::Workspace, ty(bytes));
+                *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, Pool::Device));
             }
         }
         program.sections[section].code = code;

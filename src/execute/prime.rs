@@ -3,7 +3,7 @@
 
 use super::engine::{Batch, Engine};
 use super::train::RunError;
-use crate::compile::compile;
+use crate::compile::compile_verified;
 use crate::device::Device;
 use crate::memory::Failure;
 use crate::ops::Control;
@@ -19,7 +19,7 @@ const BATCH: usize = 4;
 pub fn prime(device: &mut dyn Device, strategy: &Strategy) -> Result<(), RunError> {
     let Strategy { precision, loss_scale, .. } = *strategy;
     let config = config(Strategy { precision, loss_scale, ..Strategy::default() });
-    let program = compile(&config, device.target())?;
+    let program = compile_verified(&config, device.target())?;
     let run = |device: &mut dyn Device| -> Result<(), Failure> {
         let mut engine = Engine::new(&program, device, false)?;
         engine.start()?;

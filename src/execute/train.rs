@@ -11,7 +11,7 @@ use super::products::ProductSources;
 use super::timeline::Timeline;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
-use crate::compile::{Program, Violation, compile};
+use crate::compile::{Program, Violation, compile_verified};
 use crate::data::{DataError, TextFiles};
 use crate::device::{
     self, Device, DeviceError, DeviceKind, Factors, Ledger, Phase, Pool, Target, TargetError,
@@ -115,7 +115,7 @@ impl Prepared {
         let data = TextFiles::open(&text.paths, text.split)?;
         check_unchanged(&data, &folder.join(DATA_FILE))?;
         data.splits().check(context(&config), config.evaluation.is_some())?;
-        let program = compile(&config, &target)?;
+        let program = compile_verified(&config, &target)?;
         Ok(Prepared { config, target, data, program })
     }
 }

@@ -2,7 +2,7 @@
 
 mod transformer;
 
-use crate::ops::{Op, TensorType};
+use crate::ops::{Op, Sizes, TensorType};
 use crate::spec::Model;
 
 /// Names a scope of a graph.
@@ -120,6 +120,38 @@ impl Graph {
         outputs
     }
 
+    /// Whether the two are the same at all sizes, if one is given those of the other.
+    pub fn same_structure(&self, other: &Graph) -> bool {
+        let same_value = |(a, b): (&GraphValue, &GraphValue)| {
+            (a.name, a.scope, a.kind, a.ty.dtype) == (b.name, b.scope, b.kind, b.ty.dtype)
+                && a.ty.shape.dims().len() == b.ty.shape.dims().len()
+        };
+        let same_node = |(a, b): (&Node, &Node)| {
+            (a.scope, &a.inputs, &a.outputs) == (b.scope, &b.inputs, &b.outputs)
+                && (a.op == b.op || other.resized(a) == b.op)
+        };
+        self.scopes == other.scopes
+            && self.values.len() == other.values.len()
+            && self.nodes.len() == other.nodes.len()
+            && self.values.iter().zip(&other.values).all(same_value)
+            && self.nodes.iter().zip(&other.nodes).all(same_node)
+    }
+
+    /// The operation of another graph's node at the sizes of this graph.
+    fn resized(&self, node: &Node) -> Op {
+        let mut op = node.op.clone();
+        op.resize(&Sizes {
+            inputs: &self.types(&node.inputs),
+            outputs: &self.types(&node.outputs),
+            buckets: &[],
+        });
+        op
+    }
+
+    fn types(&self, operands: &[usize]) -> Vec<TensorType> {
+        operands.iter().map(|&operand| self.values[operand].ty).collect()
+    }
+
     /// Trainable numbers.
     pub fn parameters(&self) -> u64 {
         let parameters = self.values.iter().filter(|value| matches!(value.kind, Kind::Parameter(_)));
@@ -128,7 +160,7 @@ impl Graph {
 
     /// FLOPs of one forward pass.
     pub fn flops(&self) -> u64 {
-        let ty = |operands: &[usize]| operands.iter().map(|&i| self.values[i].ty).collect::<Vec<_>>();
-        self.nodes.iter().map(|node| node.op.flops(&ty(&node.inputs), &ty(&node.outputs))).sum()
+        let flops = |node: &Node| node.op.flops(&self.types(&node.inputs), &self.types(&node.outputs));
+        self.nodes.iter().map(flops).sum()
     }
 }

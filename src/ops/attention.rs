@@ -1,7 +1,7 @@
 //! Causal multi-head self-attention whose T x T scores are never stored (Dao et al. 2022).
 
 use super::{
-    DType, Op, Operation, Processor, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
+    DType, Op, Operation, Processor, Sizes, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
     expect_number, expect_type,
 };
 
@@ -16,9 +16,7 @@ pub struct Attention {
 
 /// Inputs: dout num[B,T,C], qkv num[B,T,3C], out num[B,T,C], lse f32[B,H,T]. Output: dqkv num[B,T,3C].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionBackward {
-    pub heads: usize,
-}
+pub struct AttentionBackward;
 
 impl Attention {
     /// Queries and keys that a kernel takes at a time.
@@ -42,6 +40,11 @@ impl Attention {
 }
 
 impl AttentionBackward {
+    /// How many heads there are, as lse tells.
+    pub(crate) fn heads(lse: &TensorType) -> usize {
+        lse.shape.dims().get(1).copied().unwrap_or(1)
+    }
+
     /// Scratch elements of one thread, all of them f32: k^T and v^T, then k, q and dout of one head in panels, and two
     /// tiles of scores; and, where they are stored otherwise, tiles of q, dout and dq, and a head's dk and dv.
     pub(crate) fn workspace_elements(number: DType, sequence: usize, head: usize) -> usize {
@@ -105,9 +108,14 @@ impl Operation for Attention {
         }
     }
 
+    /// lse has a row for each head.
+    fn resize(&mut self, sizes: &Sizes) {
+        self.heads = AttentionBackward::heads(&sizes.outputs[1]);
+    }
+
     fn backward(&self, tape: &mut dyn Tape) {
         let inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(0), tape.output(1)];
-        tape.emit(Op::AttentionBackward(AttentionBackward { heads: self.heads }), inputs, &[Some(0)]);
+        tape.emit(Op::AttentionBackward(AttentionBackward), inputs, &[Some(0)]);
     }
 }
 
@@ -118,12 +126,13 @@ impl Operation for AttentionBackward {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 4)?;
-        let [batch, sequence, channels] = dimensions(self.name(), self.heads, &inputs[1])?;
+        let heads = Self::heads(&inputs[3]);
+        let [batch, sequence, channels] = dimensions(self.name(), heads, &inputs[1])?;
         let number = expect_number(self.name(), "qkv", &inputs[1])?;
         let out = TensorType::new(number, &[batch, sequence, channels]);
         expect_type(self.name(), "dout", &inputs[0], out)?;
         expect_type(self.name(), "out", &inputs[2], out)?;
-        expect_type(self.name(), "lse", &inputs[3], TensorType::f32(&[batch, self.heads, sequence]))?;
+        expect_type(self.name(), "lse", &inputs[3], TensorType::f32(&[batch, heads, sequence]))?;
         Ok(vec![inputs[1]])
     }
 
@@ -137,7 +146,7 @@ impl Operation for AttentionBackward {
     /// On a card, the sum of dout times out of each row of each head, f32[B,H,T].
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         let TensorType { dtype, shape } = inputs[0];
-        let (sequence, head) = (shape.dims()[1], shape.last() / self.heads);
+        let (sequence, head) = (shape.dims()[1], shape.last() / Self::heads(&inputs[3]));
         match limits.processor {
             Processor::Cpu => {
                 (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64

@@ -1,7 +1,8 @@
 //! Token plus learned position embedding.
 
 use super::{
-    Op, Operation, Processor, Shape, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs, expect_type,
+    Op, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
+    expect_type,
 };
 
 /// `x[b,t,:] = table[tokens[b,t],:] + positions[t,:]`
@@ -105,6 +106,10 @@ impl Operation for EmbeddingBackward {
         let table = if self.accumulate_table { 2 * touched_bytes(&tokens, &table) } else { table.bytes() };
         let positions = positions.bytes() * if self.accumulate_positions { 2 } else { 1 };
         tokens.bytes() + dx.bytes() + table + positions
+    }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.vocabulary = sizes.outputs[0].shape.rows();
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {

@@ -1,6 +1,6 @@
 //! Where values come from: constants and random numbers.
 
-use super::{Operation, TensorType, TypeError, expect_inputs};
+use super::{Operation, Sizes, TensorType, TypeError, expect_inputs};
 
 /// Every element the same number. No inputs; one f32 output of any shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +28,10 @@ impl Operation for Fill {
         expect_inputs(self.name(), inputs, 0)?;
         Ok(vec![self.output])
     }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.output = sizes.outputs[0];
+    }
 }
 
 impl Operation for Normal {
@@ -38,5 +42,9 @@ impl Operation for Normal {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 0)?;
         Ok(vec![self.output])
+    }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.output = sizes.outputs[0];
     }
 }

@@ -69,6 +69,15 @@ pub struct TypeError {
     pub problem: String,
 }
 
+/// What an operation works on in a run of other sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes<'a> {
+    pub inputs: &'a [TensorType],
+    pub outputs: &'a [TensorType],
+    /// How tensors lie in those of the inputs that are buckets, in their order.
+    pub buckets: &'a [Segments],
+}
+
 /// What every operation declares.
 pub trait Operation {
     /// In the field's terms, as `explain` prints it.
@@ -115,6 +124,9 @@ pub trait Operation {
         &[]
     }
 
+    /// Takes on the sizes of another run: whatever the operation holds itself of its operands' dimensions.
+    fn resize(&mut self, _sizes: &Sizes) {}
+
     /// Emits the operations that turn gradients of the outputs into gradients of the inputs.
     fn backward(&self, _tape: &mut dyn Tape) {
         unreachable!("{} has no backward: it is not part of a forward pass", self.name())
@@ -147,7 +159,7 @@ pub trait Tape {
     /// The gradient that other readers of this input have contributed so far.
     fn partial(&self, input: usize) -> Option<ValueId>;
     /// Emits `op`. Each output is the new, complete-so-far gradient of the named input of the node, or, with
-    /// `None`, a value of its own. Returns the outputs.
+    /// `None`, a value of its own, shaped like the first input of `op`. Returns the outputs.
     fn emit(&mut self, op: Op, inputs: Vec<ValueId>, gradients_of: &[Option<usize>]) -> Vec<ValueId>;
     /// Lets the product that makes the gradient of output 0, if that is what was emitted last, take it through the
     /// activation too, whose input is output 1. The caller has given that gradient to nobody else.
@@ -157,54 +169,54 @@ pub trait Tape {
     fn pass(&mut self, input: usize, gradient: ValueId);
 }
 
-/// One operation of the vocabulary.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Op {
-    AdamW(AdamW),
-    Add(Add),
-    Attention(Attention),
-    AttentionBackward(AttentionBackward),
-    Cast(Cast),
-    CrossEntropy(CrossEntropy),
-    Embedding(Embedding),
-    EmbeddingBackward(EmbeddingBackward),
-    Fill(Fill),
-    GeluBackward(GeluBackward),
-    GlobalNorm(GlobalNorm),
-    LayerNorm(LayerNorm),
-    LayerNormBackward(LayerNormBackward),
-    Linear(Linear),
-    LinearInputGradient(LinearInputGradient),
-    LinearWeightGradient(LinearWeightGradient),
-    LossScale(LossScale),
-    Normal(Normal),
+/// The vocabulary, one operation a line.
+macro_rules! operations {
+    ($($operation:ident),+ $(,)?) => {
+        /// One operation of the vocabulary.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Op {
+            $($operation($operation)),+
+        }
+
+        impl std::ops::Deref for Op {
+            type Target = dyn Operation;
+
+            fn deref(&self) -> &(dyn Operation + 'static) {
+                match self {
+                    $(Op::$operation(op) => op),+
+                }
+            }
+        }
+
+        impl std::ops::DerefMut for Op {
+            fn deref_mut(&mut self) -> &mut (dyn Operation + 'static) {
+                match self {
+                    $(Op::$operation(op) => op),+
+                }
+            }
+        }
+    };
 }
 
-impl std::ops::Deref for Op {
-    type Target = dyn Operation;
-
-    fn deref(&self) -> &(dyn Operation + 'static) {
-        match self {
-            Op::AdamW(op) => op,
-            Op::Add(op) => op,
-            Op::Attention(op) => op,
-            Op::AttentionBackward(op) => op,
-            Op::Cast(op) => op,
-            Op::CrossEntropy(op) => op,
-            Op::Embedding(op) => op,
-            Op::EmbeddingBackward(op) => op,
-            Op::Fill(op) => op,
-            Op::GeluBackward(op) => op,
-            Op::GlobalNorm(op) => op,
-            Op::LayerNorm(op) => op,
-            Op::LayerNormBackward(op) => op,
-            Op::Linear(op) => op,
-            Op::LinearInputGradient(op) => op,
-            Op::LinearWeightGradient(op) => op,
-            Op::LossScale(op) => op,
-            Op::Normal(op) => op,
-        }
-    }
+operations! {
+    AdamW,
+    Add,
+    Attention,
+    AttentionBackward,
+    Cast,
+    CrossEntropy,
+    Embedding,
+    EmbeddingBackward,
+    Fill,
+    GeluBackward,
+    GlobalNorm,
+    LayerNorm,
+    LayerNormBackward,
+    Linear,
+    LinearInputGradient,
+    LinearWeightGradient,
+    LossScale,
+    Normal,
 }
 
 /// Fails unless an operation got as many inputs as it takes.

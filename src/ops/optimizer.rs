@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Operation, SCALE, TensorType, TypeError, expect_inputs, expect_type};
+use super::{Operation, SCALE, Sizes, TensorType, TypeError, expect_inputs, expect_type};
 
 /// One tensor inside a flat bucket. Between segments lies padding that nothing reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,10 @@ impl Operation for GlobalNorm {
         let partials: usize = segments.map(|segment| segment.len.div_ceil(Self::ELEMENTS_PER_PARTIAL)).sum();
         (partials * size_of::<f64>()) as u64
     }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.buckets = sizes.buckets.to_vec();
+    }
 }
 
 impl Operation for AdamW {
@@ -121,6 +125,10 @@ impl Operation for AdamW {
             expect_type(self.name(), "the loss scale", &inputs[6], SCALE)?;
         }
         Ok(vec![bucket, bucket, bucket])
+    }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.segments = sizes.buckets[0].clone();
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {

@@ -73,6 +73,13 @@ impl Shape {
         dims[..dims.len().saturating_sub(1)].iter().product()
     }
 
+    /// The same shape this many times over, one after the other along the outermost dimension.
+    pub fn times(&self, count: usize) -> Shape {
+        let mut shape = *self;
+        shape.dims[0] *= count;
+        shape
+    }
+
     /// The same shape with another innermost dimension.
     pub fn with_last(&self, last: usize) -> Shape {
         let mut shape = *self;

@@ -1,37 +1,37 @@
 //! The largest micro-batch that a target's memory allows.
 
-use crate::compile::{Template, Violation};
+use crate::compile::{Compiler, Violation};
 use crate::device::Target;
 use crate::memory::{peak_live, predict};
-use crate::spec::RunConfig;
+use crate::spec::{RunConfig, Train};
 use crate::units::Bytes;
 
 /// Nobody trains with more samples at once than this.
 const MOST: usize = 1 << 20;
 
-/// Searches with a template that has the sizes of the run, all but its batch. `None` if not even a micro-batch of
-/// one fits.
+/// `None` if not even a micro-batch of one fits.
 pub(super) fn largest(
-    template: &mut Template<'_>,
+    compiler: &mut Compiler<'_>,
     config: &RunConfig,
     target: &Target,
 ) -> Result<Option<usize>, Violation> {
     let available = target.available();
     let boundless = target.clone().with_memory(Bytes(u64::MAX));
-    let batch = |micro_batch: usize| micro_batch * config.strategy.accumulate;
+    let batch = |micro_batch: usize| {
+        let batch_size = micro_batch * config.strategy.accumulate;
+        RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }
+    };
     // What is live can be had for any batch at little cost. It bounds what is asked of the system from below, and
     // nearly always tells the answer: only gaps between values make a smaller batch necessary.
     let bound = largest_live(available, |micro_batch| {
-        template.size_batch(batch(micro_batch))?;
-        Ok(peak_live(template.program(), target))
+        Ok(peak_live(&compiler.compile_unplaced(&batch(micro_batch))?.program, target))
     })?;
     let (mut fits, mut fails) = (0, bound + 1);
     let mut probe = bound;
     let mut step = 1;
     while fits + 1 < fails {
-        template.size_batch(batch(probe))?;
-        template.place()?;
-        if predict(template.program(), &boundless).device.reserved_peak <= available {
+        let compiled = compiler.compile(&batch(probe))?;
+        if predict(&compiled.program, &boundless).device.reserved_peak <= available {
             fits = probe;
         } else {
             fails = probe;
@@ -90,9 +90,7 @@ mod tests {
             config in any_config(), target in any_target(), memory in 1u64..24,
         ) {
             let target = Target { memory: Bytes(memory << 20), ..target };
-            let mut template = Template::new(&config, &target).unwrap();
-            template.resize(&config).unwrap();
-            let found = largest(&mut template, &config, &target).unwrap();
+            let found = largest(&mut Compiler::new(&target), &config, &target).unwrap();
             let runs = |micro_batch: usize| {
                 let mut config = config.clone();
                 config.train.batch_size = micro_batch * config.strategy.accumulate;

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
+use serde::Serialize;
 
 use super::fits;
-use crate::compile::{Template, Violation, compile, memory_part, structure};
+use crate::compile::{Compiler, Violation, compile};
 use crate::device::Target;
+use crate::graph::Graph;
 use crate::memory::{Prediction, predict};
-use crate::spec::RunConfig;
+use crate::spec::{MemoryPart, RunConfig};
 
 /// Configurations that one thread predicts in a row: many, since each row begins with a compilation, and few, so
 /// that all threads have something to do.
@@ -34,14 +36,16 @@ pub(super) struct Forecast {
     pub(super) prediction: Prediction,
     /// The largest micro-batch that the target's memory allows, if that was asked for and one does.
     pub(super) fits: Option<usize>,
+    /// Equal for configurations whose graphs differ in sizes alone.
+    structure: usize,
 }
 
 /// All that was asked for.
 pub(super) struct Forecasts<'a> {
     target: &'a Target,
     known: HashMap<Key, Forecast>,
-    /// By the structures of two configurations: whether their programs are equal.
-    same: Mutex<HashMap<[Key; 2], bool>>,
+    /// By the structure of two configurations and what each chooses: whether their programs are equal.
+    same: Mutex<HashMap<(usize, [Key; 2]), bool>>,
 }
 
 impl<'a> Forecasts<'a> {
@@ -57,20 +61,23 @@ impl<'a> Forecasts<'a> {
                 Entry::Vacant(place) => drop(place.insert(question)),
             }
         }
-        let mut structures: BTreeMap<Key, Vec<(Key, Question<'q>)>> = BTreeMap::new();
-        for (key, question) in distinct {
-            structures.entry(structure_key(question.config)).or_default().push((key, question));
+        let mut by_choices: BTreeMap<Key, Vec<(Key, Question<'q>)>> = BTreeMap::new();
+        for (memory, question) in distinct {
+            by_choices.entry(key(&question.config.choices())).or_default().push((memory, question));
         }
         let mut rows = Vec::new();
-        for mut questions in structures.into_values() {
-            // Configurations that differ in batch alone stay together, and have one answer to what fits.
+        for mut questions in by_choices.into_values() {
+            // Configurations of one model stay together, and those that differ in batch alone have one answer to
+            // what fits.
             questions.sort_by(|(a, _), (b, _)| a.cmp(b));
             let mut questions = questions.into_iter().peekable();
             while questions.peek().is_some() {
                 rows.push(questions.by_ref().take(ROW).collect::<Vec<_>>());
             }
         }
-        let known: Result<Vec<_>, _> = rows.into_par_iter().map(|row| answer(row, target)).collect();
+        let structures = Structures::default();
+        let known: Result<Vec<_>, _> =
+            rows.into_par_iter().map(|row| answer(row, target, &structures)).collect();
         let known = known?.into_iter().flatten().collect();
         Ok(Forecasts { target, known, same: Mutex::default() })
     }
@@ -87,61 +94,67 @@ impl<'a> Forecasts<'a> {
         {
             return Ok(false);
         }
-        let keys = [structure_key(config), structure_key(other)];
+        let keys = (self.of(config).structure, [key(&config.choices()), key(&other.choices())]);
         let known = self.same.lock().unwrap_or_else(PoisonError::into_inner).get(&keys).copied();
         if let Some(same) = known {
             return Ok(same);
         }
-        // Sizes follow from the configuration: programs of one structure are equal at all sizes.
-        let same = compile(&structure(config), self.target)? == compile(&structure(other), self.target)?;
+        // Values say what they are like at all sizes, so programs that are equal at some are equal at all.
+        let same = compile(config, self.target)? == compile(other, self.target)?;
         self.same.lock().unwrap_or_else(PoisonError::into_inner).insert(keys, same);
         Ok(same)
     }
 }
 
-/// Predicts configurations of one structure.
+/// The graphs that were met, of those that differ in sizes alone one.
+#[derive(Default)]
+struct Structures(Mutex<Vec<Graph>>);
+
+impl Structures {
+    fn number(&self, graph: &Graph) -> usize {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().position(|other| other.same_structure(graph)).unwrap_or_else(|| {
+            known.push(graph.clone());
+            known.len() - 1
+        })
+    }
+}
+
+/// Predicts configurations that choose the same, those of one structure in a row with one compilation.
 fn answer(
     row: Vec<(Key, Question<'_>)>,
     target: &Target,
+    structures: &Structures,
 ) -> Result<Vec<(Key, Forecast)>, (String, Violation)> {
-    let mut template: Option<Template<'_>> = None;
+    let mut compiler = Compiler::new(target);
     let mut fits_by_key: HashMap<Key, Option<usize>> = HashMap::new();
     let mut answers = Vec::with_capacity(row.len());
-    for (key, Question { config, fits, strategy }) in row {
+    for (memory, Question { config, fits, strategy }) in row {
         let blame = |violation| (strategy.to_owned(), violation);
-        let template = match &mut template {
-            Some(template) => template,
-            None => template.insert(Template::new(config, target).map_err(blame)?),
-        };
-        template.resize(config).map_err(blame)?;
-        let prediction = predict(template.program(), target);
+        let compiled = compiler.compile(config).map_err(blame)?;
+        let prediction = predict(&compiled.program, target);
+        let structure = structures.number(&compiled.graph);
         let fits = match fits.then(|| fits_by_key.entry(batchless_key(config))) {
             None => None,
             Some(Entry::Occupied(known)) => *known.get(),
             Some(Entry::Vacant(place)) => {
-                *place.insert(fits::largest(template, config, target).map_err(blame)?)
+                *place.insert(fits::largest(&mut compiler, config, target).map_err(blame)?)
             }
         };
-        answers.push((key, Forecast { prediction, fits }));
+        answers.push((memory, Forecast { prediction, fits, structure }));
     }
     Ok(answers)
 }
 
 fn memory_key(config: &RunConfig) -> Key {
-    key(&memory_part(config))
-}
-
-fn structure_key(config: &RunConfig) -> Key {
-    key(&structure(config))
+    key(&config.memory_part())
 }
 
 /// Equal for configurations that differ in batch size alone.
 fn batchless_key(config: &RunConfig) -> Key {
-    let mut part = memory_part(config);
-    part.train.batch_size = config.strategy.accumulate;
-    key(&part)
+    key(&MemoryPart { batch_size: config.strategy.accumulate, ..config.memory_part() })
 }
 
-fn key(part: &RunConfig) -> Key {
+fn key(part: &impl Serialize) -> Key {
     serde_json::to_string(part).expect("plain data always serialises")
 }

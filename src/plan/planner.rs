@@ -117,7 +117,7 @@ fn plan_point(
             no_effect.push(key);
         }
     }
-    let Forecast { prediction, fits } = forecasts.of(&config).clone();
+    let Forecast { prediction, fits, .. } = forecasts.of(&config).clone();
     Ok(PlannedRun {
         id,
         configuration,

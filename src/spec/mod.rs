@@ -11,6 +11,7 @@ mod key;
 mod kinds;
 mod load;
 mod loss_scale;
+mod memory;
 mod parse;
 mod paths;
 mod reader;
@@ -25,6 +26,7 @@ mod write;
 mod written;
 
 pub use error::Error;
+pub use memory::{Choices, MemoryPart};
 pub use paths::Environment;
 pub use resolved::*;
 pub use source::Sources;

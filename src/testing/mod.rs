@@ -136,6 +136,12 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
     })
 }
 
+/// A model of as many layers as another: the two differ in sizes alone.
+pub(crate) fn as_deep(model: Model, other: &Model) -> Model {
+    let (Model::Transformer(model), Model::Transformer(other)) = (model, other);
+    Model::Transformer(Transformer { layers: other.layers, ..model })
+}
+
 /// Targets that differ in all that memory depends on.
 pub(crate) fn any_target() -> impl Any<Value = Target> {
     let kind = prop_oneof![Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];

@@ -67,7 +67,7 @@ fn attention_and_its_gradient() {
             let lse_tolerance = TOLERANCE + tensor_cores;
             assert_near(&found[1].numbers, &expected[1].numbers, lse_tolerance, 0.0, &format!("{what}: lse"));
 
-            let op = Op::AttentionBackward(AttentionBackward { heads });
+            let op = Op::AttentionBackward(AttentionBackward);
             let inputs = [dout, qkv, found[0].clone(), found[1].clone()];
             let found = devices.cuda(&op, &inputs);
             let expected = devices.expected(&op, &inputs);

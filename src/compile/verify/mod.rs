@@ -6,6 +6,7 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::fmt;
 
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
@@ -200,11 +201,12 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
                 }
             }
         }
+        let carried = program.marked(&section.entry);
         for parameter in &program.parameters {
             let Some(gradient) = parameter.gradient else {
                 return broken(Invariant::OneGradient, program.full_name(parameter.value));
             };
-            let carried = section.entry.contains(&program.storage(gradient));
+            let carried = carried[program.storage(gradient).index()];
             let (anew, updated) = (anew[gradient.index()], updated[gradient.index()]);
             let right = if carried { anew == 0 && updated > 0 } else { anew == 1 };
             if !right {
@@ -221,14 +223,16 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
 /// Each bucket is updated once, with its own gradients.
 fn one_update(program: &Program) -> Result<(), Violation> {
     let section = program.section(SectionKind::Update).expect("there is one at this stage");
+    // By the parameters updated: how often, and with which gradients.
+    let mut updates: HashMap<ValueId, Vec<ValueId>> = HashMap::new();
+    for instruction in &section.code {
+        if let Action::Launch { op: Op::AdamW(_), inputs, .. } = &instruction.action {
+            updates.entry(inputs[0]).or_default().push(inputs[1]);
+        }
+    }
     for bucket in &program.buckets {
-        let updates = section.code.iter().filter(|instruction| match &instruction.action {
-            Action::Launch { op: Op::AdamW(_), inputs, .. } => {
-                inputs[0] == bucket.parameters && Some(inputs[1]) == bucket.gradients
-            }
-            _ => false,
-        });
-        let count = updates.count();
+        let gradients = updates.get(&bucket.parameters).map_or(&[][..], Vec::as_slice);
+        let count = gradients.iter().filter(|&&gradients| Some(gradients) == bucket.gradients).count();
         if count != 1 {
             let detail = format!("{} is updated {count} times", program.full_name(bucket.parameters));
             return broken(Invariant::OneGradient, detail);

@@ -72,8 +72,8 @@ pub(super) unsafe fn run(
         Op::Attention(op) => {
             with_number!(number(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
         }
-        Op::AttentionBackward(op) => {
-            with_number!(number(0), T => attention::backward::<T>(op, &mut operands, scratch, workers));
+        Op::AttentionBackward(_) => {
+            with_number!(number(0), T => attention::backward::<T>(&mut operands, scratch, workers));
         }
         Op::Cast(op) => with_number!(op.to, T => cast::run::<T>(&mut operands, inputs.len(), workers)),
         Op::CrossEntropy(op) => {

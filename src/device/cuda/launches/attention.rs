@@ -103,14 +103,13 @@ pub(super) fn forward(
 
 /// The workspace takes one number for each query and head.
 pub(super) fn backward(
-    op: &AttentionBackward,
     inputs: &[Operand],
     outputs: &[Operand],
     (delta, _): (u64, u64),
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let [dout, qkv, out, lse] = [0, 1, 2, 3].map(|index| &inputs[index]);
-    let sizes = Sizes::new(op.name(), op.heads, &qkv.ty)?;
+    let sizes = Sizes::new(AttentionBackward.name(), AttentionBackward::heads(&lse.ty), &qkv.ty)?;
     let delta = Argument::Pointer(delta);
     launcher.kernel(
         by_dtype(sizes.dtype, ["attention_delta_f32", "attention_delta_bf16", "attention_delta_f16"])?,

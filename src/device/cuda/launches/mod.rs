@@ -33,7 +33,7 @@ pub(super) fn run(
         Op::AdamW(op) => optimizer::adamw(op, inputs, launcher),
         Op::Add(_) => elementwise::add(inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
-        Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
+        Op::AttentionBackward(_) => attention::backward(inputs, outputs, workspace, launcher),
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
         Op::Embedding(_) => embedding::forward(inputs, outputs, launcher),

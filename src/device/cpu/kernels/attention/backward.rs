@@ -16,30 +16,19 @@ use super::{
     Head, KEYS, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take,
 };
 
-pub(crate) fn run<T: Number>(
-    op: &AttentionBackward,
-    operands: &mut Operands,
-    scratch: &mut [f32],
-    workers: &Workers,
-) {
+pub(crate) fn run<T: Number>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     match workers.level() {
-        Level::Portable => run_with::<Portable, T>(op, operands, scratch, workers),
+        Level::Portable => run_with::<Portable, T>(operands, scratch, workers),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => run_with::<Avx2, T>(op, operands, scratch, workers),
+        Level::Avx2 => run_with::<Avx2, T>(operands, scratch, workers),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => {
-            run_with::<Avx512, T>(op, operands, scratch, workers)
-        }
+        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => run_with::<Avx512, T>(operands, scratch, workers),
     }
 }
 
-fn run_with<M: Micro, T: Number>(
-    op: &AttentionBackward,
-    operands: &mut Operands,
-    scratch: &mut [f32],
-    workers: &Workers,
-) {
-    let sizes = Sizes::new(operands.input_type(1), op.heads);
+fn run_with<M: Micro, T: Number>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+    let heads = AttentionBackward::heads(operands.input_type(3));
+    let sizes = Sizes::new(operands.input_type(1), heads);
     let [dout, qkv, out] = [0, 1, 2].map(|index| operands.input::<T>(index));
     let lse = operands.input::<f32>(3);
     let dqkv = Parts::new(operands.output::<T>(0));

@@ -29,7 +29,7 @@ fn forward_and_backward_match_the_reference() {
         let out = out.stored_as(number);
         let dqkv = sizes.backward(&dout.to_f64(), &qkv.to_f64(), &out.to_f64());
         let lse = Data::F32(TensorType::f32(&[batch, heads, sequence]), rounded(&lse));
-        check(Op::AttentionBackward(AttentionBackward { heads }), &[dout, qkv, out, lse], &[dqkv]);
+        check(Op::AttentionBackward(AttentionBackward), &[dout, qkv, out, lse], &[dqkv]);
     }
 }
 

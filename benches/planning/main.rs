@@ -1,0 +1,83 @@
+//! What planning costs, part by part: `cargo bench --bench planning`. Figures, never assertions.
+
+mod setup;
+
+use divan::counter::ItemsCount;
+use divan::{Bencher, black_box};
+use runner::compile::{Compiler, compile, compile_verified, verify};
+use runner::device::DeviceKind;
+use runner::memory::predict;
+use runner::plan::{self, Purpose};
+
+use setup::{config, experiment, strategies, sweep, target};
+
+fn main() {
+    divan::main();
+}
+
+#[divan::bench(args = [100, 10_000])]
+fn expansion(bencher: Bencher, runs: usize) {
+    let overrides = sweep(runs);
+    let runs = experiment(&overrides).points.len();
+    bencher.counter(ItemsCount::new(runs)).bench(|| experiment(black_box(&overrides)));
+}
+
+/// A program of the same structure gets the sizes of another run, and all of its storages their places.
+#[divan::bench(args = strategies())]
+fn resizing(bencher: Bencher, strategy: &str) {
+    let (config, target) = (config(strategy, None), target(DeviceKind::Cuda));
+    let mut compiler = Compiler::new(&target);
+    compiler.compile(&config).expect("it compiles");
+    bencher.counter(ItemsCount::new(1usize)).bench_local(|| compiler.compile(black_box(&config)).is_ok());
+}
+
+/// Every pass, and the verifier after the last.
+#[divan::bench(args = strategies())]
+fn compilation(bencher: Bencher, strategy: &str) {
+    let (config, target) = (config(strategy, None), target(DeviceKind::Cuda));
+    bencher.counter(ItemsCount::new(1usize)).bench(|| compile(black_box(&config), &target));
+}
+
+/// Every pass, and the verifier after each: what is trained.
+#[divan::bench(args = strategies())]
+fn compilation_verified(bencher: Bencher, strategy: &str) {
+    let (config, target) = (config(strategy, None), target(DeviceKind::Cuda));
+    bencher.counter(ItemsCount::new(1usize)).bench(|| compile_verified(black_box(&config), &target));
+}
+
+/// Models of many layers, for both kinds of device.
+#[divan::bench(args = deep(), sample_count = 3)]
+fn deep_compilation(bencher: Bencher, (kind, layers, strategy): &(DeviceKind, usize, String)) {
+    let (config, target) = (config(strategy, Some(*layers)), target(*kind));
+    bencher.counter(ItemsCount::new(*layers)).bench(|| compile(black_box(&config), &target));
+}
+
+fn deep() -> Vec<(DeviceKind, usize, String)> {
+    let kinds = [DeviceKind::Cpu, DeviceKind::Cuda];
+    let cases = kinds.into_iter().flat_map(|kind| [1000, 4096].map(|layers| (kind, layers)));
+    cases.flat_map(|(kind, layers)| strategies().into_iter().map(move |name| (kind, layers, name))).collect()
+}
+
+#[divan::bench(args = strategies())]
+fn verification(bencher: Bencher, strategy: &str) {
+    let program = compile(&config(strategy, None), &target(DeviceKind::Cuda)).expect("it compiles");
+    bencher.counter(ItemsCount::new(1usize)).bench(|| verify(black_box(&program)));
+}
+
+#[divan::bench(args = strategies())]
+fn prediction(bencher: Bencher, strategy: &str) {
+    let target = target(DeviceKind::Cuda);
+    let program = compile(&config(strategy, None), &target).expect("it compiles");
+    bencher.counter(ItemsCount::new(1usize)).bench(|| predict(black_box(&program), &target));
+}
+
+/// From expanded points to predictions, with the largest micro-batch that fits and the keys without effect.
+#[divan::bench(args = [100, 1000, 10_000], sample_count = 5)]
+fn whole_plan(bencher: Bencher, runs: usize) {
+    let (overrides, target) = (sweep(runs), target(DeviceKind::Cuda));
+    let count = experiment(&overrides).points.len();
+    bencher
+        .counter(ItemsCount::new(count))
+        .with_inputs(|| experiment(&overrides))
+        .bench_values(|experiment| plan::plan(experiment, &target, Purpose::Predict, &|_| String::new()));
+}

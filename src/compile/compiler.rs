@@ -1,0 +1,197 @@
+//! One program for many runs.
+//!
+//! A planner asks for thousands of runs that differ in sizes alone. A program says of each of its values what that is
+//! like at any size, so that the graph of another run gives it the sizes of that run. That the result is what
+//! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
+
+use super::build::layouts;
+use super::program::{Action, Like, Program, SectionKind};
+use super::verify::{Violation, verify};
+use super::{compile_graph, place, workspaces};
+use crate::device::Target;
+use crate::graph::{self, Graph};
+use crate::ops::{Segments, Sizes, TensorType, WorkspaceLimits};
+use crate::spec::{Choices, RunConfig};
+
+/// Compiles one run after the other for a target.
+#[derive(Clone, Debug)]
+pub struct Compiler<'a> {
+    target: &'a Target,
+    /// With the sizes of the run that was asked for last.
+    last: Option<Compiled>,
+}
+
+/// A run's program, and what it was compiled from.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    pub program: Program,
+    /// The run's, but for sizes.
+    pub graph: Graph,
+    choices: Choices,
+}
+
+impl<'a> Compiler<'a> {
+    pub fn new(target: &'a Target) -> Compiler<'a> {
+        Compiler { target, last: None }
+    }
+
+    /// Compiles a run. What memory does not depend on (rates, seeds) may be that of a run before.
+    ///
+    /// # Errors
+    /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
+    pub fn compile(&mut self, config: &RunConfig) -> Result<&Compiled, Violation> {
+        let target = self.target;
+        let (compiled, resized) = self.sized(config)?;
+        if resized {
+            place::place_anew(&mut compiled.program, config.strategy.allocator, target);
+            if cfg!(debug_assertions) {
+                verify(&compiled.program).map_err(|violation| violation.after("resize"))?;
+            }
+        }
+        Ok(compiled)
+    }
+
+    /// The same but for the places of storages, which are any run's: what is live is right, but not where it is.
+    ///
+    /// # Errors
+    /// As from `compile`.
+    pub fn compile_unplaced(&mut self, config: &RunConfig) -> Result<&Compiled, Violation> {
+        Ok(self.sized(config)?.0)
+    }
+
+    /// A program of the run's sizes, and whether its places are those of a run before.
+    fn sized(&mut self, config: &RunConfig) -> Result<(&mut Compiled, bool), Violation> {
+        let graph = graph::build(&config.model, config.micro_batch());
+        let choices = config.choices();
+        let limits = self.target.workspace_limits();
+        let last = self.last.take();
+        let last = last.filter(|last| last.choices == choices && last.graph.same_structure(&graph));
+        if let Some(mut last) = last
+            && resize(&mut last.program, &graph, config, &limits)
+        {
+            return Ok((self.last.insert(last), true));
+        }
+        let program = compile_graph(&graph, config, self.target, cfg!(any(test, debug_assertions)))?;
+        Ok((self.last.insert(Compiled { program, graph, choices }), false))
+    }
+}
+
+/// Gives a program the sizes of a run whose graph has the same structure. Places stay as they are. False if only
+/// compiling the run anew gives its program: where an operation needs scratch memory at one of two sizes.
+#[must_use]
+fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, limits: &WorkspaceLimits) -> bool {
+    let mut parameters = program.parameters.iter();
+    for (bucket, layout) in program.buckets.iter_mut().zip(layouts(graph, config)) {
+        let element = layout.ty.dtype.bytes();
+        program.values[bucket.parameters.index()].ty = layout.ty;
+        for (segment, parameter) in layout.segments.iter().zip(&mut parameters) {
+            for id in [Some(parameter.value), parameter.gradient].into_iter().flatten() {
+                program.values[id.index()].offset = segment.offset as u64 * element;
+            }
+        }
+        bucket.segments = layout.segments;
+    }
+    for index in 0..program.values.len() {
+        let shape = match program.values[index].like {
+            Like::Fixed | Like::Workspace => continue,
+            Like::Graph(index) => graph.values[index].ty.shape,
+            Like::Batch(index) => graph.values[index].ty.shape.times(program.micro_batches),
+            Like::Bucket(index) => program.ty(program.buckets[index].parameters).shape,
+        };
+        let offset = program.values[index].previous.map(|previous| program.value(previous).offset);
+        let value = &mut program.values[index];
+        value.ty.shape = shape;
+        // A version lies where the one before it does.
+        value.offset = offset.unwrap_or(value.offset);
+    }
+    resize_operations(program, limits)
+}
+
+/// Operations, their scratch memory and FLOPs, over values that have their sizes.
+fn resize_operations(program: &mut Program, limits: &WorkspaceLimits) -> bool {
+    let Program { values, sections, buckets, .. } = program;
+    let (mut ins, mut outs): (Vec<TensorType>, Vec<TensorType>) = Default::default();
+    let mut model_flops = 0;
+    for section in sections {
+        for instruction in &mut section.code {
+            let Action::Launch { op, inputs, outputs, workspace } = &mut instruction.action else { continue };
+            ins.clear();
+            ins.extend(inputs.iter().map(|id| values[id.index()].ty));
+            outs.clear();
+            outs.extend(outputs.iter().map(|id| values[id.index()].ty));
+            let segments = inputs.iter().filter_map(|id| match values[id.index()].like {
+                Like::Bucket(bucket) => Some(buckets[bucket].segments.clone()),
+                _ => None,
+            });
+            let segments: Vec<Segments> = segments.collect();
+            op.resize(&Sizes { inputs: &ins, outputs: &outs, buckets: &segments });
+            let bytes = op.workspace(&ins, &outs, limits);
+            match workspace {
+                Some(id) if bytes > 0 => values[id.index()].ty = workspaces::ty(bytes),
+                None if bytes == 0 => {}
+                _ => return false,
+            }
+            if section.kind == SectionKind::First && !instruction.recompute {
+                model_flops += op.flops(&ins, &outs);
+            }
+        }
+    }
+    program.model_flops = model_flops;
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+    use crate::compile::compile;
+    use crate::memory::predict;
+    use crate::spec::Train;
+    use crate::testing::{any_config, any_target, as_deep};
+
+    /// Where two programs differ first, by the name of the operation or the value.
+    fn difference(found: &Program, expected: &Program) -> Option<String> {
+        for (a, b) in found.sections.iter().zip(&expected.sections) {
+            for (a, b) in a.code.iter().zip(&b.code) {
+                if a != b {
+                    return Some(format!("{:?} instead of {:?}", a.action, b.action));
+                }
+            }
+        }
+        for (index, (a, b)) in found.values.iter().zip(&expected.values).enumerate() {
+            if a != b {
+                let name = found.full_name(crate::ops::ValueId(index as u32));
+                return Some(format!("{name}: {a:?} instead of {b:?}"));
+            }
+        }
+        (found != expected).then(|| "what is neither code nor values differs".to_owned())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever sizes the program had before.
+        #[test]
+        fn a_resized_program_is_the_compiled_one(
+            config in any_config(), other in any_config(), target in any_target(), micro_batch in 1..=9usize,
+        ) {
+            // The same choices at other sizes, of a model as deep.
+            let batch_size = micro_batch * config.strategy.accumulate;
+            let other = RunConfig {
+                model: as_deep(other.model, &config.model),
+                train: Train { batch_size, ..config.train.clone() },
+                ..config.clone()
+            };
+            let mut compiler = Compiler::new(&target);
+            compiler.compile(&other).unwrap();
+            for config in [&config, &other] {
+                prop_assert!(compiler.sized(config).unwrap().1, "the structure is the same");
+                let resized = &compiler.compile(config).unwrap().program;
+                let compiled = compile(config, &target).unwrap();
+                prop_assert_eq!(difference(resized, &compiled), None);
+                prop_assert_eq!(predict(resized, &target), predict(&compiled, &target));
+            }
+        }
+    }
+}

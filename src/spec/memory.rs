@@ -1,0 +1,51 @@
+//! What of a run decides its memory.
+
+use serde::Serialize;
+
+use super::resolved::{AdamW, Evaluation, Model, Optimizer, RunConfig, Strategy, Train};
+
+/// Runs that are equal here need the same memory, byte for byte.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemoryPart {
+    pub model: Model,
+    pub batch_size: usize,
+    pub choices: Choices,
+}
+
+/// What decides a run's program beside its graph: runs that are equal here, and whose graphs differ in sizes alone,
+/// have programs that differ in sizes alone.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choices {
+    optimizer: &'static str,
+    clips: bool,
+    evaluates: bool,
+    strategy: Strategy,
+}
+
+// Whole structs are taken apart here, so that a new key does not go by unseen.
+impl RunConfig {
+    pub fn memory_part(&self) -> MemoryPart {
+        let RunConfig { model, data: _, train, evaluation: _, measure: _, strategy: _ } = self;
+        MemoryPart { model: model.clone(), batch_size: train.batch_size, choices: self.choices() }
+    }
+
+    pub fn choices(&self) -> Choices {
+        let RunConfig { model: _, data: _, train, evaluation, measure: _, strategy } = self;
+        let Train { batch_size: _, clip_norm, seed: _, optimizer } = train;
+        Choices {
+            optimizer: state(optimizer),
+            clips: clip_norm.is_some(),
+            evaluates: matches!(evaluation, Some(Evaluation { every: _, batches: _ })),
+            strategy: strategy.clone(),
+        }
+    }
+}
+
+/// Names what an optimizer keeps of each parameter.
+fn state(optimizer: &Optimizer) -> &'static str {
+    match optimizer {
+        Optimizer::AdamW(AdamW { lr: _, beta1: _, beta2: _, epsilon: _, weight_decay: _, decay: _ }) => {
+            "adamw"
+        }
+    }
+}
