@@ -70,7 +70,7 @@ struct Plan {
 /// The smallest of several plans, in pages: the first that is as small as any can be, if one is.
 fn smallest(lives: &Lives, page: u64) -> Plan {
     let least = lives.peak().next_multiple_of(page);
-    let mut best = lives.greedy(|life| life.bytes);
+    let mut best = lives.greedy(|life| life.bytes, u64::MAX);
     // What takes most over time goes first, or what stays longest.
     let others: [fn(&Life) -> u64; 2] =
         [|life| life.bytes.saturating_mul(life.duration()), |life| life.duration()];
@@ -78,7 +78,7 @@ fn smallest(lives: &Lives, page: u64) -> Plan {
         if best.end <= least {
             break;
         }
-        let plan = lives.greedy(order);
+        let plan = lives.greedy(order, best.end);
         if plan.end < best.end {
             best = plan;
         }
@@ -149,8 +149,9 @@ impl Lives {
         peak
     }
 
-    /// Gives each the lowest offset that is free, the greatest by `order` first.
-    fn greedy(&self, order: fn(&Life) -> u64) -> Plan {
+    /// Gives each the lowest offset that is free, the greatest by `order` first. A plan that does not end before
+    /// `bound` is given up.
+    fn greedy(&self, order: fn(&Life) -> u64, bound: u64) -> Plan {
         let mut sorted: Vec<(Reverse<u64>, usize)> =
             self.passing.iter().enumerate().map(|(index, life)| (Reverse(order(life)), index)).collect();
         sorted.sort_unstable();
@@ -176,6 +177,9 @@ impl Lives {
             }
             offsets[index] = offset;
             end = end.max(offset + life.bytes);
+            if end >= bound {
+                break;
+            }
             plans.iter_mut().for_each(|plan| plan.add(life.alive(), offset..offset + life.bytes));
         }
         Plan { offsets, end }
