@@ -74,9 +74,15 @@ impl Place {
 
     /// What is fast is said by a word.
     fn sweep(&self, fast: &str, arguments: &[&str]) -> Output {
+        self.failing_sweep(fast, arguments, "")
+    }
+
+    /// The same where a library's call fails, as `EMULATED_FAIL` says.
+    fn failing_sweep(&self, fast: &str, arguments: &[&str], failing: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
         command.args(["sweep", "small.toml", "--device", "cuda"]).args(arguments);
         command.env("EMULATED_PRODUCTS", fast).env("RUNNER_CACHE_DIR", self.path("cache"));
+        command.env("EMULATED_FAIL", failing);
         command.current_dir(self.0.path()).output().unwrap()
     }
 
@@ -373,4 +379,28 @@ fn a_stored_choice_needs_no_memory() {
     let wrong = Choice { algorithm: "apart".to_owned(), ..ample.choices().remove(0) };
     let mut other = device(target());
     assert!(matches!(other.choose(&[work], &[wrong]), Err(DeviceError::StoredChoice { .. })));
+}
+
+/// cuBLASLt may be newer than this program: what it says of itself is a number, whatever number it is.
+#[test]
+fn codes_that_nobody_knows_yet_are_numbers() {
+    let place = Place::new();
+    let plain = ["--filter", "plain"];
+    // The first algorithm of the first shape is not in order; the next is.
+    let output = place.failing_sweep("first", &plain, "cublasLtMatmulAlgoGetHeuristic.state:1:4242");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let logs =
+        place.find("results/small/*/*/log.txt").into_iter().map(|log| fs::read_to_string(log).unwrap());
+    let products = logs.collect::<String>();
+    let products: Vec<&str> = products.lines().filter(|line| line.starts_with("product ")).collect();
+    let seconds = products.iter().filter(|line| line.contains(": algorithm 1,")).count();
+    assert_eq!(seconds, 1, "{products:#?}");
+
+    // Now that all is chosen, it is training that fails.
+    let output = place.failing_sweep("first", &[&plain[..], &["--fresh"]].concat(), "cublasLtMatmul:30:4242");
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let [row] = <[Row; 1]>::try_from(csv::read(&place.path("results/small.csv")).unwrap()).unwrap();
+    assert_eq!(row.status, Status::Failed);
+    let failed = "cublasLtMatmul failed: an error that this program has no name for (4242)";
+    assert!(row.message.contains(failed), "{}", row.message);
 }
