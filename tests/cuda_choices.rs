@@ -74,9 +74,15 @@ impl Place {
 
     /// What is fast is said by a word.
     fn sweep(&self, fast: &str, arguments: &[&str]) -> Output {
+        self.failing_sweep(fast, arguments, "")
+    }
+
+    /// The same where a library's call fails, as `EMULATED_FAIL` says.
+    fn failing_sweep(&self, fast: &str, arguments: &[&str], failing: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
         command.args(["sweep", "small.toml", "--device", "cuda"]).args(arguments);
         command.env("EMULATED_PRODUCTS", fast).env("RUNNER_CACHE_DIR", self.path("cache"));
+        command.env("EMULATED_FAIL", failing);
         command.current_dir(self.0.path()).output().unwrap()
     }
 
@@ -161,7 +167,8 @@ fn a_run_is_repeated_as_it_was_computed_whatever_is_fast_or_cached_now() {
     assert!(rows[1].receipt.ends_with(&format!("algorithms: {shapes} stored")), "{}", rows[1].receipt);
     assert_eq!(rows[1].digest, first.digest);
 
-    // Without what was stored, the run is another.
+    // Without what was stored, and kept in the cache again, the run is another.
+    place.clear_cache();
     fs::remove_file(&place.find("results/small/*/1/products.csv")[0]).unwrap();
     let output = place.sweep("second", &[&plain[..], &["--dump", "others", "--repeats", "2"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
@@ -373,4 +380,28 @@ fn a_stored_choice_needs_no_memory() {
     let wrong = Choice { algorithm: "apart".to_owned(), ..ample.choices().remove(0) };
     let mut other = device(target());
     assert!(matches!(other.choose(&[work], &[wrong]), Err(DeviceError::StoredChoice { .. })));
+}
+
+/// cuBLASLt may be newer than this program: what it says of itself is a number, whatever number it is.
+#[test]
+fn codes_that_nobody_knows_yet_are_numbers() {
+    let place = Place::new();
+    let plain = ["--filter", "plain"];
+    // Of the two algorithms that are recommended for a shape, the first is never in order.
+    let states = (1..1000).step_by(2).map(|n| format!("cublasLtMatmulAlgoGetHeuristic.state:{n}:4242"));
+    let output = place.failing_sweep("first", &plain, &states.collect::<Vec<_>>().join(","));
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let chosen = table(&place.find("results/small/*/1/products.csv")[0]);
+    assert!(chosen.len() > 5, "{chosen:?}");
+    for choice in chosen.values() {
+        assert!(choice.choice.starts_with("algorithm 1,") || choice.choice == "apart", "{choice:?}");
+    }
+
+    // Now that all is chosen, it is training that fails.
+    let output = place.failing_sweep("first", &[&plain[..], &["--fresh"]].concat(), "cublasLtMatmul:30:4242");
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let [row] = <[Row; 1]>::try_from(csv::read(&place.path("results/small.csv")).unwrap()).unwrap();
+    assert_eq!(row.status, Status::Failed);
+    let failed = "cublasLtMatmul failed: an error that this program has no name for (4242)";
+    assert!(row.message.contains(failed), "{}", row.message);
 }

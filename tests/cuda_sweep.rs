@@ -174,35 +174,6 @@ fn a_card_that_is_lost_costs_one_run() {
     }
 }
 
-/// cuBLASLt may be newer than this program: what it says of itself is a number, whatever number it is.
-#[test]
-fn codes_of_products_that_nobody_knows_yet_are_numbers() {
-    let place = Place::new();
-    let fails = [("EMULATED_FAIL", "cublasLtMatmul:30:4242")];
-    let output = place.sweep("cuda", &["--filter", "plain"], &fails);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let row = &place.rows("cuda")["plain"];
-    assert_eq!(row.status, Status::Failed);
-    let failed = "cublasLtMatmul failed: an error that this program has no name for (4242)";
-    assert!(row.message.contains(failed), "{}", row.message);
-
-    // The first algorithm of the first shape is not in order; the next is.
-    let place = Place::new();
-    let fails = [("EMULATED_FAIL", "cublasLtMatmulAlgoGetHeuristic.state:1:4242")];
-    let output = place.sweep("cuda", &["--filter", "plain"], &fails);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let logs = place.path().join("cuda/**/log.txt");
-    let chosen: Vec<String> = glob::glob(logs.to_str().unwrap())
-        .unwrap()
-        .flat_map(|log| {
-            std::fs::read_to_string(log.unwrap()).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
-        })
-        .filter(|line| line.starts_with("product "))
-        .collect();
-    let seconds = chosen.iter().filter(|line| line.contains(": algorithm 1,")).count();
-    assert_eq!(seconds, 1, "{chosen:#?}");
-}
-
 /// A folder for compiled kernels and choices that cannot be written costs time, and one line that says so.
 #[test]
 fn kernels_need_no_cache() {
