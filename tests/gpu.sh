@@ -197,7 +197,7 @@ require_packed() {
 run() {
     command=$1
     out=${OUT:-results/gpu}
-    work=$packed/work/$command
+    work=$packed/logs/$command
     export RUNNER_CACHE_DIR=${RUNNER_CACHE_DIR:-$PWD/target/gpu-cache}
     # Where torch is, there are the libraries that `runner` needs.
     if [[ -n ${PYTHON:-} && -z ${VIRTUAL_ENV:-} ]]; then
