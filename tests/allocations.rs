@@ -7,7 +7,6 @@ use std::fs;
 use runner::compile::compile;
 use runner::device::{DeviceChoice, Pool, detect, open};
 use runner::execute::{Batch, Engine};
-use runner::ops::Control;
 use runner::plan;
 use runner::spec::{Model, RunConfig};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -76,7 +75,6 @@ fn steps_allocate_in_pools_alone() {
             Batch { tokens: vec![1; numbers], targets: vec![2; numbers] }
         };
         let (whole, micro) = (batch(config.train.batch_size), batch(config.micro_batch()));
-        let control = Control { learning_rate: 1e-3, bias_correction1: 0.1, bias_correction2: 0.001 };
         let target = detect(DeviceChoice::Cpu, None).unwrap();
         let program = compile(&config, &target).unwrap();
         let mut device = open(&target).unwrap();
@@ -84,7 +82,7 @@ fn steps_allocate_in_pools_alone() {
         engine.start().unwrap();
         for step in 1..=5 {
             let bytes = asked(|| {
-                engine.step(&whole, control).unwrap();
+                engine.step(&whole, &config.train.optimizer.numbers(1)).unwrap();
                 engine.evaluate(&micro).unwrap();
             });
             // The first steps also set up what threads keep for themselves.

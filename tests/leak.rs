@@ -7,7 +7,6 @@ use std::hint::black_box;
 use runner::compile::{Program, compile};
 use runner::device::{Device, DeviceChoice, Pool, detect, open};
 use runner::execute::{Batch, Engine, Witness, agrees};
-use runner::ops::Control;
 use runner::plan;
 use runner::spec::{Model, RunConfig};
 
@@ -41,14 +40,19 @@ fn config() -> RunConfig {
 }
 
 /// A step during which the process may take memory that the ledger does not know: reserved and witnessed bytes.
-fn step(program: &Program, device: &mut dyn Device, batch: &Batch, leak: usize) -> (u64, u64) {
+fn step(
+    program: &Program,
+    device: &mut dyn Device,
+    batch: &Batch,
+    numbers: &[f32],
+    leak: usize,
+) -> (u64, u64) {
     let witness = Witness::begin(device).expect("a system with a witness");
     let mut engine = Engine::new(program, device, false).unwrap();
     engine.start().unwrap();
     // Not zeros: pages of those need not be resident.
     let leaked = black_box(vec![1u8; leak]);
-    let control = Control { learning_rate: 1e-3, bias_correction1: 0.1, bias_correction2: 0.001 };
-    engine.step(batch, control).unwrap();
+    engine.step(batch, numbers).unwrap();
     drop(black_box(leaked));
     let reserved = Pool::ALL.iter().map(|&pool| engine.ledger().usage(pool).reserved_peak).sum();
     let witnessed = witness.testimony(engine.device()).unwrap().peak;
@@ -67,13 +71,14 @@ fn a_leak_past_the_ledger_is_noticed() {
     let mut device = open(&target).unwrap();
 
     // What the process needs for itself (code, stacks) becomes resident before anything is judged.
-    step(&program, device.as_mut(), &batch, 0);
+    let numbers = config.train.optimizer.numbers(1);
+    step(&program, device.as_mut(), &batch, &numbers, 0);
 
-    let (reserved, witnessed) = step(&program, device.as_mut(), &batch, 0);
+    let (reserved, witnessed) = step(&program, device.as_mut(), &batch, &numbers, 0);
     assert!(reserved >= 64 << 20, "{reserved} bytes are too few to be judged");
     assert!(agrees(reserved, witnessed), "without a leak: reserved {reserved}, witnessed {witnessed}");
 
-    let (reserved, witnessed) = step(&program, device.as_mut(), &batch, LEAK);
+    let (reserved, witnessed) = step(&program, device.as_mut(), &batch, &numbers, LEAK);
     assert!(!agrees(reserved, witnessed), "with a leak: reserved {reserved}, witnessed {witnessed}");
     assert!(witnessed >= reserved + LEAK as u64 / 2, "it is the leak that is noticed");
 }

@@ -14,7 +14,6 @@ use runner::compile::{compile, compile_verified, verify};
 use runner::device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
 use runner::execute::{Batch, Engine};
 use runner::memory::predict;
-use runner::ops::Control;
 use runner::plan::{self, Experiment, Plan, PlannedRun, Purpose};
 use runner::results::{Row, Status, csv};
 use runner::spec::{Model, RunConfig};
@@ -264,8 +263,9 @@ fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
     for step in 0..2 {
-        let control = Control { learning_rate: 1e-3, bias_correction1: 0.1, bias_correction2: 0.001 };
-        let report = engine.step(&batch(config, config.train.batch_size, step), control).unwrap();
+        let report = engine
+            .step(&batch(config, config.train.batch_size, step), &config.train.optimizer.numbers(1))
+            .unwrap();
         assert!(report.loss.is_finite());
         let measures = config.train.clip_norm.is_some() || config.strategy.loss_scale.is_some();
         assert_eq!(report.gradient_norm.is_some(), measures);

@@ -1,15 +1,12 @@
 //! The forward pass of the model, its parameters in buckets, its batch uploaded: the program's beginning.
 
 use super::program::{
-    Action, Bucket, Exchange, Instruction, Like, Parameter, Program, Section, SectionKind, Stage,
+    Action, Bucket, Exchange, Instruction, Like, Parameter, Part, Program, Section, SectionKind, Stage, View,
 };
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, Kind, ScopeId};
-use crate::ops::{CONTROL_LEN, CrossEntropy, Fill, Normal, Op, Segment, Segments, TensorType, ValueId};
-use crate::spec::{Decay, Optimizer, RunConfig};
-
-/// Tensors in a bucket begin at multiples of this many bytes: what vector loads and matrix libraries like best.
-const SEGMENT_ALIGNMENT: usize = 256;
+use crate::ops::{DType, Fill, GradientTerms, Members, Normal, Op, TensorType, ValueId, lay_out};
+use crate::spec::RunConfig;
 
 pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
     let mut program = Program {
@@ -22,10 +19,11 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
         exchange: Exchange {
             tokens: ValueId(0),
             targets: ValueId(0),
-            control: ValueId(0),
+            numbers: ValueId(0),
             loss: ValueId(0),
             norm: None,
         },
+        loss: None,
         loss_scaling: None,
         micro_batches: config.strategy.accumulate,
         model_flops: 0,
@@ -33,11 +31,11 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
         places: Vec::new(),
         arenas: Default::default(),
     };
-    let parameters = lay_out(&mut program, graph, config);
-    program.exchange = exchange(&mut program, graph);
+    let parameters = add_buckets(&mut program, graph, config);
+    program.exchange = exchange(&mut program, graph, config);
     let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
-    let Exchange { tokens, targets, control, loss, .. } = program.exchange;
-    persistent.extend([tokens, targets, control, loss]);
+    let Exchange { tokens, targets, numbers, loss, .. } = program.exchange;
+    persistent.extend([tokens, targets, numbers, loss]);
 
     let start = initialise(&program, config);
     let first = forward(&mut program, graph, &parameters, Phase::Forward);
@@ -58,28 +56,27 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
 }
 
 /// One bucket for each layer that has parameters. Returns the program's value for each parameter of the graph.
-fn lay_out(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
+fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
     let mut values = vec![None; graph.values.len()];
-    for Layout { layer, members, segments, ty } in layouts(graph, config) {
-        let like = Like::Bucket(program.buckets.len());
-        let bucket = program.add_value("parameters", layer, (like, ty), Role::Parameter, Pool::Device);
-        for (&(index, initial), segment) in members.iter().zip(segments.iter()) {
-            let value = &graph.values[index];
-            let offset = segment.offset as u64 * value.ty.dtype.bytes();
-            let ty = (Like::Graph(index), value.ty);
-            let view = program.add_view(value.name, value.scope, ty, bucket, offset);
-            values[index] = Some(view);
-            let site = program.parameters.len() as u32;
-            let bucket = program.buckets.len();
-            program.parameters.push(Parameter { value: view, initial, site, bucket, gradient: None });
-        }
+    for (bucket, Layout { layer, parameters, members, ty }) in layouts(graph, config).enumerate() {
+        let ty = (Like::Bucket(bucket), ty);
+        let of = program.add_value("parameters", layer, ty, Role::Parameter, Pool::Device);
         program.buckets.push(Bucket {
             scope: layer,
-            segments,
-            parameters: bucket,
+            members,
+            parameters: of,
             gradients: None,
-            moments: None,
+            states: Vec::new(),
         });
+        for (member, (index, initial)) in parameters.into_iter().enumerate() {
+            let value = &graph.values[index];
+            let shape = (Like::Graph(index), value.ty.shape);
+            let view = View { of, part: Part::Member(member) };
+            let view = program.add_view(value.name, value.scope, shape, view);
+            values[index] = Some(view);
+            let site = program.parameters.len() as u32;
+            program.parameters.push(Parameter { value: view, initial, site, bucket, gradient: None });
+        }
     }
     values
 }
@@ -87,16 +84,16 @@ fn lay_out(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Opti
 /// How the parameters of one layer lie in their bucket.
 pub(super) struct Layout {
     layer: ScopeId,
-    /// The graph's values and how they start, in the order of `segments`.
-    members: Vec<(usize, graph::Initial)>,
-    pub(super) segments: Segments,
+    /// The graph's values and how they start.
+    parameters: Vec<(usize, graph::Initial)>,
+    /// In the same order.
+    pub(super) members: Members,
     pub(super) ty: TensorType,
 }
 
 /// A layout for each layer that has parameters, in the order of the layers.
 pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
-    let Optimizer::AdamW(optimizer) = &config.train.optimizer;
-    let decays = |ty: &TensorType| optimizer.decay == Decay::All || ty.shape.dims().len() > 1;
+    let decay = config.train.optimizer.decay();
     let mut layers: Vec<Vec<(usize, graph::Initial)>> = vec![Vec::new(); graph.scopes.len()];
     for (index, value) in graph.values.iter().enumerate() {
         if let Kind::Parameter(initial) = value.kind {
@@ -104,23 +101,17 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
         }
     }
     let layers = layers.into_iter().enumerate().filter(|(_, members)| !members.is_empty());
-    layers.map(move |(layer, members)| {
-        let mut segments = Vec::with_capacity(members.len());
-        let mut end = 0usize;
-        for &(index, _) in &members {
-            let ty = graph.values[index].ty;
-            let offset = end.next_multiple_of(SEGMENT_ALIGNMENT / ty.dtype.bytes() as usize);
-            segments.push(Segment { offset, len: ty.elements(), decay: decays(&ty) });
-            end = offset + ty.elements();
-        }
-        let (layer, ty) = (ScopeId(layer as u32), TensorType::f32(&[end]));
-        Layout { layer, members, segments: segments.into(), ty }
+    layers.map(move |(layer, parameters)| {
+        let shapes = parameters.iter().map(|&(index, _)| graph.values[index].ty.shape);
+        let (members, ty) = lay_out(shapes.map(|shape| (shape, decay.applies_to(&shape))), DType::F32);
+        Layout { layer: ScopeId(layer as u32), parameters, members, ty }
     })
 }
 
 /// The host's side of each step.
-fn exchange(program: &mut Program, graph: &Graph) -> Exchange {
+fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
     let scope = program.add_scope("batch");
+    let numbers = config.train.optimizer.update(GradientTerms::default()).numbers().len();
     let micro_batches = program.micro_batches;
     let whole = |kind: Kind| {
         let index = graph.values.iter().position(|value| value.kind == kind).expect("models read a batch");
@@ -132,7 +123,7 @@ fn exchange(program: &mut Program, graph: &Graph) -> Exchange {
     Exchange {
         tokens: input("tokens", tokens),
         targets: input("targets", targets),
-        control: input("control", (Like::Fixed, TensorType::f32(&[CONTROL_LEN]))),
+        numbers: input("control", (Like::Fixed, TensorType::f32(&[numbers]))),
         loss: input("loss", (Like::Fixed, TensorType::scalar())),
         norm: None,
     }
@@ -167,42 +158,44 @@ fn forward(
 ) -> Vec<Instruction> {
     let Exchange { tokens, targets, .. } = program.exchange;
     let mut code = Vec::with_capacity(graph.nodes.len() * 5);
-    let values: Vec<ValueId> = graph
-        .values
-        .iter()
-        .zip(parameters)
-        .enumerate()
-        .map(|(index, (value, parameter))| {
-            let role = match value.kind {
-                Kind::Parameter(_) => return parameter.expect("every parameter lies in a bucket"),
-                Kind::Activation => Role::Activation,
-                Kind::Tokens | Kind::Targets => Role::Input,
-            };
-            let ty = (Like::Graph(index), value.ty);
-            let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);
-            if role == Role::Input {
-                let from = if value.kind == Kind::Tokens { tokens } else { targets };
-                let action = Action::Copy { queue: Queue::Copy, from, to: id };
-                code.push(Instruction::new(action, program.value(from).scope, phase));
+    let previous = graph.previous_versions();
+    let mut values: Vec<ValueId> = Vec::with_capacity(graph.values.len());
+    for (index, (value, parameter)) in graph.values.iter().zip(parameters).enumerate() {
+        if let Some(previous) = previous[index] {
+            values.push(program.add_version(values[previous]));
+            continue;
+        }
+        let role = match value.kind {
+            Kind::Parameter(_) => {
+                values.push(parameter.expect("every parameter lies in a bucket"));
+                continue;
             }
-            id
-        })
-        .collect();
+            Kind::Activation => Role::Activation,
+            Kind::Tokens | Kind::Targets => Role::Input,
+        };
+        let ty = (Like::Graph(index), value.ty);
+        let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);
+        if role == Role::Input {
+            let from = if value.kind == Kind::Tokens { tokens } else { targets };
+            let action = Action::Copy { queue: Queue::Copy, from, to: id };
+            code.push(Instruction::new(action, program.value(from).scope, phase));
+        }
+        values.push(id);
+    }
     let mapped = |operands: &[usize]| operands.iter().map(|&operand| values[operand]).collect::<Vec<_>>();
     for node in &graph.nodes {
-        let op = match &node.op {
-            Op::CrossEntropy(op) if phase == Phase::Forward => {
-                // What each micro-batch counts for: their weights sum to one.
-                Op::CrossEntropy(CrossEntropy { weight: 1.0 / program.micro_batches as f32, ..*op })
-            }
-            op => op.clone(),
+        let op = match node.op.as_loss() {
+            // What each micro-batch counts for: their weights sum to one.
+            Some(loss) if phase == Phase::Forward => loss.weighted(1.0 / program.micro_batches as f32),
+            _ => node.op.clone(),
         };
         let (inputs, outputs) = (mapped(&node.inputs), mapped(&node.outputs));
         let action = Action::Launch { op, inputs, outputs, workspace: None };
         code.push(Instruction::new(action, node.scope, phase));
     }
     if phase == Phase::Evaluation {
-        let from = *code.last().and_then(|last| last.action.writes().first()).expect("a model has a loss");
+        let loss = code.iter().rfind(|instruction| instruction.action.is_loss()).expect("a model has a loss");
+        let from = loss.action.writes()[0];
         let action = Action::Copy { queue: Queue::Compute, from, to: program.exchange.loss };
         let scope = program.value(program.exchange.loss).scope;
         code.push(Instruction::new(action, scope, phase));

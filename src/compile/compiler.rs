@@ -5,12 +5,12 @@
 //! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
 
 use super::build::layouts;
-use super::program::{Action, Like, Program, SectionKind};
+use super::program::{Action, Like, Program, SectionKind, Value};
 use super::verify::{Violation, verify};
 use super::{compile_graph, place, workspaces};
 use crate::device::Target;
 use crate::graph::{self, Graph};
-use crate::ops::{Segments, Sizes, TensorType, WorkspaceLimits};
+use crate::ops::{GradientTerms, Members, Sizes, Slice, TensorType, WorkspaceLimits};
 use crate::spec::{Choices, RunConfig};
 
 /// Compiles one run after the other for a target.
@@ -80,29 +80,42 @@ impl<'a> Compiler<'a> {
 /// compiling the run anew gives its program: where an operation needs scratch memory at one of two sizes.
 #[must_use]
 fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, limits: &WorkspaceLimits) -> bool {
-    let mut parameters = program.parameters.iter();
+    let states = config.train.optimizer.update(GradientTerms::default()).states();
+    let mut buckets = Vec::with_capacity(program.buckets.len());
     for (bucket, layout) in program.buckets.iter_mut().zip(layouts(graph, config)) {
-        let element = layout.ty.dtype.bytes();
-        program.values[bucket.parameters.index()].ty = layout.ty;
-        for (segment, parameter) in layout.segments.iter().zip(&mut parameters) {
-            for id in [Some(parameter.value), parameter.gradient].into_iter().flatten() {
-                program.values[id.index()].offset = segment.offset as u64 * element;
-            }
+        let mut shapes = vec![layout.ty.shape];
+        for (kept, state) in bucket.states.iter_mut().zip(states) {
+            let (members, ty) = state.layout(&layout.members, layout.ty);
+            kept.members = members;
+            shapes.push(ty.shape);
         }
-        bucket.segments = layout.segments;
+        bucket.members = layout.members;
+        buckets.push(shapes);
     }
     for index in 0..program.values.len() {
         let shape = match program.values[index].like {
             Like::Fixed | Like::Workspace => continue,
             Like::Graph(index) => graph.values[index].ty.shape,
+            Like::Rows(index, slice) => {
+                let whole = graph.values[index].ty.shape;
+                // Too few rows for so many slices, or for so few.
+                if Slice::count(whole.rows(), config.strategy.loss_chunks) != slice.of {
+                    return false;
+                }
+                whole.of_rows(slice)
+            }
             Like::Batch(index) => graph.values[index].ty.shape.times(program.micro_batches),
-            Like::Bucket(index) => program.ty(program.buckets[index].parameters).shape,
+            Like::Bucket(bucket) => buckets[bucket][0],
+            Like::State(bucket, state) => buckets[bucket][1 + state],
         };
-        let offset = program.values[index].previous.map(|previous| program.value(previous).offset);
-        let value = &mut program.values[index];
-        value.ty.shape = shape;
+        program.values[index].ty.shape = shape;
+        let Value { view, previous, .. } = program.values[index];
         // A version lies where the one before it does.
-        value.offset = offset.unwrap_or(value.offset);
+        program.values[index].offset = match (previous, view) {
+            (Some(previous), _) => program.value(previous).offset,
+            (None, Some(view)) => program.view_offset(view),
+            (None, None) => 0,
+        };
     }
     resize_operations(program, limits)
 }
@@ -119,12 +132,12 @@ fn resize_operations(program: &mut Program, limits: &WorkspaceLimits) -> bool {
             ins.extend(inputs.iter().map(|id| values[id.index()].ty));
             outs.clear();
             outs.extend(outputs.iter().map(|id| values[id.index()].ty));
-            let segments = inputs.iter().filter_map(|id| match values[id.index()].like {
-                Like::Bucket(bucket) => Some(buckets[bucket].segments.clone()),
+            let members = inputs.iter().filter_map(|id| match values[id.index()].like {
+                Like::Bucket(bucket) => Some(buckets[bucket].members.clone()),
                 _ => None,
             });
-            let segments: Vec<Segments> = segments.collect();
-            op.resize(&Sizes { inputs: &ins, outputs: &outs, buckets: &segments });
+            let members: Vec<Members> = members.collect();
+            op.resize(&Sizes { inputs: &ins, outputs: &outs, buckets: &members });
             let bytes = op.workspace(&ins, &outs, limits);
             match workspace {
                 Some(id) if bytes > 0 => values[id.index()].ty = workspaces::ty(bytes),

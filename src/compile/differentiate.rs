@@ -3,21 +3,28 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Draft;
-use super::program::{Action, Instruction, Kind, Program, SectionKind, Stage, Value};
+use super::program::{Action, Form, Instruction, Program, SectionKind, Stage, Value, View};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::ScopeId;
-use crate::ops::{Activation, Add, CrossEntropy, LinearInputGradient, Op, Tape, TensorType, ValueId};
+use crate::ops::{Activation, Add, LinearInputGradient, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
     let program = &mut draft.program;
     add_gradient_buckets(program);
     let section = program.section_mut(SectionKind::First).expect("build makes it");
     let mut code = std::mem::take(&mut section.code);
-    let loss = give_loss_a_gradient(program, &mut code);
-    program.model_flops = code.iter().map(|instruction| program.flops(&instruction.action)).sum();
+    program.loss = Some(give_losses_gradients(program, &mut code));
 
     let mut backward = Backward::new(program, &code);
-    let mut emitted = Vec::with_capacity(code.len() * 2);
+    let mut all = Vec::with_capacity(code.len() * 3);
+    // The slices of a loss take their gradients with them, so that no two of them are there at a time.
+    for stretch in code.chunk_by(|a, b| a.slice == b.slice) {
+        all.extend_from_slice(stretch);
+        if stretch[0].slice.is_some() {
+            stretch.iter().rev().for_each(|instruction| backward.instruction(instruction));
+            all.append(&mut backward.emitted);
+        }
+    }
     for range in layers_from_the_end(backward.program, &code) {
         let layer = backward.program.scope(code[range.start].scope).layer;
         let again = draft.marks.recompute[layer.index()];
@@ -26,23 +33,19 @@ pub(super) fn differentiate(draft: &mut Draft) {
             backward.instruction(instruction);
         }
         if let Some(again) = backward.again.take() {
-            emitted.extend(again.emit(backward.program, &code[range]));
+            all.extend(again.emit(backward.program, &code[range]));
         }
-        emitted.append(&mut backward.emitted);
+        all.append(&mut backward.emitted);
     }
-    let backward_flops: u64 = emitted
-        .iter()
-        .filter(|instruction| !instruction.recompute)
-        .map(|instruction| program.flops(&instruction.action))
-        .sum();
-    program.model_flops += backward_flops;
-    code.extend(emitted);
+    let kept = all.iter().filter(|instruction| !instruction.recompute);
+    program.model_flops = kept.map(|instruction| program.flops(&instruction.action)).sum();
 
     let carried: Vec<ValueId> = program.buckets.iter().filter_map(|bucket| bucket.gradients).collect();
+    let loss = program.loss;
     let section = program.section_mut(SectionKind::First).expect("build makes it");
-    section.code = code;
+    section.code = all;
     section.exit.extend(carried);
-    section.exit.push(loss);
+    section.exit.extend(loss);
     program.stage = Stage::Differentiated;
 }
 
@@ -50,33 +53,36 @@ pub(super) fn differentiate(draft: &mut Draft) {
 fn add_gradient_buckets(program: &mut Program) {
     for index in 0..program.buckets.len() {
         let parameters = program.value(program.buckets[index].parameters).clone();
-        let gradients = Value { kind: Kind::Gradient, role: Role::Gradient, ..parameters };
+        let gradients = Value { form: Form::Gradient, role: Role::Gradient, ..parameters };
         let gradients = program.add_like(gradients);
         program.buckets[index].gradients = Some(gradients);
     }
     for index in 0..program.parameters.len() {
         let parameter = &program.parameters[index];
         let bucket = program.buckets[parameter.bucket].gradients.expect("just made");
-        let Value { name, scope, ty, like, offset, .. } = *program.value(parameter.value);
-        program.parameters[index].gradient = Some(program.add_view(name, scope, (like, ty), bucket, offset));
+        let View { part, .. } = program.value(parameter.value).view.expect("parameters lie in buckets");
+        let gradient = program.add_view_like(parameter.value, part, bucket);
+        program.parameters[index].gradient = Some(gradient);
     }
 }
 
-/// Lets the loss write the gradient of the logits in the same pass. Returns the loss.
-fn give_loss_a_gradient(program: &mut Program, code: &mut [Instruction]) -> ValueId {
-    let last = code.last_mut().expect("a model has a loss");
-    let Action::Launch { op: Op::CrossEntropy(op), inputs, outputs, .. } = &mut last.action else {
-        unreachable!("a model ends in its loss")
-    };
-    *op = CrossEntropy { gradient: true, ..*op };
-    let logits = program.value(inputs[0]).clone();
-    outputs.push(program.add_like(Value { kind: Kind::Gradient, ..logits }));
-    outputs[0]
+/// Lets each loss write the gradient of what it is computed from in the same pass. Returns the first version of the loss.
+fn give_losses_gradients(program: &mut Program, code: &mut [Instruction]) -> ValueId {
+    let mut first = None;
+    for instruction in code {
+        let Action::Launch { op, inputs, outputs, .. } = &mut instruction.action else { continue };
+        let Some(loss) = op.as_loss() else { continue };
+        *op = loss.with_gradient();
+        let source = program.value(inputs[0]).clone();
+        outputs.push(program.add_like(Value { form: Form::Gradient, ..source }));
+        first = first.or(Some(outputs[0]));
+    }
+    first.expect("a model has a loss")
 }
 
-/// Stretches of code that belong to one layer, last first.
+/// Stretches of code that belong to one layer, last first, but for slices of losses.
 fn layers_from_the_end(program: &Program, code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
-    let layer = |instruction: &Instruction| program.scope(instruction.scope).layer;
+    let layer = |instruction: &Instruction| (program.scope(instruction.scope).layer, instruction.slice);
     let mut ranges = Vec::new();
     let mut start = 0;
     for end in 1..=code.len() {
@@ -85,6 +91,7 @@ fn layers_from_the_end(program: &Program, code: &[Instruction]) -> Vec<std::ops:
             start = end;
         }
     }
+    ranges.retain(|range| code[range.start].slice.is_none());
     ranges.reverse();
     ranges
 }
@@ -109,13 +116,22 @@ impl Again {
 
     /// The value itself, if it was made outside of the layer.
     fn stand_in(&mut self, program: &mut Program, id: ValueId) -> ValueId {
-        if !self.made_here.contains(&id) {
-            return id;
+        if let Some(&stand_in) = self.stand_ins.get(&id) {
+            return stand_in;
         }
-        *self.stand_ins.entry(id).or_insert_with(|| {
-            let value = program.value(id).clone();
-            program.add_like(Value { kind: Kind::Recomputed, ..value })
-        })
+        let stand_in = match program.value(id).view {
+            Some(View { of, part }) => match self.stand_in(program, of) {
+                same if same == of => return id,
+                parent => program.add_view_like(id, part, parent),
+            },
+            None if self.made_here.contains(&id) => {
+                let value = program.value(id).clone();
+                program.add_like(Value { form: Form::Recomputed, ..value })
+            }
+            None => return id,
+        };
+        self.stand_ins.insert(id, stand_in);
+        stand_in
     }
 
     /// The part of the layer's forward pass that backward asked for.
@@ -129,12 +145,8 @@ impl Again {
             let outputs = outputs.iter().map(|&output| self.stand_in(program, output)).collect();
             let inputs = inputs.iter().map(|&input| self.stand_in(program, input)).collect();
             let action = Action::Launch { op: op.clone(), inputs, outputs, workspace: *workspace };
-            again.push(Instruction {
-                action,
-                scope: instruction.scope,
-                phase: Phase::Backward,
-                recompute: true,
-            });
+            let again_now = Instruction::new(action, instruction.scope, Phase::Backward);
+            again.push(Instruction { recompute: true, ..again_now });
         }
         again.reverse();
         again
@@ -148,6 +160,8 @@ struct Backward<'a> {
     wanted: Vec<bool>,
     /// By value of the forward pass: its gradient so far.
     gradients: Vec<Option<ValueId>>,
+    /// The same of what is a part of a value of the forward pass, whatever the view.
+    parts: HashMap<View, ValueId>,
     /// The first version of each parameter's gradient.
     parameter_gradients: HashMap<ValueId, ValueId>,
     /// The parameter of each cast: they have one gradient, in full precision.
@@ -176,7 +190,7 @@ impl<'a> Backward<'a> {
         let mut cast_of = HashMap::new();
         for instruction in code {
             let (reads, writes) = (instruction.action.reads(), instruction.action.writes());
-            if reads.iter().any(|input| wanted[input.index()]) {
+            if reads.iter().any(|&input| wanted[program.whole(input).index()] || wanted[input.index()]) {
                 for output in writes {
                     wanted[output.index()] = program.ty(*output).dtype.is_float();
                 }
@@ -188,7 +202,18 @@ impl<'a> Backward<'a> {
         let gradients = vec![None; program.values.len()];
         let node = Node { scope: ScopeId(0), inputs: Vec::new(), outputs: Vec::new() };
         let emitted = Vec::new();
-        Backward { program, wanted, gradients, parameter_gradients, cast_of, emitted, again: None, node }
+        let parts = HashMap::new();
+        Backward {
+            program,
+            wanted,
+            gradients,
+            parts,
+            parameter_gradients,
+            cast_of,
+            emitted,
+            again: None,
+            node,
+        }
     }
 
     /// What is differentiated by where the node reads this input.
@@ -220,9 +245,32 @@ impl<'a> Backward<'a> {
         if let Some(&first) = self.parameter_gradients.get(&of) {
             return first;
         }
-        let (kind, role, pool) = (Kind::Gradient, Role::Activation, Pool::Device);
+        if let Some(View { of: whole, part }) = self.program.value(of).view {
+            let parent = self.program.ty(whole);
+            let gradient = match self.gradients[whole.index()] {
+                Some(gradient) => gradient,
+                None => self.gradient_value(whole, TensorType { dtype: ty.dtype, ..parent }, None),
+            };
+            self.gradients[whole.index()] = Some(gradient);
+            return self.program.add_view_like(of, part, gradient);
+        }
+        let (form, role, pool) = (Form::Gradient, Role::Activation, Pool::Device);
         let value = self.program.value(of).clone();
-        self.program.add_like(Value { kind, ty, role, pool, ..value })
+        self.program.add_like(Value { form, ty, role, pool, ..value })
+    }
+
+    fn gradient_so_far(&self, of: ValueId) -> Option<ValueId> {
+        match self.program.value(of).view.filter(|_| !self.parameter_gradients.contains_key(&of)) {
+            Some(view) => self.parts.get(&view).copied(),
+            None => self.gradients[of.index()],
+        }
+    }
+
+    fn set_gradient(&mut self, of: ValueId, gradient: ValueId) {
+        match self.program.value(of).view.filter(|_| !self.parameter_gradients.contains_key(&of)) {
+            Some(view) => drop(self.parts.insert(view, gradient)),
+            None => self.gradients[of.index()] = Some(gradient),
+        }
     }
 }
 
@@ -240,15 +288,16 @@ impl Tape for Backward<'_> {
     }
 
     fn output_gradient(&self, index: usize) -> ValueId {
-        self.gradients[self.node.outputs[index].index()].expect("what reads an output gives it a gradient")
+        self.gradient_so_far(self.node.outputs[index]).expect("what reads an output gives it a gradient")
     }
 
     fn wants(&self, input: usize) -> bool {
-        self.wanted[self.variable(input).index()]
+        let variable = self.variable(input);
+        self.wanted[variable.index()] || self.wanted[self.program.whole(variable).index()]
     }
 
     fn partial(&self, input: usize) -> Option<ValueId> {
-        self.gradients[self.variable(input).index()]
+        self.gradient_so_far(self.variable(input))
     }
 
     fn emit(&mut self, op: Op, inputs: Vec<ValueId>, gradients_of: &[Option<usize>]) -> Vec<ValueId> {
@@ -262,7 +311,7 @@ impl Tape for Backward<'_> {
                 Some(input) => {
                     let of = self.variable(input);
                     let gradient = self.gradient_value(of, ty, updates);
-                    self.gradients[of.index()] = Some(gradient);
+                    self.set_gradient(of, gradient);
                     gradient
                 }
                 None => {
@@ -301,7 +350,7 @@ impl Tape for Backward<'_> {
     fn pass(&mut self, input: usize, gradient: ValueId) {
         let of = self.variable(input);
         match self.partial(input) {
-            None => self.gradients[of.index()] = Some(gradient),
+            None => self.set_gradient(of, gradient),
             Some(so_far) => {
                 self.emit(Op::Add(Add), vec![so_far, gradient], &[Some(input)]);
             }

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use super::Draft;
-use super::program::{Action, Instruction, Kind, Like, LossScaling, Program, Section, SectionKind, Value};
+use super::program::{Action, Form, Instruction, Like, LossScaling, Program, Section, SectionKind, Value};
 use crate::device::{DeviceKind, Phase, Pool, Role};
-use crate::ops::{Cast, DType, Fill, LayerNorm, Op, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
+use crate::ops::{Cast, DType, Fill, LayerNorm, Loss, Op, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
 use crate::spec::{LossScale, Precision};
 
 pub(super) fn choose(draft: &mut Draft) {
@@ -83,7 +83,7 @@ impl<'a> Casting<'a> {
             inputs[index] = *self.cast.entry(parameter).or_insert_with(|| {
                 let value = self.program.value(parameter).clone();
                 let ty = TensorType { dtype: self.number, ..value.ty };
-                let cast = self.program.add_like(Value { kind: Kind::Cast, ty, ..value });
+                let cast = self.program.add_like(Value { form: Form::Cast, ty, ..value });
                 from.push(parameter);
                 to.push(cast);
                 cast
@@ -122,9 +122,10 @@ fn add_loss_scale(program: &mut Program, scale: LossScale) {
         }
         if *kind == SectionKind::First {
             for instruction in code {
-                if let Action::Launch { op: Op::CrossEntropy(op), inputs, .. } = &mut instruction.action {
-                    op.scaled = true;
-                    inputs.insert(2, value);
+                let Action::Launch { op, inputs, .. } = &mut instruction.action else { continue };
+                if let Some((index, scaled)) = op.as_loss().map(Loss::scaled) {
+                    *op = scaled;
+                    inputs.insert(index, value);
                 }
             }
         }

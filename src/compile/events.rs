@@ -63,22 +63,25 @@ fn order_section(program: &mut Program, kind: SectionKind, code: Vec<Instruction
 
 /// Reads of what another queue wrote, less those that an earlier wait already covers.
 fn edges(program: &Program, code: &[Instruction]) -> Vec<Edge> {
-    let mut writers: Vec<Option<usize>> = vec![None; program.values.len()];
+    // By storage and queue: the last instruction that wrote there.
+    let mut writers = vec![[None::<usize>; Queue::ALL.len()]; program.values.len()];
     // The last instruction of the other queue that each queue has waited for.
     let mut covered = [None::<usize>; Queue::ALL.len()];
     let mut edges = Vec::new();
     for (reader, instruction) in code.iter().enumerate() {
         let queue = instruction.action.queue();
         for read in instruction.action.reads() {
-            let Some(writer) = writers[read.index()] else { continue };
-            let other = code[writer].action.queue() != queue;
-            if other && covered[queue as usize].is_none_or(|covered| covered < writer) {
-                covered[queue as usize] = Some(writer);
-                edges.push(Edge { writer, reader });
+            let written = writers[program.storage(*read).index()];
+            for (other, writer) in Queue::ALL.into_iter().zip(written) {
+                let Some(writer) = writer.filter(|_| other != queue) else { continue };
+                if covered[queue as usize].is_none_or(|covered| covered < writer) {
+                    covered[queue as usize] = Some(writer);
+                    edges.push(Edge { writer, reader });
+                }
             }
         }
         for write in instruction.action.writes() {
-            writers[write.index()] = Some(reader);
+            writers[program.storage(*write).index()][queue as usize] = Some(reader);
         }
     }
     edges

@@ -16,14 +16,15 @@ mod release;
 mod reuse;
 mod sections;
 mod segments;
+mod slices;
 mod update;
 mod verify;
 mod workspaces;
 
 pub use compiler::{Compiled, Compiler};
 pub use program::{
-    Action, Bucket, Exchange, Instruction, Kind, Like, LossScaling, Parameter, Program, Section, SectionKind,
-    Stage, Value,
+    Action, Bucket, BucketState, Exchange, Form, Instruction, Like, LossScaling, Parameter, Part, Program,
+    Section, SectionKind, Stage, Value, View,
 };
 pub use verify::{Invariant, Violation, verify};
 
@@ -48,8 +49,8 @@ struct Pass {
 
 /// In this order, whatever the strategies. Building comes before them.
 const PASSES: [Pass; 16] = [
-    // Which form of an operation is used: attention, slices of the loss.
-    Pass { name: "choose operations", run: None },
+    // Which form of an operation is used: slices of the loss.
+    Pass { name: "choose operations", run: Some(slices::slice) },
     // Values take their dtypes; casts come before differentiation, so that they are differentiated too.
     Pass { name: "dtypes and casts", run: Some(dtypes::choose) },
     // Which device and pool a layer lives in.

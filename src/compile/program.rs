@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use crate::device::{Event, Phase, Pool, Queue, Role, Work};
 use crate::graph::{Initial, Scope, ScopeId};
-use crate::ops::{Op, Segments, TensorType, ValueId};
+use crate::ops::{Members, Op, Shape, Slice, TensorType, ValueId};
 
 /// How a value relates to the model's own of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Form {
     /// The model's, or the optimizer's.
     Primal,
     /// The loss's derivative by it.
@@ -26,30 +26,51 @@ pub enum Like {
     Fixed,
     /// The graph's value of this number, which sees a micro-batch.
     Graph(usize),
+    /// Some of the rows of that.
+    Rows(usize, Slice),
     /// The same for the whole batch: micro-batches one after the other.
     Batch(usize),
     /// The bucket of this number.
     Bucket(usize),
+    /// The state of that number of such a bucket.
+    State(usize, usize),
     /// What the operation whose scratch memory it is asks for.
     Workspace,
+}
+
+/// A value that is part of another: it has the dtype, the role and the pool of its parent, and memory within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    pub of: ValueId,
+    pub part: Part,
+}
+
+/// A stretch of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// Of a bucket, the tensor of this number.
+    Member(usize),
+    Rows(Slice),
 }
 
 /// A value: written once. What overwrites it is another value in the same storage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     pub name: &'static str,
-    pub kind: Kind,
+    pub form: Form,
     pub scope: ScopeId,
     pub ty: TensorType,
     pub like: Like,
     pub role: Role,
     pub pool: Pool,
-    /// The value whose memory this one lies in; itself, if it has its own.
-    pub storage: ValueId,
-    /// Where in the storage, in bytes.
-    pub offset: u64,
+    /// What it is part of, if it is.
+    pub view: Option<View>,
     /// The value that this one takes the place of: its previous version, or one that nothing reads again.
     pub previous: Option<ValueId>,
+    /// The value whose memory this one lies in; itself, if it has its own. Follows from the two before.
+    pub storage: ValueId,
+    /// Where in the storage, in bytes. Follows as well.
+    pub offset: u64,
 }
 
 /// What an instruction does.
@@ -87,6 +108,8 @@ pub struct Instruction {
     pub phase: Phase,
     /// Whether it repeats part of the forward pass.
     pub recompute: bool,
+    /// The slice of a loss that it belongs to: what does is differentiated as soon as its loss is there.
+    pub slice: Option<Slice>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,15 +164,22 @@ pub struct Parameter {
     pub gradient: Option<ValueId>,
 }
 
-/// Flat memory that holds all parameters of a layer, and its like for their gradients and moments.
+/// Flat memory that holds all parameters of a layer, and its like for their gradients and what the optimizer keeps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket {
     pub scope: ScopeId,
-    pub segments: Segments,
+    pub members: Members,
     pub parameters: ValueId,
     pub gradients: Option<ValueId>,
-    /// First and second moments.
-    pub moments: Option<[ValueId; 2]>,
+    pub states: Vec<BucketState>,
+}
+
+/// What an optimizer keeps of a bucket.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BucketState {
+    pub value: ValueId,
+    /// What it has of each of the bucket's members.
+    pub members: Members,
 }
 
 /// What crosses between the program and the host: batches and the numbers of a step go in, its loss comes out.
@@ -158,8 +188,8 @@ pub struct Exchange {
     /// The whole batch in the host pool, i32[batch, T].
     pub tokens: ValueId,
     pub targets: ValueId,
-    /// `ops::Control` in the host pool.
-    pub control: ValueId,
+    /// What the optimizer's update takes as the step's numbers, in the host pool.
+    pub numbers: ValueId,
     /// Loss and gradient norm in the host pool.
     pub loss: ValueId,
     pub norm: Option<ValueId>,
@@ -203,6 +233,8 @@ pub struct Program {
     pub parameters: Vec<Parameter>,
     pub buckets: Vec<Bucket>,
     pub exchange: Exchange,
+    /// The loss, as it is carried from the first micro-batch to the update; set when the program is differentiated.
+    pub loss: Option<ValueId>,
     pub loss_scaling: Option<LossScaling>,
     /// Micro-batches per optimizer step.
     pub micro_batches: usize,
@@ -238,6 +270,11 @@ impl Program {
         self.values[id.index()].storage
     }
 
+    /// What a value is part of, or else itself.
+    pub fn whole(&self, id: ValueId) -> ValueId {
+        self.value(id).view.map_or(id, |view| view.of)
+    }
+
     pub fn scope(&self, id: ScopeId) -> &Scope {
         &self.scopes[id.index()]
     }
@@ -259,29 +296,61 @@ impl Program {
         role: Role,
         pool: Pool,
     ) -> ValueId {
-        let (kind, storage) = (Kind::Primal, self.next());
-        self.add(Value { name, kind, scope, ty, like, role, pool, storage, offset: 0, previous: None })
+        let (form, storage) = (Form::Primal, self.next());
+        let (view, previous, offset) = (None, None, 0);
+        self.add(Value { name, form, scope, ty, like, role, pool, view, previous, storage, offset })
     }
 
     /// A value with memory of its own that is made from a description of another: what is not said anew is as it
     /// is there, the shape in runs of other sizes among it.
     pub fn add_like(&mut self, value: Value) -> ValueId {
-        let storage = self.next();
-        self.add(Value { storage, offset: 0, previous: None, ..value })
+        self.add(Value { view: None, previous: None, ..value })
     }
 
-    /// A value that lies in another's memory, `offset` bytes in.
+    /// A part of another value, which says what is not said here.
     pub fn add_view(
         &mut self,
         name: &'static str,
         scope: ScopeId,
-        (like, ty): (Like, TensorType),
-        of: ValueId,
-        offset: u64,
+        (like, shape): (Like, Shape),
+        view: View,
     ) -> ValueId {
-        let Value { kind, role, pool, storage, offset: start, .. } = *self.value(of);
-        let offset = start + offset;
-        self.add(Value { name, kind, scope, ty, like, role, pool, storage, offset, previous: None })
+        let parent = self.value(view.of).clone();
+        let ty = TensorType { shape, ..parent.ty };
+        self.add(Value { name, scope, ty, like, view: Some(view), previous: None, ..parent })
+    }
+
+    /// The same part of another value as this one is of its parent.
+    pub fn add_view_like(&mut self, view: ValueId, part: Part, of: ValueId) -> ValueId {
+        let Value { name, scope, ty, like, .. } = *self.value(view);
+        self.add_view(name, scope, (like, ty.shape), View { of, part })
+    }
+
+    /// Some of the rows of a value.
+    pub fn add_rows(&mut self, of: ValueId, rows: Slice) -> ValueId {
+        let Value { name, scope, ty, like, .. } = *self.value(of);
+        self.add_view(
+            name,
+            scope,
+            (like.rows(rows), ty.shape.of_rows(rows)),
+            View { of, part: Part::Rows(rows) },
+        )
+    }
+
+    /// A value like some of the rows of another, with memory of its own.
+    pub fn add_slice(&mut self, of: ValueId, rows: Slice) -> ValueId {
+        let value = self.value(of).clone();
+        let ty = TensorType { shape: value.ty.shape.of_rows(rows), ..value.ty };
+        self.add_like(Value { ty, like: value.like.rows(rows), ..value })
+    }
+
+    /// Lets a value take the place of another from now on.
+    pub fn set_previous(&mut self, id: ValueId, previous: Option<ValueId>) {
+        if let Some(previous) = previous {
+            let Value { storage, offset, .. } = *self.value(previous);
+            let value = &mut self.values[id.index()];
+            (value.previous, value.storage, value.offset) = (Some(previous), storage, offset);
+        }
     }
 
     /// The next version of a value.
@@ -291,8 +360,24 @@ impl Program {
 
     fn add(&mut self, value: Value) -> ValueId {
         let id = self.next();
-        self.values.push(value);
+        let (storage, offset) = match value {
+            Value { previous: Some(previous), .. } => (self.storage(previous), self.value(previous).offset),
+            Value { view: Some(view), .. } => (self.storage(view.of), self.view_offset(view)),
+            _ => (id, 0),
+        };
+        self.values.push(Value { storage, offset, ..value });
         id
+    }
+
+    /// Where in the storage of its parent a view lies, in bytes.
+    pub(super) fn view_offset(&self, View { of, part }: View) -> u64 {
+        let parent = self.value(of);
+        let elements = match (part, parent.like) {
+            (Part::Member(member), Like::Bucket(bucket)) => self.buckets[bucket].members[member].offset,
+            (Part::Member(_), _) => unreachable!("buckets alone have members"),
+            (Part::Rows(slice), _) => slice.range(parent.ty.shape.rows()).start * parent.ty.shape.last(),
+        };
+        parent.offset + elements as u64 * parent.ty.dtype.bytes()
     }
 
     fn next(&self) -> ValueId {
@@ -313,13 +398,13 @@ impl Program {
     /// `blocks.3.attention.qkv`, `blocks.3.attention.d_qkv` for its gradient, `blocks.3.attention.qkv'` when it
     /// is computed again, `blocks.3.attention.qkv.weight:bf16` when it is cast.
     pub fn full_name(&self, id: ValueId) -> String {
-        let Value { name, kind, scope, .. } = *self.value(id);
+        let Value { name, form, scope, .. } = *self.value(id);
         let path = &self.scope(scope).path;
-        match kind {
-            Kind::Primal => format!("{path}.{name}"),
-            Kind::Gradient => format!("{path}.d_{name}"),
-            Kind::Recomputed => format!("{path}.{name}'"),
-            Kind::Cast => format!("{path}.{name}:{}", self.ty(id).dtype),
+        match form {
+            Form::Primal => format!("{path}.{name}"),
+            Form::Gradient => format!("{path}.d_{name}"),
+            Form::Recomputed => format!("{path}.{name}'"),
+            Form::Cast => format!("{path}.{name}:{}", self.ty(id).dtype),
         }
     }
 
@@ -360,7 +445,17 @@ impl Program {
 
 impl Instruction {
     pub fn new(action: Action, scope: ScopeId, phase: Phase) -> Instruction {
-        Instruction { action, scope, phase, recompute: false }
+        Instruction { action, scope, phase, recompute: false, slice: None }
+    }
+}
+
+impl Like {
+    /// Like some rows of what is like this: the graph's values have rows.
+    fn rows(self, slice: Slice) -> Like {
+        match self {
+            Like::Graph(index) => Like::Rows(index, slice),
+            _ => unreachable!("only what the graph computes is sliced"),
+        }
     }
 }
 
@@ -395,6 +490,10 @@ impl Action {
             Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => *queue,
             _ => Queue::Compute,
         }
+    }
+
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Action::Launch { op, .. } if op.as_loss().is_some())
     }
 
     /// All values whose memory it touches.

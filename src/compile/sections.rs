@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::Draft;
-use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
+use super::program::{Action, Instruction, Program, Section, SectionKind, Stage, View};
 use crate::device::Phase;
 use crate::ops::{Fill, Op, ValueId};
 use crate::spec::Gradients;
@@ -66,18 +66,18 @@ fn accumulating(program: &mut Program, code: &[Instruction], further: bool) -> V
         let mut instruction = instruction.clone();
         match &mut instruction.action {
             Action::Launch { op, inputs, outputs, .. } => {
-                let carries = further || !matches!(op, Op::CrossEntropy(_));
+                let carries = further || op.as_loss().is_none();
                 if carries {
                     add_previous(op, inputs, outputs);
                 }
                 for input in inputs.iter_mut() {
-                    *input = *now.get(input).unwrap_or(input);
+                    *input = current(program, &mut now, *input);
                 }
                 for (index, output) in outputs.iter_mut().enumerate() {
                     let previous = op.updates().iter().find(|(output, _)| *output == index);
                     let next = match previous {
                         Some(&(_, input)) => program.add_version(inputs[input]),
-                        None if further => fresh(program, *output),
+                        None if further => fresh(program, &mut now, *output),
                         None => *output,
                     };
                     now.insert(*output, next);
@@ -85,7 +85,7 @@ fn accumulating(program: &mut Program, code: &[Instruction], further: bool) -> V
                 }
             }
             Action::Copy { to, .. } if further => {
-                let next = fresh(program, *to);
+                let next = fresh(program, &mut now, *to);
                 now.insert(*to, next);
                 *to = next;
             }
@@ -115,7 +115,30 @@ fn add_previous(op: &mut Op, inputs: &mut Vec<ValueId>, outputs: &[ValueId]) {
     *op = accumulating;
 }
 
-/// A value like this one, with memory of its own.
-fn fresh(program: &mut Program, id: ValueId) -> ValueId {
-    program.add_like(program.value(id).clone())
+/// What takes a value's place by now: with what it is part of.
+fn current(program: &mut Program, now: &mut HashMap<ValueId, ValueId>, id: ValueId) -> ValueId {
+    if let Some(&next) = now.get(&id) {
+        return next;
+    }
+    let Some(View { of, part }) = program.value(id).view else { return id };
+    let parent = current(program, now, of);
+    if parent == of {
+        return id;
+    }
+    let next = program.add_view_like(id, part, parent);
+    now.insert(id, next);
+    next
+}
+
+/// A value like this one: with memory of its own, or part of one like its parent.
+fn fresh(program: &mut Program, now: &mut HashMap<ValueId, ValueId>, id: ValueId) -> ValueId {
+    let Some(View { of, part }) = program.value(id).view else {
+        return program.add_like(program.value(id).clone());
+    };
+    let parent = match now.get(&of) {
+        Some(&parent) => parent,
+        None => fresh(program, now, of),
+    };
+    now.insert(of, parent);
+    program.add_view_like(id, part, parent)
 }

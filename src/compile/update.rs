@@ -1,42 +1,36 @@
 //! The optimizer: gradients measured, clipped and applied, bucket by bucket; results brought to the host.
 
 use super::Draft;
-use super::program::{Action, Instruction, Like, LossScaling, Program, Section, SectionKind, Stage, Value};
+use super::program::{
+    Action, BucketState, Instruction, Like, LossScaling, Program, Section, SectionKind, Stage, Value,
+};
 use super::sections::fill_with_zeros;
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
-use crate::ops::{self, AdamW, GlobalNorm, Op, TensorType, ValueId};
+use crate::ops::{self, GlobalNorm, Op, State, TensorType, ValueId};
 use crate::spec::{DynamicLossScale, Gradients, LossScale, Optimizer};
 
 pub(super) fn update(draft: &mut Draft) {
     let config = draft.config;
     let program = &mut draft.program;
     let scope = program.add_scope("optimizer");
-    add_moments(program);
-    let first = program.section(SectionKind::First).expect("build makes it");
-    let loss = *first.exit.last().expect("differentiation carries the loss");
+    let optimizer = &config.train.optimizer;
+    add_states(program, optimizer);
+    let loss = program.loss.expect("differentiation carries the loss");
 
     let mut code = Vec::new();
     let exchange = program.exchange;
-    let host = program.value(exchange.control).clone();
-    let control = program.add_like(Value { scope, pool: Pool::Device, ..host });
-    code.push(copy(Queue::Copy, exchange.control, control, scope));
+    let host = program.value(exchange.numbers).clone();
+    let numbers = program.add_like(Value { scope, pool: Pool::Device, ..host });
+    code.push(copy(Queue::Copy, exchange.numbers, numbers, scope));
     code.push(copy(Queue::Compute, loss, exchange.loss, scope));
     let clip_norm = config.train.clip_norm.map(|clip| clip as f32);
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope));
-    let Optimizer::AdamW(optimizer) = &config.train.optimizer;
     for index in 0..program.buckets.len() {
-        let op = Op::AdamW(AdamW {
-            segments: program.buckets[index].segments.clone(),
-            beta1: optimizer.beta1,
-            beta2: optimizer.beta2,
-            epsilon: optimizer.epsilon as f32,
-            weight_decay: optimizer.weight_decay as f32,
-            clip_norm,
-            scaled: scale.is_some(),
-        });
-        code.push(apply(program, index, op, [Some(control), norm, scale]));
+        let members = program.buckets[index].members.clone();
+        let op = optimizer.update(ops::GradientTerms { members, clip_norm, scaled: scale.is_some() }).to_op();
+        code.push(apply(program, index, op, [Some(numbers), norm, scale]));
     }
     if let (Some(choice), Some(norm)) = (config.strategy.loss_scale, norm) {
         adapt_loss_scale(program, &mut code, choice, norm);
@@ -63,30 +57,39 @@ fn gradient_buckets(program: &Program) -> Vec<ValueId> {
     program.buckets.iter().filter_map(|bucket| bucket.gradients).collect()
 }
 
-/// First and second moments, zero from the start and there all the time.
-fn add_moments(program: &mut Program) {
-    let mut moments = Vec::with_capacity(2 * program.buckets.len());
-    for index in 0..program.buckets.len() {
-        let parameters = program.value(program.buckets[index].parameters).clone();
-        let pair = ["moment1", "moment2"]
-            .map(|name| program.add_like(Value { name, role: Role::Optimizer, ..parameters.clone() }));
-        program.buckets[index].moments = Some(pair);
-        moments.extend(pair);
+/// What the optimizer keeps of each bucket, zero from the start and there all the time.
+fn add_states(program: &mut Program, optimizer: &Optimizer) {
+    let states = optimizer.update(ops::GradientTerms::default()).states();
+    let mut values = Vec::with_capacity(states.len() * program.buckets.len());
+    for bucket in 0..program.buckets.len() {
+        for (index, state) in states.iter().enumerate() {
+            let added = add_state(program, (bucket, index), state);
+            values.push(added.value);
+            program.buckets[bucket].states.push(added);
+        }
     }
     let zeros: Vec<Instruction> =
-        moments.iter().map(|&moment| fill_with_zeros(program, moment, moment, Phase::Start)).collect();
+        values.iter().map(|&value| fill_with_zeros(program, value, value, Phase::Start)).collect();
     for section in &mut program.sections {
-        section.exit.splice(0..0, moments.iter().copied());
+        section.exit.splice(0..0, values.iter().copied());
         match section.kind {
             SectionKind::Start => section.code.extend(zeros.iter().cloned()),
-            _ => drop(section.entry.splice(0..0, moments.iter().copied())),
+            _ => drop(section.entry.splice(0..0, values.iter().copied())),
         }
     }
 }
 
+fn add_state(program: &mut Program, (bucket, index): (usize, usize), state: &State) -> BucketState {
+    let of = &program.buckets[bucket];
+    let parameters = program.value(of.parameters).clone();
+    let (members, ty) = state.layout(&of.members, parameters.ty);
+    let (name, like, role) = (state.name, Like::State(bucket, index), Role::Optimizer);
+    BucketState { value: program.add_like(Value { name, ty, like, role, ..parameters }), members }
+}
+
 /// The norm of all gradients, brought to the host as well.
 fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeId) -> ValueId {
-    let buckets = program.buckets.iter().map(|bucket| bucket.segments.clone()).collect();
+    let buckets = program.buckets.iter().map(|bucket| bucket.members.clone()).collect();
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let inputs = gradient_buckets(program).into_iter().chain(scale).collect();
     let ty = (Like::Fixed, TensorType::scalar());
@@ -131,10 +134,11 @@ fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: 
 fn apply(program: &mut Program, bucket: usize, op: Op, numbers: [Option<ValueId>; 3]) -> Instruction {
     let bucket = program.buckets[bucket].clone();
     let gradients = bucket.gradients.expect("differentiation makes them");
-    let [moment1, moment2] = bucket.moments.expect("just made");
-    let mut inputs = vec![bucket.parameters, gradients, moment1, moment2];
-    inputs.extend(numbers.into_iter().flatten());
-    let outputs = [bucket.parameters, moment1, moment2].map(|id| program.add_version(id)).to_vec();
+    let states: Vec<ValueId> = bucket.states.iter().map(|state| state.value).collect();
+    let inputs = [&[bucket.parameters, gradients], &states[..]].concat();
+    let inputs = inputs.into_iter().chain(numbers.into_iter().flatten()).collect();
+    let kept = std::iter::once(bucket.parameters).chain(states);
+    let outputs = kept.map(|id| program.add_version(id)).collect();
     let action = Action::Launch { op, inputs, outputs, workspace: None };
     Instruction::new(action, bucket.scope, Phase::Update)
 }

@@ -10,7 +10,7 @@ use super::timeline::Timeline;
 use crate::compile::{Action, Instruction, Program, SectionKind};
 use crate::device::{Buffer, Device, DeviceError, Graph, Ledger, Phase, Pool, Region, Tensor};
 use crate::memory::{Backing, Failure, Manager};
-use crate::ops::{Control, StepCounts, ValueId};
+use crate::ops::{StepCounts, ValueId};
 
 /// Bytes of a device that are read at a time: a whole tensor beside the pools would show in the resident set as a
 /// leak.
@@ -151,22 +151,22 @@ impl<'a> Engine<'a> {
         self.synchronize()
     }
 
-    /// One optimizer step on a whole batch.
+    /// One optimizer step on a whole batch. `numbers` are what the optimizer's update takes in this step.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
-    pub fn step(&mut self, batch: &Batch, control: Control) -> Result<StepReport, Failure> {
-        self.gradients(batch, control)?;
+    pub fn step(&mut self, batch: &Batch, numbers: &[f32]) -> Result<StepReport, Failure> {
+        self.gradients(batch, numbers)?;
         self.update()
     }
 
     /// The first half of a step: the gradients of the whole batch, as yet neither clipped nor applied.
-    pub(super) fn gradients(&mut self, batch: &Batch, control: Control) -> Result<(), Failure> {
+    pub(super) fn gradients(&mut self, batch: &Batch, numbers: &[f32]) -> Result<(), Failure> {
         let exchange = self.program.exchange;
         self.put_batch(batch)?;
-        let control: Vec<u8> = control.to_array().iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let region = self.manager.tensor(exchange.control).region();
-        self.manager.backing.device.write(region, &control)?;
+        let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let region = self.manager.tensor(exchange.numbers).region();
+        self.manager.backing.device.write(region, &numbers)?;
         let sections = self.program.step().take_while(|kind| *kind != SectionKind::Update);
         for (micro_batch, kind) in sections.enumerate() {
             self.section(kind, micro_batch)?;
@@ -203,7 +203,7 @@ impl<'a> Engine<'a> {
         self.get_number(self.program.exchange.loss)
     }
 
-    /// SHA-256 of all parameters and moments, bit for bit.
+    /// SHA-256 of all parameters and the optimizer's states, bit for bit.
     ///
     /// # Errors
     /// A device that fails.
@@ -211,13 +211,13 @@ impl<'a> Engine<'a> {
         let mut digest = Sha256::new();
         let mut piece = vec![0; PIECE];
         for bucket in &self.program.buckets {
-            let state = [Some(bucket.parameters), bucket.moments.map(|m| m[0]), bucket.moments.map(|m| m[1])];
-            for id in state.into_iter().flatten() {
+            let states = bucket.states.iter().map(|state| (state.value, &state.members));
+            for (id, members) in std::iter::once((bucket.parameters, &bucket.members)).chain(states) {
                 let tensor = self.manager.tensor(id);
-                for segment in bucket.segments.iter() {
+                for member in members.iter() {
                     let size = tensor.ty.dtype.bytes();
-                    let offset = tensor.offset + segment.offset as u64 * size;
-                    let bytes = segment.len as u64 * size;
+                    let offset = tensor.offset + member.offset as u64 * size;
+                    let bytes = member.elements() as u64 * size;
                     let region = Region { buffer: tensor.buffer, offset, bytes };
                     self.pieces::<Failure>(region, &mut piece, |piece| {
                         digest.update(piece);

@@ -6,7 +6,6 @@ use super::train::RunError;
 use crate::compile::compile_verified;
 use crate::device::Device;
 use crate::memory::Failure;
-use crate::ops::Control;
 use crate::spec::*;
 
 const CONTEXT: usize = 128;
@@ -24,7 +23,7 @@ pub fn prime(device: &mut dyn Device, strategy: &Strategy) -> Result<(), RunErro
         let mut engine = Engine::new(&program, device, false)?;
         engine.start()?;
         let batch = Batch { tokens: vec![1; BATCH * CONTEXT], targets: vec![2; BATCH * CONTEXT] };
-        engine.step(&batch, Control { learning_rate: 0.0, bias_correction1: 1.0, bias_correction2: 1.0 })?;
+        engine.step(&batch, &config.train.optimizer.numbers(1))?;
         engine.evaluate(&batch)?;
         engine.close()
     };

@@ -60,7 +60,8 @@ pub struct Node {
     pub outputs: Vec<usize>,
 }
 
-/// A forward pass, in the order of execution. The last node computes the loss.
+/// A forward pass, in the order of execution, with at least one node that computes a loss. Several add up; each has a
+/// scope of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
     pub scopes: Vec<Scope>,
@@ -146,6 +147,17 @@ impl Graph {
             buckets: &[],
         });
         op
+    }
+
+    /// By value: which one it updates, if it does.
+    pub fn previous_versions(&self) -> Vec<Option<usize>> {
+        let mut previous = vec![None; self.values.len()];
+        for node in &self.nodes {
+            for &(output, input) in node.op.updates() {
+                previous[node.outputs[output]] = Some(node.inputs[input]);
+            }
+        }
+        previous
     }
 
     fn types(&self, operands: &[usize]) -> Vec<TensorType> {

@@ -30,9 +30,7 @@ pub(super) fn build(model: &Transformer, micro_batch: usize) -> Graph {
     let x = norm(&mut graph, head, c, x);
     let logits = Op::Linear(Linear { bias: false, activation: None, residual: false, tf32: false });
     let [logits] = graph.node(logits, head, vec![x, table], ["logits"]);
-    let loss =
-        Op::CrossEntropy(CrossEntropy { weight: 1.0, gradient: false, accumulate: false, scaled: false });
-    graph.node(loss, head, vec![logits, targets], ["loss"]);
+    graph.node(Op::CrossEntropy(CrossEntropy::PLAIN), head, vec![logits, targets], ["loss"]);
     graph
 }
 

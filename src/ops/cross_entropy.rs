@@ -1,26 +1,32 @@
 //! Softmax and cross-entropy in one pass over the logits.
 
 use super::{
-    DType, Op, Operation, Processor, SCALE, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
-    expect_number, expect_type,
+    DType, Loss, Op, Operation, Processor, SCALE, Slice, Tape, TensorType, TypeError, WorkspaceLimits,
+    expect_inputs, expect_number, expect_type,
 };
 
 /// `loss = weight / N * sum over rows of (logsumexp(logits[n]) - logits[n, target[n]])`, and with `gradient`
 /// `dlogits = weight / N * (softmax(logits) - onehot(target))` in the same pass, times the loss scale if it is
 /// `scaled`. The loss itself is not.
 ///
-/// Inputs: logits num[..,V], targets i32[N elements in any shape], then the loss scale f32[1] if `scaled` and
-/// the loss so far f32[1] with `accumulate`. Outputs: loss f32[1] and, with `gradient`, dlogits num[..,V].
+/// Inputs: logits num[..,V] of some of N rows, targets i32[N elements in any shape], then the loss scale f32[1] if
+/// `scaled` and the loss so far f32[1] with `accumulate`. Outputs: loss f32[1] and, with `gradient`, dlogits num[..,V].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy {
-    /// What these rows count for in the mean: a micro-batch's share of the batch.
+    /// What all N rows count for in the mean: a micro-batch's share of the batch.
     pub weight: f32,
+    /// Which of the rows there are logits of.
+    pub rows: Slice,
     pub gradient: bool,
     pub accumulate: bool,
     pub scaled: bool,
 }
 
 impl CrossEntropy {
+    /// Of all rows, without a gradient.
+    pub const PLAIN: CrossEntropy =
+        CrossEntropy { weight: 1.0, rows: Slice::WHOLE, gradient: false, accumulate: false, scaled: false };
+
     /// Rows that one partial sum of the loss covers: fixed, so that the result does not depend on the number of
     /// threads.
     pub const ROWS_PER_PARTIAL: usize = 32;
@@ -39,9 +45,9 @@ impl Operation for CrossEntropy {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, self.loss_so_far() + usize::from(self.accumulate))?;
         expect_number(self.name(), "logits", &inputs[0])?;
-        let rows = inputs[0].shape.rows();
-        if inputs[1].elements() != rows {
-            let problem = format!("{} targets for {rows} rows of logits", inputs[1].elements());
+        let (rows, targets) = (inputs[0].shape.rows(), inputs[1].elements());
+        if self.rows.range(targets).len() != rows {
+            let problem = format!("{targets} targets, {rows} rows of logits as {}", self.rows);
             return Err(TypeError { operation: self.name(), problem });
         }
         let loss = TensorType::f32(&[1]);
@@ -81,6 +87,10 @@ impl Operation for CrossEntropy {
         if self.gradient { &[(1, 0)] } else { &[] }
     }
 
+    fn as_loss(&self) -> Option<&dyn Loss> {
+        Some(self)
+    }
+
     /// The gradient came with the loss.
     fn backward(&self, tape: &mut dyn Tape) {
         let gradient = tape.output(1);
@@ -93,5 +103,27 @@ impl Operation for CrossEntropy {
 
     fn accumulated(&self) -> &'static [usize] {
         &[0]
+    }
+}
+
+impl Loss for CrossEntropy {
+    fn weight(&self, inputs: &[TensorType]) -> f64 {
+        f64::from(self.weight) * inputs[0].shape.rows() as f64 / inputs[1].elements() as f64
+    }
+
+    fn weighted(&self, weight: f32) -> Op {
+        Op::CrossEntropy(CrossEntropy { weight, ..*self })
+    }
+
+    fn with_gradient(&self) -> Op {
+        Op::CrossEntropy(CrossEntropy { gradient: true, ..*self })
+    }
+
+    fn scaled(&self) -> (usize, Op) {
+        (2, Op::CrossEntropy(CrossEntropy { scaled: true, ..*self }))
+    }
+
+    fn sliced(&self, rows: Slice) -> Op {
+        Op::CrossEntropy(CrossEntropy { rows, ..*self })
     }
 }

@@ -44,6 +44,10 @@ impl Operation for Normal {
         Ok(vec![self.output])
     }
 
+    fn random_site(&self) -> Option<u32> {
+        Some(self.site)
+    }
+
     fn resize(&mut self, sizes: &Sizes) {
         self.output = sizes.outputs[0];
     }

@@ -117,6 +117,14 @@ impl Operation for Linear {
         product_workspace(limits)
     }
 
+    fn rowwise(&self) -> Option<&'static [usize]> {
+        Some(match (self.residual, self.bias) {
+            (false, _) => &[0],
+            (true, false) => &[0, 2],
+            (true, true) => &[0, 3],
+        })
+    }
+
     /// The residual stream may be continued in place.
     fn may_overwrite(&self) -> &'static [(usize, usize)] {
         match (self.residual, self.bias) {

@@ -9,29 +9,37 @@
 //! Matrix work is done on f32, bf16 or f16: where a description says `num`, it is the same one of them for all of
 //! an operation's operands. Norms, softmax, losses, and all sums are computed in f32 or better whatever that is.
 
+mod adamw;
 mod attention;
+mod bucket;
 mod cast;
 mod cross_entropy;
 mod elementwise;
 mod embedding;
+mod global_norm;
 mod initialise;
 mod layer_norm;
 mod linear;
+mod loss;
 mod loss_scale;
-mod optimizer;
 mod types;
+mod update;
 
+pub use adamw::{AdamW, AdamWNumbers};
 pub use attention::{Attention, AttentionBackward};
+pub use bucket::{Member, Members, lay_out};
 pub use cast::Cast;
 pub use cross_entropy::CrossEntropy;
 pub use elementwise::{Add, GeluBackward};
 pub use embedding::{Embedding, EmbeddingBackward};
+pub use global_norm::GlobalNorm;
 pub use initialise::{Fill, Normal};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
+pub use loss::Loss;
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
-pub use optimizer::{AdamW, CONTROL_LEN, Control, GlobalNorm, Segment, Segments};
-pub use types::{DType, Shape, TensorType};
+pub use types::{DType, Shape, Slice, TensorType};
+pub use update::{GradientTerms, State, Update};
 
 /// Names a value of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,7 +83,7 @@ pub struct Sizes<'a> {
     pub inputs: &'a [TensorType],
     pub outputs: &'a [TensorType],
     /// How tensors lie in those of the inputs that are buckets, in their order.
-    pub buckets: &'a [Segments],
+    pub buckets: &'a [Members],
 }
 
 /// What every operation declares.
@@ -100,6 +108,27 @@ pub trait Operation {
     /// Scratch bytes that the kernel needs while it runs.
     fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
         0
+    }
+
+    /// What it is as a loss, if it computes one.
+    fn as_loss(&self) -> Option<&dyn Loss> {
+        None
+    }
+
+    /// What it is as an optimizer's update, if it is one.
+    fn as_update(&self) -> Option<&dyn Update> {
+        None
+    }
+
+    /// The site that it draws random numbers for, if it does.
+    fn random_site(&self) -> Option<u32> {
+        None
+    }
+
+    /// The inputs that it goes through row by row, if it makes each row of its outputs from the same row of these and from
+    /// no other: some rows of these then give those rows of the outputs.
+    fn rowwise(&self) -> Option<&'static [usize]> {
+        None
     }
 
     /// How many of so many outputs are a tensor put into another dtype and nothing more.

@@ -1,6 +1,7 @@
 //! Element types and shapes.
 
 use std::fmt;
+use std::ops::Range;
 
 /// The type of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +81,11 @@ impl Shape {
         shape
     }
 
+    /// Some of its rows, all dimensions but the innermost made one.
+    pub fn of_rows(&self, slice: Slice) -> Shape {
+        Shape::new(&[slice.range(self.rows()).len(), self.last()])
+    }
+
     /// The same shape with another innermost dimension.
     pub fn with_last(&self, last: usize) -> Shape {
         let mut shape = *self;
@@ -104,6 +110,39 @@ impl fmt::Display for Shape {
 impl fmt::Debug for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// Some of a tensor's rows: one of several runs that together are all of them, as many rows each, the last perhaps fewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slice {
+    pub index: usize,
+    /// How many there are, none of them empty.
+    pub of: usize,
+}
+
+impl Slice {
+    pub const WHOLE: Slice = Slice { index: 0, of: 1 };
+
+    /// How many it takes for none to be longer than if there were `most` of them.
+    pub fn count(rows: usize, most: usize) -> usize {
+        rows.div_ceil(rows.div_ceil(most).max(1))
+    }
+
+    pub fn all(of: usize) -> impl Iterator<Item = Slice> {
+        (0..of).map(move |index| Slice { index, of })
+    }
+
+    /// Which of so many rows it is.
+    pub fn range(self, rows: usize) -> Range<usize> {
+        let each = rows.div_ceil(self.of);
+        (self.index * each).min(rows)..((self.index + 1) * each).min(rows)
+    }
+}
+
+impl fmt::Display for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slice {} of {}", self.index + 1, self.of)
     }
 }
 
@@ -145,5 +184,30 @@ impl TensorType {
 impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.dtype, self.shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    proptest! {
+        /// One after the other they are all rows, each as long as it may be but the last, and none is empty.
+        #[test]
+        fn slices_are_all_rows(rows in 1..500usize, most in 1..60usize) {
+            let of = Slice::count(rows, most);
+            prop_assert!(of <= most);
+            let mut next = 0;
+            for slice in Slice::all(of) {
+                let range = slice.range(rows);
+                prop_assert_eq!(range.start, next);
+                prop_assert!(!range.is_empty());
+                prop_assert!(range.len() == rows.div_ceil(most) || slice.index + 1 == of);
+                next = range.end;
+            }
+            prop_assert_eq!(next, rows);
+        }
     }
 }

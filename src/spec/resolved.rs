@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::ops::DType;
+use crate::ops::{self, AdamWNumbers, DType, GradientTerms, Shape, Update};
 
 /// One run: a model on data, trained one way under one choice of memory strategies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -85,6 +85,49 @@ pub enum Optimizer {
     AdamW(AdamW),
 }
 
+impl Optimizer {
+    /// Its update of a bucket.
+    pub fn update(&self, gradients: GradientTerms) -> Box<dyn Update> {
+        match self {
+            Optimizer::AdamW(AdamW { lr: _, beta1, beta2, epsilon, weight_decay, decay: _ }) => {
+                let (epsilon, weight_decay) = (*epsilon as f32, *weight_decay as f32);
+                Box::new(ops::AdamW { gradients, beta1: *beta1, beta2: *beta2, epsilon, weight_decay })
+            }
+        }
+    }
+
+    /// What its update takes as the numbers of step `step`, counted from 1; steps that were skipped do not count.
+    pub fn numbers(&self, step: usize) -> Vec<f32> {
+        match self {
+            Optimizer::AdamW(optimizer) => {
+                let correction =
+                    |beta: f64| (1.0 - beta.powi(i32::try_from(step).unwrap_or(i32::MAX))) as f32;
+                let numbers = AdamWNumbers {
+                    learning_rate: optimizer.lr as f32,
+                    bias_correction1: correction(optimizer.beta1),
+                    bias_correction2: correction(optimizer.beta2),
+                };
+                numbers.to_array().to_vec()
+            }
+        }
+    }
+
+    pub fn decay(&self) -> Decay {
+        match self {
+            Optimizer::AdamW(optimizer) => optimizer.decay,
+        }
+    }
+}
+
+impl Decay {
+    pub fn applies_to(self, shape: &Shape) -> bool {
+        match self {
+            Decay::Matrices => shape.dims().len() > 1,
+            Decay::All => true,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AdamW {
     pub lr: f64,
@@ -129,6 +172,8 @@ pub struct Strategy {
     /// With fp16 alone.
     pub loss_scale: Option<LossScale>,
     pub recompute: Recompute,
+    /// Slices of rows that logits and their gradient are computed in, one after the other.
+    pub loss_chunks: usize,
     pub release: Release,
     pub gradients: Gradients,
     pub allocator: Allocator,
@@ -145,6 +190,7 @@ impl Default for Strategy {
             precision: Precision::Fp32,
             loss_scale: None,
             recompute: Recompute::None,
+            loss_chunks: 1,
             release: Release::Eager,
             gradients: Gradients::Free,
             allocator: Allocator::Arena,

@@ -250,6 +250,7 @@ pub(crate) fn strategy(keys: &mut Keys<'_>) -> Option<Strategy> {
         precision: precision?,
         loss_scale: loss_scale?,
         recompute: recompute?,
+        loss_chunks: default.loss_chunks,
         release: release?,
         gradients: gradients?,
         allocator: allocator?,

@@ -55,6 +55,7 @@ fn write_strategy(out: &mut String, strategy: &Strategy, name: &str) -> std::fmt
         precision,
         loss_scale,
         recompute,
+        loss_chunks: _,
         release,
         gradients,
         allocator,

@@ -71,7 +71,7 @@ pub(crate) fn small() -> RunConfig {
             clip_norm: Some(1.0),
             seed: 7,
             optimizer: Optimizer::AdamW(AdamW {
-                lr: 1e-3,
+                lr: 1e-2,
                 beta1: 0.9,
                 beta2: 0.999,
                 epsilon: 1e-8,

@@ -1,26 +1,30 @@
 //! What happens to whole buckets at the end of a step.
 
-use runner::ops::{AdamW, Control, DType, GlobalNorm, LossScale, Op, Segment, Segments};
+use runner::ops::{
+    AdamW, AdamWNumbers, DType, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Shape,
+};
 
 use super::harness::Devices;
 use super::numbers::Data;
 
-/// Two segments that decay and one that does not, padding between them.
-fn segments(len: usize) -> Segments {
-    let segment = |offset, len, decay| Segment { offset, len, decay };
-    [segment(0, 7, true), segment(16, len - 40, false), segment(len - 16, 9, true)].into()
+/// Two members that decay and one that does not, padding between them.
+fn members(len: usize) -> Members {
+    let member = |offset, len, decay| Member { offset, shape: Shape::new(&[len]), decay };
+    [member(0, 7, true), member(16, len - 40, false), member(len - 16, 9, true)].into()
 }
 
 /// Many small ones: more than a table holds.
-fn many_segments(count: usize) -> Segments {
-    (0..count).map(|i| Segment { offset: 16 * i + i % 2, len: 1 + i % 15, decay: i % 3 == 0 }).collect()
+fn many_members(count: usize) -> Members {
+    (0..count)
+        .map(|i| Member { offset: 16 * i + i % 2, shape: Shape::new(&[1 + i % 15]), decay: i % 3 == 0 })
+        .collect()
 }
 
 #[test]
 fn the_global_norm() {
     let mut devices = Devices::new();
     let lens = [64, 70_000, 200_001, 16 * 150];
-    let buckets = vec![segments(64), segments(70_000), segments(200_001), many_segments(150)];
+    let buckets = vec![members(64), members(70_000), members(200_001), many_members(150)];
     for scaled in [false, true] {
         let mut inputs: Vec<Data> =
             lens.iter().map(|&len| Data::random(DType::F32, &[len], 1.0, len as u64)).collect();
@@ -32,37 +36,38 @@ fn the_global_norm() {
 
 #[test]
 fn a_norm_beyond_f32_squares_is_finite() {
-    let op = Op::GlobalNorm(GlobalNorm { buckets: vec![segments(64)], scaled: false });
+    let op = Op::GlobalNorm(GlobalNorm { buckets: vec![members(64)], scaled: false });
     let found = Devices::new().cuda(&op, &[Data::new(DType::F32, &[64], vec![1e30; 64])]);
     assert!((found[0].numbers[0] / 1e30 - 40.0_f32.sqrt()).abs() < 1e-5);
 }
 
 /// Operands of an update, with a norm and a loss scale where there is one.
 fn operands(len: usize, norm: Option<f32>, scale: Option<f32>) -> Vec<Data> {
-    let control = Control { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
+    let numbers = AdamWNumbers { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
     let random = |scale, seed| Data::random(DType::F32, &[len], scale, seed);
     let gradients = random(scale.unwrap_or(1.0), 2);
     let mut inputs = vec![random(1.0, 1), gradients, random(1.0, 3), random(1.0, 4).map(f32::abs)];
-    inputs.push(Data::new(DType::F32, &[4], control.to_array().to_vec()));
+    inputs.push(Data::new(DType::F32, &[3], numbers.to_array().to_vec()));
     inputs.extend(norm.map(Data::scalar));
     inputs.extend(scale.map(Data::scalar));
     inputs
 }
 
-fn adamw(segments: Segments, clip_norm: Option<f32>, scaled: bool) -> Op {
+fn adamw(members: Members, clip_norm: Option<f32>, scaled: bool) -> Op {
     let (beta1, beta2, epsilon, weight_decay) = (0.9, 0.999, 1e-8, 0.1);
-    Op::AdamW(AdamW { segments, beta1, beta2, epsilon, weight_decay, clip_norm, scaled })
+    let gradients = GradientTerms { members, clip_norm, scaled };
+    Op::AdamW(AdamW { gradients, beta1, beta2, epsilon, weight_decay })
 }
 
 #[test]
 fn updates() {
     let mut devices = Devices::new();
-    for (len, segments) in [(64, segments(64)), (50_001, segments(50_001)), (16 * 150, many_segments(150))] {
+    for (len, members) in [(64, members(64)), (50_001, members(50_001)), (16 * 150, many_members(150))] {
         for clip in [None, Some(9.0), Some(0.5)] {
-            let op = adamw(segments.clone(), clip, false);
+            let op = adamw(members.clone(), clip, false);
             // Padding is not a number in the reference's operands either, and stays as it is.
             devices.check(&op, &op, &operands(len, clip.map(|_| 2.0), None));
-            let op = adamw(segments.clone(), clip, true);
+            let op = adamw(members.clone(), clip, true);
             devices.check(&op, &op, &operands(len, Some(2.0), Some(1024.0)));
         }
     }
@@ -74,7 +79,7 @@ fn a_step_without_a_finite_norm_changes_nothing() {
     for norm in [f32::INFINITY, f32::NAN] {
         for clip in [None, Some(1.0)] {
             let inputs = operands(5000, Some(norm), Some(1024.0));
-            let outputs = devices.cuda(&adamw(segments(5000), clip, true), &inputs);
+            let outputs = devices.cuda(&adamw(members(5000), clip, true), &inputs);
             for (output, input) in outputs.iter().zip([0, 2, 3]) {
                 assert_eq!(output.numbers, inputs[input].numbers, "norm {norm}, clip {clip:?}");
             }

@@ -1,19 +1,16 @@
 //! Writers dominate readers, and nothing reads what was overwritten.
 
 use super::{Invariant, Violation, at, broken};
-use crate::compile::program::{Program, Section};
+use crate::compile::program::{Program, Section, Value, View};
+use crate::device::Pool;
 use crate::ops::ValueId;
 
 /// What the walk has seen of each value.
 struct State {
     written: Vec<bool>,
     overwritten: Vec<bool>,
-    /// By bucket: the members of a bucket that is written piece by piece and not complete yet.
-    missing: Vec<usize>,
-    /// By value: the bucket it is a member of, parameters' buckets first.
-    member_of: Vec<Option<usize>>,
-    /// By value: the bucket that it is.
-    bucket: Vec<Option<usize>>,
+    /// By value: how many of its parts are not complete yet, if it has any.
+    missing: Vec<Option<usize>>,
 }
 
 pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violation> {
@@ -43,54 +40,35 @@ impl State {
         let mut state = State {
             written: vec![false; count],
             overwritten: vec![false; count],
-            missing: vec![0; 2 * program.buckets.len()],
-            member_of: vec![None; count],
-            bucket: vec![None; count],
+            missing: vec![None; count],
         };
-        for (index, bucket) in program.buckets.iter().enumerate() {
-            state.bucket[bucket.parameters.index()] = Some(2 * index);
-            if let Some(gradients) = bucket.gradients {
-                state.bucket[gradients.index()] = Some(2 * index + 1);
-            }
-        }
-        for parameter in &program.parameters {
-            state.add_member(parameter.value, 2 * parameter.bucket);
-            if let Some(gradient) = parameter.gradient {
-                state.add_member(gradient, 2 * parameter.bucket + 1);
+        for value in program.values.iter().filter(|value| value.previous.is_none()) {
+            if let Some(View { of, .. }) = value.view {
+                *state.missing[of.index()].get_or_insert(0) += 1;
             }
         }
         let mut entered = vec![false; count];
         section.entry.iter().for_each(|storage| entered[storage.index()] = true);
         for (index, value) in program.values.iter().enumerate() {
             if entered[value.storage.index()] && value.previous.is_none() {
-                state.mark_written(ValueId(index as u32));
+                state.written[index] = true;
             }
         }
         state
     }
 
-    fn add_member(&mut self, member: ValueId, bucket: usize) {
-        self.member_of[member.index()] = Some(bucket);
-        self.missing[bucket] += 1;
-    }
-
-    fn mark_written(&mut self, id: ValueId) {
-        self.written[id.index()] = true;
-        if let Some(bucket) = self.member_of[id.index()] {
-            self.missing[bucket] -= 1;
-        }
+    /// Written as a whole, or in all of its parts.
+    fn is_complete(&self, id: ValueId) -> bool {
+        self.written[id.index()] || self.missing[id.index()] == Some(0)
     }
 
     fn read(&self, program: &Program, id: ValueId) -> Result<(), Invariant> {
-        let complete = self.bucket[id.index()].is_some_and(|bucket| self.missing[bucket] == 0);
-        let storage = program.storage(id);
-        // A bucket that was filled whole holds all its members.
-        let whole = self.member_of[id.index()].is_some() && self.written[storage.index()];
-        if !self.written[id.index()] && !complete && !whole {
+        // What a value is part of stands for it, if that was written.
+        let within = || std::iter::successors(Some(id), |&id| program.value(id).view.map(|view| view.of));
+        if !within().any(|id| self.is_complete(id)) {
             return Err(Invariant::WriterDominates);
         }
-        let covered = self.member_of[id.index()].is_some() && self.overwritten[storage.index()];
-        if self.overwritten[id.index()] || covered {
+        if within().any(|id| self.overwritten[id.index()]) {
             return Err(Invariant::NotOverwritten);
         }
         Ok(())
@@ -98,14 +76,25 @@ impl State {
 
     /// False if the value was written before.
     fn write(&mut self, program: &Program, id: ValueId) -> bool {
-        if let Some(previous) = program.value(id).previous {
+        let value = program.value(id);
+        if let Some(previous) = value.previous {
             self.overwritten[previous.index()] = true;
         }
         if self.written[id.index()] {
             // Memory that the host reads and writes between sections holds the same value again.
-            return program.value(id).pool == crate::device::Pool::Host;
+            return value.pool == Pool::Host;
         }
-        self.mark_written(id);
+        let mut written = id;
+        self.written[id.index()] = true;
+        // A part completes what it is part of, if it was the last.
+        while let Value { previous: None, view: Some(View { of, .. }), .. } = program.value(written) {
+            let missing = self.missing[of.index()].as_mut().expect("counted at the beginning");
+            *missing -= 1;
+            if *missing > 0 {
+                break;
+            }
+            written = *of;
+        }
         true
     }
 }

@@ -6,12 +6,13 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
 use crate::device::Queue;
-use crate::ops::{Op, ValueId};
+use crate::graph::ScopeId;
+use crate::ops::ValueId;
 
 /// A rule that no pass may break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub enum Invariant {
     RandomSites,
     /// FLOPs less recomputation are the model's.
     Flops,
+    /// A view has its parent's dtype, role and pool, and lies within it, apart from other parts of the same kind.
+    Containment,
     /// Launches work on the device's memory, copies go between pools or within them.
     Homes,
     /// What crosses queues is ordered by an event.
@@ -75,6 +78,7 @@ fn broken<T>(invariant: Invariant, detail: impl Into<String>) -> Result<T, Viola
 /// # Errors
 /// The first invariant found broken, and where.
 pub fn verify(program: &Program) -> Result<(), Violation> {
+    views(program)?;
     for section in &program.sections {
         types(program, section)?;
         homes(program, section)?;
@@ -143,6 +147,23 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
     Ok(())
 }
 
+fn views(program: &Program) -> Result<(), Violation> {
+    for (id, value) in (0..).map(ValueId).zip(&program.values) {
+        let Some(view) = value.view else { continue };
+        let parent = program.value(view.of);
+        let alike = (value.ty.dtype, value.role, value.pool, value.storage)
+            == (parent.ty.dtype, parent.role, parent.pool, parent.storage);
+        let within = value.offset == program.view_offset(view)
+            && value.offset >= parent.offset
+            && value.offset + value.ty.bytes() <= parent.offset + parent.ty.bytes();
+        if !alike || !within {
+            let detail = format!("{} as part of {}", program.full_name(id), program.full_name(view.of));
+            return broken(Invariant::Containment, detail);
+        }
+    }
+    Ok(())
+}
+
 fn homes(program: &Program, section: &Section) -> Result<(), Violation> {
     use crate::device::Pool;
     for instruction in &section.code {
@@ -165,11 +186,12 @@ fn random_sites(program: &Program) -> Result<(), Violation> {
     let mut seen = vec![false; program.parameters.len()];
     for section in &program.sections {
         for instruction in &section.code {
-            let Action::Launch { op: Op::Normal(op), outputs, .. } = &instruction.action else { continue };
-            let parameter = program.parameters.get(op.site as usize);
+            let Action::Launch { op, outputs, .. } = &instruction.action else { continue };
+            let Some(site) = op.random_site() else { continue };
+            let parameter = program.parameters.get(site as usize);
             let own = parameter.is_some_and(|parameter| outputs[0] == parameter.value);
-            if !own || std::mem::replace(&mut seen[op.site as usize], true) {
-                let detail = format!("{} draws from site {}", at(program, section, instruction), op.site);
+            if !own || std::mem::replace(&mut seen[site as usize], true) {
+                let detail = format!("{} draws from site {site}", at(program, section, instruction));
                 return broken(Invariant::RandomSites, detail);
             }
         }
@@ -226,7 +248,9 @@ fn one_update(program: &Program) -> Result<(), Violation> {
     // By the parameters updated: how often, and with which gradients.
     let mut updates: HashMap<ValueId, Vec<ValueId>> = HashMap::new();
     for instruction in &section.code {
-        if let Action::Launch { op: Op::AdamW(_), inputs, .. } = &instruction.action {
+        if let Action::Launch { op, inputs, .. } = &instruction.action
+            && op.as_update().is_some()
+        {
             updates.entry(inputs[0]).or_default().push(inputs[1]);
         }
     }
@@ -254,20 +278,26 @@ fn flops(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
+/// Of each loss: those of one scope, all slices and micro-batches together, are one.
 fn weights(program: &Program) -> Result<(), Violation> {
-    let weight = |kind: SectionKind| -> f64 {
-        let code = program.section(kind).map_or(&[][..], |section| &section.code);
-        let losses = code.iter().filter_map(|instruction| match &instruction.action {
-            Action::Launch { op: Op::CrossEntropy(op), .. } => Some(f64::from(op.weight)),
-            _ => None,
-        });
-        losses.sum()
-    };
-    let sum = weight(SectionKind::First) + weight(SectionKind::Micro) * (program.micro_batches - 1) as f64;
-    if (sum - 1.0).abs() > 1e-4 {
-        return broken(Invariant::WeightsSumToOne, format!("they sum to {sum}"));
+    let mut sums: BTreeMap<ScopeId, f64> = BTreeMap::new();
+    let further = (program.micro_batches - 1) as f64;
+    for (kind, times) in [(SectionKind::First, 1.0), (SectionKind::Micro, further)] {
+        for instruction in program.section(kind).map_or(&[][..], |section| &section.code) {
+            if let Action::Launch { op, inputs, .. } = &instruction.action
+                && let Some(loss) = op.as_loss()
+            {
+                *sums.entry(instruction.scope).or_default() += times * loss.weight(&program.types(inputs));
+            }
+        }
     }
-    Ok(())
+    match sums.iter().find(|(_, sum)| (*sum - 1.0).abs() > 1e-4) {
+        Some((&scope, sum)) => {
+            let detail = format!("those of {} sum to {sum}", program.scope(scope).path);
+            broken(Invariant::WeightsSumToOne, detail)
+        }
+        None => Ok(()),
+    }
 }
 
 fn carried(program: &Program) -> Result<(), Violation> {

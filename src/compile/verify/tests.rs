@@ -3,7 +3,7 @@
 use super::*;
 use crate::compile::compile;
 use crate::device::{Pool, Role};
-use crate::ops::{CrossEntropy, Normal, TensorType};
+use crate::ops::{Normal, Op, TensorType};
 use crate::spec::RunConfig;
 use crate::testing;
 
@@ -106,8 +106,7 @@ fn weights_sum_to_one() {
         let Action::Launch { op, .. } = &mut code(program, SectionKind::Micro)[at].action else {
             unreachable!()
         };
-        let Op::CrossEntropy(loss) = op.clone() else { unreachable!() };
-        *op = Op::CrossEntropy(CrossEntropy { weight: 1.0, ..loss });
+        *op = op.as_loss().unwrap().weighted(1.0);
     });
     assert_eq!(broken, Invariant::WeightsSumToOne);
 }

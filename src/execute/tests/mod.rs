@@ -11,7 +11,6 @@ use super::engine::{Batch, Engine};
 use crate::compile::{Action, Program, SectionKind, compile};
 use crate::device::{Delay, Device, Pool, Target};
 use crate::memory::{Failure, OutOfMemory, predict};
-use crate::ops::Control;
 use crate::spec::*;
 use crate::testing;
 use crate::testing::keys::{Choice, Same};
@@ -34,11 +33,6 @@ fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     Batch { tokens: (0..count).map(token).collect(), targets: (0..count).map(|i| token(i + 1)).collect() }
 }
 
-fn control(step: usize) -> Control {
-    let correction = |beta: f32| 1.0 - beta.powi(step as i32 + 1);
-    Control { learning_rate: 1e-2, bias_correction1: correction(0.9), bias_correction2: correction(0.999) }
-}
-
 /// Trains for some steps with freed memory poisoned.
 fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Result<Trace, Failure> {
     let target = device.target().clone();
@@ -46,7 +40,8 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
     engine.start()?;
     let mut trace = Trace { losses: Vec::new(), digests: Vec::new(), evaluation: 0.0 };
     for step in 0..STEPS {
-        let report = engine.step(&batch(config, step, config.train.batch_size), control(step))?;
+        let report = engine
+            .step(&batch(config, step, config.train.batch_size), &config.train.optimizer.numbers(step + 1))?;
         trace.losses.push(report.loss);
         trace.digests.push(engine.digest()?);
         trace.evaluation = engine.evaluate(&batch(config, 99, config.micro_batch()))?;
@@ -76,7 +71,8 @@ fn training_learns() {
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
     let batch = batch(&config, 0, config.train.batch_size);
-    let losses: Vec<f32> = (0..8).map(|step| engine.step(&batch, control(step)).unwrap().loss).collect();
+    let mut step = |step| engine.step(&batch, &config.train.optimizer.numbers(step)).unwrap().loss;
+    let losses: Vec<f32> = (1..9).map(&mut step).collect();
     assert!((losses[0] - 256f32.ln()).abs() < 0.2, "the first loss is that of chance: {losses:?}");
     assert!(losses[7] < losses[0] - 1.0, "the same batch again and again is learnt: {losses:?}");
 }
@@ -182,7 +178,7 @@ fn exhausted(config: &RunConfig, target: &Target) -> Box<OutOfMemory> {
     let run = |device: &mut dyn Device| -> Result<(), Failure> {
         let mut engine = Engine::new(&program, device, true)?;
         engine.start()?;
-        engine.step(&batch(config, 0, config.train.batch_size), control(0))?;
+        engine.step(&batch(config, 0, config.train.batch_size), &config.train.optimizer.numbers(1))?;
         engine.evaluate(&batch(config, 0, config.micro_batch()))?;
         Ok(())
     };

@@ -2,7 +2,7 @@
 
 use super::super::engine::Engine;
 use super::super::receipt::receipt;
-use super::{batch, control};
+use super::batch;
 use crate::compile::compile;
 use crate::device::{Pool, Role};
 use crate::memory::{live_at, predict};
@@ -27,7 +27,7 @@ fn losses(config: &RunConfig) -> Vec<f32> {
     engine.start().unwrap();
     let losses = (0..20).map(|step| {
         let batch = batch(config, step % 3, config.train.batch_size);
-        engine.step(&batch, control(step)).unwrap().loss
+        engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap().loss
     });
     losses.collect()
 }
@@ -66,18 +66,18 @@ fn a_step_that_overflows_is_skipped() {
     let untouched = engine.digest().unwrap();
     let batch = batch(&config, 0, config.train.batch_size);
 
-    let first = engine.step(&batch, control(0)).unwrap();
+    let first = engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap();
     assert!(first.loss.is_finite() && !first.gradient_norm.unwrap().is_finite(), "{first:?}");
     assert_eq!(engine.digest().unwrap(), untouched, "no bit of parameters and moments");
     assert_eq!((engine.loss_scale(), engine.counts().skipped_steps), (65536.0, 1));
 
-    let second = engine.step(&batch, control(0)).unwrap();
+    let second = engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap();
     assert_eq!(second.loss, first.loss, "nothing was learnt from what was skipped");
     assert!(second.gradient_norm.unwrap().is_finite());
     assert_ne!(engine.digest().unwrap(), untouched);
     assert_eq!(engine.loss_scale(), 65536.0);
 
-    let third = engine.step(&batch, control(1)).unwrap();
+    let third = engine.step(&batch, &config.train.optimizer.numbers(2)).unwrap();
     assert!(third.loss < second.loss);
     assert_eq!(engine.loss_scale(), 131_072.0, "two good steps in a row");
     let receipt = receipt(&before, &engine.counts(), None);
@@ -95,7 +95,9 @@ fn clipping_sees_gradients_without_their_scale() {
         let mut device = testing::device(testing::target());
         let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
         engine.start().unwrap();
-        let report = engine.step(&batch(&config, 0, config.train.batch_size), control(0)).unwrap();
+        let report = engine
+            .step(&batch(&config, 0, config.train.batch_size), &config.train.optimizer.numbers(1))
+            .unwrap();
         report.gradient_norm.map(f64::from)
     };
     let scaled = norm(Some(LossScale::Static(1024.0)), Some(0.5)).unwrap();
@@ -118,7 +120,9 @@ fn each_weight_is_cast_once_in_each_section() {
             let mut device = testing::device(testing::target());
             let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
             engine.start().unwrap();
-            engine.step(&batch(&config, 0, config.train.batch_size), control(0)).unwrap();
+            engine
+                .step(&batch(&config, 0, config.train.batch_size), &config.train.optimizer.numbers(1))
+                .unwrap();
             // The gradient of the residual stream is cast on its way into each of the two linear layers that add to
             // it.
             let (weights, gradients) = (2 * 6 + 1, 2 * 2);

@@ -9,7 +9,6 @@ use super::super::receipt::receipt;
 use crate::compile::{Action, Instruction, Program, SectionKind, compile};
 use crate::device::{Pool, Position, Role};
 use crate::memory::{live_at, predict};
-use crate::ops::Control;
 use crate::spec::*;
 use crate::testing;
 
@@ -162,9 +161,8 @@ fn work(config: &RunConfig) -> (Counts, String) {
         let count = (samples * T) as usize;
         Batch { tokens: vec![1; count], targets: vec![2; count] }
     };
-    let control = Control { learning_rate: 1e-3, bias_correction1: 0.1, bias_correction2: 0.001 };
     for _ in 0..2 {
-        engine.step(&batch(BATCH), control).unwrap();
+        engine.step(&batch(BATCH), &config.train.optimizer.numbers(1)).unwrap();
     }
     engine.evaluate(&batch(config.micro_batch() as u64)).unwrap();
     let after = engine.counts();

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use safetensors::SafeTensors;
 
 use super::super::engine::{Batch, Engine};
-use super::super::train::control;
 use crate::compile::{Parameter, Program, compile};
 use crate::memory::Failure;
 use crate::plan;
@@ -87,7 +86,7 @@ fn train(config: &RunConfig) -> Trained {
     let mut trained = Trained { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new() };
     for (step, batch) in (1..).zip(&batches()) {
         let taken = step - engine.counts().skipped_steps as usize;
-        engine.gradients(batch, control(&config.train.optimizer, taken)).unwrap();
+        engine.gradients(batch, &config.train.optimizer.numbers(taken)).unwrap();
         let kept = (step == 1 || step == STEPS).then(|| gradients(&program, &mut engine, step));
         let report = engine.update().unwrap();
         // What overflowed is no gradient.

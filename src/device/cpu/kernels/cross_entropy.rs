@@ -18,10 +18,12 @@ pub(super) fn run<T: Number>(
     workers: &Workers,
 ) {
     let vocabulary = operands.input_type(0).shape.last();
-    let targets = operands.tokens(1);
+    let all_targets = operands.tokens(1);
+    let all_rows = all_targets.len();
+    let targets = &all_targets[op.rows.range(all_rows)];
     let rows = targets.len();
     let loss_scale = if op.scaled { operands.input::<f32>(2)[0] } else { 1.0 };
-    let scale = op.weight / rows as f32 * loss_scale;
+    let scale = op.weight / all_rows as f32 * loss_scale;
     let (partials, wide) = scratch.split_at_mut(2 * rows.div_ceil(ROWS));
     let partials = as_f64(partials);
     let (parts, wide) = (Parts::new(partials), Parts::new(wide));
@@ -43,7 +45,7 @@ pub(super) fn run<T: Number>(
         let rows = Rows { targets: &targets[rows], logits: logits.map(|logits| &logits[elements]), dlogits };
         partial[0] = rows.run(workers.level(), scale, wide);
     });
-    let total = partials.iter().sum::<f64>() * f64::from(op.weight) / rows as f64;
+    let total = partials.iter().sum::<f64>() * f64::from(op.weight) / all_rows as f64;
     let loss = operands.output::<f32>(0);
     loss[0] = if op.accumulate { loss[0] + total as f32 } else { total as f32 };
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::ops::{AdamW, CONTROL_LEN, Control, GlobalNorm, Segment};
+use crate::ops::{AdamW, AdamWNumbers, GlobalNorm, GradientTerms, Member, Update as _};
 
 use super::as_f64;
 use super::operands::Operands;
@@ -12,30 +12,30 @@ use super::workers::{Parts, Workers};
 /// Elements that a thread takes at a time.
 const CHUNK: usize = 1 << 14;
 
-/// Runs of at most `len` elements, none of them over the end of a segment.
-fn runs(segments: &[Segment], len: usize) -> impl Iterator<Item = (&Segment, Range<usize>)> {
-    segments.iter().flat_map(move |segment| {
-        let end = segment.offset + segment.len;
-        (segment.offset..end).step_by(len).map(move |start| (segment, start..end.min(start + len)))
+/// Runs of at most `len` elements, none of them over the end of a member.
+fn runs(members: &[Member], len: usize) -> impl Iterator<Item = (&Member, Range<usize>)> {
+    members.iter().flat_map(move |member| {
+        let end = member.offset + member.elements();
+        (member.offset..end).step_by(len).map(move |start| (member, start..end.min(start + len)))
     })
 }
 
 /// Which of `shares` tasks takes each of many runs: in turn, so that no list of them is needed.
-fn share<T>(runs: impl Iterator<Item = T>, index: usize, shares: usize) -> impl Iterator<Item = T> {
+fn in_turn<T>(runs: impl Iterator<Item = T>, index: usize, shares: usize) -> impl Iterator<Item = T> {
     runs.skip(index).step_by(shares)
 }
 
 pub(super) fn global_norm(op: &GlobalNorm, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     let runs = || {
         let buckets = op.buckets.iter().enumerate();
-        buckets.flat_map(|(bucket, segments)| {
-            runs(segments, GlobalNorm::ELEMENTS_PER_PARTIAL).map(move |(_, range)| (bucket, range))
+        buckets.flat_map(|(bucket, members)| {
+            runs(members, GlobalNorm::ELEMENTS_PER_PARTIAL).map(move |(_, range)| (bucket, range))
         })
     };
     let partials = &mut as_f64(scratch)[..runs().count()];
     let parts = Parts::new(partials);
     workers.each(workers.threads(), |index| {
-        for (partial, (bucket, range)) in share(runs().enumerate(), index, workers.threads()) {
+        for (partial, (bucket, range)) in in_turn(runs().enumerate(), index, workers.threads()) {
             // SAFETY: each run has a partial sum of its own.
             #[allow(unsafe_code)]
             let sum = unsafe { parts.part(partial..partial + 1) };
@@ -71,7 +71,6 @@ struct Update {
     beta2: f32,
     added2: f32,
     epsilon: f32,
-    /// What the gradient is multiplied by: what clipping leaves of it, over the loss scale.
     share: f32,
     /// Learning rate over the first moment's bias correction.
     rate: f32,
@@ -81,48 +80,55 @@ struct Update {
     decay: f32,
 }
 
+/// What each gradient is multiplied by: what clipping leaves of it, over the loss scale. `None` if the step is left out.
+/// Norm and loss scale are the inputs from `norm` on, as far as they are there.
+fn share(gradients: &GradientTerms, operands: &Operands, norm: usize) -> Option<f32> {
+    if !gradients.need_norm() {
+        return Some(1.0);
+    }
+    let scale = if gradients.scaled { operands.input::<f32>(norm + 1)[0] } else { 1.0 };
+    let norm = operands.input::<f32>(norm)[0];
+    if gradients.scaled && !norm.is_finite() {
+        return None;
+    }
+    let clip = gradients.clip_norm.map_or(1.0, |clip| {
+        let ratio = clip / (norm + 1e-6);
+        // A norm that is not a number must show in the parameters.
+        if ratio > 1.0 { 1.0 } else { ratio }
+    });
+    Some(clip / scale)
+}
+
 impl Update {
-    fn new(op: &AdamW, control: Control, norm: Option<f32>, scale: f32) -> Update {
-        let clip = match (op.clip_norm, norm) {
-            (Some(clip), Some(norm)) => {
-                let ratio = clip / (norm + 1e-6);
-                // A norm that is not a number must show in the parameters.
-                if ratio > 1.0 { 1.0 } else { ratio }
-            }
-            _ => 1.0,
-        };
+    fn new(op: &AdamW, numbers: AdamWNumbers, share: f32) -> Update {
         Update {
             beta1: op.beta1 as f32,
             added1: (1.0 - op.beta1) as f32,
             beta2: op.beta2 as f32,
             added2: (1.0 - op.beta2) as f32,
             epsilon: op.epsilon,
-            share: clip / scale,
-            rate: control.learning_rate / control.bias_correction1,
-            correction: 1.0 / control.bias_correction2.sqrt(),
-            decay: 1.0 - control.learning_rate * op.weight_decay,
+            share,
+            rate: numbers.learning_rate / numbers.bias_correction1,
+            correction: 1.0 / numbers.bias_correction2.sqrt(),
+            decay: 1.0 - numbers.learning_rate * op.weight_decay,
         }
     }
 }
 
 pub(super) fn adamw(op: &AdamW, operands: &mut Operands, workers: &Workers) {
     let gradients = operands.input::<f32>(1);
-    let control: [f32; CONTROL_LEN] =
-        operands.input(4).try_into().expect("the control value's type was checked");
-    let norm = (op.clip_norm.is_some() || op.scaled).then(|| operands.input::<f32>(5)[0]);
-    let scale = if op.scaled { operands.input::<f32>(6)[0] } else { 1.0 };
-    if op.scaled && norm.is_some_and(|norm| !norm.is_finite()) {
-        return;
-    }
-    let update = Update::new(op, Control::from_array(control), norm, scale);
+    let at = op.numbers_input();
+    let numbers = operands.input(at).try_into().expect("the type of the step's numbers was checked");
+    let Some(share) = share(&op.gradients, operands, at + 1) else { return };
+    let update = Update::new(op, AdamWNumbers::from_array(numbers), share);
     let [parameters, first, second] = [0, 1, 2].map(|index| Parts::new(operands.output::<f32>(index)));
     workers.each(workers.threads(), |index| {
-        for (segment, range) in share(runs(&op.segments, CHUNK), index, workers.threads()) {
+        for (member, range) in in_turn(runs(&op.gradients.members, CHUNK), index, workers.threads()) {
             // SAFETY: runs do not overlap.
             #[allow(unsafe_code)]
             let [parameters, first, second] =
                 unsafe { [&parameters, &first, &second].map(|whole| whole.part(range.clone())) };
-            let update = Update { decay: if segment.decay { update.decay } else { 1.0 }, ..update };
+            let update = Update { decay: if member.decay { update.decay } else { 1.0 }, ..update };
             step(workers.level(), update, parameters, &gradients[range], first, second);
         }
     });

@@ -136,13 +136,14 @@ CROSS_ENTROPY(f16, f16)
 
 // loss[0] (+)= weight * the mean of the rows' losses. One block.
 extern "C" __global__ void __launch_bounds__(1024)
-    cross_entropy_mean(float* loss, const float* losses, uint32_t rows, float weight, uint32_t accumulate) {
+    cross_entropy_mean(float* loss, const float* losses, uint32_t rows, uint32_t all_rows, float weight,
+                       uint32_t accumulate) {
     double sum = 0.0;
 #pragma unroll 8
     for (uint32_t row = threadIdx.x; row < rows; row += blockDim.x) sum += losses[row];
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
-        const float total = static_cast<float>(sum * weight / rows);
+        const float total = static_cast<float>(sum * weight / all_rows);
         loss[0] = accumulate ? loss[0] + total : total;
     }
 }

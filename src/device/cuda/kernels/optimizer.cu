@@ -111,7 +111,7 @@ __device__ __forceinline__ void update(const AdamW& adamw, const Step& step, flo
 // scaled, `scaling` where they are not scaled. A step whose scaled gradients have no finite norm is left out.
 extern "C" __global__ void __launch_bounds__(BLOCK)
     adamw(float* __restrict__ parameters, const float* __restrict__ gradients, float* __restrict__ first,
-          float* __restrict__ second, const float* __restrict__ control, const float* __restrict__ norm,
+          float* __restrict__ second, const float* __restrict__ numbers, const float* __restrict__ norm,
           const float* __restrict__ scaling, const AdamW constants, const Table<UpdateEntry> table) {
     Step step;
     step.gradient = 1.0f;
@@ -124,9 +124,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     if (scaling != nullptr) step.gradient /= scaling[0];
 
     const UpdateEntry& entry = entry_of_block(table);
-    step.rate = control[0] / control[1];
-    step.correction = 1.0f / sqrtf(control[2]);
-    step.kept = entry.decay ? 1.0f - control[0] * constants.weight_decay : 1.0f;
+    step.rate = numbers[0] / numbers[1];
+    step.correction = 1.0f / sqrtf(numbers[2]);
+    step.kept = entry.decay ? 1.0f - numbers[0] * constants.weight_decay : 1.0f;
 
     const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
     const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));

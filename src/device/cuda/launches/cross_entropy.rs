@@ -18,7 +18,10 @@ pub(super) fn run(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let logits = &inputs[0];
-    let (rows, vocabulary) = (inputs[1].ty.elements(), logits.ty.shape.last());
+    let (rows, vocabulary) = (logits.ty.shape.rows(), logits.ty.shape.last());
+    let all_rows = inputs[1].ty.elements();
+    let first = op.rows.range(all_rows).start as u64;
+    let targets = inputs[1].address + first * inputs[1].ty.dtype.bytes();
     let names = ["cross_entropy_f32", "cross_entropy_bf16", "cross_entropy_f16"];
     // A few vectors for each thread.
     let threads = vocabulary / (4 * vector_len(logits.ty.dtype));
@@ -31,10 +34,10 @@ pub(super) fn run(
             Argument::Pointer(losses),
             optional(op.gradient.then(|| outputs[1].address)),
             pointer(logits),
-            pointer(&inputs[1]),
+            Argument::Pointer(targets),
             optional(op.scaled.then(|| inputs[2].address)),
             size_argument(vocabulary)?,
-            Argument::F32(op.weight / rows as f32),
+            Argument::F32(op.weight / all_rows as f32),
         ],
     )?;
     // Where it is accumulated, the loss so far is in the output's own memory.
@@ -47,6 +50,7 @@ pub(super) fn run(
             pointer(&outputs[0]),
             Argument::Pointer(losses),
             size_argument(rows)?,
+            size_argument(all_rows)?,
             Argument::F32(op.weight),
             flag(op.accumulate),
         ],

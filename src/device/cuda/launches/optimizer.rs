@@ -2,7 +2,7 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{AdamW, GlobalNorm, LossScale};
+use crate::ops::{AdamW, GlobalNorm, LossScale, Update as _};
 
 use super::sizes::{BLOCK, optional, pointer, size_argument};
 use super::tables::{Work, each_table};
@@ -19,11 +19,11 @@ pub(super) fn global_norm(
     (partials, _): (u64, u64),
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let work = op.buckets.iter().zip(inputs).flat_map(|(segments, bucket)| {
+    let work = op.buckets.iter().zip(inputs).flat_map(|(members, bucket)| {
         let element = bucket.ty.dtype.bytes();
-        segments.iter().map(move |segment| Work {
-            blocks: segment.len.div_ceil(GlobalNorm::ELEMENTS_PER_PARTIAL),
-            fields: [bucket.address + segment.offset as u64 * element, segment.len as u64],
+        members.iter().map(move |member| Work {
+            blocks: member.elements().div_ceil(GlobalNorm::ELEMENTS_PER_PARTIAL),
+            fields: [bucket.address + member.offset as u64 * element, member.elements() as u64],
         })
     });
     let mut made = 0;
@@ -48,17 +48,18 @@ pub(super) fn global_norm(
 
 /// Parameters and moments are updated in place.
 pub(super) fn adamw(op: &AdamW, inputs: &[Operand], launcher: &mut Launcher) -> Result<(), DeviceError> {
-    let [parameters, gradients, first, second, control] =
-        [0, 1, 2, 3, 4].map(|index| pointer(&inputs[index]));
-    let norm = optional((op.clip_norm.is_some() || op.scaled).then(|| inputs[5].address));
-    let scale = optional(op.scaled.then(|| inputs[6].address));
-    let work = op.segments.iter().map(|segment| Work {
-        blocks: segment.len.div_ceil(UPDATE_ELEMENTS),
-        fields: [segment.offset as u64, segment.len as u64, u64::from(segment.decay)],
+    let [parameters, gradients, first, second] = [0, 1, 2, 3].map(|index| pointer(&inputs[index]));
+    let at = op.numbers_input();
+    let numbers = pointer(&inputs[at]);
+    let norm = optional(op.gradients.need_norm().then(|| inputs[at + 1].address));
+    let scale = optional(op.gradients.scaled.then(|| inputs[at + 2].address));
+    let work = op.gradients.members.iter().map(|member| Work {
+        blocks: member.elements().div_ceil(UPDATE_ELEMENTS),
+        fields: [member.offset as u64, member.elements() as u64, u64::from(member.decay)],
     });
     each_table(work, |blocks, table| {
         let operands =
-            [&parameters, &gradients, &first, &second, &control, &norm, &scale].map(Argument::clone);
+            [&parameters, &gradients, &first, &second, &numbers, &norm, &scale].map(Argument::clone);
         let arguments: Vec<Argument> = operands.into_iter().chain([constants(op), table]).collect();
         launcher.kernel("adamw", [blocks, 1, 1], BLOCK, 0, &arguments)
     })
@@ -73,7 +74,7 @@ fn constants(op: &AdamW) -> Argument {
         (1.0 - op.beta2) as f32,
         op.epsilon,
         op.weight_decay,
-        op.clip_norm.unwrap_or(f32::INFINITY),
+        op.gradients.clip_norm.unwrap_or(f32::INFINITY),
         0.0,
     ];
     let word = |pair: &[f32; 2]| u64::from(pair[0].to_bits()) | u64::from(pair[1].to_bits()) << 32;

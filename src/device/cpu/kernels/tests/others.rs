@@ -2,8 +2,9 @@
 
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
-    AdamW, Add, Cast, Control, CrossEntropy, DType, Embedding, EmbeddingBackward, Fill, GeluBackward,
-    GlobalNorm, LayerNorm, LayerNormBackward, LossScale, Normal, Op, Segment, Segments, TensorType,
+    AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Embedding, EmbeddingBackward, Fill, GeluBackward,
+    GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members, Normal, Op, Shape,
+    TensorType,
 };
 
 use super::harness::{Data, How, NUMBERS, added, assert_slope, check, inner_product, launch};
@@ -141,7 +142,13 @@ fn cross_entropy_matches_the_reference() {
             inputs.extend(scaled.then(|| Data::scalar(scale as f32)));
             inputs.extend(accumulate.then(|| Data::scalar(1.5)));
             check(
-                Op::CrossEntropy(CrossEntropy { weight: 0.25, gradient, accumulate, scaled }),
+                Op::CrossEntropy(CrossEntropy {
+                    weight: 0.25,
+                    gradient,
+                    accumulate,
+                    scaled,
+                    ..CrossEntropy::PLAIN
+                }),
                 &inputs,
                 &expected,
             );
@@ -156,23 +163,22 @@ fn the_reference_of_cross_entropy_is_differentiated_right() {
     assert_slope(&loss(&logits).1, &logits, |logits| loss(logits).0);
 }
 
-/// Two segments that decay and one that does not, padding between them.
-fn segments(len: usize) -> Segments {
-    let segment = |offset, len, decay| Segment { offset, len, decay };
-    [segment(0, 7, true), segment(16, len - 40, false), segment(len - 16, 9, true)].into()
+/// Two members that decay and one that does not, padding between them.
+fn members(len: usize) -> Members {
+    let member = |offset, len, decay| Member { offset, shape: Shape::new(&[len]), decay };
+    [member(0, 7, true), member(16, len - 40, false), member(len - 16, 9, true)].into()
 }
 
 #[test]
 fn the_global_norm_matches_the_reference() {
     let lens = [64, 70_000, 200_001];
-    let op = GlobalNorm { buckets: lens.map(segments).to_vec(), scaled: false };
+    let op = GlobalNorm { buckets: lens.map(members).to_vec(), scaled: false };
     let inputs: Vec<Data> = lens.iter().map(|&len| Data::random(&[len], len as u64)).collect();
     let mut squares = 0.0;
-    for (bucket, segments) in inputs.iter().zip(&op.buckets) {
+    for (bucket, members) in inputs.iter().zip(&op.buckets) {
         let values = bucket.to_f64();
-        for segment in segments.iter() {
-            squares +=
-                values[segment.offset..segment.offset + segment.len].iter().map(|x| x * x).sum::<f64>();
+        for Member { offset, shape, .. } in members.iter() {
+            squares += values[*offset..offset + shape.elements()].iter().map(|x| x * x).sum::<f64>();
         }
     }
     check(Op::GlobalNorm(op.clone()), &inputs, &[vec![squares.sqrt()]]);
@@ -182,19 +188,12 @@ fn the_global_norm_matches_the_reference() {
 
 /// An update of a bucket of this many elements, with the loss scale that its gradients are multiplied by.
 fn update(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> (AdamW, Vec<Data>) {
-    let op = AdamW {
-        segments: segments(len),
-        beta1: 0.9,
-        beta2: 0.999,
-        epsilon: 1e-8,
-        weight_decay: 0.1,
-        clip_norm,
-        scaled: loss_scale.is_some(),
-    };
-    let control = Control { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
+    let gradients = GradientTerms { members: members(len), clip_norm, scaled: loss_scale.is_some() };
+    let op = AdamW { gradients, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
+    let numbers = AdamWNumbers { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
     let mut inputs: Vec<Data> = (0..4).map(|seed| Data::random(&[len], seed)).collect();
     inputs[3] = inputs[3].clone().map(f32::abs);
-    inputs.push(Data::F32(TensorType::f32(&[4]), control.to_array().to_vec()));
+    inputs.push(Data::F32(TensorType::f32(&[3]), numbers.to_array().to_vec()));
     inputs.extend((clip_norm.is_some() || loss_scale.is_some()).then(|| Data::scalar(norm)));
     inputs.extend(loss_scale.map(Data::scalar));
     (op, inputs)
@@ -214,10 +213,10 @@ fn adamw_matches_the_reference() {
         }
         let [mut parameters, gradients, mut first, mut second] =
             [0, 1, 2, 3].map(|index| inputs[index].to_f64());
-        for segment in op.segments.iter() {
-            for i in segment.offset..segment.offset + segment.len {
+        for member in op.gradients.members.iter() {
+            for i in member.offset..member.offset + member.elements() {
                 let gradient = gradients[i] * clip / f64::from(loss_scale.unwrap_or(1.0));
-                if segment.decay {
+                if member.decay {
                     parameters[i] -= 0.01 * 0.1 * parameters[i];
                 }
                 first[i] = 0.9 * first[i] + 0.1 * gradient;

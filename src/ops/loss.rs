@@ -1,0 +1,24 @@
+//! What losses have in common.
+
+use super::{Op, Slice, TensorType};
+
+/// An operation that computes a loss, or what some rows contribute to it.
+///
+/// Input 0 is what it has a gradient for, and output 0 the loss f32[1]. Several of a model's add up: each but the first
+/// is the accumulating form, whose previous loss is the one before it.
+pub trait Loss {
+    /// What it counts for in the mean over a batch, of 1.
+    fn weight(&self, inputs: &[TensorType]) -> f64;
+
+    /// The same on a micro-batch that counts for this much of its batch.
+    fn weighted(&self, weight: f32) -> Op;
+
+    /// The same that also gives the gradient of input 0, as one more output.
+    fn with_gradient(&self) -> Op;
+
+    /// The same whose gradient, not the loss, is multiplied by the loss scale; and which input that is.
+    fn scaled(&self) -> (usize, Op);
+
+    /// The same on some of the rows of input 0, of which there are then only these. The other inputs stay as they are.
+    fn sliced(&self, rows: Slice) -> Op;
+}

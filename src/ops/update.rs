@@ -1,0 +1,120 @@
+//! What optimizers have in common: an update of one bucket, in place and in one pass.
+
+use super::bucket::lay_out;
+use super::{
+    DType, Member, Members, Op, Operation, SCALE, Shape, Sizes, TensorType, TypeError, expect_inputs,
+    expect_type,
+};
+
+/// What an optimizer keeps of every bucket from step to step. It begins as zeros.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    pub name: &'static str,
+    pub dtype: DType,
+    /// How many elements it has for a tensor; `None` for one for each of the tensor's, that lie as these do.
+    pub elements: Option<fn(&Member) -> usize>,
+}
+
+impl State {
+    /// A number for each of a parameter's.
+    pub const fn elementwise(name: &'static str) -> State {
+        State { name, dtype: DType::F32, elements: None }
+    }
+
+    /// How it lies in memory for a bucket of these members and this type.
+    pub fn layout(&self, members: &Members, bucket: TensorType) -> (Members, TensorType) {
+        match self.elements {
+            None => (members.clone(), TensorType { dtype: self.dtype, ..bucket }),
+            Some(elements) => {
+                let tensors = members.iter().map(|member| (Shape::new(&[elements(member)]), member.decay));
+                lay_out(tensors, self.dtype)
+            }
+        }
+    }
+}
+
+/// What every update is told of the bucket and its gradients. With clipping, a gradient counts
+/// `min(1, clip / (norm + 1e-6))`; if gradients are `scaled`, it counts one over the loss scale of that, and nothing is
+/// changed where the norm is not finite.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GradientTerms {
+    pub members: Members,
+    pub clip_norm: Option<f32>,
+    pub scaled: bool,
+}
+
+impl GradientTerms {
+    /// Whether the norm of all gradients has a say.
+    pub fn need_norm(&self) -> bool {
+        self.clip_norm.is_some() || self.scaled
+    }
+}
+
+/// An optimizer's update of one bucket.
+///
+/// Inputs: parameters and gradients, each f32[len]; the states; the step's numbers f32[..]; then the norm f32[1] with
+/// clipping or if scaled, and the loss scale f32[1] if scaled. Outputs: parameters and states, in place.
+pub trait Update {
+    fn name(&self) -> &'static str;
+
+    fn states(&self) -> &'static [State];
+
+    /// What changes from step to step, in the order of the elements of one vector: it lies in device memory, so that a
+    /// captured step can be replayed.
+    fn numbers(&self) -> &'static [&'static str];
+
+    fn gradients(&self) -> &GradientTerms;
+
+    fn gradients_mut(&mut self) -> &mut GradientTerms;
+
+    fn to_op(&self) -> Op;
+
+    /// Which input the step's numbers are. Norm and loss scale follow them.
+    fn numbers_input(&self) -> usize {
+        2 + self.states().len()
+    }
+}
+
+/// An update begins with this many inputs that are no states.
+const FIRST_STATE: usize = 2;
+
+impl<T: Update + 'static> Operation for T {
+    fn name(&self) -> &'static str {
+        Update::name(self)
+    }
+
+    fn as_update(&self) -> Option<&dyn Update> {
+        Some(self)
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let name = Update::name(self);
+        let GradientTerms { members: _, clip_norm: _, scaled } = *self.gradients();
+        let norm = usize::from(self.gradients().need_norm());
+        let numbers = self.numbers_input();
+        expect_inputs(name, inputs, numbers + 1 + norm + usize::from(scaled))?;
+        expect_type(name, "gradients", &inputs[1], inputs[0])?;
+        let states = &inputs[FIRST_STATE..numbers];
+        for (state, found) in self.states().iter().zip(states) {
+            expect_type(name, state.name, found, state.layout(&self.gradients().members, inputs[0]).1)?;
+        }
+        let length = self.numbers().len();
+        expect_type(name, "the step's numbers", &inputs[numbers], TensorType::f32(&[length]))?;
+        if norm > 0 {
+            expect_type(name, "norm", &inputs[numbers + 1], TensorType::scalar())?;
+        }
+        if scaled {
+            expect_type(name, "the loss scale", &inputs[numbers + 2], SCALE)?;
+        }
+        Ok([&inputs[..1], states].concat())
+    }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.gradients_mut().members = sizes.buckets[0].clone();
+    }
+
+    fn updates(&self) -> &'static [(usize, usize)] {
+        const PAIRS: [(usize, usize); 5] = [(0, 0), (1, 2), (2, 3), (3, 4), (4, 5)];
+        &PAIRS[..=self.states().len()]
+    }
+}
