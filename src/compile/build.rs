@@ -5,7 +5,7 @@ use super::program::{
 };
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, Kind, ScopeId};
-use crate::ops::{DType, Fill, GradientTerms, Members, Normal, Op, TensorType, ValueId, lay_out};
+use crate::ops::{DType, Fill, GradientTerms, Members, Normal, Op, Shape, TensorType, ValueId, lay_out};
 use crate::spec::RunConfig;
 
 pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
@@ -93,7 +93,7 @@ pub(super) struct Layout {
 
 /// A layout for each layer that has parameters, in the order of the layers.
 pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
-    let decay = config.train.optimizer.decay();
+    let decays = |shape: &Shape| config.train.optimizer.decays(shape.dims().len());
     let mut layers: Vec<Vec<(usize, graph::Initial)>> = vec![Vec::new(); graph.scopes.len()];
     for (index, value) in graph.values.iter().enumerate() {
         if let Kind::Parameter(initial) = value.kind {
@@ -103,7 +103,7 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     let layers = layers.into_iter().enumerate().filter(|(_, members)| !members.is_empty());
     layers.map(move |(layer, parameters)| {
         let shapes = parameters.iter().map(|&(index, _)| graph.values[index].ty.shape);
-        let (members, ty) = lay_out(shapes.map(|shape| (shape, decay.applies_to(&shape))), DType::F32);
+        let (members, ty) = lay_out(shapes.map(|shape| (shape, decays(&shape))), DType::F32);
         Layout { layer: ScopeId(layer as u32), parameters, members, ty }
     })
 }

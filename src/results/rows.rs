@@ -5,7 +5,7 @@ use crate::device::{DeviceKind, Phase, Usage};
 use crate::execute::{Ended, Measurement, Roles};
 use crate::memory::Prediction;
 use crate::plan::{Plan, PlannedRun};
-use crate::spec::{Model, RunConfig};
+use crate::spec::RunConfig;
 use crate::statistics;
 use crate::units::Bytes;
 
@@ -81,11 +81,7 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
 }
 
 fn describe(row: &mut Row, config: &RunConfig) {
-    let Model::Transformer(model) = &config.model;
-    row.model = format!(
-        "transformer {}x{} H {} T {} V {}",
-        model.layers, model.d_model, model.heads, model.context, model.vocabulary
-    );
+    row.model = config.model.description();
     row.batch_size = Some(config.train.batch_size);
     row.micro_batch = Some(config.micro_batch());
     row.warmup_steps = Some(config.measure.warmup_steps);

@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-use super::sections::STRATEGY_KEYS;
+use super::data::Data;
+use super::declare::Choice;
+use super::model::Model;
+use super::optimizer::Optimizer;
+use super::strategy::STRATEGY_KEYS;
 use super::version;
 
 /// A key of a run: `train.batch_size`, or `accumulate` for one of the strategy's own keys (which may also be
@@ -50,8 +54,8 @@ impl fmt::Display for Key {
 
 /// Whether the table at this path holds exactly one of several variants.
 pub(crate) fn is_choice(path: &[String]) -> bool {
-    const CHOICES: [&[&str]; 3] = [&["model"], &["data"], &["train", "optimizer"]];
-    CHOICES.iter().any(|choice| path == *choice)
+    const CHOICES: [&str; 3] = [Model::PATH, Data::PATH, Optimizer::PATH];
+    CHOICES.iter().any(|choice| choice.split('.').eq(path))
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! What keys take.
 
+use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
+use super::declare::{Words, Writable};
 use super::reader::{Kind, join};
-use super::tree::Value;
+use super::tree::{Value, quoted};
 
 /// A whole number in a range.
 pub(crate) struct Whole(pub(crate) RangeInclusive<u64>);
@@ -17,8 +19,12 @@ pub(crate) struct Number {
     pub(crate) expected: &'static str,
 }
 
-/// A word out of a few.
-pub(crate) struct Word<'a, T>(pub(crate) &'a [(&'static str, T)]);
+/// A word out of those of an enum.
+pub(crate) struct Word<T>(PhantomData<T>);
+
+pub(crate) const fn word<T>() -> Word<T> {
+    Word(PhantomData)
+}
 
 /// True or false.
 pub(crate) struct Flag;
@@ -28,6 +34,14 @@ pub(crate) struct Text;
 
 /// A size in bytes, with its unit.
 pub(crate) struct Size;
+
+/// Bounds that keep products of sizes within 64 bits; no machine comes near them.
+pub(crate) const DIMENSION: Count = Count(1..=1 << 24);
+pub(crate) const STEPS: Count = Count(1..=1 << 17);
+pub(crate) const STEPS_OR_NONE: Count = Count(0..=1 << 17);
+pub(crate) const REPEATS: Count = Count(1..=1000);
+/// What TOML integers reach.
+pub(crate) const SEED: Whole = Whole(0..=i64::MAX as u64);
 
 pub(crate) const POSITIVE: Number =
     Number { holds: |number| number > 0.0 && number.is_finite(), expected: "a number above 0" };
@@ -111,21 +125,21 @@ impl Kind for Number {
     }
 }
 
-impl<T: Copy> Kind for Word<'_, T> {
+impl<T: Words> Kind for Word<T> {
     type Output = T;
 
     fn parse(&self, value: &Value) -> Option<T> {
         let Value::Text(text) = value else { return None };
-        self.0.iter().find(|(word, _)| word == text).map(|(_, meaning)| *meaning)
+        T::ALL.iter().copied().find(|meaning| meaning.word() == text)
     }
 
     fn expected(&self) -> String {
-        let words: Vec<String> = self.0.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+        let words: Vec<String> = self.words().into_iter().map(quoted).collect();
         join(&words, "or")
     }
 
     fn words(&self) -> Vec<&'static str> {
-        self.0.iter().map(|(word, _)| *word).collect()
+        T::ALL.iter().map(|meaning| meaning.word()).collect()
     }
 }
 
@@ -156,5 +170,36 @@ impl Kind for Size {
 
     fn expected(&self) -> String {
         "a size with its unit, such as \"24 GiB\" (2^30 bytes) or \"24 GB\" (10^9 bytes)".to_string()
+    }
+}
+
+impl Writable for Flag {
+    fn text(&self, value: &bool) -> String {
+        value.to_string()
+    }
+}
+
+impl Writable for Whole {
+    fn text(&self, value: &u64) -> String {
+        value.to_string()
+    }
+}
+
+impl Writable for Count {
+    fn text(&self, value: &usize) -> String {
+        value.to_string()
+    }
+}
+
+impl Writable for Number {
+    /// Exact.
+    fn text(&self, value: &f64) -> String {
+        format!("{value:?}")
+    }
+}
+
+impl<T: Words> Writable for Word<T> {
+    fn text(&self, value: &T) -> String {
+        quoted(value.word())
     }
 }

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::resolved::{AdamW, Evaluation, Model, Optimizer, RunConfig, Strategy, Train};
+use super::model::Model;
+use super::resolved::{Evaluation, RunConfig, Train};
+use super::strategy::Strategy;
 
 /// Runs that are equal here need the same memory, byte for byte.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -16,7 +18,8 @@ pub struct MemoryPart {
 /// have programs that differ in sizes alone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choices {
-    optimizer: &'static str,
+    /// The names of its states, and its own.
+    optimizer: Vec<&'static str>,
     clips: bool,
     evaluates: bool,
     strategy: Strategy,
@@ -33,19 +36,10 @@ impl RunConfig {
         let RunConfig { model: _, data: _, train, evaluation, measure: _, strategy } = self;
         let Train { batch_size: _, clip_norm, seed: _, optimizer } = train;
         Choices {
-            optimizer: state(optimizer),
+            optimizer: optimizer.states(),
             clips: clip_norm.is_some(),
             evaluates: matches!(evaluation, Some(Evaluation { every: _, batches: _ })),
             strategy: strategy.clone(),
-        }
-    }
-}
-
-/// Names what an optimizer keeps of each parameter.
-fn state(optimizer: &Optimizer) -> &'static str {
-    match optimizer {
-        Optimizer::AdamW(AdamW { lr: _, beta1: _, beta2: _, epsilon: _, weight_decay: _, decay: _ }) => {
-            "adamw"
         }
     }
 }

@@ -1,17 +1,20 @@
 //! What the user wrote, and what it resolves to.
 //!
 //! A file takes this way: `load` reads it and what it extends into trees that remember where everything stands;
-//! `written` checks each of them and reads the merged one; `document` puts it together, completes its
-//! `strategies`, and resolves runs with `sections`, where every key has its name, range and default, and `rules`
-//! between keys.
+//! `written` checks each of them and reads the merged one; `document` puts it together, completes its `strategies`, and
+//! resolves runs with `sections`. Every key is declared once, in the macros of `declare`, with its name, type, range and
+//! default: in `resolved`, or in the file of its model, data, optimizer or strategy. Rules between tables are in `rules`.
 
+mod data;
+mod declare;
 mod document;
 mod error;
 mod key;
 mod kinds;
 mod load;
-mod loss_scale;
 mod memory;
+mod model;
+mod optimizer;
 mod parse;
 mod paths;
 mod reader;
@@ -20,21 +23,26 @@ mod rules;
 mod sections;
 mod source;
 mod strategies;
+mod strategy;
 mod tree;
 mod version;
 mod write;
 mod written;
 
+pub use data::{Data, Text, Tokens};
 pub use error::Error;
 pub use memory::{Choices, MemoryPart};
+pub use model::{Model, Transformer};
+pub use optimizer::{AdamW, Decay, Optimizer};
 pub use paths::Environment;
-pub use resolved::*;
+pub use resolved::{Evaluation, Measure, RunConfig, Train};
 pub use source::Sources;
+pub use strategy::*;
 
 pub(crate) use document::Document;
 pub(crate) use error::Problem;
-#[cfg(test)]
-pub(crate) use sections::STRATEGY_KEYS;
 pub(crate) use strategies::combinations;
+#[cfg(test)]
+pub(crate) use strategy::STRATEGY_KEYS;
 pub(crate) use tree::Setting;
 pub(crate) use written::{Case, WrittenStrategy};

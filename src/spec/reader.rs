@@ -3,10 +3,11 @@
 
 use std::cell::RefCell;
 
+use super::declare::{Declared, Variant};
 use super::error::Problem;
 use super::paths::Environment;
-use super::sections::STRATEGY_KEYS;
 use super::source::{Sources, Span};
+use super::strategy::STRATEGY_KEYS;
 use super::tree::{Entry, Node, Table, Value};
 use super::version;
 
@@ -89,30 +90,29 @@ impl<'a> Keys<'a> {
     }
 
     /// Whether a key is switched off in so many words.
-    pub(crate) fn is_off(&self, key: &str) -> bool {
+    fn is_off(&self, key: &str) -> bool {
         self.table.entry(key).is_some_and(|entry| matches!(&entry.node.value, Value::Text(t) if t == "off"))
     }
 
-    /// A key that every run needs.
-    pub(crate) fn required<K: Kind>(&mut self, key: &'a str, kind: K) -> Option<K::Output> {
+    /// A declared key; every run needs it if it has no default.
+    pub(crate) fn key<D: Declared>(
+        &mut self,
+        key: &'a str,
+        default: Option<D::Output>,
+        declared: D,
+    ) -> Option<D::Output> {
         match self.entry(key) {
-            Some(entry) => self.parse(entry, &kind),
-            None => {
-                self.missing(key, &format!("{key} = ..., which must be {}", kind.expected()));
+            Some(entry) => declared.read(self, entry),
+            None if default.is_none() => {
+                self.missing(key, &declared.example(key));
                 None
             }
+            None if self.is_off(key) => declared.off().or(default),
+            None => default,
         }
     }
 
-    /// A key with a default.
-    pub(crate) fn or<K: Kind>(&mut self, key: &'a str, default: K::Output, kind: K) -> Option<K::Output> {
-        match self.entry(key) {
-            Some(entry) => self.parse(entry, &kind),
-            None => Some(default),
-        }
-    }
-
-    /// A key that can be switched off, and is unless it is there.
+    /// A key of the experiment itself that can be switched off, and is unless it is there.
     pub(crate) fn optional<K: Kind>(&mut self, key: &'a str, kind: K) -> Option<Option<K::Output>> {
         match self.entry(key) {
             Some(entry) => self.parse(entry, &kind).map(Some),
@@ -123,6 +123,11 @@ impl<'a> Keys<'a> {
     /// A table within this one; `path` is its full name.
     pub(crate) fn table(&mut self, key: &'a str, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
         let entry = self.entry(key)?;
+        self.table_of(entry, path, place)
+    }
+
+    /// The table that an entry of this one must be.
+    pub(crate) fn table_of(&self, entry: &'a Entry, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
         let Some(table) = entry.node.table() else {
             let found = &entry.node.value;
             self.reader.problem(
@@ -137,27 +142,21 @@ impl<'a> Keys<'a> {
         Some(keys)
     }
 
-    /// A table that every run needs; `write` is how to add it.
-    pub(crate) fn required_table(
-        &mut self,
-        key: &'a str,
-        path: &'a str,
-        place: &'a str,
-        write: &str,
-    ) -> Option<Keys<'a>> {
+    /// A table that every run needs.
+    pub(crate) fn required_table(&mut self, key: &'a str, path: &'a str, place: &'a str) -> Option<Keys<'a>> {
         let table = self.table(key, path, place);
         if table.is_none() && self.entry(key).is_none() {
-            self.missing(key, write);
+            self.missing(key, place);
         }
         table
     }
 
     /// The one variant of a choice that is there.
-    pub(crate) fn variant(mut self, variants: &[(&'a str, &'a str, &'a str)]) -> Option<(&'a str, Keys<'a>)> {
+    pub(crate) fn variant<T>(mut self, variants: &[Variant<T>]) -> Option<T> {
         let mut chosen = None;
-        for (key, path, place) in variants {
+        for Variant { key, path, place, read } in variants {
             if let Some(keys) = self.table(key, path, place) {
-                chosen = Some((*key, keys));
+                chosen = Some((read, keys));
             }
         }
         if let [first, second, ..] = self.table.entries.as_slice() {
@@ -170,10 +169,13 @@ impl<'a> Keys<'a> {
                 .at(first.key_span),
             );
         } else if self.table.entries.is_empty() {
-            self.missing(variants[0].0, variants[0].2);
+            self.missing(variants[0].key, variants[0].place);
         }
         self.finish();
-        chosen
+        let (read, mut keys) = chosen?;
+        let variant = read(&mut keys);
+        keys.finish();
+        variant
     }
 
     /// Reports what nobody asked for.
@@ -196,16 +198,11 @@ impl<'a> Keys<'a> {
         if STRATEGY_KEYS.contains(&key.as_str()) {
             return problem.help("it belongs in [defaults] or in a strategy, [strategies.NAME]");
         }
-        let own = || nearest(key, &STRATEGY_KEYS).filter(|_| self.path.is_empty());
+        let own = || nearest(key, STRATEGY_KEYS).filter(|_| self.path.is_empty());
         match nearest(key, &self.asked).or_else(own) {
             Some(near) => problem.help(format!("did you mean `{near}`?")),
             None => problem.help(format!("there are {}", list(&self.asked))),
         }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn asked(&self) -> &[&'a str] {
-        &self.asked
     }
 
     pub(crate) fn reader(&self) -> &'a Reader<'a> {
@@ -228,7 +225,7 @@ impl<'a> Keys<'a> {
         self.reader.problem(problem.help(format!("add {write}")));
     }
 
-    fn parse<K: Kind>(&self, entry: &Entry, kind: &K) -> Option<K::Output> {
+    pub(crate) fn parse<K: Kind>(&self, entry: &Entry, kind: &K) -> Option<K::Output> {
         let parsed = kind.parse(&entry.node.value);
         if parsed.is_none() {
             self.reader.problem(self.mismatch(entry, kind));

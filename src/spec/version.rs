@@ -1,35 +1,16 @@
-//! What the experiment file has words for but this version cannot do. Naming them here lets a message say so,
-//! where a spelling mistake would be told the nearest key.
+//! What the experiment file has words for but this version cannot do: naming it lets a message say so, where a
+//! spelling mistake would be told the nearest key. Variants and keys that are to come are named where those stand that
+//! are here.
 
-/// Keys of strategies.
-const STRATEGY_KEYS: [&str; 12] = [
-    "attention",
-    "empty_cache",
-    "init",
-    "loader",
-    "loss_chunks",
-    "master_weights",
-    "offload",
-    "optimizer_state",
-    "parallel",
-    "params",
-    "place",
-    "update",
-];
+use super::data::Data;
+use super::declare::Choice;
+use super::model::Model;
+use super::optimizer::Optimizer;
+use super::strategy::LATER_KEYS;
 
-/// Other keys, by the table that would hold them.
-const KEYS: [(&str, &str); 10] = [
-    ("data", "cifar"),
-    ("data", "csv"),
-    ("data", "idx"),
-    ("data", "synthetic"),
-    ("data", "tokens"),
-    ("model", "mlp"),
-    ("model", "sequential"),
-    ("train.optimizer", "adam"),
-    ("train.optimizer", "lion"),
-    ("train.optimizer", "sgd"),
-];
+/// Variants, by the table that would hold them.
+const VARIANTS: [(&str, &[&str]); 3] =
+    [(Model::PATH, Model::LATER), (Data::PATH, Data::LATER), (Optimizer::PATH, Optimizer::LATER)];
 
 /// Values, by their key.
 const VALUES: [(&str, &str); 4] =
@@ -39,12 +20,15 @@ const VALUES: [(&str, &str); 4] =
 const COMPOSITE: [&str; 1] = ["recompute"];
 
 pub(crate) fn is_later_strategy_key(key: &str) -> bool {
-    STRATEGY_KEYS.contains(&key)
+    LATER_KEYS.contains(&key)
 }
 
 /// Whether a later version knows this key of this table; a strategy's own table is the empty path.
 pub(crate) fn is_later_key(table: &str, key: &str) -> bool {
-    if table.is_empty() { is_later_strategy_key(key) } else { KEYS.contains(&(table, key)) }
+    if table.is_empty() {
+        return is_later_strategy_key(key);
+    }
+    VARIANTS.iter().any(|(path, later)| *path == table && later.contains(&key))
 }
 
 /// Whether a later version knows this word as a value of this key.
@@ -63,8 +47,16 @@ mod tests {
 
     #[test]
     fn nothing_is_both_here_and_later() {
-        for key in super::super::sections::STRATEGY_KEYS {
+        for key in super::super::strategy::STRATEGY_KEYS {
             assert!(!is_later_strategy_key(key), "{key}");
         }
+        fn check<T: Choice>() {
+            for variant in T::VARIANTS {
+                assert!(!T::LATER.contains(&variant.key), "{}", variant.path);
+            }
+        }
+        check::<Model>();
+        check::<Data>();
+        check::<Optimizer>();
     }
 }

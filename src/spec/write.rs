@@ -1,90 +1,103 @@
-//! A run as an experiment of its own.
+//! A run as an experiment of its own, and what makes it the run that it is.
 
-use std::fmt::Write as _;
-
-use super::paths::escape_variables;
-use super::resolved::*;
-use super::sections::{ALLOCATOR, DECAY, EVALUATION_PASS, GRADIENTS, PRECISION, RECOMPUTE, RELEASE, TOKENS};
+use super::declare::{Choice, Declared, Section};
+use super::key::STRATEGY;
+use super::resolved::RunConfig;
 use super::tree::{bare_or_quoted, quoted};
+
+/// What is written of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Everything.
+    Whole,
+    /// What tells it from others: no key at its default, and not where things lie.
+    Identity,
+}
 
 impl RunConfig {
     /// This run as an experiment file with one strategy: nothing is left to defaults, paths are absolute, and
     /// numbers are exact. Expanding it gives this configuration again.
     pub fn to_toml(&self, name: &str, strategy: &str) -> String {
-        let mut out = format!("name = {}\n", quoted(name));
-        // Writing to a string cannot fail.
-        let _ = write_config(&mut out, self);
-        let _ = write_strategy(&mut out, &self.strategy, strategy);
-        out
+        let strategy = format!("strategies.{}", bare_or_quoted(strategy));
+        format!("name = {}\n{}", quoted(name), self.tables(Form::Whole, &strategy))
+    }
+
+    /// Says equal things of equal runs, and others of others, wherever their data lies. Keys at their defaults are
+    /// left out, so that a key that a later version adds changes nothing here.
+    pub fn identity(&self) -> String {
+        self.tables(Form::Identity, STRATEGY)
+    }
+
+    fn tables(&self, form: Form, strategy_name: &str) -> String {
+        // Taken apart, so that a new table does not go by unwritten.
+        let RunConfig { model, data, train, evaluation, measure, strategy } = self;
+        let evaluation =
+            evaluation.as_ref().map(|evaluation| Lines::of(evaluation, form).under("evaluation"));
+        [
+            model.table(form),
+            data.table(form),
+            Lines::of(train, form).under("train"),
+            evaluation.unwrap_or_default(),
+            Lines::of(measure, form).under_if_any("measure"),
+            Lines::of(strategy, form).under_if_any(strategy_name),
+        ]
+        .concat()
     }
 }
 
-fn write_config(out: &mut String, config: &RunConfig) -> std::fmt::Result {
-    let Model::Transformer(Transformer { layers, d_model, heads, context, vocabulary }) = &config.model;
-    writeln!(out, "\n[model.transformer]\nlayers = {layers}\nd_model = {d_model}\nheads = {heads}")?;
-    writeln!(out, "context = {context}\nvocabulary = {vocabulary}")?;
-
-    let Data::Text(Text { paths, tokens, split }) = &config.data;
-    let path = |path: &std::path::PathBuf| quoted(&escape_variables(&path.to_string_lossy()));
-    let paths: Vec<String> = paths.iter().map(path).collect();
-    writeln!(out, "\n[data.text]\npaths = [{}]", paths.join(", "))?;
-    writeln!(out, "tokens = {}\nsplit = {split:?}", word(&TOKENS, tokens))?;
-
-    let Train { batch_size, clip_norm, seed, optimizer } = &config.train;
-    writeln!(out, "\n[train]\nbatch_size = {batch_size}")?;
-    match clip_norm {
-        Some(norm) => writeln!(out, "clip_norm = {norm:?}")?,
-        None => writeln!(out, "clip_norm = \"off\"")?,
-    }
-    writeln!(out, "seed = {seed}")?;
-
-    let Optimizer::AdamW(AdamW { lr, beta1, beta2, epsilon, weight_decay, decay }) = optimizer;
-    writeln!(out, "\n[train.optimizer.adamw]\nlr = {lr:?}\nbeta1 = {beta1:?}\nbeta2 = {beta2:?}")?;
-    writeln!(out, "epsilon = {epsilon:?}\nweight_decay = {weight_decay:?}\ndecay = {}", word(&DECAY, decay))?;
-
-    if let Some(Evaluation { every, batches }) = &config.evaluation {
-        writeln!(out, "\n[evaluation]\nevery = {every}\nbatches = {batches}")?;
-    }
-    let Measure { warmup_steps, steps } = &config.measure;
-    writeln!(out, "\n[measure]\nwarmup_steps = {warmup_steps}\nsteps = {steps}")
+/// The keys of a table, as TOML writes them.
+pub(crate) struct Lines {
+    form: Form,
+    keys: Vec<String>,
+    /// Tables of their own.
+    below: String,
 }
 
-fn write_strategy(out: &mut String, strategy: &Strategy, name: &str) -> std::fmt::Result {
-    let Strategy {
-        accumulate,
-        precision,
-        loss_scale,
-        recompute,
-        loss_chunks: _,
-        release,
-        gradients,
-        allocator,
-        evaluation_pass,
-        graph,
-    } = strategy;
-    writeln!(out, "\n[strategies.{}]\naccumulate = {accumulate}", bare_or_quoted(name))?;
-    writeln!(out, "precision = {}", word(&PRECISION, precision))?;
-    writeln!(out, "loss_scale = {}", scale(loss_scale))?;
-    writeln!(out, "recompute = {}", word(&RECOMPUTE, recompute))?;
-    writeln!(out, "release = {}", word(&RELEASE, release))?;
-    writeln!(out, "gradients = {}", word(&GRADIENTS, gradients))?;
-    writeln!(out, "allocator = {}", word(&ALLOCATOR, allocator))?;
-    writeln!(out, "evaluation_pass = {}", word(&EVALUATION_PASS, evaluation_pass))?;
-    writeln!(out, "graph = {graph}")
-}
-
-fn scale(scale: &Option<LossScale>) -> String {
-    match scale {
-        None => quoted("off"),
-        Some(LossScale::Static(scale)) => format!("{scale:?}"),
-        Some(LossScale::Dynamic(DynamicLossScale { initial, backoff, growth, interval })) => format!(
-            "{{ dynamic = {{ initial = {initial:?}, backoff = {backoff:?}, growth = {growth:?}, \
-             interval = {interval} }} }}"
-        ),
+impl Lines {
+    pub(crate) fn of(section: &impl Section, form: Form) -> Lines {
+        let mut lines = Lines { form, keys: Vec::new(), below: String::new() };
+        section.write(&mut lines);
+        lines
     }
-}
 
-/// The word for a value, in quotes. Every value has one.
-pub(super) fn word<T: PartialEq>(words: &[(&str, T)], value: &T) -> String {
-    words.iter().find(|(_, meaning)| meaning == value).map(|(word, _)| quoted(word)).unwrap_or_default()
+    pub(crate) fn form(&self) -> Form {
+        self.form
+    }
+
+    /// One declared key.
+    pub(crate) fn key<D: Declared>(
+        &mut self,
+        key: &str,
+        value: &D::Output,
+        default: Option<D::Output>,
+        declared: D,
+    ) {
+        if self.form == Form::Whole || default.is_none_or(|default| *value != default) {
+            declared.write(key, value, self);
+        }
+    }
+
+    pub(crate) fn line(&mut self, key: &str, value: &str) {
+        self.keys.push(format!("{key} = {value}"));
+    }
+
+    pub(crate) fn table(&mut self, table: &str) {
+        self.below.push_str(table);
+    }
+
+    /// As a table of this name.
+    pub(crate) fn under(self, name: &str) -> String {
+        let keys: String = self.keys.iter().map(|line| format!("{line}\n")).collect();
+        format!("\n[{name}]\n{keys}{}", self.below)
+    }
+
+    /// As a table of this name, whose absence says as much as an empty one.
+    fn under_if_any(self, name: &str) -> String {
+        if self.keys.is_empty() && self.below.is_empty() { String::new() } else { self.under(name) }
+    }
+
+    /// As a table on one line.
+    pub(crate) fn inline(self) -> String {
+        if self.keys.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", self.keys.join(", ")) }
+    }
 }

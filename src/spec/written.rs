@@ -3,12 +3,14 @@
 
 use glob::Pattern;
 
+use super::declare::{Section, Words};
 use super::error::Problem;
 use super::key::Key;
-use super::kinds::{Size, Text, Word};
+use super::kinds::{Size, Text, word};
 use super::reader::{Keys, Reader};
-use super::sections::{self, STRATEGY_KEYS};
+use super::sections;
 use super::source::Span;
+use super::strategy::{STRATEGY_KEYS, Strategy};
 use super::tree::{Entry, Node, Setting, Table, Value};
 use crate::device::DeviceKind;
 use crate::units::Bytes;
@@ -61,7 +63,16 @@ pub(crate) struct Case {
     pub(crate) settings: Vec<Setting>,
 }
 
-const REQUIRES: [(&str, DeviceKind); 2] = [("cpu", DeviceKind::Cpu), ("cuda", DeviceKind::Cuda)];
+impl Words for DeviceKind {
+    const ALL: &'static [DeviceKind] = &[DeviceKind::Cpu, DeviceKind::Cuda];
+
+    fn word(self) -> &'static str {
+        match self {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+        }
+    }
+}
 
 pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Written> {
     let mut keys = reader.keys(file, "", "the experiment");
@@ -69,7 +80,7 @@ pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Writte
     let baseline = spanned_text(&mut keys, "baseline");
     // Loading followed it already.
     keys.optional("extends", Text);
-    let requires = keys.optional("requires", Word(&REQUIRES));
+    let requires = keys.optional("requires", word());
     let sections = sections::sections(&mut keys);
     let memory = match keys.table("target", "target", "[target]") {
         Some(mut keys) => {
@@ -80,7 +91,7 @@ pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Writte
         None => Some(None),
     };
     if let Some(mut keys) = keys.table("defaults", "", "[defaults]") {
-        sections::strategy(&mut keys);
+        Strategy::read(&mut keys);
         keys.finish();
     }
     let strategies = match keys.entry("strategies") {
@@ -135,7 +146,7 @@ fn strategy(reader: &Reader<'_>, entry: &Entry) -> Option<WrittenStrategy> {
         reader.problem(Problem::new("a strategy needs a name that can be printed").at(*span));
     }
     let mut keys = reader.keys(table, "", &place);
-    sections::strategy(&mut keys);
+    Strategy::read(&mut keys);
     let extends = spanned_text(&mut keys, "extends");
     let own = |entry: &&Entry| STRATEGY_KEYS.contains(&entry.key.as_str());
     let mut settings: Vec<Setting> = table.entries.iter().filter(own).map(setting).collect();

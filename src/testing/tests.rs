@@ -20,7 +20,7 @@ fn choice(values: &[Valued]) -> Choice {
 #[test]
 fn every_key_of_a_strategy_is_tried() {
     for name in STRATEGY_KEYS {
-        assert!(KEYS.iter().any(|key| key.name == name), "`{name}` is missing in src/testing/keys.rs");
+        assert!(KEYS.iter().any(|key| key.name == *name), "`{name}` is missing in src/testing/keys.rs");
     }
 }
 

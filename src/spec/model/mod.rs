@@ -1,0 +1,51 @@
+//! What learns: a file for each model. A new one is its file, and its lines here.
+
+mod transformer;
+
+pub use transformer::Transformer;
+
+use super::data::Data;
+use super::declare::choice;
+use super::error::Problem;
+use super::tree::Table;
+
+choice! {
+    pub enum Model("model"): Kind {
+        transformer: Transformer,
+    }
+    later "mlp", "sequential"
+}
+
+/// What each model says of itself.
+trait Kind {
+    /// In a line: what it is and its sizes.
+    fn description(&self) -> String;
+
+    /// Rules between its own keys.
+    fn check(&self, tree: &Table) -> Result<(), Problem>;
+
+    /// Rules between it and the data.
+    fn suits(&self, data: &Data, tree: &Table) -> Result<(), Problem>;
+
+    /// Bytes and operations of a step are counted in 64 bits. The sums are upper bounds, with room for every strategy.
+    fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem>;
+}
+
+impl Model {
+    /// In a line: what it is and its sizes.
+    pub fn description(&self) -> String {
+        self.each().description()
+    }
+
+    pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
+        self.each().check(tree)
+    }
+
+    pub(super) fn suits(&self, data: &Data, tree: &Table) -> Result<(), Problem> {
+        self.each().suits(data, tree)
+    }
+
+    pub(super) fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
+        self.each().sizes_can_be_counted(batch_size, tree)
+    }
+}

@@ -1,0 +1,101 @@
+//! `[model.transformer]`
+
+use super::Kind;
+use crate::spec::data::{Data, Tokens};
+use crate::spec::declare::section;
+use crate::spec::error::Problem;
+use crate::spec::kinds::{Count, DIMENSION};
+use crate::spec::rules::{blame, divisors};
+use crate::spec::tree::Table;
+
+/// With the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near them.
+const LAYERS: Count = Count(1..=1 << 14);
+
+section! {
+    /// A decoder of GPT-2 blocks: pre-norm, tanh GELU, learned positions, causal attention, head tied to the token
+    /// embedding.
+    #[derive(Eq)]
+    pub struct Transformer {
+        pub layers: usize = LAYERS;
+        pub d_model: usize = DIMENSION;
+        pub heads: usize = DIMENSION;
+        /// Positions in a sequence.
+        pub context: usize = DIMENSION;
+        /// Rows of the token embedding: at least as many as the data has tokens. Without its own, the vocabulary is
+        /// the data's; tokens have one meaning so far.
+        pub vocabulary: usize = DIMENSION, default Tokens::Bytes.vocabulary();
+    }
+}
+
+impl Kind for Transformer {
+    fn description(&self) -> String {
+        let Transformer { layers, d_model, heads, context, vocabulary } = self;
+        format!("transformer {layers}x{d_model} H {heads} T {context} V {vocabulary}")
+    }
+
+    fn check(&self, tree: &Table) -> Result<(), Problem> {
+        let Transformer { heads, d_model, .. } = *self;
+        if d_model.is_multiple_of(heads) {
+            return Ok(());
+        }
+        Err(blame(
+            format!(
+                "model.transformer.heads = {heads} does not divide model.transformer.d_model = {d_model}"
+            ),
+            &["model.transformer.heads", "model.transformer.d_model"],
+            tree,
+            divisors(d_model, heads),
+        ))
+    }
+
+    fn suits(&self, data: &Data, tree: &Table) -> Result<(), Problem> {
+        let (own, data) = (self.vocabulary, data.vocabulary());
+        if own >= data.tokens {
+            return Ok(());
+        }
+        Err(blame(
+            format!(
+                "model.transformer.vocabulary = {own} is less than the {} tokens of {}",
+                data.tokens, data.of
+            ),
+            &["model.transformer.vocabulary", data.key],
+            tree,
+            format!("{} and more work", data.tokens),
+        ))
+    }
+
+    fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
+        let wide = |size: usize| size as u128;
+        let Transformer { layers, d_model, heads, context, vocabulary } = *self;
+        let [layers, channels, heads, context, vocabulary] =
+            [layers, d_model, heads, context, vocabulary].map(wide);
+        let parameters = channels * (vocabulary + context + 2) + layers * channels * (12 * channels + 13);
+        const KEYS: [&str; 5] = [
+            "model.transformer.d_model",
+            "model.transformer.layers",
+            "model.transformer.heads",
+            "model.transformer.context",
+            "model.transformer.vocabulary",
+        ];
+        if parameters > 1 << 40 {
+            return Err(blame(
+                format!("the model would have {parameters} parameters"),
+                &KEYS,
+                tree,
+                "up to 2^40, about 10^12, work",
+            ));
+        }
+        let tokens = wide(batch_size) * context;
+        let activations = tokens * (layers * (32 * channels + 4 * heads * context) + 4 * vocabulary);
+        let work = 16 * tokens * (parameters + layers * context * channels);
+        if activations > 1 << 57 || work > 1 << 62 {
+            return Err(blame(
+                format!("one step of {tokens} tokens would be more than can be counted"),
+                &["train.batch_size", "model.transformer.context"],
+                tree,
+                "use smaller batches, shorter sequences or a smaller model",
+            ));
+        }
+        Ok(())
+    }
+}

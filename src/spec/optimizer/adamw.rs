@@ -1,0 +1,51 @@
+//! `[train.optimizer.adamw]`
+
+use super::Rule;
+use crate::ops::{self, AdamWNumbers, GradientTerms, Update};
+use crate::spec::declare::{section, words};
+use crate::spec::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
+
+section! {
+    /// Adam with decoupled weight decay.
+    pub struct AdamW {
+        pub lr: f64 = POSITIVE;
+        pub beta1: f64 = DECAY_RATE, default 0.9;
+        pub beta2: f64 = DECAY_RATE, default 0.999;
+        pub epsilon: f64 = POSITIVE, default 1e-8;
+        pub weight_decay: f64 = NOT_NEGATIVE, default 0.01;
+        pub decay: Decay = word(), default Decay::Matrices;
+    }
+}
+
+words! {
+    /// Which parameters weight decay applies to.
+    pub enum Decay {
+        /// Those with two dimensions: weights and embeddings, not biases and norms.
+        Matrices = "matrices",
+        All = "all",
+    }
+}
+
+impl Rule for AdamW {
+    fn update(&self, gradients: GradientTerms) -> Box<dyn Update> {
+        let (epsilon, weight_decay) = (self.epsilon as f32, self.weight_decay as f32);
+        Box::new(ops::AdamW { gradients, beta1: self.beta1, beta2: self.beta2, epsilon, weight_decay })
+    }
+
+    fn numbers(&self, step: usize) -> Vec<f32> {
+        let correction = |beta: f64| (1.0 - beta.powi(i32::try_from(step).unwrap_or(i32::MAX))) as f32;
+        let numbers = AdamWNumbers {
+            learning_rate: self.lr as f32,
+            bias_correction1: correction(self.beta1),
+            bias_correction2: correction(self.beta2),
+        };
+        numbers.to_array().to_vec()
+    }
+
+    fn decays(&self, dimensions: usize) -> bool {
+        match self.decay {
+            Decay::Matrices => dimensions > 1,
+            Decay::All => true,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A strategy's own keys: a line each in the table here, and a type where it takes more than a count.
+
+mod loss_scale;
+mod precision;
+mod words;
+
+pub use loss_scale::{DynamicLossScale, LossScale};
+pub use precision::Precision;
+pub use words::{Allocator, EvaluationPass, Gradients, Recompute, Release};
+
+use super::declare::{Optional, Section, Words, section};
+use super::error::Problem;
+use super::kinds::{DIMENSION, Flag, word};
+use super::rules::blame;
+use super::tree::{Table, quoted};
+use loss_scale::Scale;
+
+section! {
+    /// The memory choices. Other keys than these are set by `set."train.clip_norm"`.
+    pub struct Strategy: Default {
+        /// Micro-batches per optimizer step.
+        pub accumulate: usize = DIMENSION, default 1;
+        pub precision: Precision = word(), default Precision::Fp32;
+        /// With fp16 alone.
+        pub loss_scale: Option<LossScale> = Optional(Scale), default LossScale::unless_said(precision);
+        pub recompute: Recompute = word(), default Recompute::None;
+        /// Slices of rows that logits and their gradient are computed in, one after the other, at the most.
+        pub loss_chunks: usize = DIMENSION, default 1;
+        pub release: Release = word(), default Release::Eager;
+        pub gradients: Gradients = word(), default Gradients::Free;
+        pub allocator: Allocator = word(), default Allocator::Arena;
+        pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
+        /// Whether stretches of the step are captured and replayed as CUDA graphs.
+        pub graph: bool = Flag, default false;
+    }
+}
+
+pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
+
+/// Keys that the experiment file has words for, but not this version.
+pub(super) const LATER_KEYS: &[&str] = &[
+    "attention",
+    "empty_cache",
+    "init",
+    "loader",
+    "master_weights",
+    "offload",
+    "optimizer_state",
+    "parallel",
+    "params",
+    "place",
+    "update",
+];
+
+impl Strategy {
+    /// Rules between its own keys.
+    pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
+        self.scales_fp16(tree)?;
+        self.graphs_need_an_arena(tree)
+    }
+
+    fn scales_fp16(&self, tree: &Table) -> Result<(), Problem> {
+        if self.loss_scale.is_none() || self.precision == Precision::Fp16 {
+            return Ok(());
+        }
+        let name = quoted(self.precision.word());
+        Err(blame(
+            format!("loss_scale keeps fp16 gradients from vanishing; precision = {name} has no use for it"),
+            &["strategy.loss_scale", "strategy.precision"],
+            tree,
+            "precision = \"fp16\" has, or loss_scale = \"off\"",
+        ))
+    }
+
+    /// A captured stretch holds the addresses of its values.
+    fn graphs_need_an_arena(&self, tree: &Table) -> Result<(), Problem> {
+        if !self.graph || self.allocator == Allocator::Arena {
+            return Ok(());
+        }
+        let name = quoted(self.allocator.word());
+        Err(blame(
+            format!(
+                "graph = true replays work on the same addresses; allocator = {name} gives others each time"
+            ),
+            &["strategy.graph", "strategy.allocator"],
+            tree,
+            "allocator = \"arena\" does, or graph = false",
+        ))
+    }
+}

@@ -1,0 +1,51 @@
+//! Keys that take a word.
+
+use crate::spec::declare::words;
+
+words! {
+    /// What is computed again in backward instead of kept.
+    pub enum Recompute {
+        None = "none",
+        /// All of a block but its input.
+        Block = "block",
+    }
+}
+
+words! {
+    /// When memory that nothing will read again is given back.
+    pub enum Release {
+        /// After its last use.
+        Eager = "eager",
+        /// When the layer that used it last ends.
+        Scope = "scope",
+        /// At the end of the section.
+        Step = "step",
+    }
+}
+
+words! {
+    /// What becomes of gradients between steps.
+    pub enum Gradients {
+        Free = "free",
+        /// Kept, and filled with zeros.
+        Zero = "zero",
+    }
+}
+
+words! {
+    /// Where memory comes from.
+    pub enum Allocator {
+        /// One request for the whole run; values have planned places in it.
+        Arena = "arena",
+        /// One request for each value.
+        Direct = "direct",
+    }
+}
+
+words! {
+    /// Whether evaluation keeps what a backward pass would need.
+    pub enum EvaluationPass {
+        NoGrad = "no_grad",
+        Grad = "grad",
+    }
+}
