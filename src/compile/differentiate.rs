@@ -28,7 +28,7 @@ pub(super) fn differentiate(draft: &mut Draft) {
     for range in layers_from_the_end(backward.program, &code) {
         let layer = backward.program.scope(code[range.start].scope).layer;
         let again = draft.marks.recompute[layer.index()];
-        backward.again = again.then(|| Again::new(&code[range.clone()]));
+        backward.again = again.then(|| Again::new(backward.program, &code[range.clone()]));
         for instruction in code[range.clone()].iter().rev() {
             backward.instruction(instruction);
         }
@@ -96,8 +96,9 @@ fn layers_from_the_end(program: &Program, code: &[Instruction]) -> Vec<std::ops:
     ranges
 }
 
-fn is_cast(action: &Action) -> bool {
-    matches!(action, Action::Launch { op: Op::Cast(_), .. })
+/// Whether it puts parameters into the dtype of matrix work: their gradient is that of the parameter itself.
+fn casts_parameters(program: &Program, action: &Action) -> bool {
+    action.is_cast() && action.reads().iter().all(|&id| program.value(id).role == Role::Parameter)
 }
 
 /// A layer that is computed again: its values' stand-ins, made as backward asks for them.
@@ -107,9 +108,9 @@ struct Again {
 }
 
 impl Again {
-    fn new(layer: &[Instruction]) -> Again {
+    fn new(program: &Program, layer: &[Instruction]) -> Again {
         // Casts of parameters are there until backward has read them.
-        let recomputed = layer.iter().filter(|instruction| !is_cast(&instruction.action));
+        let recomputed = layer.iter().filter(|instruction| !casts_parameters(program, &instruction.action));
         let made_here = recomputed.flat_map(|instruction| instruction.action.writes().iter().copied());
         Again { made_here: made_here.collect(), stand_ins: HashMap::new() }
     }
@@ -195,7 +196,7 @@ impl<'a> Backward<'a> {
                     wanted[output.index()] = program.ty(*output).dtype.is_float();
                 }
             }
-            if is_cast(&instruction.action) {
+            if casts_parameters(program, &instruction.action) {
                 cast_of.extend(writes.iter().copied().zip(reads.iter().copied()));
             }
         }
@@ -224,6 +225,9 @@ impl<'a> Backward<'a> {
 
     fn instruction(&mut self, instruction: &Instruction) {
         let Action::Launch { op, inputs, outputs, .. } = &instruction.action else { return };
+        if casts_parameters(self.program, &instruction.action) {
+            return;
+        }
         self.node = Node { scope: instruction.scope, inputs: inputs.clone(), outputs: outputs.clone() };
         op.backward(self);
     }

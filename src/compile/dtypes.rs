@@ -6,68 +6,52 @@ use std::collections::HashMap;
 use super::Draft;
 use super::program::{Action, Form, Instruction, Like, LossScaling, Program, Section, SectionKind, Value};
 use crate::device::{DeviceKind, Phase, Pool, Role};
-use crate::ops::{Cast, DType, Fill, LayerNorm, Loss, Op, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
+use crate::ops::{
+    Cast, DType, Fill, Loss, MatrixPrecision, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId,
+};
 use crate::spec::{LossScale, Precision};
 
 pub(super) fn choose(draft: &mut Draft) {
     let precision = draft.config.strategy.precision;
+    // Only a card has units for it.
+    let tf32 = precision == Precision::Tf32 && draft.target.kind == DeviceKind::Cuda;
+    let precision = MatrixPrecision { dtype: precision.dtype(), tf32 };
     let program = &mut draft.program;
-    match (precision.dtype(), precision, draft.target.kind) {
-        // Only a card has units for it.
-        (DType::F32, Precision::Tf32, DeviceKind::Cuda) => allow_tf32(program),
-        (DType::F32, ..) => {}
-        (number, ..) => {
-            for index in 0..program.sections.len() {
-                let code = std::mem::take(&mut program.sections[index].code);
-                program.sections[index].code = Casting::new(program, number).section(code);
-            }
-        }
+    for index in 0..program.sections.len() {
+        let code = std::mem::take(&mut program.sections[index].code);
+        program.sections[index].code = Casting::new(program, precision).section(code);
     }
     if let Some(scale) = draft.config.strategy.loss_scale {
         add_loss_scale(program, scale);
     }
 }
 
-fn allow_tf32(program: &mut Program) {
-    for instruction in program.sections.iter_mut().flat_map(|section| &mut section.code) {
-        if let Action::Launch { op: Op::Linear(op), .. } = &mut instruction.action {
-            op.tf32 = true;
-        }
-    }
-}
-
 /// Rewrites one section's forward pass.
 struct Casting<'a> {
     program: &'a mut Program,
-    number: DType,
-    /// By parameter: what it was cast to in this section.
+    precision: MatrixPrecision,
+    /// By value: what it was cast to in this section.
     cast: HashMap<ValueId, ValueId>,
 }
 
 impl<'a> Casting<'a> {
-    fn new(program: &'a mut Program, number: DType) -> Casting<'a> {
-        Casting { program, number, cast: HashMap::new() }
+    fn new(program: &'a mut Program, precision: MatrixPrecision) -> Casting<'a> {
+        Casting { program, precision, cast: HashMap::new() }
     }
 
     fn section(&mut self, code: Vec<Instruction>) -> Vec<Instruction> {
         let mut result = Vec::with_capacity(code.len() * 2);
         for mut instruction in code {
             if let Action::Launch { op, inputs, outputs, .. } = &mut instruction.action {
-                if let Op::LayerNorm(LayerNorm { output, .. }) = op {
-                    *output = self.number;
-                }
-                if let Op::Linear(op) = op {
-                    // What is added to a residual stream stays in full precision.
-                    let bias = (op.bias && !op.residual).then_some(2);
-                    let weights: Vec<usize> = [1].into_iter().chain(bias).collect();
-                    let (scope, phase) = (instruction.scope, instruction.phase);
-                    let action = self.cast(inputs, &weights);
-                    result.extend(action.map(|action| Instruction::new(action, scope, phase)));
-                }
+                op.set_precision(self.precision);
+                inputs.iter().for_each(|&input| self.program.follow_parent(input));
+                let casts = self.cast(op, inputs).into_iter();
+                let (scope, phase) = (instruction.scope, instruction.phase);
+                result.extend(casts.map(|action| Instruction::new(action, scope, phase)));
                 let types = op.outputs(&self.program.types(inputs));
                 let types = types.unwrap_or_else(|error| panic!("the model is wrong: {error}"));
                 for (&output, ty) in outputs.iter().zip(types) {
-                    self.program.values[output.index()].ty = ty;
+                    self.program.set_dtype(output, ty.dtype);
                 }
             }
             result.push(instruction);
@@ -75,22 +59,43 @@ impl<'a> Casting<'a> {
         result
     }
 
-    /// Puts casts in the place of some inputs; what is not there yet is made by one launch.
-    fn cast(&mut self, inputs: &mut [ValueId], which: &[usize]) -> Option<Action> {
-        let (mut from, mut to) = (Vec::new(), Vec::new());
-        for &index in which {
-            let parameter = inputs[index];
-            inputs[index] = *self.cast.entry(parameter).or_insert_with(|| {
-                let value = self.program.value(parameter).clone();
-                let ty = TensorType { dtype: self.number, ..value.ty };
-                let cast = self.program.add_like(Value { form: Form::Cast, ty, ..value });
-                from.push(parameter);
-                to.push(cast);
-                cast
-            });
+    /// Puts casts in the place of inputs that have another dtype than the operation wants of them. What is not there yet is
+    /// made before it: parameters by one launch, activations each by its own.
+    fn cast(&mut self, op: &Op, inputs: &mut [ValueId]) -> Vec<Action> {
+        let launch = |to, inputs, outputs| Action::Launch {
+            op: Op::Cast(Cast { to }),
+            inputs,
+            outputs,
+            workspace: None,
+        };
+        let (mut parameters, mut casts, mut actions) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, input) in inputs.iter_mut().enumerate() {
+            let value = self.program.value(*input).clone();
+            let dtype = match op.operand(index) {
+                Operand::Matrix => self.precision.dtype,
+                Operand::Accumulator => DType::F32,
+                Operand::Any => continue,
+            };
+            if value.ty.dtype == dtype || !value.ty.dtype.is_float() {
+                continue;
+            }
+            let of = std::mem::replace(input, *self.cast.get(input).unwrap_or(input));
+            if *input == of {
+                let ty = TensorType { dtype, ..value.ty };
+                *input = self.program.add_like(Value { form: Form::Cast, ty, ..value });
+                self.cast.insert(of, *input);
+                if value.role == Role::Parameter {
+                    parameters.push(of);
+                    casts.push(*input);
+                } else {
+                    actions.push(launch(dtype, vec![of], vec![*input]));
+                }
+            }
         }
-        let op = Op::Cast(Cast { to: self.number });
-        (!to.is_empty()).then_some(Action::Launch { op, inputs: from, outputs: to, workspace: None })
+        if !parameters.is_empty() {
+            actions.push(launch(self.precision.dtype, parameters, casts));
+        }
+        actions
     }
 }
 

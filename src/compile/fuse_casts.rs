@@ -4,7 +4,7 @@
 
 use super::Draft;
 use super::program::{Action, Instruction, Program};
-use crate::ops::{Op, ValueId};
+use crate::ops::ValueId;
 
 pub(super) fn fuse(draft: &mut Draft) {
     let program = &mut draft.program;
@@ -33,7 +33,7 @@ fn fuse_in(program: &Program, code: Vec<Instruction>) -> Vec<Instruction> {
 /// What is cast to what, where that is all that an instruction does.
 fn single_cast(instruction: &Instruction) -> Option<(ValueId, ValueId)> {
     match &instruction.action {
-        Action::Launch { op: Op::Cast(_), inputs, outputs, .. } => match (&inputs[..], &outputs[..]) {
+        Action::Launch { op, inputs, outputs, .. } if op.is_cast() => match (&inputs[..], &outputs[..]) {
             (&[from], &[to]) => Some((from, to)),
             _ => None,
         },

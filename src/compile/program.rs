@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::device::{Event, Phase, Pool, Queue, Role, Work};
 use crate::graph::{Initial, Scope, ScopeId};
-use crate::ops::{Members, Op, Shape, Slice, TensorType, ValueId};
+use crate::ops::{DType, Members, Op, Shape, Slice, TensorType, ValueId};
 
 /// How a value relates to the model's own of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -369,6 +369,20 @@ impl Program {
         id
     }
 
+    /// Gives a value another dtype. Its parts take it on when they are read (`follow_parent`).
+    pub fn set_dtype(&mut self, id: ValueId, dtype: DType) {
+        self.values[id.index()].ty.dtype = dtype;
+    }
+
+    /// Gives a view the dtype that its parent has by now, and the place.
+    pub fn follow_parent(&mut self, id: ValueId) {
+        let Some(view) = self.value(id).view else { return };
+        self.follow_parent(view.of);
+        let (dtype, offset) = (self.ty(view.of).dtype, self.view_offset(view));
+        let value = &mut self.values[id.index()];
+        (value.ty.dtype, value.offset) = (dtype, offset);
+    }
+
     /// Where in the storage of its parent a view lies, in bytes.
     pub(super) fn view_offset(&self, View { of, part }: View) -> u64 {
         let parent = self.value(of);
@@ -490,6 +504,10 @@ impl Action {
             Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => *queue,
             _ => Queue::Compute,
         }
+    }
+
+    pub fn is_cast(&self) -> bool {
+        matches!(self, Action::Launch { op, .. } if op.is_cast())
     }
 
     pub fn is_loss(&self) -> bool {

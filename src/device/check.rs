@@ -4,7 +4,8 @@ use super::{DeviceError, Region, Target, Tensor};
 use crate::ops::{Op, TypeError};
 
 /// What kernels rely on: types that fit the operation, aligned operands, a workspace large enough, and no two
-/// operands in the same memory but those that the operation declares. Operands begin at multiples of `alignment` bytes.
+/// operands in the same memory but those that the operation declares. Operands begin at multiples of `alignment` bytes, those of
+/// an operation that takes any rows at any element.
 pub(super) fn check(
     op: &Op,
     inputs: &[Tensor],
@@ -19,8 +20,12 @@ pub(super) fn check(
     if op.outputs(&input_types)? != output_types {
         return misused(format!("does not give {output_types:?}"));
     }
-    let regions = inputs.iter().chain(outputs).map(Tensor::region).chain(workspace);
-    if regions.into_iter().any(|region| !region.offset.is_multiple_of(alignment)) {
+    let needed_by = |tensor: &Tensor| if op.takes_any_rows() { tensor.ty.dtype.bytes() } else { alignment };
+    let operands = inputs.iter().chain(outputs).map(|tensor| (tensor.offset, needed_by(tensor)));
+    let workspaces = workspace.map(|region| (region.offset, alignment));
+    if let Some((_, alignment)) =
+        operands.chain(workspaces).find(|(offset, alignment)| !offset.is_multiple_of(*alignment))
+    {
         return misused(format!("takes operands at multiples of {alignment} bytes"));
     }
     let needed = op.workspace(&input_types, &output_types, &target.workspace_limits());

@@ -2,7 +2,6 @@
 
 use crate::compile::{Action, Instruction, Program};
 use crate::device::Phase;
-use crate::ops::Op;
 
 /// Counted where it is done, never copied from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +19,8 @@ pub struct Counts {
     /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
     /// left out.
     pub casts: u64,
+    /// Slices of rows that losses were computed in, where it was more than one; those of evaluations left out.
+    pub loss_slices: u64,
     /// Captured stretches done again, those of evaluations left out.
     pub replays: u64,
     /// Steps that were not taken because a gradient was not finite.
@@ -43,10 +44,9 @@ impl Counts {
             self.recompute_flops += flops;
         }
         self.casts += op.casts(outputs.len()) as u64;
-        if let Op::Fill(fill) = op
-            && instruction.phase == Phase::Update
-        {
-            self.zeroed_bytes += fill.output.bytes();
+        self.loss_slices += u64::from(instruction.slice.is_some() && op.as_loss().is_some());
+        if instruction.phase == Phase::Update && op.is_zeros() {
+            self.zeroed_bytes += outputs.iter().map(|&output| program.ty(output).bytes()).sum::<u64>();
         }
     }
 }

@@ -24,6 +24,10 @@ pub(super) fn receipt(before: &Counts, after: &Counts, products: Option<ProductS
     if casts > 0 {
         parts.push(format!("{casts} casts"));
     }
+    let slices = per_step(|counts| counts.loss_slices);
+    if slices > 0 {
+        parts.push(format!("{slices} slices of the loss"));
+    }
     let replays = per_step(|counts| counts.replays);
     if replays > 0 {
         parts.push(format!("{replays} graphs replayed"));

@@ -1,6 +1,6 @@
 //! Numbers in another precision.
 
-use super::{DType, Operation, Tape, TensorType, TypeError, expect_number};
+use super::{DType, Op, Operation, Tape, TensorType, TypeError, expect_number};
 
 /// Each input rounded to the nearest number of another type, ties to even; what is too large becomes infinite.
 ///
@@ -26,6 +26,15 @@ impl Operation for Cast {
         outputs
     }
 
-    /// The gradient of a cast parameter is the parameter's own, in full precision: the tape sees to that.
-    fn backward(&self, _tape: &mut dyn Tape) {}
+    fn is_cast(&self) -> bool {
+        true
+    }
+
+    /// Of one tensor; those of parameters are not differentiated, as their gradient is the parameter's own.
+    fn backward(&self, tape: &mut dyn Tape) {
+        let to = tape.input_type(0).dtype;
+        let gradient = tape.output_gradient(0);
+        let gradient = tape.emit(Op::Cast(Cast { to }), vec![gradient], &[None])[0];
+        tape.pass(0, gradient);
+    }
 }

@@ -1,8 +1,8 @@
 //! Token plus learned position embedding.
 
 use super::{
-    Op, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError, WorkspaceLimits, expect_inputs,
-    expect_type,
+    Op, Operand, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
+    expect_inputs, expect_type,
 };
 
 /// `x[b,t,:] = table[tokens[b,t],:] + positions[t,:]`
@@ -49,6 +49,10 @@ impl Operation for Embedding {
         expect_type(self.name(), "table", &inputs[1], TensorType::f32(&[vocabulary, channels]))?;
         expect_type(self.name(), "positions", &inputs[2], TensorType::f32(&[sequence, channels]))?;
         Ok(vec![TensorType::f32(&[batch, sequence, channels])])
+    }
+
+    fn operand(&self, _input: usize) -> Operand {
+        Operand::Accumulator
     }
 
     /// Of the table, one row for each token, or each row once where there are more tokens than rows.

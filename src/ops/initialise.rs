@@ -29,6 +29,10 @@ impl Operation for Fill {
         Ok(vec![self.output])
     }
 
+    fn is_zeros(&self) -> bool {
+        self.value == 0.0
+    }
+
     fn resize(&mut self, sizes: &Sizes) {
         self.output = sizes.outputs[0];
     }

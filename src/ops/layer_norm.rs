@@ -1,6 +1,9 @@
 //! Layer normalisation over the innermost dimension (Ba et al. 2016).
 
-use super::{DType, Op, Operation, Tape, TensorType, TypeError, expect_inputs, expect_number, expect_type};
+use super::{
+    DType, MatrixPrecision, Op, Operand, Operation, Tape, TensorType, TypeError, expect_inputs,
+    expect_number, expect_type,
+};
 
 /// `y = (x - mean) * rstd * weight + bias`, with `rstd = 1 / sqrt(variance + epsilon)`.
 ///
@@ -43,6 +46,15 @@ impl Operation for LayerNorm {
         expect_type(self.name(), "bias", &inputs[2], TensorType::f32(&[channels]))?;
         let statistics = TensorType::f32(&[inputs[0].shape.rows()]);
         Ok(vec![TensorType { dtype: self.output, ..inputs[0] }, statistics, statistics])
+    }
+
+    fn operand(&self, _input: usize) -> Operand {
+        Operand::Accumulator
+    }
+
+    /// What is normalised goes into matrix work.
+    fn set_precision(&mut self, precision: MatrixPrecision) {
+        self.output = precision.dtype;
     }
 
     fn backward(&self, tape: &mut dyn Tape) {

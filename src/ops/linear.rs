@@ -1,8 +1,8 @@
 //! Matrix products with what is usually fused to them. Weights are stored `[out, in]`, as PyTorch does.
 
 use super::{
-    Cast, DType, GeluBackward, Op, Operation, Processor, Tape, TensorType, TypeError, WorkspaceLimits,
-    expect_inputs, expect_number, expect_type,
+    Cast, DType, GeluBackward, MatrixPrecision, Op, Operand, Operation, Processor, Tape, TensorType,
+    TypeError, WorkspaceLimits, expect_inputs, expect_number, expect_type,
 };
 
 /// What follows the product.
@@ -117,6 +117,23 @@ impl Operation for Linear {
         product_workspace(limits)
     }
 
+    fn takes_any_rows(&self) -> bool {
+        true
+    }
+
+    /// What is added to a residual stream stays in full precision.
+    fn operand(&self, input: usize) -> Operand {
+        match input {
+            0 | 1 => Operand::Matrix,
+            2 if self.bias && !self.residual => Operand::Matrix,
+            _ => Operand::Accumulator,
+        }
+    }
+
+    fn set_precision(&mut self, precision: MatrixPrecision) {
+        self.tf32 = precision.tf32;
+    }
+
     fn rowwise(&self) -> Option<&'static [usize]> {
         Some(match (self.residual, self.bias) {
             (false, _) => &[0],
@@ -209,6 +226,10 @@ impl Operation for LinearInputGradient {
         product_workspace(limits)
     }
 
+    fn takes_any_rows(&self) -> bool {
+        true
+    }
+
     fn may_overwrite(&self) -> &'static [(usize, usize)] {
         if self.accumulate { &[(0, 2)] } else { &[] }
     }
@@ -246,6 +267,10 @@ impl Operation for LinearWeightGradient {
 
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         self.sums_bytes(&inputs[1], limits.processor) + product_workspace(limits)
+    }
+
+    fn takes_any_rows(&self) -> bool {
+        true
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {

@@ -86,6 +86,25 @@ pub struct Sizes<'a> {
     pub buckets: &'a [Members],
 }
 
+/// What an operation needs of an input's dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// Part of matrix work, or of what is computed in the same dtype: activations, weights, biases.
+    Matrix,
+    /// What is accumulated in full precision, such as a residual stream, and what is added to it.
+    Accumulator,
+    /// It takes what there is.
+    Any,
+}
+
+/// What matrix work is done in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixPrecision {
+    pub dtype: DType,
+    /// Whether f32 factors may be rounded to 11 bits of significand, as tensor cores take them.
+    pub tf32: bool,
+}
+
 /// What every operation declares.
 pub trait Operation {
     /// In the field's terms, as `explain` prints it.
@@ -120,6 +139,11 @@ pub trait Operation {
         None
     }
 
+    /// Whether all that it makes is zeros.
+    fn is_zeros(&self) -> bool {
+        false
+    }
+
     /// The site that it draws random numbers for, if it does.
     fn random_site(&self) -> Option<u32> {
         None
@@ -129,6 +153,25 @@ pub trait Operation {
     /// no other: some rows of these then give those rows of the outputs.
     fn rowwise(&self) -> Option<&'static [usize]> {
         None
+    }
+
+    /// How it takes an input.
+    fn operand(&self, _input: usize) -> Operand {
+        Operand::Any
+    }
+
+    /// Takes on the precision of matrix work: how it multiplies, or in which dtype it gives what is multiplied next.
+    fn set_precision(&mut self, _precision: MatrixPrecision) {}
+
+    /// Whether its operands may begin at any row of a tensor, as views of rows do. Those of others begin where memory does
+    /// that was asked for.
+    fn takes_any_rows(&self) -> bool {
+        false
+    }
+
+    /// Whether it puts tensors into another dtype and does nothing more.
+    fn is_cast(&self) -> bool {
+        false
     }
 
     /// How many of so many outputs are a tensor put into another dtype and nothing more.

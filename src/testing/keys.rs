@@ -42,6 +42,7 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Training(0.01),
     },
     Key { name: "recompute", values: &[r#""none""#, r#""block""#], needs: &[], same: Same::Bitwise },
+    Key { name: "loss_chunks", values: &["1", "2", "7"], needs: &[], same: Same::Rounding },
     Key {
         name: "release",
         values: &[r#""eager""#, r#""scope""#, r#""step""#],

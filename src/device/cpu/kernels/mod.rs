@@ -44,8 +44,8 @@ pub(in crate::device) const OPERAND_ALIGNMENT: u64 = 64;
 ///
 /// # Safety
 ///
-/// The operands have the types that the operation declares and are valid memory, aligned to 64 bytes, that nothing
-/// else uses meanwhile. Outputs share memory with the inputs that `updates` names, may share it with those that
+/// The operands have the types that the operation declares and are valid memory, aligned to 64 bytes or, where the
+/// operation takes any rows, to their elements, that nothing else uses meanwhile. Outputs share memory with the inputs that `updates` names, may share it with those that
 /// `may_overwrite` names, and overlap nothing else. The workspace has at least the bytes that the operation
 /// declares for as many threads as there are workers, and is aligned alike.
 #[allow(unsafe_code)]
