@@ -5,6 +5,7 @@ mod rows;
 use proptest::prelude::*;
 use rows::{Change, MIB, any_row, row};
 use runner::compare::{self, CompareError, Comparison, Format, Options, Sort, WIDTH};
+use runner::device::ByRole;
 use runner::results::{Row, Status, csv};
 use unicode_width::UnicodeWidthStr;
 
@@ -261,14 +262,7 @@ fn predictions_make_the_same_table() {
     rows[7].status = Status::Skipped;
     rows[7].message = "4 micro-batches do not divide a batch of 6".into();
     rows[7].predicted_peak_bytes = None;
-    rows[7].parameter_bytes = None;
-    rows[7].gradient_bytes = None;
-    rows[7].optimizer_bytes = None;
-    rows[7].activation_bytes = None;
-    rows[7].master_weight_bytes = None;
-    rows[7].input_bytes = None;
-    rows[7].workspace_bytes = None;
-    rows[7].communication_bytes = None;
+    rows[7].live = ByRole::default();
     rows[7].start_peak_bytes = None;
     rows[7].fits_micro_batch = None;
     for row in &mut rows {

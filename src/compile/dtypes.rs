@@ -83,7 +83,7 @@ impl<'a> Casting<'a> {
             inputs[index] = *self.cast.entry(parameter).or_insert_with(|| {
                 let value = self.program.value(parameter).clone();
                 let ty = TensorType { dtype: self.number, ..value.ty };
-                let cast = self.program.add_like(Value { kind: Kind::Cast, ty, ..value });
+                let cast = self.program.add_like(Value { kind: Kind::Cast, role: Role::Cast, ty, ..value });
                 from.push(parameter);
                 to.push(cast);
                 cast
