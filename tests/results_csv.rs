@@ -118,8 +118,13 @@ fn a_file_is_replaced_whole_or_not_at_all() {
 fn a_result_is_the_same_row_in_json() {
     let text = serde_json::to_string(&row("fp32")).unwrap();
     assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row("fp32"));
-    let unknown = text.replacen('{', "{\"surprise\":1,", 1);
-    assert!(serde_json::from_str::<Row>(&unknown).unwrap_err().to_string().contains("surprise"));
+    let error = |text: &str| serde_json::from_str::<Row>(text).unwrap_err().to_string();
+    for unknown in ["surprise", "measured", "live"] {
+        let text = text.replacen('{', &format!("{{\"{unknown}\":{{}},"), 1);
+        assert!(error(&text).contains(&format!("unknown field `{unknown}`")), "{}", error(&text));
+    }
+    let wrong = text.replacen("\"parameter_bytes\":43200000", "\"parameter_bytes\":\"much\"", 1);
+    assert!(error(&wrong).starts_with("`parameter_bytes`: invalid type"), "{}", error(&wrong));
 }
 
 proptest! {
