@@ -5,6 +5,7 @@ mod rows;
 use proptest::prelude::*;
 use rows::{Change, MIB, any_row, row};
 use runner::compare::{self, CompareError, Comparison, Format, Options, Sort, WIDTH};
+use runner::device::{ByRole, Role};
 use runner::results::{Row, Status, csv};
 use unicode_width::UnicodeWidthStr;
 
@@ -261,14 +262,7 @@ fn predictions_make_the_same_table() {
     rows[7].status = Status::Skipped;
     rows[7].message = "4 micro-batches do not divide a batch of 6".into();
     rows[7].predicted_peak_bytes = None;
-    rows[7].parameter_bytes = None;
-    rows[7].gradient_bytes = None;
-    rows[7].optimizer_bytes = None;
-    rows[7].activation_bytes = None;
-    rows[7].master_weight_bytes = None;
-    rows[7].input_bytes = None;
-    rows[7].workspace_bytes = None;
-    rows[7].communication_bytes = None;
+    rows[7].live = ByRole::default();
     rows[7].start_peak_bytes = None;
     rows[7].fits_micro_batch = None;
     for row in &mut rows {
@@ -285,6 +279,23 @@ fn predictions_make_the_same_table() {
     let table = compare::predicted_table(&rows, &Options::default()).unwrap();
     assert_narrow(&table);
     insta::assert_snapshot!(table);
+}
+
+#[test]
+fn copies_of_parameters_have_a_column_where_there_are_any() {
+    let [plain, mut bf16] = [row("plain"), row("bf16")];
+    bf16.live[Role::Cast] = Some(20 * MIB);
+    let table = |rows: &[Row]| compare::predicted_table(rows, &Options::default()).unwrap();
+    assert!(!table(std::slice::from_ref(&plain)).contains("cast"));
+    let table = table(&[plain, bf16]);
+    let column = |strategy| {
+        let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let line = table.lines().find(|line| line.contains(strategy)).map(cells).unwrap();
+        let heading = table.lines().find(|line| line.contains("strategy")).map(cells).unwrap();
+        line[heading.iter().position(|title| title == "cast").unwrap()].clone()
+    };
+    assert_eq!((column("  plain"), column("  bf16")), ("-".to_owned(), "20".to_owned()), "{table}");
+    assert!(table.contains("cast: 16-bit copies of parameters"), "{table}");
 }
 
 #[test]

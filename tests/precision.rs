@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
+use runner::device::Role;
 use runner::results::{Row, Status, csv};
 
 const EXPERIMENT: &str = r#"
@@ -112,5 +113,7 @@ fn tables_from_before_mixed_precision_can_be_read() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/published/xeon-2-cores/quickstart.csv");
     for row in csv::read(&file).unwrap() {
         assert_eq!((row.precision.as_str(), row.emulated, row.loss_scale), ("fp32", false, None));
+        assert_eq!(row.live[Role::Cast], None, "parameters were charged with casts then");
+        assert!(row.live[Role::Parameter].is_some());
     }
 }

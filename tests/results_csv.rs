@@ -4,6 +4,7 @@ mod rows;
 
 use proptest::prelude::*;
 use rows::{any_row, row};
+use runner::device::Role;
 use runner::results::{Row, csv};
 
 fn written(rows: &[Row], axes: &[&str]) -> String {
@@ -21,18 +22,25 @@ fn read(text: &str) -> Result<Vec<Row>, String> {
 }
 
 #[test]
-fn the_first_columns_are_those_that_scripts_rely_on() {
+fn columns_stay_where_scripts_know_them() {
     let header = written(&[], &["train.batch_size"]);
     let columns: Vec<&str> = header.trim_end().split(',').collect();
-    let fixed = "experiment, run_id, strategy, repeat, status, device, model, parameters, batch_size, micro_batch, \
-                 precision, predicted_peak_bytes, peak_bytes, reserved_peak_bytes, witness_peak_bytes, \
-                 start_peak_bytes, parameter_bytes, master_weight_bytes, gradient_bytes, optimizer_bytes, \
-                 activation_bytes, input_bytes, workspace_bytes, communication_bytes, host_peak_bytes, \
-                 step_ms_median, step_ms_p90, tokens_per_s, samples_per_s, data_wait_ms, loss_first, loss_last, \
-                 loss_eval, recompute_flops, receipt, no_effect, message, version";
+    let fixed = "experiment, run_id, strategy, repeat, status, device, model, parameters, batch_size, \
+                 micro_batch, precision, predicted_peak_bytes, peak_bytes, reserved_peak_bytes, \
+                 witness_peak_bytes, start_peak_bytes, parameter_bytes, cast_bytes, master_weight_bytes, \
+                 gradient_bytes, optimizer_bytes, activation_bytes, input_bytes, workspace_bytes, \
+                 communication_bytes, host_peak_bytes, step_ms_median, step_ms_p90, tokens_per_s, \
+                 samples_per_s, data_wait_ms, loss_first, loss_last, loss_eval, recompute_flops, receipt, \
+                 no_effect, message, version, step_ms_min, step_ms_ci95, warmup_steps, steps, \
+                 forward_peak_bytes, backward_peak_bytes, update_peak_bytes, evaluation_peak_bytes, \
+                 predicted_reserved_peak_bytes, host_reserved_peak_bytes, limit_bytes, limited, \
+                 fits_micro_batch, model_flops, hardware_flops, micro_batches, oom_phase, oom_operation, \
+                 oom_value, oom_requested_bytes, oom_short_bytes, threads, load, clock_mhz, digest, \
+                 configuration, startup_ms, product_flops_per_s, copy_bytes_per_s, emulated, context_bytes, \
+                 skipped_steps, loss_scale, profiled_step_ms, witness_step_bytes, products_timed, \
+                 products_cached, products_stored, products_untimed";
     let fixed: Vec<&str> = fixed.split(", ").collect();
-    assert_eq!(fixed.len(), 38);
-    assert_eq!(columns[..38], fixed);
+    assert_eq!(columns[..fixed.len()], fixed, "what is new follows");
     assert_eq!(columns.last(), Some(&"train.batch_size"));
     assert!(!columns.contains(&"axes"));
 }
@@ -49,7 +57,10 @@ fn what_is_unknown_is_an_empty_cell() {
     assert_eq!(cell("loss_eval"), "");
     assert_eq!(cell("master_weight_bytes"), "0");
     let rows = read(&text).unwrap();
-    assert_eq!((rows[0].peak_bytes, rows[0].loss_eval, rows[0].master_weight_bytes), (None, None, Some(0)));
+    assert_eq!(
+        (rows[0].peak_bytes, rows[0].loss_eval, rows[0].live[Role::MasterWeight]),
+        (None, None, Some(0))
+    );
 }
 
 #[test]
@@ -107,8 +118,13 @@ fn a_file_is_replaced_whole_or_not_at_all() {
 fn a_result_is_the_same_row_in_json() {
     let text = serde_json::to_string(&row("fp32")).unwrap();
     assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row("fp32"));
-    let unknown = text.replacen('{', "{\"surprise\":1,", 1);
-    assert!(serde_json::from_str::<Row>(&unknown).unwrap_err().to_string().contains("surprise"));
+    let error = |text: &str| serde_json::from_str::<Row>(text).unwrap_err().to_string();
+    for unknown in ["surprise", "measured", "live"] {
+        let text = text.replacen('{', &format!("{{\"{unknown}\":{{}},"), 1);
+        assert!(error(&text).contains(&format!("unknown field `{unknown}`")), "{}", error(&text));
+    }
+    let wrong = text.replacen("\"parameter_bytes\":43200000", "\"parameter_bytes\":\"much\"", 1);
+    assert!(error(&wrong).starts_with("`parameter_bytes`: invalid type"), "{}", error(&wrong));
 }
 
 proptest! {

@@ -22,12 +22,12 @@ pub(super) struct Args {
 pub(super) fn run(args: Args, began: Instant) -> Result<ExitStatus, Failure> {
     execute::end_with_parent().map_err(Failure::machine)?;
     let mut reporter = Reporter::to_parent();
-    let measurement = if args.dump {
+    let outcome = if args.dump {
         execute::dump(&args.folder, &mut reporter, args.ordinal)
     } else {
         execute::run(&args.folder, &mut reporter, began, args.ordinal)
     };
-    let measurement = measurement.map_err(Failure::machine)?;
-    reporter.send(&Message::Finished(Box::new(measurement)));
+    let outcome = outcome.map_err(Failure::machine)?;
+    reporter.send(&Message::Finished(Box::new(outcome)));
     Ok(ExitStatus::Complete)
 }

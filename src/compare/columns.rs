@@ -5,6 +5,7 @@ use super::numbers::{self, Unit, change, percent, rate, ratio};
 use super::table::{Column, Line, Table};
 use super::text::one_line;
 use super::{Comparison, Kind};
+use crate::device::Role;
 use crate::results::{Row, Status};
 
 /// Nothing to say.
@@ -127,20 +128,24 @@ impl Columns<'_> {
     }
 
     fn predicted(&self) -> Vec<Column> {
-        let other = |row: &Row| {
-            let parts =
-                [row.master_weight_bytes, row.input_bytes, row.workspace_bytes, row.communication_bytes];
-            parts.into_iter().flatten().reduce(u64::saturating_add)
+        // Where nothing is cast there is no such column.
+        let cast = |entry: &Entry| entry.row.live[Role::Cast].filter(|bytes| *bytes > 0);
+        let shown = [Role::Parameter, Role::Cast, Role::Gradient, Role::Optimizer, Role::Activation];
+        let other = |entry: &Entry| {
+            let parts = entry.row.live.iter().filter(|(role, _)| !shown.contains(role));
+            parts.filter_map(|(_, bytes)| bytes).reduce(u64::saturating_add)
         };
+        let of = |role: Role| move |entry: &Entry| entry.row.live[role];
         let mut columns = vec![
             self.memory(),
             self.memory_ratio(),
-            self.bytes("param", 7, |entry| entry.row.parameter_bytes),
-            self.bytes("grad", 8, |entry| entry.row.gradient_bytes),
-            self.bytes("opt", 9, |entry| entry.row.optimizer_bytes),
-            self.bytes("act", 5, |entry| entry.row.activation_bytes),
-            self.bytes("other", 10, |entry| other(&entry.row)),
-            self.bytes("start", 11, |entry| entry.row.start_peak_bytes),
+            self.bytes("param", 7, of(Role::Parameter)),
+            self.bytes("cast", 8, cast),
+            self.bytes("grad", 9, of(Role::Gradient)),
+            self.bytes("opt", 10, of(Role::Optimizer)),
+            self.bytes("act", 5, of(Role::Activation)),
+            self.bytes("other", 11, other),
+            self.bytes("start", 12, |entry| entry.row.start_peak_bytes),
             self.fits(),
         ];
         columns.retain(|column| column.rank <= 2 || column.cells.iter().any(|cell| cell != NONE));

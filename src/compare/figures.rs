@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Comparison;
 use super::entry::Entry;
 use super::group::Group;
-use crate::results::{Status, csv};
+use crate::results::{self, Status, csv};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Figures {
@@ -78,7 +78,10 @@ pub(super) fn json(comparisons: &[Comparison]) -> String {
 pub(super) fn csv(comparisons: &[Comparison]) -> String {
     let rows: Vec<Figures> = comparisons.iter().flat_map(figures).collect();
     let mut text = Vec::new();
-    csv::write_records(&rows, &[], &mut text).expect("memory can be written to");
+    let columns = results::fields(|probe| Figures::deserialize(probe)).iter();
+    let columns: Vec<String> =
+        columns.filter(|field| **field != "axes").map(|field| (*field).to_owned()).collect();
+    csv::write_records(&rows, &columns, &[], &mut text).expect("memory can be written to");
     String::from_utf8(text).expect("cells are text")
 }
 
@@ -92,6 +95,7 @@ fn figures(comparison: &Comparison) -> Vec<Figures> {
 
 fn of_entry(entry: &Entry, group: &Group, in_tokens: bool) -> Figures {
     let row = entry.row.clone();
+    let measured = row.measured;
     let relative = entry.relative.clone();
     let speed = entry.speed.map(|speed| speed.median);
     Figures {
@@ -106,13 +110,13 @@ fn of_entry(entry: &Entry, group: &Group, in_tokens: bool) -> Figures {
         batch_size: row.batch_size,
         baseline: relative.is_baseline,
         predicted_peak_bytes: row.predicted_peak_bytes,
-        peak_bytes: row.peak_bytes,
-        reserved_peak_bytes: row.reserved_peak_bytes,
-        witness_peak_bytes: row.witness_peak_bytes,
-        start_peak_bytes: row.start_peak_bytes,
+        peak_bytes: measured.peak_bytes,
+        reserved_peak_bytes: measured.reserved_peak_bytes,
+        witness_peak_bytes: measured.witness_peak_bytes,
+        start_peak_bytes: measured.start_peak_bytes,
         memory_ratio: relative.memory,
         tokens_per_s: speed.filter(|_| in_tokens),
-        samples_per_s: if in_tokens { row.samples_per_s } else { speed },
+        samples_per_s: if in_tokens { measured.samples_per_s } else { speed },
         speed_half_width: entry.speed.filter(|_| entry.spread_known).map(|speed| speed.relative()),
         speed_ratio: relative.speed,
         same_speed: relative.speed.map(|_| relative.same_speed),
@@ -124,10 +128,10 @@ fn of_entry(entry: &Entry, group: &Group, in_tokens: bool) -> Figures {
         noisy: entry.is_noisy(),
         same_as: relative.same_as,
         no_effect: row.no_effect,
-        oom_phase: row.oom_phase,
-        oom_value: row.oom_value,
-        oom_short_bytes: row.oom_short_bytes,
-        receipt: row.receipt,
+        oom_phase: measured.oom_phase,
+        oom_value: measured.oom_value,
+        oom_short_bytes: measured.oom_short_bytes,
+        receipt: measured.receipt,
         message: row.message,
         version: entry.versions.join(" "),
         axes: row.axes,

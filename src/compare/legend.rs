@@ -65,6 +65,7 @@ fn titles(comparison: &Comparison, dropped: &[String]) -> Vec<String> {
         (same && measured, "= no measurable difference in speed"),
         (oom && measured, "memory of rows marked OOM is predicted"),
         (shown("card"), "card: what driver or system say was used"),
+        (shown("cast"), "cast: 16-bit copies of parameters"),
         (shown("fits"), "fits: the largest micro-batch within the limit"),
         (shown("wait%"), "wait%: of the step, for data"),
         (shown("start") && measured, "start: peak before the first step, above training's"),

@@ -82,9 +82,11 @@ impl<'a> Casting<'a> {
             let of = std::mem::replace(input, *self.cast.get(input).unwrap_or(input));
             if *input == of {
                 let ty = TensorType { dtype, ..value.ty };
-                *input = self.program.add_like(Value { form: Form::Cast, ty, ..value });
+                let of_parameter = value.role == Role::Parameter;
+                let role = if of_parameter { Role::Cast } else { value.role };
+                *input = self.program.add_like(Value { form: Form::Cast, ty, role, ..value });
                 self.cast.insert(of, *input);
-                if value.role == Role::Parameter {
+                if of_parameter {
                     parameters.push(of);
                     casts.push(*input);
                 } else {

@@ -58,6 +58,7 @@ mod tests {
     use super::*;
     use crate::compile::compile;
     use crate::device::Phase;
+    use crate::ops::Op;
     use crate::spec::{Precision, Recompute};
     use crate::testing;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::engine::{Batch, Engine};
-use super::measurement::{Ended, Measurement};
+use super::measured::Outcome;
 use super::tensor_file::TensorFile;
 use super::train::{self, Prepared, RunError, STEPS_FILE, StepLog, Stop, TimedStep};
 use super::{Message, Reporter, products};
@@ -32,25 +32,28 @@ pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, F
 
 /// Trains the run whose `run.toml`, `target.toml` and [`DATA_FILE`](super::DATA_FILE) lie in the folder, with the algorithms
 /// of its [`PRODUCTS_FILE`](super::PRODUCTS_FILE), and leaves [`DUMP_FILES`] there. Evaluations, which change nothing, are
-/// left out. Of the measurement, how it ended, the digest and where the algorithms came from are filled in. Of several
-/// cards, it runs on that of the ordinal.
+/// left out. Of the outcome, how it ended, the digest and where the algorithms came from are filled in. Of several cards, it
+/// runs on that of the ordinal.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
-pub fn dump(folder: &Path, reporter: &mut Reporter, ordinal: usize) -> Result<Measurement, RunError> {
+pub fn dump(folder: &Path, reporter: &mut Reporter, ordinal: usize) -> Result<Outcome, RunError> {
     let run = Prepared::read(folder)?;
     let mut device = device::open_card(&run.target, ordinal)?;
     let steps = run.config.measure.warmup_steps + run.config.measure.steps;
     reporter.send(&Message::Started { device: run.target.name.clone(), steps });
     let products = products::choose(folder, &run.program, device.as_mut())?;
-    let mut measurement = Measurement { products, ..Measurement::default() };
+    let mut outcome = Outcome::default();
+    if let Some(products) = products {
+        outcome.measured.record_products(products);
+    }
     let mut dump = Dump { folder, run: &run, steps, reporter };
-    match dump.write(device.as_mut(), &mut measurement) {
+    match dump.write(device.as_mut(), &mut outcome) {
         Ok(()) => {}
-        Err(Stop::OutOfMemory(found)) => train::report_out_of_memory(&mut measurement, &found),
+        Err(Stop::OutOfMemory(found)) => outcome.ran_out(&found),
         Err(Stop::Error(error)) => return Err(error),
     }
-    Ok(measurement)
+    Ok(outcome)
 }
 
 struct Dump<'a> {
@@ -61,18 +64,18 @@ struct Dump<'a> {
 }
 
 impl Dump<'_> {
-    fn write(&mut self, device: &mut dyn Device, measurement: &mut Measurement) -> Result<(), Stop> {
+    fn write(&mut self, device: &mut dyn Device, outcome: &mut Outcome) -> Result<(), Stop> {
         self.batches()?;
         let mut engine = Engine::new(&self.run.program, device, false)?;
         engine.start()?;
         self.parameters(&mut engine, INITIAL_FILE)?;
-        self.train(&mut engine, measurement)?;
+        self.train(&mut engine, outcome)?;
         self.parameters(&mut engine, FINAL_FILE)?;
-        measurement.digest = engine.digest()?;
+        outcome.measured.digest = engine.digest()?;
         Ok(engine.close()?)
     }
 
-    fn train(&mut self, engine: &mut Engine, measurement: &mut Measurement) -> Result<(), Stop> {
+    fn train(&mut self, engine: &mut Engine, outcome: &mut Outcome) -> Result<(), Stop> {
         let tokens = self.run.config.train.batch_size * train::context(&self.run.config);
         let mut log = StepLog::create(&self.folder.join(STEPS_FILE))?;
         let mut gradients = self.create(GRADIENTS_FILE, &self.gradient_tensors())?;
@@ -84,7 +87,7 @@ impl Dump<'_> {
             let (live, peak_bytes) = (usage.live.total(), usage.step_peak());
             log.step(step, &done, tokens, live)?;
             if !done.loss.is_finite() {
-                measurement.ended = Ended::Diverged;
+                outcome.diverged();
             }
             self.reporter.send(&Message::Step {
                 step,

@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Measurement, Message, crash_log};
+use super::{Message, Outcome, crash_log};
 
 /// The file in a run's folder that holds what the child wrote to its standard error.
 pub const LOG_FILE: &str = "log.txt";
@@ -31,7 +31,7 @@ const LONGEST_LINE: u64 = 16 << 20;
 /// How a child ended.
 #[derive(Debug)]
 pub enum Ending {
-    Finished(Box<Measurement>),
+    Finished(Box<Outcome>),
     Failed(Crash),
     TimedOut,
     Interrupted,
@@ -100,7 +100,7 @@ pub fn run_child(
     };
     let mut finished = None;
     let mut receive = |message| match message {
-        Message::Finished(measurement) => finished = Some(measurement),
+        Message::Finished(outcome) => finished = Some(outcome),
         message => on_message(message),
     };
     let stop = loop {
@@ -128,7 +128,7 @@ pub fn run_child(
     match (stop, finished) {
         (Stop::TimedOut, _) => Ending::TimedOut,
         // Whoever interrupts a run at its very end loses nothing.
-        (_, Some(measurement)) if exit.success() => Ending::Finished(measurement),
+        (_, Some(outcome)) if exit.success() => Ending::Finished(outcome),
         (Stop::Interrupted, _) => Ending::Interrupted,
         (Stop::Exited(exit), _) => Ending::Failed(Crash {
             exit: describe(exit),
@@ -240,8 +240,7 @@ mod tests {
     use crate::execute::Ended;
 
     static QUIET: AtomicBool = AtomicBool::new(false);
-    const FINISHED: &str =
-        r#"echo '{"finished":{"ended":"complete","peak_bytes":1,"tokens_per_s":2.0,"loss_last":null}}'"#;
+    const FINISHED: &str = r#"echo '{"finished":{"ended":"complete","message":"","measured":{"peak_bytes":1,"loss_last":null}}}'"#;
 
     struct Fake {
         folder: tempfile::TempDir,
@@ -277,11 +276,11 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_child_hands_over_its_measurement() {
+    fn a_finished_child_hands_over_its_outcome() {
         let script = format!(r#"echo '{{"phase":{{"name":"start"}}}}'; {FINISHED}"#);
         let (ending, fake) = run(&script, None, &QUIET);
         assert!(
-            matches!(&ending, Ending::Finished(measurement) if measurement.ended == Ended::Complete),
+            matches!(&ending, Ending::Finished(outcome) if outcome.ended == Ended::Complete),
             "{ending:?}"
         );
         assert_eq!(fake.messages, [Message::Phase { name: "start".into() }]);

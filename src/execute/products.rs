@@ -4,8 +4,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::train::{RunError, cannot_write};
 use crate::compile::Program;
 use crate::device::{Choice, Device, Source};
@@ -15,7 +13,7 @@ use crate::device::{Choice, Device, Source};
 pub const PRODUCTS_FILE: &str = "products.csv";
 
 /// How many shapes of products there were, by where their choices came from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProductSources {
     pub timed: u64,
     pub cached: u64,

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::Measurement;
+use super::Outcome;
 
 /// The exit code of a child that ended with its parent, as of any interrupted program.
 const INTERRUPTED: i32 = 130;
@@ -33,7 +33,7 @@ pub enum Message {
     /// An evaluation is done.
     Evaluation { step: usize, loss: Option<f64> },
     /// The run is done and its files are written. Nothing follows.
-    Finished(Box<Measurement>),
+    Finished(Box<Outcome>),
 }
 
 /// Writes messages.
@@ -88,7 +88,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::execute::Ended;
+    use crate::execute::{Ended, Measured};
 
     #[derive(Clone, Default)]
     struct Shared(Arc<Mutex<Vec<u8>>>);
@@ -107,8 +107,8 @@ mod tests {
     fn messages_survive_the_way() {
         let written = Shared::default();
         let mut reporter = Reporter::new(written.clone());
-        let measurement =
-            Measurement { ended: Ended::Diverged, peak_bytes: Some(1 << 20), ..Measurement::default() };
+        let measured = Measured { peak_bytes: Some(1 << 20), ..Measured::default() };
+        let outcome = Outcome { ended: Ended::Diverged, message: "why".into(), measured };
         let messages = [
             Message::Started { device: "cpu".into(), steps: 3 },
             Message::Phase { name: "start\nup".into() },
@@ -121,7 +121,7 @@ mod tests {
                 peak_bytes: 7,
             },
             Message::Evaluation { step: 1, loss: Some(1.5) },
-            Message::Finished(Box::new(measurement)),
+            Message::Finished(Box::new(outcome)),
         ];
         for message in &messages {
             reporter.send(message);

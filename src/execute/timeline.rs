@@ -115,8 +115,7 @@ fn header() -> Vec<String> {
         "moved_bytes",
         "live_bytes",
     ];
-    let roles = Role::ALL.iter().map(|role| format!("{}_bytes", role.name().replace(' ', "_")));
-    FIXED.into_iter().map(str::to_owned).chain(roles).collect()
+    FIXED.into_iter().map(str::to_owned).chain(Role::ALL.map(Role::column)).collect()
 }
 
 /// What an instruction does and to which value; `None` for what takes no time.

@@ -6,16 +6,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::engine::{Batch, Engine};
-use super::measurement::{Ended, Measurement, OutOfMemoryReport, Roles};
+use super::measured::{Ended, Outcome, Times};
 use super::products::ProductSources;
 use super::timeline::Timeline;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation, compile_verified};
 use crate::data::{DataError, TextFiles};
-use crate::device::{
-    self, Device, DeviceError, DeviceKind, Factors, Ledger, Phase, Pool, Target, TargetError,
-};
+use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, Target, TargetError};
 use crate::memory::{Failure, OutOfMemory};
 use crate::plan;
 use crate::spec::{self, Data, Model, Precision, RunConfig};
@@ -65,7 +63,7 @@ pub fn run(
     reporter: &mut Reporter,
     began: Instant,
     ordinal: usize,
-) -> Result<Measurement, RunError> {
+) -> Result<Outcome, RunError> {
     let Prepared { config, target, data, program } = Prepared::read(folder)?;
     let mut device = device::open_card(&target, ordinal)?;
     let steps = config.measure.warmup_steps + config.measure.steps;
@@ -85,17 +83,20 @@ pub fn run(
     let emulated = !device.multiplies(precision.dtype());
     let trainer =
         Trainer { folder, config: &config, program: &program, data: &data, products, reporter, began };
-    let mut measurement = trainer.run(device.as_mut())?;
-    measurement.emulated = emulated;
-    measurement.products = products;
-    if measurement.ended != Ended::OutOfMemory {
+    let mut outcome = trainer.run(device.as_mut())?;
+    let measured = &mut outcome.measured;
+    measured.emulated = emulated;
+    if let Some(products) = products {
+        measured.record_products(products);
+    }
+    if outcome.ended != Ended::OutOfMemory {
         reporter.send(&Message::Phase { name: "measuring the device".to_owned() });
         // Training is over and has its result, whatever the device does now: what it does not tell is unknown.
         let rates = device::measure_rates(device.as_mut(), factors).unwrap_or_default();
-        measurement.product_flops_per_s = rates.product_flops_per_s;
-        measurement.copy_bytes_per_s = rates.copy_bytes_per_s;
+        measured.product_flops_per_s = rates.product_flops_per_s;
+        measured.copy_bytes_per_s = rates.copy_bytes_per_s;
     }
-    Ok(measurement)
+    Ok(outcome)
 }
 
 /// A run, ready to be trained.
@@ -159,8 +160,8 @@ struct Trainer<'a> {
 }
 
 impl Trainer<'_> {
-    fn run(mut self, device: &mut dyn Device) -> Result<Measurement, RunError> {
-        let mut measurement = Measurement { tokens_per_step: Some(self.tokens()), ..Measurement::default() };
+    fn run(mut self, device: &mut dyn Device) -> Result<Outcome, RunError> {
+        let (mut outcome, mut times) = (Outcome::default(), Times::default());
         let mut log = StepLog::create(&self.folder.join(STEPS_FILE))?;
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
@@ -168,21 +169,23 @@ impl Trainer<'_> {
         let witness = Witness::begin(device);
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
-                let ended = self.train(&mut engine, timeline, batches, &mut log, &mut measurement);
-                report_memory(&mut measurement, engine.ledger());
+                let ended = self.train(&mut engine, timeline, batches, &mut log, &mut times, &mut outcome);
+                let measured = &mut outcome.measured;
+                measured.record_memory(engine.ledger());
                 let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
-                measurement.witness_peak_bytes = testimony.map(|testimony| testimony.peak);
-                measurement.witness_step_bytes = testimony.and_then(|testimony| testimony.step);
+                measured.witness_peak_bytes = testimony.map(|testimony| testimony.peak);
+                measured.witness_step_bytes = testimony.and_then(|testimony| testimony.step);
                 ended.and_then(|()| Ok(engine.close()?))
             }
             Err(failure) => Err(failure.into()),
         };
         match ended {
             Ok(()) => {}
-            Err(Stop::OutOfMemory(found)) => report_out_of_memory(&mut measurement, &found),
+            Err(Stop::OutOfMemory(found)) => outcome.ran_out(&found),
             Err(Stop::Error(error)) => return Err(error),
         }
-        Ok(measurement)
+        outcome.measured.record_speed(&times, self.config.train.batch_size, self.tokens());
+        Ok(outcome)
     }
 
     fn train(
@@ -191,7 +194,8 @@ impl Trainer<'_> {
         timeline: Timeline,
         [mut batch, mut evaluated]: [Batch; 2],
         log: &mut StepLog,
-        measurement: &mut Measurement,
+        times: &mut Times,
+        outcome: &mut Outcome,
     ) -> Result<(), Stop> {
         self.reporter.send(&Message::Phase { name: "start".to_owned() });
         engine.record_timeline(timeline);
@@ -199,10 +203,10 @@ impl Trainer<'_> {
         let measure = &self.config.measure;
         let total = measure.warmup_steps + measure.steps;
         let before = engine.counts();
-        measurement.startup_ms = Some(milliseconds(self.began.elapsed()));
+        outcome.measured.startup_ms = Some(milliseconds(self.began.elapsed()));
         for step in 0..total {
             if step == measure.warmup_steps {
-                (measurement.load, measurement.clock_mhz) = (load(), clock_mhz());
+                (outcome.measured.load, outcome.measured.clock_mhz) = (load(), clock_mhz());
                 // The device's own clock takes time that steps are not to be charged with.
                 if !engine.has_clock() {
                     engine.record_steps();
@@ -213,24 +217,28 @@ impl Trainer<'_> {
             let counted = step >= measure.warmup_steps;
             log.step(step + 1, &timed, self.tokens(), usage.live.total())?;
             self.report_step(step + 1, total, &timed, counted, usage.step_peak());
-            record_step(measurement, &timed, counted);
+            if counted {
+                times.step_ms.push(timed.ms);
+                times.data_wait_ms.push(timed.data_wait_ms);
+            }
+            record_loss(outcome, timed.loss);
             if self.evaluates_after(step + 1, total) {
-                self.evaluate(engine, step + 1, &mut evaluated, measurement)?;
+                self.evaluate(engine, step + 1, &mut evaluated, outcome)?;
             }
         }
-        let after = engine.counts();
-        measurement.receipt = receipt::receipt(&before, &after, self.products);
+        let (after, measured) = (engine.counts(), &mut outcome.measured);
+        measured.receipt = receipt::receipt(&before, &after, self.products);
         let steps = total.max(1) as u64;
-        measurement.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
-        measurement.hardware_flops = Some((after.flops - before.flops) / steps);
+        measured.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
+        measured.hardware_flops = Some((after.flops - before.flops) / steps);
         if self.config.strategy.loss_scale.is_some() {
-            measurement.skipped_steps = Some(after.skipped_steps - before.skipped_steps);
-            measurement.loss_scale = Some(f64::from(engine.loss_scale()));
+            measured.skipped_steps = Some(after.skipped_steps - before.skipped_steps);
+            measured.loss_scale = Some(f64::from(engine.loss_scale()));
         }
-        measurement.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
-        measurement.digest = engine.digest()?;
+        measured.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
+        measured.digest = engine.digest()?;
         if engine.has_clock() {
-            measurement.profiled_step_ms = Some(self.profile(engine, total, [&mut batch, &mut evaluated])?);
+            measured.profiled_step_ms = Some(self.profile(engine, total, [&mut batch, &mut evaluated])?);
         }
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
@@ -285,7 +293,7 @@ impl Trainer<'_> {
         engine: &mut Engine,
         step: usize,
         batch: &mut Batch,
-        measurement: &mut Measurement,
+        outcome: &mut Outcome,
     ) -> Result<(), Stop> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
         let batches = self.config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
@@ -296,11 +304,12 @@ impl Trainer<'_> {
             sum += f64::from(engine.evaluate(batch)?);
         }
         let loss = sum / batches as f64;
-        measurement.loss_eval = Some(loss).filter(|loss| loss.is_finite());
-        if !loss.is_finite() {
-            measurement.ended = Ended::Diverged;
+        let finite = Some(loss).filter(|loss| loss.is_finite());
+        outcome.measured.loss_eval = finite;
+        if finite.is_none() {
+            outcome.diverged();
         }
-        self.reporter.send(&Message::Evaluation { step, loss: measurement.loss_eval });
+        self.reporter.send(&Message::Evaluation { step, loss: finite });
         Ok(())
     }
 
@@ -376,46 +385,13 @@ pub(super) fn finite(number: f32) -> Option<f64> {
     number.is_finite().then_some(f64::from(number))
 }
 
-fn record_step(measurement: &mut Measurement, done: &TimedStep, timed: bool) {
-    if timed {
-        measurement.step_ms.push(done.ms);
-        measurement.data_wait_ms.push(done.data_wait_ms);
+fn record_loss(outcome: &mut Outcome, loss: f32) {
+    if !loss.is_finite() {
+        outcome.diverged();
     }
-    if !done.loss.is_finite() {
-        measurement.ended = Ended::Diverged;
-    }
-    measurement.loss_first = measurement.loss_first.or(finite(done.loss));
-    measurement.loss_last = finite(done.loss);
-}
-
-fn report_memory(measurement: &mut Measurement, ledger: &Ledger) {
-    let (device, host) = (ledger.usage(Pool::Device), ledger.usage(Pool::Host));
-    let peak = device.steady_peak().live;
-    let phase = |phase| Some(device.phase_peak(phase).live.total()).filter(|bytes| *bytes > 0);
-    measurement.peak_bytes = Some(peak.total());
-    measurement.roles = Roles::of(&peak);
-    measurement.reserved_peak_bytes = Some(device.reserved_peak);
-    measurement.start_peak_bytes = phase(Phase::Start);
-    measurement.forward_peak_bytes = phase(Phase::Forward);
-    measurement.backward_peak_bytes = phase(Phase::Backward);
-    measurement.update_peak_bytes = phase(Phase::Update);
-    measurement.evaluation_peak_bytes = phase(Phase::Evaluation);
-    let all_host = Phase::ALL.iter().map(|&phase| host.phase_peak(phase).live.total());
-    measurement.host_peak_bytes = all_host.max();
-    measurement.host_reserved_peak_bytes = Some(host.reserved_peak);
-}
-
-pub(super) fn report_out_of_memory(measurement: &mut Measurement, found: &OutOfMemory) {
-    measurement.ended = Ended::OutOfMemory;
-    measurement.peak_bytes = Some(found.live.total());
-    measurement.roles = Roles::of(&found.live);
-    measurement.out_of_memory = Some(OutOfMemoryReport {
-        phase: found.phase.name().to_owned(),
-        operation: found.operation.clone(),
-        value: found.value.clone(),
-        requested: found.requested,
-        short: found.short,
-    });
+    let measured = &mut outcome.measured;
+    measured.loss_first = measured.loss_first.or(finite(loss));
+    measured.loss_last = finite(loss);
 }
 
 /// `steps.csv`, written between steps.

@@ -1,12 +1,12 @@
-//! One record of a CSV as serde sees it: cells are text, an empty cell is a missing value.
+//! A cell of a CSV as serde sees it: text, or a missing value if it is empty.
 //!
 //! The `csv` crate can deserialize structs as well, but it does not say which column an error is about, nor
 //! which column is missing in a form that a program can use.
 
 use std::fmt;
 
-use serde::de::value::{MapDeserializer, StrDeserializer};
-use serde::de::{self, DeserializeOwned, IntoDeserializer, Visitor};
+use serde::de::value::StrDeserializer;
+use serde::de::{self, IntoDeserializer, Visitor};
 
 /// What is wrong with a record.
 #[derive(Debug, PartialEq)]
@@ -37,18 +37,7 @@ impl de::Error for CellError {
     }
 }
 
-/// Makes a struct of named cells. The error comes with the name of the column it is about, if there is one.
-pub(super) fn record<'a, T: DeserializeOwned>(
-    cells: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Result<T, (Option<String>, CellError)> {
-    let cells = MapDeserializer::new(cells.map(|(column, text)| (column, Cell(text))));
-    serde_path_to_error::deserialize(cells).map_err(|error| {
-        let path = error.path().to_string();
-        (Some(path).filter(|path| path != "."), error.into_inner())
-    })
-}
-
-struct Cell<'a>(&'a str);
+pub(super) struct Cell<'a>(pub(super) &'a str);
 
 impl<'a> IntoDeserializer<'a, CellError> for Cell<'a> {
     type Deserializer = Cell<'a>;

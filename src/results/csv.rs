@@ -6,14 +6,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use serde::de::{self, DeserializeOwned, Visitor};
 use serde_json::Value;
 
 use super::Row;
-use super::cell::{self, CellError};
+use super::cell::{Cell, CellError};
+use super::columns::{self, AXES, COLUMNS};
 
-/// The field that holds the swept keys: no column of its own, but one per key.
-const AXES: &str = "axes";
 /// Stands before a swept key that is also the name of a column, such as `precision`.
 const SWEPT: &str = "sweep.";
 
@@ -38,7 +36,7 @@ pub enum CsvError {
 /// is empty where the value is unknown, or the row does not lie on that axis. Numbers that are not finite
 /// cannot be told from unknown ones, as in JSON.
 pub fn write(rows: &[Row], axes: &[String], to: impl Write) -> io::Result<()> {
-    write_records(rows, axes, to)
+    write_records(rows, &COLUMNS, axes, to)
 }
 
 /// Replaces the file by these rows: whoever reads it sees the old table or the new one, never half of one.
@@ -56,26 +54,24 @@ pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
     if let Some(column) = header.iter().enumerate().find(|(at, name)| header[..*at].contains(name)) {
         return Err(CsvError::RepeatedColumn { file: file.to_path_buf(), column: column.1.clone() });
     }
-    let known = columns::<Row>();
-    if !header.iter().any(|column| known.contains(&column.as_str())) {
-        let column = known.first().copied().unwrap_or_default().to_string();
+    if !header.iter().any(|column| COLUMNS.contains(column)) {
+        let column = COLUMNS[0].clone();
         return Err(CsvError::MissingColumn { file: file.to_path_buf(), column });
     }
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = record.map_err(at)?;
         let line = record.position().map_or(0, csv::Position::line);
-        let (fixed, swept): (Vec<_>, Vec<_>) = header
-            .iter()
-            .map(String::as_str)
-            .zip(record.iter())
-            .partition(|(column, _)| known.contains(column));
-        let mut row: Row = cell::record(fixed.into_iter()).map_err(|(column, error)| match error {
+        let (fixed, swept): (Vec<_>, Vec<_>) =
+            header.iter().zip(record.iter()).partition(|(column, _)| COLUMNS.contains(column));
+        let cells = fixed.into_iter().map(|(column, text)| (column.clone(), Cell(text)));
+        let mut row = columns::row(cells).map_err(|error| match error.source {
             CellError::Missing(column) => {
                 CsvError::MissingColumn { file: file.to_path_buf(), column: column.to_string() }
             }
             CellError::Problem(problem) => {
-                CsvError::Cell { file: file.to_path_buf(), line, column: column.unwrap_or_default(), problem }
+                let column = error.column.unwrap_or_default();
+                CsvError::Cell { file: file.to_path_buf(), line, column, problem }
             }
         })?;
         row.axes = swept
@@ -103,13 +99,13 @@ fn syntax(file: &Path, error: csv::Error) -> CsvError {
     }
 }
 
-/// Any flat struct whose field `axes` holds swept keys, as CSV.
-pub(crate) fn write_records<T: Serialize + DeserializeOwned>(
+/// Anything with these columns whose field `axes` holds swept keys, as CSV.
+pub(crate) fn write_records<T: Serialize>(
     records: &[T],
+    fixed: &[String],
     axes: &[String],
     to: impl Write,
 ) -> io::Result<()> {
-    let fixed = columns::<T>();
     let mut axes = axes.to_vec();
     let mut cells = Vec::with_capacity(records.len());
     for record in records {
@@ -128,10 +124,10 @@ pub(crate) fn write_records<T: Serialize + DeserializeOwned>(
         cells.push((fields, swept));
     }
     let mut writer = csv::Writer::from_writer(to);
-    let swept_columns = axes.iter().map(|axis| swept_column(axis, &fixed));
-    writer.write_record(fixed.iter().map(|column| column.to_string()).chain(swept_columns))?;
+    let swept_columns = axes.iter().map(|axis| swept_column(axis, fixed));
+    writer.write_record(fixed.iter().cloned().chain(swept_columns))?;
     for (fields, swept) in &cells {
-        let fixed = fixed.iter().map(|column| text(fields.get(*column).unwrap_or(&Value::Null)));
+        let fixed = fixed.iter().map(|column| text(fields.get(column).unwrap_or(&Value::Null)));
         let swept = axes.iter().map(|axis| {
             swept.iter().find(|(key, _)| key == axis).map(|(_, value)| value.clone()).unwrap_or_default()
         });
@@ -140,8 +136,12 @@ pub(crate) fn write_records<T: Serialize + DeserializeOwned>(
     writer.flush()
 }
 
-fn swept_column(axis: &str, fixed: &[&str]) -> String {
-    if fixed.contains(&axis) || axis.starts_with(SWEPT) { format!("{SWEPT}{axis}") } else { axis.to_string() }
+fn swept_column(axis: &str, fixed: &[String]) -> String {
+    if fixed.iter().any(|column| column == axis) || axis.starts_with(SWEPT) {
+        format!("{SWEPT}{axis}")
+    } else {
+        axis.to_string()
+    }
 }
 
 fn text(value: &Value) -> String {
@@ -149,41 +149,6 @@ fn text(value: &Value) -> String {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
-    }
-}
-
-/// The names of a struct's fields in their order, without the swept keys.
-pub(crate) fn columns<T: DeserializeOwned>() -> Vec<&'static str> {
-    let mut fields = Vec::new();
-    // The answer is in `fields`: the probe has no struct to give, so the result is always an error.
-    let _ = T::deserialize(FieldNames(&mut fields));
-    fields.retain(|field| *field != AXES);
-    fields
-}
-
-/// Asked for a struct, it notes the names of its fields.
-struct FieldNames<'a>(&'a mut Vec<&'static str>);
-
-impl<'de> de::Deserializer<'de> for FieldNames<'_> {
-    type Error = de::value::Error;
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Self::Error> {
-        self.0.extend(fields);
-        self.deserialize_any(visitor)
-    }
-
-    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Self::Error> {
-        Err(de::Error::custom("names only"))
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
-        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
     }
 }
 

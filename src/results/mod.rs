@@ -1,11 +1,13 @@
 //! What runs leave behind.
 
 mod cell;
+mod columns;
 pub mod csv;
 mod row;
 mod rows;
 mod store;
 
+pub(crate) use columns::fields;
 pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};
 pub use store::{Committed, Dumps, PrivateFolder, RESULT_FILE, Store, StoreError};

@@ -11,7 +11,7 @@ use super::tables::{self, Source};
 use crate::cli::failure::Failure;
 use crate::execute::{MEMORY_FILE, STEPS_FILE};
 use crate::plan::{Plan, PlannedRun};
-use crate::results::{Row, Store, csv as results_csv};
+use crate::results::{self, Row, Store};
 
 /// A line of `steps.csv`, as far as it is needed here.
 #[derive(Debug, Deserialize)]
@@ -78,7 +78,10 @@ fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<Vec<T>>, Failure> {
         opened => opened.map_err(broken)?,
     };
     let header = reader.headers().map_err(broken)?;
-    if results_csv::columns::<T>().iter().any(|column| !header.iter().any(|there| there == *column)) {
+    if results::fields(|probe| T::deserialize(probe))
+        .iter()
+        .any(|column| !header.iter().any(|there| there == *column))
+    {
         return Ok(None);
     }
     reader.deserialize().collect::<Result<_, _>>().map(Some).map_err(broken)
@@ -91,10 +94,14 @@ fn is_missing(error: &csv::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::execute::Measured;
 
     #[test]
     fn the_median_repeat_is_chosen() {
-        let row = |repeat, step_ms_median| Row { repeat, step_ms_median, ..Row::default() };
+        let row = |repeat, step_ms_median| {
+            let measured = Measured { step_ms_median, ..Measured::default() };
+            Row { repeat, measured, ..Row::default() }
+        };
         let chosen = |rows: &[Row]| median_repeat(rows).map(|row| row.repeat);
         assert_eq!(chosen(&[row(1, Some(3.0)), row(2, Some(1.0)), row(3, Some(2.0))]), Some(3));
         assert_eq!(chosen(&[row(1, Some(3.0)), row(2, None), row(3, Some(2.0))]), Some(3));

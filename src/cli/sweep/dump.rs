@@ -94,17 +94,17 @@ fn dump(
     let ending = execute::run_child(command, folder.path(), args.timeout, interrupted, |message| {
         progress.message(&message)
     });
-    let measurement = match ending {
-        Ending::Finished(measurement) => measurement,
+    let outcome = match ending {
+        Ending::Finished(outcome) => outcome,
         Ending::Failed(crash) => return Ok(Dumped::Failed(crash.to_string())),
         Ending::TimedOut => return Ok(Dumped::Failed("it took longer than the --timeout".to_owned())),
         Ending::Interrupted => return Ok(Dumped::Interrupted),
     };
-    if measurement.ended == Ended::OutOfMemory {
+    if outcome.ended == Ended::OutOfMemory {
         return Ok(Dumped::Failed("trained once more, it ran out of memory".to_owned()));
     }
     // Training is deterministic: what is dumped is what was measured, to the last bit, or it is another run.
-    if measurement.digest != result.digest {
+    if outcome.measured.digest != result.digest {
         let same_version = result.version == env!("CARGO_PKG_VERSION");
         let by = if same_version { String::new() } else { format!(" of runner {}", result.version) };
         let reason = format!(

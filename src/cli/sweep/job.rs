@@ -10,7 +10,7 @@ use super::{Args, Sweep, report};
 use crate::cli::failure::Failure;
 use crate::cli::progress::{self, Progress};
 use crate::device::{self, DeviceChoice};
-use crate::execute::{self, DATA_FILE, Ending, LOG_FILE, PRODUCTS_FILE};
+use crate::execute::{self, DATA_FILE, Ending, LOG_FILE, Measured, PRODUCTS_FILE};
 use crate::plan::{Plan, PlannedRun};
 use crate::results::{self, Committed, PrivateFolder, Row, Status, Store};
 
@@ -84,17 +84,10 @@ pub(super) fn child(folder: &PrivateFolder, device: DeviceChoice) -> std::io::Re
 }
 
 fn row(planned: Row, ending: Ending, timeout: Option<Duration>, log: &Path) -> Row {
-    let unmeasured = Row {
-        oom_phase: None,
-        oom_operation: None,
-        oom_value: None,
-        oom_requested_bytes: None,
-        oom_short_bytes: None,
-        ..planned.clone()
-    };
+    // What was predicted of a run that did not get there is no result of it.
+    let unmeasured = Row { measured: Measured::default(), ..planned };
     match ending {
-        Ending::Finished(measurement) => results::measured_row(planned, &measurement),
-        // What was predicted of a run that did not get there is no result of it.
+        Ending::Finished(outcome) => results::measured_row(unmeasured, *outcome),
         Ending::Failed(crash) => {
             Row { status: Status::Failed, message: format!("{crash}; see {}", log.display()), ..unmeasured }
         }

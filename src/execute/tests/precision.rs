@@ -157,3 +157,23 @@ fn activations_are_half_as_large() {
         assert_eq!(of_role(Role::Activation), expected, "{precision:?}");
     }
 }
+
+/// At the same moment all weights of matrix products have a copy, which is not what parameters take.
+#[test]
+fn casts_are_charged_to_a_role_of_their_own() {
+    let [c, v] = [32u64, 256];
+    let halves = |numbers: u64| (numbers * 2).next_multiple_of(256);
+    let attention = halves(c * 3 * c) + halves(3 * c) + halves(c * c);
+    let mlp = halves(c * 4 * c) + halves(4 * c) + halves(4 * c * c);
+    let casts = 2 * (attention + mlp) + halves(v * c);
+    let by_role = |precision| {
+        let program = compile(&in_precision(precision), &testing::target()).unwrap();
+        let usage = predict(&program, &testing::target()).device;
+        let live = usage.phase_peak(crate::device::Phase::Forward).live;
+        [live[Role::Parameter], live[Role::Cast]]
+    };
+    let [parameters, _] = by_role(Precision::Fp32);
+    for (precision, casts) in [(Precision::Fp32, 0), (Precision::Bf16, casts), (Precision::Fp16, casts)] {
+        assert_eq!(by_role(precision), [parameters, casts], "{precision:?}");
+    }
+}

@@ -1,0 +1,189 @@
+//! What a child found out.
+
+use serde::{Deserialize, Serialize};
+
+use super::products::ProductSources;
+use crate::device::{ByRole, Ledger, Phase, Pool};
+use crate::memory::OutOfMemory;
+use crate::statistics::{self, Interval};
+use crate::units::Bytes;
+
+/// How a run ended, and what it measured until then.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub ended: Ended,
+    /// Why it ended early.
+    pub message: String,
+    pub measured: Measured,
+}
+
+/// How training ended: all are results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    #[default]
+    Complete,
+    OutOfMemory,
+    Diverged,
+}
+
+/// The figures that a run measures, but for what goes into files of its own. Each is a column of the results: a new
+/// figure is a field here, in the order of the columns, and a line where it is measured. What was not reached is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Measured {
+    /// Live bytes of the device pool at the peak of the steady state: training and evaluation.
+    pub peak_bytes: Option<u64>,
+    /// Most bytes of the device pool asked of the system.
+    pub reserved_peak_bytes: Option<u64>,
+    /// Growth of the process's resident set (CPU) or of the driver's figure (CUDA).
+    pub witness_peak_bytes: Option<u64>,
+    pub start_peak_bytes: Option<u64>,
+    /// What was live at the peak, rounded as allocated: a column for each role. They sum to `peak_bytes`.
+    pub live: ByRole<Option<u64>>,
+    pub host_peak_bytes: Option<u64>,
+    pub step_ms_median: Option<f64>,
+    pub step_ms_p90: Option<f64>,
+    pub tokens_per_s: Option<f64>,
+    pub samples_per_s: Option<f64>,
+    /// Median over the timed steps of what they waited for their batch.
+    pub data_wait_ms: Option<f64>,
+    pub loss_first: Option<f64>,
+    pub loss_last: Option<f64>,
+    /// Over the evaluation split, after the last step.
+    pub loss_eval: Option<f64>,
+    /// Of one step, as counted while it ran.
+    pub recompute_flops: Option<u64>,
+    /// What the strategy really did, in words.
+    pub receipt: String,
+    pub step_ms_min: Option<f64>,
+    /// Half the width of the 95 % interval of the median.
+    pub step_ms_ci95: Option<f64>,
+    pub forward_peak_bytes: Option<u64>,
+    pub backward_peak_bytes: Option<u64>,
+    pub update_peak_bytes: Option<u64>,
+    pub evaluation_peak_bytes: Option<u64>,
+    pub host_reserved_peak_bytes: Option<u64>,
+    /// FLOPs of one step, with what was computed again.
+    pub hardware_flops: Option<u64>,
+    pub micro_batches: Option<u64>,
+    pub oom_phase: Option<String>,
+    pub oom_operation: Option<String>,
+    pub oom_value: Option<String>,
+    pub oom_requested_bytes: Option<u64>,
+    pub oom_short_bytes: Option<u64>,
+    /// One-minute load average when the timed steps began.
+    pub load: Option<f64>,
+    /// Of the processor when the timed steps began.
+    pub clock_mhz: Option<f64>,
+    /// Digest of the parameters and optimizer state after the last step.
+    pub digest: String,
+    /// From the beginning of the run's process to that of its first step.
+    pub startup_ms: Option<f64>,
+    /// What the device reached right after the run: FLOP/s of a large product in the run's precision, and bytes read and
+    /// written per second in its own memory.
+    pub product_flops_per_s: Option<f64>,
+    pub copy_bytes_per_s: Option<f64>,
+    /// Whether 16-bit numbers were multiplied in fp32, by a device without units for them: their memory is real, their
+    /// speed is not a card's.
+    pub emulated: bool,
+    /// Steps not taken because a gradient was not finite, and the loss scale after the last step.
+    pub skipped_steps: Option<u64>,
+    pub loss_scale: Option<f64>,
+    /// Of one more step, in which a card noted when each operation was done; the timed ones are not charged with that.
+    pub profiled_step_ms: Option<f64>,
+    /// What a card's driver reserves at a time: its figure, `witness_peak_bytes`, is no finer.
+    pub witness_step_bytes: Option<u64>,
+    /// Shapes of products by where the choice of their algorithms came from: timed for this run, timed for another and kept
+    /// in the cache, stored with the run that this one repeats, and not timed for want of memory. Unknown on the CPU,
+    /// which has no choice.
+    pub products_timed: Option<u64>,
+    pub products_cached: Option<u64>,
+    pub products_stored: Option<u64>,
+    pub products_untimed: Option<u64>,
+}
+
+/// What the timed steps took, and waited for their batches.
+#[derive(Default)]
+pub(super) struct Times {
+    pub(super) step_ms: Vec<f64>,
+    pub(super) data_wait_ms: Vec<f64>,
+}
+
+impl Outcome {
+    /// Out of memory: what was live then is the run's peak.
+    pub(super) fn ran_out(&mut self, found: &OutOfMemory) {
+        self.ended = Ended::OutOfMemory;
+        self.message = describe(found);
+        self.measured.record_peak(&found.live);
+        self.measured.record_out_of_memory(found);
+    }
+
+    pub(super) fn diverged(&mut self) {
+        self.ended = Ended::Diverged;
+        self.message = "the loss stopped being finite".to_owned();
+    }
+}
+
+impl Measured {
+    /// What was live at the peak.
+    pub fn record_peak(&mut self, live: &ByRole) {
+        self.peak_bytes = Some(live.total());
+        self.live = live.map(Some);
+    }
+
+    /// The request that could not be met.
+    pub fn record_out_of_memory(&mut self, found: &OutOfMemory) {
+        self.oom_phase = Some(found.phase.name().to_owned());
+        self.oom_operation = Some(found.operation.clone());
+        self.oom_value = Some(found.value.clone());
+        self.oom_requested_bytes = Some(found.requested);
+        self.oom_short_bytes = Some(found.short);
+    }
+
+    pub(super) fn record_memory(&mut self, ledger: &Ledger) {
+        let (device, host) = (ledger.usage(Pool::Device), ledger.usage(Pool::Host));
+        let phase = |phase| Some(device.phase_peak(phase).live.total()).filter(|bytes| *bytes > 0);
+        self.record_peak(&device.steady_peak().live);
+        self.reserved_peak_bytes = Some(device.reserved_peak);
+        self.start_peak_bytes = phase(Phase::Start);
+        self.forward_peak_bytes = phase(Phase::Forward);
+        self.backward_peak_bytes = phase(Phase::Backward);
+        self.update_peak_bytes = phase(Phase::Update);
+        self.evaluation_peak_bytes = phase(Phase::Evaluation);
+        let all_host = Phase::ALL.iter().map(|&phase| host.phase_peak(phase).live.total());
+        self.host_peak_bytes = all_host.max();
+        self.host_reserved_peak_bytes = Some(host.reserved_peak);
+    }
+
+    /// Of steps of so many samples and tokens.
+    pub(super) fn record_speed(&mut self, times: &Times, samples: usize, tokens: usize) {
+        let steps = &times.step_ms;
+        let median = statistics::median(steps);
+        let per_second = |count: usize| median.map(|ms| count as f64 / ms * 1e3);
+        self.step_ms_median = median;
+        self.step_ms_p90 = statistics::quantile(steps, 0.9);
+        self.step_ms_min = statistics::quantile(steps, 0.0);
+        self.step_ms_ci95 = statistics::median_interval(steps).map(Interval::half_width);
+        self.data_wait_ms = statistics::median(&times.data_wait_ms);
+        self.samples_per_s = per_second(samples);
+        self.tokens_per_s = per_second(tokens);
+    }
+
+    pub(super) fn record_products(&mut self, sources: ProductSources) {
+        let ProductSources { timed, cached, stored, untimed } = sources;
+        self.products_timed = Some(timed);
+        self.products_cached = Some(cached);
+        self.products_stored = Some(stored);
+        self.products_untimed = Some(untimed);
+    }
+}
+
+fn describe(found: &OutOfMemory) -> String {
+    let OutOfMemory { operation, value, .. } = found;
+    let (phase, requested) = (found.phase.name(), Bytes(found.requested));
+    match found.short {
+        0 => format!("{phase}: the system refused {requested} for {value} of {operation}, below the limit"),
+        short => format!("{phase}: {operation} asked for {requested} for {value}, {} short", Bytes(short)),
+    }
+}

@@ -1,0 +1,181 @@
+//! The columns of a row: its fields, those that a run measures, and one for each role of memory, side by side.
+//!
+//! Flat in what is written, apart in the program: serde's own `flatten` can do neither the order nor cells that are text.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde::de::value::MapDeserializer;
+use serde::de::{self, Deserializer, Error as _, IntoDeserializer, Visitor};
+use serde::ser::{Error as _, SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Row;
+use crate::device::Role;
+use crate::execute::Measured;
+
+/// The field that holds the swept keys: no column of its own, but one per key.
+pub(super) const AXES: &str = "axes";
+/// The fields whose own fields are columns.
+const MEASURED: &str = "measured";
+const LIVE: &str = "live";
+
+/// The table has grown with the program, and scripts know its order: it goes on with each of these, and with the fields
+/// that follow it in its struct.
+const STRETCHES: [&str; 16] = [
+    "experiment",
+    "peak_bytes",
+    "no_effect",
+    "step_ms_min",
+    "warmup_steps",
+    "forward_peak_bytes",
+    "predicted_reserved_peak_bytes",
+    "host_reserved_peak_bytes",
+    "limit_bytes",
+    "hardware_flops",
+    "threads",
+    "load",
+    "configuration",
+    "startup_ms",
+    "context_bytes",
+    "skipped_steps",
+];
+
+/// All columns but the swept keys, in their order.
+pub(super) static COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let own = fields(|probe| Row::deserialize(probe)).iter().filter(|field| **field != AXES);
+    let mut stretch = 0;
+    let place = |column: String| {
+        stretch = STRETCHES.iter().position(|first| *first == column).unwrap_or(stretch);
+        (stretch, column)
+    };
+    let columns = own.map(|field| (*field).to_owned()).chain(MEASURED_COLUMNS.iter().cloned());
+    let mut columns: Vec<(usize, String)> = columns.map(place).collect();
+    columns.sort_by_key(|(stretch, _)| *stretch);
+    columns.into_iter().map(|(_, column)| column).collect()
+});
+
+static ROLE_COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| Role::ALL.map(Role::column).to_vec());
+
+static MEASURED_COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let columns = |field: &&str| match *field {
+        LIVE => ROLE_COLUMNS.clone(),
+        column => vec![column.to_owned()],
+    };
+    fields(|probe| Measured::deserialize(probe)).iter().flat_map(columns).collect()
+});
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = Row::serialize(self, serde_json::value::Serializer).map_err(S::Error::custom)?;
+        let Value::Object(mut fields) = fields else { return Err(S::Error::custom("a row is a struct")) };
+        for part in [MEASURED, LIVE] {
+            if let Some(Value::Object(columns)) = fields.remove(part) {
+                fields.extend(columns);
+            }
+        }
+        let mut record = serializer.serialize_map(Some(fields.len()))?;
+        for column in COLUMNS.iter().map(String::as_str).chain([AXES]) {
+            record.serialize_entry(column, &fields[column])?;
+        }
+        record.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Row {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Row, D::Error> {
+        let fields = BTreeMap::<String, Value>::deserialize(deserializer)?;
+        row(fields).map_err(|error: ColumnError<serde_json::Error>| match error.column {
+            Some(column) => D::Error::custom(format!("`{column}`: {}", error.source)),
+            None => D::Error::custom(error.source),
+        })
+    }
+}
+
+/// What is wrong with a row, and with which of its columns if it is one.
+pub(super) struct ColumnError<E> {
+    pub(super) column: Option<String>,
+    pub(super) source: E,
+}
+
+/// A row from its columns and their values, in whatever these are written.
+pub(super) fn row<'de, V, E>(columns: impl IntoIterator<Item = (String, V)>) -> Result<Row, ColumnError<E>>
+where
+    V: IntoDeserializer<'de, E>,
+    E: de::Error,
+{
+    let (mut own, mut measured, mut live) = (Vec::new(), Vec::new(), Vec::new());
+    for (column, value) in columns {
+        let part = match () {
+            () if ROLE_COLUMNS.contains(&column) => &mut live,
+            () if MEASURED_COLUMNS.contains(&column) => &mut measured,
+            // Where what is no column is refused.
+            () => &mut own,
+        };
+        part.push((column, value));
+    }
+    let mut row = part(own, |own| Row::deserialize(own))?;
+    row.measured = part(measured, |measured| Measured::deserialize(measured))?;
+    row.measured.live = part(live, |live| Deserialize::deserialize(live))?;
+    Ok(row)
+}
+
+type Columns<'de, V, E> = MapDeserializer<'de, std::vec::IntoIter<(String, V)>, E>;
+
+fn part<'de, V, E, T>(
+    columns: Vec<(String, V)>,
+    read: impl FnOnce(serde_path_to_error::Deserializer<'_, '_, Columns<'de, V, E>>) -> Result<T, E>,
+) -> Result<T, ColumnError<E>>
+where
+    V: IntoDeserializer<'de, E>,
+    E: de::Error,
+{
+    let mut track = serde_path_to_error::Track::new();
+    let columns = MapDeserializer::new(columns.into_iter());
+    read(serde_path_to_error::Deserializer::new(columns, &mut track)).map_err(|source| {
+        let column = Some(track.path().to_string()).filter(|path| path != ".");
+        ColumnError { column, source }
+    })
+}
+
+/// The names of a struct's fields in their order, given how it is deserialized.
+pub(crate) fn fields<T>(read: impl FnOnce(Probe) -> Result<T, Fields>) -> &'static [&'static str] {
+    read(Probe).map_or_else(|Fields(names)| names, |_| &[])
+}
+
+/// Asked for a struct, it has none to give, but answers with the names of its fields.
+pub(crate) struct Probe;
+
+#[derive(Debug, thiserror::Error)]
+#[error("names only")]
+pub(crate) struct Fields(&'static [&'static str]);
+
+impl de::Error for Fields {
+    fn custom<T: fmt::Display>(_message: T) -> Fields {
+        Fields(&[])
+    }
+}
+
+impl<'de> Deserializer<'de> for Probe {
+    type Error = Fields;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Fields> {
+        Err(Fields(fields))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Fields> {
+        Err(Fields(&[]))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
