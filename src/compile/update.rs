@@ -17,7 +17,7 @@ pub(super) fn update(draft: &mut Draft) {
     let loss = *first.exit.last().expect("differentiation carries the loss");
 
     let mut code = Vec::new();
-    let exchange = program.exchange;
+    let exchange = program.exchange.clone();
     let host = program.value(exchange.control).clone();
     let control = program.add_like(Value { scope, pool: Pool::Device, ..host });
     code.push(copy(Queue::Copy, exchange.control, control, scope));

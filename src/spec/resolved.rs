@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::data::{DataSet, TextSet};
 use crate::ops::DType;
 
 /// One run: a model on data, trained one way under one choice of memory strategies.
@@ -24,6 +25,15 @@ pub enum Model {
     Transformer(Transformer),
 }
 
+impl Model {
+    /// The name of its table in an experiment: `transformer` for `model.transformer`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Model::Transformer(_) => "transformer",
+        }
+    }
+}
+
 /// A decoder of GPT-2 blocks: pre-norm, tanh GELU, learned positions, causal attention, head tied to the token
 /// embedding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -41,6 +51,15 @@ pub struct Transformer {
 #[serde(rename_all = "snake_case")]
 pub enum Data {
     Text(Text),
+}
+
+impl Data {
+    /// What reads it.
+    pub fn data_set(&self) -> Box<dyn DataSet> {
+        match self {
+            Data::Text(Text { paths, tokens: Tokens::Bytes, split }) => Box::new(TextSet::new(paths, *split)),
+        }
+    }
 }
 
 /// Files of text, in the order of their sorted paths.
