@@ -5,10 +5,12 @@ use std::alloc::System;
 use std::fs;
 
 use runner::compile::compile;
+use runner::data::Batch;
 use runner::device::{DeviceChoice, Pool, detect, open};
-use runner::execute::{Batch, Engine};
+use runner::execute::Engine;
+use runner::graph;
 use runner::plan;
-use runner::spec::{Model, RunConfig};
+use runner::spec::RunConfig;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 /// Counts what is asked of the heap. Pools are mappings of their own and do not show here.
@@ -69,10 +71,11 @@ fn asked(work: impl FnOnce()) -> usize {
 fn steps_allocate_in_pools_alone() {
     assert!(asked(|| drop(std::hint::black_box(vec![0u8; ALLOWED]))) >= ALLOWED, "the heap is counted");
     for config in configs() {
-        let Model::Transformer(model) = &config.model;
+        // Tokens that are all the first of the vocabulary.
         let batch = |samples: usize| {
-            let numbers = samples * model.context;
-            Batch { tokens: vec![1; numbers], targets: vec![2; numbers] }
+            let mut batch = Batch::new(&graph::sample(&config.model).parts, samples);
+            batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
+            batch
         };
         let (whole, micro) = (batch(config.train.batch_size), batch(config.micro_batch()));
         let target = detect(DeviceChoice::Cpu, None).unwrap();

@@ -5,10 +5,12 @@ use std::fs;
 use std::hint::black_box;
 
 use runner::compile::{Program, compile};
+use runner::data::Batch;
 use runner::device::{Device, DeviceChoice, Pool, detect, open};
-use runner::execute::{Batch, Engine, Witness, agrees};
+use runner::execute::{Engine, Witness, agrees};
+use runner::graph;
 use runner::plan;
-use runner::spec::{Model, RunConfig};
+use runner::spec::RunConfig;
 
 /// As much as must not go unnoticed.
 const LEAK: usize = 8 << 20;
@@ -39,6 +41,13 @@ fn config() -> RunConfig {
     experiment.points[0].config.clone().unwrap()
 }
 
+/// A batch whose tokens are all the first of the vocabulary.
+fn zeros(config: &RunConfig, samples: usize) -> Batch {
+    let mut batch = Batch::new(&graph::sample(&config.model).parts, samples);
+    batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
+    batch
+}
+
 /// A step during which the process may take memory that the ledger does not know: reserved and witnessed bytes.
 fn step(
     program: &Program,
@@ -63,9 +72,7 @@ fn step(
 #[test]
 fn a_leak_past_the_ledger_is_noticed() {
     let config = config();
-    let Model::Transformer(model) = &config.model;
-    let numbers = config.train.batch_size * model.context;
-    let batch = Batch { tokens: vec![1; numbers], targets: vec![2; numbers] };
+    let batch = zeros(&config, config.train.batch_size);
     let target = detect(DeviceChoice::Cpu, None).unwrap();
     let program = compile(&config, &target).unwrap();
     let mut device = open(&target).unwrap();

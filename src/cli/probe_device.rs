@@ -2,9 +2,13 @@
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
+use crate::compile::compile;
 use crate::device::{self, DeviceChoice, Factors, Probed};
 use crate::execute;
-use crate::spec::Strategy;
+use crate::spec::{
+    AdamW, Data, Decay, Evaluation, Measure, Model, Optimizer, RunConfig, Strategy, Text, Tokens, Train,
+    Transformer,
+};
 use crate::units::Bytes;
 
 #[derive(Debug, clap::Args)]
@@ -24,7 +28,8 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         None => device::detect(DeviceChoice::Cpu, None).map_err(Failure::machine)?,
     };
     let mut device = device::open_card(&target, args.ordinal.unwrap_or(0)).map_err(Failure::machine)?;
-    execute::prime(device.as_mut(), &Strategy::default()).map_err(Failure::machine)?;
+    let program = compile(&small_run(), &target).map_err(Failure::machine)?;
+    execute::prime(device.as_mut(), &program).map_err(Failure::machine)?;
     // Begun to make the pool give back what priming took.
     device.begin_witness().map_err(Failure::machine)?;
     let reading = device.witness().map_err(Failure::machine)?;
@@ -45,4 +50,24 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     }
     output::print(&format!("{}\n", serde_json::to_string(&probed).map_err(Failure::machine)?))?;
     Ok(ExitStatus::Complete)
+}
+
+/// A run of all kinds of operations: once it was there, a card's context has what runs load into it.
+fn small_run() -> RunConfig {
+    let optimizer =
+        AdamW { lr: 1.0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, decay: Decay::Matrices };
+    RunConfig {
+        model: Model::Transformer(Transformer {
+            layers: 1,
+            d_model: 64,
+            heads: 2,
+            context: 128,
+            vocabulary: 64,
+        }),
+        data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 1.0 }),
+        train: Train { batch_size: 4, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(optimizer) },
+        evaluation: Some(Evaluation { every: 1, batches: 1 }),
+        measure: Measure { warmup_steps: 0, steps: 1 },
+        strategy: Strategy::default(),
+    }
 }

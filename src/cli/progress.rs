@@ -109,10 +109,10 @@ fn news(message: &Message) -> Option<String> {
     Some(match message {
         Message::Started { device, .. } => format!("on {device}"),
         Message::Phase { name } => name.clone(),
-        Message::Step { step, steps, loss, tokens_per_s, peak_bytes, .. } => {
+        Message::Step { step, steps, loss, samples_per_s, tokens_per_s, peak_bytes, .. } => {
             let loss = loss.map_or("not finite".to_string(), |loss| format!("{loss:.3}"));
-            let rate = tokens_per_s.map(|rate| format!("  {} tok/s", thousands(rate))).unwrap_or_default();
-            format!("step {step}/{steps}  loss {loss}{rate}  {}", Bytes(*peak_bytes))
+            let speed = speed(*tokens_per_s, Some(*samples_per_s)).unwrap_or_default();
+            format!("step {step}/{steps}  loss {loss}  {speed}  {}", Bytes(*peak_bytes))
         }
         Message::Evaluation { loss, .. } => match loss {
             Some(loss) => format!("evaluation loss {loss:.3}"),
@@ -122,11 +122,18 @@ fn news(message: &Message) -> Option<String> {
     })
 }
 
+/// In tokens if there are any.
+fn speed(tokens_per_s: Option<f64>, samples_per_s: Option<f64>) -> Option<String> {
+    let tokens = tokens_per_s.map(|rate| (rate, "tok/s"));
+    let (rate, unit) = tokens.or(samples_per_s.map(|rate| (rate, "smp/s")))?;
+    Some(format!("{} {unit}", thousands(rate)))
+}
+
 /// What came of a run.
 pub(super) fn outcome(row: &Row) -> String {
     let mut facts = Vec::new();
     facts.extend(row.peak_bytes.map(|bytes| Bytes(bytes).to_string()));
-    facts.extend(row.tokens_per_s.map(|rate| format!("{} tok/s", thousands(rate))));
+    facts.extend(speed(row.tokens_per_s, row.samples_per_s));
     facts.extend(row.loss_last.map(|loss| format!("loss {loss:.3}")));
     let facts = facts.join(", ");
     match row.status {
@@ -183,14 +190,17 @@ mod tests {
 
     #[test]
     fn a_step_is_one_line() {
-        let step = Message::Step {
+        let step = |tokens_per_s| Message::Step {
             step: 5,
             steps: 23,
             timed: true,
             loss: Some(3.2126),
-            tokens_per_s: Some(52_140.0),
+            samples_per_s: 203.7,
+            tokens_per_s,
             peak_bytes: 7 << 30,
         };
-        assert_eq!(news(&step).unwrap(), "step 5/23  loss 3.213  52.1k tok/s  7.00 GiB");
+        let expected = "step 5/23  loss 3.213  52.1k tok/s  7.00 GiB";
+        assert_eq!(news(&step(Some(52_140.0))).unwrap(), expected);
+        assert_eq!(news(&step(None)).unwrap(), "step 5/23  loss 3.213  204 smp/s  7.00 GiB");
     }
 }

@@ -106,9 +106,8 @@ impl Comparison {
 
     fn build(rows: &[Row], options: &Options, kind: Kind) -> Result<Comparison, CompareError> {
         let experiment = rows.first().ok_or(CompareError::NoRows)?.experiment.clone();
-        let tokens = rows.iter().any(|row| row.tokens_per_s.is_some());
-        let samples = rows.iter().any(|row| row.samples_per_s.is_some());
-        let in_tokens = tokens || !samples;
+        // What a row without tokens counts has to be said of all, for them to be compared.
+        let in_tokens = rows.iter().all(|row| row.tokens_per_s.is_some() || row.samples_per_s.is_none());
         let entries = entry::merge(rows, in_tokens, kind);
         let baseline = group::baseline(&experiment, &entries, options.baseline.as_deref())?;
         let by = match &options.by {

@@ -16,13 +16,7 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
         sections: Vec::new(),
         parameters: Vec::new(),
         buckets: Vec::new(),
-        exchange: Exchange {
-            tokens: ValueId(0),
-            targets: ValueId(0),
-            numbers: ValueId(0),
-            loss: ValueId(0),
-            norm: None,
-        },
+        exchange: Exchange { batch: Vec::new(), numbers: ValueId(0), loss: ValueId(0), norm: None },
         loss: None,
         loss_scaling: None,
         micro_batches: config.strategy.accumulate,
@@ -34,8 +28,8 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
     let parameters = add_buckets(&mut program, graph, config);
     program.exchange = exchange(&mut program, graph, config);
     let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
-    let Exchange { tokens, targets, numbers, loss, .. } = program.exchange;
-    persistent.extend([tokens, targets, numbers, loss]);
+    persistent.extend(&program.exchange.batch);
+    persistent.extend([program.exchange.numbers, program.exchange.loss]);
 
     let start = initialise(&program, config);
     let first = forward(&mut program, graph, &parameters, Phase::Forward);
@@ -113,16 +107,13 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
     let scope = program.add_scope("batch");
     let numbers = config.train.optimizer.update(GradientTerms::default()).numbers().len();
     let micro_batches = program.micro_batches;
-    let whole = |kind: Kind| {
-        let index = graph.values.iter().position(|value| value.kind == kind).expect("models read a batch");
+    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);
+    let whole = |index: usize| {
         let TensorType { dtype, shape } = graph.values[index].ty;
         (Like::Batch(index), TensorType { dtype, shape: shape.times(micro_batches) })
     };
-    let (tokens, targets) = (whole(Kind::Tokens), whole(Kind::Targets));
-    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);
     Exchange {
-        tokens: input("tokens", tokens),
-        targets: input("targets", targets),
+        batch: graph.inputs().map(|index| input(graph.values[index].name, whole(index))).collect(),
         numbers: input("control", (Like::Fixed, TensorType::f32(&[numbers]))),
         loss: input("loss", (Like::Fixed, TensorType::scalar())),
         norm: None,
@@ -156,7 +147,7 @@ fn forward(
     parameters: &[Option<ValueId>],
     phase: Phase,
 ) -> Vec<Instruction> {
-    let Exchange { tokens, targets, .. } = program.exchange;
+    let mut batch = program.exchange.batch.clone().into_iter();
     let mut code = Vec::with_capacity(graph.nodes.len() * 5);
     let previous = graph.previous_versions();
     let mut values: Vec<ValueId> = Vec::with_capacity(graph.values.len());
@@ -171,12 +162,12 @@ fn forward(
                 continue;
             }
             Kind::Activation => Role::Activation,
-            Kind::Tokens | Kind::Targets => Role::Input,
+            Kind::Input => Role::Input,
         };
         let ty = (Like::Graph(index), value.ty);
         let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);
         if role == Role::Input {
-            let from = if value.kind == Kind::Tokens { tokens } else { targets };
+            let from = batch.next().expect("a part for each of the graph's inputs");
             let action = Action::Copy { queue: Queue::Copy, from, to: id };
             code.push(Instruction::new(action, program.value(from).scope, phase));
         }

@@ -92,7 +92,8 @@ pub fn compile_verified(config: &RunConfig, target: &Target) -> Result<Program, 
     compile_graph(&graph, config, target, true)
 }
 
-fn compile_graph(
+/// The same of a forward pass that no model describes: what tests make up, too.
+pub(crate) fn compile_graph(
     graph: &Graph,
     config: &RunConfig,
     target: &Target,

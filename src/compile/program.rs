@@ -183,11 +183,10 @@ pub struct BucketState {
 }
 
 /// What crosses between the program and the host: batches and the numbers of a step go in, its loss comes out.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Exchange {
-    /// The whole batch in the host pool, i32[batch, T].
-    pub tokens: ValueId,
-    pub targets: ValueId,
+    /// The parts of the whole batch in the host pool, named as the model asks for them.
+    pub batch: Vec<ValueId>,
     /// What the optimizer's update takes as the step's numbers, in the host pool.
     pub numbers: ValueId,
     /// Loss and gradient norm in the host pool.

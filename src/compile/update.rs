@@ -19,7 +19,7 @@ pub(super) fn update(draft: &mut Draft) {
     let loss = program.loss.expect("differentiation carries the loss");
 
     let mut code = Vec::new();
-    let exchange = program.exchange;
+    let exchange = program.exchange.clone();
     let host = program.value(exchange.numbers).clone();
     let numbers = program.add_like(Value { scope, pool: Pool::Device, ..host });
     code.push(copy(Queue::Copy, exchange.numbers, numbers, scope));

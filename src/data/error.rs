@@ -3,8 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Each says what was found; [`DataError::help`] says what would work, and [`DataError::key`] which key of the
-/// experiment to blame.
+use crate::ops::TensorType;
+
+/// Each says what was found; [`DataError::help`] says what would work, and [`DataError::blame`] which key of the
+/// experiment is to blame.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     #[error("no paths are given")]
@@ -38,6 +40,24 @@ pub enum DataError {
         /// The largest split, to a hundredth, that leaves both sides enough.
         largest_split: Option<f64>,
     },
+    #[error(
+        "the model asks for `{part}`, which data.{data} does not have: its samples have {}",
+        in_words(parts)
+    )]
+    NoPart { data: &'static str, part: &'static str, parts: &'static [&'static str] },
+    #[error("the model asks for `{part}` as {asked}, and data.{data} has it as {ty}")]
+    OtherType { data: &'static str, part: &'static str, asked: TensorType, ty: TensorType },
+}
+
+/// The key that an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// One of the model's, whatever the model.
+    Model(&'static str),
+    /// One of the data set's.
+    Data(&'static str),
+    /// No single key: the data set as a whole.
+    DataSet,
 }
 
 impl DataError {
@@ -59,6 +79,9 @@ impl DataError {
             DataError::TrainingTooShort { .. } | DataError::EvaluationTooShort { .. } => {
                 "use a shorter context or more text".into()
             }
+            DataError::NoPart { .. } | DataError::OtherType { .. } => {
+                "use data that is made for the model, or another model".into()
+            }
         }
     }
 
@@ -71,14 +94,30 @@ impl DataError {
         }
     }
 
-    /// The key that the error is about: `context` is the model's, whatever the model.
-    pub fn key(&self) -> &'static str {
+    /// The key that the error is about.
+    pub fn blame(&self) -> Blame {
         match self {
-            DataError::TrainingTooShort { .. } => "context",
-            DataError::EvaluationTooShort { largest_split: None, .. } => "context",
-            DataError::EvaluationTooShort { .. } | DataError::BadSplit { .. } => "data.text.split",
-            _ => "data.text.paths",
+            DataError::TrainingTooShort { .. } => Blame::Model("context"),
+            DataError::EvaluationTooShort { largest_split: None, .. } => Blame::Model("context"),
+            DataError::EvaluationTooShort { .. } | DataError::BadSplit { .. } => Blame::Data("split"),
+            DataError::NoPart { .. } | DataError::OtherType { .. } => Blame::DataSet,
+            DataError::NoPaths
+            | DataError::NoMatch { .. }
+            | DataError::BadGlob { .. }
+            | DataError::Folder { .. }
+            | DataError::Unreadable { .. }
+            | DataError::Empty { .. } => Blame::Data("paths"),
         }
+    }
+}
+
+/// "`tokens` and `targets`"
+fn in_words(names: &[&str]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    match quoted.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        Some((only, _)) => only.clone(),
+        None => "nothing".to_owned(),
     }
 }
 

@@ -73,7 +73,7 @@ mod tests {
         let glob = folder.path().join("*.txt");
         let error = find(std::slice::from_ref(&glob)).unwrap_err();
         assert_eq!(error.to_string(), format!("no file matches `{}`", glob.display()));
-        assert_eq!(error.key(), "data.text.paths");
+        assert_eq!(error.blame(), crate::data::Blame::Data("paths"));
         assert!(matches!(find(&[folder.path().join("none")]), Err(DataError::NoMatch { .. })));
         assert!(matches!(find(&[folder.path().to_path_buf()]), Err(DataError::Folder { .. })));
         assert!(matches!(find(&[folder.path().join("[")]), Err(DataError::BadGlob { .. })));

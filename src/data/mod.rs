@@ -1,11 +1,15 @@
 //! Data sets: what a run is fed, and how a batch is drawn from it.
 
+mod batch;
 mod digest;
 mod error;
 mod files;
 mod sampling;
+mod source;
 mod text;
 
+pub use batch::{Batch, Filled, Part, Sample};
 pub use digest::DigestCache;
-pub use error::DataError;
-pub use text::{Splits, Summary, TextFiles};
+pub use error::{Blame, DataError};
+pub use source::{Contents, DataSet, Source};
+pub use text::TextSet;

@@ -1,40 +1,54 @@
 //! Text whose bytes are its tokens.
 //!
-//! B sequences in a batch, T positions in a sequence (the context).
+//! A sample is a stretch of T tokens (the context), as `tokens`, and as `targets` what follows each of them.
 
 use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::{DataError, DigestCache, digest, files, sampling};
+use super::{
+    Batch, Contents, DataError, DataSet, DigestCache, Filled, Part, Sample, Source, digest, files, sampling,
+};
+use crate::ops::TensorType;
 
-/// Files of text in the order of their sorted paths, one after the other, in memory.
+/// The parts of a sample. Of number n, all tokens lie n places later in the text than those of number 0.
+const PARTS: &[&str] = &["tokens", "targets"];
+
+/// Files of text in the order of their sorted paths, one after the other.
 #[derive(Debug)]
-pub struct TextFiles {
-    text: Vec<u8>,
-    splits: Splits,
-    digest: String,
+pub struct TextSet {
+    /// Absolute paths and globs.
+    paths: Vec<PathBuf>,
+    /// The share, from the front, that is trained on; the rest is evaluated on.
+    split: f64,
 }
 
-/// What the planner must know of text, without keeping it.
+/// Text in memory.
+#[derive(Debug)]
+struct Text {
+    text: Vec<u8>,
+    contents: Summary,
+}
+
+/// What is known of text without keeping it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Summary {
-    pub digest: String,
-    pub splits: Splits,
+struct Summary {
+    digest: String,
+    splits: Splits,
 }
 
 /// Bytes to train on, from the front, and to evaluate on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Splits {
-    pub training: usize,
-    pub evaluation: usize,
+struct Splits {
+    training: usize,
+    evaluation: usize,
 }
 
 impl Splits {
     /// # Errors
     ///
     /// A share that is none.
-    pub fn of(bytes: usize, split: f64) -> Result<Splits, DataError> {
+    fn of(bytes: usize, split: f64) -> Result<Splits, DataError> {
         if !(split > 0.0 && split <= 1.0) {
             return Err(DataError::BadSplit { split });
         }
@@ -43,7 +57,7 @@ impl Splits {
     }
 
     /// Whether sequences of a context fit: each needs one byte more than its length, the last target.
-    pub fn check(&self, context: usize, evaluates: bool) -> Result<(), DataError> {
+    fn check(&self, context: usize, evaluates: bool) -> Result<(), DataError> {
         if self.training <= context {
             return Err(DataError::TrainingTooShort { bytes: self.training as u64, context });
         }
@@ -67,14 +81,13 @@ impl Splits {
     }
 }
 
-impl TextFiles {
-    /// Reads all files that the absolute paths and globs name.
-    ///
-    /// # Errors
-    ///
-    /// No match, unreadable files, no text at all.
-    pub fn open(paths: &[PathBuf], split: f64) -> Result<TextFiles, DataError> {
-        let files = files::find(paths)?;
+impl TextSet {
+    pub fn new(paths: &[PathBuf], split: f64) -> TextSet {
+        TextSet { paths: paths.to_vec(), split }
+    }
+
+    fn read(&self) -> Result<Text, DataError> {
+        let files = files::find(&self.paths)?;
         let mut text = Vec::new();
         let mut digests = Vec::with_capacity(files.len());
         for path in &files {
@@ -86,17 +99,12 @@ impl TextFiles {
         if text.is_empty() {
             return Err(DataError::Empty { files: files.len() });
         }
-        let splits = Splits::of(text.len(), split)?;
-        Ok(TextFiles { text, splits, digest: digest::combine(&digests) })
+        let splits = Splits::of(text.len(), self.split)?;
+        Ok(Text { text, contents: Summary { digest: digest::combine(&digests), splits } })
     }
 
-    /// Looks at the files without keeping them; what was digested before is not read again.
-    ///
-    /// # Errors
-    ///
-    /// As [`TextFiles::open`].
-    pub fn inspect(paths: &[PathBuf], split: f64, cache: &mut DigestCache) -> Result<Summary, DataError> {
-        let files = files::find(paths)?;
+    fn summarise(&self, cache: &mut DigestCache) -> Result<Summary, DataError> {
+        let files = files::find(&self.paths)?;
         let mut digests = Vec::with_capacity(files.len());
         for path in &files {
             let digest =
@@ -107,84 +115,127 @@ impl TextFiles {
         if bytes == 0 {
             return Err(DataError::Empty { files: files.len() });
         }
-        Ok(Summary { digest: digest::combine(&digests), splits: Splits::of(bytes as usize, split)? })
+        Ok(Summary { digest: digest::combine(&digests), splits: Splits::of(bytes as usize, self.split)? })
+    }
+}
+
+impl DataSet for TextSet {
+    fn name(&self) -> &'static str {
+        "text"
     }
 
-    /// Names the data: equal to what [`TextFiles::inspect`] finds.
-    pub fn digest(&self) -> &str {
+    fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, DataError> {
+        Ok(Box::new(self.summarise(cache)?))
+    }
+
+    fn open(&self) -> Result<Box<dyn Source>, DataError> {
+        Ok(Box::new(self.read()?))
+    }
+}
+
+impl Contents for Summary {
+    fn digest(&self) -> &str {
         &self.digest
     }
 
-    pub fn splits(&self) -> Splits {
-        self.splits
+    fn parts(&self) -> &'static [&'static str] {
+        PARTS
     }
 
-    /// Fills in samples of a training step, one row of `context` tokens for each of `samples`; the targets
-    /// (B, T) are the tokens (B, T) one position later. Each sample is a pure function of seed, step and its
-    /// number within the step.
-    ///
-    /// The training split is longer than `context`, which [`Splits::check`] sees to.
-    pub fn training_batch(
-        &self,
-        seed: u64,
-        step: u64,
-        samples: Range<u64>,
-        context: usize,
-        tokens: &mut [i32],
-        targets: &mut [i32],
-    ) {
-        let split = &self.text[..self.splits.training];
-        let starts = (split.len() - context) as u64;
-        for ((sample, tokens), targets) in
-            samples.zip(tokens.chunks_exact_mut(context)).zip(targets.chunks_exact_mut(context))
-        {
-            window(split, sampling::start(seed, step, sample, starts) as usize, tokens, targets);
+    /// Tokens in a row, as many as are asked for.
+    fn part(&self, asked: &Part) -> Option<TensorType> {
+        PARTS.contains(&asked.name).then(|| TensorType::i32(&[asked.ty.elements()]))
+    }
+
+    fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
+        self.splits.check(context(sample.parts.iter()), evaluates)
+    }
+}
+
+/// Places in the text that a sample takes, the last target apart.
+fn context<'a>(parts: impl Iterator<Item = &'a Part>) -> usize {
+    parts.map(|part| part.ty.elements()).max().unwrap_or(0)
+}
+
+impl Source for Text {
+    fn contents(&self) -> &dyn Contents {
+        &self.contents
+    }
+
+    fn fill_training(&self, seed: u64, step: u64, samples: Range<u64>, batch: &mut Batch) {
+        let split = &self.text[..self.contents.splits.training];
+        let starts = (split.len() - context(batch.parts().iter().map(|filled| &filled.part))) as u64;
+        for filled in batch.parts_mut() {
+            fill(filled, split, samples.clone(), |sample| {
+                sampling::start(seed, step, sample, starts) as usize
+            });
         }
     }
 
-    /// Fills in batch number `index` of the evaluation split: its windows one after the other without overlap,
-    /// from the front again after the last. As many as fit `tokens` (B, T).
-    ///
-    /// The evaluation split is longer than `context`, which [`Splits::check`] sees to.
-    pub fn evaluation_batch(&self, index: u64, context: usize, tokens: &mut [i32], targets: &mut [i32]) {
-        let split = &self.text[self.splits.training..];
+    /// Windows one after the other without overlap.
+    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) {
+        let split = &self.text[self.contents.splits.training..];
+        let context = context(batch.parts().iter().map(|filled| &filled.part));
         let windows = ((split.len() - 1) / context) as u64;
-        let first = index * (tokens.len() / context) as u64;
-        for ((number, tokens), targets) in
-            (first..).zip(tokens.chunks_exact_mut(context)).zip(targets.chunks_exact_mut(context))
-        {
-            window(split, (number % windows) as usize * context, tokens, targets);
+        for filled in batch.parts_mut() {
+            fill(filled, split, samples.clone(), |sample| (sample % windows) as usize * context);
         }
     }
 }
 
-/// Copies `tokens.len()` bytes from `start`, and those one later.
-fn window(split: &[u8], start: usize, tokens: &mut [i32], targets: &mut [i32]) {
-    let bytes = &split[start..=start + tokens.len()];
-    for (token, byte) in tokens.iter_mut().zip(bytes) {
-        *token = i32::from(*byte);
-    }
-    for (target, byte) in targets.iter_mut().zip(&bytes[1..]) {
-        *target = i32::from(*byte);
+/// Copies a part of each sample, which begins where `start` says.
+fn fill(filled: &mut Filled, split: &[u8], samples: Range<u64>, start: impl Fn(u64) -> usize) {
+    let later = PARTS.iter().position(|name| *name == filled.part.name).expect("checked: a part there is");
+    for (sample, memory) in samples.zip(filled.samples_mut()) {
+        let (tokens, _) = memory.as_chunks_mut();
+        for (token, byte) in tokens.iter_mut().zip(&split[start(sample) + later..]) {
+            *token = i32::from(*byte).to_ne_bytes();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Blame;
 
     /// Text in which every byte says where it is.
-    fn counting(bytes: u8, split: f64) -> TextFiles {
+    fn counting(bytes: u8, split: f64) -> Text {
         let text: Vec<u8> = (0..bytes).collect();
         let splits = Splits::of(text.len(), split).unwrap();
-        TextFiles { text, splits, digest: String::new() }
+        Text { text, contents: Summary { digest: String::new(), splits } }
     }
 
-    fn training(data: &TextFiles, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
-        let size = (samples.end - samples.start) as usize * context;
-        let (mut tokens, mut targets) = (vec![-1; size], vec![-1; size]);
-        data.training_batch(3, 5, samples, context, &mut tokens, &mut targets);
-        (tokens, targets)
+    fn sample(context: usize) -> Sample {
+        let part = |name| Part { name, ty: TensorType::i32(&[context]) };
+        Sample { parts: vec![part("tokens"), part("targets")], tokens: Some(context) }
+    }
+
+    /// The tokens and targets of as many samples as are filled in.
+    fn filled(samples: usize, context: usize, fill: impl FnOnce(&mut Batch)) -> (Vec<i32>, Vec<i32>) {
+        let mut batch = Batch::new(&sample(context).parts, samples);
+        fill(&mut batch);
+        let numbers = |name| {
+            let (numbers, _) = batch.part(name).unwrap().bytes.as_chunks();
+            numbers.iter().map(|bytes| i32::from_ne_bytes(*bytes)).collect()
+        };
+        (numbers("tokens"), numbers("targets"))
+    }
+
+    fn training(data: &Text, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
+        filled((samples.end - samples.start) as usize, context, |batch| {
+            data.fill_training(3, 5, samples, batch);
+        })
+    }
+
+    fn evaluation(data: &Text, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
+        filled((samples.end - samples.start) as usize, context, |batch| {
+            data.fill_evaluation(samples, batch);
+        })
     }
 
     #[test]
@@ -195,26 +246,28 @@ mod tests {
         assert!(targets.iter().all(|target| (1..90).contains(target)));
     }
 
+    /// Ranks and workers could share a batch, and micro-batches do.
     #[test]
-    fn micro_batches_draw_what_the_batch_draws() {
-        let data = counting(200, 1.0);
-        let whole = training(&data, 0..8, 16);
-        let mut parts = (Vec::new(), Vec::new());
-        for first in [0, 2, 4, 6] {
-            let (tokens, targets) = training(&data, first..first + 2, 16);
-            parts.0.extend(tokens);
-            parts.1.extend(targets);
+    fn any_range_of_samples_is_what_it_is_in_the_whole() {
+        let data = counting(200, 0.6);
+        for draw in [training, evaluation] {
+            let whole = draw(&data, 0..8, 16);
+            for range in [0..1, 0..3, 2..5, 3..8, 7..8] {
+                let numbers = range.start as usize * 16..range.end as usize * 16;
+                let (tokens, targets) = draw(&data, range, 16);
+                assert_eq!(tokens, whole.0[numbers.clone()]);
+                assert_eq!(targets, whole.1[numbers]);
+            }
         }
-        assert_eq!(whole, parts);
     }
 
     #[test]
     fn the_shortest_text_has_one_sample() {
         let data = counting(9, 1.0);
-        assert!(data.splits().check(8, false).is_ok());
+        assert!(data.contents.splits.check(8, false).is_ok());
         assert_eq!(training(&data, 0..1, 8).0, [0, 1, 2, 3, 4, 5, 6, 7]);
         assert!(matches!(
-            data.splits().check(9, false),
+            data.contents.splits.check(9, false),
             Err(DataError::TrainingTooShort { bytes: 9, context: 9 })
         ));
     }
@@ -230,9 +283,8 @@ mod tests {
     #[test]
     fn evaluation_windows_follow_each_other_and_wrap() {
         let data = counting(100, 0.8);
-        let batch = |index| {
-            let (mut tokens, mut targets) = (vec![0; 12], vec![0; 12]);
-            data.evaluation_batch(index, 6, &mut tokens, &mut targets);
+        let batch = |index: u64| {
+            let (tokens, targets) = evaluation(&data, 2 * index..2 * index + 2, 6);
             assert!(tokens.iter().zip(&targets).all(|(token, target)| token + 1 == *target));
             (tokens[0], tokens[6])
         };
@@ -251,13 +303,13 @@ mod tests {
             matches!(error, DataError::EvaluationTooShort { bytes: 50, largest_split: Some(0.93), .. }),
             "{error:?}"
         );
-        assert_eq!(error.key(), "data.text.split");
+        assert_eq!(error.blame(), Blame::Data("split"));
         assert!(splits.check(64, false).is_ok());
         assert!(Splits::of(1000, 0.93).unwrap().check(64, true).is_ok());
 
         let error = Splits::of(1000, 0.9).unwrap().check(600, true).unwrap_err();
         assert!(matches!(error, DataError::EvaluationTooShort { largest_split: None, .. }));
-        assert_eq!(error.key(), "context");
+        assert_eq!(error.blame(), Blame::Model("context"));
     }
 
     #[test]
@@ -274,29 +326,55 @@ mod tests {
         fs::write(folder.path().join("b.txt"), "world").unwrap();
         fs::write(folder.path().join("a.txt"), "hello ").unwrap();
         let paths = [folder.path().join("*.txt")];
-        let data = TextFiles::open(&paths, 0.5).unwrap();
+        let read = |paths: &[PathBuf]| TextSet::new(paths, 0.5).read().unwrap();
+        let data = read(&paths);
         assert_eq!(data.text, b"hello world");
-        let summary = TextFiles::inspect(&paths, 0.5, &mut DigestCache::default()).unwrap();
-        assert_eq!(summary.digest, data.digest());
-        assert_eq!(summary.splits, data.splits());
+        let summary = TextSet::new(&paths, 0.5).summarise(&mut DigestCache::default()).unwrap();
+        assert_eq!(summary, data.contents);
         assert_eq!(summary.splits, Splits { training: 5, evaluation: 6 });
 
         // The same files elsewhere are the same data; other contents are not.
         let copy = tempfile::tempdir().unwrap();
         fs::write(copy.path().join("x.txt"), "hello ").unwrap();
         fs::write(copy.path().join("y.txt"), "world").unwrap();
-        assert_eq!(TextFiles::open(&[copy.path().join("*")], 0.5).unwrap().digest(), data.digest());
+        assert_eq!(read(&[copy.path().join("*")]).contents, data.contents);
         fs::write(copy.path().join("y.txt"), "World").unwrap();
-        assert_ne!(TextFiles::open(&[copy.path().join("*")], 0.5).unwrap().digest(), data.digest());
+        assert_ne!(read(&[copy.path().join("*")]).contents.digest, data.contents.digest);
     }
 
     #[test]
     fn empty_files_are_no_data() {
         let folder = tempfile::tempdir().unwrap();
-        let paths = [folder.path().join("empty")];
-        fs::write(&paths[0], "").unwrap();
-        assert!(matches!(TextFiles::open(&paths, 0.9), Err(DataError::Empty { files: 1 })));
-        let error = TextFiles::inspect(&paths, 0.9, &mut DigestCache::default()).unwrap_err();
+        let path = folder.path().join("empty");
+        fs::write(&path, "").unwrap();
+        let data = TextSet::new(&[path], 0.9);
+        assert!(matches!(data.open(), Err(DataError::Empty { files: 1 })));
+        let error = data.inspect(&mut DigestCache::default()).unwrap_err();
         assert!(matches!(error, DataError::Empty { files: 1 }));
+    }
+
+    /// A model for pictures, one that has half as many targets, one that counts tokens in f32.
+    #[test]
+    fn a_model_that_asks_for_other_parts_is_told_both_sides() {
+        let (set, data) = (TextSet::new(&[], 0.9), counting(100, 0.9));
+        let check = |parts: Vec<Part>| set.check(data.contents(), &Sample { parts, tokens: None }, true);
+        assert!(check(sample(8).parts).is_ok());
+
+        let tokens = sample(8).parts[0];
+        let image = Part { name: "image", ty: TensorType::f32(&[28, 28]) };
+        let error = check(vec![tokens, image]).unwrap_err();
+        let expected = "the model asks for `image`, which data.text does not have: its samples have `tokens` and \
+                        `targets`";
+        assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
+
+        let floats = Part { ty: TensorType::f32(&[8]), ..tokens };
+        let error = check(vec![floats]).unwrap_err();
+        let expected = "the model asks for `tokens` as f32[8], and data.text has it as i32[8]";
+        assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
+
+        let square = Part { ty: TensorType::i32(&[4, 4]), ..tokens };
+        assert!(matches!(check(vec![square]), Err(DataError::OtherType { .. })));
+        let long = Part { ty: TensorType::i32(&[64]), ..tokens };
+        assert!(matches!(check(vec![long]), Err(DataError::EvaluationTooShort { context: 64, .. })));
     }
 }

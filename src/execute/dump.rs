@@ -6,18 +6,19 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
-use super::engine::{Batch, Engine};
+use super::engine::Engine;
 use super::measured::Outcome;
-use super::tensor_file::TensorFile;
+use super::tensor_file::{Entry, TensorFile};
 use super::train::{self, Prepared, RunError, STEPS_FILE, StepLog, Stop, TimedStep};
+use super::volume::Volume;
 use super::{Message, Reporter, products};
+use crate::data::{Batch, Part};
 use crate::device::{self, Device, Pool};
-use crate::ops::TensorType;
 
 /// Parameters before the first step, by name.
 const INITIAL_FILE: &str = "initial.safetensors";
 
-/// `tokens` and `targets`, i32[steps, B, T] each, warm-up included.
+/// The parts of all batches, [steps, B, ..] each, warm-up included.
 const BATCHES_FILE: &str = "batches.safetensors";
 
 /// Gradients of the first and the last step, `<step>.<parameter>` with steps counted from 1: complete over all
@@ -76,7 +77,7 @@ impl Dump<'_> {
     }
 
     fn train(&mut self, engine: &mut Engine, outcome: &mut Outcome) -> Result<(), Stop> {
-        let tokens = self.run.config.train.batch_size * train::context(&self.run.config);
+        let volume = Volume::of_step(&self.run.config, &self.run.sample);
         let mut log = StepLog::create(&self.folder.join(STEPS_FILE))?;
         let mut gradients = self.create(GRADIENTS_FILE, &self.gradient_tensors())?;
         let mut batch = self.empty_batch();
@@ -85,7 +86,7 @@ impl Dump<'_> {
             let done = self.step(engine, step, &mut batch, kept)?;
             let usage = engine.ledger().usage(Pool::Device);
             let (live, peak_bytes) = (usage.live.total(), usage.step_peak());
-            log.step(step, &done, tokens, live)?;
+            log.step(step, &done, volume, live)?;
             if !done.loss.is_finite() {
                 outcome.diverged();
             }
@@ -94,7 +95,8 @@ impl Dump<'_> {
                 steps: self.steps,
                 timed: false,
                 loss: train::finite(done.loss),
-                tokens_per_s: Some(tokens as f64 / done.ms * 1e3),
+                samples_per_s: volume.samples_per_s(done.ms),
+                tokens_per_s: volume.tokens_per_s(done.ms),
                 peak_bytes,
             });
         }
@@ -111,7 +113,7 @@ impl Dump<'_> {
     ) -> Result<TimedStep, Stop> {
         let config = &self.run.config;
         let began = Instant::now();
-        train::training_batch(config, &self.run.data, step - 1, batch);
+        train::training_batch(config, &*self.run.data, step - 1, batch);
         let waited = began.elapsed();
         let taken = step - engine.counts().skipped_steps as usize;
         engine.gradients(batch, &config.train.optimizer.numbers(taken))?;
@@ -169,38 +171,41 @@ impl Dump<'_> {
         self.written(name, file.finish())
     }
 
-    /// All batches, which are drawn again for the targets rather than kept.
+    /// All batches, which are drawn again for each part rather than kept.
     fn batches(&self) -> Result<(), Stop> {
-        let train = &self.run.config.train;
-        let ty = TensorType::i32(&[self.steps, train.batch_size, train::context(&self.run.config)]);
-        let tensors = ["tokens", "targets"].map(|name| (name.to_owned(), ty));
+        let batch_size = self.run.config.train.batch_size;
+        let tensor = |part: &Part| {
+            let ty = part.of_samples(batch_size);
+            let dims = [&[self.steps], ty.shape.dims()].concat();
+            Entry { name: part.name.to_owned(), dtype: ty.dtype, dims }
+        };
+        let tensors: Vec<Entry> = self.run.sample.parts.iter().map(tensor).collect();
         let mut file = self.create(BATCHES_FILE, &tensors)?;
         let mut batch = self.empty_batch();
-        for tensor in 0..tensors.len() {
+        for part in 0..tensors.len() {
             for step in 0..self.steps {
-                train::training_batch(&self.run.config, &self.run.data, step, &mut batch);
-                let numbers = [&batch.tokens, &batch.targets][tensor];
-                let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-                self.written(BATCHES_FILE, file.write(&bytes))?;
+                train::training_batch(&self.run.config, &*self.run.data, step, &mut batch);
+                self.written(BATCHES_FILE, file.write(&batch.parts()[part].bytes))?;
             }
         }
         self.written(BATCHES_FILE, file.finish())
     }
 
     fn empty_batch(&self) -> Batch {
-        let numbers = self.run.config.train.batch_size * train::context(&self.run.config);
-        Batch { tokens: vec![0; numbers], targets: vec![0; numbers] }
+        Batch::new(&self.run.sample.parts, self.run.config.train.batch_size)
     }
 
-    fn parameter_tensors(&self) -> Vec<(String, TensorType)> {
+    fn parameter_tensors(&self) -> Vec<Entry> {
         let program = &self.run.program;
-        let tensor = |id| (program.full_name(id), program.ty(id));
+        let tensor = |id| Entry::new(program.full_name(id), program.ty(id));
         program.parameters.iter().map(|parameter| tensor(parameter.value)).collect()
     }
 
-    fn gradient_tensors(&self) -> Vec<(String, TensorType)> {
+    fn gradient_tensors(&self) -> Vec<Entry> {
         let parameters = self.parameter_tensors();
-        let of = |step: usize| parameters.iter().map(move |(name, ty)| (format!("{step}.{name}"), *ty));
+        let named =
+            |step: usize, entry: &Entry| Entry { name: format!("{step}.{}", entry.name), ..entry.clone() };
+        let of = |step: usize| parameters.iter().map(move |entry| named(step, entry));
         self.kept_steps().into_iter().flat_map(of).collect()
     }
 
@@ -211,7 +216,7 @@ impl Dump<'_> {
         steps
     }
 
-    fn create(&self, name: &str, tensors: &[(String, TensorType)]) -> Result<TensorFile, Stop> {
+    fn create(&self, name: &str, tensors: &[Entry]) -> Result<TensorFile, Stop> {
         let path = self.folder.join(name);
         Ok(TensorFile::create(&path, tensors).map_err(|error| train::cannot_write(&path, error))?)
     }

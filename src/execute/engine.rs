@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::counts::Counts;
 use super::timeline::Timeline;
 use crate::compile::{Action, Instruction, Program, SectionKind};
+use crate::data::Batch;
 use crate::device::{Buffer, Device, DeviceError, Graph, Ledger, Phase, Pool, Region, Tensor};
 use crate::memory::{Backing, Failure, Manager};
 use crate::ops::{StepCounts, ValueId};
@@ -31,13 +32,6 @@ impl Backing for OnDevice<'_> {
     fn give_back(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         self.device.free(buffer)
     }
-}
-
-/// A micro-batch or a batch as the host holds it: i32[B,T] each.
-#[derive(Clone, Debug, Default)]
-pub struct Batch {
-    pub tokens: Vec<i32>,
-    pub targets: Vec<i32>,
 }
 
 /// What a step tells the host.
@@ -162,10 +156,9 @@ impl<'a> Engine<'a> {
 
     /// The first half of a step: the gradients of the whole batch, as yet neither clipped nor applied.
     pub(super) fn gradients(&mut self, batch: &Batch, numbers: &[f32]) -> Result<(), Failure> {
-        let exchange = self.program.exchange;
         self.put_batch(batch)?;
         let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let region = self.manager.tensor(exchange.numbers).region();
+        let region = self.manager.tensor(self.program.exchange.numbers).region();
         self.manager.backing.device.write(region, &numbers)?;
         let sections = self.program.step().take_while(|kind| *kind != SectionKind::Update);
         for (micro_batch, kind) in sections.enumerate() {
@@ -176,7 +169,7 @@ impl<'a> Engine<'a> {
 
     /// The second half: the gradients applied.
     pub(super) fn update(&mut self) -> Result<StepReport, Failure> {
-        let exchange = self.program.exchange;
+        let exchange = &self.program.exchange;
         self.section(SectionKind::Update, 0)?;
         self.counts.steps += 1;
         self.counts.micro_batches += self.program.micro_batches as u64;
@@ -425,23 +418,15 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// A piece at a time, through memory that is there already.
+    /// Where the program expects it. An evaluation's batch is a micro-batch, and takes the front of that.
     fn put_batch(&mut self, batch: &Batch) -> Result<(), Failure> {
-        // On a card, each piece waits for both queues.
-        const PIECE: usize = 16 << 10;
-        let exchange = self.program.exchange;
-        for (id, numbers) in [(exchange.tokens, &batch.tokens), (exchange.targets, &batch.targets)] {
-            let whole = self.manager.tensor(id).region();
-            let mut bytes = [0; PIECE * size_of::<i32>()];
-            for (index, piece) in numbers.chunks(PIECE).enumerate() {
-                for (bytes, number) in bytes.chunks_exact_mut(size_of::<i32>()).zip(piece) {
-                    bytes.copy_from_slice(&number.to_ne_bytes());
-                }
-                let bytes = &bytes[..size_of_val(piece)];
-                let offset = whole.offset + (index * PIECE * size_of::<i32>()) as u64;
-                let region = Region { buffer: whole.buffer, offset, bytes: bytes.len() as u64 };
-                self.manager.backing.device.write(region, bytes)?;
-            }
+        for &id in &self.program.exchange.batch {
+            let (name, tensor) = (self.program.value(id).name, self.manager.tensor(id));
+            let filled = batch.part(name).unwrap_or_else(|| panic!("the batch has no part `{name}`"));
+            assert_eq!(filled.part.ty.dtype, tensor.ty.dtype, "the type of the batch's `{name}`");
+            let region = Region { bytes: filled.bytes.len() as u64, ..tensor.region() };
+            assert!(region.bytes <= tensor.ty.bytes(), "the batch has too many samples of `{name}`");
+            self.manager.backing.device.write(region, &filled.bytes)?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::products::ProductSources;
+use super::volume::Volume;
 use crate::device::{ByRole, Ledger, Phase, Pool};
 use crate::memory::OutOfMemory;
 use crate::statistics::{self, Interval};
@@ -157,17 +158,16 @@ impl Measured {
     }
 
     /// Of steps of so many samples and tokens.
-    pub(super) fn record_speed(&mut self, times: &Times, samples: usize, tokens: usize) {
+    pub(super) fn record_speed(&mut self, times: &Times, volume: Volume) {
         let steps = &times.step_ms;
         let median = statistics::median(steps);
-        let per_second = |count: usize| median.map(|ms| count as f64 / ms * 1e3);
         self.step_ms_median = median;
         self.step_ms_p90 = statistics::quantile(steps, 0.9);
         self.step_ms_min = statistics::quantile(steps, 0.0);
         self.step_ms_ci95 = statistics::median_interval(steps).map(Interval::half_width);
         self.data_wait_ms = statistics::median(&times.data_wait_ms);
-        self.samples_per_s = per_second(samples);
-        self.tokens_per_s = per_second(tokens);
+        self.samples_per_s = median.map(|ms| volume.samples_per_s(ms));
+        self.tokens_per_s = median.and_then(|ms| volume.tokens_per_s(ms));
     }
 
     pub(super) fn record_products(&mut self, sources: ProductSources) {

@@ -15,11 +15,12 @@ mod tensor_file;
 mod tests;
 mod timeline;
 mod train;
+mod volume;
 mod witness;
 
 pub use counts::Counts;
 pub use dump::{DUMP_FILES, dump};
-pub use engine::{Batch, Engine, StepReport};
+pub use engine::{Engine, StepReport};
 pub use measured::{Ended, Measured, Outcome};
 pub use prime::prime;
 pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};

@@ -1,60 +1,102 @@
-//! Runs every kernel once on a very small model before anything is measured, so that what the process needs for
-//! itself (code, stacks, thread-local tables) is resident and not taken for the run's memory.
+//! Runs every operation of a program once before anything is measured, so that what the process needs for itself (code,
+//! stacks, thread-local tables) is resident and not taken for the run's memory.
 
-use super::engine::{Batch, Engine};
-use super::train::RunError;
-use crate::compile::compile_verified;
-use crate::device::Device;
-use crate::memory::Failure;
-use crate::spec::*;
+use crate::compile::Program;
+use crate::device::{Buffer, Device, DeviceError, Pool, Queue, Region, Tensor, Work};
+use crate::memory::predict;
+use crate::ops::{Fill, Op, TensorType};
 
-const CONTEXT: usize = 128;
-const BATCH: usize = 4;
+/// Bytes of a copy between pools.
+const COPIED: u64 = 1 << 12;
 
-/// In the precision of what will be measured: each has kernels of its own.
+/// Launches each operation on operands of its own, as large as the program's: what a kernel does differs by size. The
+/// memory is given back.
 ///
 /// # Errors
-/// A device that fails. One that has too little memory even for this is let be: the run itself will say so.
-pub fn prime(device: &mut dyn Device, strategy: &Strategy) -> Result<(), RunError> {
-    let Strategy { precision, loss_scale, .. } = *strategy;
-    let config = config(Strategy { precision, loss_scale, ..Strategy::default() });
-    let program = compile_verified(&config, device.target())?;
-    let run = |device: &mut dyn Device| -> Result<(), Failure> {
-        let mut engine = Engine::new(&program, device, false)?;
-        engine.start()?;
-        let batch = Batch { tokens: vec![1; BATCH * CONTEXT], targets: vec![2; BATCH * CONTEXT] };
-        engine.step(&batch, &config.train.optimizer.numbers(1))?;
-        engine.evaluate(&batch)?;
-        engine.close()
-    };
-    match run(device) {
-        Ok(()) => Ok(()),
-        Err(Failure::Device(error)) => Err(error.into()),
-        // The limit is below even this: the run itself will say so.
-        Err(Failure::OutOfMemory(_)) => Ok(()),
+/// A device that fails. Where there is no memory for an operation it is let be: the run itself will say so.
+pub fn prime(device: &mut dyn Device, program: &Program) -> Result<(), DeviceError> {
+    // What a run that fits has in memory at once, this has, too. Of one that does not, an operation may be too large for
+    // the machine, which has more to hold than the device pool.
+    let fits = predict(program, device.target()).out_of_memory.is_none();
+    let room = if fits { u64::MAX } else { device.target().available() / 2 };
+    let work = program.work().into_iter().map(|work| (sizes(&work), work));
+    for (sizes, work) in work.filter(|(sizes, _)| sizes.iter().sum::<u64>() <= room) {
+        on_memory(device, &sizes, |device, buffers| launch(device, &work, buffers))?;
     }
+    on_memory(device, &[COPIED], |device, buffers| copy(device, buffers[0]))?;
+    device.synchronize()
 }
 
-fn config(strategy: Strategy) -> RunConfig {
-    let optimizer =
-        AdamW { lr: 1.0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, decay: Decay::Matrices };
-    RunConfig {
-        model: Model::Transformer(Transformer {
-            layers: 1,
-            d_model: 64,
-            heads: 2,
-            context: CONTEXT,
-            vocabulary: 64,
-        }),
-        data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 1.0 }),
-        train: Train {
-            batch_size: BATCH,
-            clip_norm: Some(1.0),
-            seed: 0,
-            optimizer: Optimizer::AdamW(optimizer),
-        },
-        evaluation: Some(Evaluation { every: 1, batches: 1 }),
-        measure: Measure { warmup_steps: 0, steps: 1 },
-        strategy,
+/// Bytes of the buffers that an operation works on: its inputs, its outputs, its scratch memory. An output that may take
+/// an input's place does so, and needs none.
+fn sizes(work: &Work) -> Vec<u64> {
+    let outputs = work.outputs.iter().enumerate();
+    let outputs = outputs.map(|(index, ty)| if place(work, index).is_some() { 0 } else { ty.bytes() });
+    work.inputs.iter().map(TensorType::bytes).chain(outputs).chain([work.workspace]).collect()
+}
+
+/// The input whose place an output takes.
+fn place(work: &Work, output: usize) -> Option<usize> {
+    let mut aliases = work.op.updates().iter().chain(work.op.may_overwrite());
+    let fits = |input: usize| work.inputs[input] == work.outputs[output];
+    aliases.find(|alias| alias.0 == output && fits(alias.1)).map(|alias| alias.1)
+}
+
+/// Once, on zeros: they are tokens of every vocabulary and classes of every model.
+fn launch(device: &mut dyn Device, work: &Work, buffers: &[Buffer]) -> Result<(), DeviceError> {
+    let tensor = |index: usize, ty: &TensorType| Tensor { buffer: buffers[index], offset: 0, ty: *ty };
+    let inputs: Vec<Tensor> = work.inputs.iter().enumerate().map(|(index, ty)| tensor(index, ty)).collect();
+    let outputs = work.outputs.iter().enumerate();
+    let outputs = outputs.map(|(index, ty)| match place(work, index) {
+        Some(input) => inputs[input],
+        None => tensor(inputs.len() + index, ty),
+    });
+    let outputs: Vec<Tensor> = outputs.collect();
+    for input in &inputs {
+        // The bits of a zero are the same in every type.
+        let words = TensorType::f32(&[input.ty.bytes().div_ceil(4) as usize]);
+        let zeros = Tensor { ty: words, ..*input };
+        device.launch(&Op::Fill(Fill { output: words, value: 0.0 }), &[], &[zeros], None)?;
+    }
+    let scratch = buffers.last().filter(|_| work.workspace > 0);
+    let scratch = scratch.map(|&buffer| Region { buffer, offset: 0, bytes: work.workspace });
+    device.launch(&work.op, &inputs, &outputs, scratch)
+}
+
+/// From the device to the host and back, on either queue.
+fn copy(device: &mut dyn Device, buffer: Buffer) -> Result<(), DeviceError> {
+    let host = device.allocate(Pool::Host, COPIED)?;
+    let [here, there] = [buffer, host].map(|buffer| Region { buffer, offset: 0, bytes: COPIED });
+    for queue in Queue::ALL {
+        device.copy(queue, here, there)?;
+        device.copy(queue, there, here)?;
+        device.synchronize()?;
+    }
+    device.free(host)
+}
+
+/// Works on buffers of the device pool, and gives them back whatever came of it.
+fn on_memory(
+    device: &mut dyn Device,
+    sizes: &[u64],
+    work: impl FnOnce(&mut dyn Device, &[Buffer]) -> Result<(), DeviceError>,
+) -> Result<(), DeviceError> {
+    let page = device.target().page.0;
+    let mut buffers = Vec::with_capacity(sizes.len());
+    let mut taken = Ok(());
+    for bytes in sizes {
+        match device.allocate(Pool::Device, (*bytes).max(1).next_multiple_of(page)) {
+            Ok(buffer) => buffers.push(buffer),
+            Err(error) => {
+                taken = Err(error);
+                break;
+            }
+        }
+    }
+    let done = taken.and_then(|()| work(device, &buffers));
+    let freed = buffers.into_iter().try_for_each(|buffer| device.free(buffer));
+    match done {
+        Err(DeviceError::OutOfMemory { .. }) => freed,
+        done => done.and(freed),
     }
 }

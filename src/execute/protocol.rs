@@ -26,6 +26,8 @@ pub enum Message {
         timed: bool,
         /// `None` where it is not finite, which JSON cannot say.
         loss: Option<f64>,
+        samples_per_s: f64,
+        /// Of a model that works on tokens.
         tokens_per_s: Option<f64>,
         /// The most that was live on the device in a step so far.
         peak_bytes: u64,
@@ -117,6 +119,7 @@ mod tests {
                 steps: 3,
                 timed: false,
                 loss: Some(f64::NAN),
+                samples_per_s: 2.5,
                 tokens_per_s: None,
                 peak_bytes: 7,
             },

@@ -12,6 +12,24 @@ use crate::ops::{DType, TensorType};
 /// The data begins at a multiple of this many bytes, as the format's own writer has it.
 const ALIGNMENT: usize = 8;
 
+/// A tensor of a file. It may have one dimension more than any value of a program.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    pub(super) dims: Vec<usize>,
+}
+
+impl Entry {
+    pub(super) fn new(name: String, ty: TensorType) -> Entry {
+        Entry { name, dtype: ty.dtype, dims: ty.shape.dims().to_vec() }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.dims.iter().product::<usize>() as u64 * self.dtype.bytes()
+    }
+}
+
 /// A file whose header is written and whose data is awaited.
 pub(super) struct TensorFile {
     file: BufWriter<File>,
@@ -24,12 +42,12 @@ impl TensorFile {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn create(path: &Path, tensors: &[(String, TensorType)]) -> io::Result<TensorFile> {
+    pub(super) fn create(path: &Path, tensors: &[Entry]) -> io::Result<TensorFile> {
         let header = header(tensors)?;
         let mut file = BufWriter::new(File::create(path)?);
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
-        let missing = tensors.iter().map(|(_, ty)| ty.bytes()).sum();
+        let missing = tensors.iter().map(Entry::bytes).sum();
         Ok(TensorFile { file, missing })
     }
 
@@ -54,20 +72,20 @@ impl TensorFile {
     }
 }
 
-fn header(tensors: &[(String, TensorType)]) -> io::Result<Vec<u8>> {
+fn header(tensors: &[Entry]) -> io::Result<Vec<u8>> {
     let mut infos = Vec::with_capacity(tensors.len());
     let mut end = 0;
-    for (name, ty) in tensors {
-        let dtype = match ty.dtype {
+    for entry in tensors {
+        let dtype = match entry.dtype {
             DType::F32 => Dtype::F32,
             DType::BF16 => Dtype::BF16,
             DType::F16 => Dtype::F16,
             DType::I32 => Dtype::I32,
         };
         let start = end;
-        end += ty.bytes() as usize;
-        let info = TensorInfo { dtype, shape: ty.shape.dims().to_vec(), data_offsets: (start, end) };
-        infos.push((name.clone(), info));
+        end += entry.bytes() as usize;
+        let info = TensorInfo { dtype, shape: entry.dims.clone(), data_offsets: (start, end) };
+        infos.push((entry.name.clone(), info));
     }
     let metadata = Metadata::new(None, infos).map_err(io::Error::other)?;
     let mut header = serde_json::to_vec(&metadata)?;
@@ -86,9 +104,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
         let tensors = [
-            ("z".to_owned(), TensorType::f32(&[2, 3])),
-            ("a".to_owned(), TensorType::i32(&[1, 1, 2])),
-            ("m".to_owned(), TensorType::f32(&[1])),
+            Entry::new("z".to_owned(), TensorType::f32(&[2, 3])),
+            Entry { name: "a".to_owned(), dtype: DType::I32, dims: vec![1, 1, 1, 1, 2] },
+            Entry::new("m".to_owned(), TensorType::f32(&[1])),
         ];
         let bytes: Vec<u8> = (0..36).collect();
         let mut file = TensorFile::create(&path, &tensors).unwrap();
@@ -101,9 +119,9 @@ mod tests {
         let read = SafeTensors::deserialize(&written).unwrap();
         assert_eq!(read.len(), 3);
         let expected = [("z", Dtype::F32, 0..24), ("a", Dtype::I32, 24..32), ("m", Dtype::F32, 32..36)];
-        for ((name, dtype, range), (_, ty)) in expected.into_iter().zip(&tensors) {
+        for ((name, dtype, range), entry) in expected.into_iter().zip(&tensors) {
             let tensor = read.tensor(name).unwrap();
-            assert_eq!((tensor.dtype(), tensor.shape()), (dtype, ty.shape.dims()), "{name}");
+            assert_eq!((tensor.dtype(), tensor.shape()), (dtype, &entry.dims[..]), "{name}");
             assert_eq!(tensor.data(), &bytes[range], "{name}");
         }
     }
@@ -111,7 +129,7 @@ mod tests {
     #[test]
     fn a_file_holds_what_its_header_says_or_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let tensors = [("a".to_owned(), TensorType::f32(&[2]))];
+        let tensors = [Entry::new("a".to_owned(), TensorType::f32(&[2]))];
         let create = || TensorFile::create(&folder.path().join("a.safetensors"), &tensors).unwrap();
         let mut file = create();
         file.write(&[0; 4]).unwrap();

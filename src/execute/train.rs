@@ -5,18 +5,20 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::engine::{Batch, Engine};
+use super::engine::Engine;
 use super::measured::{Ended, Outcome, Times};
 use super::products::ProductSources;
 use super::timeline::Timeline;
+use super::volume::Volume;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation, compile_verified};
-use crate::data::{DataError, TextFiles};
+use crate::data::{Batch, DataError, Sample, Source};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, Target, TargetError};
+use crate::graph;
 use crate::memory::{Failure, OutOfMemory};
 use crate::plan;
-use crate::spec::{self, Data, Model, Precision, RunConfig};
+use crate::spec::{self, Precision, RunConfig};
 
 /// The file in a run's folder that holds the digest of the data that the run was planned with.
 pub const DATA_FILE: &str = "data.digest";
@@ -64,16 +66,16 @@ pub fn run(
     began: Instant,
     ordinal: usize,
 ) -> Result<Outcome, RunError> {
-    let Prepared { config, target, data, program } = Prepared::read(folder)?;
+    let Prepared { config, target, sample, data, program } = Prepared::read(folder)?;
     let mut device = device::open_card(&target, ordinal)?;
     let steps = config.measure.warmup_steps + config.measure.steps;
     reporter.send(&Message::Started { device: target.name.clone(), steps });
-    prime::prime(device.as_mut(), &config.strategy)?;
     reporter.send(&Message::Phase { name: "choosing algorithms".to_owned() });
-    let choosing = Instant::now();
+    let preparing = Instant::now();
     let products = products::choose(folder, &program, device.as_mut())?;
-    // What the first run with a shape times for all others is no part of how it starts.
-    let began = began + choosing.elapsed();
+    prime::prime(device.as_mut(), &program)?;
+    // What the first run with a shape times for all others, and what the witness needs, is no part of how it starts.
+    let began = began + preparing.elapsed();
 
     let precision = config.strategy.precision;
     let factors = Factors {
@@ -81,8 +83,16 @@ pub fn run(
         tf32: precision == Precision::Tf32 && target.kind == DeviceKind::Cuda,
     };
     let emulated = !device.multiplies(precision.dtype());
-    let trainer =
-        Trainer { folder, config: &config, program: &program, data: &data, products, reporter, began };
+    let trainer = Trainer {
+        folder,
+        config: &config,
+        sample: &sample,
+        program: &program,
+        data: &*data,
+        products,
+        reporter,
+        began,
+    };
     let mut outcome = trainer.run(device.as_mut())?;
     let measured = &mut outcome.measured;
     measured.emulated = emulated;
@@ -103,7 +113,9 @@ pub fn run(
 pub(super) struct Prepared {
     pub(super) config: RunConfig,
     pub(super) target: Target,
-    pub(super) data: TextFiles,
+    /// What the model asks for of each sample, which the data has.
+    pub(super) sample: Sample,
+    pub(super) data: Box<dyn Source>,
     pub(super) program: Program,
 }
 
@@ -111,12 +123,13 @@ impl Prepared {
     pub(super) fn read(folder: &Path) -> Result<Prepared, RunError> {
         let config = load_run(&folder.join("run.toml"))?;
         let target = Target::read(&folder.join("target.toml"))?;
-        let Data::Text(text) = &config.data;
-        let data = TextFiles::open(&text.paths, text.split)?;
-        check_unchanged(&data, &folder.join(DATA_FILE))?;
-        data.splits().check(context(&config), config.evaluation.is_some())?;
+        let data_set = config.data.data_set();
+        let data = data_set.open()?;
+        check_unchanged(data.contents().digest(), &folder.join(DATA_FILE))?;
+        let sample = graph::sample(&config.model);
+        data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
         let program = compile_verified(&config, &target)?;
-        Ok(Prepared { config, target, data, program })
+        Ok(Prepared { config, target, sample, data, program })
     }
 }
 
@@ -129,31 +142,24 @@ fn load_run(file: &Path) -> Result<RunConfig, RunError> {
 }
 
 /// The run's name promises the data that it was planned with: others would be cached under it.
-fn check_unchanged(data: &TextFiles, file: &Path) -> Result<(), RunError> {
+fn check_unchanged(digest: &str, file: &Path) -> Result<(), RunError> {
     let planned = std::fs::read_to_string(file)
         .map_err(|error| RunError::Read { file: file.display().to_string(), error })?;
-    if planned.trim() == data.digest() { Ok(()) } else { Err(RunError::DataChanged) }
-}
-
-/// Positions in a sequence.
-pub(super) fn context(config: &RunConfig) -> usize {
-    let Model::Transformer(model) = &config.model;
-    model.context
+    if planned.trim() == digest { Ok(()) } else { Err(RunError::DataChanged) }
 }
 
 /// The batch of a step, counted from 0.
-pub(super) fn training_batch(config: &RunConfig, data: &TextFiles, step: usize, batch: &mut Batch) {
+pub(super) fn training_batch(config: &RunConfig, data: &dyn Source, step: usize, batch: &mut Batch) {
     let train = &config.train;
-    let (samples, context) = (0..train.batch_size as u64, context(config));
-    let Batch { tokens, targets } = batch;
-    data.training_batch(train.seed, step as u64, samples, context, tokens, targets);
+    data.fill_training(train.seed, step as u64, 0..train.batch_size as u64, batch);
 }
 
 struct Trainer<'a> {
     folder: &'a Path,
     config: &'a RunConfig,
+    sample: &'a Sample,
     program: &'a Program,
-    data: &'a TextFiles,
+    data: &'a dyn Source,
     products: Option<ProductSources>,
     reporter: &'a mut Reporter,
     began: Instant,
@@ -165,7 +171,8 @@ impl Trainer<'_> {
         let mut log = StepLog::create(&self.folder.join(STEPS_FILE))?;
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
-        let batches = [self.config.train.batch_size, self.config.micro_batch()].map(|b| self.empty_batch(b));
+        let batches = [self.config.train.batch_size, self.config.micro_batch()]
+            .map(|samples| Batch::new(&self.sample.parts, samples));
         let witness = Witness::begin(device);
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
@@ -184,7 +191,7 @@ impl Trainer<'_> {
             Err(Stop::OutOfMemory(found)) => outcome.ran_out(&found),
             Err(Stop::Error(error)) => return Err(error),
         }
-        outcome.measured.record_speed(&times, self.config.train.batch_size, self.tokens());
+        outcome.measured.record_speed(&times, self.volume());
         Ok(outcome)
     }
 
@@ -215,7 +222,7 @@ impl Trainer<'_> {
             let timed = self.step(engine, step, &mut batch)?;
             let usage = engine.ledger().usage(Pool::Device);
             let counted = step >= measure.warmup_steps;
-            log.step(step + 1, &timed, self.tokens(), usage.live.total())?;
+            log.step(step + 1, &timed, self.volume(), usage.live.total())?;
             self.report_step(step + 1, total, &timed, counted, usage.step_peak());
             if counted {
                 times.step_ms.push(timed.ms);
@@ -315,19 +322,12 @@ impl Trainer<'_> {
 
     /// A micro-batch of the evaluation split.
     fn evaluation_batch(&self, index: usize, batch: &mut Batch) {
-        let Batch { tokens, targets } = batch;
-        self.data.evaluation_batch(index as u64, context(self.config), tokens, targets);
+        let (first, samples) = (index as u64, self.config.micro_batch() as u64);
+        self.data.fill_evaluation(first * samples..(first + 1) * samples, batch);
     }
 
-    fn empty_batch(&self, samples: usize) -> Batch {
-        let numbers = samples * context(self.config);
-        // Not zeros, which the system would hand out without making them resident.
-        Batch { tokens: vec![1; numbers], targets: vec![1; numbers] }
-    }
-
-    /// Per optimizer step.
-    fn tokens(&self) -> usize {
-        self.config.train.batch_size * context(self.config)
+    fn volume(&self) -> Volume {
+        Volume::of_step(self.config, self.sample)
     }
 
     fn report_step(&mut self, step: usize, steps: usize, done: &TimedStep, timed: bool, peak_bytes: u64) {
@@ -336,7 +336,8 @@ impl Trainer<'_> {
             steps,
             timed,
             loss: finite(done.loss),
-            tokens_per_s: Some(self.tokens() as f64 / done.ms * 1e3),
+            samples_per_s: self.volume().samples_per_s(done.ms),
+            tokens_per_s: self.volume().tokens_per_s(done.ms),
             peak_bytes,
         });
     }
@@ -412,14 +413,14 @@ impl StepLog {
         &mut self,
         step: usize,
         done: &TimedStep,
-        tokens: usize,
+        volume: Volume,
         live: u64,
     ) -> Result<(), RunError> {
         let known = |number: Option<f32>| number.map_or(String::new(), |number| number.to_string());
         let (norm, scale) = (known(done.gradient_norm), known(done.loss_scale));
-        let rate = tokens as f64 / done.ms * 1e3;
+        let rate = volume.tokens_per_s(done.ms).map_or(String::new(), |rate| format!("{rate:.1}"));
         let TimedStep { loss, ms, data_wait_ms, .. } = done;
-        self.line(&format!("{step},{loss},{norm},{ms:.3},{rate:.1},{live},{data_wait_ms:.3},{scale}\n"))
+        self.line(&format!("{step},{loss},{norm},{ms:.3},{rate},{live},{data_wait_ms:.3},{scale}\n"))
     }
 
     fn line(&mut self, line: &str) -> Result<(), RunError> {

@@ -2,6 +2,7 @@
 
 mod transformer;
 
+use crate::data::{Part, Sample};
 use crate::ops::{Op, Sizes, TensorType};
 use crate::spec::Model;
 
@@ -38,9 +39,8 @@ pub enum Initial {
 pub enum Kind {
     Activation,
     Parameter(Initial),
-    /// Part of a batch: the loader's tokens, or what should follow each of them.
-    Tokens,
-    Targets,
+    /// A part of a batch.
+    Input,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +76,13 @@ pub fn build(model: &Model, micro_batch: usize) -> Graph {
     }
 }
 
+/// What a model asks for of each sample.
+pub fn sample(model: &Model) -> Sample {
+    match model {
+        Model::Transformer(model) => transformer::sample(model),
+    }
+}
+
 impl Graph {
     fn new() -> Graph {
         Graph { scopes: Vec::new(), values: Vec::new(), nodes: Vec::new() }
@@ -99,6 +106,11 @@ impl Graph {
     fn value(&mut self, name: &'static str, scope: ScopeId, ty: TensorType, kind: Kind) -> usize {
         self.values.push(GraphValue { name, scope, ty, kind });
         self.values.len() - 1
+    }
+
+    /// A part of the batch, of as many samples as the forward pass sees.
+    fn input(&mut self, scope: ScopeId, part: &Part, micro_batch: usize) -> usize {
+        self.value(part.name, scope, part.of_samples(micro_batch), Kind::Input)
     }
 
     fn parameter(&mut self, name: &'static str, scope: ScopeId, dims: &[usize], initial: Initial) -> usize {
@@ -162,6 +174,11 @@ impl Graph {
 
     fn types(&self, operands: &[usize]) -> Vec<TensorType> {
         operands.iter().map(|&operand| self.values[operand].ty).collect()
+    }
+
+    /// The parts of the batch, by their indices among the values.
+    pub fn inputs(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.values.len()).filter(|&index| self.values[index].kind == Kind::Input)
     }
 
     /// Trainable numbers.

@@ -227,6 +227,13 @@ macro_rules! choice {
                 }
             }
 
+            #[doc = concat!("The key under `", $path, "` that is chosen.")]
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $($name::$variant(_) => stringify!($key),)+
+                }
+            }
+
             $(
                 #[doc = concat!("What is said of `", $path, ".", stringify!($key), "`, if that is chosen.")]
                 #[allow(irrefutable_let_patterns)] // while there is one

@@ -1,5 +1,6 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
+mod parts;
 mod precision;
 mod strategies;
 mod threads;
@@ -7,9 +8,11 @@ mod vectors;
 
 use std::collections::HashMap;
 
-use super::engine::{Batch, Engine};
+use super::engine::Engine;
 use crate::compile::{Action, Program, SectionKind, compile};
+use crate::data::Batch;
 use crate::device::{Delay, Device, Pool, Target};
+use crate::graph;
 use crate::memory::{Failure, OutOfMemory, predict};
 use crate::spec::*;
 use crate::testing;
@@ -30,7 +33,8 @@ fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let Model::Transformer(model) = &config.model;
     let count = samples * model.context;
     let token = |i: usize| ((i * 7 + step * 13 + i * i % 11) % 250) as i32;
-    Batch { tokens: (0..count).map(token).collect(), targets: (0..count).map(|i| token(i + 1)).collect() }
+    let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(move |i| token(i).to_ne_bytes()));
+    Batch::new(&graph::sample(&config.model).parts, samples).with("tokens", tokens).with("targets", targets)
 }
 
 /// Trains for some steps with freed memory poisoned.

@@ -4,7 +4,7 @@
 //! L layers, B sequences in a micro-batch, T context, C d_model, H heads, V vocabulary, N = B T rows.
 
 use super::super::counts::Counts;
-use super::super::engine::{Batch, Engine};
+use super::super::engine::Engine;
 use super::super::receipt::receipt;
 use crate::compile::{Action, Instruction, Program, SectionKind, compile};
 use crate::device::{Pool, Position, Role};
@@ -157,14 +157,11 @@ fn work(config: &RunConfig) -> (Counts, String) {
     let mut engine = Engine::new(&program, device.as_mut(), false).unwrap();
     engine.start().unwrap();
     let before = engine.counts();
-    let batch = |samples: u64| {
-        let count = (samples * T) as usize;
-        Batch { tokens: vec![1; count], targets: vec![2; count] }
-    };
+    let batch = |samples| super::batch(config, 0, samples);
     for _ in 0..2 {
-        engine.step(&batch(BATCH), &config.train.optimizer.numbers(1)).unwrap();
+        engine.step(&batch(config.train.batch_size), &config.train.optimizer.numbers(1)).unwrap();
     }
-    engine.evaluate(&batch(config.micro_batch() as u64)).unwrap();
+    engine.evaluate(&batch(config.micro_batch())).unwrap();
     let after = engine.counts();
     let counts = Counts { requests: after.requests - before.requests, ..after };
     (counts, receipt(&before, &after, None))

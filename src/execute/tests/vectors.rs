@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use safetensors::SafeTensors;
 
-use super::super::engine::{Batch, Engine};
+use super::super::engine::Engine;
 use crate::compile::{Parameter, Program, compile};
+use crate::data::Batch;
+use crate::graph;
 use crate::memory::Failure;
 use crate::plan;
 use crate::spec::*;
@@ -63,12 +65,17 @@ struct Trained {
     gradients: Vec<(String, Vec<f32>)>,
 }
 
-fn batches() -> Vec<Batch> {
+fn batches(config: &RunConfig) -> Vec<Batch> {
     let file = Tensors::read("batches");
     let (tokens, targets) = (file.i32("tokens"), file.i32("targets"));
     let size = tokens.len() / STEPS;
-    let batches = tokens.chunks_exact(size).zip(targets.chunks_exact(size));
-    batches.map(|(tokens, targets)| Batch { tokens: tokens.to_vec(), targets: targets.to_vec() }).collect()
+    let elements = |numbers: &[i32]| numbers.iter().map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+    let batch = |step: usize| {
+        let step = step * size..(step + 1) * size;
+        let batch = Batch::new(&graph::sample(&config.model).parts, config.train.batch_size);
+        batch.with("tokens", elements(&tokens[step.clone()])).with("targets", elements(&targets[step]))
+    };
+    (0..STEPS).map(batch).collect()
 }
 
 /// Trains with freed memory poisoned.
@@ -84,7 +91,7 @@ fn train(config: &RunConfig) -> Trained {
         engine.put(parameter.value, &numbers).unwrap();
     }
     let mut trained = Trained { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new() };
-    for (step, batch) in (1..).zip(&batches()) {
+    for (step, batch) in (1..).zip(&batches(config)) {
         let taken = step - engine.counts().skipped_steps as usize;
         engine.gradients(batch, &config.train.optimizer.numbers(taken)).unwrap();
         let kept = (step == 1 || step == STEPS).then(|| gradients(&program, &mut engine, step));

@@ -7,6 +7,7 @@ pub use text::{Text, Tokens};
 use super::declare::choice;
 use super::error::Problem;
 use super::tree::Table;
+use crate::data::DataSet;
 
 choice! {
     pub enum Data("data"): Source {
@@ -18,6 +19,9 @@ choice! {
 /// What each kind of data says of itself.
 trait Source {
     fn vocabulary(&self) -> Vocabulary;
+
+    /// What reads it.
+    fn data_set(&self) -> Box<dyn DataSet>;
 
     /// Refuses to be evaluated on where nothing is left for that.
     fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem>;
@@ -32,6 +36,11 @@ pub(super) struct Vocabulary {
 }
 
 impl Data {
+    /// What reads it.
+    pub fn data_set(&self) -> Box<dyn DataSet> {
+        self.each().data_set()
+    }
+
     pub(super) fn vocabulary(&self) -> Vocabulary {
         self.each().vocabulary()
     }

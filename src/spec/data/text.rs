@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Source, Vocabulary};
+use crate::data::{DataSet, TextSet};
 use crate::spec::declare::{Declared, section, words};
 use crate::spec::error::Problem;
 use crate::spec::kinds::{SHARE, word};
@@ -39,6 +40,12 @@ impl Tokens {
 }
 
 impl Source for Text {
+    fn data_set(&self) -> Box<dyn DataSet> {
+        // All that is known of tokens so far is that they are bytes.
+        let Tokens::Bytes = self.tokens;
+        Box::new(TextSet::new(&self.paths, self.split))
+    }
+
     fn vocabulary(&self) -> Vocabulary {
         Vocabulary { tokens: self.tokens.vocabulary(), of: "data.text", key: "data.text.tokens" }
     }

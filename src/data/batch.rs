@@ -1,0 +1,106 @@
+//! Batches: of each sample, the named and typed parts that a model asks for.
+
+use crate::ops::{Shape, TensorType};
+
+/// What a model asks for of each sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    pub parts: Vec<Part>,
+    /// How many tokens it has, if the model works on tokens: what its speed is counted in.
+    pub tokens: Option<usize>,
+}
+
+/// One of the things that a sample consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub name: &'static str,
+    /// Of one sample: `[T]` of a sequence, `[]` of a class, up to three dimensions.
+    pub ty: TensorType,
+}
+
+impl Part {
+    /// The part of this many samples, one after the other.
+    pub fn of_samples(&self, samples: usize) -> TensorType {
+        let dims = [&[samples], self.ty.shape.dims()].concat();
+        TensorType { dtype: self.ty.dtype, shape: Shape::new(&dims) }
+    }
+}
+
+/// Some samples in the memory of this process, part by part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    parts: Vec<Filled>,
+}
+
+/// A part of all samples of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Filled {
+    pub part: Part,
+    /// Sample after sample, in the machine's byte order.
+    pub bytes: Vec<u8>,
+}
+
+impl Batch {
+    /// Memory for this many samples, as yet without anything that makes sense.
+    pub fn new(parts: &[Part], samples: usize) -> Batch {
+        // Not zeros, which the system would hand out without making them resident.
+        let bytes = |part: &Part| vec![1; part.of_samples(samples).bytes() as usize];
+        Batch { parts: parts.iter().map(|part| Filled { part: *part, bytes: bytes(part) }).collect() }
+    }
+
+    pub fn parts(&self) -> &[Filled] {
+        &self.parts
+    }
+
+    pub fn parts_mut(&mut self) -> &mut [Filled] {
+        &mut self.parts
+    }
+
+    pub fn part(&self, name: &str) -> Option<&Filled> {
+        self.parts.iter().find(|filled| filled.part.name == name)
+    }
+
+    /// With the elements of a part, from the first sample's to the last one's.
+    ///
+    /// Panics if there is no such part, or not as many elements of that size.
+    #[must_use]
+    pub fn with<const SIZE: usize>(
+        mut self,
+        name: &str,
+        elements: impl IntoIterator<Item = [u8; SIZE]>,
+    ) -> Batch {
+        let filled = self.parts.iter_mut().find(|filled| filled.part.name == name);
+        let filled = filled.unwrap_or_else(|| panic!("the batch has no part `{name}`"));
+        let bytes: Vec<u8> = elements.into_iter().flatten().collect();
+        let (size, dtype) = (SIZE as u64, filled.part.ty.dtype);
+        assert_eq!((size, bytes.len()), (dtype.bytes(), filled.bytes.len()), "`{name}` is of {dtype}");
+        filled.bytes = bytes;
+        self
+    }
+}
+
+impl Filled {
+    /// The memory of each sample, in order.
+    pub fn samples_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.bytes.chunks_exact_mut(self.part.ty.bytes() as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_their_types_and_their_samples_in_order() {
+        let image = Part { name: "image", ty: TensorType::f32(&[2, 3]) };
+        let class = Part { name: "class", ty: TensorType::i32(&[]) };
+        assert_eq!(image.of_samples(4), TensorType::f32(&[4, 2, 3]));
+        assert_eq!(class.of_samples(4), TensorType::i32(&[4]));
+
+        let batch = Batch::new(&[image, class], 4);
+        let mut batch = batch.with("class", (0..4i32).map(i32::to_ne_bytes));
+        assert_eq!(batch.parts().iter().map(|filled| filled.bytes.len()).collect::<Vec<_>>(), [96, 16]);
+        let classes: Vec<_> = batch.parts_mut()[1].samples_mut().map(|bytes| bytes.to_vec()).collect();
+        assert_eq!(classes, [0, 1, 2, 3i32].map(|class| class.to_ne_bytes().to_vec()));
+    }
+}

@@ -1,0 +1,81 @@
+//! What a data set is to the rest of the program, whatever it is made of.
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::{Batch, DataError, DigestCache, Part, Sample};
+use crate::ops::TensorType;
+
+/// A data set as an experiment names it. Nothing of it has been read yet.
+pub trait DataSet: Debug {
+    /// The name of its table in an experiment: `text` for `data.text`.
+    fn name(&self) -> &'static str;
+
+    /// The paths and globs that it was named by.
+    fn paths(&self) -> &[PathBuf];
+
+    /// Looks at it without keeping it; what was digested before is not read again.
+    ///
+    /// # Errors
+    /// What cannot be read, or makes no sense as data of this kind.
+    fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, DataError>;
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// As [`DataSet::inspect`].
+    fn open(&self) -> Result<Box<dyn Source>, DataError>;
+
+    /// Whether what was found in it has the parts that a model asks for, and samples enough.
+    ///
+    /// # Errors
+    /// The first thing that is missing.
+    fn check(&self, found: &dyn Contents, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
+        for asked in &sample.parts {
+            let (data, part) = (self.name(), asked.name);
+            match found.part(asked) {
+                None => return Err(DataError::NoPart { data, part, parts: found.parts() }),
+                Some(ty) if ty != asked.ty => {
+                    return Err(DataError::OtherType { data, part, asked: asked.ty, ty });
+                }
+                Some(_) => {}
+            }
+        }
+        found.check_size(sample, evaluates)
+    }
+}
+
+/// What is known of a data set without its samples.
+pub trait Contents: Debug + Send + Sync {
+    /// Names the data: the same wherever it lies.
+    fn digest(&self) -> &str;
+
+    /// The names of the parts that a sample has.
+    fn parts(&self) -> &'static [&'static str];
+
+    /// The type, in one sample, of the part that is asked for; shaped as asked where the data leaves that open. `None`
+    /// if samples have no such part.
+    fn part(&self, asked: &Part) -> Option<TensorType>;
+
+    /// Whether there is at least one sample to train on and, if wanted, one to evaluate on.
+    ///
+    /// # Errors
+    /// What there is too little of.
+    fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError>;
+}
+
+/// A data set that batches are made from. All of a sample is a pure function of the arguments that name it: any range of
+/// samples is what it is in any other range, so that micro-batches, workers and ranks may share a step.
+///
+/// What is asked for is what [`DataSet::check`] found there.
+pub trait Source: Debug + Send + Sync {
+    fn contents(&self) -> &dyn Contents;
+
+    /// Fills a batch with these samples of a training step, numbered within the step.
+    fn fill_training(&self, seed: u64, step: u64, samples: Range<u64>, batch: &mut Batch);
+
+    /// Fills a batch with these samples of the evaluation split, numbered from its front and again from there after the
+    /// last.
+    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch);
+}

@@ -1,0 +1,168 @@
+//! Batches of other parts than text has: rows of numbers and their classes, from a data set that is made up.
+
+use std::ops::Range;
+
+use super::super::engine::Engine;
+use crate::compile::{Program, compile_graph};
+use crate::data::{Batch, Contents, DataError, Part, Sample, Source};
+use crate::device::Device;
+use crate::graph::{Graph, GraphValue, Initial, Kind, Node, Scope, ScopeId};
+use crate::ops::{CrossEntropy, Linear, Op, TensorType};
+use crate::spec::*;
+use crate::testing;
+
+const FEATURES: usize = 3;
+const CLASSES: usize = 4;
+
+/// Rows of numbers, of which each has its own.
+#[derive(Debug)]
+struct Rows;
+
+impl Rows {
+    fn feature(row: u64, column: usize) -> f32 {
+        ((row * 7 + column as u64 * 5) % 11) as f32 / 4.0 - 1.25
+    }
+
+    fn class(row: u64) -> i32 {
+        (row * 3 % CLASSES as u64) as i32
+    }
+
+    fn fill(rows: Range<u64>, batch: &mut Batch) {
+        for filled in batch.parts_mut() {
+            let name = filled.part.name;
+            for (row, memory) in rows.clone().zip(filled.samples_mut()) {
+                let (numbers, _) = memory.as_chunks_mut();
+                for (column, number) in numbers.iter_mut().enumerate() {
+                    *number = match name {
+                        "features" => Rows::feature(row, column).to_ne_bytes(),
+                        _ => Rows::class(row).to_ne_bytes(),
+                    };
+                }
+            }
+        }
+    }
+}
+
+impl Contents for Rows {
+    fn digest(&self) -> &str {
+        "rows"
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        &["features", "classes"]
+    }
+
+    fn part(&self, asked: &Part) -> Option<TensorType> {
+        sample().parts.iter().find(|part| part.name == asked.name).map(|part| part.ty)
+    }
+
+    fn check_size(&self, _sample: &Sample, _evaluates: bool) -> Result<(), DataError> {
+        Ok(())
+    }
+}
+
+impl Source for Rows {
+    fn contents(&self) -> &dyn Contents {
+        self
+    }
+
+    fn fill_training(&self, _seed: u64, step: u64, samples: Range<u64>, batch: &mut Batch) {
+        Rows::fill(100 * step + samples.start..100 * step + samples.end, batch);
+    }
+
+    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) {
+        Rows::fill(samples, batch);
+    }
+}
+
+/// What a linear classifier asks for.
+fn sample() -> Sample {
+    let features = Part { name: "features", ty: TensorType::f32(&[FEATURES]) };
+    let classes = Part { name: "classes", ty: TensorType::i32(&[]) };
+    Sample { parts: vec![features, classes], tokens: None }
+}
+
+/// `cross_entropy(features weight^T, classes)`
+fn classifier(micro_batch: usize) -> Graph {
+    let scope = ScopeId(0);
+    let [features, classes] = [0, 1].map(|index| sample().parts[index]);
+    let value = |name, ty, kind| GraphValue { name, scope, ty, kind };
+    let logits = TensorType::f32(&[micro_batch, CLASSES]);
+    let values = vec![
+        value(features.name, features.of_samples(micro_batch), Kind::Input),
+        value(classes.name, classes.of_samples(micro_batch), Kind::Input),
+        value("weight", TensorType::f32(&[CLASSES, FEATURES]), Kind::Parameter(Initial::Normal(0.5))),
+        value("logits", logits, Kind::Activation),
+        value("loss", TensorType::scalar(), Kind::Activation),
+    ];
+    let linear = Linear { bias: false, activation: None, residual: false, tf32: false };
+    let loss = CrossEntropy::PLAIN;
+    let nodes = vec![
+        Node { op: Op::Linear(linear), scope, inputs: vec![0, 2], outputs: vec![3] },
+        Node { op: Op::CrossEntropy(loss), scope, inputs: vec![3, 1], outputs: vec![4] },
+    ];
+    let scopes = vec![Scope { path: "head".to_owned(), layer: scope, block: false }];
+    Graph { scopes, values, nodes }
+}
+
+/// The mean loss of rows, in f64.
+fn expected(weight: &[f32], rows: Range<u64>) -> f64 {
+    let count = (rows.end - rows.start) as f64;
+    let loss = |row: u64| {
+        let logit = |class: usize| -> f64 {
+            let weights = &weight[class * FEATURES..(class + 1) * FEATURES];
+            let terms = weights.iter().enumerate();
+            terms.map(|(column, weight)| f64::from(weight * Rows::feature(row, column))).sum()
+        };
+        let sum: f64 = (0..CLASSES).map(|class| logit(class).exp()).sum();
+        sum.ln() - logit(Rows::class(row) as usize)
+    };
+    rows.map(loss).sum::<f64>() / count
+}
+
+fn weight(engine: &mut Engine, program: &Program) -> Vec<f32> {
+    let mut weight = Vec::new();
+    let take = |piece: &[u8]| -> Result<(), crate::memory::Failure> {
+        weight.extend(piece.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)));
+        Ok(())
+    };
+    engine.read(program.parameters[0].value, take).unwrap();
+    weight
+}
+
+/// In micro-batches, in training and in evaluation, what the device computes is the loss of the rows that were asked for.
+#[test]
+fn numbers_and_classes_reach_the_device_as_they_are() {
+    let mut config = testing::small();
+    config.train.batch_size = 6;
+    config.strategy.accumulate = 3;
+    config.strategy.precision = Precision::Fp32;
+    let program = compile_graph(&classifier(2), &config, &testing::target(), true).unwrap();
+    let named = program.exchange.batch.iter().map(|&id| (program.full_name(id), program.ty(id)));
+    let expected_parts = [
+        ("batch.features".to_owned(), TensorType::f32(&[6, FEATURES])),
+        ("batch.classes".to_owned(), TensorType::i32(&[6])),
+    ];
+    assert!(named.eq(expected_parts));
+
+    let mut device: Box<dyn Device> = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start().unwrap();
+    let data: &dyn Source = &Rows;
+    let mut batch = Batch::new(&sample().parts, 6);
+    let mut evaluated = Batch::new(&sample().parts, 2);
+    for step in 0..3 {
+        let before = weight(&mut engine, &program);
+        data.fill_training(7, step, 0..6, &mut batch);
+        let found = engine.step(&batch, &config.train.optimizer.numbers(step as usize + 1)).unwrap().loss;
+        let wanted = expected(&before, 100 * step..100 * step + 6);
+        assert!((f64::from(found) - wanted).abs() < 1e-5, "step {step}: {found} and {wanted}");
+
+        let after = weight(&mut engine, &program);
+        assert_ne!(before, after, "it is trained");
+        data.fill_evaluation(4..6, &mut evaluated);
+        let (found, wanted) = (engine.evaluate(&evaluated).unwrap(), expected(&after, 4..6));
+        assert!((f64::from(found) - wanted).abs() < 1e-5, "after step {step}: {found} and {wanted}");
+    }
+    engine.close().unwrap();
+}

@@ -1,0 +1,30 @@
+//! What an optimizer step goes through: what speed is counted in.
+
+use crate::data::Sample;
+use crate::spec::RunConfig;
+
+/// The samples of a step, and their tokens where the model works on tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Volume {
+    pub(super) samples: usize,
+    pub(super) tokens: Option<usize>,
+}
+
+impl Volume {
+    pub(super) fn of_step(config: &RunConfig, sample: &Sample) -> Volume {
+        let samples = config.train.batch_size;
+        Volume { samples, tokens: sample.tokens.map(|tokens| samples * tokens) }
+    }
+
+    pub(super) fn samples_per_s(self, step_ms: f64) -> f64 {
+        per_s(self.samples, step_ms)
+    }
+
+    pub(super) fn tokens_per_s(self, step_ms: f64) -> Option<f64> {
+        self.tokens.map(|tokens| per_s(tokens, step_ms))
+    }
+}
+
+fn per_s(count: usize, ms: f64) -> f64 {
+    count as f64 / ms * 1e3
+}
