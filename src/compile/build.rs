@@ -6,7 +6,7 @@ use super::program::{
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, Kind, ScopeId};
 use crate::ops::{CONTROL_LEN, CrossEntropy, Fill, Normal, Op, Segment, Segments, TensorType, ValueId};
-use crate::spec::{Decay, Optimizer, RunConfig};
+use crate::spec::RunConfig;
 
 /// Tensors in a bucket begin at multiples of this many bytes: what vector loads and matrix libraries like best.
 const SEGMENT_ALIGNMENT: usize = 256;
@@ -95,8 +95,7 @@ pub(super) struct Layout {
 
 /// A layout for each layer that has parameters, in the order of the layers.
 pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
-    let Optimizer::AdamW(optimizer) = &config.train.optimizer;
-    let decays = |ty: &TensorType| optimizer.decay == Decay::All || ty.shape.dims().len() > 1;
+    let decays = |ty: &TensorType| config.train.optimizer.decays(ty.shape.dims().len());
     let mut layers: Vec<Vec<(usize, graph::Initial)>> = vec![Vec::new(); graph.scopes.len()];
     for (index, value) in graph.values.iter().enumerate() {
         if let Kind::Parameter(initial) = value.kind {

@@ -5,8 +5,8 @@ use super::program::{Action, Instruction, Like, LossScaling, Program, Section, S
 use super::sections::fill_with_zeros;
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
-use crate::ops::{self, AdamW, GlobalNorm, Op, TensorType, ValueId};
-use crate::spec::{DynamicLossScale, Gradients, LossScale, Optimizer};
+use crate::ops::{self, GlobalNorm, Op, TensorType, ValueId};
+use crate::spec::{DynamicLossScale, Gradients, LossScale};
 
 pub(super) fn update(draft: &mut Draft) {
     let config = draft.config;
@@ -25,17 +25,9 @@ pub(super) fn update(draft: &mut Draft) {
     let clip_norm = config.train.clip_norm.map(|clip| clip as f32);
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope));
-    let Optimizer::AdamW(optimizer) = &config.train.optimizer;
     for index in 0..program.buckets.len() {
-        let op = Op::AdamW(AdamW {
-            segments: program.buckets[index].segments.clone(),
-            beta1: optimizer.beta1,
-            beta2: optimizer.beta2,
-            epsilon: optimizer.epsilon as f32,
-            weight_decay: optimizer.weight_decay as f32,
-            clip_norm,
-            scaled: scale.is_some(),
-        });
+        let segments = program.buckets[index].segments.clone();
+        let op = config.train.optimizer.operation(segments, clip_norm, scale.is_some());
         code.push(apply(program, index, op, [Some(control), norm, scale]));
     }
     if let (Some(choice), Some(norm)) = (config.strategy.loss_scale, norm) {

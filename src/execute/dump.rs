@@ -111,7 +111,7 @@ impl Dump<'_> {
         train::training_batch(config, &self.run.data, step - 1, batch);
         let waited = began.elapsed();
         let taken = step - engine.counts().skipped_steps as usize;
-        engine.gradients(batch, train::control(&config.train.optimizer, taken))?;
+        engine.gradients(batch, config.train.optimizer.control(taken))?;
         engine.synchronize()?;
         let until_gradients = began.elapsed();
 

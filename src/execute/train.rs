@@ -17,9 +17,8 @@ use crate::device::{
     self, Device, DeviceError, DeviceKind, Factors, Ledger, Phase, Pool, Target, TargetError,
 };
 use crate::memory::{Failure, OutOfMemory};
-use crate::ops::Control;
 use crate::plan;
-use crate::spec::{self, Data, Model, Optimizer, Precision, RunConfig};
+use crate::spec::{self, Data, Model, Precision, RunConfig};
 
 /// The file in a run's folder that holds the digest of the data that the run was planned with.
 pub const DATA_FILE: &str = "data.digest";
@@ -246,7 +245,7 @@ impl Trainer<'_> {
         training_batch(self.config, self.data, step, batch);
         let waited = began.elapsed();
         let taken = step + 1 - engine.counts().skipped_steps as usize;
-        let report = engine.step(batch, control(&self.config.train.optimizer, taken))?;
+        let report = engine.step(batch, self.config.train.optimizer.control(taken))?;
         let took = began.elapsed();
         Ok(TimedStep {
             loss: report.loss,
@@ -375,17 +374,6 @@ fn milliseconds(time: Duration) -> f64 {
 
 pub(super) fn finite(number: f32) -> Option<f64> {
     number.is_finite().then_some(f64::from(number))
-}
-
-/// The numbers of step `step`, counted from 1; steps that were skipped do not count.
-pub(super) fn control(optimizer: &Optimizer, step: usize) -> Control {
-    let Optimizer::AdamW(optimizer) = optimizer;
-    let correction = |beta: f64| (1.0 - beta.powi(i32::try_from(step).unwrap_or(i32::MAX))) as f32;
-    Control {
-        learning_rate: optimizer.lr as f32,
-        bias_correction1: correction(optimizer.beta1),
-        bias_correction2: correction(optimizer.beta2),
-    }
 }
 
 fn record_step(measurement: &mut Measurement, done: &TimedStep, timed: bool) {

@@ -129,8 +129,10 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
         config.train.batch_size = micro_batch * config.strategy.accumulate;
         config.train.clip_norm = clips.then_some(0.5);
         config.train.seed = seed;
-        let Optimizer::AdamW(optimizer) = &mut config.train.optimizer;
-        optimizer.decay = if decays_all { Decay::All } else { Decay::Matrices };
+        let decay = if decays_all { Decay::All } else { Decay::Matrices };
+        if let Some(adamw) = config.train.optimizer.adamw() {
+            config.train.optimizer = Optimizer::AdamW(AdamW { decay, ..adamw.clone() });
+        }
         config.evaluation = config.evaluation.filter(|_| evaluates);
         config
     })

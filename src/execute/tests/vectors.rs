@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use safetensors::SafeTensors;
 
 use super::super::engine::{Batch, Engine};
-use super::super::train::control;
 use crate::compile::{Parameter, Program, compile};
 use crate::memory::Failure;
 use crate::plan;
@@ -87,7 +86,7 @@ fn train(config: &RunConfig) -> Trained {
     let mut trained = Trained { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new() };
     for (step, batch) in (1..).zip(&batches()) {
         let taken = step - engine.counts().skipped_steps as usize;
-        engine.gradients(batch, control(&config.train.optimizer, taken)).unwrap();
+        engine.gradients(batch, config.train.optimizer.control(taken)).unwrap();
         let kept = (step == 1 || step == STEPS).then(|| gradients(&program, &mut engine, step));
         let report = engine.update().unwrap();
         // What overflowed is no gradient.
@@ -172,12 +171,12 @@ fn every_strategy_learns_what_pytorch_learns() {
 fn another_optimizer_is_noticed() {
     type Change = fn(&mut RunConfig);
     let changes: [(&str, Change); 7] = [
-        ("learning rate", |config| adamw(config).lr *= 1.0001),
-        ("first moment", |config| adamw(config).beta1 *= 1.0001),
-        ("second moment", |config| adamw(config).beta2 *= 0.999),
-        ("epsilon", |config| adamw(config).epsilon = 1e-6),
-        ("amount of decay", |config| adamw(config).weight_decay *= 1.1),
-        ("extent of decay", |config| adamw(config).decay = Decay::All),
+        ("learning rate", |config| change_adamw(config, |adamw| adamw.lr *= 1.0001)),
+        ("first moment", |config| change_adamw(config, |adamw| adamw.beta1 *= 1.0001)),
+        ("second moment", |config| change_adamw(config, |adamw| adamw.beta2 *= 0.999)),
+        ("epsilon", |config| change_adamw(config, |adamw| adamw.epsilon = 1e-6)),
+        ("amount of decay", |config| change_adamw(config, |adamw| adamw.weight_decay *= 1.1)),
+        ("extent of decay", |config| change_adamw(config, |adamw| adamw.decay = Decay::All)),
         ("clipping", |config| config.train.clip_norm = Some(1.001)),
     ];
     let (strategy, config) = &runs()[0];
@@ -189,7 +188,8 @@ fn another_optimizer_is_noticed() {
     }
 }
 
-fn adamw(config: &mut RunConfig) -> &mut AdamW {
-    let Optimizer::AdamW(optimizer) = &mut config.train.optimizer;
-    optimizer
+fn change_adamw(config: &mut RunConfig, change: impl Fn(&mut AdamW)) {
+    let mut adamw = config.train.optimizer.adamw().unwrap().clone();
+    change(&mut adamw);
+    config.train.optimizer = Optimizer::AdamW(adamw);
 }

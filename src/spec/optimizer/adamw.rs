@@ -1,6 +1,7 @@
 //! `[train.optimizer.adamw]`
 
 use super::Rule;
+use crate::ops::{self, Control, Op, Segments};
 use crate::spec::declare::{section, words};
 use crate::spec::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
 
@@ -36,6 +37,26 @@ impl Rule for AdamW {
         match self.decay {
             Decay::Matrices => dimensions > 1,
             Decay::All => true,
+        }
+    }
+    fn operation(&self, segments: Segments, clip_norm: Option<f32>, scaled: bool) -> Op {
+        Op::AdamW(ops::AdamW {
+            segments,
+            beta1: self.beta1,
+            beta2: self.beta2,
+            epsilon: self.epsilon as f32,
+            weight_decay: self.weight_decay as f32,
+            clip_norm,
+            scaled,
+        })
+    }
+
+    fn control(&self, step: usize) -> Control {
+        let correction = |beta: f64| (1.0 - beta.powi(i32::try_from(step).unwrap_or(i32::MAX))) as f32;
+        Control {
+            learning_rate: self.lr as f32,
+            bias_correction1: correction(self.beta1),
+            bias_correction2: correction(self.beta2),
         }
     }
 }

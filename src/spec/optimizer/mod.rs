@@ -5,6 +5,7 @@ mod adamw;
 pub use adamw::{AdamW, Decay};
 
 use super::declare::choice;
+use crate::ops::{Control, Op, Segments};
 
 choice! {
     pub enum Optimizer("train.optimizer"): Rule {
@@ -20,6 +21,12 @@ trait Rule {
 
     /// Whether weight decay applies to parameters of this many dimensions.
     fn decays(&self, dimensions: usize) -> bool;
+
+    /// See [`Optimizer::operation`].
+    fn operation(&self, segments: Segments, clip_norm: Option<f32>, scaled: bool) -> Op;
+
+    /// See [`Optimizer::control`].
+    fn control(&self, step: usize) -> Control;
 }
 
 impl Optimizer {
@@ -30,5 +37,15 @@ impl Optimizer {
     /// Whether weight decay applies to parameters of this many dimensions.
     pub fn decays(&self, dimensions: usize) -> bool {
         self.each().decays(dimensions)
+    }
+
+    /// What it does to a bucket, whose gradients are clipped to a norm, and `scaled` with the loss.
+    pub fn operation(&self, segments: Segments, clip_norm: Option<f32>, scaled: bool) -> Op {
+        self.each().operation(segments, clip_norm, scaled)
+    }
+
+    /// The numbers of step `step`, counted from 1; steps that were skipped do not count.
+    pub fn control(&self, step: usize) -> Control {
+        self.each().control(step)
     }
 }
