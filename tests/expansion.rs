@@ -394,6 +394,24 @@ proptest! {
     }
 }
 
+proptest! {
+    /// But for where its data lies, what tells a run from others is all of it: no two share it.
+    #[test]
+    fn what_tells_a_run_from_others_is_the_run(config in any_config()) {
+        let identity = config.identity();
+        prop_assert!(!identity.contains("paths"), "{}", identity);
+        let strategy = if identity.contains("[strategy]") { "" } else { "\n[strategy]" };
+        let text = format!("{identity}{strategy}").replace("[strategy]", "[strategies.a]");
+        let folder = folder(&[("a.toml", &text)]);
+        let paths: Vec<String> = config.data.text().unwrap().paths.iter().map(|path| format!("{path:?}").replace('$', "$$")).collect();
+        let experiment = match expand_in(&folder, &[&format!("data.text.paths = [{}]", paths.join(", "))]) {
+            Ok(experiment) => experiment,
+            Err(error) => return Err(TestCaseError::fail(format!("{error}\n{text}"))),
+        };
+        prop_assert_eq!(&experiment.points[0].config, &Ok(config));
+    }
+}
+
 #[test]
 fn a_run_says_how_it_is_written() {
     let experiment =
