@@ -60,8 +60,7 @@ fn config(point: &Point) -> &RunConfig {
 }
 
 fn adamw(config: &RunConfig) -> &AdamW {
-    let Optimizer::AdamW(adamw) = &config.train.optimizer;
-    adamw
+    config.train.optimizer.adamw().unwrap()
 }
 
 /// `strategy key=value ...` of each point.
@@ -86,8 +85,7 @@ fn defaults_are_filled_in() {
     let AdamW { lr, beta1, beta2, epsilon, weight_decay, decay } = *adamw(config);
     assert_eq!((lr, beta1, beta2, epsilon, weight_decay), (3e-4, 0.8, 0.999, 1e-8, 0.01));
     assert_eq!(decay, Decay::Matrices);
-    let Model::Transformer(model) = &config.model;
-    assert_eq!(model.vocabulary, 256);
+    assert_eq!(config.model.transformer().unwrap().vocabulary, 256);
 }
 
 #[test]
@@ -212,7 +210,7 @@ recompute = "off"
     assert_eq!((adamw(first).lr, adamw(first).beta1), (1.0, 0.8));
     assert_eq!((first.strategy.accumulate, first.strategy.recompute), (4, Recompute::Block));
     assert_eq!((second.strategy.accumulate, second.strategy.recompute), (4, Recompute::None));
-    let Data::Text(text) = &first.data;
+    let text = first.data.text().unwrap();
     let parent = folder.path().canonicalize().unwrap().parent().unwrap().to_path_buf();
     assert_eq!(text.paths, [PathBuf::from("/corpus/**/*.txt"), parent.join("$x")]);
 }
@@ -221,7 +219,7 @@ recompute = "off"
 fn paths_are_relative_to_the_file_that_wrote_them() {
     let folder = folder(&[("base/b.toml", BASE), ("a.toml", "extends = \"base/b.toml\"\n[strategies.a]\n")]);
     let experiment = expand_in(&folder, &[]).unwrap_or_else(|error| panic!("{error}"));
-    let Data::Text(text) = &config(&experiment.points[0]).data;
+    let text = config(&experiment.points[0]).data.text().unwrap();
     assert_eq!(text.paths, [folder.path().canonicalize().unwrap().join("base/*.txt")]);
 }
 
@@ -392,6 +390,24 @@ proptest! {
         prop_assert_eq!(&experiment.name, "some name");
         prop_assert_eq!(experiment.points.len(), 1);
         prop_assert_eq!(&experiment.points[0].strategy, &strategy);
+        prop_assert_eq!(&experiment.points[0].config, &Ok(config));
+    }
+}
+
+proptest! {
+    /// But for where its data lies, what tells a run from others is all of it: no two share it.
+    #[test]
+    fn what_tells_a_run_from_others_is_the_run(config in any_config()) {
+        let identity = config.identity();
+        prop_assert!(!identity.contains("paths"), "{}", identity);
+        let strategy = if identity.contains("[strategy]") { "" } else { "\n[strategy]" };
+        let text = format!("{identity}{strategy}").replace("[strategy]", "[strategies.a]");
+        let folder = folder(&[("a.toml", &text)]);
+        let paths: Vec<String> = config.data.text().unwrap().paths.iter().map(|path| format!("{path:?}").replace('$', "$$")).collect();
+        let experiment = match expand_in(&folder, &[&format!("data.text.paths = [{}]", paths.join(", "))]) {
+            Ok(experiment) => experiment,
+            Err(error) => return Err(TestCaseError::fail(format!("{error}\n{text}"))),
+        };
         prop_assert_eq!(&experiment.points[0].config, &Ok(config));
     }
 }

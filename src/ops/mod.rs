@@ -22,6 +22,7 @@ mod layer_norm;
 mod linear;
 mod loss;
 mod loss_scale;
+mod sgd;
 mod types;
 mod update;
 
@@ -38,6 +39,7 @@ pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
+pub use sgd::Sgd;
 pub use types::{DType, Shape, Slice, TensorType};
 pub use update::{GradientTerms, State, Update};
 
@@ -289,6 +291,7 @@ operations! {
     LinearWeightGradient,
     LossScale,
     Normal,
+    Sgd,
 }
 
 /// Fails unless an operation got as many inputs as it takes.

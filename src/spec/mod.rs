@@ -33,7 +33,7 @@ pub use data::{Data, Text, Tokens};
 pub use error::Error;
 pub use memory::{Choices, MemoryPart};
 pub use model::{Model, Transformer};
-pub use optimizer::{AdamW, Decay, Optimizer};
+pub use optimizer::{AdamW, Decay, Optimizer, Sgd};
 pub use paths::Environment;
 pub use resolved::{Evaluation, Measure, RunConfig, Train};
 pub use source::Sources;

@@ -15,6 +15,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     if evaluation.is_some() {
         data.leaves_some_to_evaluate(tree)?;
     }
+    train.optimizer.check(tree)?;
     strategy.check(tree)?;
     model.sizes_can_be_counted(train.batch_size, tree)
 }

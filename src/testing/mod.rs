@@ -101,6 +101,17 @@ pub(crate) fn small_with(choice: &Choice) -> RunConfig {
     with(&config, choice).unwrap_or_else(|error| panic!("{choice:?}: {error}"))
 }
 
+/// These values of these keys, by their positions, with what they need if they go together; the default of all other
+/// keys.
+pub(crate) fn choice(values: &[(usize, usize)]) -> Choice {
+    let with_needs = pairwise::legal(KEYS, values);
+    let mut choice = Choice::plain();
+    values.iter().for_each(|&(key, value)| choice.0[key] = value);
+    let filled = with_needs.into_iter().flatten().enumerate();
+    filled.for_each(|(key, value)| choice.0[key] = value.unwrap_or(0));
+    choice
+}
+
 /// Combinations in which every two values of every two keys meet.
 pub(crate) fn pairwise() -> Vec<Choice> {
     pairwise::pairwise(KEYS)
@@ -129,8 +140,10 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
         config.train.batch_size = micro_batch * config.strategy.accumulate;
         config.train.clip_norm = clips.then_some(0.5);
         config.train.seed = seed;
-        let Optimizer::AdamW(optimizer) = &mut config.train.optimizer;
-        optimizer.decay = if decays_all { Decay::All } else { Decay::Matrices };
+        let decay = if decays_all { Decay::All } else { Decay::Matrices };
+        if let Some(adamw) = config.train.optimizer.adamw() {
+            config.train.optimizer = Optimizer::AdamW(AdamW { decay, ..adamw.clone() });
+        }
         config.evaluation = config.evaluation.filter(|_| evaluates);
         config
     })

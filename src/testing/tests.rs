@@ -4,18 +4,8 @@ use std::collections::BTreeSet;
 
 use super::keys::{Choice, KEYS, Key, Same, meets_needs};
 use super::pairwise::{Valued, legal, legal_pairs, pairs, pairwise};
-use super::{small, small_with, with};
+use super::{choice, small, small_with, with};
 use crate::spec::{STRATEGY_KEYS, Strategy};
-
-/// These values, with what they need if they go together; the default of all other keys.
-fn choice(values: &[Valued]) -> Choice {
-    let with_needs = legal(KEYS, values);
-    let mut choice = Choice::plain();
-    values.iter().for_each(|&(key, value)| choice.0[key] = value);
-    let filled = with_needs.into_iter().flatten().enumerate();
-    filled.for_each(|(key, value)| choice.0[key] = value.unwrap_or(0));
-    choice
-}
 
 #[test]
 fn every_key_of_a_strategy_is_tried() {

@@ -178,12 +178,12 @@ fn every_strategy_learns_what_pytorch_learns() {
 fn another_optimizer_is_noticed() {
     type Change = fn(&mut RunConfig);
     let changes: [(&str, Change); 7] = [
-        ("learning rate", |config| adamw(config).lr *= 1.0001),
-        ("first moment", |config| adamw(config).beta1 *= 1.0001),
-        ("second moment", |config| adamw(config).beta2 *= 0.999),
-        ("epsilon", |config| adamw(config).epsilon = 1e-6),
-        ("amount of decay", |config| adamw(config).weight_decay *= 1.1),
-        ("extent of decay", |config| adamw(config).decay = Decay::All),
+        ("learning rate", |config| change_adamw(config, |adamw| adamw.lr *= 1.0001)),
+        ("first moment", |config| change_adamw(config, |adamw| adamw.beta1 *= 1.0001)),
+        ("second moment", |config| change_adamw(config, |adamw| adamw.beta2 *= 0.999)),
+        ("epsilon", |config| change_adamw(config, |adamw| adamw.epsilon = 1e-6)),
+        ("amount of decay", |config| change_adamw(config, |adamw| adamw.weight_decay *= 1.1)),
+        ("extent of decay", |config| change_adamw(config, |adamw| adamw.decay = Decay::All)),
         ("clipping", |config| config.train.clip_norm = Some(1.001)),
     ];
     let (strategy, config) = &runs()[0];
@@ -195,7 +195,8 @@ fn another_optimizer_is_noticed() {
     }
 }
 
-fn adamw(config: &mut RunConfig) -> &mut AdamW {
-    let Optimizer::AdamW(optimizer) = &mut config.train.optimizer;
-    optimizer
+fn change_adamw(config: &mut RunConfig, change: impl Fn(&mut AdamW)) {
+    let mut adamw = config.train.optimizer.adamw().unwrap().clone();
+    change(&mut adamw);
+    config.train.optimizer = Optimizer::AdamW(adamw);
 }

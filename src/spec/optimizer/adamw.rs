@@ -1,8 +1,8 @@
 //! `[train.optimizer.adamw]`
 
-use super::Rule;
+use super::{Decay, Rule};
 use crate::ops::{self, AdamWNumbers, GradientTerms, Update};
-use crate::spec::declare::{section, words};
+use crate::spec::declare::section;
 use crate::spec::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
 
 section! {
@@ -14,15 +14,6 @@ section! {
         pub epsilon: f64 = POSITIVE, default 1e-8;
         pub weight_decay: f64 = NOT_NEGATIVE, default 0.01;
         pub decay: Decay = word(), default Decay::Matrices;
-    }
-}
-
-words! {
-    /// Which parameters weight decay applies to.
-    pub enum Decay {
-        /// Those with two dimensions: weights and embeddings, not biases and norms.
-        Matrices = "matrices",
-        All = "all",
     }
 }
 
@@ -43,9 +34,6 @@ impl Rule for AdamW {
     }
 
     fn decays(&self, dimensions: usize) -> bool {
-        match self.decay {
-            Decay::Matrices => dimensions > 1,
-            Decay::All => true,
-        }
+        self.decay.applies_to(dimensions)
     }
 }

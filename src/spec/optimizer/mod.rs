@@ -1,17 +1,22 @@
 //! What applies gradients: a file for each optimizer. A new one is its file, and its lines here.
 
 mod adamw;
+mod sgd;
 
-pub use adamw::{AdamW, Decay};
+pub use adamw::AdamW;
+pub use sgd::Sgd;
 
-use super::declare::choice;
+use super::declare::{choice, words};
+use super::error::Problem;
+use super::tree::Table;
 use crate::ops::{GradientTerms, Update};
 
 choice! {
     pub enum Optimizer("train.optimizer"): Rule {
         adamw: AdamW,
+        sgd: Sgd,
     }
-    later "adam", "lion", "sgd"
+    later "adam", "lion"
 }
 
 /// What each optimizer says of itself.
@@ -24,6 +29,11 @@ trait Rule {
 
     /// Whether weight decay applies to parameters of this many dimensions.
     fn decays(&self, dimensions: usize) -> bool;
+
+    /// Rules between its own keys.
+    fn check(&self, _tree: &Table) -> Result<(), Problem> {
+        Ok(())
+    }
 }
 
 impl Optimizer {
@@ -46,5 +56,27 @@ impl Optimizer {
     /// Whether weight decay applies to parameters of this many dimensions.
     pub fn decays(&self, dimensions: usize) -> bool {
         self.each().decays(dimensions)
+    }
+
+    pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
+        self.each().check(tree)
+    }
+}
+
+words! {
+    /// Which parameters weight decay applies to.
+    pub enum Decay {
+        /// Those with two dimensions: weights and embeddings, not biases and norms.
+        Matrices = "matrices",
+        All = "all",
+    }
+}
+
+impl Decay {
+    fn applies_to(self, dimensions: usize) -> bool {
+        match self {
+            Decay::Matrices => dimensions > 1,
+            Decay::All => true,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::ops::{AdamW, AdamWNumbers, GlobalNorm, GradientTerms, Member, Update as _};
+use crate::ops::{AdamW, AdamWNumbers, GlobalNorm, GradientTerms, Member, Sgd, Update as _};
 
 use super::as_f64;
 use super::operands::Operands;
@@ -145,6 +145,62 @@ simd! {
             let denominator = v.sqrt() * update.correction + update.epsilon;
             (first[i], second[i]) = (m, v);
             parameters[i] = parameters[i] * update.decay - update.rate * (m / denominator);
+        }
+    }
+}
+
+/// The numbers of one update that are the same for all elements.
+#[derive(Clone, Copy)]
+struct Descent {
+    share: f32,
+    rate: f32,
+    momentum: f32,
+    nesterov: bool,
+    /// What of a parameter that decays is added to its gradient.
+    decay: f32,
+}
+
+pub(super) fn sgd(op: &Sgd, operands: &mut Operands, workers: &Workers) {
+    let gradients = operands.input::<f32>(1);
+    let at = op.numbers_input();
+    let rate = operands.input::<f32>(at)[0];
+    let Some(share) = share(&op.gradients, operands, at + 1) else { return };
+    let Sgd { momentum, nesterov, weight_decay, .. } = *op;
+    let parameters = Parts::new(operands.output::<f32>(0));
+    let velocities = (momentum != 0.0).then(|| Parts::new(operands.output::<f32>(1)));
+    workers.each(workers.threads(), |index| {
+        for (member, range) in in_turn(runs(&op.gradients.members, CHUNK), index, workers.threads()) {
+            let decay = if member.decay { weight_decay } else { 0.0 };
+            let descent = Descent { share, rate, momentum, nesterov, decay };
+            // SAFETY: runs do not overlap.
+            #[allow(unsafe_code)]
+            let (parameters, velocities) = unsafe {
+                (parameters.part(range.clone()), velocities.as_ref().map(|all| all.part(range.clone())))
+            };
+            match velocities {
+                None => descend(workers.level(), descent, parameters, &gradients[range]),
+                Some(velocities) => roll(workers.level(), descent, parameters, &gradients[range], velocities),
+            }
+        }
+    });
+}
+
+simd! {
+    fn descend(descent: Descent, parameters: &mut [f32], gradients: &[f32]) {
+        for (parameter, gradient) in parameters.iter_mut().zip(gradients) {
+            let gradient = gradient * descent.share + descent.decay * *parameter;
+            *parameter -= descent.rate * gradient;
+        }
+    }
+}
+
+simd! {
+    fn roll(descent: Descent, parameters: &mut [f32], gradients: &[f32], velocities: &mut [f32]) {
+        for ((parameter, gradient), velocity) in parameters.iter_mut().zip(gradients).zip(velocities) {
+            let gradient = gradient * descent.share + descent.decay * *parameter;
+            *velocity = descent.momentum * *velocity + gradient;
+            let step = if descent.nesterov { gradient + descent.momentum * *velocity } else { *velocity };
+            *parameter -= descent.rate * step;
         }
     }
 }

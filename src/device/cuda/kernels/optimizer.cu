@@ -107,21 +107,31 @@ __device__ __forceinline__ void update(const AdamW& adamw, const Step& step, flo
     parameter = parameter * step.kept - step.rate * (first / denominator);
 }
 
-// Adam with decoupled weight decay (Loshchilov and Hutter 2019). `norm` is null where gradients are neither clipped nor
-// scaled, `scaling` where they are not scaled. A step whose scaled gradients have no finite norm is left out.
+// In what follows, `norm` is null where gradients are neither clipped nor scaled, `scaling` where they are not scaled. A step
+// whose scaled gradients have no finite norm is left out.
+__device__ __forceinline__ bool is_left_out(const float* norm, const float* scaling) {
+    return scaling != nullptr && !(norm[0] < INFINITY);
+}
+
+// What gradients are multiplied by: what clipping leaves of them, over the loss scale.
+__device__ __forceinline__ float share(float clip_norm, const float* norm, const float* scaling) {
+    float share = 1.0f;
+    if (norm != nullptr) {
+        const float ratio = clip_norm / (norm[0] + 1e-6f);
+        // A norm that is not a number must show in the parameters.
+        if (clip_norm < INFINITY && !(ratio > 1.0f)) share = ratio;
+    }
+    return scaling == nullptr ? share : share / scaling[0];
+}
+
+// Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 extern "C" __global__ void __launch_bounds__(BLOCK)
     adamw(float* __restrict__ parameters, const float* __restrict__ gradients, float* __restrict__ first,
           float* __restrict__ second, const float* __restrict__ numbers, const float* __restrict__ norm,
           const float* __restrict__ scaling, const AdamW constants, const Table<UpdateEntry> table) {
+    if (is_left_out(norm, scaling)) return;
     Step step;
-    step.gradient = 1.0f;
-    if (norm != nullptr) {
-        if (scaling != nullptr && !(norm[0] < INFINITY)) return;
-        const float ratio = constants.clip_norm / (norm[0] + 1e-6f);
-        // A norm that is not a number must show in the parameters.
-        if (constants.clip_norm < INFINITY && !(ratio > 1.0f)) step.gradient = ratio;
-    }
-    if (scaling != nullptr) step.gradient /= scaling[0];
+    step.gradient = share(constants.clip_norm, norm, scaling);
 
     const UpdateEntry& entry = entry_of_block(table);
     step.rate = numbers[0] / numbers[1];
@@ -157,6 +167,78 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     }
 }
 REGISTER(adamw)
+
+// What is the same for all elements of all steps.
+struct Sgd {
+    float momentum;
+    // 1 for Nesterov's, 0 for Polyak's.
+    float nesterov;
+    float weight_decay;
+    // Infinite: gradients are not clipped.
+    float clip_norm;
+};
+
+// Stochastic gradient descent; `velocity` is null without momentum.
+template <bool MOMENTUM>
+__device__ __forceinline__ void descend(float* __restrict__ parameters, const float* __restrict__ gradients,
+                                        float* __restrict__ velocity, float rate, const float* __restrict__ norm,
+                                        const float* __restrict__ scaling, const Sgd& sgd,
+                                        const Table<UpdateEntry>& table) {
+    if (is_left_out(norm, scaling)) return;
+    const float gradient_share = share(sgd.clip_norm, norm, scaling);
+    const UpdateEntry& entry = entry_of_block(table);
+    const float decay = entry.decay ? sgd.weight_decay : 0.0f;
+    const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
+    const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));
+    parameters += entry.offset + begin;
+    gradients += entry.offset + begin;
+    if (MOMENTUM) velocity += entry.offset + begin;
+    const auto update = [&](float& parameter, float gradient, float& v) {
+        gradient = gradient * gradient_share + decay * parameter;
+        if (MOMENTUM) {
+            v = sgd.momentum * v + gradient;
+            gradient = sgd.nesterov != 0.0f ? gradient + sgd.momentum * v : v;
+        }
+        parameter -= rate * gradient;
+    };
+    const uint32_t whole = is_vector_aligned(parameters) ? count / 4 : 0;
+#pragma unroll
+    for (int q = 0; q < UPDATE_QUADS; ++q) {
+        const uint32_t quad = q * BLOCK + threadIdx.x;
+        if (quad < whole) {
+            float4 p = load_quad(parameters + 4 * quad);
+            const float4 g = load_quad(gradients + 4 * quad);
+            float4 v = MOMENTUM ? load_quad(velocity + 4 * quad) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            update(p.x, g.x, v.x);
+            update(p.y, g.y, v.y);
+            update(p.z, g.z, v.z);
+            update(p.w, g.w, v.w);
+            store_quad(parameters + 4 * quad, p);
+            if (MOMENTUM) store_quad(velocity + 4 * quad, v);
+        }
+    }
+    for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) {
+        float v = MOMENTUM ? velocity[i] : 0.0f;
+        update(parameters[i], gradients[i], v);
+        if (MOMENTUM) velocity[i] = v;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    sgd(float* __restrict__ parameters, const float* __restrict__ gradients, const float* __restrict__ numbers,
+        const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants,
+        const Table<UpdateEntry> table) {
+    descend<false>(parameters, gradients, nullptr, numbers[0], norm, scaling, constants, table);
+}
+REGISTER(sgd)
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    sgd_momentum(float* __restrict__ parameters, const float* __restrict__ gradients, float* __restrict__ velocity,
+                 const float* __restrict__ numbers, const float* __restrict__ norm,
+                 const float* __restrict__ scaling, const Sgd constants, const Table<UpdateEntry> table) {
+    descend<true>(parameters, gradients, velocity, numbers[0], norm, scaling, constants, table);
+}
+REGISTER(sgd_momentum)
 
 // Dynamic loss scaling, one thread. `counts` holds the good steps since the scale last changed and the steps left out.
 extern "C" __global__ void loss_scale(float* scale, float* counts, const float* norm, float backoff, float growth,

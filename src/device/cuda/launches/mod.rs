@@ -48,5 +48,6 @@ pub(super) fn run(
         Op::LinearWeightGradient(op) => linear::weight_gradient(op, inputs, outputs, workspace, launcher),
         Op::LossScale(op) => optimizer::loss_scale(op, inputs, launcher),
         Op::Normal(op) => initialise::normal(op, outputs, launcher),
+        Op::Sgd(op) => optimizer::sgd(op, inputs, launcher),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{AdamW, GlobalNorm, LossScale, Update as _};
+use crate::ops::{AdamW, GlobalNorm, LossScale, Sgd, Update};
 
 use super::sizes::{BLOCK, optional, pointer, size_argument};
 use super::tables::{Work, each_table};
@@ -46,39 +46,62 @@ pub(super) fn global_norm(
     )
 }
 
-/// Parameters and moments are updated in place.
-pub(super) fn adamw(op: &AdamW, inputs: &[Operand], launcher: &mut Launcher) -> Result<(), DeviceError> {
-    let [parameters, gradients, first, second] = [0, 1, 2, 3].map(|index| pointer(&inputs[index]));
-    let at = op.numbers_input();
-    let numbers = pointer(&inputs[at]);
-    let norm = optional(op.gradients.need_norm().then(|| inputs[at + 1].address));
-    let scale = optional(op.gradients.scaled.then(|| inputs[at + 2].address));
-    let work = op.gradients.members.iter().map(|member| Work {
+/// Enqueues an update, whose parameters and states are updated in place: its inputs, null for a norm and a loss scale that
+/// it has not, its constants, and the members of the bucket.
+fn update(
+    kernel: &'static str,
+    update: &impl Update,
+    inputs: &[Operand],
+    constants: &Argument,
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let gradients = update.gradients();
+    let numbers = update.numbers_input();
+    let mut operands: Vec<Argument> = inputs[..=numbers].iter().map(pointer).collect();
+    operands.push(optional(gradients.need_norm().then(|| inputs[numbers + 1].address)));
+    operands.push(optional(gradients.scaled.then(|| inputs[numbers + 2].address)));
+    operands.push(constants.clone());
+    let work = gradients.members.iter().map(|member| Work {
         blocks: member.elements().div_ceil(UPDATE_ELEMENTS),
         fields: [member.offset as u64, member.elements() as u64, u64::from(member.decay)],
     });
     each_table(work, |blocks, table| {
-        let operands =
-            [&parameters, &gradients, &first, &second, &numbers, &norm, &scale].map(Argument::clone);
-        let arguments: Vec<Argument> = operands.into_iter().chain([constants(op), table]).collect();
-        launcher.kernel("adamw", [blocks, 1, 1], BLOCK, 0, &arguments)
+        let arguments: Vec<Argument> = operands.iter().cloned().chain([table]).collect();
+        launcher.kernel(kernel, [blocks, 1, 1], BLOCK, 0, &arguments)
     })
 }
 
-/// The struct `AdamW` of `optimizer.cu`. What the moments take on is made in f64, as what they keep is.
-fn constants(op: &AdamW) -> Argument {
-    let numbers = [
+/// Constants of a kernel, as many numbers as fill words.
+fn constants<const N: usize>(numbers: [f32; N]) -> Argument {
+    let word = |pair: &[f32; 2]| u64::from(pair[0].to_bits()) | u64::from(pair[1].to_bits()) << 32;
+    Argument::Words(numbers.as_chunks().0.iter().map(word).collect())
+}
+
+/// What gradients are clipped to; infinite where they are not.
+fn clip_norm(update: &impl Update) -> f32 {
+    update.gradients().clip_norm.unwrap_or(f32::INFINITY)
+}
+
+/// With the struct `AdamW` of `optimizer.cu`. What the moments take on is made in f64, as what they keep is.
+pub(super) fn adamw(op: &AdamW, inputs: &[Operand], launcher: &mut Launcher) -> Result<(), DeviceError> {
+    let constants = constants([
         op.beta1 as f32,
         (1.0 - op.beta1) as f32,
         op.beta2 as f32,
         (1.0 - op.beta2) as f32,
         op.epsilon,
         op.weight_decay,
-        op.gradients.clip_norm.unwrap_or(f32::INFINITY),
+        clip_norm(op),
         0.0,
-    ];
-    let word = |pair: &[f32; 2]| u64::from(pair[0].to_bits()) | u64::from(pair[1].to_bits()) << 32;
-    Argument::Words(numbers.as_chunks().0.iter().map(word).collect())
+    ]);
+    update("adamw", op, inputs, &constants, launcher)
+}
+
+/// With the struct `Sgd` of `optimizer.cu`.
+pub(super) fn sgd(op: &Sgd, inputs: &[Operand], launcher: &mut Launcher) -> Result<(), DeviceError> {
+    let nesterov = if op.nesterov { 1.0 } else { 0.0 };
+    let constants = constants([op.momentum, nesterov, op.weight_decay, clip_norm(op)]);
+    update(if op.momentum == 0.0 { "sgd" } else { "sgd_momentum" }, op, inputs, &constants, launcher)
 }
 
 /// Scale and counts are updated in place.
