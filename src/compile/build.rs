@@ -19,6 +19,7 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
         exchange: Exchange { batch: Vec::new(), numbers: ValueId(0), loss: ValueId(0), norm: None },
         loss: None,
         loss_scaling: None,
+        slices: Vec::new(),
         micro_batches: config.strategy.accumulate,
         model_flops: 0,
         events: 0,

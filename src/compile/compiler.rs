@@ -5,12 +5,12 @@
 //! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
 
 use super::build::layouts;
-use super::program::{Action, Like, Program, SectionKind, Value};
+use super::program::{Action, Like, Program, SectionKind, Sliced, Value};
 use super::verify::{Violation, verify};
-use super::{compile_graph, place, workspaces};
+use super::{compile_graph, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{self, Graph};
-use crate::ops::{GradientTerms, Members, Sizes, Slice, TensorType, WorkspaceLimits};
+use crate::ops::{GradientTerms, Members, Sizes, TensorType, WorkspaceLimits};
 use crate::spec::{Choices, RunConfig};
 
 /// Compiles one run after the other for a target.
@@ -77,9 +77,14 @@ impl<'a> Compiler<'a> {
 }
 
 /// Gives a program the sizes of a run whose graph has the same structure. Places stay as they are. False if only
-/// compiling the run anew gives its program: where an operation needs scratch memory at one of two sizes.
+/// compiling the run anew gives its program: where an operation needs scratch memory at one of two sizes, or where there
+/// are more slices of rows at one of them.
 #[must_use]
 fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, limits: &WorkspaceLimits) -> bool {
+    let rows = |sliced: &Sliced| graph.values[sliced.value].ty.shape.rows();
+    if program.slices.iter().any(|sliced| slices::count(config, rows(sliced)) != sliced.count) {
+        return false;
+    }
     let states = config.train.optimizer.update(GradientTerms::default()).states();
     let mut buckets = Vec::with_capacity(program.buckets.len());
     for (bucket, layout) in program.buckets.iter_mut().zip(layouts(graph, config)) {
@@ -96,14 +101,7 @@ fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, limits: &Wor
         let shape = match program.values[index].like {
             Like::Fixed | Like::Workspace => continue,
             Like::Graph(index) => graph.values[index].ty.shape,
-            Like::Rows(index, slice) => {
-                let whole = graph.values[index].ty.shape;
-                // Too few rows for so many slices, or for so few.
-                if Slice::count(whole.rows(), config.strategy.loss_chunks) != slice.of {
-                    return false;
-                }
-                whole.of_rows(slice)
-            }
+            Like::Rows(index, slice) => graph.values[index].ty.shape.of_rows(slice),
             Like::Batch(index) => graph.values[index].ty.shape.times(program.micro_batches),
             Like::Bucket(bucket) => buckets[bucket][0],
             Like::State(bucket, state) => buckets[bucket][1 + state],
@@ -196,10 +194,17 @@ mod tests {
                 train: Train { batch_size, ..config.train.clone() },
                 ..config.clone()
             };
+            let slices = |config: &RunConfig| {
+                let rows = graph::build(&config.model, config.micro_batch()).values[0].ty.elements();
+                slices::count(config, rows)
+            };
             let mut compiler = Compiler::new(&target);
             compiler.compile(&other).unwrap();
+            let mut before = &other;
             for config in [&config, &other] {
-                prop_assert!(compiler.sized(config).unwrap().1, "the structure is the same");
+                let resized = compiler.sized(config).unwrap().1;
+                prop_assert!(resized || slices(config) != slices(before), "the structure is the same");
+                before = config;
                 let resized = &compiler.compile(config).unwrap().program;
                 let compiled = compile(config, &target).unwrap();
                 prop_assert_eq!(difference(resized, &compiled), None);

@@ -203,6 +203,14 @@ pub struct LossScaling {
     pub host_counts: ValueId,
 }
 
+/// What a loss is computed from, and in how many slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sliced {
+    /// The graph's value.
+    pub value: usize,
+    pub count: usize,
+}
+
 /// How far compilation has come: each pass adds what the next ones rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
@@ -235,6 +243,8 @@ pub struct Program {
     /// The loss, as it is carried from the first micro-batch to the update; set when the program is differentiated.
     pub loss: Option<ValueId>,
     pub loss_scaling: Option<LossScaling>,
+    /// In how many slices losses are computed: what depends on sizes of the code itself.
+    pub slices: Vec<Sliced>,
     /// Micro-batches per optimizer step.
     pub micro_batches: usize,
     /// FLOPs of the model's forward and backward pass over one micro-batch, nothing recomputed.

@@ -5,44 +5,55 @@
 //! was computed (`differentiate`), so that of the logits, one slice is there at a time.
 
 use super::Draft;
-use super::program::{Action, Instruction, Program, SectionKind};
+use super::program::{Action, Instruction, Like, Program, Sliced};
 use crate::ops::{Op, Slice, ValueId};
+use crate::spec::RunConfig;
+
+/// In how many slices so many rows are taken.
+pub(super) fn count(config: &RunConfig, rows: usize) -> usize {
+    Slice::count(rows, config.strategy.loss_chunks)
+}
 
 pub(super) fn slice(draft: &mut Draft) {
-    let most = draft.config.strategy.loss_chunks;
+    let config = draft.config;
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
-        if program.sections[section].kind != SectionKind::Start {
-            let mut code = std::mem::take(&mut program.sections[section].code);
-            while let Some(pair) = code.windows(2).position(|pair| slices(program, &code, pair, most) > 1) {
-                slice_pair(program, &mut code, pair, most);
+        let mut code = std::mem::take(&mut program.sections[section].code);
+        for at in (1..code.len()).rev() {
+            let Some(value) = sliceable(program, &code, at) else { continue };
+            let sliced = Sliced { value, count: count(config, program.ty(source(&code[at])).shape.rows()) };
+            if !program.slices.contains(&sliced) {
+                program.slices.push(sliced);
             }
-            program.sections[section].code = code;
+            if sliced.count > 1 {
+                slice_pair(program, &mut code, at - 1, sliced.count);
+            }
         }
+        program.sections[section].code = code;
     }
 }
 
-/// In how many slices to compute an operation and what follows it: one, unless that is a loss of it and nothing else needs
-/// what it makes.
-fn slices(program: &Program, code: &[Instruction], pair: &[Instruction], most: usize) -> usize {
-    let [Action::Launch { op, outputs, .. }, Action::Launch { op: loss, inputs, .. }] =
-        [&pair[0].action, &pair[1].action]
-    else {
-        return 1;
-    };
-    let whole = pair.iter().all(|instruction| instruction.slice.is_none());
-    if !whole || op.rowwise().is_none() || loss.as_loss().is_none() || outputs[0] != inputs[0] {
-        return 1;
+/// What an instruction is computed from.
+fn source(instruction: &Instruction) -> ValueId {
+    instruction.action.reads()[0]
+}
+
+/// What the loss at a place is computed from, as the graph's value, if it can be sliced: the operation before the loss
+/// makes it row by row, and nothing else needs what that makes.
+fn sliceable(program: &Program, code: &[Instruction], at: usize) -> Option<usize> {
+    let Action::Launch { op, outputs, .. } = &code[at - 1].action else { return None };
+    if !code[at].action.is_loss() || op.rowwise().is_none() || outputs[0] != source(&code[at]) {
+        return None;
     }
     let reads = code.iter().flat_map(|instruction| instruction.action.reads());
-    if reads.filter(|read| outputs.contains(read)).count() > 1 {
-        return 1;
+    match program.value(outputs[0]).like {
+        Like::Graph(value) if reads.filter(|read| outputs.contains(read)).count() == 1 => Some(value),
+        _ => None,
     }
-    Slice::count(program.ty(outputs[0]).shape.rows(), most)
 }
 
 /// Puts slices in the place of two instructions.
-fn slice_pair(program: &mut Program, code: &mut Vec<Instruction>, at: usize, most: usize) {
+fn slice_pair(program: &mut Program, code: &mut Vec<Instruction>, at: usize, count: usize) {
     let [before, of_loss] = [&code[at], &code[at + 1]].map(Clone::clone);
     let (
         Action::Launch { op, inputs, outputs, .. },
@@ -53,7 +64,6 @@ fn slice_pair(program: &mut Program, code: &mut Vec<Instruction>, at: usize, mos
     };
     let rowwise = op.rowwise().expect("it goes row by row");
     let loss = loss.as_loss().expect("it is a loss");
-    let count = Slice::count(program.ty(outputs[0]).shape.rows(), most);
     // The loss of all slices is the value that there was before; what it adds to, one after the other, comes before it.
     let mut so_far = program.value(losses[0]).previous;
     let mut sliced = Vec::with_capacity(2 * count);

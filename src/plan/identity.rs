@@ -168,6 +168,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.precision = \"fp32\"",
         "strategy.loss_scale = \"off\"",
         "strategy.recompute = \"none\"",
+        "strategy.loss_chunks = 1",
         "strategy.release = \"eager\"",
         "strategy.gradients = \"free\"",
         "strategy.allocator = \"arena\"",
