@@ -4,7 +4,7 @@ use super::entry::{Entry, WAITS};
 use super::numbers::{self, Unit, change, percent, rate, ratio};
 use super::table::{Column, Line, Table};
 use super::text::one_line;
-use super::{Comparison, Kind};
+use super::{Basis, Comparison};
 use crate::device::Role;
 use crate::results::{Row, Status};
 
@@ -15,9 +15,9 @@ pub(super) fn table(comparison: &Comparison) -> Table {
     let entries: Vec<&Entry> = comparison.entries().collect();
     let unit = unit(&entries);
     let columns = Columns { entries: &entries, unit };
-    let columns = match comparison.kind {
-        Kind::Measured => columns.measured(comparison.speed_unit),
-        Kind::Predicted => columns.predicted(),
+    let columns = match comparison.basis {
+        Basis::Measured => columns.measured(comparison.speed_unit),
+        Basis::Predicted => columns.predicted(),
     };
     let mut headings = Vec::new();
     let mut before = 0;
@@ -30,7 +30,7 @@ pub(super) fn table(comparison: &Comparison) -> Table {
     let line = |entry: &&Entry| Line {
         mark: mark(entry),
         name: one_line(&entry.label),
-        note: one_line(&note(entry, comparison.kind)),
+        note: one_line(&note(entry, comparison.basis)),
     };
     Table {
         name: if comparison.by.is_some() { "point" } else { "strategy" }.into(),
@@ -166,7 +166,7 @@ pub(super) fn mark(entry: &Entry) -> String {
 }
 
 /// What a run did, most important first.
-fn note(entry: &Entry, kind: Kind) -> String {
+fn note(entry: &Entry, basis: Basis) -> String {
     let row = &entry.row;
     let mut parts: Vec<String> = Vec::new();
     let named =
@@ -189,7 +189,7 @@ fn note(entry: &Entry, kind: Kind) -> String {
     if row.emulated && entry.relative.same_as.is_none() {
         parts.push("emulated".into());
     }
-    if entry.is_noisy() && kind == Kind::Measured {
+    if entry.is_noisy() && basis == Basis::Measured {
         parts.push("NOISY".into());
     }
     if entry.lost > 0 {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Kind;
+use super::Basis;
 use crate::execute;
 use crate::results::{Row, Status};
 use crate::statistics::{self, Estimate};
@@ -135,7 +135,7 @@ fn run(row: &Row) -> (&str, &str, &str, &[(String, String)]) {
 }
 
 /// Repeats become entries, in the order in which the rows first name them.
-pub(super) fn merge(rows: &[Row], in_tokens: bool, kind: Kind) -> Vec<Entry> {
+pub(super) fn merge(rows: &[Row], in_tokens: bool, basis: Basis) -> Vec<Entry> {
     let mut runs: Vec<Vec<&Row>> = Vec::new();
     let mut places = HashMap::new();
     for row in rows {
@@ -148,10 +148,10 @@ pub(super) fn merge(rows: &[Row], in_tokens: bool, kind: Kind) -> Vec<Entry> {
             runs[place].push(row);
         }
     }
-    runs.iter().map(|repeats| of_repeats(repeats, in_tokens, kind)).collect()
+    runs.iter().map(|repeats| of_repeats(repeats, in_tokens, basis)).collect()
 }
 
-fn of_repeats(repeats: &[&Row], in_tokens: bool, kind: Kind) -> Entry {
+fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
     let rank = |status: Status| match status {
         Status::Diverged => 0, // one repeat that diverged is a reason not to trust the others
         Status::Ok => 1,
@@ -178,9 +178,9 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, kind: Kind) -> Entry {
         repeats: measured.len(),
         lost: if measured.is_empty() { 0 } else { repeats.len() - measured.len() },
         versions,
-        memory: match (kind, status) {
+        memory: match (basis, status) {
             (_, Status::Skipped) => None,
-            (Kind::Predicted, _) | (_, Status::Oom) => first.predicted_peak_bytes,
+            (Basis::Predicted, _) | (_, Status::Oom) => first.predicted_peak_bytes,
             _ => measured.iter().filter_map(|row| row.peak_bytes).max(),
         },
         speed,

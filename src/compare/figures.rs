@@ -78,7 +78,7 @@ pub(super) fn json(comparisons: &[Comparison]) -> String {
 pub(super) fn csv(comparisons: &[Comparison]) -> String {
     let rows: Vec<Figures> = comparisons.iter().flat_map(figures).collect();
     let mut text = Vec::new();
-    let columns = results::fields(|probe| Figures::deserialize(probe)).iter();
+    let columns = results::fields(Figures::deserialize).iter();
     let columns: Vec<String> =
         columns.filter(|field| **field != "axes").map(|field| (*field).to_owned()).collect();
     csv::write_records(&rows, &columns, &[], &mut text).expect("memory can be written to");

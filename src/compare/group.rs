@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::axes;
 use super::entry::{Entry, Relative};
 use super::numbers::size;
-use super::{CompareError, Kind, Sort};
+use super::{Basis, CompareError, Sort};
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -63,7 +63,7 @@ pub(super) fn split(
     baseline: &str,
     by: Option<&str>,
     sort: Sort,
-    kind: Kind,
+    basis: Basis,
 ) -> (Vec<Group>, usize) {
     let keys = axes::all(&entries);
     let machines = machines(&entries);
@@ -93,7 +93,7 @@ pub(super) fn split(
     for group in &mut groups {
         tell_apart(&mut group.entries);
         group.sort(sort, if by.is_some() { None } else { Some(baseline) });
-        group.relate(kind);
+        group.relate(basis);
     }
     (groups, left_out)
 }
@@ -152,7 +152,7 @@ impl Group {
     }
 
     /// Fills in what each entry is worth beside the others.
-    fn relate(&mut self, kind: Kind) {
+    fn relate(&mut self, basis: Basis) {
         let base = self.base().cloned();
         let owners = self.owners();
         let related: Vec<Relative> = (0..self.entries.len())
@@ -168,7 +168,7 @@ impl Group {
         for (entry, relative) in self.entries.iter_mut().zip(related) {
             entry.relative = relative;
         }
-        if kind == Kind::Measured {
+        if basis == Basis::Measured {
             let front: Vec<bool> = (0..self.entries.len()).map(|at| self.is_on_front(at)).collect();
             for (entry, pareto) in self.entries.iter_mut().zip(front) {
                 entry.relative.pareto = pareto;

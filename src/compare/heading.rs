@@ -1,7 +1,7 @@
 //! What a table is about.
 
 use super::text::{one_line, pack};
-use super::{Comparison, Kind, WIDTH, group};
+use super::{Basis, Comparison, WIDTH, group};
 use crate::results::Row;
 
 /// Experiment, machine, repeats and baseline; broken between its parts where it is too long for a line.
@@ -39,11 +39,11 @@ fn parts(comparison: &Comparison) -> Vec<String> {
     if let Some(threads) = only(&threads).filter(|threads| *threads > 1) {
         parts.push(format!("{threads} threads"));
     }
-    parts.push(match comparison.kind {
-        Kind::Measured => {
+    parts.push(match comparison.basis {
+        Basis::Measured => {
             repeats(&entries.iter().map(|entry| entry.repeats).filter(|n| *n > 0).collect::<Vec<_>>())
         }
-        Kind::Predicted => "predicted".into(),
+        Basis::Predicted => "predicted".into(),
     });
     parts.push(match &comparison.by {
         Some(_) => "base: the first of each group".into(),

@@ -3,7 +3,7 @@
 use super::columns::mark;
 use super::numbers::percent;
 use super::text::one_line;
-use super::{Comparison, Kind, columns, entry};
+use super::{Basis, Comparison, columns, entry};
 use crate::results::Status;
 
 /// One explanation each. `dropped` are the columns that found no room.
@@ -60,7 +60,7 @@ fn titles(comparison: &Comparison, dropped: &[String]) -> Vec<String> {
     };
     let oom = comparison.entries().any(|entry| entry.status == Status::Oom && entry.memory.is_some());
     let same = comparison.entries().any(|entry| entry.relative.same_speed && !entry.relative.is_baseline);
-    let measured = comparison.kind == Kind::Measured;
+    let measured = comparison.basis == Basis::Measured;
     let explained = [
         (same && measured, "= no measurable difference in speed"),
         (oom && measured, "memory of rows marked OOM is predicted"),

@@ -78,7 +78,7 @@ fn advice_on_axes(known: &[String]) -> String {
 
 /// Whether the rows are results or promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Basis {
     Measured,
     Predicted,
 }
@@ -86,7 +86,7 @@ enum Kind {
 /// The rows of one experiment, compared.
 #[derive(Debug)]
 pub struct Comparison {
-    kind: Kind,
+    basis: Basis,
     experiment: String,
     baseline: String,
     /// Whether rows are values of a swept key, each group with a baseline of its own: its first row.
@@ -101,22 +101,22 @@ pub struct Comparison {
 impl Comparison {
     /// Compares measured rows of one experiment.
     pub fn new(rows: &[Row], options: &Options) -> Result<Comparison, CompareError> {
-        Comparison::build(rows, options, Kind::Measured)
+        Comparison::build(rows, options, Basis::Measured)
     }
 
-    fn build(rows: &[Row], options: &Options, kind: Kind) -> Result<Comparison, CompareError> {
+    fn build(rows: &[Row], options: &Options, basis: Basis) -> Result<Comparison, CompareError> {
         let experiment = rows.first().ok_or(CompareError::NoRows)?.experiment.clone();
         // What a row without tokens counts has to be said of all, for them to be compared.
         let in_tokens = rows.iter().all(|row| row.tokens_per_s.is_some() || row.samples_per_s.is_none());
-        let entries = entry::merge(rows, in_tokens, kind);
+        let entries = entry::merge(rows, in_tokens, basis);
         let baseline = group::baseline(&experiment, &entries, options.baseline.as_deref())?;
         let by = match &options.by {
             Some(name) => Some(axes::resolve(&experiment, &entries, name)?),
             None => None,
         };
-        let (groups, left_out) = group::split(entries, &baseline, by.as_deref(), options.sort, kind);
+        let (groups, left_out) = group::split(entries, &baseline, by.as_deref(), options.sort, basis);
         let speed_unit = if in_tokens { "tok/s" } else { "smp/s" };
-        Ok(Comparison { kind, experiment, baseline, by, speed_unit, groups, left_out })
+        Ok(Comparison { basis, experiment, baseline, by, speed_unit, groups, left_out })
     }
 
     /// The table with its heading, its legend and the verdict, each line at most [`WIDTH`] columns wide.
@@ -158,7 +158,7 @@ impl Comparison {
 
 /// Compares rows of one experiment or several, each with a table of its own.
 pub fn render(rows: &[Row], options: &Options, format: Format) -> Result<String, CompareError> {
-    let comparisons = each_experiment(rows, options, Kind::Measured)?;
+    let comparisons = each_experiment(rows, options, Basis::Measured)?;
     Ok(match format {
         Format::Table => joined(&comparisons, Comparison::table),
         Format::Markdown => joined(&comparisons, Comparison::markdown),
@@ -169,10 +169,10 @@ pub fn render(rows: &[Row], options: &Options, format: Format) -> Result<String,
 
 /// The same table for rows that were planned but not run: their memory, no speed.
 pub fn predicted_table(rows: &[Row], options: &Options) -> Result<String, CompareError> {
-    Ok(joined(&each_experiment(rows, options, Kind::Predicted)?, Comparison::table))
+    Ok(joined(&each_experiment(rows, options, Basis::Predicted)?, Comparison::table))
 }
 
-fn each_experiment(rows: &[Row], options: &Options, kind: Kind) -> Result<Vec<Comparison>, CompareError> {
+fn each_experiment(rows: &[Row], options: &Options, basis: Basis) -> Result<Vec<Comparison>, CompareError> {
     let mut experiments: Vec<(&str, Vec<Row>)> = Vec::new();
     for row in rows {
         match experiments.iter_mut().find(|(name, _)| *name == row.experiment) {
@@ -183,7 +183,7 @@ fn each_experiment(rows: &[Row], options: &Options, kind: Kind) -> Result<Vec<Co
     if experiments.is_empty() {
         return Err(CompareError::NoRows);
     }
-    experiments.iter().map(|(_, rows)| Comparison::build(rows, options, kind)).collect()
+    experiments.iter().map(|(_, rows)| Comparison::build(rows, options, basis)).collect()
 }
 
 fn joined(comparisons: &[Comparison], write: impl Fn(&Comparison) -> String) -> String {

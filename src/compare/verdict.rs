@@ -4,7 +4,7 @@ use super::entry::{Entry, WAITS};
 use super::group::Group;
 use super::numbers::{change, count, list, percent, rate, ratio, size};
 use super::text::one_line;
-use super::{Comparison, Kind};
+use super::{Basis, Comparison};
 use crate::results::Status;
 
 /// Fewer timed steps than this say little.
@@ -16,15 +16,15 @@ const MOST: usize = 4;
 
 pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     let groups = comparison.groups.iter();
-    let mut out = match comparison.kind {
-        Kind::Measured => first_few(groups.filter_map(|group| use_what(comparison, group))),
-        Kind::Predicted => first_few(groups.filter_map(needs_what)),
+    let mut out = match comparison.basis {
+        Basis::Measured => first_few(groups.filter_map(|group| use_what(comparison, group))),
+        Basis::Predicted => first_few(groups.filter_map(needs_what)),
     };
     out.extend(first_few(comparison.groups.iter().filter_map(|group| without_base(comparison, group))));
     out.extend(drop_what(comparison));
-    out.extend(first_few(each_entry(comparison, |entry, group| ran_out(comparison.kind, entry, group))));
+    out.extend(first_few(each_entry(comparison, |entry, group| ran_out(comparison.basis, entry, group))));
     out.extend(first_few(each_entry(comparison, unfinished)));
-    if comparison.kind == Kind::Measured {
+    if comparison.basis == Basis::Measured {
         out.extend(learns_less(comparison));
         out.extend(waits(comparison));
         out.extend(disagreements(comparison));
@@ -223,7 +223,7 @@ fn drop_what(comparison: &Comparison) -> Vec<String> {
         }
     }
     let mut useless: Vec<String> = Vec::new();
-    if comparison.by.is_none() && comparison.kind == Kind::Measured {
+    if comparison.by.is_none() && comparison.basis == Basis::Measured {
         for entry in comparison.entries() {
             let name = entry.row.strategy.as_str();
             if seen.contains(&name) {
@@ -256,12 +256,12 @@ fn saves_nothing(entry: &Entry) -> bool {
 }
 
 /// `fp32 ran out of memory at batch 16: 2.1 GiB short for logits in forward.`
-fn ran_out(kind: Kind, entry: &Entry, group: &Group) -> Option<String> {
+fn ran_out(basis: Basis, entry: &Entry, group: &Group) -> Option<String> {
     let row = &entry.row;
     if entry.status != Status::Oom {
         return None;
     }
-    let verb = if kind == Kind::Measured { "ran out of memory" } else { "does not fit" };
+    let verb = if basis == Basis::Measured { "ran out of memory" } else { "does not fit" };
     let short = row.oom_short_bytes.map(|bytes| format!(": {} short", size(bytes))).unwrap_or_default();
     let what = row.oom_value.as_ref().or(row.oom_operation.as_ref());
     let what = what.map(|what| format!(" for {what}")).unwrap_or_default();

@@ -14,19 +14,19 @@ use crate::graph::Graph;
 use crate::memory::{Prediction, predict};
 use crate::spec::{MemoryPart, RunConfig};
 
-/// Configurations that one thread predicts in a row: many, since each row begins with a compilation, and few, so
-/// that all threads have something to do.
-const ROW: usize = 128;
+/// Configurations that one thread predicts one after the other: many, since each chunk begins with a compilation, and few,
+/// so that all threads have something to do.
+const CHUNK: usize = 128;
 
 /// Says equal things of configurations whose memory is equal.
 type Key = String;
 
-/// A configuration whose memory is asked for.
-pub(super) struct Question<'a> {
+/// A forecast that is wanted.
+pub(super) struct Wanted<'a> {
     pub(super) config: &'a RunConfig,
-    /// Whether the largest micro-batch is asked for too.
+    /// With the largest micro-batch.
     pub(super) fits: bool,
-    /// Who asks, for messages.
+    /// Whose it is, for messages.
     pub(super) strategy: &'a str,
 }
 
@@ -51,33 +51,33 @@ pub(super) struct Forecasts<'a> {
 impl<'a> Forecasts<'a> {
     /// Fails with the strategy for which a program broke an invariant.
     pub(super) fn new<'q>(
-        questions: impl IntoIterator<Item = Question<'q>>,
+        wanted: impl IntoIterator<Item = Wanted<'q>>,
         target: &'a Target,
     ) -> Result<Forecasts<'a>, (String, Violation)> {
-        let mut distinct: HashMap<Key, Question<'q>> = HashMap::new();
-        for question in questions {
-            match distinct.entry(memory_key(question.config)) {
-                Entry::Occupied(known) => known.into_mut().fits |= question.fits,
-                Entry::Vacant(place) => drop(place.insert(question)),
+        let mut distinct: HashMap<Key, Wanted<'q>> = HashMap::new();
+        for wanted in wanted {
+            match distinct.entry(memory_key(wanted.config)) {
+                Entry::Occupied(known) => known.into_mut().fits |= wanted.fits,
+                Entry::Vacant(place) => drop(place.insert(wanted)),
             }
         }
-        let mut by_choices: BTreeMap<Key, Vec<(Key, Question<'q>)>> = BTreeMap::new();
-        for (memory, question) in distinct {
-            by_choices.entry(key(&question.config.choices())).or_default().push((memory, question));
+        let mut by_choices: BTreeMap<Key, Vec<(Key, Wanted<'q>)>> = BTreeMap::new();
+        for (memory, wanted) in distinct {
+            by_choices.entry(key(&wanted.config.choices())).or_default().push((memory, wanted));
         }
-        let mut rows = Vec::new();
-        for mut questions in by_choices.into_values() {
+        let mut chunks = Vec::new();
+        for mut wanted in by_choices.into_values() {
             // Configurations of one model stay together, and those that differ in batch alone have one answer to
             // what fits.
-            questions.sort_by(|(a, _), (b, _)| a.cmp(b));
-            let mut questions = questions.into_iter().peekable();
-            while questions.peek().is_some() {
-                rows.push(questions.by_ref().take(ROW).collect::<Vec<_>>());
+            wanted.sort_by(|(a, _), (b, _)| a.cmp(b));
+            let mut wanted = wanted.into_iter().peekable();
+            while wanted.peek().is_some() {
+                chunks.push(wanted.by_ref().take(CHUNK).collect::<Vec<_>>());
             }
         }
         let structures = Structures::default();
         let known: Result<Vec<_>, _> =
-            rows.into_par_iter().map(|row| answer(row, target, &structures)).collect();
+            chunks.into_par_iter().map(|chunk| predict_chunk(chunk, target, &structures)).collect();
         let known = known?.into_iter().flatten().collect();
         Ok(Forecasts { target, known, same: Mutex::default() })
     }
@@ -120,16 +120,16 @@ impl Structures {
     }
 }
 
-/// Predicts configurations that choose the same, those of one structure in a row with one compilation.
-fn answer(
-    row: Vec<(Key, Question<'_>)>,
+/// Predicts configurations that choose the same, those of one structure one after the other with one compilation.
+fn predict_chunk(
+    chunk: Vec<(Key, Wanted<'_>)>,
     target: &Target,
     structures: &Structures,
 ) -> Result<Vec<(Key, Forecast)>, (String, Violation)> {
     let mut compiler = Compiler::new(target);
     let mut fits_by_key: HashMap<Key, Option<usize>> = HashMap::new();
-    let mut answers = Vec::with_capacity(row.len());
-    for (memory, Question { config, fits, strategy }) in row {
+    let mut forecasts = Vec::with_capacity(chunk.len());
+    for (memory, Wanted { config, fits, strategy }) in chunk {
         let blame = |violation| (strategy.to_owned(), violation);
         let compiled = compiler.compile(config).map_err(blame)?;
         let prediction = predict(&compiled.program, target);
@@ -141,9 +141,9 @@ fn answer(
                 *place.insert(fits::largest(&mut compiler, config, target).map_err(blame)?)
             }
         };
-        answers.push((memory, Forecast { prediction, fits, structure }));
+        forecasts.push((memory, Forecast { prediction, fits, structure }));
     }
-    Ok(answers)
+    Ok(forecasts)
 }
 
 fn memory_key(config: &RunConfig) -> Key {

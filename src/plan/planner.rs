@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::expand::{Experiment, Point};
-use super::forecast::{Forecast, Forecasts, Question};
+use super::forecast::{Forecast, Forecasts, Wanted};
 use super::identity::{configuration_id, run_id};
 use super::planned::{Plan, PlannedRun};
 use crate::compile::Violation;
@@ -46,7 +46,7 @@ pub fn plan(
     });
     let skip = unsuited.as_deref().filter(|_| purpose == Purpose::Train);
     let asked = if skip.is_none() { experiment.points.as_slice() } else { &[] };
-    let forecasts = Forecasts::new(asked.iter().flat_map(questions), target)
+    let forecasts = Forecasts::new(asked.iter().flat_map(wanted), target)
         .map_err(|(strategy, violation)| PlanError { strategy, violation })?;
     let points = experiment.points.into_par_iter();
     let runs: Result<Vec<PlannedRun>, PlanError> =
@@ -64,12 +64,12 @@ pub fn plan(
 }
 
 /// What must be known to plan a point: its own memory, and that without each of its keys.
-fn questions(point: &Point) -> Vec<Question<'_>> {
+fn wanted(point: &Point) -> Vec<Wanted<'_>> {
     let Ok(config) = &point.config else { return Vec::new() };
     let strategy = point.strategy.as_str();
     let others = point.without.iter().filter(|(_, other)| differ_in_memory_choices(config, other));
-    let others = others.map(|(_, other)| Question { config: other, fits: false, strategy });
-    std::iter::once(Question { config, fits: true, strategy }).chain(others).collect()
+    let others = others.map(|(_, other)| Wanted { config: other, fits: false, strategy });
+    std::iter::once(Wanted { config, fits: true, strategy }).chain(others).collect()
 }
 
 /// A key that changes more than the memory choices (a learning rate, a seed) has its effect elsewhere.

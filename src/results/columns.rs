@@ -1,6 +1,7 @@
-//! The columns of a row: its fields, those that a run measures, and one for each role of memory, side by side.
+//! The columns of a row: its own fields, those of what was measured, and one for each role of memory.
 //!
-//! Flat in what is written, apart in the program: serde's own `flatten` can do neither the order nor cells that are text.
+//! The program has them in structs of their own; what is written is flat. Serde's `flatten` keeps no order of this kind,
+//! refuses no unknown column and reads no numbers from cells of text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +19,7 @@ use crate::execute::Measured;
 
 /// The field that holds the swept keys: no column of its own, but one per key.
 pub(super) const AXES: &str = "axes";
-/// The fields whose own fields are columns.
+/// Fields that are structs, whose own fields are columns.
 const MEASURED: &str = "measured";
 const LIVE: &str = "live";
 
@@ -45,7 +46,7 @@ const STRETCHES: [&str; 16] = [
 
 /// All columns but the swept keys, in their order.
 pub(super) static COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let own = fields(|probe| Row::deserialize(probe)).iter().filter(|field| **field != AXES);
+    let own = fields(Row::deserialize).iter().filter(|field| **field != AXES);
     let mut stretch = 0;
     let place = |column: String| {
         stretch = STRETCHES.iter().position(|first| *first == column).unwrap_or(stretch);
@@ -64,7 +65,7 @@ static MEASURED_COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| {
         LIVE => ROLE_COLUMNS.clone(),
         column => vec![column.to_owned()],
     };
-    fields(|probe| Measured::deserialize(probe)).iter().flat_map(columns).collect()
+    fields(Measured::deserialize).iter().flat_map(columns).collect()
 });
 
 impl Serialize for Row {
@@ -108,11 +109,13 @@ where
 {
     let (mut own, mut measured, mut live) = (Vec::new(), Vec::new(), Vec::new());
     for (column, value) in columns {
-        let part = match () {
-            () if ROLE_COLUMNS.contains(&column) => &mut live,
-            () if MEASURED_COLUMNS.contains(&column) => &mut measured,
-            // Where what is no column is refused.
-            () => &mut own,
+        let part = if ROLE_COLUMNS.contains(&column) {
+            &mut live
+        } else if MEASURED_COLUMNS.contains(&column) {
+            &mut measured
+        } else {
+            // Which refuses what is no column.
+            &mut own
         };
         part.push((column, value));
     }

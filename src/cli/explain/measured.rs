@@ -78,10 +78,7 @@ fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<Vec<T>>, Failure> {
         opened => opened.map_err(broken)?,
     };
     let header = reader.headers().map_err(broken)?;
-    if results::fields(|probe| T::deserialize(probe))
-        .iter()
-        .any(|column| !header.iter().any(|there| there == *column))
-    {
+    if results::fields(T::deserialize).iter().any(|column| !header.iter().any(|there| there == *column)) {
         return Ok(None);
     }
     reader.deserialize().collect::<Result<_, _>>().map(Some).map_err(broken)
