@@ -48,7 +48,8 @@ pub struct Measurement {
     pub digest: String,
     /// Of the step that was timed instruction by instruction, where that takes a step of its own.
     pub profiled_step_ms: Option<f64>,
-    /// From the process's beginning to that of its first step.
+    /// From the process's beginning to that of its first step, without what the measurement needs before it: choosing
+    /// algorithms, priming.
     pub startup_ms: Option<f64>,
     /// What the device reached after training.
     pub product_flops_per_s: Option<f64>,
