@@ -281,6 +281,18 @@ fn predictions_make_the_same_table() {
     insta::assert_snapshot!(table);
 }
 
+/// A model that works on tokens beside one that does not.
+#[test]
+fn speed_is_counted_in_what_all_rows_have() {
+    let (tokens, mut images) = (at_batch(8, "plain", 412.0, 4010.0), at_batch(8, "images", 412.0, 4010.0));
+    images.tokens_per_s = None;
+    assert!(table(&[tokens.clone(), at_batch(8, "more", 412.0, 4010.0)]).contains("tok/s"));
+    for rows in [vec![images.clone()], vec![tokens, images]] {
+        let table = table(&rows);
+        assert!(table.contains("smp/s") && !table.contains("tok/s"), "{table}");
+    }
+}
+
 #[test]
 fn copies_of_parameters_have_a_column_where_there_are_any() {
     let [plain, mut bf16] = [row("plain"), row("bf16")];

@@ -115,7 +115,7 @@ fn of_entry(entry: &Entry, group: &Group, in_tokens: bool) -> Figures {
         witness_peak_bytes: measured.witness_peak_bytes,
         start_peak_bytes: measured.start_peak_bytes,
         memory_ratio: relative.memory,
-        tokens_per_s: speed.filter(|_| in_tokens),
+        tokens_per_s: if in_tokens { speed } else { measured.tokens_per_s },
         samples_per_s: if in_tokens { measured.samples_per_s } else { speed },
         speed_half_width: entry.speed.filter(|_| entry.spread_known).map(|speed| speed.relative()),
         speed_ratio: relative.speed,

@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::ops::TensorType;
-
 /// Each says what was found; [`DataError::help`] says what would work, and [`DataError::blame`] which key of the
 /// experiment is to blame.
 #[derive(Debug, thiserror::Error)]
@@ -45,8 +43,14 @@ pub enum DataError {
         in_words(parts)
     )]
     NoPart { data: &'static str, part: &'static str, parts: &'static [&'static str] },
-    #[error("the model asks for `{part}` as {asked}, and data.{data} has it as {ty}")]
-    OtherType { data: &'static str, part: &'static str, asked: TensorType, ty: TensorType },
+    #[error("the model asks for `{part}` as {asked}, and data.{data} has it as {found}")]
+    OtherType {
+        data: &'static str,
+        part: &'static str,
+        /// Types.
+        asked: String,
+        found: String,
+    },
 }
 
 /// The key that an error is about.

@@ -37,7 +37,8 @@ pub trait DataSet: Debug {
             match found.part(asked) {
                 None => return Err(DataError::NoPart { data, part, parts: found.parts() }),
                 Some(ty) if ty != asked.ty => {
-                    return Err(DataError::OtherType { data, part, asked: asked.ty, ty });
+                    let (asked, found) = (asked.ty.to_string(), ty.to_string());
+                    return Err(DataError::OtherType { data, part, asked, found });
                 }
                 Some(_) => {}
             }

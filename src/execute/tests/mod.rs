@@ -2,6 +2,7 @@
 
 mod parts;
 mod precision;
+mod prime;
 mod strategies;
 mod threads;
 mod vectors;

@@ -1,0 +1,117 @@
+//! Priming: all that a run will launch, in no more memory than the run has, all of which is given back.
+
+use std::collections::HashMap;
+
+use super::super::prime;
+use crate::compile::compile;
+use crate::device::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor, Work};
+use crate::memory::predict;
+use crate::ops::{Op, TensorType};
+use crate::testing;
+use crate::units::Bytes;
+
+/// A device, and what it was asked for.
+struct Recorder {
+    device: Box<dyn Device>,
+    launched: Vec<Work>,
+    live: HashMap<Buffer, u64>,
+    most: u64,
+}
+
+impl Recorder {
+    fn new(target: Target) -> Recorder {
+        Recorder { device: testing::device(target), launched: Vec::new(), live: HashMap::new(), most: 0 }
+    }
+}
+
+impl Device for Recorder {
+    fn target(&self) -> &Target {
+        self.device.target()
+    }
+
+    fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
+        let buffer = self.device.allocate(pool, bytes)?;
+        self.live.insert(buffer, bytes);
+        self.most = self.most.max(self.live.values().sum());
+        Ok(buffer)
+    }
+
+    fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        self.live.remove(&buffer);
+        self.device.free(buffer)
+    }
+
+    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError> {
+        self.device.copy(queue, from, to)
+    }
+
+    fn launch(
+        &mut self,
+        op: &Op,
+        inputs: &[Tensor],
+        outputs: &[Tensor],
+        workspace: Option<Region>,
+    ) -> Result<(), DeviceError> {
+        let types = |tensors: &[Tensor]| tensors.iter().map(|tensor| tensor.ty).collect::<Vec<TensorType>>();
+        let (inputs_of, outputs_of) = (types(inputs), types(outputs));
+        let scratch = workspace.map_or(0, |region| region.bytes);
+        self.launched.push(Work {
+            op: op.clone(),
+            inputs: inputs_of,
+            outputs: outputs_of,
+            workspace: scratch,
+        });
+        self.device.launch(op, inputs, outputs, workspace)
+    }
+
+    fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
+        self.device.record(queue, event)
+    }
+
+    fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
+        self.device.wait(queue, event)
+    }
+
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        self.device.synchronize()
+    }
+
+    fn poison(&mut self, region: Region) -> Result<(), DeviceError> {
+        self.device.poison(region)
+    }
+
+    fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.device.write(region, bytes)
+    }
+
+    fn read(&mut self, region: Region, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.device.read(region, bytes)
+    }
+}
+
+#[test]
+fn everything_a_run_launches_was_launched_before() {
+    for choice in testing::pairwise() {
+        let program = compile(&testing::small_with(&choice), &testing::target()).unwrap();
+        let mut device = Recorder::new(testing::target());
+        prime(&mut device, &program).unwrap();
+        for work in program.work() {
+            assert!(device.launched.contains(&work), "{:?}: {work:?}", choice.settings());
+        }
+        assert!(device.live.is_empty(), "all is given back");
+        let needed = predict(&program, &testing::target()).device.reserved_peak;
+        assert!(device.most <= needed, "{:?}: {} bytes, the run {needed}", choice.settings(), device.most);
+    }
+}
+
+#[test]
+fn a_run_that_does_not_fit_is_primed_with_what_does() {
+    let program = compile(&testing::small(), &testing::target()).unwrap();
+    let memory = predict(&program, &testing::target()).device.reserved_peak / 4;
+    let mut device = Recorder::new(testing::target().with_memory(Bytes(memory)));
+    prime(&mut device, &program).unwrap();
+    let launched = program.work().iter().filter(|work| device.launched.contains(work)).count();
+    assert!(0 < launched && launched < program.work().len(), "{launched}");
+    assert!(device.most <= memory, "{} of {memory} bytes", device.most);
+    assert!(device.live.is_empty(), "all is given back");
+}
