@@ -1,6 +1,6 @@
 //! What the experiment file has words for but this version cannot do: naming it lets a message say so, where a
-//! spelling mistake would be told the nearest key. Variants and keys that are to come are named where those stand that
-//! are here.
+//! spelling mistake would be told the nearest key. What is to come (variants, keys, words) is named where that stands
+//! which is here.
 
 use super::data::Data;
 use super::declare::Choice;
@@ -11,10 +11,6 @@ use super::strategy::LATER_KEYS;
 /// Variants, by the table that would hold them.
 const VARIANTS: [(&str, &[&str]); 3] =
     [(Model::PATH, Model::LATER), (Data::PATH, Data::LATER), (Optimizer::PATH, Optimizer::LATER)];
-
-/// Values, by their key.
-const VALUES: [(&str, &str); 4] =
-    [("allocator", "caching"), ("recompute", "attention"), ("recompute", "mlp"), ("recompute", "norm")];
 
 /// Keys that will take a list or a table besides the words they take now.
 const COMPOSITE: [&str; 1] = ["recompute"];
@@ -29,11 +25,6 @@ pub(crate) fn is_later_key(table: &str, key: &str) -> bool {
         return is_later_strategy_key(key);
     }
     VARIANTS.iter().any(|(path, later)| *path == table && later.contains(&key))
-}
-
-/// Whether a later version knows this word as a value of this key.
-pub(crate) fn is_later_word(key: &str, word: &str) -> bool {
-    VALUES.contains(&(key, word))
 }
 
 /// Whether a later version takes a list or a table for this key.

@@ -9,14 +9,14 @@ use super::error::Problem;
 use super::tree::Table;
 
 choice! {
-    pub enum Data("data"): Source {
+    pub enum Data("data"): DataSource {
         text: Text,
     }
     later "cifar", "csv", "idx", "synthetic", "tokens"
 }
 
 /// What each kind of data says of itself.
-trait Source {
+trait DataSource {
     fn vocabulary(&self) -> Vocabulary;
 
     /// Refuses to be evaluated on where nothing is left for that.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Source, Vocabulary};
+use super::{DataSource, Vocabulary};
 use crate::spec::declare::{Declared, section, words};
 use crate::spec::error::Problem;
 use crate::spec::kinds::{SHARE, word};
@@ -38,7 +38,7 @@ impl Tokens {
     }
 }
 
-impl Source for Text {
+impl DataSource for Text {
     fn vocabulary(&self) -> Vocabulary {
         Vocabulary { tokens: self.tokens.vocabulary(), of: "data.text", key: "data.text.tokens" }
     }

@@ -1,6 +1,6 @@
 //! `[train.optimizer.adamw]`
 
-use super::Rule;
+use super::UpdateRule;
 use crate::ops::{self, Control, Op, Segments};
 use crate::spec::declare::{section, words};
 use crate::spec::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
@@ -26,7 +26,7 @@ words! {
     }
 }
 
-impl Rule for AdamW {
+impl UpdateRule for AdamW {
     fn state(&self) -> &'static str {
         // Taken apart, so that a new key does not go by unseen.
         let AdamW { lr: _, beta1: _, beta2: _, epsilon: _, weight_decay: _, decay: _ } = self;

@@ -8,14 +8,14 @@ use super::declare::choice;
 use crate::ops::{Control, Op, Segments};
 
 choice! {
-    pub enum Optimizer("train.optimizer"): Rule {
+    pub enum Optimizer("train.optimizer"): UpdateRule {
         adamw: AdamW,
     }
     later "adam", "lion", "sgd"
 }
 
 /// What each optimizer says of itself.
-trait Rule {
+trait UpdateRule {
     /// Names what is kept of each parameter: of equal names, equal states.
     fn state(&self) -> &'static str;
 
