@@ -39,11 +39,15 @@ mod tests {
     #[test]
     fn nothing_is_both_here_and_later() {
         for key in super::super::strategy::STRATEGY_KEYS {
-            assert!(!is_later_strategy_key(key), "{key}");
+            assert!(!is_later_strategy_key(key), "`{key}` is here: take it out of LATER_KEYS");
         }
         fn check<T: Choice>() {
             for variant in T::VARIANTS {
-                assert!(!T::LATER.contains(&variant.key), "{}", variant.path);
+                assert!(
+                    !T::LATER.contains(&variant.key),
+                    "`{}` is here: take it out of `later`",
+                    variant.path
+                );
             }
         }
         check::<Model>();
