@@ -131,14 +131,19 @@ impl<T: Choice + PartialEq> Declared for OneOf<T> {
 /// An enum whose values are words, as `words!` declares it.
 pub(crate) trait Words: Copy + PartialEq + 'static {
     const ALL: &'static [Self];
+    /// Words that the experiment file has a meaning for, but not this version.
+    const LATER: &'static [&'static str];
 
     /// As experiments write it.
     fn word(self) -> &'static str;
 }
 
-/// Declares an enum of words: each value with its word.
+/// Declares an enum of words: each value with its word, and words that are to come.
 macro_rules! words {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $word:literal,)+ }) => {
+    (
+        $(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $word:literal,)+ }
+        $(later $($later:literal),+)?
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
         pub enum $name {
@@ -147,6 +152,7 @@ macro_rules! words {
 
         impl $crate::spec::declare::Words for $name {
             const ALL: &'static [$name] = &[$($name::$value),+];
+            const LATER: &'static [&'static str] = &[$($($later),+)?];
 
             fn word(self) -> &'static str {
                 match self {

@@ -141,6 +141,10 @@ impl<T: Words> Kind for Word<T> {
     fn words(&self) -> Vec<&'static str> {
         T::ALL.iter().map(|meaning| meaning.word()).collect()
     }
+
+    fn later_words(&self) -> &'static [&'static str] {
+        T::LATER
+    }
 }
 
 impl Kind for Text {

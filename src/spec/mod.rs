@@ -29,11 +29,11 @@ mod version;
 mod write;
 mod written;
 
-pub use data::{Data, Text, Tokens};
+pub use data::*;
 pub use error::Error;
 pub use memory::{Choices, MemoryPart};
-pub use model::{Model, Transformer};
-pub use optimizer::{AdamW, Decay, Optimizer, Sgd};
+pub use model::*;
+pub use optimizer::*;
 pub use paths::Environment;
 pub use resolved::{Evaluation, Measure, RunConfig, Train};
 pub use source::Sources;

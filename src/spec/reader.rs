@@ -78,6 +78,10 @@ pub(crate) trait Kind {
     fn words(&self) -> Vec<&'static str> {
         Vec::new()
     }
+    /// The words that a later version takes.
+    fn later_words(&self) -> &'static [&'static str] {
+        &[]
+    }
 }
 
 impl<'a> Keys<'a> {
@@ -238,7 +242,7 @@ impl<'a> Keys<'a> {
         let Node { value, span } = &entry.node;
         let words = kind.words();
         let later = match value {
-            Value::Text(text) => version::is_later_word(&entry.key, text),
+            Value::Text(text) => kind.later_words().contains(&text.as_str()),
             Value::List(_) | Value::Table(_) => version::is_later_composite(&entry.key),
             _ => false,
         };

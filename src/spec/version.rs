@@ -1,6 +1,6 @@
 //! What the experiment file has words for but this version cannot do: naming it lets a message say so, where a
-//! spelling mistake would be told the nearest key. Variants and keys that are to come are named where those stand that
-//! are here.
+//! spelling mistake would be told the nearest key. What is to come (variants, keys, words) is named where that stands
+//! which is here.
 
 use super::data::Data;
 use super::declare::Choice;
@@ -11,10 +11,6 @@ use super::strategy::LATER_KEYS;
 /// Variants, by the table that would hold them.
 const VARIANTS: [(&str, &[&str]); 3] =
     [(Model::PATH, Model::LATER), (Data::PATH, Data::LATER), (Optimizer::PATH, Optimizer::LATER)];
-
-/// Values, by their key.
-const VALUES: [(&str, &str); 4] =
-    [("allocator", "caching"), ("recompute", "attention"), ("recompute", "mlp"), ("recompute", "norm")];
 
 /// Keys that will take a list or a table besides the words they take now.
 const COMPOSITE: [&str; 1] = ["recompute"];
@@ -31,11 +27,6 @@ pub(crate) fn is_later_key(table: &str, key: &str) -> bool {
     VARIANTS.iter().any(|(path, later)| *path == table && later.contains(&key))
 }
 
-/// Whether a later version knows this word as a value of this key.
-pub(crate) fn is_later_word(key: &str, word: &str) -> bool {
-    VALUES.contains(&(key, word))
-}
-
 /// Whether a later version takes a list or a table for this key.
 pub(crate) fn is_later_composite(key: &str) -> bool {
     COMPOSITE.contains(&key)
@@ -48,11 +39,15 @@ mod tests {
     #[test]
     fn nothing_is_both_here_and_later() {
         for key in super::super::strategy::STRATEGY_KEYS {
-            assert!(!is_later_strategy_key(key), "{key}");
+            assert!(!is_later_strategy_key(key), "`{key}` is here: take it out of LATER_KEYS");
         }
         fn check<T: Choice>() {
             for variant in T::VARIANTS {
-                assert!(!T::LATER.contains(&variant.key), "{}", variant.path);
+                assert!(
+                    !T::LATER.contains(&variant.key),
+                    "`{}` is here: take it out of `later`",
+                    variant.path
+                );
             }
         }
         check::<Model>();

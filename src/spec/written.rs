@@ -65,6 +65,7 @@ pub(crate) struct Case {
 
 impl Words for DeviceKind {
     const ALL: &'static [DeviceKind] = &[DeviceKind::Cpu, DeviceKind::Cuda];
+    const LATER: &'static [&'static str] = &[];
 
     fn word(self) -> &'static str {
         match self {

@@ -10,14 +10,14 @@ use super::tree::Table;
 use crate::data::DataSet;
 
 choice! {
-    pub enum Data("data"): Source {
+    pub enum Data("data"): DataSource {
         text: Text,
     }
     later "cifar", "csv", "idx", "synthetic", "tokens"
 }
 
 /// What each kind of data says of itself.
-trait Source {
+trait DataSource {
     fn vocabulary(&self) -> Vocabulary;
 
     /// What reads it.

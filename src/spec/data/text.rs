@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Source, Vocabulary};
+use super::{DataSource, Vocabulary};
 use crate::data::{DataSet, TextSet};
 use crate::spec::declare::{Declared, section, words};
 use crate::spec::error::Problem;
@@ -39,7 +39,7 @@ impl Tokens {
     }
 }
 
-impl Source for Text {
+impl DataSource for Text {
     fn data_set(&self) -> Box<dyn DataSet> {
         // All that is known of tokens so far is that they are bytes.
         let Tokens::Bytes = self.tokens;

@@ -10,14 +10,14 @@ use super::error::Problem;
 use super::tree::Table;
 
 choice! {
-    pub enum Model("model"): Kind {
+    pub enum Model("model"): Architecture {
         transformer: Transformer,
     }
     later "mlp", "sequential"
 }
 
 /// What each model says of itself.
-trait Kind {
+trait Architecture {
     /// In a line: what it is and its sizes.
     fn description(&self) -> String;
 

@@ -1,6 +1,6 @@
 //! `[model.transformer]`
 
-use super::Kind;
+use super::Architecture;
 use crate::spec::data::{Data, Tokens};
 use crate::spec::declare::section;
 use crate::spec::error::Problem;
@@ -27,7 +27,7 @@ section! {
     }
 }
 
-impl Kind for Transformer {
+impl Architecture for Transformer {
     fn description(&self) -> String {
         let Transformer { layers, d_model, heads, context, vocabulary } = self;
         format!("transformer {layers}x{d_model} H {heads} T {context} V {vocabulary}")

@@ -1,6 +1,6 @@
 //! `[train.optimizer.adamw]`
 
-use super::{Decay, Rule};
+use super::{Decay, UpdateRule};
 use crate::ops::{self, AdamWNumbers, GradientTerms, Update};
 use crate::spec::declare::section;
 use crate::spec::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
@@ -17,7 +17,7 @@ section! {
     }
 }
 
-impl Rule for AdamW {
+impl UpdateRule for AdamW {
     fn update(&self, gradients: GradientTerms) -> Box<dyn Update> {
         let (epsilon, weight_decay) = (self.epsilon as f32, self.weight_decay as f32);
         Box::new(ops::AdamW { gradients, beta1: self.beta1, beta2: self.beta2, epsilon, weight_decay })

@@ -12,7 +12,7 @@ use super::tree::Table;
 use crate::ops::{GradientTerms, Update};
 
 choice! {
-    pub enum Optimizer("train.optimizer"): Rule {
+    pub enum Optimizer("train.optimizer"): UpdateRule {
         adamw: AdamW,
         sgd: Sgd,
     }
@@ -20,7 +20,7 @@ choice! {
 }
 
 /// What each optimizer says of itself.
-trait Rule {
+trait UpdateRule {
     /// Its update of a bucket.
     fn update(&self, gradients: GradientTerms) -> Box<dyn Update>;
 

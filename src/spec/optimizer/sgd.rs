@@ -1,6 +1,6 @@
 //! `[train.optimizer.sgd]`
 
-use super::{Decay, Rule};
+use super::{Decay, UpdateRule};
 use crate::ops::{self, GradientTerms, Update};
 use crate::spec::declare::section;
 use crate::spec::error::Problem;
@@ -19,7 +19,7 @@ section! {
     }
 }
 
-impl Rule for Sgd {
+impl UpdateRule for Sgd {
     fn update(&self, gradients: GradientTerms) -> Box<dyn Update> {
         let (momentum, weight_decay) = (self.momentum as f32, self.weight_decay as f32);
         Box::new(ops::Sgd { gradients, momentum, nesterov: self.nesterov, weight_decay })

@@ -9,6 +9,7 @@ words! {
         /// All of a block but its input.
         Block = "block",
     }
+    later "attention", "mlp", "norm"
 }
 
 words! {
@@ -40,6 +41,7 @@ words! {
         /// One request for each value.
         Direct = "direct",
     }
+    later "caching"
 }
 
 words! {
