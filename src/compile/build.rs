@@ -1,10 +1,12 @@
 //! The forward pass of the model, its parameters in buckets, its batch uploaded: the program's beginning.
 
+use std::collections::BTreeMap;
+
 use super::program::{
     Action, Bucket, Exchange, Instruction, Like, Parameter, Part, Program, Section, SectionKind, Stage, View,
 };
 use crate::device::{Phase, Pool, Queue, Role};
-use crate::graph::{self, Graph, Kind, ScopeId};
+use crate::graph::{self, Graph, GraphValue, ScopeId, ValueKind};
 use crate::ops::{DType, Fill, GradientTerms, Members, Normal, Op, Shape, TensorType, ValueId, lay_out};
 use crate::spec::RunConfig;
 
@@ -53,11 +55,19 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
 /// One bucket for each layer that has parameters. Returns the program's value for each parameter of the graph.
 fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
     let mut values = vec![None; graph.values.len()];
-    for (bucket, Layout { layer, parameters, members, ty }) in layouts(graph, config).enumerate() {
+    // Numbered as the model has them, whatever the buckets.
+    let mut next = 0..;
+    let site = |value: &GraphValue| match value.kind {
+        ValueKind::Parameter { .. } => next.next().expect("there are enough numbers"),
+        _ => 0,
+    };
+    let sites: Vec<u32> = graph.values.iter().map(site).collect();
+    for (bucket, Layout { group, parameters, members, ty }) in layouts(graph, config).enumerate() {
         let ty = (Like::Bucket(bucket), ty);
-        let of = program.add_value("parameters", layer, ty, Role::Parameter, Pool::Device);
+        let of = program.add_value("parameters", group.layer, ty, Role::Parameter, Pool::Device);
         program.buckets.push(Bucket {
-            scope: layer,
+            scope: group.layer,
+            trainable: group.trainable,
             members,
             parameters: of,
             gradients: None,
@@ -69,16 +79,23 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
             let view = View { of, part: Part::Member(member) };
             let view = program.add_view(value.name, value.scope, shape, view);
             values[index] = Some(view);
-            let site = program.parameters.len() as u32;
+            let site = sites[index];
             program.parameters.push(Parameter { value: view, initial, site, bucket, gradient: None });
         }
     }
     values
 }
 
-/// How the parameters of one layer lie in their bucket.
-pub(super) struct Layout {
+/// What parameters of one bucket have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Group {
     layer: ScopeId,
+    trainable: bool,
+}
+
+/// How parameters lie in their bucket.
+pub(super) struct Layout {
+    group: Group,
     /// The graph's values and how they start.
     parameters: Vec<(usize, graph::Initial)>,
     /// In the same order.
@@ -86,20 +103,20 @@ pub(super) struct Layout {
     pub(super) ty: TensorType,
 }
 
-/// A layout for each layer that has parameters, in the order of the layers.
+/// A layout for each group of parameters, in the order of the layers.
 pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
     let decays = |shape: &Shape| config.train.optimizer.decays(shape.dims().len());
-    let mut layers: Vec<Vec<(usize, graph::Initial)>> = vec![Vec::new(); graph.scopes.len()];
+    let mut groups: BTreeMap<Group, Vec<(usize, graph::Initial)>> = BTreeMap::new();
     for (index, value) in graph.values.iter().enumerate() {
-        if let Kind::Parameter(initial) = value.kind {
-            layers[graph.scopes[value.scope.index()].layer.index()].push((index, initial));
+        if let ValueKind::Parameter { initial, trainable } = value.kind {
+            let group = Group { layer: graph.scopes[value.scope.index()].layer, trainable };
+            groups.entry(group).or_default().push((index, initial));
         }
     }
-    let layers = layers.into_iter().enumerate().filter(|(_, members)| !members.is_empty());
-    layers.map(move |(layer, parameters)| {
+    groups.into_iter().map(move |(group, parameters)| {
         let shapes = parameters.iter().map(|&(index, _)| graph.values[index].ty.shape);
         let (members, ty) = lay_out(shapes.map(|shape| (shape, decays(&shape))), DType::F32);
-        Layout { layer: ScopeId(layer as u32), parameters, members, ty }
+        Layout { group, parameters, members, ty }
     })
 }
 
@@ -158,12 +175,12 @@ fn forward(
             continue;
         }
         let role = match value.kind {
-            Kind::Parameter(_) => {
+            ValueKind::Parameter { .. } => {
                 values.push(parameter.expect("every parameter lies in a bucket"));
                 continue;
             }
-            Kind::Activation => Role::Activation,
-            Kind::Input => Role::Input,
+            ValueKind::Activation => Role::Activation,
+            ValueKind::Input => Role::Input,
         };
         let ty = (Like::Graph(index), value.ty);
         let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);

@@ -1,12 +1,13 @@
 //! Appends the backward pass to `first`, computing again what is marked instead of keeping it.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use super::Draft;
 use super::program::{Action, Form, Instruction, Program, SectionKind, Stage, Value, View};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::ScopeId;
-use crate::ops::{Activation, Add, LinearInputGradient, Op, Tape, TensorType, ValueId};
+use crate::ops::{Activation, Add, Emitted, LinearInputGradient, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
     let program = &mut draft.program;
@@ -25,9 +26,9 @@ pub(super) fn differentiate(draft: &mut Draft) {
             all.append(&mut backward.emitted);
         }
     }
-    for range in layers_from_the_end(backward.program, &code) {
-        let layer = backward.program.scope(code[range.start].scope).layer;
-        let again = draft.marks.recompute[layer.index()];
+    let units = draft.marks.recomputed(&backward.program.scopes);
+    for range in stretches_from_the_end(&units, &code) {
+        let again = units[code[range.start].scope.index()].is_some();
         backward.again = again.then(|| Again::new(backward.program, &code[range.clone()]));
         for instruction in code[range.clone()].iter().rev() {
             backward.instruction(instruction);
@@ -51,7 +52,7 @@ pub(super) fn differentiate(draft: &mut Draft) {
 
 /// One bucket of gradients for each bucket of parameters, and a view for each parameter.
 fn add_gradient_buckets(program: &mut Program) {
-    for index in 0..program.buckets.len() {
+    for index in program.trained() {
         let parameters = program.value(program.buckets[index].parameters).clone();
         let gradients = Value { form: Form::Gradient, role: Role::Gradient, ..parameters };
         let gradients = program.add_like(gradients);
@@ -59,7 +60,7 @@ fn add_gradient_buckets(program: &mut Program) {
     }
     for index in 0..program.parameters.len() {
         let parameter = &program.parameters[index];
-        let bucket = program.buckets[parameter.bucket].gradients.expect("just made");
+        let Some(bucket) = program.buckets[parameter.bucket].gradients else { continue };
         let View { part, .. } = program.value(parameter.value).view.expect("parameters lie in buckets");
         let gradient = program.add_view_like(parameter.value, part, bucket);
         program.parameters[index].gradient = Some(gradient);
@@ -80,20 +81,19 @@ fn give_losses_gradients(program: &mut Program, code: &mut [Instruction]) -> Val
     first.expect("a model has a loss")
 }
 
-/// Stretches of code that belong to one layer, last first, but for slices of losses.
-fn layers_from_the_end(program: &Program, code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
-    let layer = |instruction: &Instruction| (program.scope(instruction.scope).layer, instruction.slice);
-    let mut ranges = Vec::new();
+/// Stretches of code that are computed again as a whole or not at all, last first, but for slices of losses.
+fn stretches_from_the_end(units: &[Option<ScopeId>], code: &[Instruction]) -> Vec<Range<usize>> {
+    let unit = |instruction: &Instruction| (units[instruction.scope.index()], instruction.slice);
+    let mut stretches = Vec::new();
     let mut start = 0;
-    for end in 1..=code.len() {
-        if end == code.len() || layer(&code[end]) != layer(&code[start]) {
-            ranges.push(start..end);
-            start = end;
+    for stretch in code.chunk_by(|a, b| unit(a) == unit(b)) {
+        if stretch[0].slice.is_none() {
+            stretches.push(start..start + stretch.len());
         }
+        start += stretch.len();
     }
-    ranges.retain(|range| code[range.start].slice.is_none());
-    ranges.reverse();
-    ranges
+    stretches.reverse();
+    stretches
 }
 
 /// Whether it puts parameters into the dtype of matrix work: their gradient is that of the parameter itself.
@@ -101,7 +101,7 @@ fn casts_parameters(program: &Program, action: &Action) -> bool {
     action.is_cast() && action.reads().iter().all(|&id| program.value(id).role == Role::Parameter)
 }
 
-/// A layer that is computed again: its values' stand-ins, made as backward asks for them.
+/// A stretch that is computed again: its values' stand-ins, made as backward asks for them.
 struct Again {
     made_here: HashSet<ValueId>,
     stand_ins: HashMap<ValueId, ValueId>,
@@ -109,9 +109,10 @@ struct Again {
 
 impl Again {
     fn new(program: &Program, layer: &[Instruction]) -> Again {
-        // Casts of parameters are there until backward has read them.
-        let recomputed = layer.iter().filter(|instruction| !casts_parameters(program, &instruction.action));
-        let made_here = recomputed.flat_map(|instruction| instruction.action.writes().iter().copied());
+        // Casts of parameters are there until backward has read them, and losses have given their gradient already.
+        let recomputed = layer.iter().map(|instruction| &instruction.action);
+        let recomputed = recomputed.filter(|action| !casts_parameters(program, action) && !action.is_loss());
+        let made_here = recomputed.flat_map(|action| action.writes().iter().copied());
         Again { made_here: made_here.collect(), stand_ins: HashMap::new() }
     }
 
@@ -168,7 +169,7 @@ struct Backward<'a> {
     /// The parameter of each cast: they have one gradient, in full precision.
     cast_of: HashMap<ValueId, ValueId>,
     emitted: Vec<Instruction>,
-    /// Set within a layer that is recomputed.
+    /// Set within a stretch that is computed again.
     again: Option<Again>,
     node: Node,
 }
@@ -185,8 +186,9 @@ impl<'a> Backward<'a> {
         let mut wanted = vec![false; program.values.len()];
         let mut parameter_gradients = HashMap::new();
         for parameter in &program.parameters {
+            let Some(gradient) = parameter.gradient else { continue };
             wanted[parameter.value.index()] = true;
-            parameter_gradients.insert(parameter.value, parameter.gradient.expect("just made"));
+            parameter_gradients.insert(parameter.value, gradient);
         }
         let mut cast_of = HashMap::new();
         for instruction in code {
@@ -226,6 +228,9 @@ impl<'a> Backward<'a> {
     fn instruction(&mut self, instruction: &Instruction) {
         let Action::Launch { op, inputs, outputs, .. } = &instruction.action else { return };
         if casts_parameters(self.program, &instruction.action) {
+            return;
+        }
+        if !outputs.iter().any(|output| self.wanted[output.index()]) {
             return;
         }
         self.node = Node { scope: instruction.scope, inputs: inputs.clone(), outputs: outputs.clone() };
@@ -304,23 +309,23 @@ impl Tape for Backward<'_> {
         self.gradient_so_far(self.variable(input))
     }
 
-    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, gradients_of: &[Option<usize>]) -> Vec<ValueId> {
+    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, made: &[Emitted]) -> Vec<ValueId> {
         let types = op.outputs(&self.program.types(&inputs)).unwrap_or_else(|error| panic!("{error}"));
         let scope = self.node.scope;
         let mut outputs = Vec::with_capacity(types.len());
-        for (index, (&ty, of)) in types.iter().zip(gradients_of).enumerate() {
+        for (index, (&ty, of)) in types.iter().zip(made).enumerate() {
             let updates = op.updates().iter().find(|(output, _)| *output == index);
             let updates = updates.map(|&(_, input)| inputs[input]);
             outputs.push(match *of {
-                Some(input) => {
+                Emitted::Gradient(input) => {
                     let of = self.variable(input);
                     let gradient = self.gradient_value(of, ty, updates);
                     self.set_gradient(of, gradient);
                     gradient
                 }
-                None => {
-                    let Value { like, ty: first, .. } = *self.program.value(inputs[0]);
-                    assert_eq!(ty.shape, first.shape, "{} is shaped like its first input", op.name());
+                Emitted::Like(input) => {
+                    let Value { like, ty: other, .. } = *self.program.value(inputs[input]);
+                    assert_eq!(ty.shape, other.shape, "{} makes something like its input", op.name());
                     self.program.add_value(op.name(), scope, (like, ty), Role::Activation, Pool::Device)
                 }
             });
@@ -352,11 +357,14 @@ impl Tape for Backward<'_> {
     }
 
     fn pass(&mut self, input: usize, gradient: ValueId) {
+        if !self.wants(input) {
+            return;
+        }
         let of = self.variable(input);
         match self.partial(input) {
             None => self.set_gradient(of, gradient),
             Some(so_far) => {
-                self.emit(Op::Add(Add), vec![so_far, gradient], &[Some(input)]);
+                self.emit(Op::Add(Add), vec![so_far, gradient], &[Emitted::Gradient(input)]);
             }
         }
     }

@@ -1,18 +1,33 @@
-//! What strategies ask of values and layers, before any of it is carried out.
+//! What strategies ask of values and scopes, before any of it is carried out.
 
 use super::Draft;
+use crate::graph::{Scope, ScopeId};
 use crate::spec::Recompute;
 
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// By scope: whether the layer is computed again in backward instead of kept.
+    /// By scope: whether it is computed again in backward, all of it, instead of kept.
     pub(super) recompute: Vec<bool>,
 }
 
 pub(super) fn mark(draft: &mut Draft) {
-    let recompute = |block: bool| match draft.config.strategy.recompute {
+    let recompute = |scope: &Scope| match draft.config.strategy.recompute {
         Recompute::None => false,
-        Recompute::Block => block,
+        Recompute::Block => scope.block && scope.parent.is_none(),
     };
-    draft.marks.recompute = draft.program.scopes.iter().map(|scope| recompute(scope.block)).collect();
+    draft.marks.recompute = draft.program.scopes.iter().map(recompute).collect();
+}
+
+impl Marks {
+    /// By scope: the outermost of the marked ones that it lies in, which is computed again as a whole.
+    pub(super) fn recomputed(&self, scopes: &[Scope]) -> Vec<Option<ScopeId>> {
+        let mut units: Vec<Option<ScopeId>> = Vec::with_capacity(scopes.len());
+        for (index, scope) in scopes.iter().enumerate() {
+            // Parents come before their parts.
+            let of_parent = scope.parent.and_then(|parent| units[parent.index()]);
+            let own = self.recompute[index].then_some(ScopeId(index as u32));
+            units.push(of_parent.or(own));
+        }
+        units
+    }
 }

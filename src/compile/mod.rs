@@ -113,3 +113,24 @@ pub(crate) fn compile_graph(
     verify(&draft.program).map_err(|violation| violation.after(last))?;
     Ok(draft.program)
 }
+
+/// The same with other scopes computed again than the strategy says.
+#[cfg(test)]
+pub(crate) fn compile_recomputing(
+    graph: &Graph,
+    config: &RunConfig,
+    target: &Target,
+    recompute: fn(&graph::Scope) -> bool,
+) -> Result<Program, Violation> {
+    let program = build::build(graph, config);
+    let mut draft = Draft { config, target, program, marks: marks::Marks::default() };
+    for pass in PASSES {
+        let Some(run) = pass.run else { continue };
+        run(&mut draft);
+        if !draft.marks.recompute.is_empty() {
+            draft.marks.recompute = draft.program.scopes.iter().map(recompute).collect();
+        }
+        verify(&draft.program).map_err(|violation| violation.after(pass.name))?;
+    }
+    Ok(draft.program)
+}

@@ -151,7 +151,7 @@ pub struct Section {
     pub segments: Vec<Range<usize>>,
 }
 
-/// A trainable tensor.
+/// A tensor that a model learns, or has learnt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     pub value: ValueId,
@@ -160,14 +160,16 @@ pub struct Parameter {
     pub site: u32,
     /// Which bucket it lies in.
     pub bucket: usize,
-    /// Its gradient's first version; set when the program is differentiated.
+    /// Its gradient's first version; set when the program is differentiated, if it is trained.
     pub gradient: Option<ValueId>,
 }
 
-/// Flat memory that holds all parameters of a layer, and its like for their gradients and what the optimizer keeps.
+/// Flat memory that holds the parameters of a layer that are of one dtype and trained or not together, and its like for their gradients and what the optimizer keeps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket {
     pub scope: ScopeId,
+    /// Whether its parameters are trained. Frozen ones have no gradients, no states and no update.
+    pub trainable: bool,
     pub members: Members,
     pub parameters: ValueId,
     pub gradients: Option<ValueId>,
@@ -266,6 +268,12 @@ impl Program {
 
     pub fn types(&self, ids: &[ValueId]) -> Vec<TensorType> {
         ids.iter().map(|&id| self.ty(id)).collect()
+    }
+
+    /// The buckets that are trained.
+    pub fn trained(&self) -> impl Iterator<Item = usize> + use<> {
+        let trained = |(index, bucket): (usize, &Bucket)| bucket.trainable.then_some(index);
+        self.buckets.iter().enumerate().filter_map(trained).collect::<Vec<_>>().into_iter()
     }
 
     /// By value: whether it is one of these.
@@ -409,7 +417,7 @@ impl Program {
 
     pub fn add_scope(&mut self, path: &str) -> ScopeId {
         let id = ScopeId(self.scopes.len() as u32);
-        self.scopes.push(Scope { path: path.to_owned(), layer: id, block: false });
+        self.scopes.push(Scope { path: path.to_owned(), parent: None, layer: id, block: false });
         id
     }
 
@@ -455,6 +463,36 @@ impl Program {
             }
         }
         all
+    }
+
+    /// The sections of one optimizer step, each with how often it is gone through.
+    pub fn step_sections(&self) -> impl Iterator<Item = (&Section, usize)> {
+        let times = |kind| match kind {
+            SectionKind::First | SectionKind::Update => 1,
+            SectionKind::Micro => self.micro_batches - 1,
+            SectionKind::Start | SectionKind::Evaluation => 0,
+        };
+        self.sections
+            .iter()
+            .map(move |section| (section, times(section.kind)))
+            .filter(|(_, times)| *times > 0)
+    }
+
+    /// Each section with each that may come right after it.
+    pub fn successions(&self) -> Vec<(&Section, &Section)> {
+        let mut successions = Vec::new();
+        let mut add = |before, after| successions.extend(self.section(before).zip(self.section(after)));
+        let step: &[SectionKind] = match self.micro_batches {
+            1 => &[SectionKind::First, SectionKind::Update],
+            2 => &[SectionKind::First, SectionKind::Micro, SectionKind::Update],
+            _ => &[SectionKind::First, SectionKind::Micro, SectionKind::Micro, SectionKind::Update],
+        };
+        step.windows(2).for_each(|pair| add(pair[0], pair[1]));
+        for rest in [SectionKind::Start, SectionKind::Update, SectionKind::Evaluation] {
+            add(rest, SectionKind::First);
+            add(rest, SectionKind::Evaluation);
+        }
+        successions
     }
 
     /// The sections of one optimizer step, in order.

@@ -13,19 +13,19 @@ pub(super) fn split(draft: &mut Draft) {
     let program = &mut draft.program;
     let first = program.section(SectionKind::First).expect("build makes it").clone();
     if program.micro_batches > 1 {
-        let code = accumulating(program, &first.code, true);
+        let code = accumulating(program, &first, true);
         let micro = Section { kind: SectionKind::Micro, entry: first.exit.clone(), code, ..first.clone() };
         let after_first = program.sections.iter().position(|section| section.kind == SectionKind::First);
         program.sections.insert(after_first.expect("build makes it") + 1, micro);
     }
     if draft.config.strategy.gradients == Gradients::Zero {
-        keep_gradients(program, &first.code);
+        keep_gradients(program, &first);
     }
     program.stage = Stage::Sectioned;
 }
 
 /// Gradients come into being with the parameters, and `first` adds to their zeros.
-fn keep_gradients(program: &mut Program, first: &[Instruction]) {
+fn keep_gradients(program: &mut Program, first: &Section) {
     let code = accumulating(program, first, false);
     let buckets: Vec<ValueId> = program.buckets.iter().filter_map(|bucket| bucket.gradients).collect();
     let zeros: Vec<Instruction> =
@@ -59,15 +59,17 @@ pub(super) fn fill_with_zeros(
 
 /// The same code adding to what is carried into it. A `further` micro-batch has values of its own and adds to
 /// the loss as well.
-fn accumulating(program: &mut Program, code: &[Instruction], further: bool) -> Vec<Instruction> {
+fn accumulating(program: &mut Program, first: &Section, further: bool) -> Vec<Instruction> {
+    let carried = program.marked(&first.exit);
     let mut now: HashMap<ValueId, ValueId> = HashMap::new();
-    let mut result = Vec::with_capacity(code.len());
-    for instruction in code {
+    let mut result = Vec::with_capacity(first.code.len());
+    for instruction in &first.code {
         let mut instruction = instruction.clone();
         match &mut instruction.action {
             Action::Launch { op, inputs, outputs, .. } => {
-                let carries = further || op.as_loss().is_none();
-                if carries {
+                let adds = further || op.as_loss().is_none();
+                let sums = op.accumulated().iter().map(|&sum| program.storage(outputs[sum]));
+                if adds && sums.into_iter().all(|storage| carried[storage.index()]) {
                     add_previous(op, inputs, outputs);
                 }
                 for input in inputs.iter_mut() {

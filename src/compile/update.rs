@@ -27,7 +27,7 @@ pub(super) fn update(draft: &mut Draft) {
     let clip_norm = config.train.clip_norm.map(|clip| clip as f32);
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope));
-    for index in 0..program.buckets.len() {
+    for index in program.trained() {
         let members = program.buckets[index].members.clone();
         let op = optimizer.update(ops::GradientTerms { members, clip_norm, scaled: scale.is_some() }).to_op();
         code.push(apply(program, index, op, [Some(numbers), norm, scale]));
@@ -61,7 +61,7 @@ fn gradient_buckets(program: &Program) -> Vec<ValueId> {
 fn add_states(program: &mut Program, optimizer: &Optimizer) {
     let states = optimizer.update(ops::GradientTerms::default()).states();
     let mut values = Vec::with_capacity(states.len() * program.buckets.len());
-    for bucket in 0..program.buckets.len() {
+    for bucket in program.trained() {
         for (index, state) in states.iter().enumerate() {
             let added = add_state(program, (bucket, index), state);
             values.push(added.value);
@@ -89,7 +89,7 @@ fn add_state(program: &mut Program, (bucket, index): (usize, usize), state: &Sta
 
 /// The norm of all gradients, brought to the host as well.
 fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeId) -> ValueId {
-    let buckets = program.buckets.iter().map(|bucket| bucket.members.clone()).collect();
+    let buckets = program.trained().map(|bucket| program.buckets[bucket].members.clone()).collect();
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let inputs = gradient_buckets(program).into_iter().chain(scale).collect();
     let ty = (Like::Fixed, TensorType::scalar());

@@ -144,7 +144,7 @@ impl Dump<'_> {
         let scale = engine.loss_scale();
         let mut unscaled = Vec::new();
         for parameter in &self.run.program.parameters {
-            let gradient = parameter.gradient.expect("compilation differentiates by every parameter");
+            let Some(gradient) = parameter.gradient else { continue };
             engine.read(gradient, |piece| -> Result<(), Stop> {
                 let (numbers, _) = piece.as_chunks();
                 let numbers = numbers.iter().map(|bytes| f32::from_ne_bytes(*bytes) / scale);
@@ -202,7 +202,10 @@ impl Dump<'_> {
     }
 
     fn gradient_tensors(&self) -> Vec<Entry> {
-        let parameters = self.parameter_tensors();
+        let trained = self.run.program.parameters.iter().map(|parameter| parameter.gradient.is_some());
+        let parameters = self.parameter_tensors().into_iter().zip(trained);
+        let parameters: Vec<Entry> =
+            parameters.filter(|(_, trained)| *trained).map(|(entry, _)| entry).collect();
         let named =
             |step: usize, entry: &Entry| Entry { name: format!("{step}.{}", entry.name), ..entry.clone() };
         let of = |step: usize| parameters.iter().map(move |entry| named(step, entry));

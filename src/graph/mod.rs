@@ -20,7 +20,9 @@ impl ScopeId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     pub path: String,
-    /// The layer it belongs to, such as `blocks.3`: the scope that is recomputed, released or bucketed whole.
+    /// What it is a part of.
+    pub parent: Option<ScopeId>,
+    /// The layer it belongs to, such as `blocks.3`: the scope that is released or bucketed whole.
     pub layer: ScopeId,
     /// Whether the layer is one of the model's repeated blocks.
     pub block: bool,
@@ -36,9 +38,13 @@ pub enum Initial {
 
 /// What a value of the graph is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum ValueKind {
     Activation,
-    Parameter(Initial),
+    /// Trained unless it is frozen: those of one operation are so together.
+    Parameter {
+        initial: Initial,
+        trainable: bool,
+    },
     /// A part of a batch.
     Input,
 }
@@ -48,7 +54,7 @@ pub struct GraphValue {
     pub name: &'static str,
     pub scope: ScopeId,
     pub ty: TensorType,
-    pub kind: Kind,
+    pub kind: ValueKind,
 }
 
 /// One operation; operands are indices into the graph's values.
@@ -91,30 +97,36 @@ impl Graph {
     /// A scope that is a layer of its own.
     fn layer(&mut self, path: String, block: bool) -> ScopeId {
         let id = ScopeId(self.scopes.len() as u32);
-        self.scopes.push(Scope { path, layer: id, block });
+        self.scopes.push(Scope { path, parent: None, layer: id, block });
         id
     }
 
-    /// A part of a layer.
-    fn part(&mut self, layer: ScopeId, name: &str) -> ScopeId {
-        let parent = &self.scopes[layer.index()];
-        let scope = Scope { path: format!("{}.{name}", parent.path), layer, block: parent.block };
+    /// A part of another scope.
+    fn part(&mut self, of: ScopeId, name: &str) -> ScopeId {
+        let parent = &self.scopes[of.index()];
+        let scope = Scope {
+            path: format!("{}.{name}", parent.path),
+            parent: Some(of),
+            layer: parent.layer,
+            block: parent.block,
+        };
         self.scopes.push(scope);
         ScopeId(self.scopes.len() as u32 - 1)
     }
 
-    fn value(&mut self, name: &'static str, scope: ScopeId, ty: TensorType, kind: Kind) -> usize {
+    fn value(&mut self, name: &'static str, scope: ScopeId, ty: TensorType, kind: ValueKind) -> usize {
         self.values.push(GraphValue { name, scope, ty, kind });
         self.values.len() - 1
     }
 
     /// A part of the batch, of as many samples as the forward pass sees.
     fn input(&mut self, scope: ScopeId, part: &Part, micro_batch: usize) -> usize {
-        self.value(part.name, scope, part.of_samples(micro_batch), Kind::Input)
+        self.value(part.name, scope, part.of_samples(micro_batch), ValueKind::Input)
     }
 
     fn parameter(&mut self, name: &'static str, scope: ScopeId, dims: &[usize], initial: Initial) -> usize {
-        self.value(name, scope, TensorType::f32(dims), Kind::Parameter(initial))
+        let kind = ValueKind::Parameter { initial, trainable: true };
+        self.value(name, scope, TensorType::f32(dims), kind)
     }
 
     /// Appends an operation and names its outputs. Panics if the model is wrong about its own shapes.
@@ -128,7 +140,7 @@ impl Graph {
         let types: Vec<TensorType> = inputs.iter().map(|&input| self.values[input].ty).collect();
         let types = op.outputs(&types).unwrap_or_else(|error| panic!("the model is wrong: {error}"));
         assert_eq!(types.len(), N, "{} has {} outputs", op.name(), types.len());
-        let outputs = std::array::from_fn(|i| self.value(names[i], scope, types[i], Kind::Activation));
+        let outputs = std::array::from_fn(|i| self.value(names[i], scope, types[i], ValueKind::Activation));
         self.nodes.push(Node { op, scope, inputs, outputs: outputs.to_vec() });
         outputs
     }
@@ -178,12 +190,12 @@ impl Graph {
 
     /// The parts of the batch, by their indices among the values.
     pub fn inputs(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.values.len()).filter(|&index| self.values[index].kind == Kind::Input)
+        (0..self.values.len()).filter(|&index| self.values[index].kind == ValueKind::Input)
     }
 
-    /// Trainable numbers.
+    /// Numbers in parameters.
     pub fn parameters(&self) -> u64 {
-        let parameters = self.values.iter().filter(|value| matches!(value.kind, Kind::Parameter(_)));
+        let parameters = self.values.iter().filter(|value| matches!(value.kind, ValueKind::Parameter { .. }));
         parameters.map(|value| value.ty.elements() as u64).sum()
     }
 

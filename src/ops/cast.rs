@@ -1,6 +1,6 @@
 //! Numbers in another precision.
 
-use super::{DType, Op, Operation, Tape, TensorType, TypeError, expect_number};
+use super::{DType, Emitted, Op, Operation, Tape, TensorType, TypeError, expect_number};
 
 /// Each input rounded to the nearest number of another type, ties to even; what is too large becomes infinite.
 ///
@@ -34,7 +34,7 @@ impl Operation for Cast {
     fn backward(&self, tape: &mut dyn Tape) {
         let to = tape.input_type(0).dtype;
         let gradient = tape.output_gradient(0);
-        let gradient = tape.emit(Op::Cast(Cast { to }), vec![gradient], &[None])[0];
+        let gradient = tape.emit(Op::Cast(Cast { to }), vec![gradient], &[Emitted::Like(0)])[0];
         tape.pass(0, gradient);
     }
 }

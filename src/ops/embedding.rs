@@ -1,7 +1,7 @@
 //! Token plus learned position embedding.
 
 use super::{
-    Op, Operand, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
+    Emitted, Op, Operand, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
     expect_inputs, expect_type,
 };
 
@@ -62,6 +62,9 @@ impl Operation for Embedding {
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
+        if !tape.wants(1) {
+            return;
+        }
         let mut inputs = vec![tape.input(0), tape.output_gradient(0)];
         let (table, positions) = (tape.partial(1), tape.partial(2));
         inputs.extend(table);
@@ -71,7 +74,7 @@ impl Operation for Embedding {
             accumulate_table: table.is_some(),
             accumulate_positions: positions.is_some(),
         };
-        tape.emit(Op::EmbeddingBackward(op), inputs, &[Some(1), Some(2)]);
+        tape.emit(Op::EmbeddingBackward(op), inputs, &[1, 2].map(Emitted::Gradient));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Layer normalisation over the innermost dimension (Ba et al. 2016).
 
 use super::{
-    DType, MatrixPrecision, Op, Operand, Operation, Tape, TensorType, TypeError, expect_inputs,
+    DType, Emitted, MatrixPrecision, Op, Operand, Operation, Tape, TensorType, TypeError, expect_inputs,
     expect_number, expect_type,
 };
 
@@ -61,13 +61,16 @@ impl Operation for LayerNorm {
         let mut inputs =
             vec![tape.output_gradient(0), tape.input(0), tape.input(1), tape.output(1), tape.output(2)];
         let (residual, weight) = (tape.partial(0), tape.partial(1));
+        // What is not wanted is made all the same, and dropped.
+        let stream = if tape.wants(0) { Emitted::Gradient(0) } else { Emitted::Like(1) };
+        let weights = if tape.wants(1) { [1, 2].map(Emitted::Gradient) } else { [Emitted::Like(2); 2] };
         inputs.extend(residual);
         if let (Some(weight), Some(bias)) = (weight, tape.partial(2)) {
             inputs.extend([weight, bias]);
         }
         let (accumulate, accumulate_weights) = (residual.is_some(), weight.is_some());
         let op = LayerNormBackward { accumulate, accumulate_weights, cast: false };
-        tape.emit(Op::LayerNormBackward(op), inputs, &[Some(0), Some(1), Some(2)]);
+        tape.emit(Op::LayerNormBackward(op), inputs, &[stream, weights[0], weights[1]]);
     }
 }
 

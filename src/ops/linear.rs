@@ -1,7 +1,7 @@
 //! Matrix products with what is usually fused to them. Weights are stored `[out, in]`, as PyTorch does.
 
 use super::{
-    Cast, DType, GeluBackward, MatrixPrecision, Op, Operand, Operation, Processor, Tape, TensorType,
+    Cast, DType, Emitted, GeluBackward, MatrixPrecision, Op, Operand, Operation, Processor, Tape, TensorType,
     TypeError, WorkspaceLimits, expect_inputs, expect_number, expect_type,
 };
 
@@ -158,7 +158,7 @@ impl Operation for Linear {
         }
         let number = tape.input_type(0).dtype;
         let dy = if self.residual && number != DType::F32 {
-            tape.emit(Op::Cast(Cast { to: number }), vec![dy], &[None])[0]
+            tape.emit(Op::Cast(Cast { to: number }), vec![dy], &[Emitted::Like(0)])[0]
         } else {
             dy
         };
@@ -169,26 +169,29 @@ impl Operation for Linear {
                 fused.unwrap_or_else(|| {
                     let before = tape.output(1);
                     let Activation::GeluTanh = activation;
-                    tape.emit(Op::GeluBackward(GeluBackward), vec![dy, before], &[None])[0]
+                    tape.emit(Op::GeluBackward(GeluBackward), vec![dy, before], &[Emitted::Like(0)])[0]
                 })
             }
         };
-        let mut inputs = vec![tape.input(0), dy];
-        let previous = tape.partial(1);
-        inputs.extend(previous);
-        if self.bias && previous.is_some() {
-            inputs.extend(tape.partial(2));
+        if tape.wants(1) {
+            let mut inputs = vec![tape.input(0), dy];
+            let previous = tape.partial(1);
+            inputs.extend(previous);
+            if self.bias && previous.is_some() {
+                inputs.extend(tape.partial(2));
+            }
+            let op =
+                LinearWeightGradient { bias: self.bias, accumulate: previous.is_some(), tf32: self.tf32 };
+            let gradients = [Emitted::Gradient(1), Emitted::Gradient(2)];
+            tape.emit(Op::LinearWeightGradient(op), inputs, &gradients[..1 + usize::from(self.bias)]);
         }
-        let op = LinearWeightGradient { bias: self.bias, accumulate: previous.is_some(), tf32: self.tf32 };
-        let gradients: &[Option<usize>] = if self.bias { &[Some(1), Some(2)] } else { &[Some(1)] };
-        tape.emit(Op::LinearWeightGradient(op), inputs, gradients);
         if tape.wants(0) {
             let mut inputs = vec![dy, tape.input(1)];
             let so_far = tape.partial(0);
             inputs.extend(so_far);
             let accumulate = so_far.is_some();
             let op = LinearInputGradient { accumulate, activation: None, tf32: self.tf32 };
-            tape.emit(Op::LinearInputGradient(op), inputs, &[Some(0)]);
+            tape.emit(Op::LinearInputGradient(op), inputs, &[Emitted::Gradient(0)]);
         }
     }
 }

@@ -218,6 +218,15 @@ pub trait Operation {
     }
 }
 
+/// What an output of an emitted operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emitted {
+    /// The new, complete-so-far gradient of this input of the node.
+    Gradient(usize),
+    /// A value of its own, shaped like this input of the operation.
+    Like(usize),
+}
+
 /// Where `Operation::backward` reads the node it differentiates and puts what it emits.
 pub trait Tape {
     /// The node's input, or its recomputed stand-in.
@@ -228,18 +237,17 @@ pub trait Tape {
     fn input_type(&self, index: usize) -> TensorType;
     /// The complete gradient of an output.
     fn output_gradient(&self, index: usize) -> ValueId;
-    /// Whether anything upstream wants the gradient of this input.
+    /// Whether this input is trained, or something that it was made from.
     fn wants(&self, input: usize) -> bool;
     /// The gradient that other readers of this input have contributed so far.
     fn partial(&self, input: usize) -> Option<ValueId>;
-    /// Emits `op`. Each output is the new, complete-so-far gradient of the named input of the node, or, with
-    /// `None`, a value of its own, shaped like the first input of `op`. Returns the outputs.
-    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, gradients_of: &[Option<usize>]) -> Vec<ValueId>;
+    /// Emits `op` and says what each of its outputs is. Returns them.
+    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, outputs: &[Emitted]) -> Vec<ValueId>;
     /// Lets the product that makes the gradient of output 0, if that is what was emitted last, take it through the
     /// activation too, whose input is output 1. The caller has given that gradient to nobody else.
     fn fuse_slope(&mut self, activation: Activation) -> Option<ValueId>;
     /// Declares that the gradient of this input is this very value, if nothing was contributed before; adds
-    /// the two otherwise.
+    /// the two otherwise. Nothing, if the input's gradient is not wanted.
     fn pass(&mut self, input: usize, gradient: ValueId);
 }
 

@@ -183,14 +183,16 @@ fn homes(program: &Program, section: &Section) -> Result<(), Violation> {
 }
 
 fn random_sites(program: &Program) -> Result<(), Violation> {
+    let sites = program.parameters.iter().enumerate().map(|(index, parameter)| (parameter.site, index));
+    let sites: HashMap<u32, usize> = sites.collect();
     let mut seen = vec![false; program.parameters.len()];
     for section in &program.sections {
         for instruction in &section.code {
             let Action::Launch { op, outputs, .. } = &instruction.action else { continue };
             let Some(site) = op.random_site() else { continue };
-            let parameter = program.parameters.get(site as usize);
-            let own = parameter.is_some_and(|parameter| outputs[0] == parameter.value);
-            if !own || std::mem::replace(&mut seen[site as usize], true) {
+            let of = sites.get(&site);
+            let own = of.is_some_and(|&parameter| outputs[0] == program.parameters[parameter].value);
+            if !own || of.is_some_and(|&parameter| std::mem::replace(&mut seen[parameter], true)) {
                 let detail = format!("{} draws from site {site}", at(program, section, instruction));
                 return broken(Invariant::RandomSites, detail);
             }
@@ -225,8 +227,11 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
         }
         let carried = program.marked(&section.entry);
         for parameter in &program.parameters {
-            let Some(gradient) = parameter.gradient else {
-                return broken(Invariant::OneGradient, program.full_name(parameter.value));
+            let trainable = program.buckets[parameter.bucket].trainable;
+            let gradient = match parameter.gradient {
+                Some(gradient) if trainable => gradient,
+                None if !trainable => continue,
+                _ => return broken(Invariant::OneGradient, program.full_name(parameter.value)),
             };
             let carried = carried[program.storage(gradient).index()];
             let (anew, updated) = (anew[gradient.index()], updated[gradient.index()]);
@@ -242,23 +247,29 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Each bucket is updated once, with its own gradients.
+/// In a step, each bucket that is trained is updated once, with its own gradients, in whichever section.
 fn one_update(program: &Program) -> Result<(), Violation> {
-    let section = program.section(SectionKind::Update).expect("there is one at this stage");
     // By the parameters updated: how often, and with which gradients.
-    let mut updates: HashMap<ValueId, Vec<ValueId>> = HashMap::new();
-    for instruction in &section.code {
-        if let Action::Launch { op, inputs, .. } = &instruction.action
-            && op.as_update().is_some()
-        {
-            updates.entry(inputs[0]).or_default().push(inputs[1]);
+    let mut updates: HashMap<ValueId, (usize, ValueId)> = HashMap::new();
+    for (section, times) in program.step_sections() {
+        for instruction in &section.code {
+            if let Action::Launch { op, inputs, .. } = &instruction.action
+                && op.as_update().is_some()
+            {
+                updates.entry(inputs[0]).or_insert((0, inputs[1])).0 += times;
+            }
         }
     }
     for bucket in &program.buckets {
-        let gradients = updates.get(&bucket.parameters).map_or(&[][..], Vec::as_slice);
-        let count = gradients.iter().filter(|&&gradients| Some(gradients) == bucket.gradients).count();
-        if count != 1 {
-            let detail = format!("{} is updated {count} times", program.full_name(bucket.parameters));
+        let found = updates.get(&bucket.parameters).copied();
+        let right = match (found, bucket.gradients) {
+            (Some((times, gradients)), Some(own)) => bucket.trainable && times == 1 && gradients == own,
+            (None, None) => !bucket.trainable,
+            _ => false,
+        };
+        if !right {
+            let times = found.map_or(0, |(times, _)| times);
+            let detail = format!("{} is updated {times} times", program.full_name(bucket.parameters));
             return broken(Invariant::OneGradient, detail);
         }
     }
@@ -281,13 +292,13 @@ fn flops(program: &Program) -> Result<(), Violation> {
 /// Of each loss: those of one scope, all slices and micro-batches together, are one.
 fn weights(program: &Program) -> Result<(), Violation> {
     let mut sums: BTreeMap<ScopeId, f64> = BTreeMap::new();
-    let further = (program.micro_batches - 1) as f64;
-    for (kind, times) in [(SectionKind::First, 1.0), (SectionKind::Micro, further)] {
-        for instruction in program.section(kind).map_or(&[][..], |section| &section.code) {
+    for (section, times) in program.step_sections() {
+        for instruction in &section.code {
             if let Action::Launch { op, inputs, .. } = &instruction.action
                 && let Some(loss) = op.as_loss()
             {
-                *sums.entry(instruction.scope).or_default() += times * loss.weight(&program.types(inputs));
+                *sums.entry(instruction.scope).or_default() +=
+                    times as f64 * loss.weight(&program.types(inputs));
             }
         }
     }
@@ -300,25 +311,21 @@ fn weights(program: &Program) -> Result<(), Violation> {
     }
 }
 
+/// What a section leaves is what each that may follow it begins with.
 fn carried(program: &Program) -> Result<(), Violation> {
     let sorted = |ids: &[ValueId]| {
         let mut ids = ids.to_vec();
         ids.sort_unstable();
         ids
     };
-    let first = program.section(SectionKind::First).expect("there is one at this stage");
-    let (resting, stepping) = (sorted(&first.entry), sorted(&first.exit));
-    for section in &program.sections {
-        let (entry, exit) = match section.kind {
-            SectionKind::Start => (&Vec::new(), &resting),
-            SectionKind::First => (&resting, &stepping),
-            SectionKind::Micro => (&stepping, &stepping),
-            SectionKind::Update => (&stepping, &resting),
-            SectionKind::Evaluation => (&resting, &resting),
-        };
-        if sorted(&section.entry) != *entry || sorted(&section.exit) != *exit {
-            return broken(Invariant::Carried, section.kind.name());
+    for (before, after) in program.successions() {
+        if sorted(&before.exit) != sorted(&after.entry) {
+            let detail = format!("{} after {}", after.kind.name(), before.kind.name());
+            return broken(Invariant::Carried, detail);
         }
     }
-    Ok(())
+    match program.section(SectionKind::Start) {
+        Some(start) if start.entry.is_empty() => Ok(()),
+        _ => broken(Invariant::Carried, "nothing is there before the start"),
+    }
 }

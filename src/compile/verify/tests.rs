@@ -134,6 +134,24 @@ fn flops() {
 }
 
 #[test]
+fn containment() {
+    let views = |program: &Program| program.parameters.iter().map(|p| p.value.index()).collect::<Vec<_>>();
+    let elsewhere = corrupted(|program| {
+        let view = views(program)[1];
+        program.values[view].offset += 4;
+    });
+    let larger = corrupted(|program| {
+        let view = *views(program).last().unwrap();
+        program.values[view].ty = TensorType::f32(&[1 << 20]);
+    });
+    let of_another_role = corrupted(|program| {
+        let view = views(program)[0];
+        program.values[view].role = Role::Activation;
+    });
+    assert_eq!([elsewhere, larger, of_another_role], [Invariant::Containment; 3]);
+}
+
+#[test]
 fn homes() {
     let broken = corrupted(|program| {
         let at = find(program, SectionKind::First, launches("layer-norm"));

@@ -3,6 +3,7 @@
 mod parts;
 mod precision;
 mod prime;
+mod scopes;
 mod strategies;
 mod threads;
 mod vectors;

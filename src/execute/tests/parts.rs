@@ -6,7 +6,7 @@ use super::super::engine::Engine;
 use crate::compile::{Program, compile_graph};
 use crate::data::{Batch, Contents, DataError, Part, Sample, Source};
 use crate::device::Device;
-use crate::graph::{Graph, GraphValue, Initial, Kind, Node, Scope, ScopeId};
+use crate::graph::{Graph, GraphValue, Initial, Node, Scope, ScopeId, ValueKind};
 use crate::ops::{CrossEntropy, Linear, Op, TensorType};
 use crate::spec::*;
 use crate::testing;
@@ -89,11 +89,15 @@ fn classifier(micro_batch: usize) -> Graph {
     let value = |name, ty, kind| GraphValue { name, scope, ty, kind };
     let logits = TensorType::f32(&[micro_batch, CLASSES]);
     let values = vec![
-        value(features.name, features.of_samples(micro_batch), Kind::Input),
-        value(classes.name, classes.of_samples(micro_batch), Kind::Input),
-        value("weight", TensorType::f32(&[CLASSES, FEATURES]), Kind::Parameter(Initial::Normal(0.5))),
-        value("logits", logits, Kind::Activation),
-        value("loss", TensorType::scalar(), Kind::Activation),
+        value(features.name, features.of_samples(micro_batch), ValueKind::Input),
+        value(classes.name, classes.of_samples(micro_batch), ValueKind::Input),
+        value(
+            "weight",
+            TensorType::f32(&[CLASSES, FEATURES]),
+            ValueKind::Parameter { initial: Initial::Normal(0.5), trainable: true },
+        ),
+        value("logits", logits, ValueKind::Activation),
+        value("loss", TensorType::scalar(), ValueKind::Activation),
     ];
     let linear = Linear { bias: false, activation: None, residual: false, tf32: false };
     let loss = CrossEntropy::PLAIN;
@@ -101,7 +105,7 @@ fn classifier(micro_batch: usize) -> Graph {
         Node { op: Op::Linear(linear), scope, inputs: vec![0, 2], outputs: vec![3] },
         Node { op: Op::CrossEntropy(loss), scope, inputs: vec![3, 1], outputs: vec![4] },
     ];
-    let scopes = vec![Scope { path: "head".to_owned(), layer: scope, block: false }];
+    let scopes = vec![Scope { path: "head".to_owned(), parent: None, layer: scope, block: false }];
     Graph { scopes, values, nodes }
 }
 

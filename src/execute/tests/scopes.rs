@@ -1,0 +1,139 @@
+//! What is decided scope by scope, at any depth: what is computed again, and what is trained.
+
+use super::super::engine::Engine;
+use super::{batch, train};
+use crate::compile::{Parameter, Program, compile, compile_graph, compile_recomputing};
+use crate::device::Role;
+use crate::graph::{self, Graph, Scope, ValueKind};
+use crate::memory::{Failure, predict};
+use crate::spec::*;
+use crate::testing;
+
+const L: u64 = 2;
+const C: u64 = 32;
+/// Rows: sequences times positions.
+const N: u64 = 4 * 16;
+
+#[test]
+fn any_scope_can_be_computed_again() {
+    let config = testing::small();
+    let graph = graph::build(&config.model, config.micro_batch());
+    let target = testing::target();
+    let plain = compile(&config, &target).unwrap();
+    let trained =
+        |program: &Program| train(&config, program, testing::device(target.clone()).as_mut()).unwrap();
+    let expected = trained(&plain);
+    let peak = |program: &Program| predict(program, &target).device.steady_peak().live[Role::Activation];
+    let again = |program: &Program| predict(program, &target).hardware_flops - plain.model_flops;
+    let choices: [(fn(&Scope) -> bool, u64); 5] = [
+        (|scope| scope.path.ends_with(".attention"), 2 * N * C * 3 * C + 4 * N * 16 * C),
+        // What the last product of a scope makes is not read in backward.
+        (|scope| scope.path.ends_with(".mlp"), 2 * N * C * 4 * C),
+        // The outermost of the marked is what is computed again as a whole.
+        (|scope| scope.block, 2 * N * C * 3 * C + 4 * N * 16 * C + 2 * N * C * C + 2 * N * C * 4 * C),
+        (|scope| scope.path == "embedding" || scope.path == "head", 0),
+        (|scope| scope.path == "blocks.1.mlp", N * C * 4 * C),
+    ];
+    for (index, (recompute, flops)) in choices.into_iter().enumerate() {
+        let program = compile_recomputing(&graph, &config, &target, recompute).unwrap();
+        assert_eq!(trained(&program), expected, "choice {index}");
+        assert_eq!(again(&program), L * flops, "choice {index}");
+        assert!(index == 3 || peak(&program) < peak(&plain), "choice {index}");
+    }
+}
+
+/// The small model with some layers frozen.
+fn frozen(config: &RunConfig, layers: &[&str]) -> Graph {
+    let mut graph = graph::build(&config.model, config.micro_batch());
+    let Graph { scopes, values, .. } = &mut graph;
+    for value in values {
+        let layer = &scopes[scopes[value.scope.index()].layer.index()].path;
+        if let ValueKind::Parameter { trainable, .. } = &mut value.kind {
+            *trainable = !layers.contains(&layer.as_str());
+        }
+    }
+    graph
+}
+
+/// A parameter's name, its numbers before and after a step, and its gradient in between if it has one.
+struct Seen {
+    name: String,
+    before: Vec<u8>,
+    after: Vec<u8>,
+    gradient: Option<Vec<u8>>,
+}
+
+fn step(config: &RunConfig, program: &Program) -> Vec<Seen> {
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(program, device.as_mut(), true).unwrap();
+    engine.start().unwrap();
+    let read = |engine: &mut Engine, id| {
+        let mut bytes = Vec::new();
+        let read = engine.read(id, |piece| -> Result<(), Failure> {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        });
+        read.unwrap();
+        bytes
+    };
+    let parameters = |engine: &mut Engine| -> Vec<Vec<u8>> {
+        program.parameters.iter().map(|parameter| read(engine, parameter.value)).collect()
+    };
+    let before = parameters(&mut engine);
+    let batch = batch(config, 0, config.train.batch_size);
+    engine.gradients(&batch, &config.train.optimizer.numbers(1)).unwrap();
+    let gradient = |parameter: &Parameter| parameter.gradient.map(|gradient| read(&mut engine, gradient));
+    let gradients: Vec<_> = program.parameters.iter().map(gradient).collect();
+    engine.update().unwrap();
+    let after = parameters(&mut engine);
+    engine.close().unwrap();
+    let names = program.parameters.iter().map(|parameter| program.full_name(parameter.value));
+    let all = names.zip(before).zip(after).zip(gradients);
+    all.map(|(((name, before), after), gradient)| Seen { name, before, after, gradient }).collect()
+}
+
+#[test]
+fn what_is_frozen_stays_and_costs_nothing() {
+    // A block's products; the attention's count twice again backward.
+    let weights = 2 * N * (C * 3 * C + C * C + 2 * C * 4 * C);
+    let block = 2 * weights + 2 * (4 * N * 16 * C);
+    let table = 2 * N * 256 * C;
+    for accumulate in [1, 2] {
+        let mut config = testing::small();
+        config.strategy.accumulate = accumulate;
+        let target = testing::target();
+        let plain = compile(&config, &target).unwrap();
+        let expected = step(&config, &plain);
+        for (layers, saved) in [
+            (&["blocks.1"][..], weights),
+            (&["head"], 0),
+            // Nothing below is trained: the first block's backward is not there at all.
+            (&["embedding", "blocks.0"], table + block),
+        ] {
+            let graph = frozen(&config, layers);
+            let program = compile_graph(&graph, &config, &target, true).unwrap();
+            let frozen = |name: &str| layers.iter().any(|layer| name.starts_with(&format!("{layer}.")));
+            for (seen, plain) in step(&config, &program).into_iter().zip(&expected) {
+                assert_eq!(
+                    seen.before, plain.before,
+                    "{}: draws do not depend on what is trained",
+                    seen.name
+                );
+                if frozen(&seen.name) {
+                    assert_eq!((seen.after, seen.gradient), (seen.before, None), "{}", seen.name);
+                } else {
+                    assert_eq!(seen.gradient, plain.gradient, "{}", seen.name);
+                    assert_ne!(seen.after, seen.before, "{}", seen.name);
+                }
+            }
+            let per_step = |program: &Program| program.model_flops * accumulate as u64;
+            assert_eq!(per_step(&plain) - per_step(&program), saved, "{layers:?}");
+            let rounded = |bytes: u64| bytes.next_multiple_of(target.alignment.0);
+            let trained = program.buckets.iter().filter(|bucket| bucket.trainable);
+            let trained: u64 = trained.map(|bucket| rounded(program.ty(bucket.parameters).bytes())).sum();
+            let usage = predict(&program, &target).device;
+            let update = usage.phase_peak(crate::device::Phase::Update).live;
+            assert_eq!(update[Role::Optimizer], 2 * trained, "{layers:?}");
+        }
+    }
+}
