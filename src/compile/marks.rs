@@ -1,13 +1,22 @@
 //! What strategies ask of values and scopes, before any of it is carried out.
 
 use super::Draft;
+use crate::device::Pool;
 use crate::graph::{Scope, ScopeId};
 use crate::spec::Recompute;
 
-#[derive(Debug, Default)]
-pub(super) struct Marks {
+#[derive(Debug)]
+pub(crate) struct Marks {
     /// By scope: whether it is computed again in backward, all of it, instead of kept.
-    pub(super) recompute: Vec<bool>,
+    pub(crate) recompute: Vec<bool>,
+    /// Where the optimizer's states live.
+    pub(crate) states: Pool,
+}
+
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks { recompute: Vec::new(), states: Pool::Device }
+    }
 }
 
 pub(super) fn mark(draft: &mut Draft) {

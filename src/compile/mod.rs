@@ -4,6 +4,7 @@
 
 mod build;
 mod compiler;
+mod copies;
 mod differentiate;
 mod dtypes;
 mod events;
@@ -31,13 +32,14 @@ pub use verify::{Invariant, Violation, verify};
 use crate::device::Target;
 use crate::graph::{self, Graph};
 use crate::spec::RunConfig;
+use marks::Marks;
 
 /// A program on its way, with what it is compiled for and the marks that strategies left on it.
 struct Draft<'a> {
     config: &'a RunConfig,
     target: &'a Target,
     program: Program,
-    marks: marks::Marks,
+    marks: Marks,
 }
 
 /// One step of compilation.
@@ -47,8 +49,10 @@ struct Pass {
     run: Option<fn(&mut Draft)>,
 }
 
+const MARKS: &str = "keep, recompute and offload marks";
+
 /// In this order, whatever the strategies. Building comes before them.
-const PASSES: [Pass; 16] = [
+const PASSES: [Pass; 17] = [
     // Which form of an operation is used: slices of the loss.
     Pass { name: "choose operations", run: Some(slices::slice) },
     // Values take their dtypes; casts come before differentiation, so that they are differentiated too.
@@ -57,7 +61,7 @@ const PASSES: [Pass; 16] = [
     Pass { name: "placement", run: None },
     // Which part of a bucket this process owns.
     Pass { name: "shard layout", run: None },
-    Pass { name: "keep and recompute marks", run: Some(marks::mark) },
+    Pass { name: MARKS, run: Some(marks::mark) },
     Pass { name: "differentiate", run: Some(differentiate::differentiate) },
     // Before sections are copied for further micro-batches.
     Pass { name: "fuse casts", run: Some(fuse_casts::fuse) },
@@ -65,6 +69,8 @@ const PASSES: [Pass; 16] = [
     // All-reduce, reduce-scatter and gather.
     Pass { name: "collectives", run: None },
     Pass { name: "scale, clip, update", run: Some(update::update) },
+    // What lives in another pool than it is computed with.
+    Pass { name: "copies", run: Some(copies::bring) },
     Pass { name: "workspaces", run: Some(workspaces::add) },
     Pass { name: "events", run: Some(events::order) },
     Pass { name: "release points", run: Some(release::release) },
@@ -100,7 +106,7 @@ pub(crate) fn compile_graph(
     every_pass: bool,
 ) -> Result<Program, Violation> {
     let program = build::build(graph, config);
-    let mut draft = Draft { config, target, program, marks: marks::Marks::default() };
+    let mut draft = Draft { config, target, program, marks: Marks::default() };
     let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
     let mut last = "build";
     for (name, run) in passes {
@@ -114,21 +120,21 @@ pub(crate) fn compile_graph(
     Ok(draft.program)
 }
 
-/// The same with other scopes computed again than the strategy says.
+/// The same with other marks than the strategy leaves.
 #[cfg(test)]
-pub(crate) fn compile_recomputing(
+pub(crate) fn compile_marked(
     graph: &Graph,
     config: &RunConfig,
     target: &Target,
-    recompute: fn(&graph::Scope) -> bool,
+    change: impl Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
     let program = build::build(graph, config);
-    let mut draft = Draft { config, target, program, marks: marks::Marks::default() };
+    let mut draft = Draft { config, target, program, marks: Marks::default() };
     for pass in PASSES {
         let Some(run) = pass.run else { continue };
         run(&mut draft);
-        if !draft.marks.recompute.is_empty() {
-            draft.marks.recompute = draft.program.scopes.iter().map(recompute).collect();
+        if pass.name == MARKS {
+            change(&mut draft.marks, &draft.program.scopes);
         }
         verify(&draft.program).map_err(|violation| violation.after(pass.name))?;
     }

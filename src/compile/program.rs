@@ -224,6 +224,8 @@ pub enum Stage {
     Sectioned,
     /// Gradients are clipped and applied, results brought to the host.
     Updated,
+    /// What is computed with has been brought to the device.
+    Brought,
     /// Queues are ordered by events.
     Ordered,
     /// Values are allocated and freed.
@@ -268,6 +270,12 @@ impl Program {
 
     pub fn types(&self, ids: &[ValueId]) -> Vec<TensorType> {
         ids.iter().map(|&id| self.ty(id)).collect()
+    }
+
+    /// What the host reads after a section: no section needs what another wrote there.
+    pub fn read_back(&self) -> impl Iterator<Item = ValueId> + use<> {
+        let scaling = self.loss_scaling.map(|scaling| [scaling.host_scale, scaling.host_counts]);
+        std::iter::once(self.exchange.loss).chain(self.exchange.norm).chain(scaling.into_iter().flatten())
     }
 
     /// The buckets that are trained.

@@ -1,8 +1,10 @@
 //! Allocates each storage before its first use and frees it after its last, as late as the strategy says.
 
+use std::collections::VecDeque;
+
 use super::Draft;
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
-use crate::device::{Phase, Role};
+use crate::device::{Phase, Queue, Role};
 use crate::ops::ValueId;
 use crate::spec::{EvaluationPass, Release};
 
@@ -38,12 +40,13 @@ fn with_lifetimes(
     let code = &section.code;
     let mut uses: Vec<Option<Use>> = vec![None; program.values.len()];
     let mut used = Vec::new();
+    let done = done(program, code);
     for (index, instruction) in code.iter().enumerate() {
         for storage in instruction.action.touches().map(|id| program.storage(id)) {
             match &mut uses[storage.index()] {
-                Some(known) => known.last = index,
+                Some(known) => known.last = known.last.max(done[index]),
                 unknown => {
-                    *unknown = Some(Use { first: index, last: index });
+                    *unknown = Some(Use { first: index, last: done[index] });
                     used.push(storage);
                 }
             }
@@ -78,6 +81,27 @@ fn with_lifetimes(
         }
     }
     interleave(program, code, allocate, free)
+}
+
+/// By instruction: which one of the compute queue is the first that begins after it is done.
+fn done(program: &Program, code: &[Instruction]) -> Vec<usize> {
+    let mut done: Vec<usize> = (0..code.len()).collect();
+    let mut recorded: Vec<usize> = vec![0; program.events as usize];
+    let mut open: VecDeque<usize> = VecDeque::new();
+    for (index, instruction) in code.iter().enumerate() {
+        match instruction.action {
+            Action::Copy { queue: Queue::Copy, .. } => open.push_back(index),
+            Action::Record { queue: Queue::Copy, event } => recorded[event.0 as usize] = index,
+            Action::Wait { queue: Queue::Compute, event } => {
+                while let Some(copy) = open.pop_front_if(|copy| *copy < recorded[event.0 as usize]) {
+                    done[copy] = index;
+                }
+            }
+            _ => {}
+        }
+    }
+    open.into_iter().for_each(|copy| done[copy] = code.len() - 1);
+    done
 }
 
 /// By instruction: the last of those that follow it in the same layer without a break.

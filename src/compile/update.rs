@@ -15,7 +15,7 @@ pub(super) fn update(draft: &mut Draft) {
     let program = &mut draft.program;
     let scope = program.add_scope("optimizer");
     let optimizer = &config.train.optimizer;
-    add_states(program, optimizer);
+    add_states(program, optimizer, draft.marks.states);
     let loss = program.loss.expect("differentiation carries the loss");
 
     let mut code = Vec::new();
@@ -58,12 +58,12 @@ fn gradient_buckets(program: &Program) -> Vec<ValueId> {
 }
 
 /// What the optimizer keeps of each bucket, zero from the start and there all the time.
-fn add_states(program: &mut Program, optimizer: &Optimizer) {
+fn add_states(program: &mut Program, optimizer: &Optimizer, pool: Pool) {
     let states = optimizer.update(ops::GradientTerms::default()).states();
     let mut values = Vec::with_capacity(states.len() * program.buckets.len());
     for bucket in program.trained() {
         for (index, state) in states.iter().enumerate() {
-            let added = add_state(program, (bucket, index), state);
+            let added = add_state(program, (bucket, index), state, pool);
             values.push(added.value);
             program.buckets[bucket].states.push(added);
         }
@@ -79,12 +79,17 @@ fn add_states(program: &mut Program, optimizer: &Optimizer) {
     }
 }
 
-fn add_state(program: &mut Program, (bucket, index): (usize, usize), state: &State) -> BucketState {
+fn add_state(
+    program: &mut Program,
+    (bucket, index): (usize, usize),
+    state: &State,
+    pool: Pool,
+) -> BucketState {
     let of = &program.buckets[bucket];
     let parameters = program.value(of.parameters).clone();
     let (members, ty) = state.layout(&of.members, parameters.ty);
     let (name, like, role) = (state.name, Like::State(bucket, index), Role::Optimizer);
-    BucketState { value: program.add_like(Value { name, ty, like, role, ..parameters }), members }
+    BucketState { value: program.add_like(Value { name, ty, like, role, pool, ..parameters }), members }
 }
 
 /// The norm of all gradients, brought to the host as well.

@@ -2,7 +2,6 @@
 
 use super::{Invariant, Violation, at, broken};
 use crate::compile::program::{Program, Section, Value, View};
-use crate::device::Pool;
 use crate::ops::ValueId;
 
 /// What the walk has seen of each value.
@@ -54,6 +53,8 @@ impl State {
                 state.written[index] = true;
             }
         }
+        // What the host has read is written again.
+        program.read_back().for_each(|id| state.written[id.index()] = false);
         state
     }
 
@@ -81,8 +82,7 @@ impl State {
             self.overwritten[previous.index()] = true;
         }
         if self.written[id.index()] {
-            // Memory that the host reads and writes between sections holds the same value again.
-            return value.pool == Pool::Host;
+            return false;
         }
         let mut written = id;
         self.written[id.index()] = true;

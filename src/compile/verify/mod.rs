@@ -169,9 +169,11 @@ fn homes(program: &Program, section: &Section) -> Result<(), Violation> {
     for instruction in &section.code {
         let on_device = |id: ValueId| program.value(id).pool == Pool::Device;
         let right = match &instruction.action {
-            launch @ Action::Launch { .. } => launch.touches().all(on_device),
-            // Batches come in on the copy queue; results go out behind the work that made them.
-            Action::Copy { queue: Queue::Copy, from, to } => !on_device(*from) && on_device(*to),
+            launch @ Action::Launch { .. } if program.stage >= Stage::Brought => {
+                launch.touches().all(on_device)
+            }
+            // What is brought and taken back goes by the copy queue; results go out behind the work that made them.
+            Action::Copy { queue: Queue::Copy, from, to } => on_device(*from) != on_device(*to),
             Action::Copy { queue: Queue::Compute, from, .. } => on_device(*from),
             _ => true,
         };

@@ -1,5 +1,6 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
+mod homes;
 mod parts;
 mod precision;
 mod prime;

@@ -2,7 +2,7 @@
 
 use super::super::engine::Engine;
 use super::{batch, train};
-use crate::compile::{Parameter, Program, compile, compile_graph, compile_recomputing};
+use crate::compile::{Parameter, Program, compile, compile_graph, compile_marked};
 use crate::device::Role;
 use crate::graph::{self, Graph, Scope, ValueKind};
 use crate::memory::{Failure, predict};
@@ -35,7 +35,10 @@ fn any_scope_can_be_computed_again() {
         (|scope| scope.path == "blocks.1.mlp", N * C * 4 * C),
     ];
     for (index, (recompute, flops)) in choices.into_iter().enumerate() {
-        let program = compile_recomputing(&graph, &config, &target, recompute).unwrap();
+        let program = compile_marked(&graph, &config, &target, |marks, scopes| {
+            marks.recompute = scopes.iter().map(recompute).collect();
+        });
+        let program = program.unwrap();
         assert_eq!(trained(&program), expected, "choice {index}");
         assert_eq!(again(&program), L * flops, "choice {index}");
         assert!(index == 3 || peak(&program) < peak(&plain), "choice {index}");

@@ -1,0 +1,122 @@
+//! Values that live elsewhere than they are computed with.
+
+use super::{STEPS, train};
+use crate::compile::{Action, Program, SectionKind, compile, compile_marked, verify};
+use crate::device::{Delay, Pool, Queue, Role};
+use crate::graph;
+use crate::memory::predict;
+use crate::spec::*;
+use crate::testing;
+
+/// The small run with the optimizer's states in the host's memory.
+fn offloaded(config: &RunConfig) -> Program {
+    let graph = graph::build(&config.model, config.micro_batch());
+    compile_marked(&graph, config, &testing::target(), |marks, _| marks.states = Pool::Host).unwrap()
+}
+
+/// With every way to lay memory out.
+fn configs() -> Vec<RunConfig> {
+    let config = |allocator, release| {
+        let mut config = testing::small();
+        config.strategy.allocator = allocator;
+        config.strategy.release = release;
+        config.strategy.accumulate = 2;
+        config
+    };
+    vec![
+        config(Allocator::Arena, Release::Eager),
+        config(Allocator::Arena, Release::Scope),
+        config(Allocator::Direct, Release::Eager),
+        config(Allocator::Direct, Release::Step),
+    ]
+}
+
+#[test]
+fn states_on_the_host_change_no_bit() {
+    for config in configs() {
+        let plain = compile(&config, &testing::target()).unwrap();
+        let expected = train(&config, &plain, testing::device(testing::target()).as_mut()).unwrap();
+        let program = offloaded(&config);
+        let found = train(&config, &program, testing::device(testing::target()).as_mut()).unwrap();
+        assert_eq!(found, expected, "{:?}", config.strategy);
+        assert_eq!(found.digests.len(), STEPS);
+        for delay in [Delay::Compute, Delay::Copy] {
+            let mut device = testing::delayed_device(testing::target(), delay);
+            let found = train(&config, &program, device.as_mut()).unwrap();
+            assert_eq!(found, expected, "{delay:?}, {:?}", config.strategy);
+        }
+    }
+}
+
+/// On the device, the states of a few buckets at a time; on the host, all of them.
+#[test]
+fn states_on_the_host_take_no_room_of_the_device() {
+    let mut config = testing::small();
+    let model = config.model.transformer().unwrap().clone();
+    config.model = Model::Transformer(Transformer { layers: 12, ..model });
+    let plain = predict(&compile(&config, &testing::target()).unwrap(), &testing::target());
+    let program = offloaded(&config);
+    let found = predict(&program, &testing::target());
+    let most = |bucket: usize| {
+        let states = program.buckets[bucket].states.iter();
+        states.map(|state| program.ty(state.value).bytes().next_multiple_of(256)).sum::<u64>()
+    };
+    let [all, largest] = [
+        (0..program.buckets.len()).map(most).sum::<u64>(),
+        (0..program.buckets.len()).map(most).max().unwrap(),
+    ];
+    let states = |usage: &crate::device::Usage| usage.steady_peak().live[Role::Optimizer];
+    assert_eq!(states(&plain.device), all);
+    assert_eq!(found.host.steady_peak().live[Role::Optimizer], all);
+    let update = found.device.phase_peak(crate::device::Phase::Update).live[Role::Optimizer];
+    assert!(largest <= update && update <= 4 * largest, "{update} bytes of buckets of {largest}");
+    assert!(found.device.steady_peak().live.total() < plain.device.steady_peak().live.total());
+}
+
+/// Each state comes once and goes once in a step, each time ahead of the update that waits for it.
+#[test]
+fn states_are_brought_ahead_of_their_update() {
+    let program = offloaded(&testing::small());
+    let code = &program.section(SectionKind::Update).unwrap().code;
+    let position = |like: &dyn Fn(&Action) -> bool| code.iter().position(|i| like(&i.action)).unwrap();
+    let mut updates: Vec<usize> = Vec::new();
+    for bucket in &program.buckets {
+        let update = position(&|action| {
+            matches!(action, Action::Launch { op, .. } if op.as_update().is_some())
+                && action.reads()[0] == bucket.parameters
+        });
+        for state in &bucket.states {
+            let comes = position(
+                &|action| matches!(action, Action::Copy { queue: Queue::Copy, from, .. } if *from == state.value),
+            );
+            let goes = position(&|action| {
+                let to = |to| program.value(to).previous == Some(state.value);
+                matches!(*action, Action::Copy { queue: Queue::Copy, to: id, .. } if to(id))
+            });
+            assert!(comes < update && update < goes);
+            assert!(updates.last().is_none_or(|before| comes < *before), "while the one before is at work");
+        }
+        updates.push(update);
+    }
+}
+
+/// Whatever wait is left out, the verifier says so.
+#[test]
+fn every_wait_is_needed() {
+    for config in configs() {
+        let program = offloaded(&config);
+        for section in 0..program.sections.len() {
+            let waits = |program: &Program| -> Vec<usize> {
+                let code = program.sections[section].code.iter().enumerate();
+                let waits = code.filter(|(_, instruction)| matches!(instruction.action, Action::Wait { .. }));
+                waits.map(|(index, _)| index).collect()
+            };
+            for wait in waits(&program) {
+                let mut broken = program.clone();
+                broken.sections[section].code.remove(wait);
+                let what = format!("{} {wait}, {:?}", program.sections[section].kind.name(), config.strategy);
+                assert!(verify(&broken).is_err(), "{what}");
+            }
+        }
+    }
+}
