@@ -15,7 +15,7 @@ use runner::data::Batch;
 use runner::device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
 use runner::execute::Engine;
 use runner::graph;
-use runner::memory::predict;
+use runner::memory::{Cadence, predict};
 use runner::plan::{self, Experiment, Plan, PlannedRun, Purpose};
 use runner::results::{Row, Status, csv};
 use runner::spec::{Model, RunConfig};
@@ -261,7 +261,7 @@ fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
 fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
     let program = compile(config, target).unwrap();
     verify(&program).unwrap();
-    let prediction = predict(&program, target);
+    let prediction = predict(&program, target, Cadence::of(config));
     let mut device = open(target).unwrap();
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();

@@ -6,7 +6,7 @@ use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
 use runner::compile::{Compiler, compile, compile_verified, verify};
 use runner::device::DeviceKind;
-use runner::memory::predict;
+use runner::memory::{Cadence, predict};
 use runner::plan::{self, Purpose};
 
 use setup::{config, experiment, strategies, sweep, target};
@@ -67,8 +67,9 @@ fn verification(bencher: Bencher, strategy: &str) {
 #[divan::bench(args = strategies())]
 fn prediction(bencher: Bencher, strategy: &str) {
     let target = target(DeviceKind::Cuda);
-    let program = compile(&config(strategy, None), &target).expect("it compiles");
-    bencher.counter(ItemsCount::new(1usize)).bench(|| predict(black_box(&program), &target));
+    let config = config(strategy, None);
+    let (program, cadence) = (compile(&config, &target).expect("it compiles"), Cadence::of(&config));
+    bencher.counter(ItemsCount::new(1usize)).bench(|| predict(black_box(&program), &target, cadence));
 }
 
 /// From expanded points to predictions, with the largest micro-batch that fits and the keys without effect.

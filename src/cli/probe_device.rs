@@ -5,6 +5,7 @@ use super::output;
 use crate::compile::compile;
 use crate::device::{self, DeviceChoice, Factors, Probed};
 use crate::execute;
+use crate::memory::Cadence;
 use crate::spec::{
     AdamW, Data, Decay, Evaluation, Measure, Model, Optimizer, RunConfig, Strategy, Text, Tokens, Train,
     Transformer,
@@ -28,8 +29,9 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         None => device::detect(DeviceChoice::Cpu, None).map_err(Failure::machine)?,
     };
     let mut device = device::open_card(&target, args.ordinal.unwrap_or(0)).map_err(Failure::machine)?;
-    let program = compile(&small_run(), &target).map_err(Failure::machine)?;
-    execute::prime(device.as_mut(), &program).map_err(Failure::machine)?;
+    let config = small_run();
+    let program = compile(&config, &target).map_err(Failure::machine)?;
+    execute::prime(device.as_mut(), &program, Cadence::of(&config)).map_err(Failure::machine)?;
     // Begun to make the pool give back what priming took.
     device.begin_witness().map_err(Failure::machine)?;
     let reading = device.witness().map_err(Failure::machine)?;

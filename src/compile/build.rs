@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::program::{
-    Action, Bucket, Exchange, Instruction, Like, Parameter, Part, Program, Section, SectionKind, Stage, View,
+    Action, Bucket, Exchange, Instruction, Like, Parameter, Part, Program, Results, Section, SectionKind,
+    Stage, View,
 };
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, ScopeId, ValueKind};
@@ -18,13 +19,14 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
         sections: Vec::new(),
         parameters: Vec::new(),
         buckets: Vec::new(),
-        exchange: Exchange { batch: Vec::new(), numbers: ValueId(0), loss: ValueId(0), norm: None },
+        exchange: Exchange { batch: Vec::new(), numbers: ValueId(0), results: results(ValueId(0)) },
         loss: None,
         loss_scaling: None,
         slices: Vec::new(),
         micro_batches: config.strategy.accumulate,
         model_flops: 0,
         events: 0,
+        allocator: config.strategy.allocator,
         places: Vec::new(),
         arenas: Default::default(),
     };
@@ -32,7 +34,7 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
     program.exchange = exchange(&mut program, graph, config);
     let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
     persistent.extend(&program.exchange.batch);
-    persistent.extend([program.exchange.numbers, program.exchange.loss]);
+    persistent.extend([program.exchange.numbers, program.exchange.results.loss]);
 
     let start = initialise(&program, config);
     let first = forward(&mut program, graph, &parameters, Phase::Forward);
@@ -133,9 +135,13 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
     Exchange {
         batch: graph.inputs().map(|index| input(graph.values[index].name, whole(index))).collect(),
         numbers: input("control", (Like::Fixed, TensorType::f32(&[numbers]))),
-        loss: input("loss", (Like::Fixed, TensorType::scalar())),
-        norm: None,
+        results: results(input("loss", (Like::Fixed, TensorType::scalar()))),
     }
+}
+
+/// The loss, and nothing else yet.
+fn results(loss: ValueId) -> Results {
+    Results { loss, norm: None, scale: None, counts: None }
 }
 
 /// Every parameter's first value.
@@ -205,8 +211,9 @@ fn forward(
     if phase == Phase::Evaluation {
         let loss = code.iter().rfind(|instruction| instruction.action.is_loss()).expect("a model has a loss");
         let from = loss.action.writes()[0];
-        let action = Action::Copy { queue: Queue::Compute, from, to: program.exchange.loss };
-        let scope = program.value(program.exchange.loss).scope;
+        let to = program.exchange.results.loss;
+        let action = Action::Copy { queue: Queue::Compute, from, to };
+        let scope = program.value(to).scope;
         code.push(Instruction::new(action, scope, phase));
     }
     code

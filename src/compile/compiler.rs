@@ -43,7 +43,7 @@ impl<'a> Compiler<'a> {
         let target = self.target;
         let (compiled, resized) = self.sized(config)?;
         if resized {
-            place::place_anew(&mut compiled.program, config.strategy.allocator, target);
+            place::place_anew(&mut compiled.program, target);
             if cfg!(debug_assertions) {
                 verify(&compiled.program).map_err(|violation| violation.after("resize"))?;
             }
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
     use crate::compile::compile;
-    use crate::memory::predict;
+    use crate::memory::{Cadence, predict};
     use crate::spec::Train;
     use crate::testing::{any_config, any_target, as_deep};
 
@@ -208,7 +208,8 @@ mod tests {
                 let resized = &compiler.compile(config).unwrap().program;
                 let compiled = compile(config, &target).unwrap();
                 prop_assert_eq!(difference(resized, &compiled), None);
-                prop_assert_eq!(predict(resized, &target), predict(&compiled, &target));
+                let predicted = |program| predict(program, &target, Cadence::of(config));
+                prop_assert_eq!(predicted(resized), predicted(&compiled));
             }
         }
     }

@@ -106,14 +106,13 @@ fn add_loss_scale(program: &mut Program, scale: LossScale) {
     let scope = program.add_scope("loss_scale");
     let counts = TensorType::f32(&[STEP_COUNTS_LEN]);
     let mut state = |name, ty, role, pool| program.add_value(name, scope, (Like::Fixed, ty), role, pool);
-    let scaling = LossScaling {
-        scale: state("scale", SCALE, Role::Optimizer, Pool::Device),
-        counts: state("counts", counts, Role::Optimizer, Pool::Device),
-        host_scale: state("scale", SCALE, Role::Input, Pool::Host),
-        host_counts: state("counts", counts, Role::Input, Pool::Host),
-    };
-    program.loss_scaling = Some(scaling);
-    let LossScaling { scale: value, counts, host_scale, host_counts } = scaling;
+    let mut pair =
+        |role, pool| [("scale", SCALE), ("counts", counts)].map(|(name, ty)| state(name, ty, role, pool));
+    let [value, counts] = pair(Role::Optimizer, Pool::Device);
+    let [host_scale, host_counts] = pair(Role::Input, Pool::Host);
+    program.loss_scaling = Some(LossScaling { scale: value, counts });
+    let results = &mut program.exchange.results;
+    (results.scale, results.counts) = (Some(host_scale), Some(host_counts));
     let fill = |output: ValueId, number: f32| {
         let op = Op::Fill(Fill { output: program.ty(output), value: number });
         let action = Action::Launch { op, inputs: Vec::new(), outputs: vec![output], workspace: None };

@@ -17,13 +17,18 @@ use crate::spec::Allocator;
 
 pub(super) fn place(draft: &mut Draft) {
     draft.program.places = vec![None; draft.program.values.len()];
-    place_anew(&mut draft.program, draft.config.strategy.allocator, draft.target);
+    place_anew(&mut draft.program, draft.target);
     draft.program.stage = Stage::Placed;
 }
 
 /// Places every storage of a program whose sizes have changed.
-pub(super) fn place_anew(program: &mut Program, allocator: Allocator, target: &Target) {
-    if allocator == Allocator::Arena {
+pub(super) fn place_anew(program: &mut Program, target: &Target) {
+    let plans = match program.allocator {
+        Allocator::Arena => true,
+        // Finds a place when it is asked for one.
+        Allocator::Direct => false,
+    };
+    if plans {
         for pool in Pool::ALL {
             let lives = Lives::new(program, pool, target.alignment.0);
             let Plan { offsets, end } = smallest(&lives, target.page.0);

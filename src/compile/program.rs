@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::device::{Event, Phase, Pool, Queue, Role, Work};
 use crate::graph::{Initial, Scope, ScopeId};
 use crate::ops::{DType, Members, Op, Shape, Slice, TensorType, ValueId};
+use crate::spec::Allocator;
 
 /// How a value relates to the model's own of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,25 +185,35 @@ pub struct BucketState {
     pub members: Members,
 }
 
-/// What crosses between the program and the host: batches and the numbers of a step go in, its loss comes out.
+/// What crosses between the program and the host: batches and the numbers of a step go in, its results come out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exchange {
     /// The parts of the whole batch in the host pool, named as the model asks for them.
     pub batch: Vec<ValueId>,
     /// What the optimizer's update takes as the step's numbers, in the host pool.
     pub numbers: ValueId,
-    /// Loss and gradient norm in the host pool.
-    pub loss: ValueId,
-    pub norm: Option<ValueId>,
+    /// What the host reads after a step, in the host pool.
+    pub results: Results,
 }
 
-/// The loss scale and what it is adapted by, on the device, and where the host reads them after a step.
+/// What a step tells the host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Results {
+    /// Of an evaluation as well.
+    pub loss: ValueId,
+    /// Of the gradients before clipping, without their scale.
+    pub norm: Option<ValueId>,
+    /// What the gradients of the next step are scaled by.
+    pub scale: Option<ValueId>,
+    /// What became of the steps so far: `StepCounts`.
+    pub counts: Option<ValueId>,
+}
+
+/// The loss scale and what it is adapted by, on the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScaling {
     pub scale: ValueId,
     pub counts: ValueId,
-    pub host_scale: ValueId,
-    pub host_counts: ValueId,
 }
 
 /// What a loss is computed from, and in how many slices.
@@ -254,6 +265,8 @@ pub struct Program {
     /// FLOPs of the model's forward and backward pass over one micro-batch, nothing recomputed.
     pub model_flops: u64,
     pub events: u32,
+    /// Where the memory of its storages comes from.
+    pub allocator: Allocator,
     /// Set by placement: where in its pool's arena each storage lies, and each arena's size.
     pub places: Vec<Option<u64>>,
     pub arenas: [u64; Pool::ALL.len()],

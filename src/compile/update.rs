@@ -2,7 +2,7 @@
 
 use super::Draft;
 use super::program::{
-    Action, BucketState, Instruction, Like, LossScaling, Program, Section, SectionKind, Stage, Value,
+    Action, BucketState, Instruction, Like, LossScaling, Program, Results, Section, SectionKind, Stage, Value,
 };
 use super::sections::fill_with_zeros;
 use crate::device::{Phase, Pool, Queue, Role};
@@ -23,7 +23,7 @@ pub(super) fn update(draft: &mut Draft) {
     let host = program.value(exchange.numbers).clone();
     let numbers = program.add_like(Value { scope, pool: Pool::Device, ..host });
     code.push(copy(Queue::Copy, exchange.numbers, numbers, scope));
-    code.push(copy(Queue::Compute, loss, exchange.loss, scope));
+    code.push(copy(Queue::Compute, loss, exchange.results.loss, scope));
     let clip_norm = config.train.clip_norm.map(|clip| clip as f32);
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope));
@@ -99,9 +99,9 @@ fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeI
     let inputs = gradient_buckets(program).into_iter().chain(scale).collect();
     let ty = (Like::Fixed, TensorType::scalar());
     let norm = program.add_value("norm", scope, ty, Role::Activation, Pool::Device);
-    let host_scope = program.value(program.exchange.loss).scope;
+    let host_scope = program.value(program.exchange.results.loss).scope;
     let host = program.add_value("norm", host_scope, ty, Role::Input, Pool::Host);
-    program.exchange.norm = Some(host);
+    program.exchange.results.norm = Some(host);
     for section in &mut program.sections {
         section.exit.insert(0, host);
         if section.kind != SectionKind::Start {
@@ -123,7 +123,7 @@ fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: 
             ops::LossScale { backoff: backoff as f32, growth: growth as f32, interval: interval as f32 }
         }
     };
-    let LossScaling { scale, counts, host_scale, host_counts } =
+    let LossScaling { scale, counts } =
         program.loss_scaling.expect("compilation makes it where there is a choice");
     let scope = program.value(scale).scope;
     let [scale_after, counts_after] = [scale, counts].map(|id| program.add_version(id));
@@ -131,8 +131,10 @@ fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: 
     let action =
         Action::Launch { op: Op::LossScale(op), inputs: vec![scale, counts, norm], outputs, workspace: None };
     code.push(Instruction::new(action, scope, Phase::Update));
-    code.push(copy(Queue::Compute, scale_after, host_scale, scope));
-    code.push(copy(Queue::Compute, counts_after, host_counts, scope));
+    let Results { scale, counts, .. } = program.exchange.results;
+    for (from, to) in [(scale_after, scale), (counts_after, counts)] {
+        code.push(copy(Queue::Compute, from, to.expect("made with the scale"), scope));
+    }
 }
 
 /// The optimizer's work on one bucket; `numbers` are what steers it.

@@ -82,6 +82,11 @@ impl Target {
         Target { memory, limited: true, ..self }
     }
 
+    /// The same device with all the memory in the world.
+    pub fn boundless(&self) -> Target {
+        self.clone().with_memory(Bytes(u64::MAX))
+    }
+
     /// Reads a target file.
     ///
     /// # Errors

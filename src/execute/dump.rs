@@ -14,6 +14,7 @@ use super::volume::Volume;
 use super::{Message, Reporter, products};
 use crate::data::{Batch, Part};
 use crate::device::{self, Device, Pool};
+use crate::memory::Cadence;
 
 /// Parameters before the first step, by name.
 const INITIAL_FILE: &str = "initial.safetensors";
@@ -41,7 +42,7 @@ pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, F
 pub fn dump(folder: &Path, reporter: &mut Reporter, ordinal: usize) -> Result<Outcome, RunError> {
     let run = Prepared::read(folder)?;
     let mut device = device::open_card(&run.target, ordinal)?;
-    let steps = run.config.measure.warmup_steps + run.config.measure.steps;
+    let steps = Cadence::of(&run.config).steps;
     reporter.send(&Message::Started { device: run.target.name.clone(), steps });
     let products = products::choose(folder, &run.program, device.as_mut())?;
     let mut outcome = Outcome::default();
@@ -120,9 +121,8 @@ impl Dump<'_> {
         engine.synchronize()?;
         let until_gradients = began.elapsed();
 
-        // Where the program clips or scales, it has a norm of its own, which is the one that counts.
-        let needs_norm = config.train.clip_norm.is_none() && config.strategy.loss_scale.is_none();
-        let looks = needs_norm || kept.is_some();
+        // Where the program has a norm of its own, that is the one that counts.
+        let looks = self.run.program.exchange.results.norm.is_none() || kept.is_some();
         let norm = if looks { Some(self.look_at_gradients(engine, kept)?) } else { None };
 
         let began = Instant::now();
@@ -131,7 +131,7 @@ impl Dump<'_> {
         Ok(TimedStep {
             loss: report.loss,
             gradient_norm: report.gradient_norm.or(norm),
-            loss_scale: config.strategy.loss_scale.map(|_| engine.loss_scale()),
+            loss_scale: report.loss_scale,
             ms: took.as_secs_f64() * 1e3,
             data_wait_ms: waited.as_secs_f64() * 1e3,
         })
@@ -141,7 +141,7 @@ impl Dump<'_> {
     /// f64.
     fn look_at_gradients(&self, engine: &mut Engine, mut kept: Option<&mut TensorFile>) -> Result<f32, Stop> {
         let mut squares = 0.0;
-        let scale = engine.loss_scale();
+        let scale = engine.loss_scale()?.unwrap_or(1.0);
         let mut unscaled = Vec::new();
         for parameter in &self.run.program.parameters {
             let Some(gradient) = parameter.gradient else { continue };

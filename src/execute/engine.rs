@@ -7,9 +7,11 @@ use sha2::{Digest, Sha256};
 
 use super::counts::Counts;
 use super::timeline::Timeline;
-use crate::compile::{Action, Instruction, Program, SectionKind};
+use crate::compile::{Action, Instruction, Program, Results, SectionKind};
 use crate::data::Batch;
 use crate::device::{Buffer, Device, DeviceError, Graph, Ledger, Phase, Pool, Region, Tensor};
+#[cfg(test)]
+use crate::memory::Allocator;
 use crate::memory::{Backing, Failure, Manager};
 use crate::ops::{StepCounts, ValueId};
 
@@ -41,6 +43,8 @@ pub struct StepReport {
     /// Of the gradients before clipping; known where there is clipping or a loss scale. Not finite where the step
     /// was skipped.
     pub gradient_norm: Option<f32>,
+    /// What the gradients of the next step are scaled by, where they are.
+    pub loss_scale: Option<f32>,
 }
 
 /// A program on a device, ready to take steps.
@@ -48,8 +52,6 @@ pub struct Engine<'a> {
     program: &'a Program,
     manager: Manager<'a, OnDevice<'a>>,
     counts: Counts,
-    /// What the next step's gradients are scaled by; 1 where there is no loss scale.
-    loss_scale: f32,
     /// Launches and copies so far.
     operations: u64,
     /// By storage: the operation that used it last.
@@ -77,11 +79,27 @@ impl<'a> Engine<'a> {
     ) -> Result<Engine<'a>, Failure> {
         let target = device.target().clone();
         let manager = Manager::new(program, &target, OnDevice { device, requests: 0 })?;
-        Ok(Engine {
+        Ok(Engine::in_memory(program, manager, poison))
+    }
+
+    /// With any allocator.
+    #[cfg(test)]
+    pub(super) fn with_allocator(
+        program: &'a Program,
+        device: &'a mut dyn Device,
+        allocator: Box<dyn Allocator + 'a>,
+    ) -> Result<Engine<'a>, Failure> {
+        let target = device.target().clone();
+        let backing = OnDevice { device, requests: 0 };
+        let manager = Manager::with_allocator(program, &target, backing, allocator)?;
+        Ok(Engine::in_memory(program, manager, true))
+    }
+
+    fn in_memory(program: &'a Program, manager: Manager<'a, OnDevice<'a>>, poison: bool) -> Engine<'a> {
+        Engine {
             program,
             manager,
             counts: Counts::default(),
-            loss_scale: 1.0,
             operations: 0,
             last_use: vec![0; program.values.len()],
             poison,
@@ -89,7 +107,7 @@ impl<'a> Engine<'a> {
             graphs: program.sections.iter().map(|section| vec![None; section.segments.len()]).collect(),
             timeline: None,
             timed: Vec::new(),
-        })
+        }
     }
 
     pub fn ledger(&self) -> &Ledger {
@@ -101,10 +119,12 @@ impl<'a> Engine<'a> {
         Counts { requests, ..self.counts }
     }
 
-    /// What the gradients of the next step are scaled by, 1 where there is no loss scale: known once the start is
-    /// over.
-    pub fn loss_scale(&self) -> f32 {
-        self.loss_scale
+    /// What gradients are scaled by until the next update, where they are.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn loss_scale(&mut self) -> Result<Option<f32>, Failure> {
+        self.program.loss_scaling.map(|scaling| self.get_number(scaling.scale)).transpose()
     }
 
     /// What the program runs on.
@@ -139,9 +159,6 @@ impl<'a> Engine<'a> {
     /// Out of memory, or a device that fails.
     pub fn start(&mut self) -> Result<(), Failure> {
         self.section(SectionKind::Start, 0)?;
-        if let Some(scaling) = self.program.loss_scaling {
-            self.loss_scale = self.get_number(scaling.scale)?;
-        }
         self.synchronize()
     }
 
@@ -169,18 +186,17 @@ impl<'a> Engine<'a> {
 
     /// The second half: the gradients applied.
     pub(super) fn update(&mut self) -> Result<StepReport, Failure> {
-        let exchange = &self.program.exchange;
         self.section(SectionKind::Update, 0)?;
         self.counts.steps += 1;
         self.counts.micro_batches += self.program.micro_batches as u64;
-        let loss = self.get_number(exchange.loss)?;
-        let gradient_norm = exchange.norm.map(|norm| self.get_number(norm)).transpose()?;
-        if let Some(scaling) = self.program.loss_scaling {
-            self.loss_scale = self.get_number(scaling.host_scale)?;
-            let counts = StepCounts::from_array(self.get_numbers(scaling.host_counts)?);
+        let Results { loss, norm, scale, counts } = self.program.exchange.results;
+        if let Some(counts) = counts {
+            let counts = StepCounts::from_array(self.get_numbers(counts)?);
             self.counts.skipped_steps = counts.skipped as u64;
         }
-        Ok(StepReport { loss, gradient_norm })
+        let mut known = |id: Option<ValueId>| id.map(|id| self.get_number(id)).transpose();
+        let (gradient_norm, loss_scale) = (known(norm)?, known(scale)?);
+        Ok(StepReport { loss: self.get_number(loss)?, gradient_norm, loss_scale })
     }
 
     /// The loss on one micro-batch of the evaluation split.
@@ -193,7 +209,7 @@ impl<'a> Engine<'a> {
         self.section(SectionKind::Evaluation, 0)?;
         self.counts.evaluations += 1;
         self.counts.requests_in_evaluation += self.manager.backing.requests - before;
-        self.get_number(self.program.exchange.loss)
+        self.get_number(self.program.exchange.results.loss)
     }
 
     /// SHA-256 of all parameters and the optimizer's states, bit for bit.

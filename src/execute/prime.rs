@@ -3,7 +3,7 @@
 
 use crate::compile::Program;
 use crate::device::{Buffer, Device, DeviceError, Pool, Queue, Region, Tensor, Work};
-use crate::memory::predict;
+use crate::memory::{Cadence, predict};
 use crate::ops::{Fill, Op, TensorType};
 
 /// Bytes of a copy between pools.
@@ -14,10 +14,10 @@ const COPIED: u64 = 1 << 12;
 ///
 /// # Errors
 /// A device that fails. Where there is no memory for an operation it is let be: the run itself will say so.
-pub fn prime(device: &mut dyn Device, program: &Program) -> Result<(), DeviceError> {
+pub fn prime(device: &mut dyn Device, program: &Program, cadence: Cadence) -> Result<(), DeviceError> {
     // What a run that fits has in memory at once, this has, too. Of one that does not, an operation may be too large for
     // the machine, which has more to hold than the device pool.
-    let fits = predict(program, device.target()).out_of_memory.is_none();
+    let fits = predict(program, device.target(), cadence).out_of_memory.is_none();
     let room = if fits { u64::MAX } else { device.target().available() / 2 };
     let work = program.work().into_iter().map(|work| (sizes(&work), work));
     for (sizes, work) in work.filter(|(sizes, _)| sizes.iter().sum::<u64>() <= room) {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::iter;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::compile::{Program, Violation, compile_verified};
 use crate::data::{Batch, DataError, Sample, Source};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, Target, TargetError};
 use crate::graph;
-use crate::memory::{Failure, OutOfMemory};
+use crate::memory::{Cadence, Failure, OutOfMemory};
 use crate::plan;
 use crate::spec::{self, Precision, RunConfig};
 
@@ -68,12 +69,12 @@ pub fn run(
 ) -> Result<Outcome, RunError> {
     let Prepared { config, target, sample, data, program } = Prepared::read(folder)?;
     let mut device = device::open_card(&target, ordinal)?;
-    let steps = config.measure.warmup_steps + config.measure.steps;
-    reporter.send(&Message::Started { device: target.name.clone(), steps });
+    let cadence = Cadence::of(&config);
+    reporter.send(&Message::Started { device: target.name.clone(), steps: cadence.steps });
     reporter.send(&Message::Phase { name: "choosing algorithms".to_owned() });
     let preparing = Instant::now();
     let products = products::choose(folder, &program, device.as_mut())?;
-    prime::prime(device.as_mut(), &program)?;
+    prime::prime(device.as_mut(), &program, cadence)?;
     // What the first run with a shape times for all others, and what the witness needs, is no part of how it starts.
     let began = began + preparing.elapsed();
 
@@ -86,6 +87,7 @@ pub fn run(
     let trainer = Trainer {
         folder,
         config: &config,
+        cadence,
         sample: &sample,
         program: &program,
         data: &*data,
@@ -157,6 +159,7 @@ pub(super) fn training_batch(config: &RunConfig, data: &dyn Source, step: usize,
 struct Trainer<'a> {
     folder: &'a Path,
     config: &'a RunConfig,
+    cadence: Cadence,
     sample: &'a Sample,
     program: &'a Program,
     data: &'a dyn Source,
@@ -171,18 +174,21 @@ impl Trainer<'_> {
         let mut log = StepLog::create(&self.folder.join(STEPS_FILE))?;
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
-        let batches = [self.config.train.batch_size, self.config.micro_batch()]
+        let mut batches = [self.config.train.batch_size, self.config.micro_batch()]
             .map(|samples| Batch::new(&self.sample.parts, samples));
         let witness = Witness::begin(device);
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
-                let ended = self.train(&mut engine, timeline, batches, &mut log, &mut times, &mut outcome);
+                engine.record_timeline(timeline);
+                let trained = self.train(&mut engine, &mut batches, &mut log, &mut times, &mut outcome);
                 let measured = &mut outcome.measured;
                 measured.record_memory(engine.ledger());
                 let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
                 measured.witness_peak_bytes = testimony.map(|testimony| testimony.peak);
                 measured.witness_step_bytes = testimony.and_then(|testimony| testimony.step);
-                ended.and_then(|()| Ok(engine.close()?))
+                trained
+                    .and_then(|()| self.finish_timeline(&mut engine, &mut batches, &mut outcome))
+                    .and_then(|()| Ok(engine.close()?))
             }
             Err(failure) => Err(failure.into()),
         };
@@ -198,54 +204,68 @@ impl Trainer<'_> {
     fn train(
         &mut self,
         engine: &mut Engine,
-        timeline: Timeline,
-        [mut batch, mut evaluated]: [Batch; 2],
+        [batch, evaluated]: &mut [Batch; 2],
         log: &mut StepLog,
         times: &mut Times,
         outcome: &mut Outcome,
     ) -> Result<(), Stop> {
         self.reporter.send(&Message::Phase { name: "start".to_owned() });
-        engine.record_timeline(timeline);
         engine.start()?;
-        let measure = &self.config.measure;
-        let total = measure.warmup_steps + measure.steps;
+        let warmup_steps = self.config.measure.warmup_steps;
         let before = engine.counts();
         outcome.measured.startup_ms = Some(milliseconds(self.began.elapsed()));
-        for step in 0..total {
-            if step == measure.warmup_steps {
-                (outcome.measured.load, outcome.measured.clock_mhz) = (load(), clock_mhz());
-                // The device's own clock takes time that steps are not to be charged with.
-                if !engine.has_clock() {
-                    engine.record_steps();
+        let (mut step, mut loss_scale) = (0, None);
+        let rounds = self.cadence.rounds().flat_map(|(times, round)| iter::repeat_n(round, times));
+        for round in rounds {
+            for _ in 0..round.steps {
+                if step == warmup_steps {
+                    (outcome.measured.load, outcome.measured.clock_mhz) = (load(), clock_mhz());
+                    // The device's own clock takes time that steps are not to be charged with.
+                    if !engine.has_clock() {
+                        engine.record_steps();
+                    }
                 }
+                let timed = self.step(engine, step, batch)?;
+                let usage = engine.ledger().usage(Pool::Device);
+                let counted = step >= warmup_steps;
+                step += 1;
+                log.step(step, &timed, self.volume(), usage.live.total())?;
+                self.report_step(step, &timed, counted, usage.step_peak());
+                if counted {
+                    times.step_ms.push(timed.ms);
+                    times.data_wait_ms.push(timed.data_wait_ms);
+                }
+                record_loss(outcome, timed.loss);
+                loss_scale = timed.loss_scale;
             }
-            let timed = self.step(engine, step, &mut batch)?;
-            let usage = engine.ledger().usage(Pool::Device);
-            let counted = step >= measure.warmup_steps;
-            log.step(step + 1, &timed, self.volume(), usage.live.total())?;
-            self.report_step(step + 1, total, &timed, counted, usage.step_peak());
-            if counted {
-                times.step_ms.push(timed.ms);
-                times.data_wait_ms.push(timed.data_wait_ms);
-            }
-            record_loss(outcome, timed.loss);
-            if self.evaluates_after(step + 1, total) {
-                self.evaluate(engine, step + 1, &mut evaluated, outcome)?;
+            if round.evaluated > 0 {
+                self.evaluate(engine, step, round.evaluated, evaluated, outcome)?;
             }
         }
         let (after, measured) = (engine.counts(), &mut outcome.measured);
         measured.receipt = receipt::receipt(&before, &after, self.products);
-        let steps = total.max(1) as u64;
+        let steps = step.max(1) as u64;
         measured.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measured.hardware_flops = Some((after.flops - before.flops) / steps);
-        if self.config.strategy.loss_scale.is_some() {
+        if let Some(scale) = loss_scale {
             measured.skipped_steps = Some(after.skipped_steps - before.skipped_steps);
-            measured.loss_scale = Some(f64::from(engine.loss_scale()));
+            measured.loss_scale = Some(f64::from(scale));
         }
         measured.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
         measured.digest = engine.digest()?;
+        Ok(())
+    }
+
+    /// Writes the timeline, of steps that are recorded now if the ones before could not be. Memory has been read before:
+    /// these are not of the cadence that it was predicted for.
+    fn finish_timeline(
+        &mut self,
+        engine: &mut Engine,
+        batches: &mut [Batch; 2],
+        outcome: &mut Outcome,
+    ) -> Result<(), Stop> {
         if engine.has_clock() {
-            measured.profiled_step_ms = Some(self.profile(engine, total, [&mut batch, &mut evaluated])?);
+            outcome.measured.profiled_step_ms = Some(self.profile(engine, batches)?);
         }
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
@@ -265,52 +285,41 @@ impl Trainer<'_> {
         Ok(TimedStep {
             loss: report.loss,
             gradient_norm: report.gradient_norm,
-            loss_scale: self.config.strategy.loss_scale.map(|_| engine.loss_scale()),
+            loss_scale: report.loss_scale,
             ms: milliseconds(took),
             data_wait_ms: milliseconds(waited),
         })
     }
 
     /// One more step, and an evaluation if there are any, for the timeline alone. Returns what the step took.
-    fn profile(
-        &mut self,
-        engine: &mut Engine,
-        steps: usize,
-        [batch, evaluated]: [&mut Batch; 2],
-    ) -> Result<f64, Stop> {
+    fn profile(&mut self, engine: &mut Engine, [batch, evaluated]: &mut [Batch; 2]) -> Result<f64, Stop> {
         self.reporter.send(&Message::Phase { name: "profile".to_owned() });
         engine.record_steps();
-        let step = self.step(engine, steps, batch)?;
-        if self.config.evaluation.is_some() {
+        let step = self.step(engine, self.cadence.steps, batch)?;
+        if self.cadence.evaluations.is_some() {
             self.evaluation_batch(0, evaluated);
             engine.evaluate(evaluated)?;
         }
         Ok(step.ms)
     }
 
-    fn evaluates_after(&self, step: usize, total: usize) -> bool {
-        let evaluation = self.config.evaluation.as_ref();
-        evaluation.is_some_and(|evaluation| step == total || step.is_multiple_of(evaluation.every))
-    }
-
-    /// The mean loss over the first batches of the evaluation split, a micro-batch at a time: always the same
-    /// samples, however a batch is split.
+    /// The mean loss over the first micro-batches of the evaluation split: always the same samples, however a batch is
+    /// split.
     fn evaluate(
         &mut self,
         engine: &mut Engine,
         step: usize,
+        micro_batches: usize,
         batch: &mut Batch,
         outcome: &mut Outcome,
     ) -> Result<(), Stop> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
-        let batches = self.config.evaluation.as_ref().map_or(0, |evaluation| evaluation.batches);
-        let batches = batches * self.config.strategy.accumulate;
         let mut sum = 0.0;
-        for index in 0..batches {
+        for index in 0..micro_batches {
             self.evaluation_batch(index, batch);
             sum += f64::from(engine.evaluate(batch)?);
         }
-        let loss = sum / batches as f64;
+        let loss = sum / micro_batches as f64;
         let finite = Some(loss).filter(|loss| loss.is_finite());
         outcome.measured.loss_eval = finite;
         if finite.is_none() {
@@ -330,10 +339,10 @@ impl Trainer<'_> {
         Volume::of_step(self.config, self.sample)
     }
 
-    fn report_step(&mut self, step: usize, steps: usize, done: &TimedStep, timed: bool, peak_bytes: u64) {
+    fn report_step(&mut self, step: usize, done: &TimedStep, timed: bool, peak_bytes: u64) {
         self.reporter.send(&Message::Step {
             step,
-            steps,
+            steps: self.cadence.steps,
             timed,
             loss: finite(done.loss),
             samples_per_s: self.volume().samples_per_s(done.ms),

@@ -1,6 +1,6 @@
 //! Which values are live at an instruction: what people look for when they are out of memory.
 
-use super::manager::rounded;
+use super::allocator::rounded;
 use crate::compile::{Action, Program};
 use crate::device::{Pool, Position, Role, Target};
 use crate::ops::ValueId;

@@ -1,90 +1,79 @@
-//! Carries out a program's allocations against a backing store, and tells the ledger. Prediction and execution
-//! share it: they differ in the backing alone.
+//! Carries out a program's allocations with its allocator, and tells the ledger. Prediction and execution share it:
+//! they differ in the backing alone.
 
+use super::allocator::{self, Allocator, Location, rounded};
+use super::out_of_memory::{Failure, OutOfMemory, Refused};
+use super::system::{Backing, System, short_of};
 use crate::compile::{Action, Program};
-use crate::device::{Buffer, ByRole, DeviceError, Ledger, Phase, Pool, Position, Region, Target, Tensor};
+use crate::device::{ByRole, DeviceError, Ledger, Pool, Position, Region, Target, Tensor};
 use crate::ops::ValueId;
-
-/// Where memory comes from.
-pub trait Backing {
-    /// Memory of this many bytes, a multiple of the target's page.
-    fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError>;
-
-    fn give_back(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
-}
-
-/// A request that the pool could not meet: a result, not an accident.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OutOfMemory {
-    pub pool: Pool,
-    pub phase: Phase,
-    /// With its scope: `blocks.3.mlp linear-gelu`.
-    pub operation: String,
-    pub value: String,
-    pub requested: u64,
-    /// What the limit lacked to meet it.
-    pub short: u64,
-    /// What was live when it was asked for.
-    pub live: ByRole,
-}
-
-/// Why an instruction was not carried out.
-#[derive(Debug)]
-pub enum Failure {
-    OutOfMemory(Box<OutOfMemory>),
-    Device(DeviceError),
-}
-
-impl From<DeviceError> for Failure {
-    fn from(error: DeviceError) -> Failure {
-        Failure::Device(error)
-    }
-}
 
 /// The memory of one run of a program.
 pub struct Manager<'a, B> {
     program: &'a Program,
     pub backing: B,
+    allocator: Box<dyn Allocator + 'a>,
     ledger: Ledger,
     target: Target,
-    arenas: [Option<Buffer>; Pool::ALL.len()],
     /// By storage: where it is, while it is allocated.
-    locations: Vec<Option<(Buffer, u64)>>,
+    locations: Vec<Option<Location>>,
+}
+
+/// What decides what becomes of memory from a moment on, beside the code that follows.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct State {
+    /// By pool: what is live, and what is reserved.
+    used: [(ByRole, u64); Pool::ALL.len()],
+    allocator: Vec<u64>,
 }
 
 impl<'a, B: Backing> Manager<'a, B> {
-    /// With an arena, makes its one request for each pool.
+    /// With the allocator that the program was compiled for, which makes the requests that it begins with.
     ///
     /// # Errors
     /// `OutOfMemory`, blamed on the operation with which the program passes the limit.
     pub fn new(program: &'a Program, target: &Target, backing: B) -> Result<Manager<'a, B>, Failure> {
+        Manager::with_allocator(program, target, backing, allocator::of(program))
+    }
+
+    /// With any allocator.
+    ///
+    /// # Errors
+    /// As for `new`.
+    pub fn with_allocator(
+        program: &'a Program,
+        target: &Target,
+        backing: B,
+        allocator: Box<dyn Allocator + 'a>,
+    ) -> Result<Manager<'a, B>, Failure> {
         let mut manager = Manager {
             program,
             backing,
+            allocator,
             ledger: Ledger::default(),
             target: target.clone(),
-            arenas: [None; Pool::ALL.len()],
             locations: vec![None; program.values.len()],
         };
-        for pool in Pool::ALL {
-            let bytes = program.arenas[pool as usize];
-            if bytes > 0 {
-                let short = manager.short_of(pool, bytes);
-                let buffer = match short {
-                    0 => manager.backing.request(pool, bytes),
-                    _ => Err(DeviceError::OutOfMemory { pool, bytes }),
-                };
-                let limit = if short > 0 { bytes - short } else { 0 };
-                let buffer = buffer.map_err(|error| manager.attribute(error, pool, limit))?;
-                manager.ledger.reserved(pool, bytes);
-                manager.arenas[pool as usize] = Some(buffer);
+        let (allocator, mut system) = manager.parts();
+        match allocator.open(&mut system) {
+            Ok(()) => Ok(manager),
+            Err(error) => {
+                let blamed = manager
+                    .refused(&error)
+                    .and_then(|refused| OutOfMemory::at_the_opening(program, target, refused));
+                Err(blamed.map_or(Failure::Device(error), |found| Failure::OutOfMemory(Box::new(found))))
             }
         }
-        Ok(manager)
     }
 
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// Between two sections: if it is equal at two moments, the same sections have the same effect after each.
+    pub(super) fn state(&self) -> State {
+        let used = Pool::ALL.map(|pool| self.ledger.usage(pool)).map(|usage| (usage.live, usage.reserved));
+        State { used, allocator: self.allocator.state() }
     }
 
     /// Says which instruction comes next, and allocates or frees if that is what it does.
@@ -96,8 +85,8 @@ impl<'a, B: Backing> Manager<'a, B> {
         let position = Position { section: section as u32, instruction: index as u32 };
         self.ledger.advance(instruction.phase, position);
         match instruction.action {
-            Action::Allocate(storage) => self.allocate(storage, section, index),
-            Action::Free(storage) => self.free(storage),
+            Action::Allocate(storage) => self.allocate(storage, position),
+            Action::Free(storage) => Ok(self.free(storage)?),
             _ => Ok(()),
         }
     }
@@ -117,43 +106,24 @@ impl<'a, B: Backing> Manager<'a, B> {
         Region { buffer, offset, bytes: self.program.ty(storage).bytes() }
     }
 
-    fn allocate(&mut self, storage: ValueId, section: usize, index: usize) -> Result<(), Failure> {
-        let value = self.program.value(storage);
-        let (pool, role) = (value.pool, value.role);
-        let location = match (self.arenas[pool as usize], self.program.places[storage.index()]) {
-            (Some(arena), Some(offset)) => (arena, offset),
-            _ => {
-                let bytes = value.ty.bytes().next_multiple_of(self.target.page.0);
-                let short = self.short_of(pool, bytes);
-                let buffer = match short {
-                    0 => self.backing.request(pool, bytes),
-                    _ => Err(DeviceError::OutOfMemory { pool, bytes }),
-                };
-                let buffer = buffer.map_err(|error| match error {
-                    DeviceError::OutOfMemory { .. } => {
-                        self.out_of_memory(storage, section, index, bytes, short)
-                    }
-                    error => Failure::Device(error),
-                })?;
-                self.ledger.reserved(pool, bytes);
-                (buffer, 0)
-            }
+    fn allocate(&mut self, storage: ValueId, position: Position) -> Result<(), Failure> {
+        let (allocator, mut system) = self.parts();
+        let location = match allocator.allocate(storage, &mut system) {
+            Ok(location) => location,
+            Err(error) => return Err(self.blame(error, storage, position)),
         };
         self.locations[storage.index()] = Some(location);
-        self.ledger.allocated(pool, role, self.rounded(storage));
+        let value = self.program.value(storage);
+        self.ledger.allocated(value.pool, value.role, rounded(self.program, storage, &self.target));
         Ok(())
     }
 
-    fn free(&mut self, storage: ValueId) -> Result<(), Failure> {
+    fn free(&mut self, storage: ValueId) -> Result<(), DeviceError> {
         let value = self.program.value(storage);
-        let (pool, role) = (value.pool, value.role);
-        let (buffer, _) = self.locations[storage.index()].take().expect("verified: freed once");
-        self.ledger.freed(pool, role, self.rounded(storage));
-        if self.arenas[pool as usize] != Some(buffer) {
-            self.backing.give_back(buffer)?;
-            self.ledger.returned(pool, self.rounded(storage));
-        }
-        Ok(())
+        let location = self.locations[storage.index()].take().expect("verified: freed once");
+        self.ledger.freed(value.pool, value.role, rounded(self.program, storage, &self.target));
+        let (allocator, mut system) = self.parts();
+        allocator.free(storage, location, &mut system)
     }
 
     /// Gives back whatever is still held.
@@ -166,124 +136,26 @@ impl<'a, B: Backing> Manager<'a, B> {
                 self.free(id)?;
             }
         }
-        for arena in self.arenas.into_iter().flatten() {
-            self.backing.give_back(arena)?;
-        }
-        Ok(())
+        let (allocator, mut system) = self.parts();
+        Ok(allocator.close(&mut system)?)
     }
 
-    /// Bytes that a storage takes of its pool.
-    fn rounded(&self, storage: ValueId) -> u64 {
-        rounded(self.program, storage, &self.target)
+    /// The allocator, and what it asks memory of.
+    fn parts(&mut self) -> (&mut (dyn Allocator + 'a), System<'_>) {
+        let Manager { backing, allocator, ledger, target, .. } = self;
+        (allocator.as_mut(), System { backing, ledger, target })
     }
 
-    /// By how much the pool would pass its limit.
-    fn short_of(&self, pool: Pool, bytes: u64) -> u64 {
-        match pool {
-            Pool::Device => {
-                (self.ledger.usage(pool).reserved + bytes).saturating_sub(self.target.available())
-            }
-            Pool::Host => 0,
-        }
+    fn blame(&self, error: DeviceError, storage: ValueId, position: Position) -> Failure {
+        let Some(refused) = self.refused(&error) else { return Failure::Device(error) };
+        let live = self.ledger.usage(refused.pool).live;
+        Failure::OutOfMemory(Box::new(OutOfMemory::at(self.program, (storage, position), refused, live)))
     }
 
-    fn out_of_memory(
-        &self,
-        storage: ValueId,
-        section: usize,
-        index: usize,
-        requested: u64,
-        short: u64,
-    ) -> Failure {
-        let program = self.program;
-        let code = &program.sections[section].code;
-        let reader =
-            code[index..].iter().find(|next| next.action.touches().any(|id| program.storage(id) == storage));
-        let instruction = reader.unwrap_or(&code[index]);
-        let name = match &instruction.action {
-            Action::Launch { op, .. } => op.name(),
-            Action::Copy { .. } => "copy",
-            _ => "allocation",
-        };
-        let pool = program.value(storage).pool;
-        Failure::OutOfMemory(Box::new(OutOfMemory {
-            pool,
-            phase: code[index].phase,
-            operation: format!("{} {name}", program.scope(instruction.scope).path),
-            value: program.full_name(storage),
-            requested,
-            short,
-            live: self.ledger.usage(pool).live,
-        }))
-    }
-
-    /// An arena that could not be had is blamed on the first operation with which what is live passes the limit:
-    /// where any allocator would run out. Where only gaps between values make the arena too large, it is the
-    /// first whose place passes the limit.
-    fn attribute(&self, error: DeviceError, pool: Pool, limit: u64) -> Failure {
-        let DeviceError::OutOfMemory { bytes, .. } = error else { return Failure::Device(error) };
-        let live = |walk: &Manager<NoStorage>, storage| {
-            walk.ledger.usage(pool).live.total() + walk.rounded(storage) > limit
-        };
-        let placed = |walk: &Manager<NoStorage>, storage: ValueId| {
-            walk.program.places[storage.index()].unwrap_or(0) + walk.rounded(storage) > limit
-        };
-        let found = self.first(pool, live).or_else(|| self.first(pool, placed));
-        found.map_or(Failure::Device(error), |(walk, storage, position)| {
-            let Position { section, instruction } = position;
-            walk.out_of_memory(storage, section as usize, instruction as usize, bytes, bytes - limit)
-        })
-    }
-
-    /// The first allocation in a pool that is like this, and where the walk was then.
-    fn first(
-        &self,
-        pool: Pool,
-        like: impl Fn(&Manager<NoStorage>, ValueId) -> bool,
-    ) -> Option<(Manager<'a, NoStorage>, ValueId, Position)> {
-        let mut walk = Manager {
-            program: self.program,
-            backing: NoStorage::default(),
-            ledger: Ledger::default(),
-            target: self.target.clone(),
-            arenas: Pool::ALL.map(|_| Some(Buffer(0))),
-            locations: vec![None; self.program.values.len()],
-        };
-        for (section, code) in self.program.sections.iter().map(|section| &section.code).enumerate() {
-            for (index, instruction) in code.iter().enumerate() {
-                if let Action::Allocate(storage) = instruction.action
-                    && self.program.value(storage).pool == pool
-                    && like(&walk, storage)
-                {
-                    let position = Position { section: section as u32, instruction: index as u32 };
-                    return Some((walk, storage, position));
-                }
-                walk.advance(section, index).ok()?;
-            }
-        }
-        None
-    }
-}
-
-/// Bytes that a storage takes of its pool: a place in an arena, or pages of its own.
-pub fn rounded(program: &Program, storage: ValueId, target: &Target) -> u64 {
-    let unit = if program.places[storage.index()].is_some() { target.alignment } else { target.page };
-    program.ty(storage).bytes().next_multiple_of(unit.0)
-}
-
-/// A backing that has all the memory in the world and hands out none.
-#[derive(Debug, Default)]
-pub(super) struct NoStorage {
-    next: u32,
-}
-
-impl Backing for NoStorage {
-    fn request(&mut self, _pool: Pool, _bytes: u64) -> Result<Buffer, DeviceError> {
-        self.next += 1;
-        Ok(Buffer(self.next))
-    }
-
-    fn give_back(&mut self, _buffer: Buffer) -> Result<(), DeviceError> {
-        Ok(())
+    /// What could not be had, if that is what went wrong.
+    fn refused(&self, error: &DeviceError) -> Option<Refused> {
+        let &DeviceError::OutOfMemory { pool, bytes } = error else { return None };
+        let short = short_of(&self.ledger, &self.target, pool, bytes);
+        Some(Refused { pool, requested: bytes, short })
     }
 }

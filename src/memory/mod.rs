@@ -1,9 +1,22 @@
 //! Lifetimes, places and counts: what a program's memory is, before it runs and while it does.
 
+mod allocator;
+mod cadence;
 mod live;
 mod manager;
+mod out_of_memory;
 mod prediction;
+mod system;
+#[cfg(test)]
+mod tests;
 
+pub use allocator::{Allocator, Location, rounded};
+pub use cadence::{Cadence, Evaluations, Round};
 pub use live::{LiveValue, live_at};
-pub use manager::{Backing, Failure, Manager, OutOfMemory, rounded};
+pub use manager::Manager;
+pub use out_of_memory::{Failure, OutOfMemory};
 pub use prediction::{Prediction, live_bytes, peak_live, predict};
+pub use system::{Backing, System};
+
+#[cfg(test)]
+pub(crate) use prediction::predict_with;

@@ -1,9 +1,12 @@
 //! The ledger of a program walked without storage.
 
-use super::manager::{Failure, Manager, NoStorage, OutOfMemory, rounded};
+use super::allocator::{self, Allocator, rounded};
+use super::cadence::{Cadence, Round};
+use super::manager::Manager;
+use super::out_of_memory::{Failure, OutOfMemory};
+use super::system::NoStorage;
 use crate::compile::{Action, Program, SectionKind};
 use crate::device::{Ledger, Pool, Target, Usage};
-use crate::units::Bytes;
 
 /// What a run will need, or where it will run out.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,11 +21,32 @@ pub struct Prediction {
     pub hardware_flops: u64,
 }
 
-/// Predicts a run of a program on a target. Where the run will end out of memory, the usage is what it would be
-/// with memory enough.
-pub fn predict(program: &Program, target: &Target) -> Prediction {
+/// Predicts a run of a program on a target, in the order that the run goes through it. Where the run will end out of
+/// memory, the usage is what it would be with memory enough.
+pub fn predict(program: &Program, target: &Target, cadence: Cadence) -> Prediction {
+    predict_with(program, target, cadence, &allocator::of)
+}
+
+/// The same with any allocator.
+pub(crate) fn predict_with<'a>(
+    program: &'a Program,
+    target: &Target,
+    cadence: Cadence,
+    allocator: &dyn Fn(&'a Program) -> Box<dyn Allocator + 'a>,
+) -> Prediction {
     let parameters = program.parameters.iter().map(|parameter| program.ty(parameter.value).elements() as u64);
-    let (ledger, out_of_memory) = walk(program, target);
+    let within = |target: &Target| {
+        let manager = Manager::with_allocator(program, target, NoStorage::default(), allocator(program))?;
+        Walk { program, manager }.run(cadence)
+    };
+    let (ledger, out_of_memory) = match within(target) {
+        Ok(ledger) => (ledger, None),
+        Err(Failure::OutOfMemory(found)) => match within(&target.boundless()) {
+            Ok(ledger) => (ledger, Some(*found)),
+            Err(_) => unreachable!("there is memory enough"),
+        },
+        Err(Failure::Device(error)) => unreachable!("nothing is asked of a device: {error}"),
+    };
     Prediction {
         device: *ledger.usage(Pool::Device),
         host: *ledger.usage(Pool::Host),
@@ -53,40 +77,69 @@ fn hardware_flops(program: &Program) -> u64 {
     flops(SectionKind::First) + further * flops(SectionKind::Micro) + flops(SectionKind::Update)
 }
 
-fn walk(program: &Program, target: &Target) -> (Ledger, Option<OutOfMemory>) {
-    let out_of_memory = match walk_within(program, target) {
-        Ok(ledger) => return (ledger, None),
-        Err(Failure::OutOfMemory(found)) => *found,
-        Err(Failure::Device(error)) => unreachable!("nothing is asked of a device: {error}"),
-    };
-    let boundless = Target { memory: Bytes(u64::MAX), ..target.clone() };
-    match walk_within(program, &boundless) {
-        Ok(ledger) => (ledger, Some(out_of_memory)),
-        Err(_) => unreachable!("there is memory enough"),
-    }
+/// A run without storage.
+struct Walk<'a> {
+    program: &'a Program,
+    manager: Manager<'a, NoStorage>,
 }
 
-/// Start-up, then two optimizer steps and evaluations: state that first appears in the second is counted too.
-/// Further micro-batches repeat the first of them exactly.
-fn walk_within(program: &Program, target: &Target) -> Result<Ledger, Failure> {
-    let mut manager = Manager::new(program, target, NoStorage::default())?;
-    for (index, section) in program.sections.iter().enumerate() {
-        if section.kind == SectionKind::Start {
-            walk_section(&mut manager, program, index)?;
+impl Walk<'_> {
+    fn run(mut self, cadence: Cadence) -> Result<Ledger, Failure> {
+        self.section(SectionKind::Start)?;
+        for (times, round) in cadence.rounds() {
+            self.repeat(times, |walk| walk.round(round))?;
         }
+        Ok(self.manager.ledger().clone())
     }
-    for _ in 0..2 {
-        for index in 0..program.sections.len() {
-            if program.sections[index].kind != SectionKind::Start {
-                walk_section(&mut manager, program, index)?;
+
+    fn round(&mut self, round: Round) -> Result<(), Failure> {
+        self.repeat(round.steps, Walk::step)?;
+        self.repeat(round.evaluated, |walk| walk.section(SectionKind::Evaluation))
+    }
+
+    fn step(&mut self) -> Result<(), Failure> {
+        let mut sections = self.program.step().peekable();
+        while let Some(kind) = sections.next() {
+            let mut times = 1;
+            while sections.next_if_eq(&kind).is_some() {
+                times += 1;
+            }
+            self.repeat(times, |walk| walk.section(kind))?;
+        }
+        Ok(())
+    }
+
+    fn section(&mut self, kind: SectionKind) -> Result<(), Failure> {
+        let found = self.program.sections.iter().position(|section| section.kind == kind);
+        let number = found.expect("compilation makes the sections that are run");
+        (0..self.program.sections[number].code.len())
+            .try_for_each(|index| self.manager.advance(number, index))
+    }
+
+    /// Goes through a part of the run so many times, or as often as has the same effect: once memory is as it was some
+    /// times before, what happened since then happens again and again, and no peak is new. Only what is left of the last
+    /// such cycle is gone through, so that memory ends as it would. A cycle is found by keeping one state to compare with,
+    /// and replacing it after ever more times (Brent 1980).
+    fn repeat(
+        &mut self,
+        times: usize,
+        mut part: impl FnMut(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut left = times;
+        let (mut kept, mut age, mut most) = (self.manager.state(), 0, 1);
+        while left > 0 {
+            part(self)?;
+            left -= 1;
+            age += 1;
+            let state = self.manager.state();
+            if state == kept {
+                left %= age;
+            } else if age == most {
+                (kept, age, most) = (state, 0, 2 * most);
             }
         }
+        Ok(())
     }
-    Ok(manager.ledger().clone())
-}
-
-fn walk_section(manager: &mut Manager<NoStorage>, program: &Program, section: usize) -> Result<(), Failure> {
-    (0..program.sections[section].code.len()).try_for_each(|index| manager.advance(section, index))
 }
 
 /// The most bytes that are ever live in the device pool: whatever the allocator, it asks the system for as much at
@@ -110,8 +163,7 @@ pub fn peak_live(program: &Program, target: &Target) -> u64 {
 
 /// Live bytes of the device pool after each instruction, by section, with memory enough.
 pub fn live_bytes(program: &Program, target: &Target) -> Vec<Vec<u64>> {
-    let boundless = Target { memory: Bytes(u64::MAX), ..target.clone() };
-    let Ok(mut manager) = Manager::new(program, &boundless, NoStorage::default()) else {
+    let Ok(mut manager) = Manager::new(program, &target.boundless(), NoStorage::default()) else {
         unreachable!("there is memory enough")
     };
     let mut after = |section: usize, index: usize| match manager.advance(section, index) {

@@ -2,9 +2,8 @@
 
 use crate::compile::{Compiler, Violation};
 use crate::device::Target;
-use crate::memory::{peak_live, predict};
+use crate::memory::{Cadence, peak_live, predict};
 use crate::spec::{RunConfig, Train};
-use crate::units::Bytes;
 
 /// Nobody trains with more samples at once than this.
 const MOST: usize = 1 << 20;
@@ -16,7 +15,7 @@ pub(super) fn largest(
     target: &Target,
 ) -> Result<Option<usize>, Violation> {
     let available = target.available();
-    let boundless = target.clone().with_memory(Bytes(u64::MAX));
+    let (boundless, cadence) = (target.boundless(), Cadence::of(config));
     let batch = |micro_batch: usize| {
         let batch_size = micro_batch * config.strategy.accumulate;
         RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }
@@ -31,7 +30,7 @@ pub(super) fn largest(
     let mut step = 1;
     while fits + 1 < fails {
         let compiled = compiler.compile(&batch(probe))?;
-        if predict(&compiled.program, &boundless).device.reserved_peak <= available {
+        if predict(&compiled.program, &boundless, cadence).device.reserved_peak <= available {
             fits = probe;
         } else {
             fails = probe;
@@ -81,6 +80,7 @@ mod tests {
     use super::*;
     use crate::compile::compile;
     use crate::testing::{any_config, any_target};
+    use crate::units::Bytes;
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
@@ -94,7 +94,8 @@ mod tests {
             let runs = |micro_batch: usize| {
                 let mut config = config.clone();
                 config.train.batch_size = micro_batch * config.strategy.accumulate;
-                predict(&compile(&config, &target).unwrap(), &target).out_of_memory.is_none()
+                let program = compile(&config, &target).unwrap();
+                predict(&program, &target, Cadence::of(&config)).out_of_memory.is_none()
             };
             prop_assert!(found.is_none_or(runs));
             prop_assert!(!runs(found.unwrap_or(0) + 1));

@@ -11,7 +11,7 @@ use super::fits;
 use crate::compile::{Compiler, Violation, compile};
 use crate::device::Target;
 use crate::graph::Graph;
-use crate::memory::{Prediction, predict};
+use crate::memory::{Cadence, Prediction, predict};
 use crate::spec::{MemoryPart, RunConfig};
 
 /// Configurations that one thread predicts one after the other: many, since each chunk begins with a compilation, and few,
@@ -132,7 +132,7 @@ fn predict_chunk(
     for (memory, Wanted { config, fits, strategy }) in chunk {
         let blame = |violation| (strategy.to_owned(), violation);
         let compiled = compiler.compile(config).map_err(blame)?;
-        let prediction = predict(&compiled.program, target);
+        let prediction = predict(&compiled.program, target, Cadence::of(config));
         let structure = structures.number(&compiled.graph);
         let fits = match fits.then(|| fits_by_key.entry(batchless_key(config))) {
             None => None,

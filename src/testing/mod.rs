@@ -1,5 +1,6 @@
 //! Configurations for tests.
 
+mod hoarder;
 pub(crate) mod keys;
 mod pairwise;
 mod tests;
@@ -14,6 +15,7 @@ use crate::device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay,
 use crate::plan::expand;
 use crate::spec::*;
 use crate::units::Bytes;
+pub(crate) use hoarder::Hoarder;
 use keys::{BATCH_SIZE, Choice, KEYS, any_choice};
 
 /// What tests run on: with the feature `cuda-tests` a card, or what stands in for one.

@@ -4,16 +4,17 @@ use std::fmt::Write as _;
 
 use crate::compile::{Action, Instruction, Program};
 use crate::device::{Pool, Position, Target};
-use crate::memory::{LiveValue, Prediction, live_at, live_bytes, predict, rounded};
+use crate::memory::{Cadence, LiveValue, Prediction, live_at, live_bytes, predict, rounded};
 use crate::ops::ValueId;
 use crate::plan::PlannedRun;
+use crate::spec::RunConfig;
 use crate::units::Bytes;
 
 /// How many of the values live at the peak are listed.
 const LARGEST: usize = 20;
 
-pub(super) fn listing(program: &Program, target: &Target, run: &PlannedRun) -> String {
-    let prediction = predict(program, target);
+pub(super) fn listing(program: &Program, target: &Target, config: &RunConfig, run: &PlannedRun) -> String {
+    let prediction = predict(program, target, Cadence::of(config));
     let mut out = String::new();
     let axes: String = run.axes.iter().map(|(key, value)| format!(", {key} = {value}")).collect();
     // Writing to a string cannot fail.

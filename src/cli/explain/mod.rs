@@ -37,7 +37,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let program = compile(config, &plan.target).map_err(Failure::machine)?;
     // What was measured comes last: programs are long, and the end is what a terminal shows.
     let measured = measured::text(&args.out, plan, run)?;
-    output::print(&format!("{}\n{measured}", listing::listing(&program, &plan.target, run)))?;
+    output::print(&format!("{}\n{measured}", listing::listing(&program, &plan.target, config, run)))?;
     Ok(ExitStatus::Complete)
 }
 

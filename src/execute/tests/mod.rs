@@ -1,5 +1,6 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
+mod cadence;
 mod homes;
 mod parts;
 mod precision;
@@ -16,7 +17,7 @@ use crate::compile::{Action, Program, SectionKind, compile};
 use crate::data::Batch;
 use crate::device::{Delay, Device, Pool, Target};
 use crate::graph;
-use crate::memory::{Failure, OutOfMemory, predict};
+use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::spec::*;
 use crate::testing;
 use crate::testing::keys::{Choice, Same};
@@ -53,7 +54,7 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
         trace.digests.push(engine.digest()?);
         trace.evaluation = engine.evaluate(&batch(config, 99, config.micro_batch()))?;
     }
-    let predicted = predict(program, &target);
+    let predicted = predict(program, &target, Cadence::of(config));
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device);
     assert_eq!(engine.ledger().usage(Pool::Host), &predicted.host);
     engine.close()?;
@@ -200,18 +201,22 @@ fn running_out_is_predicted() {
     for allocator in [Allocator::Arena, Allocator::Direct] {
         let mut config = testing::small();
         config.strategy.allocator = allocator;
-        let free = predict(&compile(&config, &testing::target()).unwrap(), &testing::target());
+        let predicted = |target: &Target| {
+            let program = compile(&config, target).unwrap();
+            predict(&program, target, Cadence::of(&config))
+        };
+        let free = predicted(&testing::target());
         // Ever less memory, so that it runs out in every phase.
         let most = free.device.reserved_peak;
         for sixteenth in (0..16).rev() {
             let target = testing::target().with_memory(Bytes(most * sixteenth / 16));
             let found = exhausted(&config, &target);
-            let predicted = predict(&compile(&config, &target).unwrap(), &target);
+            let predicted = predicted(&target);
             assert_eq!(predicted.out_of_memory.as_ref(), Some(found.as_ref()));
             assert_eq!(predicted.device.reserved_peak, most, "the need is what it is without the limit");
             assert!(found.short > 0 && found.requested > 0);
         }
         let target = testing::target().with_memory(Bytes(most));
-        assert_eq!(predict(&compile(&config, &target).unwrap(), &target).out_of_memory, None);
+        assert_eq!(predicted(&target).out_of_memory, None);
     }
 }

@@ -5,7 +5,7 @@ use super::super::receipt::receipt;
 use super::batch;
 use crate::compile::compile;
 use crate::device::{Pool, Role};
-use crate::memory::{live_at, predict};
+use crate::memory::{Cadence, live_at, predict};
 use crate::spec::*;
 use crate::testing;
 
@@ -62,24 +62,25 @@ fn a_step_that_overflows_is_skipped() {
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
     let before = engine.counts();
-    assert_eq!(engine.loss_scale(), 2f32.powi(30));
+    assert_eq!(engine.loss_scale().unwrap(), Some(2f32.powi(30)));
     let untouched = engine.digest().unwrap();
     let batch = batch(&config, 0, config.train.batch_size);
 
     let first = engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap();
     assert!(first.loss.is_finite() && !first.gradient_norm.unwrap().is_finite(), "{first:?}");
     assert_eq!(engine.digest().unwrap(), untouched, "no bit of parameters and moments");
-    assert_eq!((engine.loss_scale(), engine.counts().skipped_steps), (65536.0, 1));
+    assert_eq!((first.loss_scale, engine.counts().skipped_steps), (Some(65536.0), 1));
 
     let second = engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap();
     assert_eq!(second.loss, first.loss, "nothing was learnt from what was skipped");
     assert!(second.gradient_norm.unwrap().is_finite());
     assert_ne!(engine.digest().unwrap(), untouched);
-    assert_eq!(engine.loss_scale(), 65536.0);
+    assert_eq!(second.loss_scale, Some(65536.0));
 
     let third = engine.step(&batch, &config.train.optimizer.numbers(2)).unwrap();
     assert!(third.loss < second.loss);
-    assert_eq!(engine.loss_scale(), 131_072.0, "two good steps in a row");
+    assert_eq!(third.loss_scale, Some(131_072.0), "two good steps in a row");
+    assert_eq!(engine.loss_scale().unwrap(), third.loss_scale, "what the host is told is on the device");
     let receipt = receipt(&before, &engine.counts(), None);
     assert!(receipt.ends_with("1 step skipped"), "{receipt}");
 }
@@ -140,7 +141,8 @@ fn activations_are_half_as_large() {
     let rows = batch * t;
     let rounded = |bytes: u64| bytes.next_multiple_of(256);
     for (precision, number) in [(Precision::Fp32, 4), (Precision::Bf16, 2), (Precision::Fp16, 2)] {
-        let program = compile(&in_precision(precision), &testing::target()).unwrap();
+        let config = in_precision(precision);
+        let program = compile(&config, &testing::target()).unwrap();
         let norm = rounded(rows * c * number) + 2 * rounded(rows * 4);
         let attention = rounded(rows * 3 * c * number)
             + rounded(rows * c * number)
@@ -149,7 +151,7 @@ fn activations_are_half_as_large() {
         let mlp = 2 * rounded(rows * 4 * c * number) + rounded(rows * c * 4);
         let stream = rounded(rows * c * 4);
         let expected = 2 * (2 * norm + attention + mlp) + stream + norm + rounded(rows * v * number);
-        let peak = predict(&program, &testing::target());
+        let peak = predict(&program, &testing::target(), Cadence::of(&config));
         let position = peak.device.phase_peak(crate::device::Phase::Forward).position;
         let live = live_at(&program, &testing::target(), Pool::Device, position);
         let of_role =
@@ -167,8 +169,9 @@ fn casts_are_charged_to_a_role_of_their_own() {
     let (attention, mlp) = (halves(c * 3 * c) + halves(c * c), 2 * halves(c * 4 * c));
     let casts = 2 * (attention + mlp) + halves(v * c);
     let by_role = |precision| {
-        let program = compile(&in_precision(precision), &testing::target()).unwrap();
-        let usage = predict(&program, &testing::target()).device;
+        let config = in_precision(precision);
+        let program = compile(&config, &testing::target()).unwrap();
+        let usage = predict(&program, &testing::target(), Cadence::of(&config)).device;
         let live = usage.phase_peak(crate::device::Phase::Forward).live;
         [live[Role::Parameter], live[Role::Cast]]
     };

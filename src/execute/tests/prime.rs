@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::super::prime;
 use crate::compile::compile;
 use crate::device::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor, Work};
-use crate::memory::predict;
+use crate::memory::{Cadence, predict};
 use crate::ops::{Op, TensorType};
 use crate::testing;
 use crate::units::Bytes;
@@ -92,24 +92,26 @@ impl Device for Recorder {
 #[test]
 fn everything_a_run_launches_was_launched_before() {
     for choice in testing::pairwise() {
-        let program = compile(&testing::small_with(&choice), &testing::target()).unwrap();
+        let config = testing::small_with(&choice);
+        let (program, cadence) = (compile(&config, &testing::target()).unwrap(), Cadence::of(&config));
         let mut device = Recorder::new(testing::target());
-        prime(&mut device, &program).unwrap();
+        prime(&mut device, &program, cadence).unwrap();
         for work in program.work() {
             assert!(device.launched.contains(&work), "{:?}: {work:?}", choice.settings());
         }
         assert!(device.live.is_empty(), "all is given back");
-        let needed = predict(&program, &testing::target()).device.reserved_peak;
+        let needed = predict(&program, &testing::target(), cadence).device.reserved_peak;
         assert!(device.most <= needed, "{:?}: {} bytes, the run {needed}", choice.settings(), device.most);
     }
 }
 
 #[test]
 fn a_run_that_does_not_fit_is_primed_with_what_does() {
-    let program = compile(&testing::small(), &testing::target()).unwrap();
-    let memory = predict(&program, &testing::target()).device.reserved_peak / 4;
+    let config = testing::small();
+    let (program, cadence) = (compile(&config, &testing::target()).unwrap(), Cadence::of(&config));
+    let memory = predict(&program, &testing::target(), cadence).device.reserved_peak / 4;
     let mut device = Recorder::new(testing::target().with_memory(Bytes(memory)));
-    prime(&mut device, &program).unwrap();
+    prime(&mut device, &program, cadence).unwrap();
     let launched = program.work().iter().filter(|work| device.launched.contains(work)).count();
     assert!(0 < launched && launched < program.work().len(), "{launched}");
     assert!(device.most <= memory, "{} of {memory} bytes", device.most);

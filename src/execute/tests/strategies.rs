@@ -8,7 +8,7 @@ use super::super::engine::Engine;
 use super::super::receipt::receipt;
 use crate::compile::{Action, Instruction, Program, SectionKind, compile};
 use crate::device::{Pool, Position, Role};
-use crate::memory::{live_at, predict};
+use crate::memory::{Cadence, live_at, predict};
 use crate::spec::*;
 use crate::testing;
 
@@ -172,7 +172,8 @@ fn every_strategy_does_the_work_it_says() {
     let (plain, nothing) = work(&testing::small());
     assert_eq!(nothing, "");
     assert_eq!((plain.recompute_flops, plain.zeroed_bytes, plain.late_frees, plain.requests), (0, 0, 0, 0));
-    let planned = predict(&program(&testing::small()), &testing::target());
+    let small = testing::small();
+    let planned = predict(&program(&small), &testing::target(), Cadence::of(&small));
     assert_eq!(plain.flops, 2 * planned.model_flops);
 
     let (counts, receipt) = work(&with(|strategy| strategy.accumulate = 4));

@@ -107,7 +107,7 @@ fn train(config: &RunConfig) -> Trained {
 }
 
 fn gradients(program: &Program, engine: &mut Engine, step: usize) -> Vec<(String, Vec<f32>)> {
-    let scale = engine.loss_scale();
+    let scale = engine.loss_scale().unwrap().unwrap_or(1.0);
     let read = |parameter: &Parameter| {
         let mut gradient = Vec::new();
         let read = engine.read(parameter.gradient.unwrap(), |piece| -> Result<(), Failure> {

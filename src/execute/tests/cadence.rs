@@ -1,0 +1,102 @@
+//! An allocator that remembers is predicted byte for byte, because the prediction goes through a run as training does.
+
+use proptest::strategy::{Strategy as Any, ValueTree};
+use proptest::test_runner::TestRunner;
+
+use super::super::engine::Engine;
+use super::batch;
+use crate::compile::{Program, compile};
+use crate::device::{Pool, Usage};
+use crate::memory::{Cadence, Failure, Round, predict_with};
+use crate::spec::*;
+use crate::testing::{self, Hoarder};
+
+/// Runs that are evaluated, accumulate and take some steps.
+fn runs() -> Vec<RunConfig> {
+    let mut runner = TestRunner::deterministic();
+    let any = (testing::any_config(), 1..=3usize, 1..=3usize, 1..=2usize, 1..=5usize);
+    let mut draw = || any.new_tree(&mut runner).expect("nothing is rejected").current();
+    let run = |(mut config, accumulate, every, batches, steps): (RunConfig, usize, usize, usize, usize)| {
+        config.train.batch_size = config.micro_batch() * accumulate;
+        config.strategy =
+            Strategy { accumulate, allocator: Allocator::Direct, graph: false, ..config.strategy };
+        config.evaluation = Some(Evaluation { every, batches });
+        config.measure = Measure { warmup_steps: 1, steps };
+        config
+    };
+    // An emulated card takes its time.
+    let count = if cfg!(feature = "cuda-tests") { 4 } else { 24 };
+    (0..count).map(|_| run(draw())).collect()
+}
+
+/// Goes through a run in an order of one's own.
+type Order = fn(&RunConfig, &mut Engine) -> Result<(), Failure>;
+
+fn steps(config: &RunConfig, engine: &mut Engine, count: usize) -> Result<(), Failure> {
+    for step in 0..count {
+        let whole = batch(config, step, config.train.batch_size);
+        engine.step(&whole, &config.train.optimizer.numbers(step + 1))?;
+    }
+    Ok(())
+}
+
+fn evaluations(config: &RunConfig, engine: &mut Engine, count: usize) -> Result<(), Failure> {
+    (0..count).try_for_each(|step| engine.evaluate(&batch(config, step, config.micro_batch())).map(drop))
+}
+
+fn each_round(config: &RunConfig, mut go: impl FnMut(Round) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut rounds = Cadence::of(config).rounds();
+    rounds.try_for_each(|(times, round)| (0..times).try_for_each(|_| go(round)))
+}
+
+/// As training does.
+fn in_order(config: &RunConfig, engine: &mut Engine) -> Result<(), Failure> {
+    each_round(config, |round| {
+        steps(config, engine, round.steps)?;
+        evaluations(config, engine, round.evaluated)
+    })
+}
+
+const OTHER_ORDERS: [(&str, Order); 3] = [
+    ("evaluations before their steps", |config, engine| {
+        each_round(config, |round| {
+            evaluations(config, engine, round.evaluated)?;
+            steps(config, engine, round.steps)
+        })
+    }),
+    ("no evaluations", |config, engine| steps(config, engine, Cadence::of(config).steps)),
+    ("a single round", |config, engine| {
+        steps(config, engine, 1)?;
+        evaluations(config, engine, 1)
+    }),
+];
+
+/// What is used at the end of a run whose allocator keeps what is freed.
+fn measured(config: &RunConfig, program: &Program, order: Order) -> [Usage; 2] {
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::with_allocator(program, device.as_mut(), Hoarder::boxed(program)).unwrap();
+    engine.start().unwrap();
+    order(config, &mut engine).unwrap();
+    let usage = Pool::ALL.map(|pool| *engine.ledger().usage(pool));
+    engine.close().unwrap();
+    usage
+}
+
+#[test]
+fn the_prediction_follows_the_cadence_of_the_run() {
+    let mut noticed = OTHER_ORDERS.map(|_| 0);
+    for config in runs() {
+        let program = compile(&config, &testing::target()).unwrap();
+        let predicted =
+            predict_with(&program, &testing::target(), Cadence::of(&config), &|p| Hoarder::boxed(p));
+        let predicted = [predicted.device, predicted.host];
+        assert_eq!(measured(&config, &program, in_order), predicted, "{config:?}");
+        for ((_, order), noticed) in OTHER_ORDERS.iter().zip(&mut noticed) {
+            *noticed += usize::from(measured(&config, &program, *order) != predicted);
+        }
+    }
+    for ((order, _), noticed) in OTHER_ORDERS.iter().zip(noticed) {
+        eprintln!("{order}: {noticed}");
+        assert!(noticed > 0, "{order}: goes by unseen");
+    }
+}

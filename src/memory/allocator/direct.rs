@@ -1,0 +1,48 @@
+//! One request for each storage, whose memory is given back with it.
+
+use super::{Allocator, Location};
+use crate::compile::Program;
+use crate::device::DeviceError;
+use crate::memory::system::System;
+use crate::ops::ValueId;
+
+pub(super) struct Direct<'a> {
+    program: &'a Program,
+}
+
+impl Direct<'_> {
+    pub(super) fn new(program: &Program) -> Direct<'_> {
+        Direct { program }
+    }
+}
+
+impl Allocator for Direct<'_> {
+    fn open(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn allocate(&mut self, storage: ValueId, system: &mut System<'_>) -> Result<Location, DeviceError> {
+        let bytes = super::rounded(self.program, storage, system.target());
+        let buffer = system.request(self.program.value(storage).pool, bytes)?;
+        Ok((buffer, 0))
+    }
+
+    fn free(
+        &mut self,
+        storage: ValueId,
+        (buffer, _): Location,
+        system: &mut System<'_>,
+    ) -> Result<(), DeviceError> {
+        let bytes = super::rounded(self.program, storage, system.target());
+        system.give_back(self.program.value(storage).pool, buffer, bytes)
+    }
+
+    fn close(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Nothing is kept of what was given back.
+    fn state(&self) -> Vec<u64> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,117 @@
+//! A request that could not be met, and what it is blamed on.
+
+use super::allocator::rounded;
+use super::manager::Manager;
+use super::system::NoStorage;
+use crate::compile::{Action, Program};
+use crate::device::{ByRole, DeviceError, Phase, Pool, Position, Target};
+use crate::ops::ValueId;
+
+/// A request that the pool could not meet: a result, not an accident.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutOfMemory {
+    pub pool: Pool,
+    pub phase: Phase,
+    /// With its scope: `blocks.3.mlp linear-gelu`.
+    pub operation: String,
+    pub value: String,
+    pub requested: u64,
+    /// What the limit lacked to meet it.
+    pub short: u64,
+    /// What was live when it was asked for.
+    pub live: ByRole,
+}
+
+/// Why an instruction was not carried out.
+#[derive(Debug)]
+pub enum Failure {
+    OutOfMemory(Box<OutOfMemory>),
+    Device(DeviceError),
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Failure {
+        Failure::Device(error)
+    }
+}
+
+/// What a pool was asked for, and by how much its limit was passed; by nothing if the system refused below it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    pub(super) pool: Pool,
+    pub(super) requested: u64,
+    pub(super) short: u64,
+}
+
+impl OutOfMemory {
+    /// Where a storage was to be allocated: blamed on the first operation that uses it.
+    pub(super) fn at(
+        program: &Program,
+        (storage, Position { section, instruction }): (ValueId, Position),
+        Refused { pool, requested, short }: Refused,
+        live: ByRole,
+    ) -> OutOfMemory {
+        let code = &program.sections[section as usize].code[instruction as usize..];
+        let uses = |action: &Action| action.touches().any(|id| program.storage(id) == storage);
+        let user = code.iter().find(|next| uses(&next.action)).unwrap_or(&code[0]);
+        let name = match &user.action {
+            Action::Launch { op, .. } => op.name(),
+            Action::Copy { .. } => "copy",
+            _ => "allocation",
+        };
+        OutOfMemory {
+            pool,
+            phase: code[0].phase,
+            operation: format!("{} {name}", program.scope(user.scope).path),
+            value: program.full_name(storage),
+            requested,
+            short,
+            live,
+        }
+    }
+
+    /// Before the program began: blamed on the first operation with which what is live passes the limit, where any
+    /// allocator would run out. Where only gaps between values make the request too large, it is the first whose
+    /// place passes the limit.
+    pub(super) fn at_the_opening(
+        program: &Program,
+        target: &Target,
+        refused: Refused,
+    ) -> Option<OutOfMemory> {
+        let Refused { pool, requested, short } = refused;
+        let limit = if short > 0 { requested - short } else { 0 };
+        let refused = Refused { short: requested - limit, ..refused };
+        let bytes = |storage| rounded(program, storage, target);
+        let live = |live: &ByRole, storage| live.total() + bytes(storage) > limit;
+        let placed = |_: &ByRole, storage: ValueId| {
+            program.places[storage.index()].unwrap_or(0) + bytes(storage) > limit
+        };
+        let first = |like: &dyn Fn(&ByRole, ValueId) -> bool| first(program, target, pool, like);
+        let (live, allocation) = first(&live).or_else(|| first(&placed))?;
+        Some(OutOfMemory::at(program, allocation, refused, live))
+    }
+}
+
+/// The first allocation in a pool that is like this, given what is live then, were there memory enough.
+fn first(
+    program: &Program,
+    target: &Target,
+    pool: Pool,
+    like: &dyn Fn(&ByRole, ValueId) -> bool,
+) -> Option<(ByRole, (ValueId, Position))> {
+    let mut walk = Manager::new(program, &target.boundless(), NoStorage::default()).ok()?;
+    for (section, code) in program.sections.iter().map(|section| &section.code).enumerate() {
+        for (index, instruction) in code.iter().enumerate() {
+            let live = walk.ledger().usage(pool).live;
+            if let Action::Allocate(storage) = instruction.action
+                && program.value(storage).pool == pool
+                && like(&live, storage)
+            {
+                let position = Position { section: section as u32, instruction: index as u32 };
+                return Some((live, (storage, position)));
+            }
+            walk.advance(section, index).ok()?;
+        }
+    }
+    None
+}

@@ -1,0 +1,72 @@
+//! What allocators ask memory of: a backing store behind the target's limit. The ledger hears of every request.
+
+use crate::device::{Buffer, DeviceError, Ledger, Pool, Target};
+
+/// Where memory comes from.
+pub trait Backing {
+    /// Memory of this many bytes, a multiple of the target's page.
+    fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError>;
+
+    fn give_back(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
+}
+
+/// A backing store as allocators see it.
+pub struct System<'m> {
+    pub(super) backing: &'m mut dyn Backing,
+    pub(super) ledger: &'m mut Ledger,
+    pub(super) target: &'m Target,
+}
+
+impl System<'_> {
+    pub fn target(&self) -> &Target {
+        self.target
+    }
+
+    /// Memory of this many bytes, a multiple of the target's page.
+    ///
+    /// # Errors
+    /// Out of memory where the limit or the backing store cannot meet it, or a device that fails.
+    pub fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
+        if short_of(self.ledger, self.target, pool, bytes) > 0 {
+            return Err(DeviceError::OutOfMemory { pool, bytes });
+        }
+        let buffer = self.backing.request(pool, bytes)?;
+        self.ledger.reserved(pool, bytes);
+        Ok(buffer)
+    }
+
+    /// Gives back what was requested.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn give_back(&mut self, pool: Pool, buffer: Buffer, bytes: u64) -> Result<(), DeviceError> {
+        self.backing.give_back(buffer)?;
+        self.ledger.returned(pool, bytes);
+        Ok(())
+    }
+}
+
+/// By how much a request would take the pool past its limit.
+pub(super) fn short_of(ledger: &Ledger, target: &Target, pool: Pool, bytes: u64) -> u64 {
+    match pool {
+        Pool::Device => (ledger.usage(pool).reserved + bytes).saturating_sub(target.available()),
+        Pool::Host => 0,
+    }
+}
+
+/// A backing that has all the memory in the world and hands out none.
+#[derive(Debug, Default)]
+pub(super) struct NoStorage {
+    next: u32,
+}
+
+impl Backing for NoStorage {
+    fn request(&mut self, _pool: Pool, _bytes: u64) -> Result<Buffer, DeviceError> {
+        self.next += 1;
+        Ok(Buffer(self.next))
+    }
+
+    fn give_back(&mut self, _buffer: Buffer) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! The walk of a prediction against the whole run, gone through without leaving anything out.
+
+use proptest::prelude::{Just, ProptestConfig, Strategy as Any, prop_assert_eq, prop_oneof, proptest};
+
+use super::cadence::Evaluations;
+use super::system::NoStorage;
+use super::*;
+use crate::compile::{Program, SectionKind, compile};
+use crate::device::{DeviceError, Ledger, Pool};
+use crate::ops::ValueId;
+use crate::spec::{self, RunConfig};
+use crate::testing::{Hoarder, any_config, small, target};
+
+/// Asks for more each time, by a page, up to so many pages; then it begins anew.
+struct Growing<'a> {
+    program: &'a Program,
+    extra: u64,
+    most: u64,
+}
+
+impl Growing<'_> {
+    fn boxed(program: &Program, most: u64) -> Box<dyn Allocator + '_> {
+        Box::new(Growing { program, extra: 0, most })
+    }
+}
+
+impl Allocator for Growing<'_> {
+    fn open(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn allocate(&mut self, storage: ValueId, system: &mut System<'_>) -> Result<Location, DeviceError> {
+        self.extra = (self.extra + 1) % self.most;
+        let bytes = rounded(self.program, storage, system.target()) + self.extra * system.target().page.0;
+        Ok((system.request(self.program.value(storage).pool, bytes)?, bytes))
+    }
+
+    fn free(&mut self, storage: ValueId, at: Location, system: &mut System<'_>) -> Result<(), DeviceError> {
+        let (buffer, bytes) = at;
+        system.give_back(self.program.value(storage).pool, buffer, bytes)
+    }
+
+    fn close(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn state(&self) -> Vec<u64> {
+        vec![self.extra]
+    }
+}
+
+/// A run whose allocator may be replaced by one that asks for pages.
+fn by_pages(config: RunConfig) -> RunConfig {
+    let strategy = spec::Strategy { allocator: spec::Allocator::Direct, ..config.strategy };
+    RunConfig { strategy, ..config }
+}
+
+/// The ledger after every step and every evaluation of a run.
+fn whole_run<'a>(program: &'a Program, cadence: Cadence, allocator: Box<dyn Allocator + 'a>) -> Ledger {
+    let mut manager = Manager::with_allocator(program, &target(), NoStorage::default(), allocator).unwrap();
+    let mut section = |kind: SectionKind| {
+        let number = program.sections.iter().position(|section| section.kind == kind).unwrap();
+        (0..program.sections[number].code.len()).for_each(|index| manager.advance(number, index).unwrap());
+    };
+    section(SectionKind::Start);
+    for step in 1..=cadence.steps {
+        program.step().for_each(&mut section);
+        if let Some(Evaluations { every, micro_batches }) = cadence.evaluations
+            && (step % every == 0 || step == cadence.steps)
+        {
+            (0..micro_batches).for_each(|_| section(SectionKind::Evaluation));
+        }
+    }
+    manager.ledger().clone()
+}
+
+/// Any cadence of a run that may be evaluated or not.
+fn any_cadence() -> impl Any<Value = Cadence> {
+    let evaluations = (1..=7usize, 1..=9usize);
+    let evaluations = evaluations.prop_map(|(every, micro_batches)| Evaluations { every, micro_batches });
+    (1..=40usize, evaluations)
+        .prop_map(|(steps, evaluations)| Cadence { steps, evaluations: Some(evaluations) })
+}
+
+/// Makes an allocator for a program.
+type Make = for<'p> fn(&'p Program) -> Box<dyn Allocator + 'p>;
+
+const NOTHING_KEPT: Make = |program| allocator::of(program);
+
+/// Those that remember: settled after a while, the same again after so many allocations, and never.
+const REMEMBERING: [Make; 4] = [
+    Hoarder::boxed,
+    |program| Growing::boxed(program, 7),
+    |program| Growing::boxed(program, 64),
+    |program| Growing::boxed(program, u64::MAX),
+];
+
+fn any_allocator() -> impl Any<Value = Make> {
+    let [hoarder, often, seldom, never] = REMEMBERING.map(Just);
+    prop_oneof![Just(NOTHING_KEPT), hoarder, often, seldom, never]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_left_out_changes_nothing(
+        config in any_config(), cadence in any_cadence(), make in any_allocator(),
+    ) {
+        let config = by_pages(config);
+        let program = compile(&config, &target()).unwrap();
+        let evaluations = cadence.evaluations.filter(|_| config.evaluation.is_some());
+        let cadence = Cadence { evaluations, ..cadence };
+        let predicted = predict_with(&program, &target(), cadence, &make);
+        let whole = whole_run(&program, cadence, make(&program));
+        prop_assert_eq!(&predicted.device, whole.usage(Pool::Device));
+        prop_assert_eq!(&predicted.host, whole.usage(Pool::Host));
+    }
+}
+
+/// Where nothing is kept of the past, runs of any length need the same, and what tells takes no time.
+#[test]
+fn without_a_past_the_cadence_is_nothing() {
+    for allocator in [spec::Allocator::Arena, spec::Allocator::Direct] {
+        let mut config = small();
+        (config.strategy.accumulate, config.strategy.allocator) = (2, allocator);
+        let program = compile(&config, &target()).unwrap();
+        let of = |steps, every| {
+            let evaluations = Some(Evaluations { every, micro_batches: 1_000_000 });
+            predict(&program, &target(), Cadence { steps, evaluations })
+        };
+        assert_eq!(of(1, 1), of(1_000_000_000, 7));
+    }
+}
+
+/// What is kept of the past settles, too.
+#[test]
+fn what_settles_is_not_followed_to_the_end() {
+    let config = by_pages(small());
+    let program = compile(&config, &target()).unwrap();
+    let evaluations = Some(Evaluations { every: 7, micro_batches: 1_000_000 });
+    let of = |steps| {
+        predict_with(&program, &target(), Cadence { steps, evaluations }, &Hoarder::boxed)
+            .device
+            .reserved_peak
+    };
+    assert_eq!(of(70), of(1_000_000_000));
+}

@@ -1,0 +1,70 @@
+//! An allocator with memory of its own: for tests of what follows a run's cadence.
+
+use std::collections::BTreeMap;
+
+use crate::compile::Program;
+use crate::device::{Buffer, DeviceError, Pool};
+use crate::memory::{Allocator, Location, System, rounded};
+use crate::ops::ValueId;
+
+/// Keeps all that is freed, and gives the block that has been free for longest of those that are large enough. What
+/// it asks for depends on what came before in what order.
+pub(crate) struct Hoarder<'a> {
+    program: &'a Program,
+    /// By pool: buffers with their sizes, in the order in which they were freed.
+    free: [Vec<(Buffer, u64)>; Pool::ALL.len()],
+    /// By storage: the size of its block.
+    taken: BTreeMap<u32, u64>,
+}
+
+impl Hoarder<'_> {
+    pub(crate) fn boxed(program: &Program) -> Box<dyn Allocator + '_> {
+        Box::new(Hoarder { program, free: Default::default(), taken: BTreeMap::new() })
+    }
+}
+
+impl Allocator for Hoarder<'_> {
+    fn open(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn allocate(&mut self, storage: ValueId, system: &mut System<'_>) -> Result<Location, DeviceError> {
+        let bytes = rounded(self.program, storage, system.target());
+        let pool = self.program.value(storage).pool;
+        let free = &mut self.free[pool as usize];
+        let (buffer, size) = match free.iter().position(|&(_, size)| size >= bytes) {
+            Some(found) => free.remove(found),
+            None => (system.request(pool, bytes)?, bytes),
+        };
+        self.taken.insert(storage.0, size);
+        Ok((buffer, 0))
+    }
+
+    fn free(
+        &mut self,
+        storage: ValueId,
+        (buffer, _): Location,
+        _system: &mut System<'_>,
+    ) -> Result<(), DeviceError> {
+        let size = self.taken.remove(&storage.0).expect("it was allocated");
+        self.free[self.program.value(storage).pool as usize].push((buffer, size));
+        Ok(())
+    }
+
+    fn close(&mut self, system: &mut System<'_>) -> Result<(), DeviceError> {
+        for pool in Pool::ALL {
+            for (buffer, size) in self.free[pool as usize].drain(..) {
+                system.give_back(pool, buffer, size)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> Vec<u64> {
+        let free = |blocks: &Vec<(Buffer, u64)>| -> Vec<u64> {
+            std::iter::once(blocks.len() as u64).chain(blocks.iter().map(|&(_, size)| size)).collect()
+        };
+        let taken = self.taken.iter().flat_map(|(&storage, &size)| [u64::from(storage), size]);
+        self.free.iter().flat_map(free).chain(taken).collect()
+    }
+}
