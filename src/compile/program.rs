@@ -209,6 +209,13 @@ pub struct Results {
     pub counts: Option<ValueId>,
 }
 
+impl Results {
+    pub fn iter(&self) -> impl Iterator<Item = ValueId> + use<> {
+        let Results { loss, norm, scale, counts } = *self;
+        [Some(loss), norm, scale, counts].into_iter().flatten()
+    }
+}
+
 /// The loss scale and what it is adapted by, on the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScaling {
@@ -283,12 +290,6 @@ impl Program {
 
     pub fn types(&self, ids: &[ValueId]) -> Vec<TensorType> {
         ids.iter().map(|&id| self.ty(id)).collect()
-    }
-
-    /// What the host reads after a section: no section needs what another wrote there.
-    pub fn read_back(&self) -> impl Iterator<Item = ValueId> + use<> {
-        let scaling = self.loss_scaling.map(|scaling| [scaling.host_scale, scaling.host_counts]);
-        std::iter::once(self.exchange.loss).chain(self.exchange.norm).chain(scaling.into_iter().flatten())
     }
 
     /// The buckets that are trained.

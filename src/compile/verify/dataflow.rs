@@ -54,7 +54,7 @@ impl State {
             }
         }
         // What the host has read is written again.
-        program.read_back().for_each(|id| state.written[id.index()] = false);
+        program.exchange.results.iter().for_each(|id| state.written[id.index()] = false);
         state
     }
 

@@ -4,7 +4,7 @@ use super::{STEPS, train};
 use crate::compile::{Action, Program, SectionKind, compile, compile_marked, verify};
 use crate::device::{Delay, Pool, Queue, Role};
 use crate::graph;
-use crate::memory::predict;
+use crate::memory::{Cadence, predict};
 use crate::spec::*;
 use crate::testing;
 
@@ -54,9 +54,10 @@ fn states_on_the_host_take_no_room_of_the_device() {
     let mut config = testing::small();
     let model = config.model.transformer().unwrap().clone();
     config.model = Model::Transformer(Transformer { layers: 12, ..model });
-    let plain = predict(&compile(&config, &testing::target()).unwrap(), &testing::target());
+    let plain =
+        predict(&compile(&config, &testing::target()).unwrap(), &testing::target(), Cadence::of(&config));
     let program = offloaded(&config);
-    let found = predict(&program, &testing::target());
+    let found = predict(&program, &testing::target(), Cadence::of(&config));
     let most = |bucket: usize| {
         let states = program.buckets[bucket].states.iter();
         states.map(|state| program.ty(state.value).bytes().next_multiple_of(256)).sum::<u64>()

@@ -5,7 +5,7 @@ use super::{batch, train};
 use crate::compile::{Parameter, Program, compile, compile_graph, compile_marked};
 use crate::device::Role;
 use crate::graph::{self, Graph, Scope, ValueKind};
-use crate::memory::{Failure, predict};
+use crate::memory::{Cadence, Failure, predict};
 use crate::spec::*;
 use crate::testing;
 
@@ -23,8 +23,12 @@ fn any_scope_can_be_computed_again() {
     let trained =
         |program: &Program| train(&config, program, testing::device(target.clone()).as_mut()).unwrap();
     let expected = trained(&plain);
-    let peak = |program: &Program| predict(program, &target).device.steady_peak().live[Role::Activation];
-    let again = |program: &Program| predict(program, &target).hardware_flops - plain.model_flops;
+    let peak = |program: &Program| {
+        predict(program, &target, Cadence::of(&config)).device.steady_peak().live[Role::Activation]
+    };
+    let again = |program: &Program| {
+        predict(program, &target, Cadence::of(&config)).hardware_flops - plain.model_flops
+    };
     let choices: [(fn(&Scope) -> bool, u64); 5] = [
         (|scope| scope.path.ends_with(".attention"), 2 * N * C * 3 * C + 4 * N * 16 * C),
         // What the last product of a scope makes is not read in backward.
@@ -134,7 +138,7 @@ fn what_is_frozen_stays_and_costs_nothing() {
             let rounded = |bytes: u64| bytes.next_multiple_of(target.alignment.0);
             let trained = program.buckets.iter().filter(|bucket| bucket.trainable);
             let trained: u64 = trained.map(|bucket| rounded(program.ty(bucket.parameters).bytes())).sum();
-            let usage = predict(&program, &target).device;
+            let usage = predict(&program, &target, Cadence::of(&config)).device;
             let update = usage.phase_peak(crate::device::Phase::Update).live;
             assert_eq!(update[Role::Optimizer], 2 * trained, "{layers:?}");
         }
