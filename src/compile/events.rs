@@ -3,6 +3,7 @@
 use super::Draft;
 use super::program::{Action, Instruction, Program, SectionKind, Stage};
 use crate::device::{Event, Pool, Queue};
+use crate::ops::ValueId;
 
 pub(super) fn order(draft: &mut Draft) {
     let program = &mut draft.program;
@@ -93,17 +94,16 @@ fn edges(program: &Program, code: &[Instruction]) -> Vec<Edge> {
     let mut taken = [None::<usize>; 2];
     for (reader, instruction) in code.iter().enumerate() {
         let queue = instruction.action.queue();
-        for read in instruction.action.reads() {
-            let written = writers[program.storage(*read).index()];
-            for (other, writer) in Queue::ALL.into_iter().zip(written) {
-                if let Some(writer) = writer.filter(|_| other != queue) {
-                    cover(queue, writer, reader);
-                }
-            }
-        }
-        if let (Queue::Compute, [_, Some(before)]) = (queue, taken) {
-            cover(queue, before, reader);
-            taken[1] = None;
+        let others = Queue::ALL.into_iter().filter(|other| *other != queue);
+        let written = |read: &ValueId| {
+            let writers = writers[program.storage(*read).index()];
+            others.clone().filter_map(move |other| writers[other as usize])
+        };
+        let written = instruction.action.reads().iter().flat_map(written).max();
+        let gone = if queue == Queue::Compute { taken[1].take() } else { None };
+        // The last one stands for all before it: there is one other queue.
+        if let Some(writer) = written.max(gone) {
+            cover(queue, writer, reader);
         }
         for write in instruction.action.writes() {
             writers[program.storage(*write).index()][queue as usize] = Some(reader);
