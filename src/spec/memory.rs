@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::model::Model;
 use super::resolved::{Evaluation, RunConfig, Train};
-use super::strategy::Strategy;
+use super::strategy::{Allocator, Strategy};
 
 /// Runs that are equal here need the same memory, byte for byte.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,7 +28,13 @@ pub struct Choices {
 // Whole structs are taken apart here, so that a new key does not go by unseen.
 impl RunConfig {
     pub fn memory_part(&self) -> MemoryPart {
-        let RunConfig { model, data: _, train, evaluation: _, measure: _, strategy: _ } = self;
+        let RunConfig { model, data: _, train, evaluation: _, measure: _, strategy } = self;
+        match strategy.allocator {
+            // What an allocator that keeps freed memory asks for depends on steps and evaluations, too: how many, how
+            // often, of how many batches. It has to add them here, for it alone; its program does not depend on them, so
+            // that they are no choices.
+            Allocator::Arena | Allocator::Direct => {}
+        }
         MemoryPart { model: model.clone(), batch_size: train.batch_size, choices: self.choices() }
     }
 

@@ -1,4 +1,4 @@
-//! Storages are allocated and freed in pairs, and have places of their own while they are alive.
+//! Storages are allocated and freed in pairs, and in an arena have places of their own while they are alive.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +6,7 @@ use super::{Invariant, Violation, at, broken};
 use crate::compile::program::{Action, Program, Section};
 use crate::device::Pool;
 use crate::ops::ValueId;
+use crate::spec::Allocator;
 
 pub(super) fn freed_once(program: &Program, section: &Section) -> Result<(), Violation> {
     let mut alive = vec![false; program.values.len()];
@@ -51,7 +52,14 @@ pub(super) fn overlap(program: &Program, section: &Section) -> Result<(), Violat
 type Places = BTreeMap<u64, (u64, ValueId)>;
 
 fn occupy(program: &Program, pools: &mut [Places], storage: ValueId) -> Result<(), Violation> {
-    let Some(offset) = program.places[storage.index()] else { return Ok(()) };
+    let Some(offset) = program.places[storage.index()] else {
+        return match program.allocator {
+            Allocator::Arena => {
+                broken(Invariant::Overlap, format!("{} has no place", program.full_name(storage)))
+            }
+            Allocator::Direct => Ok(()),
+        };
+    };
     let value = program.value(storage);
     let end = offset + value.ty.bytes();
     let places = &mut pools[value.pool as usize];

@@ -39,7 +39,7 @@ pub enum Invariant {
     Events,
     /// Each storage is allocated once and freed exactly once, around all its uses.
     FreedOnce,
-    /// Storages that are alive together do not overlap.
+    /// Storages that are alive together do not overlap; in an arena each has a place.
     Overlap,
     /// A section begins with what the ones before it leave.
     Carried,

@@ -199,13 +199,20 @@ fn freed_once() {
 
 #[test]
 fn overlap() {
-    let broken = corrupted(|program| {
-        let activations: Vec<usize> = (0..program.values.len())
+    let parameters = |program: &Program| -> Vec<usize> {
+        (0..program.values.len())
             .filter(|&index| program.values[index].role == Role::Parameter && program.places[index].is_some())
-            .collect();
-        program.places[activations[1]] = program.places[activations[0]];
+            .collect()
+    };
+    let same = corrupted(|program| {
+        let parameters = parameters(program);
+        program.places[parameters[1]] = program.places[parameters[0]];
     });
-    assert_eq!(broken, Invariant::Overlap);
+    let none = corrupted(|program| {
+        let first = parameters(program)[0];
+        program.places[first] = None;
+    });
+    assert_eq!([same, none], [Invariant::Overlap; 2]);
 }
 
 #[test]

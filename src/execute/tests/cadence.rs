@@ -96,7 +96,6 @@ fn the_prediction_follows_the_cadence_of_the_run() {
         }
     }
     for ((order, _), noticed) in OTHER_ORDERS.iter().zip(noticed) {
-        eprintln!("{order}: {noticed}");
         assert!(noticed > 0, "{order}: goes by unseen");
     }
 }
