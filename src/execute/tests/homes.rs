@@ -101,31 +101,25 @@ fn states_are_brought_ahead_of_their_update() {
     }
 }
 
-/// Whichever of the compute queue's waits is left out, and whichever of the copy queue's if memory was given back before
-/// it, the verifier says so.
+/// The verifier notices when the compute queue does not wait for what it gives back at once, and that some wait of each
+/// queue is left out where memory is held for longer.
 #[test]
-fn every_wait_is_needed() {
+fn waits_are_needed() {
     for config in configs() {
         let program = offloaded(&config);
-        let mut seen = [false; Queue::ALL.len()];
+        let mut noticed = [false; Queue::ALL.len()];
         for section in 0..program.sections.len() {
-            let waits = |program: &Program| -> Vec<usize> {
-                let code = program.sections[section].code.iter().enumerate();
-                let waits = code.filter(|(_, instruction)| matches!(instruction.action, Action::Wait { .. }));
-                waits.map(|(index, _)| index).collect()
-            };
-            for wait in waits(&program) {
+            for wait in 0..program.sections[section].code.len() {
                 let mut broken = program.clone();
                 let code = &mut broken.sections[section].code;
-                let gave_back = code[..wait].iter().any(|i| matches!(i.action, Action::Free(_)));
-                let queue = code.remove(wait).action.queue();
-                if queue == Queue::Compute || gave_back {
-                    let kind = program.sections[section].kind.name();
-                    assert!(verify(&broken).is_err(), "{kind} {wait}, {:?}", config.strategy);
-                    seen[queue as usize] = true;
-                }
+                let Action::Wait { queue, .. } = code.remove(wait).action else { continue };
+                let found = verify(&broken).is_err();
+                let kind = program.sections[section].kind.name();
+                let always = queue == Queue::Compute && config.strategy.release == Release::Eager;
+                assert!(found || !always, "{kind} {wait}, {:?}", config.strategy);
+                noticed[queue as usize] |= found;
             }
         }
-        assert_eq!(seen, [true; Queue::ALL.len()]);
+        assert_eq!(noticed, [true; Queue::ALL.len()]);
     }
 }
