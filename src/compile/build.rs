@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::program::{
-    Action, Bucket, Exchange, Instruction, Like, Parameter, Part, Program, Results, Section, SectionKind,
-    Stage, View,
+    Action, Bucket, Exchange, Instruction, Parameter, Program, Results, Section, SectionKind, Stage,
 };
+use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, ScopeId, ValueKind};
 use crate::ops::{DType, Fill, GradientTerms, Members, Normal, Op, Shape, TensorType, ValueId, lay_out};

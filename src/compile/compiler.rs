@@ -5,7 +5,8 @@
 //! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
 
 use super::build::layouts;
-use super::program::{Action, Like, Program, SectionKind, Sliced, Value};
+use super::program::{Action, Program, SectionKind, Sliced};
+use super::value::{Like, Value};
 use super::verify::{Violation, verify};
 use super::{compile_graph, place, slices, workspaces};
 use crate::device::Target;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::Draft;
-use super::program::{Action, Instruction, Program, Stage, Value};
+use super::program::{Action, Instruction, Program, Stage};
+use super::value::Value;
 use crate::device::{Pool, Queue};
 use crate::ops::ValueId;
 

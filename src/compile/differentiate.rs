@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::Draft;
-use super::program::{Action, Form, Instruction, Program, SectionKind, Stage, Value, View};
+use super::program::{Action, Instruction, Program, SectionKind, Stage};
+use super::value::{Form, Value, View};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::ScopeId;
 use crate::ops::{Activation, Add, Emitted, LinearInputGradient, Op, Tape, TensorType, ValueId};
@@ -29,12 +30,12 @@ pub(super) fn differentiate(draft: &mut Draft) {
     let units = draft.marks.recomputed(&backward.program.scopes);
     for range in stretches_from_the_end(&units, &code) {
         let again = units[code[range.start].scope.index()].is_some();
-        backward.again = again.then(|| Again::new(backward.program, &code[range.clone()]));
+        backward.recomputation = again.then(|| Recomputation::new(backward.program, &code[range.clone()]));
         for instruction in code[range.clone()].iter().rev() {
             backward.instruction(instruction);
         }
-        if let Some(again) = backward.again.take() {
-            all.extend(again.emit(backward.program, &code[range]));
+        if let Some(recomputation) = backward.recomputation.take() {
+            all.extend(recomputation.emit(backward.program, &code[range]));
         }
         all.append(&mut backward.emitted);
     }
@@ -102,18 +103,18 @@ fn casts_parameters(program: &Program, action: &Action) -> bool {
 }
 
 /// A stretch that is computed again: its values' stand-ins, made as backward asks for them.
-struct Again {
+struct Recomputation {
     made_here: HashSet<ValueId>,
     stand_ins: HashMap<ValueId, ValueId>,
 }
 
-impl Again {
-    fn new(program: &Program, layer: &[Instruction]) -> Again {
+impl Recomputation {
+    fn new(program: &Program, layer: &[Instruction]) -> Recomputation {
         // Casts of parameters are there until backward has read them, and losses have given their gradient already.
         let recomputed = layer.iter().map(|instruction| &instruction.action);
         let recomputed = recomputed.filter(|action| !casts_parameters(program, action) && !action.is_loss());
         let made_here = recomputed.flat_map(|action| action.writes().iter().copied());
-        Again { made_here: made_here.collect(), stand_ins: HashMap::new() }
+        Recomputation { made_here: made_here.collect(), stand_ins: HashMap::new() }
     }
 
     /// The value itself, if it was made outside of the layer.
@@ -138,7 +139,7 @@ impl Again {
 
     /// The part of the layer's forward pass that backward asked for.
     fn emit(mut self, program: &mut Program, layer: &[Instruction]) -> Vec<Instruction> {
-        let mut again = Vec::new();
+        let mut repeated = Vec::new();
         for instruction in layer.iter().rev() {
             let Action::Launch { op, inputs, outputs, workspace } = &instruction.action else { continue };
             if !outputs.iter().any(|output| self.stand_ins.contains_key(output)) {
@@ -147,11 +148,11 @@ impl Again {
             let outputs = outputs.iter().map(|&output| self.stand_in(program, output)).collect();
             let inputs = inputs.iter().map(|&input| self.stand_in(program, input)).collect();
             let action = Action::Launch { op: op.clone(), inputs, outputs, workspace: *workspace };
-            let again_now = Instruction::new(action, instruction.scope, Phase::Backward);
-            again.push(Instruction { recompute: true, ..again_now });
+            let instruction = Instruction::new(action, instruction.scope, Phase::Backward);
+            repeated.push(Instruction { recompute: true, ..instruction });
         }
-        again.reverse();
-        again
+        repeated.reverse();
+        repeated
     }
 }
 
@@ -170,7 +171,7 @@ struct Backward<'a> {
     cast_of: HashMap<ValueId, ValueId>,
     emitted: Vec<Instruction>,
     /// Set within a stretch that is computed again.
-    again: Option<Again>,
+    recomputation: Option<Recomputation>,
     node: Node,
 }
 
@@ -214,7 +215,7 @@ impl<'a> Backward<'a> {
             parameter_gradients,
             cast_of,
             emitted,
-            again: None,
+            recomputation: None,
             node,
         }
     }
@@ -239,8 +240,8 @@ impl<'a> Backward<'a> {
 
     /// The value as backward reads it.
     fn readable(&mut self, id: ValueId) -> ValueId {
-        match &mut self.again {
-            Some(again) => again.stand_in(self.program, id),
+        match &mut self.recomputation {
+            Some(recomputation) => recomputation.stand_in(self.program, id),
             None => id,
         }
     }

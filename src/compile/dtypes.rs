@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use super::Draft;
-use super::program::{Action, Form, Instruction, Like, LossScaling, Program, Section, SectionKind, Value};
+use super::program::{Action, Instruction, LossScaling, Program, Section, SectionKind};
+use super::value::{Form, Like, Value};
 use crate::device::{DeviceKind, Phase, Pool, Role};
 use crate::ops::{
     Cast, DType, Fill, Loss, MatrixPrecision, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId,

@@ -19,14 +19,16 @@ mod sections;
 mod segments;
 mod slices;
 mod update;
+mod value;
 mod verify;
 mod workspaces;
 
 pub use compiler::{Compiled, Compiler};
 pub use program::{
-    Action, Bucket, BucketState, Exchange, Form, Instruction, Like, LossScaling, Parameter, Part, Program,
-    Results, Section, SectionKind, Sliced, Stage, Value, View,
+    Action, Bucket, BucketState, Exchange, Instruction, LossScaling, Parameter, Program, Results, Section,
+    SectionKind, Sliced, Stage,
 };
+pub use value::{Form, Like, Part, Value, View};
 pub use verify::{Invariant, Violation, verify};
 
 use crate::device::Target;

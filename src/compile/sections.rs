@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use super::Draft;
-use super::program::{Action, Instruction, Program, Section, SectionKind, Stage, View};
+use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
+use super::value::View;
 use crate::device::Phase;
 use crate::ops::{Fill, Op, ValueId};
 use crate::spec::Gradients;

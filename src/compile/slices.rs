@@ -5,7 +5,8 @@
 //! was computed (`differentiate`), so that of the logits, one slice is there at a time.
 
 use super::Draft;
-use super::program::{Action, Instruction, Like, Program, Sliced};
+use super::program::{Action, Instruction, Program, Sliced};
+use super::value::Like;
 use crate::ops::{Op, Slice, ValueId};
 use crate::spec::RunConfig;
 

@@ -2,9 +2,10 @@
 
 use super::Draft;
 use super::program::{
-    Action, BucketState, Instruction, Like, LossScaling, Program, Results, Section, SectionKind, Stage, Value,
+    Action, BucketState, Instruction, LossScaling, Program, Results, Section, SectionKind, Stage,
 };
 use super::sections::fill_with_zeros;
+use super::value::{Like, Value};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
 use crate::ops::{self, GlobalNorm, Op, State, TensorType, ValueId};

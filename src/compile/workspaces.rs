@@ -1,7 +1,8 @@
 //! Scratch memory of kernels, bounded by the target: values like any others.
 
 use super::Draft;
-use super::program::{Action, Like};
+use super::program::Action;
+use super::value::Like;
 use crate::device::{Pool, Role};
 use crate::ops::TensorType;
 

@@ -1,7 +1,8 @@
 //! Writers dominate readers, and nothing reads what was overwritten.
 
 use super::{Invariant, Violation, at, broken};
-use crate::compile::program::{Program, Section, Value, View};
+use crate::compile::program::{Program, Section};
+use crate::compile::value::{Value, View};
 use crate::ops::ValueId;
 
 /// What the walk has seen of each value.
