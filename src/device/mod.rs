@@ -73,7 +73,7 @@ pub struct Event(pub u32);
 
 /// Names a stretch of work that a device can replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Graph(pub u32);
+pub struct CapturedGraph(pub u32);
 
 /// Names memory that a device handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -188,7 +188,7 @@ pub trait Device {
     ///
     /// # Errors
     /// As for `begin_capture`, or a driver that takes the work not as a graph.
-    fn end_capture(&mut self) -> Result<Graph, DeviceError> {
+    fn end_capture(&mut self) -> Result<CapturedGraph, DeviceError> {
         Err(DeviceError::NoGraphs)
     }
 
@@ -196,7 +196,7 @@ pub trait Device {
     ///
     /// # Errors
     /// As for `begin_capture`.
-    fn replay(&mut self, _graph: Graph) -> Result<(), DeviceError> {
+    fn replay(&mut self, _graph: CapturedGraph) -> Result<(), DeviceError> {
         Err(DeviceError::NoGraphs)
     }
 

@@ -9,7 +9,7 @@ use super::counts::Counts;
 use super::timeline::Timeline;
 use crate::compile::{Action, Instruction, Program, Results, SectionKind};
 use crate::data::Batch;
-use crate::device::{Buffer, Device, DeviceError, Graph, Ledger, Phase, Pool, Region, Tensor};
+use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Phase, Pool, Region, Tensor};
 #[cfg(test)]
 use crate::memory::Allocator;
 use crate::memory::{Backing, Failure, Manager};
@@ -61,7 +61,7 @@ pub struct Engine<'a> {
     /// By section: how often it was gone through.
     passes: Vec<u64>,
     /// By section and segment: what the device replays, once it was captured.
-    graphs: Vec<Vec<Option<Graph>>>,
+    graphs: Vec<Vec<Option<CapturedGraph>>>,
     timeline: Option<Timeline>,
     /// What ran since the device's clock was last read, if it has one: section and instruction.
     timed: Vec<(usize, usize)>,

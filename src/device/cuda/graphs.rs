@@ -3,7 +3,7 @@
 use super::calls::driver::{self as sys, CUstreamCaptureMode_enum as CaptureMode};
 use super::driver::check;
 use super::errors::Failed;
-use crate::device::Graph;
+use crate::device::CapturedGraph;
 
 /// What was captured in a context. Dropped before the modules whose kernels it calls, and before the context.
 #[derive(Default)]
@@ -19,7 +19,7 @@ impl Graphs {
         check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(stream, mode) })
     }
 
-    pub(super) fn end(&mut self, stream: sys::CUstream) -> Result<Graph, Failed> {
+    pub(super) fn end(&mut self, stream: sys::CUstream) -> Result<CapturedGraph, Failed> {
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream lives, and is being captured.
         check("cuStreamEndCapture", unsafe { sys::cuStreamEndCapture(stream, &mut graph) })?;
@@ -31,11 +31,11 @@ impl Graphs {
         check("cuGraphInstantiate", made)?;
         check("cuGraphDestroy", destroyed)?;
         self.executables.push(executable);
-        Ok(Graph(self.executables.len() as u32 - 1))
+        Ok(CapturedGraph(self.executables.len() as u32 - 1))
     }
 
     /// Panics on a graph that this device did not make.
-    pub(super) fn replay(&mut self, graph: Graph, stream: sys::CUstream) -> Result<(), Failed> {
+    pub(super) fn replay(&mut self, graph: CapturedGraph, stream: sys::CUstream) -> Result<(), Failed> {
         let executable = self.executables[graph.0 as usize];
         // SAFETY: both live.
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(executable, stream) })

@@ -46,8 +46,8 @@ use self::products::Products;
 use self::queues::Queues;
 use super::check::check;
 use super::{
-    Buffer, Choice, Device, DeviceError, Event, Graph, Pool, Queue, Region, Target, Tensor, WitnessReading,
-    Work,
+    Buffer, CapturedGraph, Choice, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor,
+    WitnessReading, Work,
 };
 use crate::ops::Op;
 
@@ -219,11 +219,11 @@ impl Device for CudaDevice {
         Ok(self.graphs.begin(self.queues.stream(Queue::Compute))?)
     }
 
-    fn end_capture(&mut self) -> Result<Graph, DeviceError> {
+    fn end_capture(&mut self) -> Result<CapturedGraph, DeviceError> {
         Ok(self.graphs.end(self.queues.stream(Queue::Compute))?)
     }
 
-    fn replay(&mut self, graph: Graph) -> Result<(), DeviceError> {
+    fn replay(&mut self, graph: CapturedGraph) -> Result<(), DeviceError> {
         Ok(self.graphs.replay(graph, self.queues.stream(Queue::Compute))?)
     }
 
