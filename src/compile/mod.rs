@@ -24,7 +24,7 @@ mod workspaces;
 pub use compiler::{Compiled, Compiler};
 pub use program::{
     Action, Bucket, BucketState, Exchange, Form, Instruction, Like, LossScaling, Parameter, Part, Program,
-    Section, SectionKind, Sliced, Stage, Value, View,
+    Section, SectionKind, Sliced, Stage, Types, Value, View,
 };
 pub use verify::{Invariant, Violation, verify};
 
