@@ -94,8 +94,12 @@ fn every_shipped_experiment_plans() {
 fn planning_is_measured_on_what_compiles() {
     for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
         for strategy in planning::strategies() {
-            let program = compile_verified(&planning::config(&strategy, None), &planning::target(kind));
+            let program = compile_verified(&planning::config(&strategy), &planning::target(kind));
             assert!(program.is_ok(), "{strategy}: {program:?}");
+        }
+        for (name, ..) in planning::DEEP {
+            let program = compile_verified(&planning::deep_config(name, 3), &planning::target(kind));
+            assert!(program.is_ok(), "{name}: {program:?}");
         }
     }
     let experiment = planning::experiment(&planning::sweep(100));

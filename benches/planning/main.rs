@@ -9,7 +9,7 @@ use runner::device::DeviceKind;
 use runner::memory::{Cadence, predict};
 use runner::plan::{self, Purpose};
 
-use setup::{config, experiment, strategies, sweep, target};
+use setup::{DEEP, config, deep_config, experiment, strategies, sweep, target};
 
 fn main() {
     divan::main();
@@ -25,7 +25,7 @@ fn expansion(bencher: Bencher, runs: usize) {
 /// A program of the same structure gets the sizes of another run, and all of its storages their places.
 #[divan::bench(args = strategies())]
 fn resizing(bencher: Bencher, strategy: &str) {
-    let (config, target) = (config(strategy, None), target(DeviceKind::Cuda));
+    let (config, target) = (config(strategy), target(DeviceKind::Cuda));
     let mut compiler = Compiler::new(&target);
     compiler.compile(&config).expect("it compiles");
     bencher.counter(ItemsCount::new(1usize)).bench_local(|| compiler.compile(black_box(&config)).is_ok());
@@ -34,40 +34,40 @@ fn resizing(bencher: Bencher, strategy: &str) {
 /// Every pass, and the verifier after the last.
 #[divan::bench(args = strategies())]
 fn compilation(bencher: Bencher, strategy: &str) {
-    let (config, target) = (config(strategy, None), target(DeviceKind::Cuda));
+    let (config, target) = (config(strategy), target(DeviceKind::Cuda));
     bencher.counter(ItemsCount::new(1usize)).bench(|| compile(black_box(&config), &target));
 }
 
 /// Every pass, and the verifier after each: what is trained.
 #[divan::bench(args = strategies())]
 fn compilation_verified(bencher: Bencher, strategy: &str) {
-    let (config, target) = (config(strategy, None), target(DeviceKind::Cuda));
+    let (config, target) = (config(strategy), target(DeviceKind::Cuda));
     bencher.counter(ItemsCount::new(1usize)).bench(|| compile_verified(black_box(&config), &target));
 }
 
-/// Models of many layers, for both kinds of device.
+/// Models of many layers, for both kinds of device: with four times the layers it should take four times as long.
 #[divan::bench(args = deep(), sample_count = 3)]
-fn deep_compilation(bencher: Bencher, (kind, layers, strategy): &(DeviceKind, usize, String)) {
-    let (config, target) = (config(strategy, Some(*layers)), target(*kind));
+fn deep_compilation(bencher: Bencher, (kind, name, layers): &(DeviceKind, &str, usize)) {
+    let (config, target) = (deep_config(name, *layers), target(*kind));
     bencher.counter(ItemsCount::new(*layers)).bench(|| compile(black_box(&config), &target));
 }
 
-fn deep() -> Vec<(DeviceKind, usize, String)> {
+fn deep() -> Vec<(DeviceKind, &'static str, usize)> {
     let kinds = [DeviceKind::Cpu, DeviceKind::Cuda];
-    let cases = kinds.into_iter().flat_map(|kind| [1000, 4096].map(|layers| (kind, layers)));
-    cases.flat_map(|(kind, layers)| strategies().into_iter().map(move |name| (kind, layers, name))).collect()
+    let cases = kinds.into_iter().flat_map(|kind| DEEP.iter().map(move |(name, ..)| (kind, *name)));
+    cases.flat_map(|(kind, name)| [1000, 4096].map(|layers| (kind, name, layers))).collect()
 }
 
 #[divan::bench(args = strategies())]
 fn verification(bencher: Bencher, strategy: &str) {
-    let program = compile(&config(strategy, None), &target(DeviceKind::Cuda)).expect("it compiles");
+    let program = compile(&config(strategy), &target(DeviceKind::Cuda)).expect("it compiles");
     bencher.counter(ItemsCount::new(1usize)).bench(|| verify(black_box(&program)));
 }
 
 #[divan::bench(args = strategies())]
 fn prediction(bencher: Bencher, strategy: &str) {
     let target = target(DeviceKind::Cuda);
-    let config = config(strategy, None);
+    let config = config(strategy);
     let (program, cadence) = (compile(&config, &target).expect("it compiles"), Cadence::of(&config));
     bencher.counter(ItemsCount::new(1usize)).bench(|| predict(black_box(&program), &target, cadence));
 }

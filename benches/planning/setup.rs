@@ -28,13 +28,59 @@ pub(crate) fn sweep(runs: usize) -> Vec<String> {
     ]
 }
 
-/// A run of one of the strategies, with this many layers instead of its own where that is said.
-pub(crate) fn config(strategy: &str, layers: Option<usize>) -> RunConfig {
-    let layers: Vec<String> =
-        layers.iter().map(|layers| format!("model.transformer.layers={layers}")).collect();
-    let points = experiment(&layers).points;
+/// A run of one of the strategies.
+pub(crate) fn config(strategy: &str) -> RunConfig {
+    config_with(strategy, &[])
+}
+
+fn config_with(strategy: &str, overrides: &[String]) -> RunConfig {
+    let points = experiment(overrides).points;
     let point = points.into_iter().find(|point| point.strategy == strategy);
     point.and_then(|point| point.config.ok()).expect("the shipped experiment has it")
+}
+
+/// What deep models are compiled with: a name, a strategy of the experiment, and what is said besides.
+pub(crate) const DEEP: &[(&str, &str, &[&str])] = &[
+    ("fp32", "fp32", &[]),
+    ("tf32", "tf32", &[]),
+    ("bf16", "bf16", &[]),
+    ("fp16", "fp16", &[]),
+    ("graph", "graph", &[]),
+    ("direct", "direct", &[]),
+    ("accumulate", "bf16", &["defaults.accumulate=4"]),
+    ("recompute", "recompute", &[]),
+    ("recompute-accumulate", "recompute-accumulate", &[]),
+    ("loss_chunks", "bf16", &["defaults.loss_chunks=8"]),
+    ("release=scope", "bf16", &["defaults.release=\"scope\""]),
+    ("release=step", "bf16", &["defaults.release=\"step\""]),
+    ("gradients=zero", "bf16", &["defaults.gradients=\"zero\""]),
+    ("evaluation_pass=grad", "bf16", &["defaults.evaluation_pass=\"grad\""]),
+    ("sgd", "bf16", &["train.optimizer={ sgd = { lr = 0.1, momentum = 0.9 } }"]),
+    ("accumulate+scope", "bf16", &["defaults.accumulate=4", "defaults.release=\"scope\""]),
+    ("accumulate+zero", "bf16", &["defaults.accumulate=4", "defaults.gradients=\"zero\""]),
+    ("recompute+scope", "recompute", &["defaults.release=\"scope\""]),
+    ("fp32+recompute", "recompute", &["defaults.precision=\"fp32\""]),
+    ("fp32+accumulate", "fp32", &["defaults.accumulate=4"]),
+    (
+        "all",
+        "recompute-accumulate",
+        &[
+            "defaults.precision=\"fp16\"",
+            "defaults.loss_chunks=8",
+            "defaults.release=\"scope\"",
+            "defaults.gradients=\"zero\"",
+            "defaults.evaluation_pass=\"grad\"",
+        ],
+    ),
+];
+
+/// A run of one of these with so many layers.
+pub(crate) fn deep_config(name: &str, layers: usize) -> RunConfig {
+    let found = DEEP.iter().find(|(known, ..)| *known == name);
+    let (_, strategy, overrides) = found.expect("names come from the list");
+    let mut overrides: Vec<String> = overrides.iter().map(|&said| said.to_owned()).collect();
+    overrides.push(format!("model.transformer.layers={layers}"));
+    config_with(strategy, &overrides)
 }
 
 /// A card of 80 GiB, or a processor, the same on every machine.

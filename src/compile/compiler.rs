@@ -5,13 +5,13 @@
 //! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
 
 use super::build::layouts;
-use super::program::{Action, Program, SectionKind, Sliced};
+use super::program::{Action, Program, SectionKind, Sliced, Types};
 use super::value::{Like, Value};
 use super::verify::{Violation, verify};
 use super::{compile_graph, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{self, Graph};
-use crate::ops::{GradientTerms, Members, Sizes, TensorType, WorkspaceLimits};
+use crate::ops::{GradientTerms, Members, Sizes, WorkspaceLimits};
 use crate::spec::{Choices, RunConfig};
 
 /// Compiles one run after the other for a target.
@@ -122,29 +122,26 @@ fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, limits: &Wor
 /// Operations, their scratch memory and FLOPs, over values that have their sizes.
 fn resize_operations(program: &mut Program, limits: &WorkspaceLimits) -> bool {
     let Program { values, sections, buckets, .. } = program;
-    let (mut ins, mut outs): (Vec<TensorType>, Vec<TensorType>) = Default::default();
+    let mut types = Types::default();
     let mut model_flops = 0;
     for section in sections {
         for instruction in &mut section.code {
             let Action::Launch { op, inputs, outputs, workspace } = &mut instruction.action else { continue };
-            ins.clear();
-            ins.extend(inputs.iter().map(|id| values[id.index()].ty));
-            outs.clear();
-            outs.extend(outputs.iter().map(|id| values[id.index()].ty));
+            let Types { inputs: ins, outputs: outs } = types.of(values, inputs, outputs);
             let members = inputs.iter().filter_map(|id| match values[id.index()].like {
                 Like::Bucket(bucket) => Some(buckets[bucket].members.clone()),
                 _ => None,
             });
             let members: Vec<Members> = members.collect();
-            op.resize(&Sizes { inputs: &ins, outputs: &outs, buckets: &members });
-            let bytes = op.workspace(&ins, &outs, limits);
+            op.resize(&Sizes { inputs: ins, outputs: outs, buckets: &members });
+            let bytes = op.workspace(ins, outs, limits);
             match workspace {
                 Some(id) if bytes > 0 => values[id.index()].ty = workspaces::ty(bytes),
                 None if bytes == 0 => {}
                 _ => return false,
             }
             if section.kind == SectionKind::First && !instruction.recompute {
-                model_flops += op.flops(&ins, &outs);
+                model_flops += op.flops(ins, outs);
             }
         }
     }

@@ -39,8 +39,7 @@ pub(super) fn differentiate(draft: &mut Draft) {
         }
         all.append(&mut backward.emitted);
     }
-    let kept = all.iter().filter(|instruction| !instruction.recompute);
-    program.model_flops = kept.map(|instruction| program.flops(&instruction.action)).sum();
+    program.model_flops = program.flops_of(all.iter().filter(|instruction| !instruction.recompute));
 
     let carried: Vec<ValueId> = program.buckets.iter().filter_map(|bucket| bucket.gradients).collect();
     let loss = program.loss;

@@ -80,6 +80,11 @@ impl Group {
         }
     }
 
+    /// For how long all of them are alive.
+    fn together(&self) -> usize {
+        (self.start..self.end).len()
+    }
+
     /// Whether they leave no room among them, nor before them from `offset` on.
     fn fills(&self, alive: &Range<u32>, bytes: u64, offset: u64) -> bool {
         let all_alive = self.start < alive.end && alive.start < self.end;
@@ -171,14 +176,16 @@ impl Node {
         let (all, core, span) = match &self.below {
             Below::Nodes(nodes) => {
                 let all = nodes.iter().map(|node| node.all.clone()).reduce(Group::join);
-                let core = nodes.iter().map(|node| node.core.clone()).reduce(Group::join);
+                let longest = nodes.iter().map(|node| node.core.together()).max().unwrap_or(0);
+                let core = nodes.iter().map(|node| &node.core).filter(|core| 2 * core.together() >= longest);
+                let core = core.cloned().reduce(Group::join);
                 let spans = nodes.iter().map(|node| node.span.clone());
                 (all, core, spans.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)))
             }
             Below::Storages { alive, places } => {
                 let groups = || alive.iter().zip(places).map(|(alive, place)| Group::one(alive, place));
                 let longest = alive.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-                let core = groups().filter(|one| 2 * (one.start..one.end).len() >= longest);
+                let core = groups().filter(|one| 2 * one.together() >= longest);
                 let spans = alive.iter().cloned();
                 (
                     groups().reduce(Group::join),

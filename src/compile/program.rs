@@ -186,6 +186,23 @@ pub enum Stage {
     Placed,
 }
 
+/// The types of an operation's operands, in memory that serves one operation after the other.
+#[derive(Debug, Default)]
+pub struct Types {
+    pub inputs: Vec<TensorType>,
+    pub outputs: Vec<TensorType>,
+}
+
+impl Types {
+    pub fn of(&mut self, values: &[Value], inputs: &[ValueId], outputs: &[ValueId]) -> &Types {
+        for (types, ids) in [(&mut self.inputs, inputs), (&mut self.outputs, outputs)] {
+            types.clear();
+            types.extend(ids.iter().map(|id| values[id.index()].ty));
+        }
+        self
+    }
+}
+
 /// A compiled training step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
@@ -277,6 +294,19 @@ impl Program {
             Action::Launch { op, inputs, outputs, .. } => op.flops(&self.types(inputs), &self.types(outputs)),
             _ => 0,
         }
+    }
+
+    /// FLOPs of all launches of some code.
+    pub fn flops_of<'a>(&self, code: impl IntoIterator<Item = &'a Instruction>) -> u64 {
+        let mut types = Types::default();
+        let mut flops = 0;
+        for instruction in code {
+            if let Action::Launch { op, inputs, outputs, .. } = &instruction.action {
+                let Types { inputs, outputs } = types.of(&self.values, inputs, outputs);
+                flops += op.flops(inputs, outputs);
+            }
+        }
+        flops
     }
 
     /// What it launches, each operation of the same types once.

@@ -16,9 +16,10 @@ pub(super) fn release(draft: &mut Draft) {
     };
     let program = &mut draft.program;
     for index in 0..program.sections.len() {
+        let code = std::mem::take(&mut program.sections[index].code);
         let section = &program.sections[index];
         let held: &[ValueId] = if section.kind == SectionKind::Evaluation { &hold } else { &[] };
-        let code = with_lifetimes(program, section, policy, held);
+        let code = with_lifetimes(program, section, code, policy, held);
         program.sections[index].code = code;
     }
     program.stage = Stage::Released;
@@ -31,16 +32,19 @@ struct Use {
     last: usize,
 }
 
+/// A storage and the place in the code before or after which it is allocated or freed.
+type Placed = (usize, ValueId);
+
 fn with_lifetimes(
     program: &Program,
     section: &Section,
+    code: Vec<Instruction>,
     policy: Release,
     held: &[ValueId],
 ) -> Vec<Instruction> {
-    let code = &section.code;
     let mut uses: Vec<Option<Use>> = vec![None; program.values.len()];
     let mut used = Vec::new();
-    let done = done(program, code);
+    let done = done(program, &code);
     for (index, instruction) in code.iter().enumerate() {
         for storage in instruction.action.touches().map(|id| program.storage(id)) {
             match &mut uses[storage.index()] {
@@ -53,17 +57,16 @@ fn with_lifetimes(
         }
     }
     let [entered, left, held] = [&section.entry, &section.exit, held].map(|ids| program.marked(ids));
-    let ends = layer_ends(program, code);
-    let mut allocate: Vec<Vec<ValueId>> = vec![Vec::new(); code.len() + 1];
-    let mut free: Vec<Vec<ValueId>> = vec![Vec::new(); code.len()];
+    let ends = layer_ends(program, &code);
+    let (mut allocate, mut free): (Vec<Placed>, Vec<Placed>) = Default::default();
     for &storage in section.exit.iter().filter(|storage| !entered[storage.index()]) {
         let first = uses[storage.index()].map_or(code.len(), |known| known.first);
-        allocate[first].push(storage);
+        allocate.push((first, storage));
     }
     for storage in used {
         let Some(Use { first, last }) = uses[storage.index()] else { continue };
         if !entered[storage.index()] && !left[storage.index()] {
-            allocate[first].push(storage);
+            allocate.push((first, storage));
         }
         if !left[storage.index()] {
             let policy = match program.value(storage).role {
@@ -77,7 +80,7 @@ fn with_lifetimes(
                 Release::Scope => ends[last],
                 Release::Step => code.len() - 1,
             };
-            free[after].push(storage);
+            free.push((after, storage));
         }
     }
     interleave(program, code, allocate, free)
@@ -116,25 +119,32 @@ fn layer_ends(program: &Program, code: &[Instruction]) -> Vec<usize> {
     ends
 }
 
+/// At one place, storages keep their order.
 fn interleave(
     program: &Program,
-    code: &[Instruction],
-    allocate: Vec<Vec<ValueId>>,
-    free: Vec<Vec<ValueId>>,
+    code: Vec<Instruction>,
+    mut allocate: Vec<Placed>,
+    mut free: Vec<Placed>,
 ) -> Vec<Instruction> {
-    let mut result = Vec::with_capacity(code.len() * 3);
-    for (index, instruction) in code.iter().enumerate() {
+    let mut result = Vec::with_capacity(code.len() + allocate.len() + free.len());
+    // Storages that the section hands on without using them itself are allocated at its end.
+    let phase = code.last().map_or(Phase::Start, |instruction| instruction.phase);
+    allocate.sort_by_key(|&(before, _)| before);
+    free.sort_by_key(|&(after, _)| after);
+    let (mut allocate, mut free) = (allocate.into_iter().peekable(), free.into_iter().peekable());
+    for (index, instruction) in code.into_iter().enumerate() {
         let (scope, phase) = (instruction.scope, instruction.phase);
         let here = |action| Instruction::new(action, scope, phase);
-        result.extend(allocate[index].iter().map(|&storage| here(Action::Allocate(storage))));
-        result.push(instruction.clone());
-        result.extend(free[index].iter().map(|&storage| here(Action::Free(storage))));
+        while let Some((_, storage)) = allocate.next_if(|&(before, _)| before == index) {
+            result.push(here(Action::Allocate(storage)));
+        }
+        result.push(instruction);
+        while let Some((_, storage)) = free.next_if(|&(after, _)| after == index) {
+            result.push(here(Action::Free(storage)));
+        }
     }
-    // Storages that the section hands on without using them itself.
-    let phase = code.last().map_or(Phase::Start, |instruction| instruction.phase);
-    let unused = allocate[code.len()].iter();
-    let unused = unused.map(|&id| Instruction::new(Action::Allocate(id), program.value(id).scope, phase));
-    result.extend(unused);
+    let unused = |(_, id)| Instruction::new(Action::Allocate(id), program.value(id).scope, phase);
+    result.extend(allocate.map(unused));
     result
 }
 

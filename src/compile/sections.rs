@@ -1,8 +1,6 @@
 //! Micro-batches: `first` writes gradients, `micro` adds to them. Gradients that are kept between steps are
 //! added to from the first.
 
-use std::collections::HashMap;
-
 use super::Draft;
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
 use super::value::View;
@@ -12,29 +10,39 @@ use crate::spec::Gradients;
 
 pub(super) fn split(draft: &mut Draft) {
     let program = &mut draft.program;
-    let first = program.section(SectionKind::First).expect("build makes it").clone();
+    let at = program.sections.iter().position(|section| section.kind == SectionKind::First);
+    let at = at.expect("build makes it");
+    let first = std::mem::take(&mut program.sections[at].code);
+    let carried = program.sections[at].exit.clone();
     if program.micro_batches > 1 {
-        let code = accumulating(program, &first, true);
-        let micro = Section { kind: SectionKind::Micro, entry: first.exit.clone(), code, ..first.clone() };
-        let after_first = program.sections.iter().position(|section| section.kind == SectionKind::First);
-        program.sections.insert(after_first.expect("build makes it") + 1, micro);
+        let code = accumulating(program, &first, &carried, true);
+        let micro = Section {
+            kind: SectionKind::Micro,
+            entry: carried.clone(),
+            exit: carried.clone(),
+            code,
+            segments: Vec::new(),
+        };
+        program.sections.insert(at + 1, micro);
     }
-    if draft.config.strategy.gradients == Gradients::Zero {
-        keep_gradients(program, &first);
-    }
+    program.sections[at].code = match draft.config.strategy.gradients {
+        Gradients::Free => first,
+        Gradients::Zero => {
+            keep_gradients(program);
+            accumulating(program, &first, &carried, false)
+        }
+    };
     program.stage = Stage::Sectioned;
 }
 
 /// Gradients come into being with the parameters, and `first` adds to their zeros.
-fn keep_gradients(program: &mut Program, first: &Section) {
-    let code = accumulating(program, first, false);
+fn keep_gradients(program: &mut Program) {
     let buckets: Vec<ValueId> = program.buckets.iter().filter_map(|bucket| bucket.gradients).collect();
     let zeros: Vec<Instruction> =
         buckets.iter().map(|&bucket| fill_with_zeros(program, bucket, bucket, Phase::Start)).collect();
     let start = program.section_mut(SectionKind::Start).expect("build makes it");
     start.code.extend(zeros);
     let section = program.section_mut(SectionKind::First).expect("build makes it");
-    section.code = code;
     section.entry.extend(&buckets);
     for kind in [SectionKind::Start, SectionKind::Evaluation] {
         if let Some(section) = program.section_mut(kind) {
@@ -58,13 +66,21 @@ pub(super) fn fill_with_zeros(
     Instruction::new(action, program.value(bucket).scope, phase)
 }
 
+/// By value of the code that is copied: what has taken its place, if anything has.
+type Now = Vec<Option<ValueId>>;
+
 /// The same code adding to what is carried into it. A `further` micro-batch has values of its own and adds to
 /// the loss as well.
-fn accumulating(program: &mut Program, first: &Section, further: bool) -> Vec<Instruction> {
-    let carried = program.marked(&first.exit);
-    let mut now: HashMap<ValueId, ValueId> = HashMap::new();
-    let mut result = Vec::with_capacity(first.code.len());
-    for instruction in &first.code {
+fn accumulating(
+    program: &mut Program,
+    code: &[Instruction],
+    carried: &[ValueId],
+    further: bool,
+) -> Vec<Instruction> {
+    let carried = program.marked(carried);
+    let mut now: Now = vec![None; program.values.len()];
+    let mut result = Vec::with_capacity(code.len());
+    for instruction in code {
         let mut instruction = instruction.clone();
         match &mut instruction.action {
             Action::Launch { op, inputs, outputs, .. } => {
@@ -83,13 +99,13 @@ fn accumulating(program: &mut Program, first: &Section, further: bool) -> Vec<In
                         None if further => fresh(program, &mut now, *output),
                         None => *output,
                     };
-                    now.insert(*output, next);
+                    now[output.index()] = Some(next);
                     *output = next;
                 }
             }
             Action::Copy { to, .. } if further => {
                 let next = fresh(program, &mut now, *to);
-                now.insert(*to, next);
+                now[to.index()] = Some(next);
                 *to = next;
             }
             _ => {}
@@ -119,8 +135,8 @@ fn add_previous(op: &mut Op, inputs: &mut Vec<ValueId>, outputs: &[ValueId]) {
 }
 
 /// What takes a value's place by now: with what it is part of.
-fn current(program: &mut Program, now: &mut HashMap<ValueId, ValueId>, id: ValueId) -> ValueId {
-    if let Some(&next) = now.get(&id) {
+fn current(program: &mut Program, now: &mut Now, id: ValueId) -> ValueId {
+    if let Some(next) = now[id.index()] {
         return next;
     }
     let Some(View { of, part }) = program.value(id).view else { return id };
@@ -129,19 +145,19 @@ fn current(program: &mut Program, now: &mut HashMap<ValueId, ValueId>, id: Value
         return id;
     }
     let next = program.add_view_like(id, part, parent);
-    now.insert(id, next);
+    now[id.index()] = Some(next);
     next
 }
 
 /// A value like this one: with memory of its own, or part of one like its parent.
-fn fresh(program: &mut Program, now: &mut HashMap<ValueId, ValueId>, id: ValueId) -> ValueId {
+fn fresh(program: &mut Program, now: &mut Now, id: ValueId) -> ValueId {
     let Some(View { of, part }) = program.value(id).view else {
         return program.add_like(program.value(id).clone());
     };
-    let parent = match now.get(&of) {
-        Some(&parent) => parent,
+    let parent = match now[of.index()] {
+        Some(parent) => parent,
         None => fresh(program, now, of),
     };
-    now.insert(of, parent);
+    now[of.index()] = Some(parent);
     program.add_view_like(id, part, parent)
 }

@@ -1,7 +1,7 @@
 //! Scratch memory of kernels, bounded by the target: values like any others.
 
 use super::Draft;
-use super::program::Action;
+use super::program::{Action, Types};
 use super::value::Like;
 use crate::device::{Pool, Role};
 use crate::ops::TensorType;
@@ -9,12 +9,14 @@ use crate::ops::TensorType;
 pub(super) fn add(draft: &mut Draft) {
     let limits = draft.target.workspace_limits();
     let program = &mut draft.program;
+    let mut types = Types::default();
     for section in 0..program.sections.len() {
         let mut code = std::mem::take(&mut program.sections[section].code);
         for instruction in &mut code {
             let scope = instruction.scope;
             let Action::Launch { op, inputs, outputs, workspace } = &mut instruction.action else { continue };
-            let bytes = op.workspace(&program.types(inputs), &program.types(outputs), &limits);
+            let Types { inputs, outputs } = types.of(&program.values, inputs, outputs);
+            let bytes = op.workspace(inputs, outputs, &limits);
             if bytes > 0 {
                 let ty = (Like::Workspace, ty(bytes));
                 *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, Pool::Device));

@@ -58,21 +58,7 @@ pub(crate) fn predict_with<'a>(
 }
 
 fn hardware_flops(program: &Program) -> u64 {
-    let (mut ins, mut outs) = (Vec::new(), Vec::new());
-    let mut flops = |kind| -> u64 {
-        let code = program.section(kind).map_or(&[][..], |section| &section.code);
-        let mut sum = 0;
-        for instruction in code {
-            if let Action::Launch { op, inputs, outputs, .. } = &instruction.action {
-                ins.clear();
-                ins.extend(inputs.iter().map(|&id| program.ty(id)));
-                outs.clear();
-                outs.extend(outputs.iter().map(|&id| program.ty(id)));
-                sum += op.flops(&ins, &outs);
-            }
-        }
-        sum
-    };
+    let flops = |kind| program.section(kind).map_or(0, |section| program.flops_of(&section.code));
     let further = program.micro_batches as u64 - 1;
     flops(SectionKind::First) + further * flops(SectionKind::Micro) + flops(SectionKind::Update)
 }

@@ -9,7 +9,7 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
+use super::program::{Action, Instruction, Program, Section, SectionKind, Stage, Types};
 use crate::device::Queue;
 use crate::graph::ScopeId;
 use crate::ops::ValueId;
@@ -123,15 +123,17 @@ fn at(program: &Program, section: &Section, instruction: &Instruction) -> String
 }
 
 fn types(program: &Program, section: &Section) -> Result<(), Violation> {
+    let mut types = Types::default();
     for instruction in &section.code {
         let found = match &instruction.action {
-            Action::Launch { op, inputs, outputs, .. } => match op.outputs(&program.types(inputs)) {
-                Err(error) => Some(error.to_string()),
-                Ok(types) if types != program.types(outputs) => {
-                    Some(format!("gives {types:?}, not {:?}", program.types(outputs)))
+            Action::Launch { op, inputs, outputs, .. } => {
+                let Types { inputs, outputs } = types.of(&program.values, inputs, outputs);
+                match op.outputs(inputs) {
+                    Err(error) => Some(error.to_string()),
+                    Ok(types) if types != *outputs => Some(format!("gives {types:?}, not {outputs:?}")),
+                    Ok(_) => None,
                 }
-                Ok(_) => None,
-            },
+            }
             Action::Copy { from, to, .. } => {
                 let (from, to) = (program.ty(*from), program.ty(*to));
                 let sliced = to.bytes() * program.micro_batches as u64;
@@ -281,8 +283,7 @@ fn one_update(program: &Program) -> Result<(), Violation> {
 fn flops(program: &Program) -> Result<(), Violation> {
     for kind in [SectionKind::First, SectionKind::Micro] {
         let Some(section) = program.section(kind) else { continue };
-        let kept = section.code.iter().filter(|instruction| !instruction.recompute);
-        let flops: u64 = kept.map(|instruction| program.flops(&instruction.action)).sum();
+        let flops = program.flops_of(section.code.iter().filter(|instruction| !instruction.recompute));
         if flops != program.model_flops {
             let detail = format!("{} has {flops} FLOPs, the model {}", kind.name(), program.model_flops);
             return broken(Invariant::Flops, detail);
