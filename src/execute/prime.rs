@@ -49,8 +49,8 @@ fn launch(device: &mut dyn Device, work: &Work, buffers: &[Buffer]) -> Result<()
     let outputs: Vec<Tensor> = outputs.collect();
     for input in &inputs {
         // The bits of a zero are the same in every type.
-        let words = TensorType::f32(&[input.ty.bytes().div_ceil(4) as usize]);
-        let zeros = Tensor { ty: words, ..*input };
+        let words = TensorType::f32(&[(input.offset + input.ty.bytes()).div_ceil(4) as usize]);
+        let zeros = Tensor { ty: words, offset: 0, ..*input };
         device.launch(&Op::Fill(Fill { output: words, value: 0.0 }), &[], &[zeros], None)?;
     }
     let scratch = buffers.last().filter(|_| work.workspace > 0);
