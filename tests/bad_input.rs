@@ -117,6 +117,9 @@ bad! {
         "precision = \"fp16\"\nloss_scale.dynamic.backoff = 1e-60"));
     misspelt_key_of_a_loss_scale: check(&with("recompute = \"block\"",
         "precision = \"fp16\"\nloss_scale = { dynamic = { backof = 0.5 } }"));
+    nesterov_without_momentum: check(&with("adamw = { lr = 3e-4 }", "sgd = { lr = 0.1, nesterov = true }"));
+    momentum_that_keeps_all: check(&with("adamw = { lr = 3e-4 }", "sgd = { lr = 0.1, momentum = 1.0 }"));
+    no_loss_chunk: check(&with("recompute = \"block\"", "loss_chunks = 0"));
     graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));
     no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 3").replace(
         "[strategies.plain]", "[sweep.grid]\n\"train.batch_size\" = [4, 8]\n\n[strategies.plain]"));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use runner::device::{
-    Choice, CudaDevice, Device, DeviceError, Pool, Region, Source, Target, Tensor, Work, equip,
+    Choice, CudaDevice, Device, DeviceError, Placed, Pool, Region, Source, Target, Tensor, Work, equip,
 };
 use runner::ops::{DType, Linear, LinearWeightGradient, Op, TensorType};
 use runner::results::{Row, Status, csv};
@@ -286,20 +286,21 @@ fn device(target: Target) -> CudaDevice {
 fn work(device: &dyn Device, op: Op, inputs: &[TensorType]) -> Work {
     let outputs = op.outputs(inputs).unwrap();
     let workspace = op.workspace(inputs, &outputs, &device.target().workspace_limits());
-    Work { op, inputs: inputs.to_vec(), outputs, workspace }
+    let placed = |types: &[TensorType]| types.iter().map(|&ty| Placed::new(ty, 0)).collect::<Vec<_>>();
+    Work { inputs: placed(inputs), outputs: placed(&outputs), op, workspace }
 }
 
 /// The first output of an operation, its inputs filled with numbers, the accumulated ones with zeros.
 fn launch(device: &mut CudaDevice, work: &Work) -> Vec<u8> {
-    let mut tensor = |ty: &TensorType| {
-        let buffer = device.allocate(Pool::Device, ty.bytes()).unwrap();
-        Tensor { buffer, offset: 0, ty: *ty }
+    let mut tensor = |placed: &Placed| {
+        let buffer = device.allocate(Pool::Device, placed.end()).unwrap();
+        Tensor { buffer, offset: placed.offset, ty: placed.ty }
     };
     let inputs: Vec<Tensor> = work.inputs.iter().map(&mut tensor).collect();
     let updated = |output: usize| work.op.updates().iter().find(|pair| pair.0 == output).map(|pair| pair.1);
     let outputs = work.outputs.iter().enumerate();
     let outputs: Vec<Tensor> =
-        outputs.map(|(index, ty)| updated(index).map_or_else(|| tensor(ty), |input| inputs[input])).collect();
+        outputs.map(|(index, at)| updated(index).map_or_else(|| tensor(at), |input| inputs[input])).collect();
     let workspace = device.allocate(Pool::Device, work.workspace).unwrap();
     for (index, input) in inputs.iter().enumerate() {
         let zeros = work.op.updates().iter().any(|pair| pair.1 == index);

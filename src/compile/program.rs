@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::value::Value;
-use crate::device::{Event, Phase, Pool, Queue, Work};
+use crate::device::{Event, Phase, Placed, Pool, Queue, Work};
 use crate::graph::{Initial, Scope, ScopeId};
 use crate::ops::{Members, Op, Slice, TensorType, ValueId};
 use crate::spec::Allocator;
@@ -309,15 +309,17 @@ impl Program {
         flops
     }
 
-    /// What it launches, each operation of the same types once.
+    /// What it launches, each operation once on operands of the same types and alignment.
     pub fn work(&self) -> Vec<Work> {
+        let place = |&id: &ValueId| Placed::new(self.ty(id), self.value(id).offset);
+        let placed = |ids: &[ValueId]| ids.iter().map(place).collect::<Vec<_>>();
         let mut all: Vec<Work> = Vec::new();
         for instruction in self.sections.iter().flat_map(|section| &section.code) {
             let Action::Launch { op, inputs, outputs, workspace } = &instruction.action else { continue };
             let work = Work {
                 op: op.clone(),
-                inputs: self.types(inputs),
-                outputs: self.types(outputs),
+                inputs: placed(inputs),
+                outputs: placed(outputs),
                 workspace: workspace.map_or(0, |id| self.ty(id).bytes()),
             };
             if !all.contains(&work) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Buffer, Device, DeviceError, DeviceKind, Pool, Queue, Region, Target, Tensor, Work};
+use super::{Buffer, Device, DeviceError, DeviceKind, Placed, Pool, Queue, Region, Target, Tensor, Work};
 use crate::ops::{Add, Cast, DType, Fill, Linear, Normal, Op, Operation, TensorType};
 
 /// What a device reached. What does not fit its memory is unknown.
@@ -96,7 +96,9 @@ fn square(device: &mut dyn Device, factors: Factors, size: usize) -> Result<Opti
         return Ok(None);
     }
     // The algorithm is chosen before, in memory that is given back: it is not what is timed here.
-    let work = Work { op: Op::Linear(linear), inputs: vec![ty, ty], outputs: vec![ty], workspace: scratch };
+    let placed = Placed::new(ty, 0);
+    let (inputs, outputs) = (vec![placed, placed], vec![placed]);
+    let work = Work { op: Op::Linear(linear), inputs, outputs, workspace: scratch };
     device.choose(&[work], &[])?;
     let Some(memory) = Memory::take(device, &sizes)? else { return Ok(None) };
     let took = memory.with(device, |device, buffers| {

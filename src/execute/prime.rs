@@ -2,15 +2,15 @@
 //! stacks, thread-local tables) is resident and not taken for the run's memory.
 
 use crate::compile::Program;
-use crate::device::{Buffer, Device, DeviceError, Pool, Queue, Region, Tensor, Work};
+use crate::device::{Buffer, Device, DeviceError, Placed, Pool, Queue, Region, Tensor, Work};
 use crate::memory::{Cadence, predict};
 use crate::ops::{Fill, Op, TensorType};
 
 /// Bytes of a copy between pools.
 const COPIED: u64 = 1 << 12;
 
-/// Launches each operation on operands of its own, as large as the program's: what a kernel does differs by size. The
-/// memory is given back.
+/// Launches each operation on operands of its own, as large and as aligned as the program's: what a kernel does differs by
+/// both. The memory is given back.
 ///
 /// # Errors
 /// A device that fails. Where there is no memory for an operation it is let be: the run itself will say so.
@@ -31,31 +31,26 @@ pub fn prime(device: &mut dyn Device, program: &Program, cadence: Cadence) -> Re
 /// an input's place does so, and needs none.
 fn sizes(work: &Work) -> Vec<u64> {
     let outputs = work.outputs.iter().enumerate();
-    let outputs = outputs.map(|(index, ty)| if place(work, index).is_some() { 0 } else { ty.bytes() });
-    work.inputs.iter().map(TensorType::bytes).chain(outputs).chain([work.workspace]).collect()
-}
-
-/// The input whose place an output takes.
-fn place(work: &Work, output: usize) -> Option<usize> {
-    let mut aliases = work.op.updates().iter().chain(work.op.may_overwrite());
-    let fits = |input: usize| work.inputs[input] == work.outputs[output];
-    aliases.find(|alias| alias.0 == output && fits(alias.1)).map(|alias| alias.1)
+    let outputs = outputs.map(|(index, placed)| if work.place(index).is_some() { 0 } else { placed.end() });
+    work.inputs.iter().map(Placed::end).chain(outputs).chain([work.workspace]).collect()
 }
 
 /// Once, on zeros: they are tokens of every vocabulary and classes of every model.
 fn launch(device: &mut dyn Device, work: &Work, buffers: &[Buffer]) -> Result<(), DeviceError> {
-    let tensor = |index: usize, ty: &TensorType| Tensor { buffer: buffers[index], offset: 0, ty: *ty };
-    let inputs: Vec<Tensor> = work.inputs.iter().enumerate().map(|(index, ty)| tensor(index, ty)).collect();
+    let tensor =
+        |index: usize, &Placed { ty, offset }: &Placed| Tensor { buffer: buffers[index], offset, ty };
+    let inputs = work.inputs.iter().enumerate();
+    let inputs: Vec<Tensor> = inputs.map(|(index, placed)| tensor(index, placed)).collect();
     let outputs = work.outputs.iter().enumerate();
-    let outputs = outputs.map(|(index, ty)| match place(work, index) {
+    let outputs = outputs.map(|(index, placed)| match work.place(index) {
         Some(input) => inputs[input],
-        None => tensor(inputs.len() + index, ty),
+        None => tensor(inputs.len() + index, placed),
     });
     let outputs: Vec<Tensor> = outputs.collect();
     for input in &inputs {
         // The bits of a zero are the same in every type.
-        let words = TensorType::f32(&[input.ty.bytes().div_ceil(4) as usize]);
-        let zeros = Tensor { ty: words, ..*input };
+        let words = TensorType::f32(&[(input.offset + input.ty.bytes()).div_ceil(4) as usize]);
+        let zeros = Tensor { ty: words, offset: 0, ..*input };
         device.launch(&Op::Fill(Fill { output: words, value: 0.0 }), &[], &[zeros], None)?;
     }
     let scratch = buffers.last().filter(|_| work.workspace > 0);

@@ -83,6 +83,7 @@ mod tests {
             candidates_ms: "0.0312 refused apart 0.0411".to_owned(),
             setting: "a card, compute capability 9.0, cuBLASLt 13.0.0, driver 13.0".to_owned(),
             algorithm: "00ff".to_owned(),
+            alignment: String::new(),
         }
     }
 
@@ -93,9 +94,15 @@ mod tests {
         assert_eq!(read(&file).unwrap(), [], "there is no file");
         let apart =
             Choice { choice: "apart".to_owned(), algorithm: String::new(), ..choice("1x2x3 f32, bias") };
-        let choices = [choice("1x2x3 f32, default"), apart];
+        let at_rows = Choice { alignment: "left 4, output 64".to_owned(), ..choice("1x2x3 f32, default") };
+        let choices = [choice("1x2x3 f32, default"), apart, at_rows];
         write(&file, &choices).unwrap();
         assert_eq!(read(&file).unwrap(), choices);
+        // As it was written before operands could begin anywhere.
+        let text = std::fs::read_to_string(&file).unwrap();
+        let lines: Vec<&str> = text.lines().take(3).map(|line| line.rsplit_once(',').unwrap().0).collect();
+        std::fs::write(&file, lines.join("\n")).unwrap();
+        assert_eq!(read(&file).unwrap(), choices[..2]);
         std::fs::write(&file, "product,choice\n1,2\n").unwrap();
         let error = read(&file).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{} is no table of products: ", file.display())), "{error}");

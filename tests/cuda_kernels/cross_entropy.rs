@@ -1,8 +1,8 @@
 //! Softmax and cross-entropy.
 
-use runner::ops::{CrossEntropy, DType, Op};
+use runner::ops::{CrossEntropy, DType, Op, Slice};
 
-use super::harness::Devices;
+use super::harness::{Devices, Exactness, difference};
 use super::numbers::{Data, NUMBERS};
 
 #[test]
@@ -25,6 +25,46 @@ fn cross_entropy_and_its_gradient() {
                 ..CrossEntropy::PLAIN
             });
             devices.check(&op, &op, &inputs);
+        }
+    }
+}
+
+/// Slices of the rows, of which the last is smaller: each against the CPU's of the same, and all together the whole. Their
+/// gradients are its own to the last bit where rows are whole vectors: the others are summed as they lie in memory.
+#[test]
+fn slices_are_parts_of_the_whole() {
+    let mut devices = Devices::new();
+    for ([rows, vocabulary], of) in [([23, 7], 4), ([50, 40], 7), ([33, 257], 2), ([5, 8200], 3)] {
+        let targets = Data::tokens(&[rows], |i| (i * i * 7 + i * 3) % vocabulary);
+        for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..4).map(move |flags| (dtype, flags))) {
+            let (gradient, scaled) = (flags & 1 > 0, flags & 2 > 0);
+            let logits = Data::random(dtype, &[rows, vocabulary], 20.0, 1).map(|x| x + 5.0);
+            let whole = CrossEntropy { weight: 0.25, gradient, scaled, ..CrossEntropy::PLAIN };
+            let operands = |slice: Slice, so_far: Option<Data>| {
+                let part = slice.range(rows);
+                let numbers = logits.numbers[part.start * vocabulary..part.end * vocabulary].to_vec();
+                let mut inputs = vec![Data::new(dtype, &[part.len(), vocabulary], numbers), targets.clone()];
+                inputs.extend(scaled.then(|| Data::scalar(1024.0)));
+                inputs.extend(so_far);
+                inputs
+            };
+            let mut so_far: Option<Data> = None;
+            let mut rows_of_gradient = Vec::new();
+            for slice in Slice::all(of) {
+                let inputs = operands(slice, so_far.clone());
+                let op = CrossEntropy { rows: slice, accumulate: so_far.is_some(), ..whole };
+                devices.check(&Op::CrossEntropy(op), &Op::CrossEntropy(op), &inputs);
+                let mut outputs = devices.cuda(&Op::CrossEntropy(op), &inputs).into_iter();
+                so_far = outputs.next();
+                rows_of_gradient.extend(outputs.flat_map(|dlogits| dlogits.bits()));
+            }
+            let outputs = devices.cuda(&Op::CrossEntropy(whole), &operands(Slice::WHOLE, None));
+            let sum = so_far.expect("there are slices");
+            let wrong = difference(&sum, &outputs[0].numbers, Exactness::default());
+            assert_eq!(wrong, None, "the loss of {rows} rows of {dtype} in {of} slices");
+            let gradient: Vec<u32> = outputs[1..].iter().flat_map(Data::bits).collect();
+            let whole_vectors = (vocabulary as u64 * dtype.bytes()).is_multiple_of(16);
+            assert!(!whole_vectors || rows_of_gradient == gradient, "{dtype} in {of} slices: other bits");
         }
     }
 }

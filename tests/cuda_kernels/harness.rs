@@ -1,7 +1,7 @@
 //! Runs an operation on both devices, on memory that shows mistakes, and compares.
 
 use runner::device::{
-    Buffer, Choice, CpuDevice, CudaDevice, Device, Pool, Region, Tensor, Work, cpu_target, equip,
+    Buffer, Choice, CpuDevice, CudaDevice, Device, Placed, Pool, Region, Tensor, Work, cpu_target, equip,
 };
 use runner::ops::{DType, Op, TensorType};
 use runner::units::Bytes;
@@ -18,7 +18,12 @@ const GUARD: u64 = 256;
 pub(crate) struct Devices {
     cuda: CudaDevice,
     cpu: CpuDevice,
+    rows: RowsBefore,
 }
+
+/// How many rows an operand is behind the start of its memory, for each input and then each output. One that takes another's
+/// place is where that is.
+pub(crate) type RowsBefore = fn(operand: usize) -> usize;
 
 /// How exact a result must be.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +57,13 @@ impl Devices {
         let equipment = equip(0).expect("there is a card, or what stands in for it");
         let cuda = CudaDevice::new(equipment.target(Bytes(0)), 0).expect("the card can be used");
         let target = cpu_target(Some(Bytes(4 << 30))).expect("the processor can be used");
-        Devices { cuda, cpu: CpuDevice::new(target).expect("threads can be started") }
+        let cpu = CpuDevice::new(target).expect("threads can be started");
+        Devices { cuda, cpu, rows: |_| 0 }
+    }
+
+    /// From now on, operands on the card begin at some row of a tensor.
+    pub(crate) fn begin_at(&mut self, rows: RowsBefore) {
+        self.rows = rows;
     }
 
     /// Whether the card is one of `tests/emulator`.
@@ -66,14 +77,23 @@ impl Devices {
         let inputs: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let outputs = op.outputs(&inputs).expect("the test's inputs fit the operation");
         let workspace = op.workspace(&inputs, &outputs, &self.cuda.target().workspace_limits());
+        let rows = self.rows;
+        let placed = |(operand, &ty): (usize, &TensorType)| Placed::new(ty, start(ty, rows(operand)));
+        let inputs: Vec<Placed> = inputs.iter().enumerate().map(placed).collect();
+        let outputs = (inputs.len()..).zip(&outputs).map(placed).collect();
         self.cuda.choose(&[Work { op: op.clone(), inputs, outputs, workspace }], stored).unwrap();
+        self.choices()
+    }
+
+    /// What the CUDA device has chosen so far.
+    pub(crate) fn choices(&self) -> Vec<Choice> {
         self.cuda.choices()
     }
 
     /// The outputs of `op` on the CUDA device, whether it works in place where it may or not.
     pub(crate) fn cuda(&mut self, op: &Op, inputs: &[Data]) -> Vec<Data> {
-        let apart = launch(&mut self.cuda, op, inputs, false);
-        let in_place = launch(&mut self.cuda, op, inputs, true);
+        let apart = launch(&mut self.cuda, op, inputs, false, self.rows);
+        let in_place = launch(&mut self.cuda, op, inputs, true, self.rows);
         let same = apart.iter().zip(&in_place).all(|(a, b)| a.bits() == b.bits());
         assert!(same, "{}: other bits the second time, in place", op.name());
         apart
@@ -82,7 +102,7 @@ impl Devices {
     /// The outputs of `reference` on the CPU device, of the same numbers in f32.
     pub(crate) fn expected(&mut self, reference: &Op, inputs: &[Data]) -> Vec<Data> {
         let widened: Vec<Data> = inputs.iter().map(Data::widened).collect();
-        launch(&mut self.cpu, reference, &widened, false)
+        launch(&mut self.cpu, reference, &widened, false, |_| 0)
     }
 
     /// Asserts that `op` on the CUDA device makes of its inputs what the CPU device makes of the same numbers in
@@ -168,14 +188,16 @@ pub(crate) fn half_unit(dtype: DType) -> Option<HalfUnit> {
 }
 
 /// The outputs of `op` on a device.
-fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool) -> Vec<Data> {
+fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool, rows: RowsBefore) -> Vec<Data> {
     let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
     let output_types = op.outputs(&types).expect("the test's inputs fit the operation");
     let mut aliases = op.updates().to_vec();
     if share {
         aliases.extend(op.may_overwrite());
     }
-    let input_tensors: Vec<Tensor> = inputs.iter().map(|input| allocate(device, input.ty)).collect();
+    let input_tensors = inputs.iter().enumerate();
+    let input_tensors: Vec<Tensor> =
+        input_tensors.map(|(input, data)| allocate(device, data.ty, rows(input))).collect();
     for (tensor, input) in input_tensors.iter().zip(inputs) {
         device.write(tensor.region(), &to_bytes(&input.numbers, input.ty.dtype)).unwrap();
     }
@@ -184,11 +206,11 @@ fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool) -> Vec
         .enumerate()
         .map(|(output, &ty)| match aliases.iter().find(|alias| alias.0 == output) {
             Some(&(_, input)) => input_tensors[input],
-            None => allocate(device, ty),
+            None => allocate(device, ty, rows(inputs.len() + output)),
         })
         .collect();
     let bytes = op.workspace(&types, &output_types, &device.target().workspace_limits());
-    let workspace = (bytes > 0).then(|| allocate(device, TensorType::f32(&[bytes.div_ceil(4) as usize])));
+    let workspace = (bytes > 0).then(|| allocate(device, TensorType::f32(&[bytes.div_ceil(4) as usize]), 0));
     let region = workspace.map(|tensor| Region { bytes, ..tensor.region() });
     device.launch(op, &input_tensors, &output_tensors, region).unwrap();
 
@@ -209,12 +231,18 @@ fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool) -> Vec
     outputs
 }
 
-/// Memory for a tensor, and a guard behind it, filled with what reads as not-a-number.
-fn allocate(device: &mut dyn Device, ty: TensorType) -> Tensor {
-    let bytes = ty.bytes() + GUARD;
+/// Memory for a tensor, with rows before it and a guard behind it, filled with what reads as not-a-number.
+fn allocate(device: &mut dyn Device, ty: TensorType, rows: usize) -> Tensor {
+    let offset = start(ty, rows);
+    let bytes = offset + ty.bytes() + GUARD;
     let buffer = device.allocate(Pool::Device, bytes).unwrap();
     device.write(Region { buffer, offset: 0, bytes }, &vec![0xFF; bytes as usize]).unwrap();
-    Tensor { buffer, offset: 0, ty }
+    Tensor { buffer, offset, ty }
+}
+
+/// Where a tensor begins that has as many rows before it, in bytes.
+fn start(ty: TensorType, rows: usize) -> u64 {
+    (rows * ty.shape.last()) as u64 * ty.dtype.bytes()
 }
 
 fn read(device: &mut dyn Device, tensor: &Tensor) -> Data {
@@ -224,8 +252,11 @@ fn read(device: &mut dyn Device, tensor: &Tensor) -> Data {
 }
 
 fn assert_guarded(device: &mut dyn Device, tensor: &Tensor, op: &Op) {
-    let mut guard = vec![0; GUARD as usize];
-    let region = Region { buffer: tensor.buffer, offset: tensor.ty.bytes(), bytes: GUARD };
-    device.read(region, &mut guard).unwrap();
-    assert!(guard.iter().all(|&byte| byte == 0xFF), "{} wrote behind {}", op.name(), tensor.ty);
+    let (offset, end) = (tensor.offset, tensor.offset + tensor.ty.bytes());
+    let guards = [("before", 0, offset), ("behind", end, GUARD)];
+    for (place, offset, bytes) in guards.into_iter().filter(|(_, _, bytes)| *bytes > 0) {
+        let mut guard = vec![0; bytes as usize];
+        device.read(Region { buffer: tensor.buffer, offset, bytes }, &mut guard).unwrap();
+        assert!(guard.iter().all(|&byte| byte == 0xFF), "{} wrote {place} {}", op.name(), tensor.ty);
+    }
 }

@@ -3,7 +3,9 @@
 use runner::device::{Choice, Source};
 use runner::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Op};
 
-use super::harness::{Devices, Exactness, HalfUnit, TOLERANCE, beyond, half_unit, of_tensor_cores};
+use super::harness::{
+    Devices, Exactness, HalfUnit, RowsBefore, TOLERANCE, beyond, half_unit, of_tensor_cores,
+};
 use super::numbers::{Data, NUMBERS};
 
 /// Rows, K and M: single elements, sizes that the library finishes itself, odd ones, and many rows to sum.
@@ -31,101 +33,186 @@ fn sums(dtype: DType, products: usize) -> f64 {
 #[test]
 fn linear() {
     let mut devices = Devices::new();
-    for ([rows, inner, out], flags) in cases([16, 2048, 24], 3) {
-        let (bias, residual) = (flags & 1 > 0, flags & 2 > 0);
-        let activation = (flags & 4 > 0).then_some(Activation::GeluTanh);
-        let op = Op::Linear(Linear { bias, activation, residual, tf32: false });
+    for (shape, flags) in cases([16, 2048, 24], 3) {
         for dtype in NUMBERS {
-            let sum = if residual { DType::F32 } else { dtype };
-            let mut inputs =
-                vec![Data::random(dtype, &[rows, inner], 1.0, 1), Data::random(dtype, &[out, inner], 1.0, 2)];
-            inputs.extend(bias.then(|| Data::random(sum, &[out], 1.0, 3)));
-            inputs.extend(residual.then(|| Data::random(sum, &[rows, out], 1.0, 4)));
-            match (activation, half_unit(dtype)) {
-                (Some(_), Some(unit)) => {
-                    let bias = bias.then(|| inputs[2].numbers.clone());
-                    devices.check_outputs(&op, &op, &inputs, |output, expected, found, _| {
-                        wrong_activation(output, found, expected, bias.as_deref(), unit, inner)
-                    });
-                }
-                _ => devices.check_within(twice(dtype, inner), &op, &op, &inputs),
-            }
+            forward(&mut devices, shape, dtype, flags);
         }
     }
 }
 
-/// What is wrong with an output of a 16-bit product with an activation: 0 is y = gelu(x), to which a residual may be
-/// added in f32, 1 is x = product + bias.
-///
-/// Which way it goes is the library's choice, on which nothing is documented, and the bound holds for all. It stores x
-/// rounded, and takes GELU of x before or after that: the argument is off by half a unit of x. Or it refuses, where x has
-/// odd rows, say: then it rounds the product alone, which is at most |x| + |bias|, and kernels go on from there; x itself
-/// is rounded once more. y is off by as much as its argument times the slope, and is rounded itself.
-fn wrong_activation(
-    output: usize,
-    found: &Data,
-    expected: &[Data],
-    bias: Option<&[f32]>,
-    unit: HalfUnit,
-    inner: usize,
-) -> Option<String> {
-    let [y, x] = [0, 1].map(|output| &expected[output].numbers);
-    let mean_square = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64;
-    let noise = (TOLERANCE + of_tensor_cores(inner)) * mean_square.sqrt();
-    let argument = |index: usize| {
-        let bias = bias.map_or(0.0, |bias| f64::from(bias[index % bias.len()]).abs());
-        unit.of(f64::from(x[index]).abs() + bias) + noise
+fn forward(devices: &mut Devices, [rows, inner, out]: [usize; 3], dtype: DType, flags: usize) {
+    let (bias, residual) = (flags & 1 > 0, flags & 2 > 0);
+    let activation = (flags & 4 > 0).then_some(Activation::GeluTanh);
+    let op = Op::Linear(Linear { bias, activation, residual, tf32: false });
+    let sum = if residual { DType::F32 } else { dtype };
+    let mut inputs =
+        vec![Data::random(dtype, &[rows, inner], 1.0, 1), Data::random(dtype, &[out, inner], 1.0, 2)];
+    inputs.extend(bias.then(|| Data::random(sum, &[out], 1.0, 3)));
+    inputs.extend(residual.then(|| Data::random(sum, &[rows, out], 1.0, 4)));
+    let Some(unit) = half_unit(dtype) else {
+        return devices.check_within(twice(dtype, inner), &op, &op, &inputs);
     };
-    if output == 1 {
-        return beyond(found, x, |index| {
-            let product = argument(index);
-            product + unit.of(f64::from(x[index]).abs() + product)
-        });
+    let rounding = Rounding { unit, bias: bias.then(|| inputs[2].numbers.clone()), inner };
+    match activation {
+        Some(_) => devices.check_outputs(&op, &op, &inputs, |output, expected, found, _| {
+            rounding.wrong_activation(output, found, expected)
+        }),
+        None if bias && !residual => {
+            devices.check_outputs(&op, &op, &inputs, |_, _, found, y| rounding.wrong_sum(found, &y.numbers));
+        }
+        None => devices.check_within(twice(dtype, inner), &op, &op, &inputs),
     }
-    let stored = half_unit(found.ty.dtype);
-    beyond(found, y, |index| {
-        let before = STEEPEST * argument(index);
-        let most = f64::from(y[index]).abs() + before;
-        // With a residual it is f32.
-        before + stored.map_or(TOLERANCE * most, |unit| unit.of(most))
-    })
+}
+
+/// How far results of 16-bit products may be off.
+struct Rounding {
+    unit: HalfUnit,
+    bias: Option<Vec<f32>>,
+    /// Products that are summed.
+    inner: usize,
+}
+
+impl Rounding {
+    /// What is wrong with `x = product + bias`. Where a kernel adds the bias, the product is rounded before, which is at most
+    /// |x| + |bias|; and so is x itself.
+    fn wrong_sum(&self, found: &Data, x: &[f32]) -> Option<String> {
+        beyond(found, x, |index| {
+            let product = self.of_product(x, index);
+            product + self.unit.of(f64::from(x[index]).abs() + product)
+        })
+    }
+
+    /// What is wrong with an output of a product with an activation: 0 is y = gelu(x), to which a residual may be added in
+    /// f32, 1 is x = product + bias.
+    ///
+    /// Which way it goes is the library's choice, on which nothing is documented, and the bound holds for all. It stores x
+    /// rounded, and takes GELU of x before or after that: the argument is off by half a unit of x. Or it refuses, where x
+    /// has odd rows, say: then it rounds the product alone, and kernels go on from there. y is off by as much as its
+    /// argument times the slope, and is rounded itself.
+    fn wrong_activation(&self, output: usize, found: &Data, expected: &[Data]) -> Option<String> {
+        let [y, x] = [0, 1].map(|output| &expected[output].numbers);
+        if output == 1 {
+            return self.wrong_sum(found, x);
+        }
+        let stored = half_unit(found.ty.dtype);
+        beyond(found, y, |index| {
+            let before = STEEPEST * self.of_product(x, index);
+            let most = f64::from(y[index]).abs() + before;
+            // With a residual it is f32.
+            before + stored.map_or(TOLERANCE * most, |unit| unit.of(most))
+        })
+    }
+
+    /// How far the product may be off that x is the sum of.
+    fn of_product(&self, x: &[f32], index: usize) -> f64 {
+        let mean_square = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64;
+        let noise = (TOLERANCE + of_tensor_cores(self.inner)) * mean_square.sqrt();
+        let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[index % bias.len()]).abs());
+        self.unit.of(f64::from(x[index]).abs() + bias) + noise
+    }
 }
 
 #[test]
 fn input_gradients() {
     let mut devices = Devices::new();
-    for ([rows, inner, out], flags) in cases([16, 24, 2048], 2) {
-        let accumulate = flags & 1 > 0;
-        let activation = (flags & 2 > 0).then_some(Activation::GeluTanh);
-        let op = Op::LinearInputGradient(LinearInputGradient { accumulate, activation, tf32: false });
+    for (shape, flags) in cases([16, 24, 2048], 2) {
         for dtype in NUMBERS {
-            let mut inputs =
-                vec![Data::random(dtype, &[rows, out], 1.0, 1), Data::random(dtype, &[out, inner], 1.0, 2)];
-            inputs.extend(accumulate.then(|| Data::random(dtype, &[rows, inner], 1.0, 3)));
-            inputs.extend(activation.map(|_| Data::random(dtype, &[rows, inner], 2.0, 4)));
-            devices.check_within(twice(dtype, out), &op, &op, &inputs);
+            input_gradient(&mut devices, shape, dtype, flags);
         }
     }
+}
+
+fn input_gradient(devices: &mut Devices, [rows, inner, out]: [usize; 3], dtype: DType, flags: usize) {
+    let accumulate = flags & 1 > 0;
+    let activation = (flags & 2 > 0).then_some(Activation::GeluTanh);
+    let op = Op::LinearInputGradient(LinearInputGradient { accumulate, activation, tf32: false });
+    let mut inputs =
+        vec![Data::random(dtype, &[rows, out], 1.0, 1), Data::random(dtype, &[out, inner], 1.0, 2)];
+    inputs.extend(accumulate.then(|| Data::random(dtype, &[rows, inner], 1.0, 3)));
+    inputs.extend(activation.map(|_| Data::random(dtype, &[rows, inner], 2.0, 4)));
+    devices.check_within(twice(dtype, out), &op, &op, &inputs);
 }
 
 #[test]
 fn weight_gradients() {
     let mut devices = Devices::new();
-    for ([rows, inner, out], flags) in cases([2048, 24, 16], 2) {
-        let (bias, accumulate) = (flags & 1 > 0, flags & 2 > 0);
-        let op = Op::LinearWeightGradient(LinearWeightGradient { bias, accumulate, tf32: false });
+    for (shape, flags) in cases([2048, 24, 16], 2) {
         for dtype in NUMBERS {
-            let mut inputs =
-                vec![Data::random(dtype, &[rows, inner], 1.0, 1), Data::random(dtype, &[rows, out], 1.0, 2)];
-            if accumulate {
-                inputs.push(Data::random(DType::F32, &[out, inner], 1.0, 3));
-                inputs.extend(bias.then(|| Data::random(DType::F32, &[out], 1.0, 4)));
-            }
-            // Numbers of 16 bits the library may sum on tensor cores, for the bias's gradient too.
-            let exactness = Exactness { tolerance: sums(dtype, rows), ..Exactness::default() };
-            devices.check_within(exactness, &op, &op, &inputs);
+            weight_gradient(&mut devices, shape, dtype, flags);
         }
     }
+}
+
+fn weight_gradient(devices: &mut Devices, [rows, inner, out]: [usize; 3], dtype: DType, flags: usize) {
+    let (bias, accumulate) = (flags & 1 > 0, flags & 2 > 0);
+    let op = Op::LinearWeightGradient(LinearWeightGradient { bias, accumulate, tf32: false });
+    let mut inputs =
+        vec![Data::random(dtype, &[rows, inner], 1.0, 1), Data::random(dtype, &[rows, out], 1.0, 2)];
+    if accumulate {
+        inputs.push(Data::random(DType::F32, &[out, inner], 1.0, 3));
+        inputs.extend(bias.then(|| Data::random(DType::F32, &[out], 1.0, 4)));
+    }
+    // Numbers of 16 bits the library may sum on tensor cores, for the bias's gradient too.
+    let exactness = Exactness { tolerance: sums(dtype, rows), ..Exactness::default() };
+    devices.check_within(exactness, &op, &op, &inputs);
+}
+
+/// Operands that begin anywhere: all of them, one alone, what is added to alone. In place and not, what is added to
+/// is as aligned: the same algorithm makes the same bits.
+const PLACES: [RowsBefore; 3] =
+    [|_| 1, |operand| 3 * usize::from(operand == 0), |operand| 5 * usize::from(operand == 2)];
+
+/// By the sizes of their rows, operands of 16 bits begin at multiples of 2, 4, 16 and 64 bytes.
+const AT_ROWS: [[usize; 3]; 2] = [[5, 33, 34], [40, 24, 96]];
+
+#[test]
+fn operands_at_any_row() {
+    let mut devices = Devices::new();
+    for (place, [rows, inner, out]) in PLACES.into_iter().flat_map(|at| AT_ROWS.map(|shape| (at, shape))) {
+        devices.begin_at(place);
+        for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..8).map(move |flags| (dtype, flags))) {
+            forward(&mut devices, [rows, inner, out], dtype, flags);
+            if flags < 4 {
+                input_gradient(&mut devices, [rows, inner, out], dtype, flags);
+                weight_gradient(&mut devices, [rows, inner, out], dtype, flags);
+            }
+        }
+    }
+}
+
+/// An algorithm for operands that begin where memory does may not be taken for others.
+#[test]
+fn choices_are_made_for_an_alignment() {
+    let mut devices = Devices::new();
+    let op = Op::Linear(Linear { bias: true, activation: None, residual: false, tf32: false });
+    let shapes: [&[usize]; 3] = [&[6, 33], &[40, 33], &[40]];
+    let inputs = shapes.map(|dims| Data::random(DType::BF16, dims, 1.0, 1));
+    let aligned = devices.choose(&op, &inputs, &[]);
+    assert!(!aligned.is_empty() && aligned.iter().all(|choice| choice.alignment.is_empty()), "{aligned:?}");
+    for (place, alignment) in [
+        ((|operand| 3 * usize::from(operand == 0)) as RowsBefore, "left 2"),
+        (|operand| 2 * usize::from(operand == 1), "right 4"),
+        (|operand| 3 * usize::from(operand == 3), "output 16"),
+    ] {
+        devices.begin_at(place);
+        let before = devices.choices().len();
+        let all = devices.choose(&op, &inputs, &[]);
+        let new: Vec<&Choice> = all.iter().filter(|choice| choice.alignment == alignment).collect();
+        assert_eq!((new.len(), all.len()), (aligned.len(), before + aligned.len()), "{all:?}");
+        let products = |choices: &[&Choice]| choices.iter().map(|c| c.product.clone()).collect::<Vec<_>>();
+        assert_eq!(products(&new), products(&aligned.iter().collect::<Vec<_>>()));
+        devices.check_within(twice(DType::BF16, 33), &op, &op, &inputs);
+    }
+    // And not of one that was stored.
+    let mut repeated = Devices::new();
+    repeated.begin_at(|operand| 3 * usize::from(operand == 0));
+    let sources = repeated.choose(&op, &inputs, &aligned);
+    assert!(sources.iter().all(|choice| choice.source != Source::Stored), "{sources:?}");
+    let stored = repeated.choices();
+    let mut again = Devices::new();
+    again.begin_at(|operand| 3 * usize::from(operand == 0));
+    let taken = again.choose(&op, &inputs, &stored);
+    assert!(taken.iter().all(|choice| choice.source == Source::Stored), "{taken:?}");
 }
 
 /// Gradients that are kept and zeroed are those that are not, whoever sums dy: the library, if it has 16 bits and rows

@@ -1,7 +1,7 @@
 //! What happens to whole buckets at the end of a step.
 
 use runner::ops::{
-    AdamW, AdamWNumbers, DType, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Shape,
+    AdamW, AdamWNumbers, DType, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Sgd, Shape, Update,
 };
 
 use super::harness::Devices;
@@ -42,33 +42,47 @@ fn a_norm_beyond_f32_squares_is_finite() {
 }
 
 /// Operands of an update, with a norm and a loss scale where there is one.
-fn operands(len: usize, norm: Option<f32>, scale: Option<f32>) -> Vec<Data> {
+fn operands(op: &dyn Update, len: usize, norm: Option<f32>, scale: Option<f32>) -> Vec<Data> {
     let numbers = AdamWNumbers { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
     let random = |scale, seed| Data::random(DType::F32, &[len], scale, seed);
-    let gradients = random(scale.unwrap_or(1.0), 2);
-    let mut inputs = vec![random(1.0, 1), gradients, random(1.0, 3), random(1.0, 4).map(f32::abs)];
-    inputs.push(Data::new(DType::F32, &[3], numbers.to_array().to_vec()));
+    let mut inputs = vec![random(1.0, 1), random(scale.unwrap_or(1.0), 2)];
+    // Second moments are squares.
+    let states = [random(1.0, 3), random(1.0, 4).map(f32::abs)];
+    inputs.extend(states.into_iter().take(op.states().len()));
+    let count = op.numbers().len();
+    inputs.push(Data::new(DType::F32, &[count], numbers.to_array()[..count].to_vec()));
     inputs.extend(norm.map(Data::scalar));
     inputs.extend(scale.map(Data::scalar));
     inputs
 }
 
-fn adamw(members: Members, clip_norm: Option<f32>, scaled: bool) -> Op {
+/// Every kind of update of the same gradients.
+fn every_update(gradients: &GradientTerms) -> Vec<Box<dyn Update>> {
     let (beta1, beta2, epsilon, weight_decay) = (0.9, 0.999, 1e-8, 0.1);
-    let gradients = GradientTerms { members, clip_norm, scaled };
-    Op::AdamW(AdamW { gradients, beta1, beta2, epsilon, weight_decay })
+    let mut updates: Vec<Box<dyn Update>> =
+        vec![Box::new(AdamW { gradients: gradients.clone(), beta1, beta2, epsilon, weight_decay })];
+    for (momentum, nesterov, weight_decay) in
+        [(0.0, false, 0.0), (0.0, false, 0.1), (0.9, false, 0.1), (0.9, true, 0.0), (0.9, true, 0.1)]
+    {
+        updates.push(Box::new(Sgd { gradients: gradients.clone(), momentum, nesterov, weight_decay }));
+    }
+    updates
 }
 
 #[test]
 fn updates() {
     let mut devices = Devices::new();
     for (len, members) in [(64, members(64)), (50_001, members(50_001)), (16 * 150, many_members(150))] {
-        for clip in [None, Some(9.0), Some(0.5)] {
-            let op = adamw(members.clone(), clip, false);
-            // Padding is not a number in the reference's operands either, and stays as it is.
-            devices.check(&op, &op, &operands(len, clip.map(|_| 2.0), None));
-            let op = adamw(members.clone(), clip, true);
-            devices.check(&op, &op, &operands(len, Some(2.0), Some(1024.0)));
+        for (clip_norm, scaled) in
+            [None, Some(9.0), Some(0.5)].map(|clip| [(clip, false), (clip, true)]).concat()
+        {
+            let gradients = GradientTerms { members: members.clone(), clip_norm, scaled };
+            let norm = gradients.need_norm().then_some(2.0);
+            for update in every_update(&gradients) {
+                let op = update.to_op();
+                // Padding is not a number in the reference's operands either, and stays as it is.
+                devices.check(&op, &op, &operands(&*update, len, norm, scaled.then_some(1024.0)));
+            }
         }
     }
 }
@@ -77,11 +91,15 @@ fn updates() {
 fn a_step_without_a_finite_norm_changes_nothing() {
     let mut devices = Devices::new();
     for norm in [f32::INFINITY, f32::NAN] {
-        for clip in [None, Some(1.0)] {
-            let inputs = operands(5000, Some(norm), Some(1024.0));
-            let outputs = devices.cuda(&adamw(members(5000), clip, true), &inputs);
-            for (output, input) in outputs.iter().zip([0, 2, 3]) {
-                assert_eq!(output.numbers, inputs[input].numbers, "norm {norm}, clip {clip:?}");
+        for clip_norm in [None, Some(1.0)] {
+            for update in every_update(&GradientTerms { members: members(5000), clip_norm, scaled: true }) {
+                let inputs = operands(&*update, 5000, Some(norm), Some(1024.0));
+                let op = update.to_op();
+                let outputs = devices.cuda(&op, &inputs);
+                assert_eq!(outputs.len(), 1 + update.states().len());
+                for (output, input) in outputs.iter().zip([0, 2, 3]) {
+                    assert_eq!(output.numbers, inputs[input].numbers, "{op:?}, norm {norm}");
+                }
             }
         }
     }

@@ -53,14 +53,18 @@ class FixedScaler(torch.amp.GradScaler):
 
 
 def make_optimizer(run, parameters):
-    decays = {name for name, tensor in parameters.items() if run.adamw["decay"] == "all" or tensor.dim() > 1}
+    update = run.update
+    decays = {name for name, tensor in parameters.items() if update["decay"] == "all" or tensor.dim() > 1}
     groups = [
-        {"params": [parameters[name] for name in decays], "weight_decay": run.adamw["weight_decay"]},
+        {"params": [parameters[name] for name in decays], "weight_decay": update["weight_decay"]},
         {"params": [parameters[name] for name in parameters.keys() - decays], "weight_decay": 0.0},
     ]
-    betas = (run.adamw["beta1"], run.adamw["beta2"])
     groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=run.adamw["lr"], betas=betas, eps=run.adamw["epsilon"], fused=True)
+    if run.optimizer == "sgd":
+        momentum = {"momentum": update["momentum"], "nesterov": update["nesterov"]}
+        return torch.optim.SGD(groups, lr=update["lr"], **momentum, fused=True)
+    betas = (update["beta1"], update["beta2"])
+    return torch.optim.AdamW(groups, lr=update["lr"], betas=betas, eps=update["epsilon"], fused=True)
 
 
 def forward(run, parameters, tokens, targets):

@@ -2,9 +2,21 @@
 
 import tomllib
 
+# What a strategy may say that decides which numbers come out.
+KEYS = {"accumulate", "precision", "loss_scale", "recompute"}
+
 # What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
 # is handed to a card.
 MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass", "graph"}
+
+# What is learnt but for the order of sums.
+ROUNDING_ONLY = {"loss_chunks"}
+
+# The keys of each optimizer.
+OPTIMIZERS = {
+    "adamw": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
+    "sgd": {"lr", "momentum", "nesterov", "weight_decay", "decay"},
+}
 
 PRECISIONS = {"fp32", "tf32", "bf16", "fp16"}
 
@@ -27,13 +39,15 @@ class Run:
         expect_keys("train", train, {"batch_size", "clip_norm", "seed", "optimizer"})
         self.batch_size = train["batch_size"]
         self.clip_norm = None if train["clip_norm"] == "off" else train["clip_norm"]
-        self.adamw = only_variant(train, "optimizer", "adamw")
-        expect_keys("adamw", self.adamw, {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"})
-        expect_word("decay", self.adamw["decay"], {"matrices", "all"})
+        [self.optimizer] = train["optimizer"]
+        expect_word("optimizer", self.optimizer, set(OPTIMIZERS))
+        self.update = train["optimizer"][self.optimizer]
+        expect_keys(self.optimizer, self.update, OPTIMIZERS[self.optimizer])
+        expect_word("decay", self.update["decay"], {"matrices", "all"})
         self.warmup_steps = config["measure"]["warmup_steps"]
 
         [(self.name, strategy)] = config["strategies"].items()
-        expect_keys("strategy", strategy, {"accumulate", "precision", "loss_scale", "recompute"} | MEMORY_ONLY)
+        expect_keys("strategy", strategy, KEYS | MEMORY_ONLY | ROUNDING_ONLY)
         self.accumulate = strategy["accumulate"]
         expect_word("recompute", strategy["recompute"], {"none", "block"})
         self.recompute = strategy["recompute"] == "block"

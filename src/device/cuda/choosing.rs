@@ -15,7 +15,7 @@ use super::launches;
 use super::probe::Equipment;
 use super::products::{Shape, Way};
 use super::{CudaDevice, Queue};
-use crate::device::{Choice, Device, DeviceError, Source, Work};
+use crate::device::{Choice, Device, DeviceError, Placed, Source, Work};
 
 pub(super) use self::timing::Chooser;
 
@@ -52,6 +52,7 @@ impl Setting {
             .chain_update(&self.kernels)
             .chain_update(Sha256::digest(&self.text))
             .chain_update(shape.to_string())
+            .chain_update(shape.alignment.to_string())
             .finalize();
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("product-{digest}")
@@ -93,7 +94,8 @@ pub(super) fn choose(device: &mut CudaDevice, work: &[Work], stored: &[Choice]) 
 /// The products that an operation may enqueue.
 fn noted(device: &mut CudaDevice, work: &Work) -> Result<Vec<Shape>, DeviceError> {
     // Nothing reads or writes there.
-    let operands = |types: &[_]| types.iter().map(|&ty| Operand { address: 0, ty }).collect::<Vec<_>>();
+    let operand = |&Placed { ty, offset }: &Placed| Operand { address: offset, ty };
+    let operands = |placed: &[Placed]| placed.iter().map(operand).collect::<Vec<_>>();
     let (inputs, outputs) = (operands(&work.inputs), operands(&work.outputs));
     let mut shapes = Vec::new();
     let stream = device.queues.stream(Queue::Compute);
@@ -104,8 +106,8 @@ fn noted(device: &mut CudaDevice, work: &Work) -> Result<Vec<Shape>, DeviceError
 }
 
 fn takes_stored(device: &mut CudaDevice, shape: Shape, stored: &[Choice]) -> Result<bool, DeviceError> {
+    let Some(choice) = stored.iter().find(|choice| shape.is_of(choice)) else { return Ok(false) };
     let product = shape.to_string();
-    let Some(choice) = stored.iter().find(|choice| choice.product == product) else { return Ok(false) };
     let here = &device.setting.text;
     if choice.setting != *here {
         let problem = format!("is of {}, this is {here}", choice.setting);

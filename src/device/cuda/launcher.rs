@@ -8,7 +8,8 @@ use super::products::{Product, Products, Way};
 use crate::device::DeviceError;
 use crate::ops::TensorType;
 
-/// An operand of an operation, in device memory. Addresses are multiples of 256 bytes.
+/// An operand of an operation, in device memory. Addresses are multiples of 256 bytes, but for operations that take any
+/// rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Operand {
     pub(super) address: u64,

@@ -45,6 +45,7 @@ use self::modules::Modules;
 use self::products::Products;
 use self::queues::Queues;
 use super::check::check;
+use super::choice::ALIGNMENT;
 use super::{
     Buffer, CapturedGraph, Choice, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor,
     WitnessReading, Work,
@@ -57,9 +58,6 @@ pub(crate) use self::emulated::emulate_delay;
 pub use self::probe::{Equipment, Found, Inventory, equip, inventory};
 pub use self::report::{KernelReport, compile_kernels};
 pub use self::unavailable::{MissingLibrary, Unavailable, Version};
-
-/// Where kernels and products want their operands to begin.
-const ALIGNMENT: u64 = 256;
 
 /// The debugging pattern, all ones: not a number in every float format, and a token that no table has.
 const POISON: u8 = 0xFF;

@@ -7,6 +7,7 @@
 //! Until there is a choice, a shape is computed by the algorithm that the library recommends first.
 
 mod algorithm;
+mod alignment;
 mod plan;
 
 use std::collections::HashMap;
@@ -14,6 +15,7 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 
 use self::algorithm::Algorithm;
+use self::alignment::Alignment;
 use self::plan::{Plan, check};
 use super::calls::cublaslt::{self as sys, cublasLtEpilogue_t as LtEpilogue};
 use super::calls::driver::CUstream;
@@ -91,6 +93,7 @@ pub(super) struct Shape {
     pub(super) tf32: bool,
     /// Bytes of scratch memory.
     pub(super) workspace: u64,
+    pub(super) alignment: Alignment,
 }
 
 impl Product {
@@ -112,6 +115,7 @@ impl Product {
             },
             tf32: self.tf32,
             workspace: self.workspace.1,
+            alignment: Alignment::of(self),
         }
     }
 }
@@ -121,10 +125,16 @@ impl Shape {
     fn is_fused(&self) -> bool {
         self.epilogue != LtEpilogue::CUBLASLT_EPILOGUE_DEFAULT
     }
+
+    /// Whether a choice was made for it.
+    pub(super) fn is_of(&self, choice: &Choice) -> bool {
+        choice.product == self.to_string() && choice.alignment == self.alignment.to_string()
+    }
 }
 
 impl fmt::Display for Shape {
-    /// `16384x768x3072 bf16 bf16^T to f32, gelu_aux_bias, within 33554432 bytes`: no two shapes alike.
+    /// `16384x768x3072 bf16 bf16^T to f32, gelu_aux_bias, within 33554432 bytes`: no two shapes of the same alignment
+    /// alike.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shape { rows, columns, inner, left, right, output, .. } = self;
         let operand =
@@ -201,8 +211,9 @@ impl Products {
             Way::Fused(algorithm) => (algorithm.numbers(), algorithm.to_hexadecimal()),
             Way::Apart => ("apart".to_owned(), String::new()),
         };
-        let product = shape.to_string();
-        self.choices.insert(shape, Choice { product, choice, source, candidates_ms, setting, algorithm });
+        let (product, alignment) = (shape.to_string(), shape.alignment.to_string());
+        let choice = Choice { product, choice, source, candidates_ms, setting, algorithm, alignment };
+        self.choices.insert(shape, choice);
         Ok(())
     }
 
@@ -228,7 +239,7 @@ impl Products {
     /// What was chosen so far, in the order of the products.
     pub(super) fn choices(&self) -> Vec<Choice> {
         let mut choices: Vec<Choice> = self.choices.values().cloned().collect();
-        choices.sort_by(|a, b| a.product.cmp(&b.product));
+        choices.sort_by(|a, b| (&a.product, &a.alignment).cmp(&(&b.product, &b.alignment)));
         choices
     }
 

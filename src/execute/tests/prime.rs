@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use super::super::prime;
 use crate::compile::compile;
-use crate::device::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor, Work};
+use crate::device::{Buffer, Device, DeviceError, Event, Placed, Pool, Queue, Region, Target, Tensor, Work};
 use crate::memory::{Cadence, predict};
-use crate::ops::{Op, TensorType};
+use crate::ops::Op;
 use crate::testing;
 use crate::units::Bytes;
 
@@ -52,14 +52,12 @@ impl Device for Recorder {
         outputs: &[Tensor],
         workspace: Option<Region>,
     ) -> Result<(), DeviceError> {
-        let types = |tensors: &[Tensor]| tensors.iter().map(|tensor| tensor.ty).collect::<Vec<TensorType>>();
-        let (inputs_of, outputs_of) = (types(inputs), types(outputs));
-        let scratch = workspace.map_or(0, |region| region.bytes);
+        let placed = |tensor: &Tensor| Placed::new(tensor.ty, tensor.offset);
         self.launched.push(Work {
             op: op.clone(),
-            inputs: inputs_of,
-            outputs: outputs_of,
-            workspace: scratch,
+            inputs: inputs.iter().map(placed).collect(),
+            outputs: outputs.iter().map(placed).collect(),
+            workspace: workspace.map_or(0, |region| region.bytes),
         });
         self.device.launch(op, inputs, outputs, workspace)
     }

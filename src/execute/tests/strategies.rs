@@ -98,6 +98,79 @@ fn recompute_keeps_the_input_of_each_block_alone() {
     assert_eq!(found, sizes.kept(sizes.stream()));
 }
 
+/// Into how many slices `loss_chunks` cuts the rows, and how long each is but the last: fewer slices than asked for are
+/// enough where the last would be empty, and none is shorter than a row.
+const SLICES: [(usize, u64, u64); 5] = [(2, 2, 32), (3, 3, 22), (7, 7, 10), (48, 32, 2), (1000, 64, 1)];
+
+#[test]
+fn loss_chunks_shrink_logits_to_a_slice() {
+    let sizes = Activations { rounding: 256, micro_batch: BATCH };
+    let whole = sizes.f32(sizes.rows() * V);
+    let at_most = |chunks: usize, kind: SectionKind| {
+        let program = program(&with(|strategy| strategy.loss_chunks = chunks));
+        let section = program.sections.iter().position(|section| section.kind == kind).unwrap();
+        let live = (0..program.sections[section].code.len()).map(|instruction| {
+            let position = Position { section: section as u32, instruction: instruction as u32 };
+            let values = live_at(&program, &testing::target(), Pool::Device, position);
+            let logits = values.iter().filter(|value| value.name.contains("logits"));
+            logits.map(|value| value.bytes).sum::<u64>()
+        });
+        live.max().unwrap()
+    };
+    for kind in [SectionKind::First, SectionKind::Evaluation] {
+        assert_eq!(at_most(1, kind), whole);
+        for (chunks, _, rows) in SLICES {
+            assert_eq!(
+                at_most(chunks, kind),
+                sizes.f32(rows * V),
+                "loss_chunks = {chunks} in {}",
+                kind.name()
+            );
+        }
+    }
+
+    // With the last slice there is its logits' gradient, in their place, and what the slices before gave to the gradient of
+    // what they are computed from.
+    for (chunks, count, rows) in SLICES {
+        let program = program(&with(|strategy| strategy.loss_chunks = chunks));
+        let last = sizes.rows() - (count - 1) * rows;
+        let found =
+            live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
+        let expected = sizes.kept(sizes.block()) - whole + sizes.f32(last * V) + sizes.stream();
+        assert_eq!(found, expected, "loss_chunks = {chunks}");
+    }
+}
+
+/// What cannot be cut is as it is without the key, which then has no effect.
+#[test]
+fn one_row_is_one_slice() {
+    let config = |chunks| {
+        let mut config = with(|strategy| strategy.loss_chunks = chunks);
+        let Model::Transformer(model) = &mut config.model;
+        (model.context, config.train.batch_size) = (1, 1);
+        config
+    };
+    assert_eq!(program(&config(7)).sections, program(&config(1)).sections);
+}
+
+#[test]
+fn sgd_keeps_a_velocity_or_nothing() {
+    let state = |momentum, nesterov| {
+        let mut config = testing::small();
+        let (lr, weight_decay, decay) = (0.1, 0.1, Decay::Matrices);
+        config.train.optimizer = Optimizer::Sgd(Sgd { lr, momentum, nesterov, weight_decay, decay });
+        let program = program(&config);
+        let buckets = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes());
+        let buckets: u64 = buckets.map(|bytes| bytes.next_multiple_of(256)).sum();
+        (live(&program, SectionKind::First, Role::Optimizer, |_| true), buckets)
+    };
+    let (nothing, buckets) = state(0.0, false);
+    assert_eq!(nothing, 0);
+    for nesterov in [false, true] {
+        assert_eq!(state(0.9, nesterov).0, buckets, "nesterov = {nesterov}");
+    }
+}
+
 #[test]
 fn direct_rounds_to_pages() {
     let program = program(&with(|strategy| strategy.allocator = Allocator::Direct));
@@ -187,6 +260,13 @@ fn every_strategy_does_the_work_it_says() {
     assert_eq!(counts.recompute_flops, 2 * L * block);
     assert_eq!(counts.flops, plain.flops + 2 * L * block);
     assert!(receipt.ends_with("% FLOPs"), "{receipt}");
+
+    for (chunks, slices, _) in SLICES {
+        let (counts, receipt) = work(&with(|strategy| strategy.loss_chunks = chunks));
+        let expected = Counts { loss_slices: 2 * slices, ..plain };
+        assert_eq!(counts, expected, "loss_chunks = {chunks}");
+        assert_eq!(receipt, format!("{slices} slices of the loss"));
+    }
 
     let zeroed = with(|strategy| strategy.gradients = Gradients::Zero);
     let buckets = program(&zeroed);

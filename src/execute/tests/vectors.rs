@@ -166,7 +166,7 @@ fn runs() -> Vec<(String, RunConfig)> {
 #[test]
 fn every_strategy_learns_what_pytorch_learns() {
     let runs = runs();
-    assert_eq!(runs.len(), 12);
+    assert_eq!(runs.len(), 15);
     let far = runs.iter().flat_map(|(strategy, config)| {
         too_far(&train(config), strategy, tolerances(config.strategy.precision))
     });
@@ -174,9 +174,10 @@ fn every_strategy_learns_what_pytorch_learns() {
     assert!(far.is_empty(), "{}", far.join("\n"));
 }
 
+type Change = fn(&mut RunConfig);
+
 #[test]
-fn another_optimizer_is_noticed() {
-    type Change = fn(&mut RunConfig);
+fn another_adamw_is_noticed() {
     let changes: [(&str, Change); 7] = [
         ("learning rate", |config| change_adamw(config, |adamw| adamw.lr *= 1.0001)),
         ("first moment", |config| change_adamw(config, |adamw| adamw.beta1 *= 1.0001)),
@@ -186,7 +187,27 @@ fn another_optimizer_is_noticed() {
         ("extent of decay", |config| change_adamw(config, |adamw| adamw.decay = Decay::All)),
         ("clipping", |config| config.train.clip_norm = Some(1.001)),
     ];
-    let (strategy, config) = &runs()[0];
+    are_noticed("plain", &changes);
+}
+
+#[test]
+fn another_sgd_is_noticed() {
+    let changes: [(&str, Change); 7] = [
+        ("learning rate", |config| change_sgd(config, |sgd| sgd.lr *= 1.0002)),
+        ("momentum", |config| change_sgd(config, |sgd| sgd.momentum *= 1.001)),
+        ("kind of momentum", |config| change_sgd(config, |sgd| sgd.nesterov = false)),
+        ("amount of decay", |config| change_sgd(config, |sgd| sgd.weight_decay *= 1.1)),
+        ("extent of decay", |config| change_sgd(config, |sgd| sgd.decay = Decay::All)),
+        ("clipping", |config| config.train.clip_norm = Some(1.001)),
+        ("optimizer", |config| config.train.optimizer = runs()[0].1.train.optimizer.clone()),
+    ];
+    are_noticed("sgd-nesterov", &changes);
+}
+
+/// Asserts that a run with any of these changes does not learn what PyTorch learns without.
+fn are_noticed(strategy: &str, changes: &[(&str, Change)]) {
+    let runs = runs();
+    let (_, config) = runs.iter().find(|(name, _)| name == strategy).unwrap();
     for (what, change) in changes {
         let mut other = config.clone();
         change(&mut other);
@@ -196,7 +217,11 @@ fn another_optimizer_is_noticed() {
 }
 
 fn change_adamw(config: &mut RunConfig, change: impl Fn(&mut AdamW)) {
-    let mut adamw = config.train.optimizer.adamw().unwrap().clone();
-    change(&mut adamw);
-    config.train.optimizer = Optimizer::AdamW(adamw);
+    let Optimizer::AdamW(adamw) = &mut config.train.optimizer else { panic!("not AdamW") };
+    change(adamw);
+}
+
+fn change_sgd(config: &mut RunConfig, change: impl Fn(&mut Sgd)) {
+    let Optimizer::Sgd(sgd) = &mut config.train.optimizer else { panic!("not SGD") };
+    change(sgd);
 }

@@ -85,10 +85,25 @@ bool is_aligned(const void* address, size_t bytes) {
     return reinterpret_cast<uintptr_t>(address) % bytes == 0;
 }
 
-bool are_aligned(const Problem& problem, const Addresses& addresses) {
+// What an algorithm's operands are aligned to is part of it: 16 bits each.
+uint64_t packed(const Preference& preference) {
+    uint64_t bits = 0;
+    for (int i = 0; i < 4; i++) bits |= static_cast<uint64_t>(preference.alignment[i]) << 16 * i;
+    return bits;
+}
+
+bool is_well_formed(const Preference& preference) {
+    for (uint32_t bytes : preference.alignment) {
+        if (bytes == 0 || bytes > 256 || (bytes & (bytes - 1)) != 0) return false;
+    }
+    return true;
+}
+
+bool are_aligned(const Problem& problem, const Addresses& addresses, uint64_t alignments) {
     for (const void* address :
          {addresses.a, addresses.b, addresses.c, static_cast<const void*>(addresses.d)}) {
-        if (!is_aligned(address, 16)) return false;
+        if (!is_aligned(address, alignments & 0xffff)) return false;
+        alignments >>= 16;
     }
     const Description& description = problem.description;
     if (problem.has_auxiliary() && !is_aligned(description.auxiliary, 16)) return false;
@@ -148,6 +163,7 @@ CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Descripti
     if (!handle || !description || !a || !b || !c || !d || !preference || requested < 1) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
+    if (!is_well_formed(*preference)) return CUBLAS_STATUS_INVALID_VALUE;
     const Problem problem{*description, *a, *b, *c, *d};
     const Status status = check(problem);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
@@ -156,6 +172,7 @@ CUBLASLT_API Status cublasLtMatmulAlgoGetHeuristic(void* handle, const Descripti
         result.algorithm.data[0] = MARK;
         result.algorithm.data[1] = digest(problem);
         result.algorithm.data[2] = static_cast<uint64_t>(*count);
+        result.algorithm.data[3] = packed(*preference);
         result.state = emulated_failure("cublasLtMatmulAlgoGetHeuristic.state");
         result.waves = 1;
     }
@@ -207,9 +224,10 @@ CUBLASLT_API Status cublasLtMatmul(void* handle, const Description* description,
         (problem.has_auxiliary() && !description->auxiliary)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    if (!are_aligned(problem, addresses)) return CUBLAS_STATUS_NOT_SUPPORTED;
     const Status usable = algorithm == nullptr ? CUBLAS_STATUS_SUCCESS : check(problem, *algorithm);
     if (usable != CUBLAS_STATUS_SUCCESS) return usable;
+    const uint64_t alignments = algorithm == nullptr ? packed(Preference{}) : algorithm->data[3];
+    if (!are_aligned(problem, addresses, alignments)) return CUBLAS_STATUS_NOT_SUPPORTED;
     const uint64_t number = algorithm == nullptr ? 0 : algorithm->data[2];
     std::function<void()> work = [problem, addresses, number, stream] {
         compute(problem, addresses, number);

@@ -189,6 +189,30 @@ void refuses(void* handle) {
     HeuristicResult checked;
     EXPECT_EQUAL(cublasLtMatmulAlgoCheck(handle, &plain, &a, &b, &d, &d, &result.algorithm, &checked),
                  CUBLAS_STATUS_NOT_SUPPORTED);
+    // Each operand has to be as aligned as it was said to be when the algorithm was recommended.
+    for (int operand = 0; operand < 4; operand++) {
+        Preference less;
+        less.alignment[operand] = 4;
+        HeuristicResult results[2];
+        const auto recommend = [&](const Preference& by, HeuristicResult* into) {
+            return cublasLtMatmulAlgoGetHeuristic(handle, &plain, &a, &b, &d, &d, &by, 1, into, &count);
+        };
+        EXPECT_EQUAL(recommend(preference, &results[0]), CUBLAS_STATUS_SUCCESS);
+        EXPECT_EQUAL(recommend(less, &results[1]), CUBLAS_STATUS_SUCCESS);
+        CUdeviceptr places[4] = {memory, memory, memory, memory};
+        places[operand] += 4;
+        const auto at = [&](int i) { return reinterpret_cast<void*>(places[i]); };
+        const float one = 1, zero = 0;
+        const auto by = [&](const Algorithm& algorithm) {
+            return cublasLtMatmul(handle, &plain, &one, at(0), &a, at(1), &b, &zero, at(2), &d, at(3), &d,
+                                  &algorithm, nullptr, 0, gpu.compute);
+        };
+        EXPECT_EQUAL(by(results[0].algorithm), CUBLAS_STATUS_NOT_SUPPORTED);
+        EXPECT_EQUAL(by(results[1].algorithm), CUBLAS_STATUS_SUCCESS);
+        REQUIRE(cuCtxSynchronize());
+        less.alignment[operand] = 12;
+        EXPECT_EQUAL(recommend(less, &results[1]), CUBLAS_STATUS_INVALID_VALUE);
+    }
     const Algorithm nobody_s{};
     EXPECT_EQUAL(cublasLtMatmulAlgoCheck(handle, &plain, &a, &b, &d, &d, &nobody_s, &checked),
                  CUBLAS_STATUS_INVALID_VALUE);

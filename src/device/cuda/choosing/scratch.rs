@@ -1,13 +1,13 @@
 //! Memory of an operation's own, on which its products can be timed.
 
 use crate::device::cuda::CudaDevice;
-use crate::device::{Buffer, Device, DeviceError, Pool, Queue, Region, Tensor, Work};
+use crate::device::{Buffer, Device, DeviceError, Placed, Pool, Queue, Region, Tensor, Work};
 use crate::ops::{Cast, DType, Normal, Op, TensorType};
 
 /// Random numbers that operands are filled with, again and again.
 const NUMBERS: usize = 1 << 20;
 
-/// Operands as a program has them: an output that takes an input's place, or may, does.
+/// Operands as a program has them, as aligned: an output that takes an input's place, or may, does.
 pub(super) struct Scratch {
     buffers: Vec<Buffer>,
     pub(super) inputs: Vec<Tensor>,
@@ -23,23 +23,22 @@ impl Scratch {
     /// # Errors
     /// A device that fails otherwise.
     pub(super) fn take(device: &mut CudaDevice, work: &Work) -> Result<Option<Scratch>, DeviceError> {
-        let aliases = [work.op.updates(), work.op.may_overwrite()].concat();
-        let place = |output: usize| aliases.iter().find(|alias| alias.0 == output).map(|alias| alias.1);
-        let apart = (0..work.outputs.len()).filter(|&output| place(output).is_none());
-        let largest = work.inputs.iter().map(TensorType::elements).max().unwrap_or(0);
+        let apart = (0..work.outputs.len()).filter(|&output| work.place(output).is_none());
+        let largest = work.inputs.iter().map(|input| input.ty.elements()).max().unwrap_or(0);
         let numbers = TensorType::f32(&[largest.clamp(1, NUMBERS)]).bytes();
-        let mut sizes: Vec<u64> = work.inputs.iter().map(TensorType::bytes).collect();
-        sizes.extend(apart.map(|output| work.outputs[output].bytes()));
+        let mut sizes: Vec<u64> = work.inputs.iter().map(Placed::end).collect();
+        sizes.extend(apart.map(|output| work.outputs[output].end()));
         sizes.extend([work.workspace, numbers, numbers]);
         let Some(buffers) = allocate(device, &sizes)? else { return Ok(None) };
 
         let mut regions = buffers.iter().zip(&sizes).map(|(&buffer, &bytes)| region(buffer, bytes));
         let mut next = || regions.next().expect("as many as were allocated");
-        let tensor = |ty: &TensorType, region: Region| Tensor { buffer: region.buffer, offset: 0, ty: *ty };
-        let inputs: Vec<Tensor> = work.inputs.iter().map(|ty| tensor(ty, next())).collect();
-        let outputs = work.outputs.iter().enumerate().map(|(output, ty)| match place(output) {
+        let tensor =
+            |&Placed { ty, offset }: &Placed, region: Region| Tensor { buffer: region.buffer, offset, ty };
+        let inputs: Vec<Tensor> = work.inputs.iter().map(|placed| tensor(placed, next())).collect();
+        let outputs = work.outputs.iter().enumerate().map(|(output, placed)| match work.place(output) {
             Some(input) => inputs[input],
-            None => tensor(ty, next()),
+            None => tensor(placed, next()),
         });
         let outputs = outputs.collect();
         let (workspace, numbers) = (next(), [next(), next()]);
@@ -66,7 +65,7 @@ impl Scratch {
             let whole = input.region();
             for offset in (0..whole.bytes).step_by(source.ty.bytes() as usize) {
                 let bytes = source.ty.bytes().min(whole.bytes - offset);
-                let piece = Region { offset, bytes, ..whole };
+                let piece = Region { offset: whole.offset + offset, bytes, ..whole };
                 device.copy(Queue::Compute, region(source.buffer, bytes), piece)?;
             }
         }

@@ -7,11 +7,13 @@ constexpr int BLOCK = 256;
 // Vectors of 16 bytes that a thread loads of each operand before it stores any: enough in flight to keep memory busy.
 constexpr int VECTORS = 4;
 
-// out[i] = function(a[i], b[i]). `out` may be `a` or `b`. A block takes BLOCK * VECTORS vectors.
+// out[i] = function(a[i], b[i]). `out` may be `a` or `b`. A block takes BLOCK * VECTORS vectors. Operands that are rows of a
+// tensor may begin within a vector.
 template <class T, class Function>
 __device__ __forceinline__ void map2(T* out, const T* a, const T* b, uint64_t count, Function function) {
     constexpr int WIDTH = Vector<T>::size;
-    const uint64_t whole = count / WIDTH;
+    const bool aligned = is_vector_aligned(out) && is_vector_aligned(a) && is_vector_aligned(b);
+    const uint64_t whole = aligned ? count / WIDTH : 0;
     const uint64_t first = static_cast<uint64_t>(blockIdx.x) * BLOCK * VECTORS + threadIdx.x;
     Vector<T> left[VECTORS];
     Vector<T> right[VECTORS];
@@ -33,9 +35,9 @@ __device__ __forceinline__ void map2(T* out, const T* a, const T* b, uint64_t co
             store_floats(out + vector * WIDTH, values);
         }
     }
-    const uint64_t single = whole * WIDTH + threadIdx.x;
-    if (blockIdx.x == 0 && single < count) {
-        out[single] = from_float<T>(function(to_float(a[single]), to_float(b[single])));
+    const uint64_t single = whole * WIDTH + static_cast<uint64_t>(blockIdx.x) * BLOCK + threadIdx.x;
+    for (uint64_t i = single; i < count; i += static_cast<uint64_t>(gridDim.x) * BLOCK) {
+        out[i] = from_float<T>(function(to_float(a[i]), to_float(b[i])));
     }
 }
 

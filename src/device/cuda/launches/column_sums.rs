@@ -24,6 +24,7 @@ pub(super) fn column_sums(
     let most = bytes as usize / (columns * DType::F32.bytes() as usize);
     let rows_per_partial = if most == 0 { rows } else { ROWS_PER_PARTIAL.max(rows.div_ceil(most)) };
     let partials = rows.div_ceil(rows_per_partial);
+    // Such rows are aligned whichever of a tensor's is the first.
     let whole_vectors = columns.is_multiple_of(vector_len(matrix.ty.dtype));
     let (names, lane_columns) = if whole_vectors {
         (

@@ -7,6 +7,7 @@
 use std::ffi::c_void;
 
 use super::algorithm::Algorithm;
+use super::alignment::Alignment;
 use super::{Epilogue, Product, Shape};
 use crate::device::DeviceError;
 use crate::device::cuda::calls::Status;
@@ -30,9 +31,9 @@ const CANDIDATES: usize = 8;
 /// would round each part to 16 bits.
 const REDUCTIONS: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
 
-/// Where an epilogue's operands are before a call says where: as aligned as they will be, for a library that looks at
-/// that when it recommends or checks an algorithm. Nothing is read or written there.
-const SOMEWHERE: u64 = 256;
+/// What the operands of epilogues have to be aligned to. Of these the library is told nothing but their addresses, and what
+/// it wants of them is not documented: its kernels load as many bytes at once.
+const EPILOGUE_ALIGNMENT: u64 = 16;
 
 /// How products of a shape are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,6 +59,9 @@ pub(in super::super) struct Plan {
 impl Plan {
     /// With the way that the library recommends first. `None` if it has no algorithm for the shape.
     pub(super) fn new(handle: sys::cublasLtHandle_t, shape: &Shape) -> Result<Option<Plan>, DeviceError> {
+        if shape.alignment.epilogue < EPILOGUE_ALIGNMENT {
+            return Ok(None);
+        }
         let description = Description::new(shape)?;
         let output = Layout::new(shape.output, shape.columns, shape.rows)?;
         let first = Layout::of_operand(shape.right, shape.columns, shape.inner)?;
@@ -187,20 +191,22 @@ impl Description {
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.left.1))?;
         description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue)?;
         // Vectors and matrices of epilogues are of the output's type, which is what the library takes them to be
-        // of if it is not told: it is, for what an f32 output of 16-bit operands means is not written down.
-        let ty = data_type(shape.output)?;
+        // of if it is not told: it is, for what an f32 output of 16-bit operands means is not written down. Before a call
+        // says where they are, they are somewhere as aligned, for a library that looks at that when it recommends or checks
+        // an algorithm. Nothing is read or written there.
+        let (ty, somewhere) = (data_type(shape.output)?, shape.alignment.epilogue);
         match shape.epilogue {
             sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT => {}
             sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS
             | sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB => {
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
-                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, SOMEWHERE)?;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere)?;
             }
             _ => {
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
-                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, SOMEWHERE)?;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere)?;
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, ty)?;
-                description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, SOMEWHERE)?;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, somewhere)?;
                 let row = shape.columns as i64;
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, row)?;
             }
@@ -343,6 +349,15 @@ impl Limits {
         let limits = Limits(handle);
         limits.set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, shape.workspace)?;
         limits.set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, REDUCTIONS)?;
+        let Alignment { left, right, output, epilogue: _ } = shape.alignment;
+        for (attribute, bytes) in [
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, right),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, left),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, output),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, output),
+        ] {
+            limits.set(attribute, bytes as u32)?;
+        }
         Ok(limits)
     }
 

@@ -112,10 +112,10 @@ fn numbers(dtype: DType, bits: &[u16]) -> Vec<f32> {
     wide
 }
 
-/// Memory with a guard behind it, in units of two bytes.
+/// Memory with a guard around it, in units of two bytes.
 struct Memory {
     storage: Vec<u16>,
-    /// Of what is used, which begins at a cache line, as what devices allocate does.
+    /// Of what is used: so much behind a cache line, where what devices allocate begins.
     start: usize,
     len: usize,
 }
@@ -127,18 +127,18 @@ const GUARD: u16 = 0xC0FE;
 const NOT_A_NUMBER: u16 = 0x7FFF;
 
 impl Memory {
-    fn new(bytes: usize) -> Memory {
-        let len = bytes / size_of::<u16>();
+    fn new(bytes: usize, bytes_before: usize) -> Memory {
+        let [len, before] = [bytes, bytes_before].map(|bytes| bytes / size_of::<u16>());
         // A line to begin within, a line for the guard.
-        let storage = vec![GUARD; len + 2 * LINE];
-        let start = storage.as_ptr().align_offset(LINE_BYTES);
+        let storage = vec![GUARD; before + len + 2 * LINE];
+        let start = storage.as_ptr().align_offset(LINE_BYTES) + before;
         let mut memory = Memory { storage, start, len };
         memory.bits_mut().fill(NOT_A_NUMBER);
         memory
     }
 
-    fn holding(bits: &[u16]) -> Memory {
-        let mut memory = Memory::new(size_of_val(bits));
+    fn holding(bits: &[u16], bytes_before: usize) -> Memory {
+        let mut memory = Memory::new(size_of_val(bits), bytes_before);
         memory.bits_mut().copy_from_slice(bits);
         memory
     }
@@ -157,7 +157,8 @@ impl Memory {
     }
 
     fn guarded(&self) -> bool {
-        self.storage[self.start + self.len..].iter().all(|&bits| bits == GUARD)
+        let (before, behind) = (&self.storage[..self.start], &self.storage[self.start + self.len..]);
+        before.iter().chain(behind).all(|&bits| bits == GUARD)
     }
 }
 
@@ -172,6 +173,12 @@ pub(super) struct How {
 
 /// The outputs of `op`, in f32.
 pub(super) fn launch(op: &Op, inputs: &[Data], how: How) -> Vec<Vec<f32>> {
+    launch_at(op, inputs, how, 0)
+}
+
+/// The same where every operand begins as many rows into a tensor.
+fn launch_at(op: &Op, inputs: &[Data], how: How, rows: usize) -> Vec<Vec<f32>> {
+    let before = |ty: TensorType| rows * ty.shape.last() * ty.dtype.bytes() as usize;
     let types: Vec<TensorType> = inputs.iter().map(Data::ty).collect();
     let output_types = op.outputs(&types).expect("the test's inputs fit the operation");
     let limits = WorkspaceLimits {
@@ -184,14 +191,15 @@ pub(super) fn launch(op: &Op, inputs: &[Data], how: How) -> Vec<Vec<f32>> {
     if how.share {
         aliases.extend(op.may_overwrite());
     }
-    let mut memory: Vec<Memory> = inputs.iter().map(|input| Memory::holding(&input.bits())).collect();
+    let held = inputs.iter().map(|input| Memory::holding(&input.bits(), before(input.ty())));
+    let mut memory: Vec<Memory> = held.collect();
     let places: Vec<usize> = output_types
         .iter()
         .enumerate()
         .map(|(output, ty)| match aliases.iter().find(|alias| alias.0 == output) {
             Some(&(_, input)) => input,
             None => {
-                memory.push(Memory::new(ty.bytes() as usize));
+                memory.push(Memory::new(ty.bytes() as usize, before(*ty)));
                 memory.len() - 1
             }
         })
@@ -200,7 +208,7 @@ pub(super) fn launch(op: &Op, inputs: &[Data], how: How) -> Vec<Vec<f32>> {
     let operands: Vec<Operand> = memory.iter_mut().zip(&types).map(|(m, &ty)| operand(m, ty)).collect();
     let outputs: Vec<Operand> =
         places.iter().zip(&output_types).map(|(&place, &ty)| operand(&mut memory[place], ty)).collect();
-    let mut scratch = Memory::new(bytes);
+    let mut scratch = Memory::new(bytes, 0);
     let workers = Workers::with_level(how.threads, how.level).expect("threads can be started");
     // SAFETY: all operands are buffers of their types' sizes that nothing else uses.
     unsafe { run(op, &operands, &outputs, Some((scratch.address(), bytes)), &workers) };
@@ -242,6 +250,11 @@ pub(super) fn check(op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
             let how = How { threads: *threads, level, share: *share };
             let same = bits(&launch(&op, inputs, how)) == bits(&outputs);
             assert!(same, "{}: other bits with {how:?}", op.name());
+        }
+        let how = How { threads: 2, level, share: true };
+        for rows in [1, 3].into_iter().filter(|_| op.takes_any_rows()) {
+            let same = bits(&launch_at(&op, inputs, how, rows)) == bits(&outputs);
+            assert!(same, "{} at {level:?}: other bits {rows} rows into tensors", op.name());
         }
     }
 }

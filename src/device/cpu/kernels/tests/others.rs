@@ -3,8 +3,8 @@
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
     AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Embedding, EmbeddingBackward, Fill, GeluBackward,
-    GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members, Normal, Op, Shape,
-    TensorType,
+    GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members, Normal, Op, Sgd,
+    Shape, Slice, TensorType, Update,
 };
 
 use super::harness::{Data, How, NUMBERS, added, assert_slope, check, inner_product, launch};
@@ -156,6 +156,42 @@ fn cross_entropy_matches_the_reference() {
     }
 }
 
+/// One after the other, slices make the gradient of the whole to the last bit, and its loss but for the order of sums.
+#[test]
+fn slices_of_cross_entropy_are_the_whole() {
+    let (rows, vocabulary) = (100, 67);
+    let targets = Data::tokens(&[4, 25], vocabulary);
+    for (level, number) in Level::available().flat_map(|level| NUMBERS.map(|number| (level, number))) {
+        let logits = Data::random(&[rows, vocabulary], 1).map(|x| 20.0 * x + 5.0);
+        let Data::F32(_, values) = &logits else { unreachable!("numbers in f32") };
+        let run = |op: CrossEntropy, so_far: Option<f32>| {
+            let range = op.rows.range(rows);
+            let part = values[range.start * vocabulary..range.end * vocabulary].to_vec();
+            let part = Data::F32(TensorType::f32(&[range.len(), vocabulary]), part).stored_as(number);
+            let op = Op::CrossEntropy(CrossEntropy { accumulate: so_far.is_some(), ..op });
+            let mut inputs = vec![part, targets.clone()];
+            inputs.extend(so_far.map(Data::scalar));
+            launch(&op, &inputs, How { threads: 2, level, share: true })
+        };
+        let whole = CrossEntropy { weight: 0.25, gradient: true, ..CrossEntropy::PLAIN };
+        let expected = run(whole, None);
+        // The last slice is smaller than the others, or all are one row.
+        for of in [1, 3, 7, 100] {
+            let (mut loss, mut gradient) = (None, Vec::new());
+            for slice in Slice::all(of) {
+                let outputs = run(CrossEntropy { rows: slice, ..whole }, loss);
+                loss = Some(outputs[0][0]);
+                gradient.extend_from_slice(&outputs[1]);
+            }
+            let place = format!("{number} at {level:?} in {of} slices");
+            assert!(gradient == expected[1], "{place}: another gradient");
+            let (loss, whole) = (loss.expect("there is a slice"), expected[0][0]);
+            assert!(of > 1 || loss == whole, "{place}: other bits");
+            assert!((loss - whole).abs() < 1e-6 * whole, "{place}: {loss} for {whole}");
+        }
+    }
+}
+
 #[test]
 fn the_reference_of_cross_entropy_is_differentiated_right() {
     let logits = Data::random(&[3, 9], 1).map(|x| 4.0 * x).to_f64();
@@ -229,15 +265,68 @@ fn adamw_matches_the_reference() {
     }
 }
 
+/// The same for an update without momentum, and for those with one.
+fn descents(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Sgd, Vec<Data>)> {
+    let (AdamW { gradients, .. }, inputs) = update(len, clip_norm, norm, loss_scale);
+    let descent = |(momentum, nesterov, weight_decay)| {
+        let op = Sgd { gradients: gradients.clone(), momentum, nesterov, weight_decay };
+        let states = op.states().len();
+        let rate = Data::F32(TensorType::f32(&[1]), vec![0.01]);
+        let inputs = [&inputs[..2 + states], &[rate], &inputs[5..]].concat();
+        (op, inputs)
+    };
+    let kinds = [(0.0, false, 0.0), (0.0, false, 0.1), (0.9, false, 0.1), (0.9, true, 0.1), (0.9, true, 0.0)];
+    kinds.map(descent).to_vec()
+}
+
+#[test]
+fn sgd_matches_the_reference() {
+    let clips = [(None, 1.0), (Some(9.0), 1.0), (Some(0.5), 0.5 / (2.0 + 1e-6))];
+    for ((clip_norm, clip), loss_scale) in
+        clips.into_iter().flat_map(|clip| [None, Some(3.0)].map(|s| (clip, s)))
+    {
+        for (op, inputs) in descents(50_000, clip_norm, 2.0, loss_scale) {
+            let [mut parameters, gradients] = [0, 1].map(|index| inputs[index].to_f64());
+            let mut velocities = op.states().first().map(|_| inputs[2].to_f64());
+            let [momentum, weight_decay] = [op.momentum, op.weight_decay].map(f64::from);
+            for member in op.gradients.members.iter() {
+                let decay = if member.decay { weight_decay } else { 0.0 };
+                for i in member.offset..member.offset + member.elements() {
+                    let mut step = gradients[i] * clip / f64::from(loss_scale.unwrap_or(1.0));
+                    step += decay * parameters[i];
+                    if let Some(velocities) = &mut velocities {
+                        velocities[i] = momentum * velocities[i] + step;
+                        step = if op.nesterov { step + momentum * velocities[i] } else { velocities[i] };
+                    }
+                    parameters[i] -= 0.01 * step;
+                }
+            }
+            let expected: Vec<Vec<f64>> = [parameters].into_iter().chain(velocities).collect();
+            check(Op::Sgd(op), &inputs, &expected);
+        }
+    }
+}
+
+/// Every kind of update.
+fn updates(clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Op, Vec<Data>)> {
+    let (adamw, inputs) = update(100, clip_norm, norm, loss_scale);
+    let descents = descents(100, clip_norm, norm, loss_scale).into_iter();
+    [(Op::AdamW(adamw), inputs)]
+        .into_iter()
+        .chain(descents.map(|(op, inputs)| (Op::Sgd(op), inputs)))
+        .collect()
+}
+
 #[test]
 fn a_step_whose_norm_is_not_finite_is_skipped_if_gradients_are_scaled() {
     for (norm, clip_norm) in [(f32::INFINITY, None), (f32::NAN, None), (f32::NAN, Some(1.0))] {
-        let (op, inputs) = update(100, clip_norm, norm, Some(65536.0));
-        for level in Level::available() {
-            let outputs = launch(&Op::AdamW(op.clone()), &inputs, How { threads: 2, level, share: false });
-            for (output, input) in outputs.iter().zip([0, 2, 3]) {
-                let Data::F32(_, unchanged) = &inputs[input] else { unreachable!("numbers in f32") };
-                assert_eq!(output, unchanged, "{level:?}, norm {norm}, clipped at {clip_norm:?}");
+        for (op, inputs) in updates(clip_norm, norm, Some(65536.0)) {
+            for level in Level::available() {
+                let outputs = launch(&op, &inputs, How { threads: 2, level, share: false });
+                for (output, input) in outputs.iter().zip([0, 2, 3]) {
+                    let Data::F32(_, unchanged) = &inputs[input] else { unreachable!("numbers in f32") };
+                    assert_eq!(output, unchanged, "{} at {level:?}, norm {norm}, {clip_norm:?}", op.name());
+                }
             }
         }
     }
@@ -245,9 +334,10 @@ fn a_step_whose_norm_is_not_finite_is_skipped_if_gradients_are_scaled() {
 
 #[test]
 fn a_norm_that_is_not_a_number_shows_if_gradients_are_not_scaled() {
-    let (op, inputs) = update(100, Some(1.0), f32::NAN, None);
     let how = How { threads: 1, level: Level::best(), share: false };
-    assert!(launch(&Op::AdamW(op), &inputs, how)[0][0].is_nan());
+    for (op, inputs) in updates(Some(1.0), f32::NAN, None) {
+        assert!(launch(&op, &inputs, how)[0][0].is_nan(), "{}", op.name());
+    }
 }
 
 #[test]
