@@ -216,7 +216,7 @@ pub trait Device {
     }
 
     /// Whether it has units that multiply numbers of this type; otherwise they are widened to f32, which costs time.
-    fn multiplies(&self, _number: DType) -> bool {
+    fn multiplies(&self, _dtype: DType) -> bool {
         true
     }
 

@@ -41,14 +41,14 @@ const SAMPLE: Duration = Duration::from_millis(5);
 /// What is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Factors {
-    pub number: DType,
+    pub dtype: DType,
     /// As in `Linear`.
     pub tf32: bool,
 }
 
 impl Factors {
-    pub const F32: Factors = Factors { number: DType::F32, tf32: false };
-    pub const BF16: Factors = Factors { number: DType::BF16, tf32: false };
+    pub const F32: Factors = Factors { dtype: DType::F32, tf32: false };
+    pub const BF16: Factors = Factors { dtype: DType::BF16, tf32: false };
 }
 
 /// Measures both, in a few tenths of a second. What is allocated for it stays well within the target's memory, in
@@ -86,8 +86,8 @@ fn flops_per_s(size: usize, took: Duration) -> f64 {
 
 /// What a square product of this size takes; `None` if there is no memory for it.
 fn square(device: &mut dyn Device, factors: Factors, size: usize) -> Result<Option<Duration>, DeviceError> {
-    let Factors { number, tf32 } = factors;
-    let (ty, drawn) = (TensorType::new(number, &[size, size]), TensorType::f32(&[size, size]));
+    let Factors { dtype, tf32 } = factors;
+    let (ty, drawn) = (TensorType::new(dtype, &[size, size]), TensorType::f32(&[size, size]));
     let linear = Linear { bias: false, activation: None, residual: false, tf32 };
     let scratch = linear.workspace(&[ty, ty], &[ty], &device.target().workspace_limits());
     // What is drawn at random takes the place of scratch memory, which is not needed yet.
@@ -109,7 +109,7 @@ fn square(device: &mut dyn Device, factors: Factors, size: usize) -> Result<Opti
         let normal = Op::Normal(Normal { output: drawn, deviation: 1.0, seed: 0, site: 0 });
         let numbers = tensor(buffers[2], drawn);
         device.launch(&normal, &[], &[numbers], None)?;
-        device.launch(&Op::Cast(Cast { to: number }), &[numbers], &[x], None)?;
+        device.launch(&Op::Cast(Cast { to: dtype }), &[numbers], &[x], None)?;
         let product = Op::Linear(linear);
         best(device, PRODUCT_SAMPLES, |device| device.launch(&product, &[x, x], &[y], Some(workspace)))
     })?;

@@ -80,7 +80,7 @@ pub fn run(
 
     let precision = config.strategy.precision;
     let factors = Factors {
-        number: precision.dtype(),
+        dtype: precision.dtype(),
         tf32: precision == Precision::Tf32 && target.kind == DeviceKind::Cuda,
     };
     let emulated = !device.multiplies(precision.dtype());

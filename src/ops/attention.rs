@@ -2,7 +2,7 @@
 
 use super::{
     DType, Emitted, Op, Operation, Processor, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
-    expect_inputs, expect_number, expect_type,
+    expect_float, expect_inputs, expect_type,
 };
 
 /// `out = softmax(mask(q k^T / sqrt(C/H))) v` for each head, position t seeing positions 0 to t.
@@ -29,9 +29,9 @@ impl Attention {
 
     /// Scratch elements of one thread, all of them f32: k^T and v of one head in panels, one tile of scores and one
     /// of output; and a tile of queries, where they are stored otherwise.
-    pub(crate) fn workspace_elements(number: DType, sequence: usize, head: usize) -> usize {
+    pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
         let padded_head = head.next_multiple_of(Self::PANEL);
-        let widened = if number == DType::F32 { 0 } else { Self::QUERY_TILE * head };
+        let widened = if dtype == DType::F32 { 0 } else { Self::QUERY_TILE * head };
         sequence.next_multiple_of(Self::PANEL) * head
             + sequence * padded_head
             + Self::QUERY_TILE * (Self::SCORE_ROW + padded_head)
@@ -47,9 +47,8 @@ impl AttentionBackward {
 
     /// Scratch elements of one thread, all of them f32: k^T and v^T, then k, q and dout of one head in panels, and two
     /// tiles of scores; and, where they are stored otherwise, tiles of q, dout and dq, and a head's dk and dv.
-    pub(crate) fn workspace_elements(number: DType, sequence: usize, head: usize) -> usize {
-        let widened =
-            if number == DType::F32 { 0 } else { (3 * Attention::QUERY_TILE + 2 * sequence) * head };
+    pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
+        let widened = if dtype == DType::F32 { 0 } else { (3 * Attention::QUERY_TILE + 2 * sequence) * head };
         2 * sequence.next_multiple_of(Attention::PANEL) * head
             + 3 * sequence * head.next_multiple_of(Attention::PANEL)
             + 2 * Attention::QUERY_TILE * Attention::SCORE_ROW
@@ -84,7 +83,7 @@ impl Operation for Attention {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 1)?;
-        let number = expect_number(self.name(), "qkv", &inputs[0])?;
+        let number = expect_float(self.name(), "qkv", &inputs[0])?;
         let [batch, sequence, channels] = dimensions(self.name(), self.heads, &inputs[0])?;
         Ok(vec![
             TensorType::new(number, &[batch, sequence, channels]),
@@ -128,7 +127,7 @@ impl Operation for AttentionBackward {
         expect_inputs(self.name(), inputs, 4)?;
         let heads = Self::heads(&inputs[3]);
         let [batch, sequence, channels] = dimensions(self.name(), heads, &inputs[1])?;
-        let number = expect_number(self.name(), "qkv", &inputs[1])?;
+        let number = expect_float(self.name(), "qkv", &inputs[1])?;
         let out = TensorType::new(number, &[batch, sequence, channels]);
         expect_type(self.name(), "dout", &inputs[0], out)?;
         expect_type(self.name(), "out", &inputs[2], out)?;

@@ -1,6 +1,6 @@
 //! Numbers in another precision.
 
-use super::{DType, Emitted, Op, Operation, Tape, TensorType, TypeError, expect_number};
+use super::{DType, Emitted, Op, Operation, Tape, TensorType, TypeError, expect_float};
 
 /// Each input rounded to the nearest number of another type, ties to even; what is too large becomes infinite.
 ///
@@ -17,7 +17,7 @@ impl Operation for Cast {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         for input in inputs {
-            expect_number(self.name(), "an input", input)?;
+            expect_float(self.name(), "an input", input)?;
         }
         Ok(inputs.iter().map(|input| TensorType { dtype: self.to, ..*input }).collect())
     }

@@ -2,7 +2,7 @@
 
 use super::{
     DType, Loss, Op, Operation, Processor, SCALE, Slice, Tape, TensorType, TypeError, WorkspaceLimits,
-    expect_inputs, expect_number, expect_type,
+    expect_float, expect_inputs, expect_type,
 };
 
 /// `loss = weight / N * sum over rows of (logsumexp(logits[n]) - logits[n, target[n]])`, and with `gradient`
@@ -44,7 +44,7 @@ impl Operation for CrossEntropy {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, self.loss_so_far() + usize::from(self.accumulate))?;
-        expect_number(self.name(), "logits", &inputs[0])?;
+        expect_float(self.name(), "logits", &inputs[0])?;
         let (rows, targets) = (inputs[0].shape.rows(), inputs[1].elements());
         if self.rows.range(targets).len() != rows {
             let problem = format!("{targets} targets, {rows} rows of logits as {}", self.rows);

@@ -1,8 +1,8 @@
 //! Layer normalisation over the innermost dimension (Ba et al. 2016).
 
 use super::{
-    DType, Emitted, MatrixPrecision, Op, Operand, Operation, Tape, TensorType, TypeError, expect_inputs,
-    expect_number, expect_type,
+    DType, Emitted, MatrixPrecision, Op, Operand, Operation, Tape, TensorType, TypeError, expect_float,
+    expect_inputs, expect_type,
 };
 
 /// `y = (x - mean) * rstd * weight + bias`, with `rstd = 1 / sqrt(variance + epsilon)`.
@@ -85,7 +85,7 @@ impl Operation for LayerNormBackward {
         let x = inputs[1];
         let weight = TensorType::f32(&[x.shape.last()]);
         let statistics = TensorType::f32(&[x.shape.rows()]);
-        let number = expect_number(self.name(), "dy", &inputs[0])?;
+        let number = expect_float(self.name(), "dy", &inputs[0])?;
         expect_type(self.name(), "x", &x, TensorType { dtype: DType::F32, ..x })?;
         expect_type(self.name(), "dy", &inputs[0], TensorType { dtype: number, ..x })?;
         expect_type(self.name(), "weight", &inputs[2], weight)?;

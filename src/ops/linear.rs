@@ -2,7 +2,7 @@
 
 use super::{
     Cast, DType, Emitted, GeluBackward, MatrixPrecision, Op, Operand, Operation, Processor, Tape, TensorType,
-    TypeError, WorkspaceLimits, expect_inputs, expect_number, expect_type,
+    TypeError, WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
 /// What follows the product.
@@ -90,7 +90,7 @@ impl Operation for Linear {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 2 + usize::from(self.bias) + usize::from(self.residual))?;
         let [out, _] = features(self.name(), &inputs[1])?;
-        let number = expect_number(self.name(), "x", &inputs[0])?;
+        let number = expect_float(self.name(), "x", &inputs[0])?;
         expect_type(
             self.name(),
             "weight",
@@ -208,7 +208,7 @@ impl Operation for LinearInputGradient {
         let extra = usize::from(self.accumulate) + usize::from(self.activation.is_some());
         expect_inputs(self.name(), inputs, 2 + extra)?;
         let [_, inner] = features(self.name(), &inputs[1])?;
-        let number = expect_number(self.name(), "dy", &inputs[0])?;
+        let number = expect_float(self.name(), "dy", &inputs[0])?;
         let weight = TensorType::new(number, &[inputs[0].shape.last(), inner]);
         expect_type(self.name(), "weight", &inputs[1], weight)?;
         let dx = TensorType { dtype: number, shape: inputs[0].shape.with_last(inner) };
@@ -246,7 +246,7 @@ impl Operation for LinearWeightGradient {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         let previous = if self.accumulate { 1 + usize::from(self.bias) } else { 0 };
         expect_inputs(self.name(), inputs, 2 + previous)?;
-        expect_number(self.name(), "x", &inputs[0])?;
+        expect_float(self.name(), "x", &inputs[0])?;
         let (inner, out) = (inputs[0].shape.last(), inputs[1].shape.last());
         expect_type(
             self.name(),

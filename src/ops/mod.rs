@@ -327,7 +327,7 @@ fn expect_type(
 }
 
 /// Fails unless an operand is of a type that matrix work is done on.
-fn expect_number(operation: &'static str, operand: &str, found: &TensorType) -> Result<DType, TypeError> {
+fn expect_float(operation: &'static str, operand: &str, found: &TensorType) -> Result<DType, TypeError> {
     if found.dtype.is_float() {
         return Ok(found.dtype);
     }

@@ -89,8 +89,8 @@ impl Device for CpuDevice {
         &self.target
     }
 
-    fn multiplies(&self, number: DType) -> bool {
-        self.lanes.workers().multiply(number)
+    fn multiplies(&self, dtype: DType) -> bool {
+        self.lanes.workers().multiply(dtype)
     }
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {

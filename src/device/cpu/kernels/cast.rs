@@ -1,6 +1,6 @@
 //! Numbers in another precision.
 
-use super::number::{BUFFER, Number, with_number, write};
+use super::float::{BUFFER, Float, with_float, write};
 use super::operands::Operands;
 use super::workers::{Parts, Workers};
 
@@ -8,7 +8,7 @@ use super::workers::{Parts, Workers};
 const CHUNK: usize = 1 << 14;
 
 /// Casts all inputs at once: most are too small for more than one thread.
-pub(super) fn run<To: Number>(operands: &mut Operands, count: usize, workers: &Workers) {
+pub(super) fn run<To: Float>(operands: &mut Operands, count: usize, workers: &Workers) {
     let outputs: Vec<Parts<To>> = (0..count).map(|index| Parts::new(operands.output(index))).collect();
     let operands = &*operands;
     let chunks = || {
@@ -22,14 +22,14 @@ pub(super) fn run<To: Number>(operands: &mut Operands, count: usize, workers: &W
             // SAFETY: chunks do not overlap.
             #[allow(unsafe_code)]
             let output = unsafe { outputs[index].part(range.clone()) };
-            with_number!(operands.input_type(index).dtype, From => {
+            with_float!(operands.input_type(index).dtype, From => {
                 cast::<From, To>(&operands.input(index)[range], output, workers);
             });
         }
     });
 }
 
-fn cast<From: Number, To: Number>(from: &[From], to: &mut [To], workers: &Workers) {
+fn cast<From: Float, To: Float>(from: &[From], to: &mut [To], workers: &Workers) {
     let level = workers.level();
     if let Some(from) = From::as_f32(from) {
         return To::narrow(level, from, to);

@@ -3,15 +3,15 @@
 use crate::ops::{CrossEntropy, DType};
 
 use super::as_f64;
+use super::float::Float;
 use super::math::{exp, largest, sum};
-use super::number::Number;
 use super::operands::Operands;
 use super::simd::{Level, simd};
 use super::workers::{Parts, Workers};
 
 const ROWS: usize = CrossEntropy::ROWS_PER_PARTIAL;
 
-pub(super) fn run<T: Number>(
+pub(super) fn run<T: Float>(
     op: &CrossEntropy,
     operands: &mut Operands,
     scratch: &mut [f32],
@@ -58,7 +58,7 @@ struct Rows<'a, T> {
     dlogits: Option<&'a mut [T]>,
 }
 
-impl<T: Number> Rows<'_, T> {
+impl<T: Float> Rows<'_, T> {
     /// The sum of the losses. `wide` holds a row in f32.
     fn run(mut self, level: Level, scale: f32, wide: &mut [f32]) -> f64 {
         let mut loss = 0.0;

@@ -1,7 +1,7 @@
 //! Operations on each element by itself.
 
+use super::float::{BUFFER, Float, update};
 use super::math::{gelu, gelu_slope};
-use super::number::{BUFFER, Number, update};
 use super::operands::Operands;
 use super::simd::{Level, simd};
 use super::workers::{Parts, Workers};
@@ -14,13 +14,13 @@ pub(super) fn add(operands: &mut Operands, workers: &Workers) {
     in_place(operands.output(0), source, other, workers, add_to);
 }
 
-pub(super) fn gelu_backward<T: Number>(operands: &mut Operands, workers: &Workers) {
+pub(super) fn gelu_backward<T: Float>(operands: &mut Operands, workers: &Workers) {
     let (source, x) = (operands.source::<T>(0, 0), operands.input::<T>(1));
     in_place(operands.output(0), source, x, workers, scale_by_slope);
 }
 
 /// Works on an output that begins as another value, chunk by chunk: `work(level, output, other)`.
-fn in_place<T: Number>(
+fn in_place<T: Float>(
     output: &mut [T],
     source: Option<&[T]>,
     other: &[T],

@@ -3,15 +3,15 @@
 use crate::ops::{LayerNorm, LayerNormBackward};
 
 use super::elementwise::add_to;
+use super::float::{BUFFER, Float, read, write};
 use super::math::sum;
-use super::number::{BUFFER, Number, read, write};
 use super::operands::{Operands, Start};
 use super::simd::simd;
 use super::workers::{Parts, Workers};
 
 const ROWS: usize = LayerNormBackward::ROWS_PER_PARTIAL;
 
-pub(super) fn forward<T: Number>(op: &LayerNorm, operands: &mut Operands, workers: &Workers) {
+pub(super) fn forward<T: Float>(op: &LayerNorm, operands: &mut Operands, workers: &Workers) {
     let (x, weight, bias) = (operands.input::<f32>(0), operands.input(1), operands.input(2));
     let channels = weight.len();
     let y = Parts::new(operands.output::<T>(0));
@@ -54,7 +54,7 @@ simd! {
     }
 }
 
-pub(super) fn backward<T: Number>(
+pub(super) fn backward<T: Float>(
     op: &LayerNormBackward,
     operands: &mut Operands,
     scratch: &mut [f32],

@@ -5,12 +5,12 @@ use std::ops::Range;
 use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 
 use super::elementwise::{gelu_add_to, gelu_of, scale_by_slope};
-use super::number::{BUFFER, Number, read, update, write};
+use super::float::{BUFFER, Float, read, update, write};
 use super::operands::{Operands, Start};
 use super::product::{Matrix, Product, RowSums};
 use super::workers::{Parts, Workers};
 
-pub(super) fn forward<T: Number>(
+pub(super) fn forward<T: Float>(
     op: &Linear,
     operands: &mut Operands,
     scratch: &mut [f32],
@@ -24,13 +24,13 @@ pub(super) fn forward<T: Number>(
     }
 }
 
-fn plain<T: Number, Y: Number>(op: &Linear, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+fn plain<T: Float, Y: Float>(op: &Linear, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     let product: Product<T, Y, Y> = product(op, operands, residual(op, operands));
     product.run(operands.output(0), None, scratch, workers);
 }
 
 /// The residual is added to what the activation makes of the product.
-fn with_gelu<T: Number, Y: Number>(
+fn with_gelu<T: Float, Y: Float>(
     op: &Linear,
     operands: &mut Operands,
     scratch: &mut [f32],
@@ -54,11 +54,11 @@ fn with_gelu<T: Number, Y: Number>(
     product.run(operands.output(1), Some(&finish), scratch, workers);
 }
 
-fn residual<'a, Y: Number>(op: &Linear, operands: &Operands<'a>) -> Start<'a, Y> {
+fn residual<'a, Y: Float>(op: &Linear, operands: &Operands<'a>) -> Start<'a, Y> {
     operands.start(0, op.residual.then_some(2 + usize::from(op.bias)))
 }
 
-fn product<'a, T: Number, C: Number, B: Number>(
+fn product<'a, T: Float, C: Float, B: Float>(
     op: &Linear,
     operands: &Operands<'a>,
     start: Start<'a, C>,
@@ -76,7 +76,7 @@ fn product<'a, T: Number, C: Number, B: Number>(
     }
 }
 
-pub(super) fn input_gradient<T: Number>(
+pub(super) fn input_gradient<T: Float>(
     op: &LinearInputGradient,
     operands: &mut Operands,
     scratch: &mut [f32],
@@ -108,7 +108,7 @@ pub(super) fn input_gradient<T: Number>(
     }
 }
 
-pub(super) fn weight_gradient<T: Number>(
+pub(super) fn weight_gradient<T: Float>(
     op: &LinearWeightGradient,
     operands: &mut Operands,
     scratch: &mut [f32],

@@ -9,12 +9,12 @@ mod cast;
 mod cross_entropy;
 mod elementwise;
 mod embedding;
+mod float;
 mod initialise;
 mod layer_norm;
 mod linear;
 mod loss_scale;
 mod math;
-mod number;
 mod operands;
 mod optimizer;
 mod product;
@@ -26,7 +26,7 @@ mod workers;
 
 use crate::ops::Op;
 
-use number::with_number;
+use float::with_float;
 pub(super) use operands::Operand;
 use operands::Operands;
 pub(super) use workers::Workers;
@@ -65,41 +65,41 @@ pub(super) unsafe fn run(
             std::slice::from_raw_parts_mut(address.cast(), bytes / size_of::<f32>())
         },
     };
-    let number = |input: usize| inputs[input].ty.dtype;
+    let dtype = |input: usize| inputs[input].ty.dtype;
     match op {
         Op::AdamW(op) => optimizer::adamw(op, &mut operands, workers),
         Op::Add(_) => elementwise::add(&mut operands, workers),
         Op::Attention(op) => {
-            with_number!(number(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
+            with_float!(dtype(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
         }
         Op::AttentionBackward(_) => {
-            with_number!(number(0), T => attention::backward::<T>(&mut operands, scratch, workers));
+            with_float!(dtype(0), T => attention::backward::<T>(&mut operands, scratch, workers));
         }
-        Op::Cast(op) => with_number!(op.to, T => cast::run::<T>(&mut operands, inputs.len(), workers)),
+        Op::Cast(op) => with_float!(op.to, T => cast::run::<T>(&mut operands, inputs.len(), workers)),
         Op::CrossEntropy(op) => {
-            with_number!(number(0), T => cross_entropy::run::<T>(op, &mut operands, scratch, workers));
+            with_float!(dtype(0), T => cross_entropy::run::<T>(op, &mut operands, scratch, workers));
         }
         Op::Embedding(_) => embedding::forward(&mut operands, workers),
         Op::EmbeddingBackward(op) => embedding::backward(op, &mut operands, workers),
         Op::Fill(op) => initialise::fill(op, &mut operands, workers),
         Op::GeluBackward(_) => {
-            with_number!(number(0), T => elementwise::gelu_backward::<T>(&mut operands, workers));
+            with_float!(dtype(0), T => elementwise::gelu_backward::<T>(&mut operands, workers));
         }
         Op::GlobalNorm(op) => optimizer::global_norm(op, &mut operands, scratch, workers),
         Op::LayerNorm(op) => {
-            with_number!(op.output, T => layer_norm::forward::<T>(op, &mut operands, workers));
+            with_float!(op.output, T => layer_norm::forward::<T>(op, &mut operands, workers));
         }
         Op::LayerNormBackward(op) => {
-            with_number!(number(0), T => layer_norm::backward::<T>(op, &mut operands, scratch, workers));
+            with_float!(dtype(0), T => layer_norm::backward::<T>(op, &mut operands, scratch, workers));
         }
         Op::Linear(op) => {
-            with_number!(number(0), T => linear::forward::<T>(op, &mut operands, scratch, workers));
+            with_float!(dtype(0), T => linear::forward::<T>(op, &mut operands, scratch, workers));
         }
         Op::LinearInputGradient(op) => {
-            with_number!(number(0), T => linear::input_gradient::<T>(op, &mut operands, scratch, workers));
+            with_float!(dtype(0), T => linear::input_gradient::<T>(op, &mut operands, scratch, workers));
         }
         Op::LinearWeightGradient(op) => {
-            with_number!(number(0), T => linear::weight_gradient::<T>(op, &mut operands, scratch, workers));
+            with_float!(dtype(0), T => linear::weight_gradient::<T>(op, &mut operands, scratch, workers));
         }
         Op::LossScale(op) => loss_scale::run(op, &mut operands),
         Op::Normal(op) => initialise::normal(op, &mut operands, workers),

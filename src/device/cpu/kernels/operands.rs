@@ -1,7 +1,7 @@
 //! Operands as slices.
 #![allow(unsafe_code)] // Addresses become slices here; that they are valid is `run`'s contract.
 
-use super::number::Number;
+use super::float::Float;
 use crate::ops::{DType, TensorType};
 
 /// An operand in memory: what a launch resolves a `Tensor` to.
@@ -41,7 +41,7 @@ impl<'a> Operands<'a> {
         &self.inputs[index].ty
     }
 
-    pub(super) fn input<T: Number>(&self, index: usize) -> &'a [T] {
+    pub(super) fn input<T: Float>(&self, index: usize) -> &'a [T] {
         let Operand { address, ty } = self.inputs[index];
         assert_eq!(ty.dtype, T::DTYPE, "an input of numbers");
         // SAFETY: by the contract of `new`.
@@ -55,7 +55,7 @@ impl<'a> Operands<'a> {
         unsafe { std::slice::from_raw_parts(address.cast(), ty.elements()) }
     }
 
-    pub(super) fn output<T: Number>(&mut self, index: usize) -> &'a mut [T] {
+    pub(super) fn output<T: Float>(&mut self, index: usize) -> &'a mut [T] {
         let Operand { address, ty } = self.outputs[index];
         assert_eq!(ty.dtype, T::DTYPE, "an output of numbers");
         // SAFETY: by the contract of `new`.
@@ -63,12 +63,12 @@ impl<'a> Operands<'a> {
     }
 
     /// The input that an output begins as, or none where they are the same memory.
-    pub(super) fn source<T: Number>(&self, output: usize, input: usize) -> Option<&'a [T]> {
+    pub(super) fn source<T: Float>(&self, output: usize, input: usize) -> Option<&'a [T]> {
         (self.outputs[output].address != self.inputs[input].address).then(|| self.input(input))
     }
 
     /// What an output is added to.
-    pub(super) fn start<T: Number>(&self, output: usize, input: Option<usize>) -> Start<'a, T> {
+    pub(super) fn start<T: Float>(&self, output: usize, input: Option<usize>) -> Start<'a, T> {
         match input {
             None => Start::Zero,
             Some(input) => self.source(output, input).map_or(Start::Output, Start::Other),

@@ -53,8 +53,8 @@ impl Level {
     }
 
     /// Whether products of this type are done without widening it first.
-    pub(super) fn multiplies(self, number: DType) -> bool {
-        match (number, self) {
+    pub(super) fn multiplies(self, dtype: DType) -> bool {
+        match (dtype, self) {
             (DType::F32, _) => true,
             #[cfg(target_arch = "x86_64")]
             (DType::BF16, Level::Avx512Bf16 | Level::Amx) => true,
@@ -157,7 +157,7 @@ mod tests {
         ] {
             let found = Level::with(features).last().expect("there is always one");
             assert_eq!(found, best, "{features:?}");
-            let multiplied = [DType::F32, DType::BF16, DType::F16].map(|number| found.multiplies(number));
+            let multiplied = [DType::F32, DType::BF16, DType::F16].map(|dtype| found.multiplies(dtype));
             assert_eq!(multiplied, [true, bf16, false], "{features:?}");
         }
     }

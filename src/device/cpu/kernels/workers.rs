@@ -38,8 +38,8 @@ impl Workers {
     }
 
     /// Whether products of this type are done without widening it first.
-    pub(in crate::device::cpu) fn multiply(&self, number: DType) -> bool {
-        self.level.multiplies(number)
+    pub(in crate::device::cpu) fn multiply(&self, dtype: DType) -> bool {
+        self.level.multiplies(dtype)
     }
 
     /// Calls `work` for each task number once, on any thread and in any order.

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use crate::device::cpu::kernels::float::{BUFFER, Float, read};
 use crate::device::cpu::kernels::math::{LANES, exp, multiply_add, sum};
-use crate::device::cpu::kernels::number::{BUFFER, Number, read};
 use crate::device::cpu::kernels::operands::Operands;
 #[cfg(target_arch = "x86_64")]
 use crate::device::cpu::kernels::product::{Avx2, Avx512};
@@ -16,7 +16,7 @@ use super::{
     Head, KEYS, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take,
 };
 
-pub(crate) fn run<T: Number>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+pub(crate) fn run<T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     match workers.level() {
         Level::Portable => run_with::<Portable, T>(operands, scratch, workers),
         #[cfg(target_arch = "x86_64")]
@@ -26,7 +26,7 @@ pub(crate) fn run<T: Number>(operands: &mut Operands, scratch: &mut [f32], worke
     }
 }
 
-fn run_with<M: Micro, T: Number>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+fn run_with<M: Micro, T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     let heads = AttentionBackward::heads(operands.input_type(3));
     let sizes = Sizes::new(operands.input_type(1), heads);
     let [dout, qkv, out] = [0, 1, 2].map(|index| operands.input::<T>(index));
@@ -76,7 +76,7 @@ struct BackwardHead<'a, T> {
     dscores: &'a mut [f32],
 }
 
-impl<T: Number> BackwardHead<'_, T> {
+impl<T: Float> BackwardHead<'_, T> {
     /// `wide` is for tiles of q, dout and dq and for dk and dv in f32, where they are stored otherwise.
     fn run<M: Micro>(mut self, dqkv: &Parts<T>, mut wide: &mut [f32]) {
         self.pack::<M>();
@@ -211,7 +211,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn new<T: Number>(dqkv: &Parts<T>, wide: &mut [f32], place: Head, sizes: Sizes) -> Sums {
+    fn new<T: Float>(dqkv: &Parts<T>, wide: &mut [f32], place: Head, sizes: Sizes) -> Sums {
         let (first, part) = (QUERIES * sizes.head, sizes.sequence * sizes.head);
         if T::DTYPE == DType::F32 {
             let start = [0, 1, 2].map(|part| dqkv.as_ptr().wrapping_add(place.qkv + part * sizes.channels));
@@ -241,7 +241,7 @@ impl Sums {
     }
 
     /// Stores the sums of some positions where they belong, unless that is where they are.
-    fn store<T: Number>(&self, level: Level, part: usize, positions: Range<usize>, dqkv: &Parts<T>) {
+    fn store<T: Float>(&self, level: Level, part: usize, positions: Range<usize>, dqkv: &Parts<T>) {
         if T::DTYPE == DType::F32 {
             return;
         }

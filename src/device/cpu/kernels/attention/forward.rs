@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use crate::device::cpu::kernels::float::{BUFFER, Float, write};
 use crate::device::cpu::kernels::math::{LANES, exp, largest, map_and_sum, multiply_add};
-use crate::device::cpu::kernels::number::{BUFFER, Number, write};
 use crate::device::cpu::kernels::operands::Operands;
 #[cfg(target_arch = "x86_64")]
 use crate::device::cpu::kernels::product::{Avx2, Avx512};
@@ -14,12 +14,7 @@ use crate::ops::Attention;
 
 use super::{Head, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take};
 
-pub(crate) fn run<T: Number>(
-    op: &Attention,
-    operands: &mut Operands,
-    scratch: &mut [f32],
-    workers: &Workers,
-) {
+pub(crate) fn run<T: Float>(op: &Attention, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     match workers.level() {
         Level::Portable => run_with::<Portable, T>(op, operands, scratch, workers),
         #[cfg(target_arch = "x86_64")]
@@ -31,7 +26,7 @@ pub(crate) fn run<T: Number>(
     }
 }
 
-fn run_with<M: Micro, T: Number>(
+fn run_with<M: Micro, T: Float>(
     op: &Attention,
     operands: &mut Operands,
     scratch: &mut [f32],
@@ -77,7 +72,7 @@ struct ForwardHead<'a, T> {
     queries: &'a mut [f32],
 }
 
-impl<T: Number> ForwardHead<'_, T> {
+impl<T: Float> ForwardHead<'_, T> {
     fn run<M: Micro>(mut self, out: &Parts<T>, lse: &Parts<f32>) {
         let (sizes, row, level) = (self.sizes, self.sizes.row(), self.level);
         let [keys, values] = [1, 2].map(|part| &self.qkv[self.place.qkv + part * sizes.channels..]);

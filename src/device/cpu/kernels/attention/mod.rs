@@ -5,7 +5,7 @@ mod forward;
 
 use crate::ops::{Attention, TensorType};
 
-use super::number::Number;
+use super::float::Float;
 use super::product::{Left, Matrix, Micro, pack_right};
 use super::simd::Level;
 use super::workers::{Parts, Workers};
@@ -88,13 +88,13 @@ fn each_head(
 }
 
 /// Packs x^T, x [T, head] with rows `row` elements apart, as the right operand of a product over channels.
-fn pack_transposed<M: Micro, T: Number>(level: Level, x: &[T], row: usize, sizes: Sizes, packed: &mut [f32]) {
+fn pack_transposed<M: Micro, T: Float>(level: Level, x: &[T], row: usize, sizes: Sizes, packed: &mut [f32]) {
     let matrix = Matrix::new(x, row).transposed();
     pack_right::<M, T>(level, &matrix, 0..sizes.head, 0..sizes.sequence, packed);
 }
 
 /// Packs x [T, head] as the right operand of a product over positions.
-fn pack_straight<M: Micro, T: Number>(level: Level, x: &[T], row: usize, sizes: Sizes, packed: &mut [f32]) {
+fn pack_straight<M: Micro, T: Float>(level: Level, x: &[T], row: usize, sizes: Sizes, packed: &mut [f32]) {
     pack_right::<M, T>(level, &Matrix::new(x, row), 0..sizes.sequence, 0..sizes.head, packed);
 }
 
@@ -108,7 +108,7 @@ struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     /// The first `count` rows of x, `row` elements apart: where they lie, or copied to `wide`.
-    fn new<T: Number>(
+    fn new<T: Float>(
         level: Level,
         x: &'a [T],
         row: usize,

@@ -15,7 +15,7 @@ use super::micro::{Sink, transpose_16};
 use super::pack::LeftBlock;
 use super::{Block, Matrix, ROW_BLOCK};
 use crate::device::cpu::kernels::elementwise::add_to;
-use crate::device::cpu::kernels::number::{Bf16, Number};
+use crate::device::cpu::kernels::float::{Bf16, Float};
 use crate::device::cpu::kernels::simd::Level;
 
 /// Rows and columns of sums in one register.
@@ -40,7 +40,7 @@ impl Kernel for Amx {
     const CUT: usize = 512;
     const UNIT: usize = 1;
 
-    fn is_in_place<T: Number>(_matrix: &Matrix<T>, _inner: usize) -> bool {
+    fn is_in_place<T: Float>(_matrix: &Matrix<T>, _inner: usize) -> bool {
         false
     }
 
@@ -52,7 +52,7 @@ impl Kernel for Amx {
         2 * inner.div_ceil(DEPTH) * TILE_LEN
     }
 
-    fn pack_right<T: Number>(
+    fn pack_right<T: Float>(
         _level: Level,
         matrix: &Matrix<T>,
         inner: Range<usize>,
@@ -77,7 +77,7 @@ impl Kernel for Amx {
         }
     }
 
-    fn rows_along<T: Number>(
+    fn rows_along<T: Float>(
         _level: Level,
         matrix: &Matrix<T>,
         block: &Block,
@@ -87,7 +87,7 @@ impl Kernel for Amx {
         pack_left(block, packed, |rows, inner, tile| copy(&matrix, rows, inner, tile))
     }
 
-    fn rows_beside<T: Number>(
+    fn rows_beside<T: Float>(
         level: Level,
         matrix: &Matrix<T>,
         block: &Block,

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::Matrix;
 use crate::device::cpu::kernels::elementwise;
-use crate::device::cpu::kernels::number::Number;
+use crate::device::cpu::kernels::float::Float;
 use crate::device::cpu::kernels::simd::Level;
 #[cfg(target_arch = "x86_64")]
-use crate::device::cpu::kernels::{number::Bf16, simd::simd};
+use crate::device::cpu::kernels::{float::Bf16, simd::simd};
 
 /// What an element of a packed operand consists of.
 pub(crate) trait Element {
@@ -15,14 +15,14 @@ pub(crate) trait Element {
     const DEPTH: usize;
 
     /// The whole matrix as elements where it lies, if these numbers along its rows lie as whole elements do.
-    fn in_place<'a, T: Number>(matrix: &Matrix<'a, T>, inner: &Range<usize>) -> Option<Matrix<'a>>;
+    fn in_place<'a, T: Float>(matrix: &Matrix<'a, T>, inner: &Range<usize>) -> Option<Matrix<'a>>;
 
     /// Elements of numbers that lie along memory, the last one filled up with zeros.
-    fn along<T: Number>(level: Level, numbers: &[T], elements: &mut [f32]);
+    fn along<T: Float>(level: Level, numbers: &[T], elements: &mut [f32]);
 
     /// Elements side by side of the columns of at most `DEPTH` rows, which lie along memory: where they lie, or in
     /// the beginning of `buffer`.
-    fn beside<'a, T: Number>(
+    fn beside<'a, T: Float>(
         level: Level,
         matrix: &Matrix<'a, T>,
         rows: Range<usize>,
@@ -40,15 +40,15 @@ pub(crate) struct Single;
 impl Element for Single {
     const DEPTH: usize = 1;
 
-    fn in_place<'a, T: Number>(matrix: &Matrix<'a, T>, _inner: &Range<usize>) -> Option<Matrix<'a>> {
+    fn in_place<'a, T: Float>(matrix: &Matrix<'a, T>, _inner: &Range<usize>) -> Option<Matrix<'a>> {
         matrix.as_f32()
     }
 
-    fn along<T: Number>(level: Level, numbers: &[T], elements: &mut [f32]) {
+    fn along<T: Float>(level: Level, numbers: &[T], elements: &mut [f32]) {
         T::widen(level, numbers, elements);
     }
 
-    fn beside<'a, T: Number>(
+    fn beside<'a, T: Float>(
         level: Level,
         matrix: &Matrix<'a, T>,
         rows: Range<usize>,
@@ -71,7 +71,7 @@ pub(crate) struct Pair;
 impl Element for Pair {
     const DEPTH: usize = 2;
 
-    fn in_place<'a, T: Number>(matrix: &Matrix<'a, T>, inner: &Range<usize>) -> Option<Matrix<'a>> {
+    fn in_place<'a, T: Float>(matrix: &Matrix<'a, T>, inner: &Range<usize>) -> Option<Matrix<'a>> {
         let Matrix { data, row, step } = of_bf16(matrix);
         // SAFETY: any bits are two numbers, and any are one.
         #[allow(unsafe_code)]
@@ -80,13 +80,13 @@ impl Element for Pair {
         (step == 1 && is_whole).then_some(Matrix { data: pairs, row: row / 2, step })
     }
 
-    fn along<T: Number>(_level: Level, numbers: &[T], elements: &mut [f32]) {
+    fn along<T: Float>(_level: Level, numbers: &[T], elements: &mut [f32]) {
         for (element, numbers) in elements.iter_mut().zip(bf16(numbers).chunks(2)) {
             *element = pair(numbers[0], numbers.get(1).copied().unwrap_or_default());
         }
     }
 
-    fn beside<'a, T: Number>(
+    fn beside<'a, T: Float>(
         level: Level,
         matrix: &Matrix<'a, T>,
         rows: Range<usize>,
@@ -139,12 +139,12 @@ simd! {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn bf16<T: Number>(numbers: &[T]) -> &[Bf16] {
+fn bf16<T: Float>(numbers: &[T]) -> &[Bf16] {
     T::as_bf16(numbers).expect("only bf16 is multiplied so")
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) fn of_bf16<'a, T: Number>(matrix: &Matrix<'a, T>) -> Matrix<'a, Bf16> {
+pub(super) fn of_bf16<'a, T: Float>(matrix: &Matrix<'a, T>) -> Matrix<'a, Bf16> {
     Matrix { data: bf16(matrix.data), row: matrix.row, step: matrix.step }
 }
 

@@ -3,7 +3,7 @@
 use super::micro::panels;
 use super::pack::{LeftBlock, pack_right};
 use super::{Block, Element, Matrix, Micro, Sink};
-use crate::device::cpu::kernels::number::Number;
+use crate::device::cpu::kernels::float::Float;
 use crate::device::cpu::kernels::simd::Level;
 
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(super) trait Kernel {
     const UNIT: usize;
 
     /// Whether a left operand whose rows lie along memory, so many numbers of each, is read where it lies.
-    fn is_in_place<T: Number>(matrix: &Matrix<T>, inner: usize) -> bool;
+    fn is_in_place<T: Float>(matrix: &Matrix<T>, inner: usize) -> bool;
 
     /// Room for rows of the left operand.
     fn left_len(rows: usize, inner: usize) -> usize;
@@ -28,7 +28,7 @@ pub(super) trait Kernel {
     /// Room for `COLUMNS` columns of the right operand.
     fn panel_len(inner: usize) -> usize;
 
-    fn pack_right<T: Number>(
+    fn pack_right<T: Float>(
         level: Level,
         matrix: &Matrix<T>,
         inner: Range<usize>,
@@ -37,16 +37,12 @@ pub(super) trait Kernel {
     );
 
     /// Packs rows that lie along memory, or reads them where they lie.
-    fn rows_along<T: Number>(
-        level: Level,
-        matrix: &Matrix<T>,
-        block: &Block,
-        packed: &mut [f32],
-    ) -> LeftBlock;
+    fn rows_along<T: Float>(level: Level, matrix: &Matrix<T>, block: &Block, packed: &mut [f32])
+    -> LeftBlock;
 
     /// Packs rows that lie side by side in memory: a tile would touch a page for every few elements. What is packed
     /// is also added to `sums`, one for each row, if they are wanted.
-    fn rows_beside<T: Number>(
+    fn rows_beside<T: Float>(
         level: Level,
         matrix: &Matrix<T>,
         block: &Block,
@@ -74,7 +70,7 @@ impl<M: Micro> Kernel for M {
     const CUT: usize = 256 * M::Element::DEPTH;
     const UNIT: usize = M::Element::DEPTH;
 
-    fn is_in_place<T: Number>(matrix: &Matrix<T>, inner: usize) -> bool {
+    fn is_in_place<T: Float>(matrix: &Matrix<T>, inner: usize) -> bool {
         M::Element::in_place(matrix, &(0..inner)).is_some()
     }
 
@@ -86,7 +82,7 @@ impl<M: Micro> Kernel for M {
         M::COLUMNS * inner.div_ceil(M::Element::DEPTH)
     }
 
-    fn pack_right<T: Number>(
+    fn pack_right<T: Float>(
         level: Level,
         matrix: &Matrix<T>,
         inner: Range<usize>,
@@ -96,7 +92,7 @@ impl<M: Micro> Kernel for M {
         pack_right::<M, T>(level, matrix, inner, columns, packed);
     }
 
-    fn rows_along<T: Number>(
+    fn rows_along<T: Float>(
         level: Level,
         matrix: &Matrix<T>,
         block: &Block,
@@ -108,7 +104,7 @@ impl<M: Micro> Kernel for M {
         }
     }
 
-    fn rows_beside<T: Number>(
+    fn rows_beside<T: Float>(
         level: Level,
         matrix: &Matrix<T>,
         block: &Block,

@@ -34,7 +34,7 @@ use self::kernel::Kernel;
 use self::micro::Avx512Bf16;
 use self::pack::LeftBlock;
 use super::elementwise::add_to;
-use super::number::{BUFFER, Number, read};
+use super::float::{BUFFER, Float, read};
 use super::operands::Start;
 use super::simd::Level;
 use super::workers::{Parts, Workers};
@@ -84,7 +84,7 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-impl<'a, T: Number> Matrix<'a, T> {
+impl<'a, T: Float> Matrix<'a, T> {
     /// The matrix itself, where it is stored in f32.
     fn as_f32(&self) -> Option<Matrix<'a>> {
         T::as_f32(self.data).map(|data| Matrix { data, row: self.row, step: self.step })
@@ -115,7 +115,7 @@ pub(crate) struct RowSums<'a> {
 /// its place in c.
 pub(crate) type Finish<'a> = &'a (dyn Fn(Range<usize>, &mut [f32]) + Sync);
 
-impl<T: Number, C: Number, B: Number> Product<'_, T, C, B> {
+impl<T: Float, C: Float, B: Float> Product<'_, T, C, B> {
     pub(crate) fn run(&self, c: &mut [C], finish: Option<Finish>, workspace: &mut [f32], workers: &Workers) {
         match workers.level() {
             Level::Portable => self.run_with::<Portable>(c, finish, workspace, workers),

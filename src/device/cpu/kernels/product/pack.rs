@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Block, Element, Left, Matrix, Micro, ROW_BLOCK, blocks};
-use crate::device::cpu::kernels::number::Number;
+use crate::device::cpu::kernels::float::Float;
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::DType;
 
@@ -47,7 +47,7 @@ impl LeftBlock {
     }
 
     /// Rows that lie along memory, as elements.
-    pub(super) fn along<E: Element, T: Number>(
+    pub(super) fn along<E: Element, T: Float>(
         matrix: &Matrix<T>,
         block: &Block,
         level: Level,
@@ -62,7 +62,7 @@ impl LeftBlock {
 
     /// Rows that lie side by side in memory are copied: a tile would touch a page for every few elements. What is
     /// copied is also added to `sums`, one for each row, if they are wanted.
-    pub(super) fn packed<M: Micro, T: Number>(
+    pub(super) fn packed<M: Micro, T: Float>(
         matrix: &Matrix<T>,
         block: &Block,
         level: Level,
@@ -109,7 +109,7 @@ impl LeftBlock {
 }
 
 /// Copies a block of the right operand into panels of `M::COLUMNS` columns, the last one filled up with zeros.
-pub(crate) fn pack_right<M: Micro, T: Number>(
+pub(crate) fn pack_right<M: Micro, T: Float>(
     level: Level,
     matrix: &Matrix<T>,
     inner: Range<usize>,
@@ -158,7 +158,7 @@ pub(crate) fn pack_right<M: Micro, T: Number>(
 }
 
 /// Packs columns that lie along memory, as the rows of `matrix`: elements of a few of them are made at a time.
-fn transpose_made<M: Micro, T: Number>(
+fn transpose_made<M: Micro, T: Float>(
     level: Level,
     matrix: &Matrix<T>,
     inner: Range<usize>,

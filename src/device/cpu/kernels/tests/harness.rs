@@ -1,7 +1,7 @@
 //! Runs operations on memory that shows mistakes: poisoned outputs and scratch memory, guards behind everything.
 #![allow(unsafe_code)] // Operands are addresses; the buffers here outlive the launch.
 
-use crate::device::cpu::kernels::number::{Bf16, F16, Number};
+use crate::device::cpu::kernels::float::{Bf16, F16, Float};
 use crate::device::cpu::kernels::simd::Level;
 use crate::device::cpu::kernels::{Operand, PRODUCT_WORKSPACE_PER_THREAD, Workers, run};
 use crate::ops::{DType, Op, Processor, TensorType, WorkspaceLimits};
@@ -88,7 +88,7 @@ impl Data {
     }
 }
 
-fn narrowed<T: Number>(values: &[f32]) -> Vec<T> {
+fn narrowed<T: Float>(values: &[f32]) -> Vec<T> {
     let mut narrow = vec![T::default(); values.len()];
     T::narrow(Level::Portable, values, &mut narrow);
     narrow

@@ -1,6 +1,6 @@
 //! Products with what is fused to them.
 
-use crate::device::cpu::kernels::number::{Bf16, Number};
+use crate::device::cpu::kernels::float::{Bf16, Float};
 use crate::device::cpu::kernels::operands::Start;
 use crate::device::cpu::kernels::product::{LEAST_WORKSPACE_PER_THREAD, Matrix, Product, RowSums};
 use crate::device::cpu::kernels::simd::Level;
@@ -143,7 +143,7 @@ fn the_least_workspace_is_enough() {
 }
 
 /// The product of random numbers and, with a transposed left operand, the sums of its rows.
-fn product_of_random<T: Number, C: Number>(
+fn product_of_random<T: Float, C: Float>(
     inner: usize,
     transposed: bool,
     level: Level,

@@ -17,7 +17,7 @@ pub(super) const BUFFER: usize = 512;
 pub(super) type Buffer = [f32; BUFFER];
 
 /// What one number is stored as.
-pub(super) trait Number: Copy + Default + Send + Sync + 'static {
+pub(super) trait Float: Copy + Default + Send + Sync + 'static {
     const DTYPE: DType;
 
     /// `to = from`, exactly.
@@ -52,7 +52,7 @@ pub(super) trait Number: Copy + Default + Send + Sync + 'static {
     }
 }
 
-impl Number for f32 {
+impl Float for f32 {
     const DTYPE: DType = DType::F32;
 
     fn widen(_level: Level, from: &[f32], to: &mut [f32]) {
@@ -73,19 +73,19 @@ impl Number for f32 {
 }
 
 /// Evaluates an expression with a type's name standing for what numbers of a dtype are stored as.
-macro_rules! with_number {
-    ($dtype:expr, $number:ident => $body:expr) => {
+macro_rules! with_float {
+    ($dtype:expr, $float:ident => $body:expr) => {
         match $dtype {
             $crate::ops::DType::F32 => {
-                type $number = f32;
+                type $float = f32;
                 $body
             }
             $crate::ops::DType::BF16 => {
-                type $number = $crate::device::cpu::kernels::number::Bf16;
+                type $float = $crate::device::cpu::kernels::float::Bf16;
                 $body
             }
             $crate::ops::DType::F16 => {
-                type $number = $crate::device::cpu::kernels::number::F16;
+                type $float = $crate::device::cpu::kernels::float::F16;
                 $body
             }
             $crate::ops::DType::I32 => unreachable!("an operation's types are checked before it runs"),
@@ -93,16 +93,16 @@ macro_rules! with_number {
     };
 }
 
-pub(super) use with_number;
+pub(super) use with_float;
 
 /// Runs of at most `BUFFER` numbers, or all at once where they are stored in f32.
-fn runs<T: Number>(len: usize) -> impl Iterator<Item = Range<usize>> {
+fn runs<T: Float>(len: usize) -> impl Iterator<Item = Range<usize>> {
     let longest = if T::DTYPE == DType::F32 { len.max(1) } else { BUFFER };
     (0..len).step_by(longest).map(move |start| start..len.min(start + longest))
 }
 
 /// Calls `work` for each run of numbers in f32.
-pub(super) fn read<T: Number>(
+pub(super) fn read<T: Float>(
     level: Level,
     values: &[T],
     buffer: &mut Buffer,
@@ -114,7 +114,7 @@ pub(super) fn read<T: Number>(
 }
 
 /// Stores what `work` makes of each run of numbers in f32.
-pub(super) fn write<T: Number>(
+pub(super) fn write<T: Float>(
     level: Level,
     values: &mut [T],
     buffer: &mut Buffer,
@@ -133,7 +133,7 @@ pub(super) fn write<T: Number>(
 }
 
 /// As `write`, with numbers that begin as they were.
-pub(super) fn update<T: Number>(
+pub(super) fn update<T: Float>(
     level: Level,
     values: &mut [T],
     buffer: &mut Buffer,

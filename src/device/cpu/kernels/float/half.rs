@@ -1,6 +1,6 @@
 //! Numbers of 16 bits.
 
-use super::Number;
+use super::Float;
 use crate::device::cpu::kernels::simd::{Level, simd};
 use crate::ops::DType;
 
@@ -77,7 +77,7 @@ impl F16 {
     }
 }
 
-impl Number for Bf16 {
+impl Float for Bf16 {
     const DTYPE: DType = DType::BF16;
 
     fn widen(level: Level, from: &[Bf16], to: &mut [f32]) {
@@ -112,7 +112,7 @@ simd! {
     }
 }
 
-impl Number for F16 {
+impl Float for F16 {
     const DTYPE: DType = DType::F16;
 
     fn widen(level: Level, from: &[F16], to: &mut [f32]) {
@@ -241,13 +241,13 @@ mod x86 {
 mod tests {
     use super::*;
 
-    fn widened<T: Number>(level: Level, values: &[T]) -> Vec<f32> {
+    fn widened<T: Float>(level: Level, values: &[T]) -> Vec<f32> {
         let mut wide = vec![0.0; values.len()];
         T::widen(level, values, &mut wide);
         wide
     }
 
-    fn narrowed<T: Number>(level: Level, values: &[f32]) -> Vec<T> {
+    fn narrowed<T: Float>(level: Level, values: &[f32]) -> Vec<T> {
         let mut narrow = vec![T::default(); values.len()];
         T::narrow(level, values, &mut narrow);
         narrow
@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    fn every_pattern_means_what_it_should<T: Number>(make: fn(u16) -> T, bits: fn(T) -> u16, fraction: u32) {
+    fn every_pattern_means_what_it_should<T: Float>(make: fn(u16) -> T, bits: fn(T) -> u16, fraction: u32) {
         let patterns: Vec<T> = (0..=u16::MAX).map(make).collect();
         for level in Level::available() {
             let wide = widened(level, &patterns);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     /// Between any two neighbours: their middle goes to the even one, what is next to it to the nearer one.
-    fn rounds_to_the_nearest<T: Number>(bits: fn(T) -> u16, fraction: u32, largest: u16) {
+    fn rounds_to_the_nearest<T: Float>(bits: fn(T) -> u16, fraction: u32, largest: u16) {
         for level in Level::available() {
             for sign in [0, 0x8000] {
                 let mut values = Vec::new();
