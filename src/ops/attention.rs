@@ -83,10 +83,10 @@ impl Operation for Attention {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 1)?;
-        let number = expect_float(self.name(), "qkv", &inputs[0])?;
+        let dtype = expect_float(self.name(), "qkv", &inputs[0])?;
         let [batch, sequence, channels] = dimensions(self.name(), self.heads, &inputs[0])?;
         Ok(vec![
-            TensorType::new(number, &[batch, sequence, channels]),
+            TensorType::new(dtype, &[batch, sequence, channels]),
             TensorType::f32(&[batch, self.heads, sequence]),
         ])
     }
@@ -127,8 +127,8 @@ impl Operation for AttentionBackward {
         expect_inputs(self.name(), inputs, 4)?;
         let heads = Self::heads(&inputs[3]);
         let [batch, sequence, channels] = dimensions(self.name(), heads, &inputs[1])?;
-        let number = expect_float(self.name(), "qkv", &inputs[1])?;
-        let out = TensorType::new(number, &[batch, sequence, channels]);
+        let dtype = expect_float(self.name(), "qkv", &inputs[1])?;
+        let out = TensorType::new(dtype, &[batch, sequence, channels]);
         expect_type(self.name(), "dout", &inputs[0], out)?;
         expect_type(self.name(), "out", &inputs[2], out)?;
         expect_type(self.name(), "lse", &inputs[3], TensorType::f32(&[batch, heads, sequence]))?;

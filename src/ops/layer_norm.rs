@@ -85,9 +85,9 @@ impl Operation for LayerNormBackward {
         let x = inputs[1];
         let weight = TensorType::f32(&[x.shape.last()]);
         let statistics = TensorType::f32(&[x.shape.rows()]);
-        let number = expect_float(self.name(), "dy", &inputs[0])?;
+        let dtype = expect_float(self.name(), "dy", &inputs[0])?;
         expect_type(self.name(), "x", &x, TensorType { dtype: DType::F32, ..x })?;
-        expect_type(self.name(), "dy", &inputs[0], TensorType { dtype: number, ..x })?;
+        expect_type(self.name(), "dy", &inputs[0], TensorType { dtype, ..x })?;
         expect_type(self.name(), "weight", &inputs[2], weight)?;
         expect_type(self.name(), "mean", &inputs[3], statistics)?;
         expect_type(self.name(), "rstd", &inputs[4], statistics)?;

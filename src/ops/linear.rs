@@ -90,14 +90,14 @@ impl Operation for Linear {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 2 + usize::from(self.bias) + usize::from(self.residual))?;
         let [out, _] = features(self.name(), &inputs[1])?;
-        let number = expect_float(self.name(), "x", &inputs[0])?;
+        let dtype = expect_float(self.name(), "x", &inputs[0])?;
         expect_type(
             self.name(),
             "weight",
             &inputs[1],
-            TensorType::new(number, &[out, inputs[0].shape.last()]),
+            TensorType::new(dtype, &[out, inputs[0].shape.last()]),
         )?;
-        let before = TensorType { dtype: number, shape: inputs[0].shape.with_last(out) };
+        let before = TensorType { dtype, shape: inputs[0].shape.with_last(out) };
         // A sum of many terms: it is kept in full precision.
         let y = if self.residual { TensorType { dtype: DType::F32, ..before } } else { before };
         if self.bias {
@@ -156,9 +156,9 @@ impl Operation for Linear {
         if self.residual {
             tape.pass(2 + usize::from(self.bias), dy);
         }
-        let number = tape.input_type(0).dtype;
-        let dy = if self.residual && number != DType::F32 {
-            tape.emit(Op::Cast(Cast { to: number }), vec![dy], &[Emitted::Like(0)])[0]
+        let dtype = tape.input_type(0).dtype;
+        let dy = if self.residual && dtype != DType::F32 {
+            tape.emit(Op::Cast(Cast { to: dtype }), vec![dy], &[Emitted::Like(0)])[0]
         } else {
             dy
         };
@@ -208,10 +208,10 @@ impl Operation for LinearInputGradient {
         let extra = usize::from(self.accumulate) + usize::from(self.activation.is_some());
         expect_inputs(self.name(), inputs, 2 + extra)?;
         let [_, inner] = features(self.name(), &inputs[1])?;
-        let number = expect_float(self.name(), "dy", &inputs[0])?;
-        let weight = TensorType::new(number, &[inputs[0].shape.last(), inner]);
+        let dtype = expect_float(self.name(), "dy", &inputs[0])?;
+        let weight = TensorType::new(dtype, &[inputs[0].shape.last(), inner]);
         expect_type(self.name(), "weight", &inputs[1], weight)?;
-        let dx = TensorType { dtype: number, shape: inputs[0].shape.with_last(inner) };
+        let dx = TensorType { dtype, shape: inputs[0].shape.with_last(inner) };
         if self.accumulate {
             expect_type(self.name(), "the gradient so far", &inputs[2], dx)?;
         }
