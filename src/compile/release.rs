@@ -96,8 +96,10 @@ fn done(program: &Program, code: &[Instruction]) -> Vec<usize> {
             Action::Copy { queue: Queue::Copy, .. } => open.push_back(index),
             Action::Record { queue: Queue::Copy, event } => recorded[event.0 as usize] = index,
             Action::Wait { queue: Queue::Compute, event } => {
-                while let Some(copy) = open.pop_front_if(|copy| *copy < recorded[event.0 as usize]) {
+                let behind = recorded[event.0 as usize];
+                while let Some(&copy) = open.front().filter(|copy| **copy < behind) {
                     done[copy] = index;
+                    open.pop_front();
                 }
             }
             _ => {}

@@ -29,7 +29,8 @@ fn any_scope_can_be_computed_again() {
     let again = |program: &Program| {
         predict(program, &target, Cadence::of(&config)).hardware_flops - plain.model_flops
     };
-    let choices: [(fn(&Scope) -> bool, u64); 5] = [
+    type Choice = (fn(&Scope) -> bool, u64);
+    let choices: [Choice; 5] = [
         (|scope| scope.path.ends_with(".attention"), 2 * N * C * 3 * C + 4 * N * 16 * C),
         // What the last product of a scope makes is not read in backward.
         (|scope| scope.path.ends_with(".mlp"), 2 * N * C * 4 * C),
