@@ -18,7 +18,7 @@ use runner::graph;
 use runner::memory::{Cadence, predict};
 use runner::plan::{self, Experiment, Plan, PlannedRun, Purpose};
 use runner::results::{Row, Status, csv};
-use runner::spec::{Model, RunConfig};
+use runner::spec::RunConfig;
 use runner::units::Bytes;
 
 #[path = "../benches/planning/setup.rs"]
@@ -254,7 +254,7 @@ fn only_run(text: &str) -> RunConfig {
 }
 
 fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
-    let Model::Transformer(model) = &config.model;
+    let model = config.model.transformer().expect("models that are shipped are transformers");
     let count = samples * model.context;
     let token = |index: usize| ((index * 7 + step * 13) % model.vocabulary) as i32;
     let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(|i| token(i).to_ne_bytes()));

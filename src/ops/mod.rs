@@ -187,6 +187,12 @@ pub trait Operation {
         None
     }
 
+    /// The same operation that also takes output 0 through the slope of an activation, whose input is one more of its own
+    /// behind the others, if it can.
+    fn through_slope(&self, _activation: Activation) -> Option<Op> {
+        None
+    }
+
     /// Required aliases, as (output, input): the output is the input's next version, in the same memory.
     fn updates(&self) -> &'static [(usize, usize)] {
         &[]

@@ -1,6 +1,7 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
 mod cadence;
+mod graphs;
 mod homes;
 mod parts;
 mod precision;
@@ -34,11 +35,11 @@ struct Trace {
 }
 
 fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
-    let Model::Transformer(model) = &config.model;
-    let count = samples * model.context;
+    let sample = graph::sample(&config.model);
+    let count = samples * sample.tokens.expect("the model works on tokens");
     let token = |i: usize| ((i * 7 + step * 13 + i * i % 11) % 250) as i32;
     let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(move |i| token(i).to_ne_bytes()));
-    Batch::new(&graph::sample(&config.model).parts, samples).with("tokens", tokens).with("targets", targets)
+    Batch::new(&sample.parts, samples).with("tokens", tokens).with("targets", targets)
 }
 
 /// Trains for some steps with freed memory poisoned.

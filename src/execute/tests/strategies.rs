@@ -146,8 +146,9 @@ fn loss_chunks_shrink_logits_to_a_slice() {
 fn one_row_is_one_slice() {
     let config = |chunks| {
         let mut config = with(|strategy| strategy.loss_chunks = chunks);
-        let Model::Transformer(model) = &mut config.model;
-        (model.context, config.train.batch_size) = (1, 1);
+        let model = config.model.transformer().unwrap().clone();
+        config.model = Model::Transformer(Transformer { context: 1, ..model });
+        config.train.batch_size = 1;
         config
     };
     assert_eq!(program(&config(7)).sections, program(&config(1)).sections);

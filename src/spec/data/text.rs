@@ -41,9 +41,9 @@ impl Tokens {
 
 impl DataSource for Text {
     fn data_set(&self) -> Box<dyn DataSet> {
-        // All that is known of tokens so far is that they are bytes.
-        let Tokens::Bytes = self.tokens;
-        Box::new(TextSet::new(&self.paths, self.split))
+        match self.tokens {
+            Tokens::Bytes => Box::new(TextSet::new(&self.paths, self.split)),
+        }
     }
 
     fn vocabulary(&self) -> Vocabulary {
