@@ -8,7 +8,7 @@ use super::program::{Action, Instruction, Program, SectionKind, Stage};
 use super::value::{Form, Value, View};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::ScopeId;
-use crate::ops::{Activation, Add, Emitted, LinearInputGradient, Op, Tape, TensorType, ValueId};
+use crate::ops::{Activation, Add, Emitted, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
     let program = &mut draft.program;
@@ -254,7 +254,11 @@ impl<'a> Backward<'a> {
         if let Some(&first) = self.parameter_gradients.get(&of) {
             return first;
         }
-        if let Some(View { of: whole, part }) = self.program.value(of).view {
+        if let Some(view @ View { of: whole, part }) = self.program.value(of).view {
+            // Another loss that is computed from the same rows adds to what the first one left there.
+            if let Some(&so_far) = self.parts.get(&view) {
+                return self.program.add_version(so_far);
+            }
             let parent = self.program.ty(whole);
             let gradient = match self.gradients[whole.index()] {
                 Some(gradient) => gradient,
@@ -341,15 +345,10 @@ impl Tape for Backward<'_> {
         let Action::Launch { op, inputs, outputs, .. } = &mut self.emitted.last_mut()?.action else {
             return None;
         };
-        let Op::LinearInputGradient(op @ LinearInputGradient { accumulate: false, activation: None, .. }) =
-            op
-        else {
-            return None;
-        };
         if outputs[..] != [gradient] {
             return None;
         }
-        op.activation = Some(activation);
+        *op = op.through_slope(activation)?;
         inputs.push(before);
         // What it is the gradient of now.
         self.program.values[gradient.index()].name = self.program.value(before).name;
@@ -362,7 +361,10 @@ impl Tape for Backward<'_> {
         }
         let of = self.variable(input);
         match self.partial(input) {
-            None => self.set_gradient(of, gradient),
+            None => {
+                assert!(self.program.value(of).view.is_none(), "what goes on unchanged goes on as a whole");
+                self.set_gradient(of, gradient);
+            }
             Some(so_far) => {
                 self.emit(Op::Add(Add), vec![so_far, gradient], &[Emitted::Gradient(input)]);
             }

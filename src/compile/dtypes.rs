@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::Draft;
 use super::program::{Action, Instruction, LossScaling, Program, Section, SectionKind};
-use super::value::{Form, Like, Value};
+use super::value::{Form, Like, Part, Value};
 use crate::device::{DeviceKind, Phase, Pool, Role};
 use crate::ops::{
     Cast, DType, Fill, Loss, MatrixPrecision, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId,
@@ -71,29 +71,37 @@ impl<'a> Casting<'a> {
         };
         let (mut parameters, mut casts, mut actions) = (Vec::new(), Vec::new(), Vec::new());
         for (index, input) in inputs.iter_mut().enumerate() {
-            let value = self.program.value(*input).clone();
             let dtype = match op.operand(index) {
                 Operand::Matrix => self.precision.dtype,
                 Operand::Accumulator => DType::F32,
                 Operand::Any => continue,
             };
-            if value.ty.dtype == dtype || !value.ty.dtype.is_float() {
+            let found = self.program.ty(*input).dtype;
+            if found == dtype || !found.is_float() {
                 continue;
             }
-            let of = std::mem::replace(input, *self.cast.get(input).unwrap_or(input));
-            if *input == of {
+            // What some rows are of is cast as a whole, once.
+            let rows = self.program.value(*input).view.filter(|view| matches!(view.part, Part::Rows(_)));
+            let of = rows.map_or(*input, |view| view.of);
+            let cast = self.cast.get(&of).copied().unwrap_or_else(|| {
+                let value = self.program.value(of).clone();
                 let ty = TensorType { dtype, ..value.ty };
                 let of_parameter = value.role == Role::Parameter;
                 let role = if of_parameter { Role::Cast } else { value.role };
-                *input = self.program.add_like(Value { form: Form::Cast, ty, role, ..value });
-                self.cast.insert(of, *input);
+                let cast = self.program.add_like(Value { form: Form::Cast, ty, role, ..value });
+                self.cast.insert(of, cast);
                 if of_parameter {
                     parameters.push(of);
-                    casts.push(*input);
+                    casts.push(cast);
                 } else {
-                    actions.push(launch(dtype, vec![of], vec![*input]));
+                    actions.push(launch(dtype, vec![of], vec![cast]));
                 }
-            }
+                cast
+            });
+            *input = match rows {
+                Some(view) => self.program.add_view_like(*input, view.part, cast),
+                None => cast,
+            };
         }
         if !parameters.is_empty() {
             actions.push(launch(self.precision.dtype, parameters, casts));

@@ -107,19 +107,7 @@ pub(crate) fn compile_graph(
     target: &Target,
     every_pass: bool,
 ) -> Result<Program, Violation> {
-    let program = build::build(graph, config);
-    let mut draft = Draft { config, target, program, marks: Marks::default() };
-    let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
-    let mut last = "build";
-    for (name, run) in passes {
-        if every_pass {
-            verify(&draft.program).map_err(|violation| violation.after(last))?;
-        }
-        run(&mut draft);
-        last = name;
-    }
-    verify(&draft.program).map_err(|violation| violation.after(last))?;
-    Ok(draft.program)
+    run_passes(graph, config, target, every_pass, |_, _| {})
 }
 
 /// The same with other marks than the strategy leaves.
@@ -130,15 +118,30 @@ pub(crate) fn compile_marked(
     target: &Target,
     change: impl Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
+    run_passes(graph, config, target, true, change)
+}
+
+fn run_passes(
+    graph: &Graph,
+    config: &RunConfig,
+    target: &Target,
+    every_pass: bool,
+    change_marks: impl Fn(&mut Marks, &[graph::Scope]),
+) -> Result<Program, Violation> {
     let program = build::build(graph, config);
     let mut draft = Draft { config, target, program, marks: Marks::default() };
-    for pass in PASSES {
-        let Some(run) = pass.run else { continue };
-        run(&mut draft);
-        if pass.name == MARKS {
-            change(&mut draft.marks, &draft.program.scopes);
+    let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
+    let mut last = "build";
+    for (name, run) in passes {
+        if every_pass {
+            verify(&draft.program).map_err(|violation| violation.after(last))?;
         }
-        verify(&draft.program).map_err(|violation| violation.after(pass.name))?;
+        run(&mut draft);
+        if name == MARKS {
+            change_marks(&mut draft.marks, &draft.program.scopes);
+        }
+        last = name;
     }
+    verify(&draft.program).map_err(|violation| violation.after(last))?;
     Ok(draft.program)
 }

@@ -93,9 +93,16 @@ fn accumulating(
                     *input = current(program, &mut now, *input);
                 }
                 for (index, output) in outputs.iter_mut().enumerate() {
-                    let previous = op.updates().iter().find(|(output, _)| *output == index);
+                    let updated = op.updates().iter().find(|(output, _)| *output == index);
+                    let previous = match updated {
+                        Some(&(_, input)) => Some(inputs[input]),
+                        None => {
+                            let previous = program.value(*output).previous.filter(|_| further);
+                            previous.map(|previous| current(program, &mut now, previous))
+                        }
+                    };
                     let next = match previous {
-                        Some(&(_, input)) => program.add_version(inputs[input]),
+                        Some(previous) => program.add_version(previous),
                         None if further => fresh(program, &mut now, *output),
                         None => *output,
                     };

@@ -20,14 +20,21 @@ pub(super) fn slice(draft: &mut Draft) {
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
         let mut code = std::mem::take(&mut program.sections[section].code);
-        for at in (1..code.len()).rev() {
-            let Some(value) = sliceable(program, &code, at) else { continue };
-            let sliced = Sliced { value, count: count(config, program.ty(source(&code[at])).shape.rows()) };
+        let mut at = 0;
+        while let Some(next) = code[at..].iter().position(|instruction| instruction.action.is_loss()) {
+            at += next + 1;
+            // The loss that it adds to may have become slices.
+            let loss = code[at - 1].action.writes()[0];
+            program.set_previous(loss, program.value(loss).previous);
+            let Some(value) = sliceable(program, &code, at - 1) else { continue };
+            let rows = program.ty(source(&code[at - 1])).shape.rows();
+            let sliced = Sliced { value, count: count(config, rows) };
             if !program.slices.contains(&sliced) {
                 program.slices.push(sliced);
             }
             if sliced.count > 1 {
-                slice_pair(program, &mut code, at - 1, sliced.count);
+                slice_pair(program, &mut code, at - 2, sliced.count);
+                at += 2 * (sliced.count - 1);
             }
         }
         program.sections[section].code = code;
@@ -42,7 +49,7 @@ fn source(instruction: &Instruction) -> ValueId {
 /// What the loss at a place is computed from, as the graph's value, if it can be sliced: the operation before the loss
 /// makes it row by row, and nothing else needs what that makes.
 fn sliceable(program: &Program, code: &[Instruction], at: usize) -> Option<usize> {
-    let Action::Launch { op, outputs, .. } = &code[at - 1].action else { return None };
+    let Action::Launch { op, outputs, .. } = &code[at.checked_sub(1)?].action else { return None };
     if !code[at].action.is_loss() || op.rowwise().is_none() || outputs[0] != source(&code[at]) {
         return None;
     }

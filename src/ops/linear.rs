@@ -135,11 +135,8 @@ impl Operation for Linear {
     }
 
     fn rowwise(&self) -> Option<&'static [usize]> {
-        Some(match (self.residual, self.bias) {
-            (false, _) => &[0],
-            (true, false) => &[0, 2],
-            (true, true) => &[0, 3],
-        })
+        // What goes through unchanged has a gradient that is handed on as a whole.
+        (!self.residual).then_some(&[0])
     }
 
     /// The residual stream may be continued in place.
@@ -168,8 +165,10 @@ impl Operation for Linear {
                 let fused = if self.residual { None } else { tape.fuse_slope(activation) };
                 fused.unwrap_or_else(|| {
                     let before = tape.output(1);
-                    let Activation::GeluTanh = activation;
-                    tape.emit(Op::GeluBackward(GeluBackward), vec![dy, before], &[Emitted::Like(0)])[0]
+                    let slope = match activation {
+                        Activation::GeluTanh => Op::GeluBackward(GeluBackward),
+                    };
+                    tape.emit(slope, vec![dy, before], &[Emitted::Like(0)])[0]
                 })
             }
         };
@@ -227,6 +226,12 @@ impl Operation for LinearInputGradient {
 
     fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         product_workspace(limits)
+    }
+
+    fn through_slope(&self, activation: Activation) -> Option<Op> {
+        let can = !self.accumulate && self.activation.is_none();
+        let through = LinearInputGradient { activation: Some(activation), ..*self };
+        can.then_some(Op::LinearInputGradient(through))
     }
 
     fn takes_any_rows(&self) -> bool {

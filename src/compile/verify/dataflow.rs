@@ -1,8 +1,10 @@
 //! Writers dominate readers, and nothing reads what was overwritten.
 
+use std::collections::{HashMap, HashSet};
+
 use super::{Invariant, Violation, at, broken};
 use crate::compile::program::{Program, Section};
-use crate::compile::value::{Value, View};
+use crate::compile::value::{Part, Value, View};
 use crate::ops::ValueId;
 
 /// What the walk has seen of each value.
@@ -11,6 +13,18 @@ struct State {
     overwritten: Vec<bool>,
     /// By value: how many of its parts are not complete yet, if it has any.
     missing: Vec<Option<usize>>,
+    /// The parts that were written anew.
+    parts: HashSet<View>,
+    /// By what it is a part of: how that is divided.
+    divided: HashMap<ValueId, Division>,
+}
+
+/// Parts of one division lie apart, if they are not the same; those of two may overlap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Division {
+    Members,
+    /// So many slices.
+    Rows(usize),
 }
 
 pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violation> {
@@ -41,6 +55,8 @@ impl State {
             written: vec![false; count],
             overwritten: vec![false; count],
             missing: vec![None; count],
+            parts: HashSet::new(),
+            divided: HashMap::new(),
         };
         for value in program.values.iter().filter(|value| value.previous.is_none()) {
             if let Some(View { of, .. }) = value.view {
@@ -76,13 +92,23 @@ impl State {
         Ok(())
     }
 
-    /// False if the value was written before.
+    /// Whether a part that is written anew lies apart from all others that were.
+    fn is_apart(&mut self, value: &Value) -> bool {
+        let Value { previous: None, view: Some(view), .. } = value else { return true };
+        let division = match view.part {
+            Part::Member(_) => Division::Members,
+            Part::Rows(slice) => Division::Rows(slice.of),
+        };
+        *self.divided.entry(view.of).or_insert(division) == division && self.parts.insert(*view)
+    }
+
+    /// False if the value, or part of it, was written before.
     fn write(&mut self, program: &Program, id: ValueId) -> bool {
         let value = program.value(id);
         if let Some(previous) = value.previous {
             self.overwritten[previous.index()] = true;
         }
-        if self.written[id.index()] {
+        if self.written[id.index()] || !self.is_apart(value) {
             return false;
         }
         let mut written = id;

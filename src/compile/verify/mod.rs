@@ -21,7 +21,7 @@ pub enum Invariant {
     Types,
     /// What is read was written before.
     WriterDominates,
-    /// Nothing reads a value after it was overwritten.
+    /// Nothing reads a value after it was overwritten, and nothing is written twice, nor a part of it.
     NotOverwritten,
     /// Every trainable parameter has exactly one complete gradient when it is updated.
     OneGradient,
@@ -31,7 +31,7 @@ pub enum Invariant {
     RandomSites,
     /// FLOPs less recomputation are the model's.
     Flops,
-    /// A view has its parent's dtype, role and pool, and lies within it, apart from other parts of the same kind.
+    /// A view has its parent's dtype, role and pool, and lies within it; a version lies where the one before it lay.
     Containment,
     /// Launches work on the device's memory, copies go between pools or within them.
     Homes,
@@ -78,7 +78,7 @@ fn broken<T>(invariant: Invariant, detail: impl Into<String>) -> Result<T, Viola
 /// # Errors
 /// The first invariant found broken, and where.
 pub fn verify(program: &Program) -> Result<(), Violation> {
-    views(program)?;
+    containment(program)?;
     for section in &program.sections {
         types(program, section)?;
         homes(program, section)?;
@@ -149,8 +149,14 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
     Ok(())
 }
 
-fn views(program: &Program) -> Result<(), Violation> {
+fn containment(program: &Program) -> Result<(), Violation> {
     for (id, value) in (0..).map(ValueId).zip(&program.values) {
+        if let Some(previous) = value.previous
+            && value.storage != program.storage(previous)
+        {
+            let detail = format!("{} lies elsewhere than what it updates", program.full_name(id));
+            return broken(Invariant::Containment, detail);
+        }
         let Some(view) = value.view else { continue };
         let parent = program.value(view.of);
         let alike = (value.ty.dtype, value.role, value.pool, value.storage)

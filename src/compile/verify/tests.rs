@@ -148,7 +148,11 @@ fn containment() {
         let view = views(program)[0];
         program.values[view].role = Role::Activation;
     });
-    assert_eq!([elsewhere, larger, of_another_role], [Invariant::Containment; 3]);
+    let of_another_storage = corrupted(|program| {
+        let version = program.values.iter().position(|value| value.previous.is_some()).unwrap();
+        program.values[version].storage = program.buckets[0].parameters;
+    });
+    assert_eq!([elsewhere, larger, of_another_role, of_another_storage], [Invariant::Containment; 4]);
 }
 
 #[test]

@@ -3,20 +3,20 @@
 use std::ops::Range;
 
 use super::super::engine::Engine;
+use super::graphs::classifier;
 use crate::compile::{Program, compile_graph};
 use crate::data::{Batch, Contents, DataError, Part, Sample, Source};
 use crate::device::Device;
-use crate::graph::{Graph, GraphValue, Initial, Node, Scope, ScopeId, ValueKind};
-use crate::ops::{CrossEntropy, Linear, Op, TensorType};
+use crate::ops::TensorType;
 use crate::spec::*;
 use crate::testing;
 
-const FEATURES: usize = 3;
-const CLASSES: usize = 4;
+pub(super) const FEATURES: usize = 3;
+pub(super) const CLASSES: usize = 4;
 
 /// Rows of numbers, of which each has its own.
 #[derive(Debug)]
-struct Rows;
+pub(super) struct Rows;
 
 impl Rows {
     fn feature(row: u64, column: usize) -> f32 {
@@ -76,37 +76,10 @@ impl Source for Rows {
 }
 
 /// What a linear classifier asks for.
-fn sample() -> Sample {
+pub(super) fn sample() -> Sample {
     let features = Part { name: "features", ty: TensorType::f32(&[FEATURES]) };
     let classes = Part { name: "classes", ty: TensorType::i32(&[]) };
     Sample { parts: vec![features, classes], tokens: None }
-}
-
-/// `cross_entropy(features weight^T, classes)`
-fn classifier(micro_batch: usize) -> Graph {
-    let scope = ScopeId(0);
-    let [features, classes] = [0, 1].map(|index| sample().parts[index]);
-    let value = |name, ty, kind| GraphValue { name, scope, ty, kind };
-    let logits = TensorType::f32(&[micro_batch, CLASSES]);
-    let values = vec![
-        value(features.name, features.of_samples(micro_batch), ValueKind::Input),
-        value(classes.name, classes.of_samples(micro_batch), ValueKind::Input),
-        value(
-            "weight",
-            TensorType::f32(&[CLASSES, FEATURES]),
-            ValueKind::Parameter { initial: Initial::Normal(0.5), trainable: true },
-        ),
-        value("logits", logits, ValueKind::Activation),
-        value("loss", TensorType::scalar(), ValueKind::Activation),
-    ];
-    let linear = Linear { bias: false, activation: None, residual: false, tf32: false };
-    let loss = CrossEntropy::PLAIN;
-    let nodes = vec![
-        Node { op: Op::Linear(linear), scope, inputs: vec![0, 2], outputs: vec![3] },
-        Node { op: Op::CrossEntropy(loss), scope, inputs: vec![3, 1], outputs: vec![4] },
-    ];
-    let scopes = vec![Scope { path: "head".to_owned(), parent: None, layer: scope, block: false }];
-    Graph { scopes, values, nodes }
 }
 
 /// The mean loss of rows, in f64.

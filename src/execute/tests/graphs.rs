@@ -1,0 +1,196 @@
+//! Forward passes that no model has yet: several losses of one trunk, and a residual stream that goes into matrix work.
+
+use super::super::engine::Engine;
+use super::parts::{CLASSES, FEATURES, Rows, sample};
+use crate::compile::{Program, compile_graph};
+use crate::data::{Batch, Source};
+use crate::graph::{Graph, GraphValue, Initial, Node, Scope, ScopeId, ValueKind};
+use crate::memory::Failure;
+use crate::ops::{CrossEntropy, Linear, Op, TensorType};
+use crate::spec::*;
+use crate::testing;
+
+const BATCH: usize = 6;
+const LINEAR: Linear = Linear { bias: false, activation: None, residual: false, tf32: false };
+
+/// Builds a graph, an operation at a time.
+struct Draft {
+    graph: Graph,
+    features: usize,
+    classes: usize,
+}
+
+impl Draft {
+    fn new(micro_batch: usize) -> Draft {
+        let mut draft = Draft {
+            graph: Graph { scopes: Vec::new(), values: Vec::new(), nodes: Vec::new() },
+            features: 0,
+            classes: 1,
+        };
+        draft.scope("trunk");
+        for part in sample().parts {
+            draft.value(part.name, part.of_samples(micro_batch), ValueKind::Input);
+        }
+        draft
+    }
+
+    /// What follows is in a scope of its own.
+    fn scope(&mut self, path: &str) {
+        let layer = ScopeId(self.graph.scopes.len() as u32);
+        self.graph.scopes.push(Scope { path: path.to_owned(), parent: None, layer, block: false });
+    }
+
+    fn value(&mut self, name: &'static str, ty: TensorType, kind: ValueKind) -> usize {
+        let scope = ScopeId(self.graph.scopes.len() as u32 - 1);
+        self.graph.values.push(GraphValue { name, scope, ty, kind });
+        self.graph.values.len() - 1
+    }
+
+    fn node(&mut self, op: Op, inputs: Vec<usize>, name: &'static str) -> usize {
+        let types: Vec<TensorType> = inputs.iter().map(|&input| self.graph.values[input].ty).collect();
+        let [ty] = op.outputs(&types).unwrap()[..] else { panic!("one output") };
+        let output = self.value(name, ty, ValueKind::Activation);
+        let scope = self.graph.values[output].scope;
+        self.graph.nodes.push(Node { op, scope, inputs, outputs: vec![output] });
+        output
+    }
+
+    /// A product with a weight of its own, and what is added to it.
+    fn linear(&mut self, x: usize, features: usize, residual: Option<usize>) -> usize {
+        let ty = TensorType::f32(&[features, self.graph.values[x].ty.shape.last()]);
+        let kind = ValueKind::Parameter { initial: Initial::Normal(0.5), trainable: true };
+        let weight = self.value("weight", ty, kind);
+        let op = Linear { residual: residual.is_some(), ..LINEAR };
+        self.node(Op::Linear(op), [x, weight].into_iter().chain(residual).collect(), "y")
+    }
+
+    /// The loss of a head of its own, added to those before it.
+    fn head(&mut self, path: &str, x: usize, so_far: Option<usize>) -> usize {
+        self.scope(path);
+        let logits = self.linear(x, CLASSES, None);
+        let op = CrossEntropy { accumulate: so_far.is_some(), ..CrossEntropy::PLAIN };
+        let inputs = [logits, self.classes].into_iter().chain(so_far).collect();
+        self.node(Op::CrossEntropy(op), inputs, "loss")
+    }
+}
+
+/// `cross_entropy(features weight^T, classes)`
+pub(super) fn classifier(micro_batch: usize) -> Graph {
+    let mut draft = Draft::new(micro_batch);
+    draft.head("head", draft.features, None);
+    draft.graph
+}
+
+/// One trunk and as many heads.
+fn heads(micro_batch: usize, count: usize) -> Graph {
+    let mut draft = Draft::new(micro_batch);
+    let trunk = draft.linear(draft.features, FEATURES, None);
+    let paths = ["head0", "head1", "head2"];
+    paths[..count].iter().fold(None, |loss, path| Some(draft.head(path, trunk, loss)));
+    draft.graph
+}
+
+/// The losses of three steps and of an evaluation, and the gradients of all parameters in the first step.
+fn trained(config: &RunConfig, graph: &Graph) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let program: Program = compile_graph(graph, config, &testing::target(), true).unwrap();
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start().unwrap();
+    let mut batch = Batch::new(&sample().parts, BATCH);
+    let mut evaluated = Batch::new(&sample().parts, config.micro_batch());
+    let mut gradients = Vec::new();
+    let mut losses = Vec::new();
+    for step in 0..3 {
+        Rows.fill_training(7, step, 0..BATCH as u64, &mut batch);
+        engine.gradients(&batch, &config.train.optimizer.numbers(step as usize + 1)).unwrap();
+        for parameter in program.parameters.iter().filter(|_| step == 0) {
+            let mut gradient: Vec<f32> = Vec::new();
+            let take = |piece: &[u8]| -> Result<(), Failure> {
+                gradient.extend(piece.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)));
+                Ok(())
+            };
+            engine.read(parameter.gradient.unwrap(), take).unwrap();
+            gradients.push(gradient);
+        }
+        losses.push(engine.update().unwrap().loss);
+    }
+    Rows.fill_evaluation(0..config.micro_batch() as u64, &mut evaluated);
+    losses.push(engine.evaluate(&evaluated).unwrap());
+    engine.close().unwrap();
+    (losses, gradients)
+}
+
+fn config(accumulate: usize, change: impl FnOnce(&mut Strategy)) -> RunConfig {
+    let mut config = testing::small();
+    config.train.batch_size = BATCH;
+    config.train.clip_norm = None;
+    config.strategy.accumulate = accumulate;
+    change(&mut config.strategy);
+    config
+}
+
+fn distance(found: &[f32], expected: &[f32]) -> f32 {
+    let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|value| value * value).sum::<f32>().sqrt();
+    norm(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied())
+}
+
+/// Each as far from the other as this.
+fn assert_near(
+    (losses, gradients): &(Vec<f32>, Vec<Vec<f32>>),
+    expected: &(Vec<f32>, Vec<Vec<f32>>),
+    tolerance: f32,
+) {
+    assert!(distance(losses, &expected.0) <= tolerance, "{losses:?} and {:?}", expected.0);
+    for (index, (found, expected)) in gradients.iter().zip(&expected.1).enumerate() {
+        let distance = distance(found, expected);
+        assert!(distance <= tolerance, "parameter {index} is off by {distance}");
+    }
+}
+
+/// The heads draw different weights, so their losses differ: that of two is not twice that of one.
+#[test]
+fn losses_add_up() {
+    let [one, two] = [1, 2].map(|count| trained(&config(1, |_| {}), &heads(BATCH, count)));
+    let second = two.0[0] - one.0[0];
+    assert!(second > 0.1 && (second / one.0[0] - 1.0).abs() > 1e-3, "{one:?} and {two:?}");
+    assert_eq!(two.1[1], one.1[1], "the first head's gradient is its own");
+    assert_ne!(two.1[0], one.1[0], "the trunk learns from both");
+    for (accumulate, chunks, gradients) in [
+        (2, 1, Gradients::Free),
+        (1, 2, Gradients::Free),
+        (1, 4, Gradients::Zero),
+        (2, 3, Gradients::Free),
+        (3, 2, Gradients::Zero),
+    ] {
+        let other = config(accumulate, |strategy| {
+            (strategy.loss_chunks, strategy.gradients) = (chunks, gradients);
+        });
+        let found = trained(&other, &heads(BATCH / accumulate, 2));
+        // An evaluation sees a micro-batch.
+        let [found, expected] =
+            [&found, &two].map(|(losses, gradients)| (losses[..3].to_vec(), gradients.clone()));
+        assert_near(&found, &expected, 1e-5);
+    }
+    let sliced = trained(&config(1, |strategy| strategy.loss_chunks = 4), &heads(BATCH, 3));
+    assert_near(&sliced, &trained(&config(1, |_| {}), &heads(BATCH, 3)), 1e-5);
+}
+
+/// A sum in full precision that is cast on its way into a product, whose gradient is cast on its way back.
+#[test]
+fn what_is_cast_on_the_way_learns_as_well() {
+    let mut draft = Draft::new(BATCH);
+    let first = draft.linear(draft.features, FEATURES, None);
+    let sum = draft.linear(first, FEATURES, Some(draft.features));
+    draft.head("head", sum, None);
+    let full = trained(&config(1, |_| {}), &draft.graph);
+    for chunks in [1, 3] {
+        let half = trained(
+            &config(1, |strategy| {
+                (strategy.precision, strategy.loss_chunks) = (Precision::Bf16, chunks);
+            }),
+            &draft.graph,
+        );
+        assert_ne!(half, full);
+        assert_near(&half, &full, 0.02);
+    }
+}
