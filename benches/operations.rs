@@ -141,7 +141,7 @@ fn measure(bencher: Bencher, case: &Case) {
     if case.in_place && case.op.may_overwrite().contains(&(0, 0)) {
         outputs[0] = inputs[0];
     }
-    let workspace = match case.op.workspace(&case.inputs, &types, &target.workspace_limits()) {
+    let workspace = match case.op.workspace(&case.inputs, &types, &target.workspace_limits(Pool::Device)) {
         0 => None,
         bytes => {
             let buffer = device.allocate(Pool::Device, bytes).expect("memory");

@@ -285,7 +285,7 @@ fn device(target: Target) -> CudaDevice {
 
 fn work(device: &dyn Device, op: Op, inputs: &[TensorType]) -> Work {
     let outputs = op.outputs(inputs).unwrap();
-    let workspace = op.workspace(inputs, &outputs, &device.target().workspace_limits());
+    let workspace = op.workspace(inputs, &outputs, &device.target().workspace_limits(Pool::Device));
     let placed = |types: &[TensorType]| types.iter().map(|&ty| Placed::new(ty, 0)).collect::<Vec<_>>();
     Work { inputs: placed(inputs), outputs: placed(&outputs), op, workspace }
 }

@@ -1,13 +1,14 @@
 //! The forward pass of the model, its parameters in buckets, its batch uploaded: the program's beginning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use super::dtypes::Dtypes;
 use super::program::{
     Action, Bucket, Exchange, Instruction, Parameter, Program, Results, Section, SectionKind, Stage,
 };
 use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
-use crate::graph::{self, Graph, GraphValue, ScopeId, ValueKind};
+use crate::graph::{self, Graph, GraphValue, Node, ScopeId, ValueKind};
 use crate::ops::{DType, Fill, GradientTerms, Members, Normal, Op, Shape, TensorType, ValueId, lay_out};
 use crate::spec::RunConfig;
 
@@ -26,6 +27,7 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
         micro_batches: config.strategy.accumulate,
         model_flops: 0,
         events: 0,
+        stand_ins: HashMap::new(),
         allocator: config.strategy.allocator,
         places: Vec::new(),
         arenas: Default::default(),
@@ -93,6 +95,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
 struct Group {
     layer: ScopeId,
     trainable: bool,
+    dtype: DType,
 }
 
 /// How parameters lie in their bucket.
@@ -107,17 +110,23 @@ pub(super) struct Layout {
 
 /// A layout for each group of parameters, in the order of the layers.
 pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
+    let dtypes = Dtypes::of(config);
+    let states = config.train.optimizer.update(GradientTerms::default()).states();
+    let alike = states.iter().filter(|state| state.elements.is_none()).map(|state| state.dtype);
+    let all = alike.chain([dtypes.parameters, dtypes.gradients]);
+    let narrowest = all.min_by_key(|dtype| dtype.bytes()).unwrap_or(dtypes.parameters);
     let decays = |shape: &Shape| config.train.optimizer.decays(shape.dims().len());
     let mut groups: BTreeMap<Group, Vec<(usize, graph::Initial)>> = BTreeMap::new();
     for (index, value) in graph.values.iter().enumerate() {
         if let ValueKind::Parameter { initial, trainable } = value.kind {
-            let group = Group { layer: graph.scopes[value.scope.index()].layer, trainable };
+            let layer = graph.scopes[value.scope.index()].layer;
+            let group = Group { layer, trainable, dtype: dtypes.parameters };
             groups.entry(group).or_default().push((index, initial));
         }
     }
     groups.into_iter().map(move |(group, parameters)| {
         let shapes = parameters.iter().map(|&(index, _)| graph.values[index].ty.shape);
-        let (members, ty) = lay_out(shapes.map(|shape| (shape, decays(&shape))), DType::F32);
+        let (members, ty) = lay_out(shapes.map(|shape| (shape, decays(&shape))), group.dtype, narrowest);
         Layout { group, parameters, members, ty }
     })
 }
@@ -164,6 +173,17 @@ fn initialise(program: &Program, config: &RunConfig) -> Vec<Instruction> {
     program.parameters.iter().map(launch).collect()
 }
 
+/// An operation gives the gradients of all its parameters in one pass, or of none.
+fn are_trained_together(graph: &Graph, node: &Node) {
+    let trained = node.inputs.iter().filter_map(|&input| match graph.values[input].kind {
+        ValueKind::Parameter { trainable, .. } => Some(trainable),
+        ValueKind::Activation | ValueKind::Input => None,
+    });
+    let trained: Vec<bool> = trained.collect();
+    let together = trained.windows(2).all(|pair| pair[0] == pair[1]);
+    assert!(together, "the parameters of {} are trained together", node.op.name());
+}
+
 /// The graph's nodes over values of their own, after the upload of a micro-batch.
 fn forward(
     program: &mut Program,
@@ -197,11 +217,12 @@ fn forward(
         }
         values.push(id);
     }
+    graph.nodes.iter().for_each(|node| are_trained_together(graph, node));
     let mapped = |operands: &[usize]| operands.iter().map(|&operand| values[operand]).collect::<Vec<_>>();
     for node in &graph.nodes {
         let op = match node.op.as_loss() {
-            // What each micro-batch counts for: their weights sum to one.
-            Some(loss) if phase == Phase::Forward => loss.weighted(1.0 / program.micro_batches as f32),
+            // What each micro-batch counts for: their shares sum to one.
+            Some(loss) if phase == Phase::Forward => loss.of_share(1.0 / program.micro_batches as f32),
             _ => node.op.clone(),
         };
         let (inputs, outputs) = (mapped(&node.inputs), mapped(&node.outputs));

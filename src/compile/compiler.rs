@@ -11,7 +11,7 @@ use super::verify::{Violation, verify};
 use super::{compile_graph, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{self, Graph};
-use crate::ops::{GradientTerms, Members, Sizes, WorkspaceLimits};
+use crate::ops::{GradientTerms, Members, Sizes};
 use crate::spec::{Choices, RunConfig};
 
 /// Compiles one run after the other for a target.
@@ -64,11 +64,10 @@ impl<'a> Compiler<'a> {
     fn sized(&mut self, config: &RunConfig) -> Result<(&mut Compiled, bool), Violation> {
         let graph = graph::build(&config.model, config.micro_batch());
         let choices = config.choices();
-        let limits = self.target.workspace_limits();
         let last = self.last.take();
         let last = last.filter(|last| last.choices == choices && last.graph.same_structure(&graph));
         if let Some(mut last) = last
-            && resize(&mut last.program, &graph, config, &limits)
+            && resize(&mut last.program, &graph, config, self.target)
         {
             return Ok((self.last.insert(last), true));
         }
@@ -81,7 +80,7 @@ impl<'a> Compiler<'a> {
 /// compiling the run anew gives its program: where an operation needs scratch memory at one of two sizes, or where there
 /// are more slices of rows at one of them.
 #[must_use]
-fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, limits: &WorkspaceLimits) -> bool {
+fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, target: &Target) -> bool {
     let rows = |sliced: &Sliced| graph.values[sliced.value].ty.shape.rows();
     if program.slices.iter().any(|sliced| slices::count(config, rows(sliced)) != sliced.count) {
         return false;
@@ -116,11 +115,11 @@ fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, limits: &Wor
             (None, None) => 0,
         };
     }
-    resize_operations(program, limits)
+    resize_operations(program, target)
 }
 
 /// Operations, their scratch memory and FLOPs, over values that have their sizes.
-fn resize_operations(program: &mut Program, limits: &WorkspaceLimits) -> bool {
+fn resize_operations(program: &mut Program, target: &Target) -> bool {
     let Program { values, sections, buckets, .. } = program;
     let mut types = Types::default();
     let mut model_flops = 0;
@@ -134,7 +133,7 @@ fn resize_operations(program: &mut Program, limits: &WorkspaceLimits) -> bool {
             });
             let members: Vec<Members> = members.collect();
             op.resize(&Sizes { inputs: ins, outputs: outs, buckets: &members });
-            let bytes = op.workspace(ins, outs, limits);
+            let bytes = op.workspace(ins, outs, &target.workspace_limits(instruction.home));
             match workspace {
                 Some(id) if bytes > 0 => values[id.index()].ty = workspaces::ty(bytes),
                 None if bytes == 0 => {}

@@ -9,53 +9,69 @@ pub(super) fn order(draft: &mut Draft) {
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[section].code);
-        let kind = program.sections[section].kind;
-        program.sections[section].code = order_section(program, kind, code);
+        program.sections[section].code = order_section(program, section, code);
     }
     program.stage = Stage::Ordered;
 }
 
 impl SectionKind {
-    /// Whether the host has waited for both queues before the section begins: it puts a batch into memory
+    /// Whether the host has waited for all queues before the section begins: it puts a batch into memory
     /// before these.
     pub(super) fn begins_synchronized(self) -> bool {
         matches!(self, SectionKind::Start | SectionKind::First | SectionKind::Evaluation)
     }
 }
 
-/// An instruction that another queue's instruction waits for.
+/// An instruction that another queue waits for before it goes on.
 struct Edge {
-    writer: usize,
-    reader: usize,
+    done: usize,
+    waiter: Queue,
+    /// What the wait comes before.
+    next: usize,
 }
 
-fn order_section(program: &mut Program, kind: SectionKind, code: Vec<Instruction>) -> Vec<Instruction> {
-    let edges = edges(program, &code);
+fn order_section(program: &mut Program, at: usize, code: Vec<Instruction>) -> Vec<Instruction> {
+    let entry = program.marked(&program.sections[at].entry);
+    let carried = program.marked(&program.sections[at].exit);
+    let finishes = last_uses(program, &carried, &code);
+    let edges = edges(program, &finishes, &code);
+    // Where another queue is the last to use something, the compute queue frees memory between its own work as well.
+    let frees_between =
+        code.iter().zip(&finishes).any(|(instruction, last)| *last && instruction.queue() != Queue::Compute);
     let mut ordered = Vec::with_capacity(code.len() + 2 * edges.len() + 2);
     let events: Vec<Event> = edges.iter().map(|_| program.add_event()).collect();
-    let mut waits: Vec<Vec<Event>> = vec![Vec::new(); code.len() + 1];
+    let mut waits: Vec<Vec<(Queue, Event)>> = vec![Vec::new(); code.len() + 1];
     let mut records: Vec<Vec<Event>> = vec![Vec::new(); code.len()];
-    for (Edge { writer, reader }, &event) in edges.iter().zip(&events) {
-        debug_assert!(writer < reader);
-        waits[*reader].push(event);
-        records[*writer].push(event);
+    for (&Edge { done, waiter, next }, &event) in edges.iter().zip(&events) {
+        debug_assert!(done < next);
+        waits[next].push((waiter, event));
+        records[done].push(event);
     }
-    // Whether the compute queue was given work that the copy queue has not waited for.
-    let mut behind = !kind.begins_synchronized();
+    // By queue: whether it has waited for the compute queue, and whether that has gone on since then.
+    let mut joined = [program.sections[at].kind.begins_synchronized(); Queue::ALL.len()];
+    let mut behind = [false; Queue::ALL.len()];
     let mut last = None;
     for (index, instruction) in code.into_iter().enumerate() {
-        let (scope, phase) = (instruction.scope, instruction.phase);
+        let (scope, phase, queue) = (instruction.scope, instruction.phase, instruction.queue());
         let mut push = |action| ordered.push(Instruction::new(action, scope, phase));
-        let queue = instruction.action.queue();
-        if behind && queue == Queue::Copy && onto_device(program, &instruction.action) {
-            // What is overwritten may lie where the compute queue still works.
+        let (of_compute, own): (Vec<_>, Vec<_>) =
+            waits[index].iter().partition(|(waiter, _)| *waiter == Queue::Compute);
+        for (queue, event) in of_compute {
+            push(Action::Wait { queue, event });
+            behind = [true; Queue::ALL.len()];
+        }
+        let overtakes =
+            || (behind[queue as usize] || frees_between) && overtakes(program, &entry, &instruction);
+        if queue != Queue::Compute && (!joined[queue as usize] || overtakes()) {
             let event = program.add_event();
             push(Action::Record { queue: Queue::Compute, event });
-            push(Action::Wait { queue: Queue::Copy, event });
-            behind = false;
+            push(Action::Wait { queue, event });
+            (joined[queue as usize], behind[queue as usize]) = (true, false);
         }
-        behind |= queue == Queue::Compute;
-        for &event in &waits[index] {
+        if queue == Queue::Compute {
+            behind = [true; Queue::ALL.len()];
+        }
+        for (queue, event) in own {
             push(Action::Wait { queue, event });
         }
         ordered.push(instruction);
@@ -66,54 +82,118 @@ fn order_section(program: &mut Program, kind: SectionKind, code: Vec<Instruction
     }
     if let Some((scope, phase)) = last {
         let end = waits.pop().unwrap_or_default().into_iter();
-        let wait = |event| Action::Wait { queue: Queue::Compute, event };
-        ordered.extend(end.map(|event| Instruction::new(wait(event), scope, phase)));
+        let wait = |(queue, event)| Action::Wait { queue, event };
+        ordered.extend(end.map(|edge| Instruction::new(wait(edge), scope, phase)));
     }
     ordered
 }
 
-fn onto_device(program: &Program, action: &Action) -> bool {
-    action.writes().iter().any(|&id| program.value(id).pool == Pool::Device)
+/// Whether what an instruction of another queue writes may lie where the compute queue still works: in memory that it has
+/// just freed, or on the device, where it works on all.
+fn overtakes(program: &Program, entry: &[bool], instruction: &Instruction) -> bool {
+    let writes = instruction.action.writes().iter().copied().chain(instruction.action.workspace());
+    let mut fresh = writes.map(|id| (program.value(id).pool, entry[program.storage(id).index()]));
+    fresh.any(|(pool, entered)| pool == Pool::Device || !entered)
 }
 
-/// Reads of what another queue wrote, less those that an earlier wait already covers; and the compute queue's waits for
-/// what is taken from the device, whose memory it gives back. It has one more of these copies to go by then.
-fn edges(program: &Program, code: &[Instruction]) -> Vec<Edge> {
-    // By storage and queue: the last instruction that wrote there.
-    let mut writers = vec![[None::<usize>; Queue::ALL.len()]; program.values.len()];
-    // The last instruction of the other queue that each queue has waited for.
-    let mut covered = [None::<usize>; Queue::ALL.len()];
-    let mut edges = Vec::new();
-    let mut cover = |queue: Queue, writer: usize, reader: usize| {
-        if covered[queue as usize].is_none_or(|covered| covered < writer) {
-            covered[queue as usize] = Some(writer);
-            edges.push(Edge { writer, reader });
+/// What each queue waits for: that others have written what it reads and are done with what it writes, unless an earlier
+/// wait covers it; and the compute queue for what others have used last, whose memory it gives back. It has one more such
+/// instruction to go by then.
+fn edges(program: &Program, finishes: &[bool], code: &[Instruction]) -> Vec<Edge> {
+    let mut waits =
+        Waits { edges: Vec::new(), known: [[0; QUEUES]; QUEUES], then: Vec::with_capacity(code.len()) };
+    // By storage and queue: the last instruction that wrote there, and the last that used it. They are counted from 1.
+    let mut uses = vec![[[0u32; 2]; QUEUES]; program.values.len()];
+    // By queue: the instructions that used something last, and that the compute queue has not waited for: the last, and
+    // the one before it.
+    let mut finished = [[0; 2]; QUEUES];
+    for (index, instruction) in code.iter().enumerate() {
+        let queue = instruction.queue();
+        let storage = |id: &ValueId| program.storage(*id).index();
+        let (reads, writes) = (instruction.action.reads(), instruction.action.writes());
+        let mut gone = [0; QUEUES];
+        if queue != Queue::Copy {
+            gone = finished.each_mut().map(|[_, before]| std::mem::take(before));
         }
-    };
-    // The copies off the device that the compute queue has not waited for: the last, and the one before it.
-    let mut taken = [None::<usize>; 2];
-    for (reader, instruction) in code.iter().enumerate() {
-        let queue = instruction.action.queue();
-        let others = Queue::ALL.into_iter().filter(|other| *other != queue);
-        let written = |read: &ValueId| {
-            let writers = writers[program.storage(*read).index()];
-            others.clone().filter_map(move |other| writers[other as usize])
-        };
-        let written = instruction.action.reads().iter().flat_map(written).max();
-        let gone = if queue == Queue::Compute { taken[1].take() } else { None };
-        // The last one stands for all before it: there is one other queue.
-        if let Some(writer) = written.max(gone) {
-            cover(queue, writer, reader);
+        for other in Queue::ALL.into_iter().filter(|other| *other != queue) {
+            let written = reads.iter().map(|read| uses[storage(read)][other as usize][0]);
+            let used = writes.iter().map(|write| uses[storage(write)][other as usize][1]);
+            let mut needed = written.chain(used).max().unwrap_or(0);
+            if queue == Queue::Compute {
+                needed = needed.max(gone[other as usize]);
+            }
+            waits.cover(queue, other, needed, index);
         }
-        for write in instruction.action.writes() {
-            writers[program.storage(*write).index()][queue as usize] = Some(reader);
+        if queue == Queue::Host {
+            waits.give_back(gone, index);
         }
-        if queue == Queue::Copy && !onto_device(program, &instruction.action) {
-            taken = [Some(reader), taken[0]];
+        let now = index as u32 + 1;
+        reads.iter().for_each(|read| uses[storage(read)][queue as usize][1] = now);
+        writes.iter().for_each(|write| uses[storage(write)][queue as usize] = [now; 2]);
+        if queue != Queue::Compute && finishes[index] {
+            finished[queue as usize] = [now, finished[queue as usize][0]];
+        }
+        waits.is_enqueued(queue);
+    }
+    let latest = Queue::ALL.map(|queue| match queue {
+        Queue::Compute => 0,
+        _ => waits.known[queue as usize][queue as usize],
+    });
+    waits.give_back(latest, code.len());
+    waits.edges
+}
+
+const QUEUES: usize = Queue::ALL.len();
+
+/// By queue: its last instruction that is known to be done, counted from 1.
+type Known = [u32; QUEUES];
+
+/// Waits so far, and what they let each queue know.
+struct Waits {
+    edges: Vec<Edge>,
+    known: [Known; QUEUES],
+    /// By instruction: what its queue knows once it is done.
+    then: Vec<Known>,
+}
+
+impl Waits {
+    /// Lets a queue wait, before the next instruction, until another has done this one, unless it knows.
+    fn cover(&mut self, waiter: Queue, other: Queue, done: u32, next: usize) {
+        if self.known[waiter as usize][other as usize] >= done {
+            return;
+        }
+        let done = done as usize - 1;
+        self.edges.push(Edge { done, waiter, next });
+        for (known, then) in self.known[waiter as usize].iter_mut().zip(self.then[done]) {
+            *known = (*known).max(then);
         }
     }
-    if let [Some(last), _] = taken {
-        cover(Queue::Compute, last, code.len());
+
+    /// Lets the compute queue wait for others: what comes later may have waited for what came before.
+    fn give_back(&mut self, done: Known, next: usize) {
+        let mut done: Vec<(u32, Queue)> = Queue::ALL.map(|queue| (done[queue as usize], queue)).into();
+        done.sort_by_key(|&(done, _)| std::cmp::Reverse(done));
+        done.into_iter().for_each(|(done, other)| self.cover(Queue::Compute, other, done, next));
     }
-    edges
+
+    /// The next instruction is a queue's.
+    fn is_enqueued(&mut self, queue: Queue) {
+        self.known[queue as usize][queue as usize] = self.then.len() as u32 + 1;
+        self.then.push(self.known[queue as usize]);
+    }
+}
+
+/// By instruction: whether it is the last that uses something that is not carried on.
+fn last_uses(program: &Program, carried: &[bool], code: &[Instruction]) -> Vec<bool> {
+    let mut seen = carried.to_vec();
+    let mut last: Vec<bool> = code
+        .iter()
+        .rev()
+        .map(|instruction| {
+            let storages = instruction.action.touches().map(|id| program.storage(id).index());
+            storages.fold(false, |last, storage| last | !std::mem::replace(&mut seen[storage], true))
+        })
+        .collect();
+    last.reverse();
+    last
 }

@@ -1,6 +1,7 @@
 //! What strategies ask of values and scopes, before any of it is carried out.
 
 use super::Draft;
+use super::program::{Action, Instruction};
 use crate::device::Pool;
 use crate::graph::{Scope, ScopeId};
 use crate::spec::Recompute;
@@ -9,13 +10,17 @@ use crate::spec::Recompute;
 pub(crate) struct Marks {
     /// By scope: whether it is computed again in backward, all of it, instead of kept.
     pub(crate) recompute: Vec<bool>,
+    /// By scope: whose processor computes it, the device's if nothing is said.
+    pub(crate) homes: Vec<Pool>,
+    /// Whose processor applies gradients.
+    pub(crate) updates: Pool,
     /// Where the optimizer's states live.
     pub(crate) states: Pool,
 }
 
 impl Default for Marks {
     fn default() -> Marks {
-        Marks { recompute: Vec::new(), states: Pool::Device }
+        Marks { recompute: Vec::new(), homes: Vec::new(), updates: Pool::Device, states: Pool::Device }
     }
 }
 
@@ -25,6 +30,7 @@ pub(super) fn mark(draft: &mut Draft) {
         Recompute::Block => scope.block && scope.parent.is_none(),
     };
     draft.marks.recompute = draft.program.scopes.iter().map(recompute).collect();
+    (draft.change_marks)(&mut draft.marks, &draft.program.scopes);
 }
 
 impl Marks {
@@ -38,5 +44,16 @@ impl Marks {
             units.push(of_parent.or(own));
         }
         units
+    }
+
+    /// Whose processor computes an instruction.
+    pub(super) fn home(&self, instruction: &Instruction) -> Pool {
+        match &instruction.action {
+            Action::Launch { op, .. } if op.as_update().is_some() => self.updates,
+            Action::Launch { .. } => {
+                self.homes.get(instruction.scope.index()).copied().unwrap_or(Pool::Device)
+            }
+            _ => Pool::Device,
+        }
     }
 }

@@ -34,7 +34,7 @@ pub use verify::{Invariant, Violation, verify};
 use crate::device::Target;
 use crate::graph::{self, Graph};
 use crate::spec::RunConfig;
-use marks::Marks;
+pub(crate) use marks::Marks;
 
 /// A program on its way, with what it is compiled for and the marks that strategies left on it.
 struct Draft<'a> {
@@ -42,6 +42,8 @@ struct Draft<'a> {
     target: &'a Target,
     program: Program,
     marks: Marks,
+    /// What changes the marks that the strategy leaves.
+    change_marks: &'a dyn Fn(&mut Marks, &[graph::Scope]),
 }
 
 /// One step of compilation.
@@ -50,8 +52,6 @@ struct Pass {
     /// `None`: the pass has its place, but no strategy that this version knows needs it.
     run: Option<fn(&mut Draft)>,
 }
-
-const MARKS: &str = "keep, recompute and offload marks";
 
 /// In this order, whatever the strategies. Building comes before them.
 const PASSES: [Pass; 17] = [
@@ -63,7 +63,7 @@ const PASSES: [Pass; 17] = [
     Pass { name: "placement", run: None },
     // Which part of a bucket this process owns.
     Pass { name: "shard layout", run: None },
-    Pass { name: MARKS, run: Some(marks::mark) },
+    Pass { name: "keep, recompute and offload marks", run: Some(marks::mark) },
     Pass { name: "differentiate", run: Some(differentiate::differentiate) },
     // Before sections are copied for further micro-batches.
     Pass { name: "fuse casts", run: Some(fuse_casts::fuse) },
@@ -107,7 +107,7 @@ pub(crate) fn compile_graph(
     target: &Target,
     every_pass: bool,
 ) -> Result<Program, Violation> {
-    run_passes(graph, config, target, every_pass, |_, _| {})
+    run_passes(graph, config, target, every_pass, &|_, _| {})
 }
 
 /// The same with other marks than the strategy leaves.
@@ -118,7 +118,7 @@ pub(crate) fn compile_marked(
     target: &Target,
     change: impl Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
-    run_passes(graph, config, target, true, change)
+    run_passes(graph, config, target, true, &change)
 }
 
 fn run_passes(
@@ -126,10 +126,10 @@ fn run_passes(
     config: &RunConfig,
     target: &Target,
     every_pass: bool,
-    change_marks: impl Fn(&mut Marks, &[graph::Scope]),
+    change_marks: &dyn Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
     let program = build::build(graph, config);
-    let mut draft = Draft { config, target, program, marks: Marks::default() };
+    let mut draft = Draft { config, target, program, marks: Marks::default(), change_marks };
     let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
     let mut last = "build";
     for (name, run) in passes {
@@ -137,9 +137,6 @@ fn run_passes(
             verify(&draft.program).map_err(|violation| violation.after(last))?;
         }
         run(&mut draft);
-        if name == MARKS {
-            change_marks(&mut draft.marks, &draft.program.scopes);
-        }
         last = name;
     }
     verify(&draft.program).map_err(|violation| violation.after(last))?;

@@ -1,5 +1,6 @@
 //! One training step as a static list of operations over values.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::value::Value;
@@ -41,6 +42,8 @@ pub struct Instruction {
     pub action: Action,
     pub scope: ScopeId,
     pub phase: Phase,
+    /// Whose processor computes a launch, on memory of its own: the device's, or the host's.
+    pub home: Pool,
     /// Whether it repeats part of the forward pass.
     pub recompute: bool,
     /// The slice of a loss that it belongs to: what does is differentiated as soon as its loss is there.
@@ -223,6 +226,8 @@ pub struct Program {
     /// FLOPs of the model's forward and backward pass over one micro-batch, nothing recomputed.
     pub model_flops: u64,
     pub events: u32,
+    /// By what stands in one pool for a value of another: that value.
+    pub stand_ins: HashMap<ValueId, ValueId>,
     /// Where the memory of its storages comes from.
     pub allocator: Allocator,
     /// Set by placement: where in its pool's arena each storage lies, and each arena's size.
@@ -254,6 +259,11 @@ impl Program {
         let mut marked = vec![false; self.values.len()];
         ids.iter().for_each(|id| marked[id.index()] = true);
         marked
+    }
+
+    /// What a value is in the pool that it lives in for good.
+    pub fn stands_for(&self, id: ValueId) -> ValueId {
+        self.stand_ins.get(&id).copied().unwrap_or(id)
     }
 
     pub fn storage(&self, id: ValueId) -> ValueId {
@@ -370,7 +380,16 @@ impl Program {
 
 impl Instruction {
     pub fn new(action: Action, scope: ScopeId, phase: Phase) -> Instruction {
-        Instruction { action, scope, phase, recompute: false, slice: None }
+        Instruction { action, scope, phase, home: Pool::Device, recompute: false, slice: None }
+    }
+
+    /// The queue it runs on. Allocation follows the order of the compute queue.
+    pub fn queue(&self) -> Queue {
+        match self.action {
+            Action::Launch { .. } => self.home.queue(),
+            Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => queue,
+            Action::Allocate(_) | Action::Free(_) => Queue::Compute,
+        }
     }
 }
 
@@ -396,14 +415,6 @@ impl Action {
         match self {
             Action::Launch { workspace, .. } => *workspace,
             _ => None,
-        }
-    }
-
-    /// The queue it runs on. Allocation follows the order of the compute queue.
-    pub fn queue(&self) -> Queue {
-        match self {
-            Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => *queue,
-            _ => Queue::Compute,
         }
     }
 

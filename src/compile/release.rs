@@ -88,24 +88,37 @@ fn with_lifetimes(
 
 /// By instruction: which one of the compute queue is the first that begins after it is done.
 fn done(program: &Program, code: &[Instruction]) -> Vec<usize> {
+    const QUEUES: usize = Queue::ALL.len();
     let mut done: Vec<usize> = (0..code.len()).collect();
-    let mut recorded: Vec<usize> = vec![0; program.events as usize];
-    let mut open: VecDeque<usize> = VecDeque::new();
+    // By queue and by event: up to which instruction each queue's work is done then.
+    let mut known = [[0; QUEUES]; QUEUES];
+    let mut recorded = vec![[0; QUEUES]; program.events as usize];
+    // By queue: what the compute queue has not waited for.
+    let mut open: [VecDeque<usize>; QUEUES] = Default::default();
     for (index, instruction) in code.iter().enumerate() {
-        match instruction.action {
-            Action::Copy { queue: Queue::Copy, .. } => open.push_back(index),
-            Action::Record { queue: Queue::Copy, event } => recorded[event.0 as usize] = index,
-            Action::Wait { queue: Queue::Compute, event } => {
-                let behind = recorded[event.0 as usize];
-                while let Some(&copy) = open.front().filter(|copy| **copy < behind) {
-                    done[copy] = index;
-                    open.pop_front();
+        let queue = instruction.queue();
+        let known = &mut known[queue as usize];
+        match &instruction.action {
+            Action::Record { event, .. } => {
+                known[queue as usize] = index;
+                recorded[event.0 as usize] = *known;
+            }
+            Action::Wait { event, .. } => {
+                let then = recorded[event.0 as usize];
+                known.iter_mut().zip(then).for_each(|(known, then)| *known = then.max(*known));
+                let of_compute = open.iter_mut().zip(*known).filter(|_| queue == Queue::Compute);
+                for (open, known) in of_compute {
+                    while let Some(&other) = open.front().filter(|other| **other < known) {
+                        done[other] = index;
+                        open.pop_front();
+                    }
                 }
             }
-            _ => {}
+            _ if queue == Queue::Compute => {}
+            _ => open[queue as usize].push_back(index),
         }
     }
-    open.into_iter().for_each(|copy| done[copy] = code.len() - 1);
+    open.into_iter().flatten().for_each(|other| done[other] = code.len() - 1);
     done
 }
 

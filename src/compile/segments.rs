@@ -20,7 +20,7 @@ fn stretches(code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
     let mut stretches = Vec::new();
     let mut begin = 0;
     for end in 0..=code.len() {
-        if end < code.len() && stays_on_compute(&code[end].action) {
+        if end < code.len() && stays_on_compute(&code[end]) {
             continue;
         }
         let works = |instruction: &Instruction| {
@@ -34,12 +34,9 @@ fn stretches(code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
     stretches
 }
 
-fn stays_on_compute(action: &Action) -> bool {
-    match action {
-        Action::Launch { .. } | Action::Allocate(_) | Action::Free(_) => true,
-        Action::Copy { queue, .. } => *queue == Queue::Compute,
-        Action::Record { .. } | Action::Wait { .. } => false,
-    }
+fn stays_on_compute(instruction: &Instruction) -> bool {
+    let concerns_another = matches!(instruction.action, Action::Record { .. } | Action::Wait { .. });
+    !concerns_another && instruction.queue() == Queue::Compute
 }
 
 #[cfg(test)]

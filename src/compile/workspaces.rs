@@ -3,23 +3,23 @@
 use super::Draft;
 use super::program::{Action, Types};
 use super::value::Like;
-use crate::device::{Pool, Role};
+use crate::device::Role;
 use crate::ops::TensorType;
 
 pub(super) fn add(draft: &mut Draft) {
-    let limits = draft.target.workspace_limits();
+    let target = draft.target;
     let program = &mut draft.program;
     let mut types = Types::default();
     for section in 0..program.sections.len() {
         let mut code = std::mem::take(&mut program.sections[section].code);
         for instruction in &mut code {
-            let scope = instruction.scope;
+            let (scope, home) = (instruction.scope, instruction.home);
             let Action::Launch { op, inputs, outputs, workspace } = &mut instruction.action else { continue };
             let Types { inputs, outputs } = types.of(&program.values, inputs, outputs);
-            let bytes = op.workspace(inputs, outputs, &limits);
+            let bytes = op.workspace(inputs, outputs, &target.workspace_limits(home));
             if bytes > 0 {
                 let ty = (Like::Workspace, ty(bytes));
-                *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, Pool::Device));
+                *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, home));
             }
         }
         program.sections[section].code = code;

@@ -1,6 +1,6 @@
 //! What is checked of an operation's operands before a device works on them.
 
-use super::{DeviceError, Region, Target, Tensor};
+use super::{Buffer, DeviceError, Pool, Region, Target, Tensor};
 use crate::ops::{Op, TypeError};
 
 /// What kernels rely on: types that fit the operation, aligned operands, a workspace large enough, and no two
@@ -11,7 +11,7 @@ pub(super) fn check(
     inputs: &[Tensor],
     outputs: &[Tensor],
     workspace: Option<Region>,
-    target: &Target,
+    (target, home): (&Target, Pool),
     alignment: u64,
 ) -> Result<(), DeviceError> {
     let types = |tensors: &[Tensor]| tensors.iter().map(|tensor| tensor.ty).collect::<Vec<_>>();
@@ -28,7 +28,7 @@ pub(super) fn check(
     {
         return misused(format!("takes operands at multiples of {alignment} bytes"));
     }
-    let needed = op.workspace(&input_types, &output_types, &target.workspace_limits());
+    let needed = op.workspace(&input_types, &output_types, &target.workspace_limits(home));
     if workspace.map_or(0, |region| region.bytes) < needed {
         return misused(format!("needs {needed} bytes of workspace"));
     }
@@ -47,6 +47,23 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+/// The pool that all operands of an operation live in.
+pub(super) fn common_pool(
+    op: &Op,
+    buffers: impl Iterator<Item = Buffer>,
+    pool_of: impl Fn(Buffer) -> Option<Pool>,
+) -> Result<Pool, DeviceError> {
+    let mut found = None;
+    for buffer in buffers {
+        let pool = pool_of(buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
+        if *found.get_or_insert(pool) != pool {
+            let problem = "takes operands of one pool".to_owned();
+            return Err(TypeError { operation: op.name(), problem }.into());
+        }
+    }
+    Ok(found.unwrap_or(Pool::Device))
 }
 
 fn overlap(a: Region, b: Region) -> bool {

@@ -47,22 +47,34 @@ impl Pool {
             Pool::Host => "host",
         }
     }
+
+    /// Where the processor that it belongs to is given its work.
+    pub fn queue(self) -> Queue {
+        match self {
+            Pool::Device => Queue::Compute,
+            Pool::Host => Queue::Host,
+        }
+    }
 }
 
 /// Work is done in order within a queue and in any order between queues, but for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Queue {
+    /// What the device computes, on memory of the device.
     Compute,
     Copy,
+    /// What the host's processor computes, on memory of the host.
+    Host,
 }
 
 impl Queue {
-    pub const ALL: [Queue; 2] = [Queue::Compute, Queue::Copy];
+    pub const ALL: [Queue; 3] = [Queue::Compute, Queue::Copy, Queue::Host];
 
     pub fn name(self) -> &'static str {
         match self {
             Queue::Compute => "compute",
             Queue::Copy => "copy",
+            Queue::Host => "host",
         }
     }
 }
@@ -140,7 +152,7 @@ pub struct WitnessReading {
     pub step: u64,
 }
 
-/// A device: memory in two pools, two queues, operations.
+/// A device and its host: memory in a pool of each, operations on either, a queue for what each computes and one for copies.
 ///
 /// Calls enqueue work in the order they are made. Only `synchronize`, `read` and `write` wait for it.
 pub trait Device {
@@ -160,7 +172,8 @@ pub trait Device {
     /// Copies between regions of equal size, of either pool.
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError>;
 
-    /// Runs an operation on the compute queue. The workspace is as large as the operation declares.
+    /// Runs an operation where its operands live, all in one pool: those of the device on the compute queue, those of the
+    /// host on the host's. The workspace is as large as the operation declares.
     fn launch(
         &mut self,
         op: &Op,

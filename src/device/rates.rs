@@ -89,7 +89,7 @@ fn square(device: &mut dyn Device, factors: Factors, size: usize) -> Result<Opti
     let Factors { dtype, tf32 } = factors;
     let (ty, drawn) = (TensorType::new(dtype, &[size, size]), TensorType::f32(&[size, size]));
     let linear = Linear { bias: false, activation: None, residual: false, tf32 };
-    let scratch = linear.workspace(&[ty, ty], &[ty], &device.target().workspace_limits());
+    let scratch = linear.workspace(&[ty, ty], &[ty], &device.target().workspace_limits(Pool::Device));
     // What is drawn at random takes the place of scratch memory, which is not needed yet.
     let sizes = [ty.bytes(), ty.bytes(), scratch.max(drawn.bytes())];
     if !fits(device.target(), &sizes) {

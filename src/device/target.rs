@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::Pool;
 use super::cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 use crate::ops::{Processor, WorkspaceLimits};
 use crate::units::Bytes;
@@ -13,6 +14,9 @@ use crate::units::Bytes;
 const MOST_THREADS: usize = 1 << 16;
 const MOST_WORKSPACE: u64 = 1 << 40;
 const LARGEST_PAGE: u64 = 1 << 30;
+
+/// Threads of a card's host that compute: no target says yet how many it has.
+pub(super) const HOST_THREADS: usize = 1;
 
 /// Why a file describes no machine.
 #[derive(Debug, thiserror::Error)]
@@ -60,15 +64,22 @@ pub struct Target {
 }
 
 impl Target {
-    /// The target's bounds on scratch memory.
-    pub fn workspace_limits(&self) -> WorkspaceLimits {
-        WorkspaceLimits {
-            processor: match self.kind {
-                DeviceKind::Cpu => Processor::Cpu,
-                DeviceKind::Cuda => Processor::Cuda,
-            },
+    /// The bounds on scratch memory of what is computed in a pool.
+    pub fn workspace_limits(&self, home: Pool) -> WorkspaceLimits {
+        let own = |processor| WorkspaceLimits {
+            processor,
             threads: self.threads,
             product_bytes_per_thread: self.product_workspace.0,
+        };
+        match (self.kind, home) {
+            (DeviceKind::Cpu, _) => own(Processor::Cpu),
+            (DeviceKind::Cuda, Pool::Device) => own(Processor::Cuda),
+            // All that is known of a card's host.
+            (DeviceKind::Cuda, Pool::Host) => WorkspaceLimits {
+                processor: Processor::Cpu,
+                threads: HOST_THREADS,
+                product_bytes_per_thread: LEAST_PRODUCT_WORKSPACE_PER_THREAD,
+            },
         }
     }
 

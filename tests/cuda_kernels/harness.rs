@@ -76,7 +76,7 @@ impl Devices {
     pub(crate) fn choose(&mut self, op: &Op, inputs: &[Data], stored: &[Choice]) -> Vec<Choice> {
         let inputs: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let outputs = op.outputs(&inputs).expect("the test's inputs fit the operation");
-        let workspace = op.workspace(&inputs, &outputs, &self.cuda.target().workspace_limits());
+        let workspace = op.workspace(&inputs, &outputs, &self.cuda.target().workspace_limits(Pool::Device));
         let rows = self.rows;
         let placed = |(operand, &ty): (usize, &TensorType)| Placed::new(ty, start(ty, rows(operand)));
         let inputs: Vec<Placed> = inputs.iter().enumerate().map(placed).collect();
@@ -209,7 +209,7 @@ fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool, rows: 
             None => allocate(device, ty, rows(inputs.len() + output)),
         })
         .collect();
-    let bytes = op.workspace(&types, &output_types, &device.target().workspace_limits());
+    let bytes = op.workspace(&types, &output_types, &device.target().workspace_limits(Pool::Device));
     let workspace = (bytes > 0).then(|| allocate(device, TensorType::f32(&[bytes.div_ceil(4) as usize]), 0));
     let region = workspace.map(|tensor| Region { bytes, ..tensor.region() });
     device.launch(op, &input_tensors, &output_tensors, region).unwrap();

@@ -6,7 +6,7 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage, Types};
@@ -25,15 +25,15 @@ pub enum Invariant {
     NotOverwritten,
     /// Every trainable parameter has exactly one complete gradient when it is updated.
     OneGradient,
-    /// The weights of the micro-batches sum to one.
-    WeightsSumToOne,
+    /// The micro-batches' shares in each loss sum to one, and all losses are one sum.
+    SharesSumToOne,
     /// Each random draw has its own site, the one it was given when the program was built.
     RandomSites,
     /// FLOPs less recomputation are the model's.
     Flops,
     /// A view has its parent's dtype, role and pool, and lies within it; a version lies where the one before it lay.
     Containment,
-    /// Launches work on the device's memory, copies go between pools or within them.
+    /// Launches work on memory of their processor, copies go between pools or within them.
     Homes,
     /// What crosses queues is ordered by an event.
     Events,
@@ -99,7 +99,7 @@ pub fn verify(program: &Program) -> Result<(), Violation> {
         flops(program)?;
     }
     if program.stage >= Stage::Sectioned {
-        weights(program)?;
+        shares(program)?;
     }
     if program.stage >= Stage::Updated {
         one_update(program)?;
@@ -176,9 +176,10 @@ fn homes(program: &Program, section: &Section) -> Result<(), Violation> {
     use crate::device::Pool;
     for instruction in &section.code {
         let on_device = |id: ValueId| program.value(id).pool == Pool::Device;
+        let at_home = |id: ValueId| program.value(id).pool == instruction.home;
         let right = match &instruction.action {
             launch @ Action::Launch { .. } if program.stage >= Stage::Brought => {
-                launch.touches().all(on_device)
+                launch.touches().all(at_home)
             }
             // What is brought and taken back goes by the copy queue; results go out behind the work that made them.
             Action::Copy { queue: Queue::Copy, from, to } => on_device(*from) != on_device(*to),
@@ -201,7 +202,9 @@ fn random_sites(program: &Program) -> Result<(), Violation> {
             let Action::Launch { op, outputs, .. } = &instruction.action else { continue };
             let Some(site) = op.random_site() else { continue };
             let of = sites.get(&site);
-            let own = of.is_some_and(|&parameter| outputs[0] == program.parameters[parameter].value);
+            let own = of.is_some_and(|&parameter| {
+                program.stands_for(outputs[0]) == program.parameters[parameter].value
+            });
             if !own || of.is_some_and(|&parameter| std::mem::replace(&mut seen[parameter], true)) {
                 let detail = format!("{} draws from site {site}", at(program, section, instruction));
                 return broken(Invariant::RandomSites, detail);
@@ -257,16 +260,38 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
-/// In a step, each bucket that is trained is updated once, with its own gradients, in whichever section.
+/// In a step, each bucket that is trained is updated once, with its own gradients, in whichever section. Nothing is added to
+/// these any more then.
 fn one_update(program: &Program) -> Result<(), Violation> {
     // By the parameters updated: how often, and with which gradients.
     let mut updates: HashMap<ValueId, (usize, ValueId)> = HashMap::new();
+    let mut applied = vec![false; program.values.len()];
+    let mut zeros: HashSet<ValueId> = HashSet::new();
     for (section, times) in program.step_sections() {
         for instruction in &section.code {
             if let Action::Launch { op, inputs, .. } = &instruction.action
                 && op.as_update().is_some()
             {
-                updates.entry(inputs[0]).or_insert((0, inputs[1])).0 += times;
+                let [parameters, gradients] = [inputs[0], inputs[1]].map(|id| program.stands_for(id));
+                updates.entry(parameters).or_insert((0, gradients)).0 += times;
+                applied[program.storage(gradients).index()] = true;
+                continue;
+            }
+            // Zeros, and zeros that are taken back.
+            match &instruction.action {
+                Action::Launch { op, outputs, .. } if op.is_zeros() => {
+                    zeros.extend(outputs.iter().copied());
+                    continue;
+                }
+                Action::Copy { from, .. } if zeros.contains(from) => continue,
+                _ => {}
+            }
+            let late = instruction.action.writes().iter().find(|id| applied[program.storage(**id).index()]);
+            if let Some(&id) = late {
+                let name = program.full_name(id);
+                let detail =
+                    format!("{} adds to {name} after it was applied", at(program, section, instruction));
+                return broken(Invariant::OneGradient, detail);
             }
         }
     }
@@ -299,22 +324,27 @@ fn flops(program: &Program) -> Result<(), Violation> {
 }
 
 /// Of each loss: those of one scope, all slices and micro-batches together, are one.
-fn weights(program: &Program) -> Result<(), Violation> {
+fn shares(program: &Program) -> Result<(), Violation> {
     let mut sums: BTreeMap<ScopeId, f64> = BTreeMap::new();
+    let sum = program.loss.map(|loss| program.storage(loss));
     for (section, times) in program.step_sections() {
         for instruction in &section.code {
-            if let Action::Launch { op, inputs, .. } = &instruction.action
+            if let Action::Launch { op, inputs, outputs, .. } = &instruction.action
                 && let Some(loss) = op.as_loss()
             {
+                if Some(program.storage(program.stands_for(outputs[0]))) != sum {
+                    let detail = format!("{} is a sum of its own", at(program, section, instruction));
+                    return broken(Invariant::SharesSumToOne, detail);
+                }
                 *sums.entry(instruction.scope).or_default() +=
-                    times as f64 * loss.weight(&program.types(inputs));
+                    times as f64 * loss.share(&program.types(inputs));
             }
         }
     }
     match sums.iter().find(|(_, sum)| (*sum - 1.0).abs() > 1e-4) {
         Some((&scope, sum)) => {
             let detail = format!("those of {} sum to {sum}", program.scope(scope).path);
-            broken(Invariant::WeightsSumToOne, detail)
+            broken(Invariant::SharesSumToOne, detail)
         }
         None => Ok(()),
     }

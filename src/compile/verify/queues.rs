@@ -1,4 +1,4 @@
-//! What crosses queues is ordered by events: happens-before, by vector clocks of two entries.
+//! What crosses queues is ordered by events: happens-before, by vector clocks.
 
 use super::{Invariant, Violation, at, broken};
 use crate::compile::program::{Action, Program, Section};
@@ -24,16 +24,21 @@ pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violatio
     let mut storages = vec![Storage::default(); program.values.len()];
     let mut events: Vec<Clock> = vec![Clock::default(); program.events as usize];
     let mut clocks = [Clock::default(); QUEUES];
-    // Every section ends with the compute queue behind the copy queue.
-    clocks[Queue::Compute as usize][Queue::Copy as usize] = BEFORE;
+    // Every section ends with the compute queue behind the others.
+    clocks[Queue::Compute as usize] = [BEFORE; QUEUES];
     if section.kind.begins_synchronized() {
-        clocks[Queue::Copy as usize][Queue::Compute as usize] = BEFORE;
+        clocks = [[BEFORE; QUEUES]; QUEUES];
+    }
+    // What is carried in was last used before.
+    for &storage in &section.entry {
+        let carried = &mut storages[storage.index()];
+        (carried.last_read, carried.last_write) = ([BEFORE; QUEUES], [BEFORE; QUEUES]);
     }
     let mut freed: Clock = [BEFORE; QUEUES];
     let mut last: Clock = Clock::default();
     for (index, instruction) in section.code.iter().enumerate() {
         let now = index as u32 + BEFORE + 1;
-        let queue = instruction.action.queue() as usize;
+        let queue = instruction.queue() as usize;
         match instruction.action {
             Action::Record { event, .. } => {
                 events[event.0 as usize] = clocks[queue];

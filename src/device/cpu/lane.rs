@@ -1,4 +1,4 @@
-//! The two queues of the processor.
+//! The queues of the processor.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,6 +14,7 @@ use crate::ops::Op;
 pub enum Delay {
     Compute,
     Copy,
+    Host,
 }
 
 /// Something to be done in a queue's order. Commands hold the mappings they work on: memory that is freed while
@@ -73,7 +74,7 @@ enum Lane {
     Deferred(VecDeque<Command>),
 }
 
-/// Both queues.
+/// All queues.
 pub(super) struct Lanes {
     workers: Workers,
     lanes: [Lane; Queue::ALL.len()],
@@ -81,10 +82,12 @@ pub(super) struct Lanes {
 
 impl Lanes {
     pub(super) fn new(workers: Workers, delay: Option<Delay>) -> std::io::Result<Lanes> {
+        let deferred = || Lane::Deferred(VecDeque::new());
         let lanes = match delay {
-            None => [Lane::Inline, Lane::Thread { sender: copy_thread()?, idle: true }],
-            Some(Delay::Compute) => [Lane::Deferred(VecDeque::new()), Lane::Inline],
-            Some(Delay::Copy) => [Lane::Inline, Lane::Deferred(VecDeque::new())],
+            None => [Lane::Inline, Lane::Thread { sender: copy_thread()?, idle: true }, Lane::Inline],
+            Some(Delay::Compute) => [deferred(), Lane::Inline, Lane::Inline],
+            Some(Delay::Copy) => [Lane::Inline, deferred(), Lane::Inline],
+            Some(Delay::Host) => [Lane::Inline, Lane::Inline, deferred()],
         };
         Ok(Lanes { workers, lanes })
     }

@@ -1,6 +1,6 @@
 //! The processor and its memory: the embedded default and the reference.
 //!
-//! The compute queue runs inline, on all threads; the copy queue on a thread of its own. Every request to the
+//! What it computes runs inline, on all threads, in either pool; the copy queue on a thread of its own. Every request to the
 //! system is a populated anonymous mapping of its own, so that the process's resident set is an independent
 //! reading of the same memory.
 
@@ -11,6 +11,7 @@ mod host;
 mod kernels;
 mod lane;
 mod mapping;
+mod processor;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,13 +19,14 @@ use std::sync::Arc;
 use self::kernels::{Operand, Workers};
 use self::lane::{Command, Lanes, Ticket};
 use self::mapping::Mapping;
-use super::check::check;
+use super::check::{check, common_pool};
 use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor};
 use crate::ops::{DType, Op};
 
 pub use self::host::target;
 pub(super) use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 pub use self::lane::Delay;
+pub(super) use self::processor::HostProcessor;
 
 /// Where kernels want their operands to begin.
 const ALIGNMENT: u64 = 64;
@@ -64,6 +66,11 @@ impl CpuDevice {
             return Err(DeviceError::OutOfBounds { buffer, offset, bytes, size });
         }
         Ok(mapping)
+    }
+
+    /// The pool that an operation's operands live in.
+    fn home(&self, op: &Op, buffers: impl Iterator<Item = Buffer>) -> Result<Pool, DeviceError> {
+        common_pool(op, buffers, |buffer| self.mappings.get(&buffer).map(|(pool, _)| *pool))
     }
 
     fn operands(
@@ -136,7 +143,8 @@ impl Device for CpuDevice {
         outputs: &[Tensor],
         workspace: Option<Region>,
     ) -> Result<(), DeviceError> {
-        check(op, inputs, outputs, workspace, &self.target, ALIGNMENT)?;
+        let home = self.home(op, inputs.iter().chain(outputs).map(|tensor| tensor.buffer))?;
+        check(op, inputs, outputs, workspace, (&self.target, home), ALIGNMENT)?;
         let mut keep = Vec::with_capacity(4);
         let inputs = self.operands(inputs, &mut keep)?;
         let outputs = self.operands(outputs, &mut keep)?;
@@ -149,7 +157,7 @@ impl Device for CpuDevice {
             None => None,
         };
         let launch = lane::Launch { op: op.clone(), inputs, outputs, workspace, _keep: keep };
-        self.lanes.enqueue(Queue::Compute, Command::Launch(Box::new(launch)))
+        self.lanes.enqueue(home.queue(), Command::Launch(Box::new(launch)))
     }
 
     fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {

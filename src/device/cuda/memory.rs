@@ -94,6 +94,10 @@ impl Memory {
         Ok(())
     }
 
+    pub(super) fn pool_of(&self, buffer: Buffer) -> Option<Pool> {
+        self.buffers.get(&buffer).map(|allocation| allocation.pool)
+    }
+
     /// The address of a region, and the pool that it lies in.
     ///
     /// # Errors

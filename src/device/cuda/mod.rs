@@ -1,7 +1,8 @@
 //! A card of NVIDIA's, through its driver, NVRTC and cuBLASLt, all of them loaded when they are first needed.
 //!
-//! Both queues are streams. Memory of the device pool comes and goes in the compute queue's order. Nothing but
-//! `synchronize`, `read` and `write` waits for the card.
+//! The compute and the copy queue are streams, and what the host computes is done when it is enqueued. Memory of the device
+//! pool comes and goes in the compute queue's order. Nothing but `synchronize`, `read`, `write` and the host's queue waits
+//! for the card.
 
 // The libraries are C: each call gives its reason.
 #![allow(unsafe_code)]
@@ -44,8 +45,10 @@ use self::memory::Memory;
 use self::modules::Modules;
 use self::products::Products;
 use self::queues::Queues;
-use super::check::check;
+use super::check::{check, common_pool};
 use super::choice::ALIGNMENT;
+use super::cpu::HostProcessor;
+use super::target::HOST_THREADS;
 use super::{
     Buffer, CapturedGraph, Choice, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor,
     WitnessReading, Work,
@@ -70,6 +73,8 @@ pub struct CudaDevice {
     notes: Vec<String>,
     cache: Cache,
     setting: Setting,
+    /// What computes on the host's memory, once it was needed.
+    host: Option<HostProcessor>,
     /// Host memory full of the debugging pattern, once it was needed.
     pattern: Option<Buffer>,
     graphs: Graphs,
@@ -96,6 +101,7 @@ impl CudaDevice {
             notes: cache.complaint().map(str::to_owned).into_iter().collect(),
             setting: Setting::new(&equipment, &cubins),
             cache,
+            host: None,
             pattern: None,
             graphs: Graphs::default(),
             modules: Modules::load(&cubins)?,
@@ -127,6 +133,27 @@ impl CudaDevice {
             // SAFETY: both lie within their buffers, which are given back only behind this.
             checked("cuMemcpyAsync", unsafe { sys::cuMemcpyAsync(to, pattern, count, stream) })?;
         }
+        Ok(())
+    }
+
+    /// Done when this returns: the program has made the host's queue wait for what it needs.
+    fn launch_on_host(
+        &mut self,
+        op: &Op,
+        inputs: &[Operand],
+        outputs: &[Operand],
+        (scratch, scratch_bytes): (u64, u64),
+    ) -> Result<(), DeviceError> {
+        let host = match &mut self.host {
+            Some(host) => host,
+            none => none.insert(HostProcessor::new(HOST_THREADS)?),
+        };
+        let on_host = |operand: &Operand| (operand.address as *mut u8, operand.ty);
+        let [inputs, outputs] = [inputs, outputs].map(|all| all.iter().map(on_host).collect::<Vec<_>>());
+        let workspace = (scratch_bytes > 0).then_some((scratch as *mut u8, scratch_bytes as usize));
+        // SAFETY: types, alignment and bounds are checked; pinned memory is at the host's own addresses; the program's
+        // verifier has ordered what works on the same memory.
+        unsafe { host.run(op, &inputs, &outputs, workspace) };
         Ok(())
     }
 
@@ -193,12 +220,18 @@ impl Device for CudaDevice {
         outputs: &[Tensor],
         workspace: Option<Region>,
     ) -> Result<(), DeviceError> {
-        check(op, inputs, outputs, workspace, &self.target, ALIGNMENT)?;
+        let buffers = inputs.iter().chain(outputs).map(|tensor| tensor.buffer);
+        let home = common_pool(op, buffers, |buffer| self.memory.pool_of(buffer))?;
+        let alignment = if home == Pool::Host { HostProcessor::ALIGNMENT } else { ALIGNMENT };
+        check(op, inputs, outputs, workspace, (&self.target, home), alignment)?;
         let (inputs, outputs) = (self.operands(inputs)?, self.operands(outputs)?);
         let workspace = match workspace {
             Some(region) => (self.memory.find(region)?.0, region.bytes),
             None => (0, 0),
         };
+        if home == Pool::Host {
+            return self.launch_on_host(op, &inputs, &outputs, workspace);
+        }
         let stream = self.queues.stream(Queue::Compute);
         let mut launcher = Launcher::new(stream, &mut self.modules, &mut self.products);
         launches::run(op, &inputs, &outputs, workspace, &mut launcher)

@@ -2,7 +2,8 @@
 //! does not have.
 //!
 //! A program's events order what queues write and read. That memory exists before the copy queue uses it, and is given
-//! back after, is the device's own matter: both happen on the compute queue.
+//! back after, is the device's own matter: both happen on the compute queue. The host's processor uses none of the card's
+//! memory.
 
 use std::collections::HashMap;
 
@@ -52,14 +53,16 @@ impl Order {
 
     /// Both queues have done everything.
     pub(super) fn idle(&mut self) {
-        Queue::ALL.into_iter().for_each(|queue| self.joined(queue));
+        [Queue::Compute, Queue::Copy].into_iter().for_each(|queue| self.joined(queue));
     }
 }
 
+/// The other of the card's two queues.
 pub(super) fn other(queue: Queue) -> Queue {
     match queue {
         Queue::Compute => Queue::Copy,
         Queue::Copy => Queue::Compute,
+        Queue::Host => unreachable!("the host's queue works on none of the card's memory"),
     }
 }
 

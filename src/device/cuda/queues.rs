@@ -1,6 +1,6 @@
-//! The two queues as streams, and events between them.
+//! The card's queues as streams, and events between them and the host's, whose work is done as soon as it is enqueued.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::calls::driver::{
     self as sys, CUevent_flags_enum as EventFlags, CUstream_flags_enum as StreamFlags,
@@ -10,10 +10,15 @@ use super::errors::Failed;
 use super::order::{Moment, Order, other};
 use crate::device::{Event, Queue};
 
+/// The queues that are streams. Their numbers are those of `Queue`.
+const STREAMS: [Queue; 2] = [Queue::Compute, Queue::Copy];
+
 /// Streams and events of a context. Dropped before it.
 pub(super) struct Queues {
     streams: Vec<sys::CUstream>,
     events: HashMap<Event, sys::CUevent>,
+    /// Events that stand for work of the host: it was done when they were recorded.
+    of_host: HashSet<Event>,
     /// For the device's own needs. A wait takes what an event stands for when it is called, so that one will do.
     own: sys::CUevent,
     pub(super) order: Order,
@@ -23,12 +28,13 @@ impl Queues {
     /// In the current context.
     pub(super) fn new() -> Result<Queues, Failed> {
         let mut queues = Queues {
-            streams: Vec::with_capacity(Queue::ALL.len()),
+            streams: Vec::with_capacity(STREAMS.len()),
             events: HashMap::new(),
+            of_host: HashSet::new(),
             own: std::ptr::null_mut(),
             order: Order::default(),
         };
-        for _ in Queue::ALL {
+        for _ in STREAMS {
             let mut stream = std::ptr::null_mut();
             // Work of others on the default stream orders nothing here.
             let flags = StreamFlags::CU_STREAM_NON_BLOCKING as u32;
@@ -40,11 +46,17 @@ impl Queues {
         Ok(queues)
     }
 
+    /// Of one of the card's queues.
     pub(super) fn stream(&self, queue: Queue) -> sys::CUstream {
         self.streams[queue as usize]
     }
 
     pub(super) fn record(&mut self, queue: Queue, event: Event) -> Result<(), Failed> {
+        if queue == Queue::Host {
+            self.of_host.insert(event);
+            return Ok(());
+        }
+        self.of_host.remove(&event);
         let handle = match self.events.get(&event) {
             Some(handle) => *handle,
             None => {
@@ -60,8 +72,14 @@ impl Queues {
 
     /// Waiting for an event that was never recorded waits for nothing.
     pub(super) fn wait(&mut self, queue: Queue, event: Event) -> Result<(), Failed> {
-        let Some(handle) = self.events.get(&event) else { return Ok(()) };
-        wait(*handle, self.stream(queue))?;
+        let Some(&handle) = self.events.get(&event).filter(|_| !self.of_host.contains(&event)) else {
+            return Ok(());
+        };
+        if queue == Queue::Host {
+            // SAFETY: it lives.
+            return check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(handle) });
+        }
+        wait(handle, self.stream(queue))?;
         self.order.wait(queue, event);
         Ok(())
     }
@@ -76,7 +94,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Returns once both have done everything.
+    /// Returns once all have done everything.
     pub(super) fn synchronize(&mut self) -> Result<(), Failed> {
         for stream in &self.streams {
             // SAFETY: the stream lives.

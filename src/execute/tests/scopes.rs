@@ -51,7 +51,7 @@ fn any_scope_can_be_computed_again() {
 }
 
 /// The small model with some layers frozen.
-fn frozen(config: &RunConfig, layers: &[&str]) -> Graph {
+pub(super) fn frozen(config: &RunConfig, layers: &[&str]) -> Graph {
     let mut graph = graph::build(&config.model, config.micro_batch());
     let Graph { scopes, values, .. } = &mut graph;
     for value in values {

@@ -23,7 +23,7 @@ pub(super) fn run<T: Float>(
     let targets = &all_targets[op.rows.range(all_rows)];
     let rows = targets.len();
     let loss_scale = if op.scaled { operands.input::<f32>(2)[0] } else { 1.0 };
-    let scale = op.weight / all_rows as f32 * loss_scale;
+    let scale = op.factor() / all_rows as f32 * loss_scale;
     let (partials, wide) = scratch.split_at_mut(2 * rows.div_ceil(ROWS));
     let partials = as_f64(partials);
     let (parts, wide) = (Parts::new(partials), Parts::new(wide));
@@ -45,7 +45,7 @@ pub(super) fn run<T: Float>(
         let rows = Rows { targets: &targets[rows], logits: logits.map(|logits| &logits[elements]), dlogits };
         partial[0] = rows.run(workers.level(), scale, wide);
     });
-    let total = partials.iter().sum::<f64>() * f64::from(op.weight) / all_rows as f64;
+    let total = partials.iter().sum::<f64>() * f64::from(op.factor()) / all_rows as f64;
     let loss = operands.output::<f32>(0);
     loss[0] = if op.accumulate { loss[0] + total as f32 } else { total as f32 };
 }

@@ -37,7 +37,7 @@ pub(super) fn run(
             Argument::Pointer(targets),
             optional(op.scaled.then(|| inputs[2].address)),
             size_argument(vocabulary)?,
-            Argument::F32(op.weight / all_rows as f32),
+            Argument::F32(op.factor() / all_rows as f32),
         ],
     )?;
     // Where it is accumulated, the loss so far is in the output's own memory.
@@ -51,7 +51,7 @@ pub(super) fn run(
             Argument::Pointer(losses),
             size_argument(rows)?,
             size_argument(all_rows)?,
-            Argument::F32(op.weight),
+            Argument::F32(op.factor()),
             flag(op.accumulate),
         ],
     )
