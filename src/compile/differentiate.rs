@@ -4,15 +4,16 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::Draft;
+use super::dtypes::Dtypes;
 use super::program::{Action, Instruction, Program, SectionKind, Stage};
 use super::value::{Form, Value, View};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::ScopeId;
-use crate::ops::{Activation, Add, Emitted, Op, Tape, TensorType, ValueId};
+use crate::ops::{Activation, Add, DType, Emitted, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
     let program = &mut draft.program;
-    add_gradient_buckets(program);
+    add_gradient_buckets(program, Dtypes::of(draft.config).gradients);
     let section = program.section_mut(SectionKind::First).expect("build makes it");
     let mut code = std::mem::take(&mut section.code);
     program.loss = Some(give_losses_gradients(program, &mut code));
@@ -51,10 +52,11 @@ pub(super) fn differentiate(draft: &mut Draft) {
 }
 
 /// One bucket of gradients for each bucket of parameters, and a view for each parameter.
-fn add_gradient_buckets(program: &mut Program) {
+fn add_gradient_buckets(program: &mut Program, dtype: DType) {
     for index in program.trained() {
         let parameters = program.value(program.buckets[index].parameters).clone();
-        let gradients = Value { form: Form::Gradient, role: Role::Gradient, ..parameters };
+        let ty = TensorType { dtype, ..parameters.ty };
+        let gradients = Value { form: Form::Gradient, role: Role::Gradient, ty, ..parameters };
         let gradients = program.add_like(gradients);
         program.buckets[index].gradients = Some(gradients);
     }
@@ -323,6 +325,8 @@ impl Tape for Backward<'_> {
             outputs.push(match *of {
                 Emitted::Gradient(input) => {
                     let of = self.variable(input);
+                    let so_far = self.gradient_so_far(of);
+                    assert!(so_far.is_none_or(|so_far| inputs.contains(&so_far)), "{} adds", op.name());
                     let gradient = self.gradient_value(of, ty, updates);
                     self.set_gradient(of, gradient);
                     gradient

@@ -10,17 +10,43 @@ use crate::device::{DeviceKind, Phase, Pool, Role};
 use crate::ops::{
     Cast, DType, Fill, Loss, MatrixPrecision, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId,
 };
-use crate::spec::{LossScale, Precision};
+use crate::spec::{LossScale, Precision, RunConfig};
+
+/// What each kind of number is kept in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dtypes {
+    pub(super) parameters: DType,
+    pub(super) gradients: DType,
+    /// What sums are kept in: residual streams, and what is added to them.
+    accumulators: DType,
+    /// What matrix work is done on.
+    matrices: DType,
+}
+
+impl Dtypes {
+    pub(super) fn of(config: &RunConfig) -> Dtypes {
+        let (parameters, gradients, accumulators) = (DType::F32, DType::F32, DType::F32);
+        Dtypes { parameters, gradients, accumulators, matrices: config.strategy.precision.dtype() }
+    }
+
+    /// What an operation wants an operand in, if it minds.
+    fn wanted(&self, operand: Operand) -> Option<DType> {
+        match operand {
+            Operand::Matrix => Some(self.matrices),
+            Operand::Accumulator => Some(self.accumulators),
+            Operand::Any => None,
+        }
+    }
+}
 
 pub(super) fn choose(draft: &mut Draft) {
-    let precision = draft.config.strategy.precision;
+    let dtypes = Dtypes::of(draft.config);
     // Only a card has units for it.
-    let tf32 = precision == Precision::Tf32 && draft.target.kind == DeviceKind::Cuda;
-    let precision = MatrixPrecision { dtype: precision.dtype(), tf32 };
+    let tf32 = draft.config.strategy.precision == Precision::Tf32 && draft.target.kind == DeviceKind::Cuda;
     let program = &mut draft.program;
     for index in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[index].code);
-        program.sections[index].code = Casting::new(program, precision).section(code);
+        program.sections[index].code = Casting::new(program, dtypes, tf32).section(code);
     }
     if let Some(scale) = draft.config.strategy.loss_scale {
         add_loss_scale(program, scale);
@@ -30,14 +56,16 @@ pub(super) fn choose(draft: &mut Draft) {
 /// Rewrites one section's forward pass.
 struct Casting<'a> {
     program: &'a mut Program,
+    dtypes: Dtypes,
     precision: MatrixPrecision,
-    /// By value: what it was cast to in this section.
-    cast: HashMap<ValueId, ValueId>,
+    /// What values were cast to in this section.
+    cast: HashMap<(ValueId, DType), ValueId>,
 }
 
 impl<'a> Casting<'a> {
-    fn new(program: &'a mut Program, precision: MatrixPrecision) -> Casting<'a> {
-        Casting { program, precision, cast: HashMap::new() }
+    fn new(program: &'a mut Program, dtypes: Dtypes, tf32: bool) -> Casting<'a> {
+        let precision = MatrixPrecision { dtype: dtypes.matrices, tf32 };
+        Casting { program, dtypes, precision, cast: HashMap::new() }
     }
 
     fn section(&mut self, code: Vec<Instruction>) -> Vec<Instruction> {
@@ -61,7 +89,7 @@ impl<'a> Casting<'a> {
     }
 
     /// Puts casts in the place of inputs that have another dtype than the operation wants of them. What is not there yet is
-    /// made before it: parameters by one launch, activations each by its own.
+    /// made before it: parameters by one launch for each dtype, activations each by its own.
     fn cast(&mut self, op: &Op, inputs: &mut [ValueId]) -> Vec<Action> {
         let launch = |to, inputs, outputs| Action::Launch {
             op: Op::Cast(Cast { to }),
@@ -69,13 +97,10 @@ impl<'a> Casting<'a> {
             outputs,
             workspace: None,
         };
-        let (mut parameters, mut casts, mut actions) = (Vec::new(), Vec::new(), Vec::new());
+        let mut parameters: Vec<(DType, Vec<ValueId>, Vec<ValueId>)> = Vec::new();
+        let mut actions = Vec::new();
         for (index, input) in inputs.iter_mut().enumerate() {
-            let dtype = match op.operand(index) {
-                Operand::Matrix => self.precision.dtype,
-                Operand::Accumulator => DType::F32,
-                Operand::Any => continue,
-            };
+            let Some(dtype) = self.dtypes.wanted(op.operand(index)) else { continue };
             let found = self.program.ty(*input).dtype;
             if found == dtype || !found.is_float() {
                 continue;
@@ -83,18 +108,20 @@ impl<'a> Casting<'a> {
             // What some rows are of is cast as a whole, once.
             let rows = self.program.value(*input).view.filter(|view| matches!(view.part, Part::Rows(_)));
             let of = rows.map_or(*input, |view| view.of);
-            let cast = self.cast.get(&of).copied().unwrap_or_else(|| {
+            let cast = self.cast.get(&(of, dtype)).copied().unwrap_or_else(|| {
                 let value = self.program.value(of).clone();
                 let ty = TensorType { dtype, ..value.ty };
                 let of_parameter = value.role == Role::Parameter;
                 let role = if of_parameter { Role::Cast } else { value.role };
                 let cast = self.program.add_like(Value { form: Form::Cast, ty, role, ..value });
-                self.cast.insert(of, cast);
-                if of_parameter {
-                    parameters.push(of);
+                self.cast.insert((of, dtype), cast);
+                if !of_parameter {
+                    actions.push(launch(dtype, vec![of], vec![cast]));
+                } else if let Some((_, of_all, casts)) = parameters.iter_mut().find(|(to, ..)| *to == dtype) {
+                    of_all.push(of);
                     casts.push(cast);
                 } else {
-                    actions.push(launch(dtype, vec![of], vec![cast]));
+                    parameters.push((dtype, vec![of], vec![cast]));
                 }
                 cast
             });
@@ -103,9 +130,7 @@ impl<'a> Casting<'a> {
                 None => cast,
             };
         }
-        if !parameters.is_empty() {
-            actions.push(launch(self.precision.dtype, parameters, casts));
-        }
+        actions.extend(parameters.into_iter().map(|(dtype, of, casts)| launch(dtype, of, casts)));
         actions
     }
 }

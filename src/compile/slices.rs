@@ -1,7 +1,7 @@
 //! Losses computed some rows at a time: what they are computed from, the logits, and its gradient are then never there as
 //! a whole.
 //!
-//! A loss and the operation before it become as many pairs as there are slices. Each pair is differentiated as soon as it
+//! A loss and the operation that makes what it is computed from become as many pairs as there are slices. Each pair is differentiated as soon as it
 //! was computed (`differentiate`), so that of the logits, one slice is there at a time.
 
 use super::Draft;
@@ -26,13 +26,14 @@ pub(super) fn slice(draft: &mut Draft) {
             // The loss that it adds to may have become slices.
             let loss = code[at - 1].action.writes()[0];
             program.set_previous(loss, program.value(loss).previous);
-            let Some(value) = sliceable(program, &code, at - 1) else { continue };
+            let Some((value, before)) = sliceable(program, &code, at - 1) else { continue };
             let rows = program.ty(source(&code[at - 1])).shape.rows();
             let sliced = Sliced { value, count: count(config, rows) };
             if !program.slices.contains(&sliced) {
                 program.slices.push(sliced);
             }
             if sliced.count > 1 {
+                code[before..at - 1].rotate_left(1);
                 slice_pair(program, &mut code, at - 2, sliced.count);
                 at += 2 * (sliced.count - 1);
             }
@@ -46,16 +47,20 @@ fn source(instruction: &Instruction) -> ValueId {
     instruction.action.reads()[0]
 }
 
-/// What the loss at a place is computed from, as the graph's value, if it can be sliced: the operation before the loss
-/// makes it row by row, and nothing else needs what that makes.
-fn sliceable(program: &Program, code: &[Instruction], at: usize) -> Option<usize> {
-    let Action::Launch { op, outputs, .. } = &code[at.checked_sub(1)?].action else { return None };
-    if !code[at].action.is_loss() || op.rowwise().is_none() || outputs[0] != source(&code[at]) {
+/// What the loss at a place is computed from, as the graph's value, and where that is made, if it can be sliced: it is made
+/// row by row, and nothing else needs what is made there.
+fn sliceable(program: &Program, code: &[Instruction], at: usize) -> Option<(usize, usize)> {
+    let of = source(&code[at]);
+    let before = code[..at].iter().rposition(|instruction| instruction.action.writes().contains(&of))?;
+    let Action::Launch { op, outputs, .. } = &code[before].action else { return None };
+    if op.rowwise().is_none() || outputs[0] != of {
         return None;
     }
     let reads = code.iter().flat_map(|instruction| instruction.action.reads());
-    match program.value(outputs[0]).like {
-        Like::Graph(value) if reads.filter(|read| outputs.contains(read)).count() == 1 => Some(value),
+    match program.value(of).like {
+        Like::Graph(value) if reads.filter(|read| outputs.contains(read)).count() == 1 => {
+            Some((value, before))
+        }
         _ => None,
     }
 }

@@ -47,7 +47,7 @@ pub struct View {
 /// A stretch of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// Of a bucket, the tensor of this number.
+    /// Of a bucket or of one of its states, the tensor of this number.
     Member(usize),
     Rows(Slice),
 }
@@ -184,7 +184,10 @@ impl Program {
         let parent = self.value(of);
         let elements = match (part, parent.like) {
             (Part::Member(member), Like::Bucket(bucket)) => self.buckets[bucket].members[member].offset,
-            (Part::Member(_), _) => unreachable!("buckets alone have members"),
+            (Part::Member(member), Like::State(bucket, state)) => {
+                self.buckets[bucket].states[state].members[member].offset
+            }
+            (Part::Member(_), _) => unreachable!("buckets and their states alone have members"),
             (Part::Rows(slice), _) => slice.range(parent.ty.shape.rows()).start * parent.ty.shape.last(),
         };
         parent.offset + elements as u64 * parent.ty.dtype.bytes()

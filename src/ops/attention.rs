@@ -1,8 +1,8 @@
 //! Causal multi-head self-attention whose T x T scores are never stored (Dao et al. 2022).
 
 use super::{
-    DType, Emitted, Op, Operation, Processor, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
-    expect_float, expect_inputs, expect_type,
+    DType, Op, Operation, Processor, Sizes, Tape, TensorType, TypeError, WorkspaceLimits, expect_float,
+    expect_inputs, expect_type,
 };
 
 /// `out = softmax(mask(q k^T / sqrt(C/H))) v` for each head, position t seeing positions 0 to t.
@@ -114,7 +114,7 @@ impl Operation for Attention {
 
     fn backward(&self, tape: &mut dyn Tape) {
         let inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(0), tape.output(1)];
-        tape.emit(Op::AttentionBackward(AttentionBackward), inputs, &[Emitted::Gradient(0)]);
+        tape.contribute(Op::AttentionBackward(AttentionBackward), inputs, 0);
     }
 }
 

@@ -27,11 +27,16 @@ impl Member {
     }
 }
 
-/// One tensor after the other, each with whether it decays. Returns them with the bucket's type.
-pub fn lay_out(tensors: impl Iterator<Item = (Shape, bool)>, dtype: DType) -> (Members, TensorType) {
+/// One tensor after the other, each with whether it decays. Returns them with the bucket's type. What lies as they do may be
+/// of dtypes down to the narrowest.
+pub fn lay_out(
+    tensors: impl Iterator<Item = (Shape, bool)>,
+    dtype: DType,
+    narrowest: DType,
+) -> (Members, TensorType) {
     let mut end = 0usize;
     let members = tensors.map(|(shape, decay)| {
-        let offset = end.next_multiple_of(ALIGNMENT / dtype.bytes() as usize);
+        let offset = end.next_multiple_of(ALIGNMENT / narrowest.bytes() as usize);
         end = offset + shape.elements();
         Member { offset, shape, decay }
     });

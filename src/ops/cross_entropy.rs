@@ -5,16 +5,18 @@ use super::{
     expect_float, expect_inputs, expect_type,
 };
 
-/// `loss = weight / N * sum over rows of (logsumexp(logits[n]) - logits[n, target[n]])`, and with `gradient`
-/// `dlogits = weight / N * (softmax(logits) - onehot(target))` in the same pass, times the loss scale if it is
+/// `loss = weight * share / N * sum over rows of (logsumexp(logits[n]) - logits[n, target[n]])`, and with `gradient`
+/// `dlogits = weight * share / N * (softmax(logits) - onehot(target))` in the same pass, times the loss scale if it is
 /// `scaled`. The loss itself is not.
 ///
 /// Inputs: logits num[..,V] of some of N rows, targets i32[N elements in any shape], then the loss scale f32[1] if
 /// `scaled` and the loss so far f32[1] with `accumulate`. Outputs: loss f32[1] and, with `gradient`, dlogits num[..,V].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy {
-    /// What all N rows count for in the mean: a micro-batch's share of the batch.
+    /// What the loss counts for beside a model's others.
     pub weight: f32,
+    /// What all N rows count for in the mean: a micro-batch's share of the batch.
+    pub share: f32,
     /// Which of the rows there are logits of.
     pub rows: Slice,
     pub gradient: bool,
@@ -24,12 +26,23 @@ pub struct CrossEntropy {
 
 impl CrossEntropy {
     /// Of all rows, without a gradient.
-    pub const PLAIN: CrossEntropy =
-        CrossEntropy { weight: 1.0, rows: Slice::WHOLE, gradient: false, accumulate: false, scaled: false };
+    pub const PLAIN: CrossEntropy = CrossEntropy {
+        weight: 1.0,
+        share: 1.0,
+        rows: Slice::WHOLE,
+        gradient: false,
+        accumulate: false,
+        scaled: false,
+    };
 
     /// Rows that one partial sum of the loss covers: fixed, so that the result does not depend on the number of
     /// threads.
     pub const ROWS_PER_PARTIAL: usize = 32;
+
+    /// What the mean over the rows is multiplied by.
+    pub fn factor(&self) -> f32 {
+        self.weight * self.share
+    }
 
     /// Which input the loss so far is.
     pub fn loss_so_far(&self) -> usize {
@@ -107,12 +120,12 @@ impl Operation for CrossEntropy {
 }
 
 impl Loss for CrossEntropy {
-    fn weight(&self, inputs: &[TensorType]) -> f64 {
-        f64::from(self.weight) * inputs[0].shape.rows() as f64 / inputs[1].elements() as f64
+    fn share(&self, inputs: &[TensorType]) -> f64 {
+        f64::from(self.share) * inputs[0].shape.rows() as f64 / inputs[1].elements() as f64
     }
 
-    fn weighted(&self, weight: f32) -> Op {
-        Op::CrossEntropy(CrossEntropy { weight, ..*self })
+    fn of_share(&self, share: f32) -> Op {
+        Op::CrossEntropy(CrossEntropy { share, ..*self })
     }
 
     fn with_gradient(&self) -> Op {

@@ -1,6 +1,6 @@
 //! Where values come from: constants and random numbers.
 
-use super::{Operation, Sizes, TensorType, TypeError, expect_inputs};
+use super::{DType, Operation, Sizes, TensorType, TypeError, expect_inputs, expect_type};
 
 /// Every element the same number. No inputs; one f32 output of any shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +26,7 @@ impl Operation for Fill {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 0)?;
+        expect_type(self.name(), "it", &self.output, TensorType { dtype: DType::F32, ..self.output })?;
         Ok(vec![self.output])
     }
 
@@ -45,6 +46,7 @@ impl Operation for Normal {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 0)?;
+        expect_type(self.name(), "it", &self.output, TensorType { dtype: DType::F32, ..self.output })?;
         Ok(vec![self.output])
     }
 

@@ -4,14 +4,14 @@ use super::{Op, Slice, TensorType};
 
 /// An operation that computes a loss, or what some rows contribute to it.
 ///
-/// Input 0 is what it has a gradient for, and output 0 the loss f32[1]. Several of a model's add up: each but the first
-/// is the accumulating form, whose previous loss is the one before it.
+/// Input 0 is what it has a gradient for, and output 0 the loss f32[1]. Several of a model's add up: each has a scope of its
+/// own and, but for the first, is the accumulating form, whose previous loss is the one before it.
 pub trait Loss {
-    /// What it counts for in the mean over a batch, of 1.
-    fn weight(&self, inputs: &[TensorType]) -> f64;
+    /// What its rows are of the batch, of 1.
+    fn share(&self, inputs: &[TensorType]) -> f64;
 
-    /// The same on a micro-batch that counts for this much of its batch.
-    fn weighted(&self, weight: f32) -> Op;
+    /// The same on a micro-batch that is this much of its batch.
+    fn of_share(&self, share: f32) -> Op;
 
     /// The same that also gives the gradient of input 0, as one more output.
     fn with_gradient(&self) -> Op;

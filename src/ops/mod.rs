@@ -247,7 +247,8 @@ pub trait Tape {
     fn wants(&self, input: usize) -> bool;
     /// The gradient that other readers of this input have contributed so far.
     fn partial(&self, input: usize) -> Option<ValueId>;
-    /// Emits `op` and says what each of its outputs is. Returns them.
+    /// Emits `op` and says what each of its outputs is. Returns them. What gives an input's gradient has what others
+    /// contributed to it so far among its own inputs.
     fn emit(&mut self, op: Op, inputs: Vec<ValueId>, outputs: &[Emitted]) -> Vec<ValueId>;
     /// Lets the product that makes the gradient of output 0, if that is what was emitted last, take it through the
     /// activation too, whose input is output 1. The caller has given that gradient to nobody else.
@@ -255,6 +256,18 @@ pub trait Tape {
     /// Declares that the gradient of this input is this very value, if nothing was contributed before; adds
     /// the two otherwise. Nothing, if the input's gradient is not wanted.
     fn pass(&mut self, input: usize, gradient: ValueId);
+
+    /// Emits `op`, which knows nothing of other contributions: its output is added to them.
+    fn contribute(&mut self, op: Op, inputs: Vec<ValueId>, input: usize) {
+        match self.partial(input) {
+            None => drop(self.emit(op, inputs, &[Emitted::Gradient(input)])),
+            Some(_) => {
+                let like = inputs.iter().position(|&of| of == self.input(input)).expect("it reads the input");
+                let gradient = self.emit(op, inputs, &[Emitted::Like(like)])[0];
+                self.pass(input, gradient);
+            }
+        }
+    }
 }
 
 /// The vocabulary, one operation a line.

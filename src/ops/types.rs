@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 /// The type of one element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DType {
     F32,
     /// The upper half of an f32: its range, 8 bits of significand.
@@ -25,7 +25,10 @@ impl DType {
 
     /// Whether it holds numbers that have gradients.
     pub fn is_float(self) -> bool {
-        self != DType::I32
+        match self {
+            DType::F32 | DType::BF16 | DType::F16 => true,
+            DType::I32 => false,
+        }
     }
 }
 

@@ -27,7 +27,7 @@ impl State {
             None => (members.clone(), TensorType { dtype: self.dtype, ..bucket }),
             Some(elements) => {
                 let tensors = members.iter().map(|member| (Shape::new(&[elements(member)]), member.decay));
-                lay_out(tensors, self.dtype)
+                lay_out(tensors, self.dtype, self.dtype)
             }
         }
     }
@@ -57,6 +57,7 @@ impl GradientTerms {
 pub trait Update {
     fn name(&self) -> &'static str;
 
+    /// At the most fifteen.
     fn states(&self) -> &'static [State];
 
     /// What changes from step to step, in the order of the elements of one vector: it lies in device memory, so that a
@@ -77,6 +78,19 @@ pub trait Update {
 
 /// An update begins with this many inputs that are no states.
 const FIRST_STATE: usize = 2;
+
+/// Parameters and states, as (output, input), for the most states that an optimizer may keep.
+const PAIRS: [(usize, usize); MOST_STATES + 1] = {
+    let mut pairs = [(0, 0); MOST_STATES + 1];
+    let mut state = 0;
+    while state < MOST_STATES {
+        pairs[state + 1] = (state + 1, FIRST_STATE + state);
+        state += 1;
+    }
+    pairs
+};
+
+const MOST_STATES: usize = 15;
 
 impl<T: Update + 'static> Operation for T {
     fn name(&self) -> &'static str {
@@ -114,7 +128,6 @@ impl<T: Update + 'static> Operation for T {
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {
-        const PAIRS: [(usize, usize); 5] = [(0, 0), (1, 2), (2, 3), (3, 4), (4, 5)];
         &PAIRS[..=self.states().len()]
     }
 }

@@ -92,9 +92,19 @@ impl State {
         Ok(())
     }
 
-    /// Whether a part that is written anew lies apart from all others that were.
-    fn is_apart(&mut self, value: &Value) -> bool {
-        let Value { previous: None, view: Some(view), .. } = value else { return true };
+    /// Whether what is written anew lies apart from all else that was: from what it is part of, from its own parts, and
+    /// from other parts of the same.
+    fn is_apart(&mut self, program: &Program, id: ValueId) -> bool {
+        let value = program.value(id);
+        if value.previous.is_some() {
+            return true;
+        }
+        let parent = |view: &View| program.value(view.of).view;
+        let mut around = std::iter::successors(value.view, parent);
+        if self.divided.contains_key(&id) || around.any(|view| self.written[view.of.index()]) {
+            return false;
+        }
+        let Some(view) = &value.view else { return true };
         let division = match view.part {
             Part::Member(_) => Division::Members,
             Part::Rows(slice) => Division::Rows(slice.of),
@@ -108,7 +118,7 @@ impl State {
         if let Some(previous) = value.previous {
             self.overwritten[previous.index()] = true;
         }
-        if self.written[id.index()] || !self.is_apart(value) {
+        if self.written[id.index()] || !self.is_apart(program, id) {
             return false;
         }
         let mut written = id;

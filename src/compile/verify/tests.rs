@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::compile::compile;
-use crate::device::{Pool, Role};
-use crate::ops::{Normal, Op, TensorType};
+use crate::compile::value::{Like, Part, View};
+use crate::device::{Phase, Pool, Role};
+use crate::ops::{Fill, Normal, Op, Slice, TensorType};
 use crate::spec::RunConfig;
 use crate::testing;
 
@@ -81,6 +82,35 @@ fn not_overwritten() {
     assert_eq!(broken, Invariant::NotOverwritten);
 }
 
+/// A whole after its parts, and a part that lies across others.
+#[test]
+fn not_overwritten_by_what_overlaps() {
+    let fill = |program: &Program, id: ValueId| {
+        let op = Op::Fill(Fill { output: program.ty(id), value: 1.0 });
+        let action = Action::Launch { op, inputs: Vec::new(), outputs: vec![id], workspace: None };
+        Instruction::new(action, program.value(id).scope, Phase::Start)
+    };
+    let whole = corrupted(|program| {
+        let again = fill(program, program.buckets[0].parameters);
+        code(program, SectionKind::Start).push(again);
+    });
+    let across = corrupted(|program| {
+        let of = program.buckets[0].parameters;
+        let rows = Slice { index: 0, of: 2 };
+        let shape = program.ty(of).shape.of_rows(Slice::WHOLE);
+        let view = program.add_view(
+            "half",
+            program.value(of).scope,
+            (Like::Fixed, shape),
+            View { of, part: Part::Rows(rows) },
+        );
+        program.places.resize(program.values.len(), None);
+        let again = fill(program, view);
+        code(program, SectionKind::Start).push(again);
+    });
+    assert_eq!([whole, across], [Invariant::NotOverwritten; 2]);
+}
+
 #[test]
 fn one_gradient() {
     let broken = corrupted(|program| {
@@ -99,16 +129,45 @@ fn one_gradient_where_a_micro_batch_forgets_to_add() {
     assert_eq!(broken, Invariant::OneGradient);
 }
 
+/// What is added to a gradient that was applied is lost.
 #[test]
-fn weights_sum_to_one() {
+fn one_gradient_complete_when_it_is_applied() {
+    let broken = corrupted(|program| {
+        let gradients = program.buckets[0].gradients.unwrap();
+        let later = program.add_version(gradients);
+        program.places.resize(program.values.len(), None);
+        let op = Op::Fill(Fill { output: program.ty(later), value: 1.0 });
+        let action = Action::Launch { op, inputs: Vec::new(), outputs: vec![later], workspace: None };
+        let instruction = Instruction::new(action, program.buckets[0].scope, Phase::Update);
+        code(program, SectionKind::Update).push(instruction);
+        // Before anything is freed.
+        program.stage = Stage::Updated;
+    });
+    assert_eq!(broken, Invariant::OneGradient);
+}
+
+#[test]
+fn shares_sum_to_one() {
     let broken = corrupted(|program| {
         let at = find(program, SectionKind::Micro, launches("cross-entropy-with-gradient"));
         let Action::Launch { op, .. } = &mut code(program, SectionKind::Micro)[at].action else {
             unreachable!()
         };
-        *op = op.as_loss().unwrap().weighted(1.0);
+        *op = op.as_loss().unwrap().of_share(1.0);
     });
-    assert_eq!(broken, Invariant::WeightsSumToOne);
+    assert_eq!(broken, Invariant::SharesSumToOne);
+    let apart = corrupted(|program| {
+        let at = find(program, SectionKind::First, launches("cross-entropy-with-gradient"));
+        let loss = code(program, SectionKind::First)[at].action.writes()[0];
+        let other = program.add_like(program.value(loss).clone());
+        let Action::Launch { outputs, .. } = &mut code(program, SectionKind::First)[at].action else {
+            unreachable!()
+        };
+        outputs[0] = other;
+        program.loss = Some(other);
+        program.stage = Stage::Sectioned;
+    });
+    assert_eq!(apart, Invariant::SharesSumToOne);
 }
 
 #[test]
@@ -157,12 +216,23 @@ fn containment() {
 
 #[test]
 fn homes() {
-    let broken = corrupted(|program| {
+    let elsewhere = corrupted(|program| {
         let at = find(program, SectionKind::First, launches("layer-norm"));
         let written = code(program, SectionKind::First)[at].action.writes()[0];
         program.values[written.index()].pool = Pool::Host;
     });
-    assert_eq!(broken, Invariant::Homes);
+    let computed_elsewhere = corrupted(|program| {
+        let at = find(program, SectionKind::First, launches("layer-norm"));
+        code(program, SectionKind::First)[at].home = Pool::Host;
+    });
+    let within_one_pool = corrupted(|program| {
+        let at = find(program, SectionKind::First, |action| matches!(action, Action::Copy { .. }));
+        let Action::Copy { from, .. } = code(program, SectionKind::First)[at].action else { unreachable!() };
+        program.values[from.index()].pool = Pool::Device;
+        // Before anything has a place.
+        program.stage = Stage::Brought;
+    });
+    assert_eq!([elsewhere, computed_elsewhere, within_one_pool], [Invariant::Homes; 3]);
 }
 
 #[test]

@@ -68,7 +68,11 @@ impl Draft {
     fn head(&mut self, path: &str, x: usize, so_far: Option<usize>) -> usize {
         self.scope(path);
         let logits = self.linear(x, CLASSES, None);
-        let op = CrossEntropy { accumulate: so_far.is_some(), ..CrossEntropy::PLAIN };
+        self.loss(logits, so_far, 1.0)
+    }
+
+    fn loss(&mut self, logits: usize, so_far: Option<usize>, weight: f32) -> usize {
+        let op = CrossEntropy { accumulate: so_far.is_some(), weight, ..CrossEntropy::PLAIN };
         let inputs = [logits, self.classes].into_iter().chain(so_far).collect();
         self.node(Op::CrossEntropy(op), inputs, "loss")
     }
@@ -167,12 +171,39 @@ fn losses_add_up() {
         });
         let found = trained(&other, &heads(BATCH / accumulate, 2));
         // An evaluation sees a micro-batch.
+        let seen = if accumulate == 1 { 4 } else { 3 };
         let [found, expected] =
-            [&found, &two].map(|(losses, gradients)| (losses[..3].to_vec(), gradients.clone()));
+            [&found, &two].map(|(losses, gradients)| (losses[..seen].to_vec(), gradients.clone()));
         assert_near(&found, &expected, 1e-5);
     }
     let sliced = trained(&config(1, |strategy| strategy.loss_chunks = 4), &heads(BATCH, 3));
     assert_near(&sliced, &trained(&config(1, |_| {}), &heads(BATCH, 3)), 1e-5);
+}
+
+/// A head that counts for a tenth of the other, in training and in evaluation, and logits that are all there before the first
+/// loss is computed from them.
+#[test]
+fn losses_have_weights() {
+    let draft = |weight: Option<f32>| {
+        let mut draft = Draft::new(BATCH);
+        let trunk = draft.linear(draft.features, FEATURES, None);
+        draft.scope("heads");
+        let first = draft.linear(trunk, CLASSES, None);
+        let second = weight.map(|weight| (draft.linear(trunk, CLASSES, None), weight));
+        let loss = draft.loss(first, None, 1.0);
+        if let Some((second, weight)) = second {
+            draft.scope("second");
+            draft.loss(second, Some(loss), weight);
+        }
+        draft.graph
+    };
+    let [one, both, tenth] =
+        [None, Some(1.0), Some(0.1)].map(|weight| trained(&config(1, |_| {}), &draft(weight)));
+    let of_second = both.0[0] - one.0[0];
+    assert!((tenth.0[0] - one.0[0] - 0.1 * of_second).abs() < 1e-5, "{one:?}, {both:?}, {tenth:?}");
+    let sliced = trained(&config(1, |strategy| strategy.loss_chunks = 3), &draft(Some(0.1)));
+    assert_near(&sliced, &tenth, 1e-5);
+    assert_ne!(sliced.1, tenth.1, "slices round otherwise");
 }
 
 /// A sum in full precision that is cast on its way into a product, whose gradient is cast on its way back.
