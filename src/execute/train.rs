@@ -17,7 +17,7 @@ use crate::compile::{Program, Violation, compile_verified};
 use crate::data::{Batch, DataError, Sample, Source};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, Target, TargetError};
 use crate::graph;
-use crate::memory::{Cadence, Failure, OutOfMemory};
+use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::plan;
 use crate::spec::{self, Precision, RunConfig};
 
@@ -194,7 +194,11 @@ impl Trainer<'_> {
         };
         match ended {
             Ok(()) => {}
-            Err(Stop::OutOfMemory(found)) => outcome.ran_out(&found),
+            Err(Stop::OutOfMemory(found)) => {
+                let target = device.target();
+                let short = predict(self.program, target, self.cadence).short(target);
+                outcome.ran_out(&found, short);
+            }
             Err(Stop::Error(error)) => return Err(error),
         }
         outcome.measured.record_speed(&times, self.volume());

@@ -1,0 +1,94 @@
+//! Little memory, by the run's own limit or by the system's, and few threads: what is said, and what is tried again.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use runner::results::{Row, Status, csv};
+
+const EXPERIMENT: &str = r#"
+[model.transformer]
+layers = 1
+d_model = 32
+heads = 2
+context = 16
+
+[data.text]
+paths = ["*.txt"]
+
+[train]
+batch_size = 2
+optimizer.adamw = { lr = 1e-3 }
+
+[measure]
+warmup_steps = 1
+steps = 1
+
+[strategies.arena]
+
+[strategies.direct]
+allocator = "direct"
+"#;
+
+/// A folder with the experiment, and what is done there.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.toml"), EXPERIMENT).unwrap();
+        std::fs::write(folder.path().join("text.txt"), "To be, or not to be.\n".repeat(99)).unwrap();
+        Place(folder)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Under the shell's limit, if one is given.
+    fn run_under(&self, limit: &str, arguments: &[&str]) -> Output {
+        let (command, options) = arguments.split_first().unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{limit} exec \"$@\""), "sh", env!("CARGO_BIN_EXE_runner")]);
+        shell.args([command, "a.toml", "--device", "cpu"]).args(options).current_dir(self.path());
+        shell.output().unwrap()
+    }
+
+    /// Succeeds. Returns what it printed.
+    fn run(&self, arguments: &[&str]) -> String {
+        let output = self.run_under("", arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        said(&output)
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        csv::read(&self.path().join("results/a.csv")).unwrap()
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Under a limit in the last page that a run reserves, and under one that it has long passed by then.
+#[test]
+fn what_a_run_is_short_of_is_enough_for_it() {
+    let place = Place::new();
+    place.run(&["sweep"]);
+    for Row { strategy, predicted_reserved_peak_bytes: reserved, .. } in place.rows() {
+        let reserved = reserved.unwrap();
+        let swept = |limit: u64| {
+            place.run(&["sweep", "--filter", &strategy, "--memory", &format!("{limit} B")]);
+            let rows = place.rows().into_iter();
+            rows.filter(|row| row.strategy == strategy && row.limit_bytes == Some(limit)).collect::<Vec<_>>()
+        };
+        for limit in [reserved - 1, reserved / 8] {
+            let planned = place.run(&["plan", "--memory", &format!("{limit} B")]);
+            assert!(planned.contains(&format!("{strategy} does not fit")), "{planned}");
+            let [row] = &swept(limit)[..] else { panic!("not one row of {strategy} under {limit}") };
+            assert_eq!(row.status, Status::Oom, "{strategy} under {limit} of {reserved}: {}", row.message);
+            assert!(row.oom_value.is_some() && row.oom_phase.is_some(), "{row:?}");
+            let [enough] = &swept(limit + row.oom_short_bytes.unwrap())[..] else { panic!("not one row") };
+            assert_eq!(enough.status, Status::Ok, "{strategy} under {limit} of {reserved}");
+        }
+    }
+}
