@@ -92,3 +92,21 @@ fn what_a_run_is_short_of_is_enough_for_it() {
         }
     }
 }
+
+/// What the system refuses below the limit is no result: once it has the memory, the run is done.
+#[test]
+fn what_the_system_refuses_is_tried_again() {
+    let place = Place::new();
+    // So much more than the program itself takes that the run's memory is what is refused.
+    let large = ["sweep", "--set", "model.transformer.d_model=512", "--set", "train.batch_size=64"];
+    let output = place.run_under("ulimit -v 200000;", &large);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let rows = place.rows();
+    assert_eq!(rows.len(), 2);
+    for Row { strategy, status, message, .. } in rows {
+        assert_eq!(status, Status::Failed, "{strategy}: {message}");
+        assert!(message.contains("refused by the system: "), "{strategy}: {message}");
+    }
+    place.run(&large);
+    assert!(place.rows().iter().all(|row| row.status == Status::Ok));
+}
