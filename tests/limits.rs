@@ -110,3 +110,20 @@ fn what_the_system_refuses_is_tried_again() {
     place.run(&large);
     assert!(place.rows().iter().all(|row| row.status == Status::Ok));
 }
+
+/// As under `pids.max`, which not everybody may set: no stack is to be had for a thread.
+#[test]
+fn without_threads_all_is_planned_and_nothing_trained() {
+    let place = Place::new();
+    let no_threads = format!("export RUST_MIN_STACK={};", 1u64 << 60);
+    for command in [["plan"].as_slice(), &["sweep", "--dry-run"], &["explain", "--run", "1"]] {
+        let (with, without) = (place.run(command), place.run_under(&no_threads, command));
+        assert_eq!(said(&without), with);
+    }
+    let output = place.run_under(&no_threads, &["sweep"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    for Row { strategy, status, message, .. } in place.rows() {
+        assert_eq!(status, Status::Failed, "{strategy}: {message}");
+        assert!(message.contains("no thread could be started"), "{strategy}: {message}");
+    }
+}

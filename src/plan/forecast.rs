@@ -4,7 +4,6 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use rayon::prelude::*;
 use serde::Serialize;
 
 use super::fits;
@@ -12,6 +11,7 @@ use crate::compile::{Compiler, Violation, compile};
 use crate::device::Target;
 use crate::graph::Graph;
 use crate::memory::{Cadence, Prediction, predict};
+use crate::parallel;
 use crate::spec::{MemoryPart, RunConfig};
 
 /// Configurations that one thread predicts one after the other: many, since each chunk begins with a compilation, and few,
@@ -76,9 +76,8 @@ impl<'a> Forecasts<'a> {
             }
         }
         let structures = Structures::default();
-        let known: Result<Vec<_>, _> =
-            chunks.into_par_iter().map(|chunk| predict_chunk(chunk, target, &structures)).collect();
-        let known = known?.into_iter().flatten().collect();
+        let known = parallel::map(chunks, |chunk| predict_chunk(chunk, target, &structures));
+        let known = known.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
         Ok(Forecasts { target, known, same: Mutex::default() })
     }
 
