@@ -174,7 +174,7 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
     Entry {
         label: first.strategy.clone(),
         status,
-        row: worst_of(first, &measured),
+        row: merged(first, &measured),
         repeats: measured.len(),
         lost: if measured.is_empty() { 0 } else { repeats.len() - measured.len() },
         versions,
@@ -191,10 +191,12 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
     }
 }
 
-/// A row for all repeats: bytes are the same in all of them or, if not, the most.
-fn worst_of(first: &Row, measured: &[&Row]) -> Row {
+/// A row for all repeats: bytes are the same in all of them or, if not, the most; speeds are the medians.
+fn merged(first: &Row, measured: &[&Row]) -> Row {
     let most = |bytes: fn(&Row) -> Option<u64>| measured.iter().filter_map(|row| bytes(row)).max();
     let mut row = first.clone();
+    row.tokens_per_s = middle(measured, |row| row.tokens_per_s.filter(|speed| positive(*speed)));
+    row.samples_per_s = middle(measured, |row| row.samples_per_s.filter(|speed| positive(*speed)));
     if !measured.is_empty() {
         row.peak_bytes = most(|row| row.peak_bytes);
         row.witness_peak_bytes = most(|row| row.witness_peak_bytes);
