@@ -127,3 +127,28 @@ fn without_threads_all_is_planned_and_nothing_trained() {
         assert!(message.contains("no thread could be started"), "{strategy}: {message}");
     }
 }
+
+#[test]
+fn a_limit_is_not_called_a_smaller_machine_s_where_it_is_none() {
+    let place = Place::new();
+    let first_line = |memory| place.run(&["plan", "--memory", memory]).lines().next().unwrap().to_owned();
+    let (small, large) = (first_line("1 GiB"), first_line("1000000 GiB"));
+    assert!(small.ends_with("limited to 1.00 GiB (a smaller one's memory, but this one's speed)"), "{small}");
+    assert!(large.contains("limited to ") && large.contains(" (no less than it has, which is "), "{large}");
+}
+
+/// And the message blames a value without giving it the size of all that was asked for.
+#[test]
+fn where_nothing_fits_nothing_is_what_fits() {
+    let place = Place::new();
+    let output = place.run_under("", &["sweep", "--memory", "64 KiB"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let rows = place.rows();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert_eq!((row.status, row.fits_micro_batch), (Status::Oom, Some(0)), "{}", row.message);
+        let (value, phase) = (row.oom_value.as_ref().unwrap(), row.oom_phase.as_ref().unwrap());
+        assert!(row.message.starts_with(&format!("{phase}: no room for {value} of ")), "{}", row.message);
+        assert!(row.message.ends_with(" short"), "{}", row.message);
+    }
+}

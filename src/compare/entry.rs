@@ -53,6 +53,8 @@ pub(super) struct Relative {
     /// The start-up peak decides what the baseline needs, and is lower here.
     pub(super) less_to_start: bool,
     pub(super) pareto: bool,
+    /// Another entry is the same without keys that change nothing: what differs in speed is noise.
+    pub(super) idle: bool,
     /// The strategy in whose name this run was measured.
     pub(super) same_as: Option<String>,
 }
@@ -75,6 +77,19 @@ impl Entry {
     /// Keys of the strategy that changed nothing.
     pub(super) fn no_effect(&self) -> Vec<String> {
         self.row.no_effect.split_whitespace().map(str::to_string).collect()
+    }
+
+    /// Whether keys that change nothing are all that it has beyond the other, by everything that is predicted.
+    pub(super) fn is_idle_beside(&self, other: &Entry) -> bool {
+        let predicted = |entry: &Entry| {
+            let row = &entry.row;
+            let memory = (row.predicted_peak_bytes, row.predicted_reserved_peak_bytes);
+            (memory, row.model_flops, row.hardware_flops, row.micro_batch, row.precision.clone())
+        };
+        !self.row.no_effect.is_empty()
+            && other.is_candidate()
+            && other.row.no_effect.is_empty()
+            && predicted(self) == predicted(other)
     }
 
     /// `None` if either has no speed.

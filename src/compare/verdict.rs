@@ -75,6 +75,7 @@ fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
         .entries
         .iter()
         .filter(|entry| entry.is_candidate() && entry.speed.is_some())
+        .filter(|entry| by_axis || !entry.relative.idle)
         // With a key that does nothing it is another entry under another name.
         .filter(|entry| by_axis || entry.relative.pareto || entry.row.no_effect.is_empty())
         .collect();

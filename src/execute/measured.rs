@@ -182,6 +182,6 @@ impl Measured {
 
 fn describe(found: &OutOfMemory, short: u64) -> String {
     let OutOfMemory { operation, value, .. } = found;
-    let (phase, requested) = (found.phase.name(), Bytes(found.requested));
-    format!("{phase}: {operation} asked for {requested} for {value}; the run is {} short", Bytes(short))
+    let (phase, short) = (found.phase.name(), Bytes(short));
+    format!("{phase}: no room for {value} of {operation}; the run is {short} short")
 }

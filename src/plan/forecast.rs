@@ -34,7 +34,7 @@ pub(super) struct Wanted<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Forecast {
     pub(super) prediction: Prediction,
-    /// The largest micro-batch that the target's memory allows, if that was asked for and one does.
+    /// The largest micro-batch that the target's memory allows, 0 if none does; `None` if that was not asked for.
     pub(super) fits: Option<usize>,
     /// Equal for configurations whose graphs differ in sizes alone.
     structure: usize,
@@ -126,7 +126,7 @@ fn predict_chunk(
     structures: &Structures,
 ) -> Result<Vec<(Key, Forecast)>, (String, Violation)> {
     let mut compiler = Compiler::new(target);
-    let mut fits_by_key: HashMap<Key, Option<usize>> = HashMap::new();
+    let mut fits_by_key: HashMap<Key, usize> = HashMap::new();
     let mut forecasts = Vec::with_capacity(chunk.len());
     for (memory, Wanted { config, fits, strategy }) in chunk {
         let blame = |violation| (strategy.to_owned(), violation);
@@ -135,9 +135,9 @@ fn predict_chunk(
         let structure = structures.number(&compiled.graph);
         let fits = match fits.then(|| fits_by_key.entry(batchless_key(config))) {
             None => None,
-            Some(Entry::Occupied(known)) => *known.get(),
+            Some(Entry::Occupied(known)) => Some(*known.get()),
             Some(Entry::Vacant(place)) => {
-                *place.insert(fits::largest(&mut compiler, config, target).map_err(blame)?)
+                Some(*place.insert(fits::largest(&mut compiler, config, target).map_err(blame)?))
             }
         };
         forecasts.push((memory, Forecast { prediction, fits, structure }));

@@ -51,6 +51,7 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         threads: Some(plan.target.threads),
         axes: run.axes.clone(),
         configuration: run.configuration.clone(),
+        baseline: plan.baseline.clone(),
         ..Row::default()
     }
 }
