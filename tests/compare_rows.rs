@@ -104,3 +104,24 @@ fn a_strategy_without_effect_is_never_the_fastest() {
     let table = rendered(&[row("plain"), other], Format::Table);
     assert!(table.contains("idle is the fastest"), "{table}");
 }
+
+/// Which loss it is that changed; and one is not held against the other.
+#[test]
+fn a_loss_of_training_is_called_that() {
+    let of = |strategy: &str, evaluation: Option<f64>, training: f64| {
+        let mut row = row(strategy);
+        (row.loss_eval, row.loss_last) = (evaluation, Some(training));
+        row
+    };
+    let told = "dloss: of the last training step, where nothing is evaluated";
+    let evaluated = [of("plain", Some(3.0), 2.0), of("lean", Some(3.3), 2.0)];
+    let table = rendered(&evaluated, Format::Table);
+    assert!(table.contains("+10.0%") && !table.contains(told) && !table.contains("in training"), "{table}");
+    let trained = [of("plain", None, 2.0), of("lean", None, 2.2)];
+    let table = rendered(&trained, Format::Table);
+    assert!(table.contains(told) && table.contains("lean (+10.0% in training)"), "{table}");
+    let mixed = rendered(&[of("plain", Some(3.0), 2.0), of("lean", None, 2.2)], Format::Table);
+    assert!(!mixed.contains("dloss"), "{mixed}");
+    let kinds = |rows: &[Row]| rendered(rows, Format::Json).matches("\"loss_of\": \"training\"").count();
+    assert_eq!((kinds(&evaluated), kinds(&trained)), (0, 2));
+}

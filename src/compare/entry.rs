@@ -34,11 +34,35 @@ pub(super) struct Entry {
     /// Tokens or samples a second. The half-width is 0 where nothing is known about the spread.
     pub(super) speed: Option<Estimate>,
     pub(super) spread_known: bool,
-    pub(super) loss: Option<f64>,
+    pub(super) loss: Option<Loss>,
     /// Share of the step.
     pub(super) wait: Option<f64>,
     /// Against the baseline of its group.
     pub(super) relative: Relative,
+}
+
+/// A median over the repeats. Losses of one kind alone can be compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Loss {
+    pub(super) value: f64,
+    pub(super) of: LossOf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LossOf {
+    /// The evaluation split, after the last step.
+    Evaluation,
+    /// The last step's batch, where nothing is evaluated.
+    Training,
+}
+
+impl LossOf {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            LossOf::Evaluation => "evaluation",
+            LossOf::Training => "training",
+        }
+    }
 }
 
 /// What an entry is worth in its group.
@@ -200,10 +224,15 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
         },
         speed,
         spread_known,
-        loss: middle(&measured, |row| row.loss_eval.or(row.loss_last)),
+        loss: loss(&measured),
         wait: middle(&measured, waits),
         relative: Relative::default(),
     }
+}
+
+fn loss(measured: &[&Row]) -> Option<Loss> {
+    let loss = |of, value: fn(&Row) -> Option<f64>| middle(measured, value).map(|value| Loss { value, of });
+    loss(LossOf::Evaluation, |row| row.loss_eval).or_else(|| loss(LossOf::Training, |row| row.loss_last))
 }
 
 /// A row for all repeats: bytes are the same in all of them or, if not, the most; speeds are the medians.

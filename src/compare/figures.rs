@@ -49,6 +49,8 @@ struct Figures {
     receipt: String,
     message: String,
     version: String,
+    /// `evaluation`, or `training` where nothing is evaluated.
+    loss_of: Option<String>,
     axes: Vec<(String, String)>,
 }
 
@@ -116,7 +118,7 @@ fn of_entry(entry: &Entry, group: &Group) -> Figures {
         speed_half_width: entry.speed.filter(|_| entry.spread_known).map(|speed| speed.relative()),
         speed_ratio: relative.speed,
         same_speed: relative.speed.map(|_| relative.same_speed),
-        loss: entry.loss,
+        loss: entry.loss.map(|loss| loss.value),
         loss_change: relative.loss,
         fits_micro_batch: row.fits_micro_batch,
         limit_bytes: row.limit_bytes,
@@ -130,6 +132,7 @@ fn of_entry(entry: &Entry, group: &Group) -> Figures {
         receipt: measured.receipt,
         message: row.message,
         version: entry.versions.join(" "),
+        loss_of: entry.loss.map(|loss| loss.of.name().to_owned()),
         axes: row.axes,
     }
 }

@@ -234,7 +234,8 @@ fn against(entry: &Entry, base: &Entry) -> Relative {
         |value: f64, base: f64| (base != 0.0).then_some(value / base).filter(|ratio| ratio.is_finite());
     let memory = entry.memory.zip(base.memory).and_then(|(a, b)| share(a as f64, b as f64));
     let speed = entry.speed.zip(base.speed).and_then(|(a, b)| share(a.median, b.median));
-    let loss = entry.loss.zip(base.loss).and_then(|(a, b)| share(a - b, b.abs()));
+    let losses = entry.loss.zip(base.loss).filter(|(a, b)| a.of == b.of);
+    let loss = losses.and_then(|(a, b)| share(a.value - b.value, b.value.abs()));
     Relative {
         memory,
         speed,
