@@ -2,7 +2,7 @@
 //!
 //! Data takes one way through it, and each module may use only those above it in this list:
 //!
-//! - [`units`]: sizes; [`statistics`]: medians and intervals
+//! - [`units`]: sizes; [`statistics`]: medians and intervals; [`parallel`]: work on all processors
 //! - [`ops`]: the vocabulary of a training step
 //! - [`device`], [`data`]: where it runs and what it is fed
 //! - [`spec`]: what the user wrote, resolved
@@ -21,6 +21,7 @@ pub mod execute;
 pub mod graph;
 pub mod memory;
 pub mod ops;
+pub mod parallel;
 pub mod plan;
 pub mod results;
 pub mod spec;

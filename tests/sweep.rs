@@ -172,6 +172,38 @@ fn a_sweep_measures_everything_once() {
     assert!(fresh.iter().all(|result| !first.contains(result)));
 }
 
+/// The table has all rows; what is printed is about the strategies that were asked for, against the baseline.
+#[test]
+fn a_filter_is_for_what_is_said_too() {
+    let place = Place::new();
+    let file = place.changed("tiny", "accumulate = 2", "accumulate = 3");
+    let text = fs::read_to_string(place.path(&file)).unwrap();
+    fs::write(place.path(&file), text + "\n[sweep.grid]\n\"train.batch_size\" = [3, 4]\n").unwrap();
+    let whole = place.sweep(&[&file]).ended_with(0);
+    assert!(whole.out.contains("accumulate was skipped at batch 4"), "{}", whole.out);
+    let part = place.sweep(&[&file, "--filter", "recompute"]).ended_with(0);
+    assert!(!part.out.contains("accumulate") && !part.out.contains("again"), "{}", part.out);
+    assert!(part.out.contains("base plain") && part.out.contains("recompute"), "{}", part.out);
+    assert_eq!(place.table("tiny").iter().filter(|(strategy, _)| strategy == "accumulate").count(), 3);
+}
+
+#[test]
+fn a_result_in_the_place_of_another_is_none() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    place.sweep(&[&file, "--filter", "plain"]).ended_with(0);
+    let first = place.results("tiny")[0].0.clone();
+    let run = first.parent().and_then(|repeat| repeat.parent()).unwrap();
+    let elsewhere = run.with_file_name("0123456789abcdef");
+    fs::rename(run, &elsewhere).unwrap();
+    let sweep = place.sweep(&[&file]).ended_with(2);
+    let (misplaced, id) = (elsewhere.join("1/result.json"), run.file_name().unwrap().to_str().unwrap());
+    let misplaced = misplaced.strip_prefix(place.0.path()).unwrap().display().to_string();
+    assert!(sweep.err.contains(&misplaced) && sweep.err.contains(id), "{}", sweep.err);
+    fs::remove_dir_all(elsewhere).unwrap();
+    place.sweep(&[&file]).ended_with(0);
+}
+
 #[test]
 fn repeats_are_interleaved() {
     let place = Place::new();

@@ -41,6 +41,8 @@ pub(super) struct Inputs {
     pub(super) plans: Vec<Plan>,
     /// What was learnt of the data, to be kept once the results' folder is there.
     pub(super) data: DataSets,
+    /// What the machine itself has, where that is known.
+    pub(super) memory: Option<Bytes>,
     /// What there is to know of the device, a line each.
     pub(super) notes: Vec<String>,
 }
@@ -73,7 +75,7 @@ impl InputArgs {
             plan::plan(experiment, &target, purpose, &|config| data.digest(config)).map_err(Failure::machine)
         };
         let plans = experiments.into_iter().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;
-        Ok(Inputs { plans, data, notes: machine.notes() })
+        Ok(Inputs { plans, data, memory: machine.memory(), notes: machine.notes() })
     }
 }
 
@@ -93,6 +95,11 @@ impl Machine {
             (Machine::Described(target), Some(memory)) => Ok(target.clone().with_memory(memory)),
             (Machine::Described(target), None) => Ok(target.clone()),
         }
+    }
+
+    /// Its own, which no limit changes.
+    fn memory(&self) -> Option<Bytes> {
+        self.target(None).ok().filter(|target| !target.limited).map(|target| target.memory)
     }
 
     fn notes(self) -> Vec<String> {

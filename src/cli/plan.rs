@@ -27,8 +27,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     report::devices(&inputs);
     for plan in &inputs.plans {
         let rows: Vec<Row> = plan.runs.iter().map(|run| results::predicted_row(plan, run)).collect();
-        let options = Options { baseline: Some(plan.baseline.clone()), ..Options::default() };
-        let table = compare::predicted_table(&rows, &options).map_err(Failure::machine)?;
+        let table = compare::predicted_table(&rows, &Options::default()).map_err(Failure::machine)?;
         output::say(&format!("\n{}", table.trim_end()));
         if let Some(reason) = &plan.unsuited {
             output::say(&format!(

@@ -3,6 +3,7 @@
 use super::inputs::Inputs;
 use super::output::say;
 use crate::device::{DeviceKind, Target};
+use crate::units::Bytes;
 
 /// Which devices the runs are for, and what there is to know of them: the first line of every sweep.
 pub(super) fn devices(inputs: &Inputs) {
@@ -10,13 +11,13 @@ pub(super) fn devices(inputs: &Inputs) {
     for plan in &inputs.plans {
         if !told.contains(&&plan.target) {
             let notes: String = inputs.notes.iter().map(|note| format!("; {note}")).collect();
-            say(&format!("{}{notes}", device(&plan.target)));
+            say(&format!("{}{notes}", device(&plan.target, inputs.memory)));
             told.push(&plan.target);
         }
     }
 }
 
-fn device(target: &Target) -> String {
+fn device(target: &Target, own: Option<Bytes>) -> String {
     let kind = match target.kind {
         DeviceKind::Cpu => format!("cpu, {} threads", target.threads),
         DeviceKind::Cuda => match &target.capability {
@@ -25,6 +26,10 @@ fn device(target: &Target) -> String {
         },
     };
     let limited = if target.limited { "limited to " } else { "" };
-    let caution = if target.limited { " (a smaller one's memory, but this one's speed)" } else { "" };
+    let caution = match own {
+        _ if !target.limited => String::new(),
+        Some(own) if target.memory >= own => format!(" (no less than it has, which is {own})"),
+        _ => " (a smaller one's memory, but this one's speed)".to_owned(),
+    };
     format!("device: {} ({kind}), {limited}{}{caution}", target.name, target.memory)
 }

@@ -34,11 +34,35 @@ pub(super) struct Entry {
     /// Tokens or samples a second. The half-width is 0 where nothing is known about the spread.
     pub(super) speed: Option<Estimate>,
     pub(super) spread_known: bool,
-    pub(super) loss: Option<f64>,
+    pub(super) loss: Option<Loss>,
     /// Share of the step.
     pub(super) wait: Option<f64>,
     /// Against the baseline of its group.
     pub(super) relative: Relative,
+}
+
+/// A median over the repeats. Losses of one kind alone can be compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Loss {
+    pub(super) value: f64,
+    pub(super) of: LossOf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LossOf {
+    /// The evaluation split, after the last step.
+    Evaluation,
+    /// The last step's batch, where nothing is evaluated.
+    Training,
+}
+
+impl LossOf {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            LossOf::Evaluation => "evaluation",
+            LossOf::Training => "training",
+        }
+    }
 }
 
 /// What an entry is worth in its group.
@@ -53,6 +77,8 @@ pub(super) struct Relative {
     /// The start-up peak decides what the baseline needs, and is lower here.
     pub(super) less_to_start: bool,
     pub(super) pareto: bool,
+    /// Another entry is the same without keys that change nothing: what differs in speed is noise.
+    pub(super) idle: bool,
     /// The strategy in whose name this run was measured.
     pub(super) same_as: Option<String>,
 }
@@ -75,6 +101,19 @@ impl Entry {
     /// Keys of the strategy that changed nothing.
     pub(super) fn no_effect(&self) -> Vec<String> {
         self.row.no_effect.split_whitespace().map(str::to_string).collect()
+    }
+
+    /// Whether keys that change nothing are all that it has beyond the other, by everything that is predicted.
+    pub(super) fn is_idle_beside(&self, other: &Entry) -> bool {
+        let predicted = |entry: &Entry| {
+            let row = &entry.row;
+            let memory = (row.predicted_peak_bytes, row.predicted_reserved_peak_bytes);
+            (memory, row.model_flops, row.hardware_flops, row.micro_batch, row.precision.clone())
+        };
+        !self.row.no_effect.is_empty()
+            && other.is_candidate()
+            && other.row.no_effect.is_empty()
+            && predicted(self) == predicted(other)
     }
 
     /// `None` if either has no speed.
@@ -174,7 +213,7 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
     Entry {
         label: first.strategy.clone(),
         status,
-        row: worst_of(first, &measured),
+        row: merged(first, &measured),
         repeats: measured.len(),
         lost: if measured.is_empty() { 0 } else { repeats.len() - measured.len() },
         versions,
@@ -185,16 +224,23 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
         },
         speed,
         spread_known,
-        loss: middle(&measured, |row| row.loss_eval.or(row.loss_last)),
+        loss: loss(&measured),
         wait: middle(&measured, waits),
         relative: Relative::default(),
     }
 }
 
-/// A row for all repeats: bytes are the same in all of them or, if not, the most.
-fn worst_of(first: &Row, measured: &[&Row]) -> Row {
+fn loss(measured: &[&Row]) -> Option<Loss> {
+    let loss = |of, value: fn(&Row) -> Option<f64>| middle(measured, value).map(|value| Loss { value, of });
+    loss(LossOf::Evaluation, |row| row.loss_eval).or_else(|| loss(LossOf::Training, |row| row.loss_last))
+}
+
+/// A row for all repeats: bytes are the same in all of them or, if not, the most; speeds are the medians.
+fn merged(first: &Row, measured: &[&Row]) -> Row {
     let most = |bytes: fn(&Row) -> Option<u64>| measured.iter().filter_map(|row| bytes(row)).max();
     let mut row = first.clone();
+    row.tokens_per_s = middle(measured, |row| row.tokens_per_s.filter(|speed| positive(*speed)));
+    row.samples_per_s = middle(measured, |row| row.samples_per_s.filter(|speed| positive(*speed)));
     if !measured.is_empty() {
         row.peak_bytes = most(|row| row.peak_bytes);
         row.witness_peak_bytes = most(|row| row.witness_peak_bytes);

@@ -49,6 +49,8 @@ struct Figures {
     receipt: String,
     message: String,
     version: String,
+    /// `evaluation`, or `training` where nothing is evaluated.
+    loss_of: Option<String>,
     axes: Vec<(String, String)>,
 }
 
@@ -86,18 +88,14 @@ pub(super) fn csv(comparisons: &[Comparison]) -> String {
 }
 
 fn figures(comparison: &Comparison) -> Vec<Figures> {
-    let of = |group: &Group| {
-        let in_tokens = comparison.speed_unit == "tok/s";
-        group.entries.iter().map(|entry| of_entry(entry, group, in_tokens)).collect::<Vec<_>>()
-    };
+    let of = |group: &Group| group.entries.iter().map(|entry| of_entry(entry, group)).collect::<Vec<_>>();
     comparison.groups.iter().flat_map(of).collect()
 }
 
-fn of_entry(entry: &Entry, group: &Group, in_tokens: bool) -> Figures {
+fn of_entry(entry: &Entry, group: &Group) -> Figures {
     let row = entry.row.clone();
     let measured = row.measured;
     let relative = entry.relative.clone();
-    let speed = entry.speed.map(|speed| speed.median);
     Figures {
         experiment: row.experiment,
         group: group.heading.clone(),
@@ -115,12 +113,12 @@ fn of_entry(entry: &Entry, group: &Group, in_tokens: bool) -> Figures {
         witness_peak_bytes: measured.witness_peak_bytes,
         start_peak_bytes: measured.start_peak_bytes,
         memory_ratio: relative.memory,
-        tokens_per_s: if in_tokens { speed } else { measured.tokens_per_s },
-        samples_per_s: if in_tokens { measured.samples_per_s } else { speed },
+        tokens_per_s: measured.tokens_per_s,
+        samples_per_s: measured.samples_per_s,
         speed_half_width: entry.speed.filter(|_| entry.spread_known).map(|speed| speed.relative()),
         speed_ratio: relative.speed,
         same_speed: relative.speed.map(|_| relative.same_speed),
-        loss: entry.loss,
+        loss: entry.loss.map(|loss| loss.value),
         loss_change: relative.loss,
         fits_micro_batch: row.fits_micro_batch,
         limit_bytes: row.limit_bytes,
@@ -134,6 +132,7 @@ fn of_entry(entry: &Entry, group: &Group, in_tokens: bool) -> Figures {
         receipt: measured.receipt,
         message: row.message,
         version: entry.versions.join(" "),
+        loss_of: entry.loss.map(|loss| loss.of.name().to_owned()),
         axes: row.axes,
     }
 }

@@ -28,21 +28,23 @@ impl Group {
     }
 }
 
-/// The label that ratios are against: the one asked for, or the first.
+/// The label that ratios are against: the one asked for, or else the file's, or the first where no row is of that.
 pub(super) fn baseline(
     experiment: &str,
     entries: &[Entry],
     asked: Option<&str>,
 ) -> Result<String, CompareError> {
-    let Some(asked) = asked else {
-        return Ok(entries.first().map(|entry| entry.label.clone()).unwrap_or_default());
+    let find = |name: &str| {
+        let swept_inside = format!("{name}/");
+        let found = entries.iter().find(|entry| entry.label == name);
+        found.or_else(|| entries.iter().find(|entry| entry.label.starts_with(&swept_inside)))
     };
-    let swept_inside = format!("{asked}/");
-    let found = entries
-        .iter()
-        .find(|entry| entry.label == asked)
-        .or_else(|| entries.iter().find(|entry| entry.label.starts_with(&swept_inside)));
-    found.map(|entry| entry.label.clone()).ok_or_else(|| {
+    let Some(asked) = asked else {
+        let known = |entry: &Entry| find(&entry.row.baseline).filter(|_| !entry.row.baseline.is_empty());
+        let label = entries.iter().find_map(known).or(entries.first()).map(|entry| entry.label.clone());
+        return Ok(label.unwrap_or_default());
+    };
+    find(asked).map(|entry| entry.label.clone()).ok_or_else(|| {
         let mut known: Vec<&str> = Vec::new();
         for entry in entries {
             if !known.contains(&entry.label.as_str()) {
@@ -168,6 +170,11 @@ impl Group {
         for (entry, relative) in self.entries.iter_mut().zip(related) {
             entry.relative = relative;
         }
+        let is_idle = |entry: &Entry| self.entries.iter().any(|other| entry.is_idle_beside(other));
+        let idle: Vec<bool> = self.entries.iter().map(is_idle).collect();
+        for (entry, idle) in self.entries.iter_mut().zip(idle) {
+            entry.relative.idle = idle;
+        }
         if basis == Basis::Measured {
             let front: Vec<bool> = (0..self.entries.len()).map(|at| self.is_on_front(at)).collect();
             for (entry, pareto) in self.entries.iter_mut().zip(front) {
@@ -200,9 +207,12 @@ impl Group {
                 && (idle(other), other_at) < (idle(entry), at)
         };
         entry.is_candidate()
+            && !entry.relative.idle
             && entry.speed.is_some()
             && !self.entries.iter().enumerate().any(|(other_at, other)| {
-                other.is_candidate() && (beats(other, entry) || stands_for(other_at, other))
+                other.is_candidate()
+                    && !other.relative.idle
+                    && (beats(other, entry) || stands_for(other_at, other))
             })
     }
 }
@@ -224,7 +234,8 @@ fn against(entry: &Entry, base: &Entry) -> Relative {
         |value: f64, base: f64| (base != 0.0).then_some(value / base).filter(|ratio| ratio.is_finite());
     let memory = entry.memory.zip(base.memory).and_then(|(a, b)| share(a as f64, b as f64));
     let speed = entry.speed.zip(base.speed).and_then(|(a, b)| share(a.median, b.median));
-    let loss = entry.loss.zip(base.loss).and_then(|(a, b)| share(a - b, b.abs()));
+    let losses = entry.loss.zip(base.loss).filter(|(a, b)| a.of == b.of);
+    let loss = losses.and_then(|(a, b)| share(a.value - b.value, b.value.abs()));
     Relative {
         memory,
         speed,

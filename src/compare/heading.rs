@@ -17,12 +17,13 @@ pub(super) fn title(comparison: &Comparison) -> String {
 fn parts(comparison: &Comparison) -> Vec<String> {
     let entries: Vec<_> = comparison.entries().cloned().collect();
     let mut first = vec![comparison.experiment.clone()];
-    if let Some(model) = only(&entries.iter().map(|entry| &entry.row.model).collect::<Vec<_>>()) {
-        first.push(model.clone());
-    }
-    let batches: Vec<_> = entries.iter().map(|entry| entry.row.batch_size).collect();
+    // Of what was skipped neither is known.
+    let models: Vec<_> =
+        entries.iter().map(|entry| &entry.row.model).filter(|model| !model.is_empty()).collect();
+    first.extend(only(&models).cloned());
+    let batches: Vec<_> = entries.iter().filter_map(|entry| entry.row.batch_size).collect();
     let swept = entries.iter().any(|entry| entry.row.axes.iter().any(|(key, _)| key.ends_with("batch_size")));
-    if let (false, Some(Some(batch))) = (swept, only(&batches)) {
+    if let (false, Some(batch)) = (swept, only(&batches)) {
         first.push(format!("batch {batch}"));
     }
     let machines = group::machines(&entries);

@@ -61,11 +61,14 @@ fn titles(comparison: &Comparison, dropped: &[String]) -> Vec<String> {
     let oom = comparison.entries().any(|entry| entry.status == Status::Oom && entry.memory.is_some());
     let same = comparison.entries().any(|entry| entry.relative.same_speed && !entry.relative.is_baseline);
     let measured = comparison.basis == Basis::Measured;
+    let training = |entry: &entry::Entry| entry.loss.is_some_and(|loss| loss.of == entry::LossOf::Training);
+    let trained = comparison.entries().any(|entry| training(entry) && entry.relative.loss.is_some());
     let explained = [
         (same && measured, "= no measurable difference in speed"),
         (oom && measured, "memory of rows marked OOM is predicted"),
         (shown("card"), "card: what driver or system say was used"),
         (shown("cast"), "cast: 16-bit copies of parameters"),
+        (shown("dloss") && trained, "dloss: of the last training step, where nothing is evaluated"),
         (shown("fits"), "fits: the largest micro-batch within the limit"),
         (shown("wait%"), "wait%: of the step, for data"),
         (shown("start") && measured, "start: peak before the first step, above training's"),

@@ -1,6 +1,6 @@
 //! What the figures say, in sentences. Nothing is claimed that noise could have made.
 
-use super::entry::{Entry, WAITS};
+use super::entry::{Entry, LossOf, WAITS};
 use super::group::Group;
 use super::numbers::{change, count, list, percent, rate, ratio, size};
 use super::text::one_line;
@@ -75,6 +75,7 @@ fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
         .entries
         .iter()
         .filter(|entry| entry.is_candidate() && entry.speed.is_some())
+        .filter(|entry| by_axis || !entry.relative.idle)
         // With a key that does nothing it is another entry under another name.
         .filter(|entry| by_axis || entry.relative.pareto || entry.row.no_effect.is_empty())
         .collect();
@@ -302,7 +303,13 @@ fn names(comparison: &Comparison, more: impl Fn(&Entry) -> Option<String>) -> Ve
 }
 
 fn learns_less(comparison: &Comparison) -> Option<String> {
-    let worse = |entry: &Entry| entry.relative.loss.filter(|loss| *loss > WORSE_LOSS).map(change);
+    let worse = |entry: &Entry| {
+        let change = change(entry.relative.loss.filter(|loss| *loss > WORSE_LOSS)?);
+        match entry.loss?.of {
+            LossOf::Evaluation => Some(change),
+            LossOf::Training => Some(format!("{change} in training")),
+        }
+    };
     let names = names(comparison, worse);
     (comparison.by.is_none() && !names.is_empty())
         .then(|| format!("Check what still learns: the loss of {} is above the base's.", list(&names)))

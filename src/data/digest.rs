@@ -1,8 +1,9 @@
 //! Digests of data: what makes two data sets the same.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +13,7 @@ use sha2::{Digest, Sha256};
 /// A file that changed this recently may change again without its time moving on.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// Digests of files, kept by path, size and time of change, so that a large corpus is not read again for every
+/// Digests of files, kept by path and by what no other contents have had there, so that a large corpus is not read again for every
 /// sweep.
 #[derive(Debug, Default)]
 pub struct DigestCache {
@@ -23,10 +24,37 @@ pub struct DigestCache {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Known {
-    bytes: u64,
-    /// Since 1970.
-    modified_ns: u64,
+    version: Version,
     sha256: String,
+}
+
+/// Equal for two looks at a file between which nobody wrote to it or put another in its place. Who copies a file may
+/// set its size and the time of its modification, but neither its inode nor the time of its change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Version {
+    bytes: u64,
+    inode: u64,
+    /// Seconds since 1970, and nanoseconds.
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Version {
+    fn of(metadata: &Metadata) -> Version {
+        Version {
+            bytes: metadata.len(),
+            inode: metadata.ino(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Whether it is so old that another one will be told from it.
+    fn is_settled(&self, now: SystemTime) -> bool {
+        let settled = self.modified.0.max(self.changed.0).saturating_add(SETTLED.as_secs() as i64);
+        let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        settled < now
+    }
 }
 
 /// A file's length and the digest of its contents.
@@ -55,21 +83,18 @@ impl DigestCache {
 
     /// The digest of a file's contents.
     pub(super) fn of_file(&mut self, path: &Path) -> io::Result<FileDigest> {
-        let metadata = fs::metadata(path)?;
-        let modified = metadata.modified()?;
+        self.of_file_at(path, SystemTime::now())
+    }
+
+    fn of_file_at(&mut self, path: &Path, now: SystemTime) -> io::Result<FileDigest> {
+        let version = Version::of(&fs::metadata(path)?);
         let name = path.to_string_lossy().into_owned();
-        let modified_ns = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-        if let Some(known) = self.known.get(&name)
-            && known.bytes == metadata.len()
-            && known.modified_ns == modified_ns
-        {
-            return Ok(FileDigest { bytes: known.bytes, sha256: known.sha256.clone() });
+        if let Some(known) = self.known.get(&name).filter(|known| known.version == version) {
+            return Ok(FileDigest { bytes: version.bytes, sha256: known.sha256.clone() });
         }
         let digest = hash_file(path)?;
-        let settled = SystemTime::now().duration_since(modified).is_ok_and(|age| age > SETTLED);
-        if settled && digest.bytes == metadata.len() {
-            self.known
-                .insert(name, Known { bytes: digest.bytes, modified_ns, sha256: digest.sha256.clone() });
+        if version.is_settled(now) && digest.bytes == version.bytes {
+            self.known.insert(name, Known { version, sha256: digest.sha256.clone() });
             self.changed = true;
         }
         Ok(digest)
@@ -115,30 +140,51 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn age(path: &Path, seconds: u64) {
-        let file = File::options().write(true).open(path).unwrap();
-        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+    /// When what was just written has settled.
+    fn later() -> SystemTime {
+        SystemTime::now() + 2 * SETTLED
+    }
+
+    /// A file and the cache that has its digest.
+    fn kept(text: &Path) -> DigestCache {
+        fs::write(text, "one").unwrap();
+        let mut cache = DigestCache::default();
+        assert_eq!(cache.of_file_at(text, later()).unwrap().sha256, of_bytes(b"one").sha256);
+        cache
     }
 
     #[test]
     fn a_file_is_read_once_until_it_changes() {
         let folder = tempfile::tempdir().unwrap();
-        let (text, kept) = (folder.path().join("text"), folder.path().join("digests.json"));
-        fs::write(&text, "one").unwrap();
-        age(&text, 100);
-        let mut cache = DigestCache::read(&kept);
-        let first = cache.of_file(&text).unwrap().sha256;
-        assert_eq!(first, of_bytes(b"one").sha256);
-        cache.write().unwrap();
+        let (text, file) = (folder.path().join("text"), folder.path().join("digests.json"));
+        DigestCache { file: Some(file.clone()), ..kept(&text) }.write().unwrap();
 
-        // Same size and time: taken from the cache, which the marker proves.
-        let marked = fs::read_to_string(&kept).unwrap().replace(&first, "marker");
-        fs::write(&kept, marked).unwrap();
-        assert_eq!(DigestCache::read(&kept).of_file(&text).unwrap().sha256, "marker");
+        // Nothing has changed: taken from the cache, which the marker proves.
+        let marked = fs::read_to_string(&file).unwrap().replace(&of_bytes(b"one").sha256, "marker");
+        fs::write(&file, marked).unwrap();
+        assert_eq!(DigestCache::read(&file).of_file(&text).unwrap().sha256, "marker");
 
-        fs::write(&text, "two").unwrap();
-        age(&text, 50);
-        assert_eq!(DigestCache::read(&kept).of_file(&text).unwrap().sha256, of_bytes(b"two").sha256);
+        fs::write(&text, "three").unwrap();
+        assert_eq!(DigestCache::read(&file).of_file(&text).unwrap().sha256, of_bytes(b"three").sha256);
+    }
+
+    /// Other contents of the same size, with the time of their modification set to what it was.
+    #[test]
+    fn no_other_contents_are_taken_for_those_that_were() {
+        let folder = tempfile::tempdir().unwrap();
+        let (text, other) = (folder.path().join("text"), folder.path().join("other"));
+        let changes: [&dyn Fn(); 2] = [&|| fs::write(&text, "two").unwrap(), &|| {
+            fs::write(&other, "two").unwrap();
+            fs::rename(&other, &text).unwrap();
+        }];
+        for change in changes {
+            let mut cache = kept(&text);
+            let modified = fs::metadata(&text).unwrap().modified().unwrap();
+            change();
+            File::options().write(true).open(&text).unwrap().set_modified(modified).unwrap();
+            assert_eq!(fs::metadata(&text).unwrap().modified().unwrap(), modified);
+            assert_eq!(cache.of_file(&text).unwrap().sha256, of_bytes(b"two").sha256);
+        }
     }
 
     #[test]
@@ -146,6 +192,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (text, kept) = (folder.path().join("text"), folder.path().join("digests.json"));
         fs::write(&text, "one").unwrap();
+        // Long ago, as it says itself.
+        let modified = SystemTime::now() - 100 * SETTLED;
+        File::options().write(true).open(&text).unwrap().set_modified(modified).unwrap();
         let mut cache = DigestCache::read(&kept);
         cache.of_file(&text).unwrap();
         cache.write().unwrap();

@@ -117,7 +117,11 @@ impl Tensor {
 /// Why a device did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DeviceError {
-    #[error("the {pool} pool has no memory for {bytes} more bytes", pool = pool.name())]
+    /// Said by who keeps to the target's limit: a device gives what it has.
+    #[error("the limit has no room for {bytes} more bytes in the {pool} pool", pool = pool.name())]
+    BeyondLimit { pool: Pool, bytes: u64 },
+    /// Said by the system.
+    #[error("the system refused {bytes} more bytes for the {pool} pool", pool = pool.name())]
     OutOfMemory { pool: Pool, bytes: u64 },
     #[error("buffer {} is not allocated", buffer.0)]
     NoSuchBuffer { buffer: Buffer },

@@ -88,6 +88,11 @@ impl Target {
         self.memory.0.saturating_sub(self.context.0)
     }
 
+    /// What its memory lacks for so many bytes in the device pool.
+    pub fn short_of(&self, bytes: u64) -> u64 {
+        self.context.0.saturating_add(bytes).saturating_sub(self.memory.0)
+    }
+
     /// Behaves like the same device with this much memory.
     pub fn with_memory(self, memory: Bytes) -> Target {
         Target { memory, limited: true, ..self }

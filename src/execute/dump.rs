@@ -14,7 +14,7 @@ use super::volume::Volume;
 use super::{Message, Reporter, products};
 use crate::data::{Batch, Part};
 use crate::device::{self, Device, Pool};
-use crate::memory::Cadence;
+use crate::memory::{Cadence, predict};
 
 /// Parameters before the first step, by name.
 const INITIAL_FILE: &str = "initial.safetensors";
@@ -52,7 +52,10 @@ pub fn dump(folder: &Path, reporter: &mut Reporter, ordinal: usize) -> Result<Ou
     let mut dump = Dump { folder, run: &run, steps, reporter };
     match dump.write(device.as_mut(), &mut outcome) {
         Ok(()) => {}
-        Err(Stop::OutOfMemory(found)) => outcome.ran_out(&found),
+        Err(Stop::OutOfMemory(found)) => {
+            let prediction = predict(&run.program, &run.target, Cadence::of(&run.config));
+            outcome.ran_out(&found, prediction.short(&run.target));
+        }
         Err(Stop::Error(error)) => return Err(error),
     }
     Ok(outcome)

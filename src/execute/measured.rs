@@ -72,6 +72,7 @@ pub struct Measured {
     pub oom_operation: Option<String>,
     pub oom_value: Option<String>,
     pub oom_requested_bytes: Option<u64>,
+    /// What the limit lacked for the whole run, not for that request alone.
     pub oom_short_bytes: Option<u64>,
     /// One-minute load average when the timed steps began.
     pub load: Option<f64>,
@@ -112,12 +113,12 @@ pub(super) struct Times {
 }
 
 impl Outcome {
-    /// Out of memory: what was live then is the run's peak.
-    pub(super) fn ran_out(&mut self, found: &OutOfMemory) {
+    /// Out of memory, which is so many bytes short for the whole run: what was live then is the run's peak.
+    pub(super) fn ran_out(&mut self, found: &OutOfMemory, short: u64) {
         self.ended = Ended::OutOfMemory;
-        self.message = describe(found);
+        self.message = describe(found, short);
         self.measured.record_peak(&found.live);
-        self.measured.record_out_of_memory(found);
+        self.measured.record_out_of_memory(found, short);
     }
 
     pub(super) fn diverged(&mut self) {
@@ -133,13 +134,13 @@ impl Measured {
         self.live = live.map(Some);
     }
 
-    /// The request that could not be met.
-    pub fn record_out_of_memory(&mut self, found: &OutOfMemory) {
+    /// The request that could not be met, and what the limit lacks for the whole run.
+    pub fn record_out_of_memory(&mut self, found: &OutOfMemory, short: u64) {
         self.oom_phase = Some(found.phase.name().to_owned());
         self.oom_operation = Some(found.operation.clone());
         self.oom_value = Some(found.value.clone());
         self.oom_requested_bytes = Some(found.requested);
-        self.oom_short_bytes = Some(found.short);
+        self.oom_short_bytes = Some(short);
     }
 
     pub(super) fn record_memory(&mut self, ledger: &Ledger) {
@@ -179,11 +180,8 @@ impl Measured {
     }
 }
 
-fn describe(found: &OutOfMemory) -> String {
+fn describe(found: &OutOfMemory, short: u64) -> String {
     let OutOfMemory { operation, value, .. } = found;
-    let (phase, requested) = (found.phase.name(), Bytes(found.requested));
-    match found.short {
-        0 => format!("{phase}: the system refused {requested} for {value} of {operation}, below the limit"),
-        short => format!("{phase}: {operation} asked for {requested} for {value}, {} short", Bytes(short)),
-    }
+    let (phase, short) = (found.phase.name(), Bytes(short));
+    format!("{phase}: no room for {value} of {operation}; the run is {short} short")
 }

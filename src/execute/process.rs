@@ -171,7 +171,8 @@ impl Running {
         let running = Running { child, messages };
         if let Some(output) = output {
             let listen = move || listen(output, stray, |message| sender.send(message).is_ok());
-            thread::Builder::new().name("child output".into()).spawn(listen)?;
+            let listening = thread::Builder::new().name("child output".into()).spawn(listen);
+            listening.map_err(|error| io::Error::other(format!("no thread could be started: {error}")))?;
         }
         Ok(running)
     }

@@ -81,8 +81,8 @@ pub fn end_with_parent() -> io::Result<()> {
         }
         std::process::exit(INTERRUPTED);
     };
-    std::thread::Builder::new().name("parent watch".into()).spawn(watch)?;
-    Ok(())
+    let watching = std::thread::Builder::new().name("parent watch".into()).spawn(watch);
+    watching.map(drop).map_err(|error| io::Error::other(format!("no thread could be started: {error}")))
 }
 
 #[cfg(test)]

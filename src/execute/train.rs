@@ -17,9 +17,10 @@ use crate::compile::{Program, Violation, compile_verified};
 use crate::data::{Batch, DataError, Sample, Source};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, Target, TargetError};
 use crate::graph;
-use crate::memory::{Cadence, Failure, OutOfMemory};
+use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::plan;
 use crate::spec::{self, Precision, RunConfig};
+use crate::units::Bytes;
 
 /// The file in a run's folder that holds the digest of the data that the run was planned with.
 pub const DATA_FILE: &str = "data.digest";
@@ -44,7 +45,14 @@ pub enum RunError {
     #[error(transparent)]
     Violation(#[from] Violation),
     #[error("the device failed: {0}")]
-    Device(#[from] DeviceError),
+    Device(DeviceError),
+    /// Out of memory that the limit has room for, so that another time it may be there.
+    #[error(
+        "refused by the system: {bytes} more for the {} pool, which the limit has room for; what else runs here, a \
+         control group or `ulimit` leaves less",
+        pool.name()
+    )]
+    Refused { pool: Pool, bytes: Bytes },
     #[error("the data changed while the sweep ran; sweep again")]
     DataChanged,
     #[error("{file} is no table of products: {error}")]
@@ -53,6 +61,15 @@ pub enum RunError {
     Read { file: String, error: io::Error },
     #[error("cannot write {file}: {error}")]
     Write { file: String, error: io::Error },
+}
+
+impl From<DeviceError> for RunError {
+    fn from(error: DeviceError) -> RunError {
+        match error {
+            DeviceError::OutOfMemory { pool, bytes } => RunError::Refused { pool, bytes: Bytes(bytes) },
+            error => RunError::Device(error),
+        }
+    }
 }
 
 /// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder, and its choices where it repeats
@@ -194,7 +211,11 @@ impl Trainer<'_> {
         };
         match ended {
             Ok(()) => {}
-            Err(Stop::OutOfMemory(found)) => outcome.ran_out(&found),
+            Err(Stop::OutOfMemory(found)) => {
+                let target = device.target();
+                let short = predict(self.program, target, self.cadence).short(target);
+                outcome.ran_out(&found, short);
+            }
             Err(Stop::Error(error)) => return Err(error),
         }
         outcome.measured.record_speed(&times, self.volume());

@@ -3,7 +3,7 @@
 
 use super::allocator::{self, Allocator, Location, rounded};
 use super::out_of_memory::{Failure, OutOfMemory, Refused};
-use super::system::{Backing, System, short_of};
+use super::system::{Backing, System};
 use crate::compile::{Action, Program};
 use crate::device::{ByRole, DeviceError, Ledger, Pool, Position, Region, Target, Tensor};
 use crate::ops::ValueId;
@@ -57,12 +57,13 @@ impl<'a, B: Backing> Manager<'a, B> {
         let (allocator, mut system) = manager.parts();
         match allocator.open(&mut system) {
             Ok(()) => Ok(manager),
-            Err(error) => {
-                let blamed = manager
-                    .refused(&error)
-                    .and_then(|refused| OutOfMemory::at_the_opening(program, target, refused));
-                Err(blamed.map_or(Failure::Device(error), |found| Failure::OutOfMemory(Box::new(found))))
-            }
+            Err(error) => Err(match refused(&error) {
+                Some(refused) => {
+                    let found = OutOfMemory::at_the_opening(program, target, refused);
+                    Failure::OutOfMemory(Box::new(found))
+                }
+                None => Failure::Device(error),
+            }),
         }
     }
 
@@ -147,15 +148,16 @@ impl<'a, B: Backing> Manager<'a, B> {
     }
 
     fn blame(&self, error: DeviceError, storage: ValueId, position: Position) -> Failure {
-        let Some(refused) = self.refused(&error) else { return Failure::Device(error) };
+        let Some(refused) = refused(&error) else { return Failure::Device(error) };
         let live = self.ledger.usage(refused.pool).live;
         Failure::OutOfMemory(Box::new(OutOfMemory::at(self.program, (storage, position), refused, live)))
     }
+}
 
-    /// What could not be had, if that is what went wrong.
-    fn refused(&self, error: &DeviceError) -> Option<Refused> {
-        let &DeviceError::OutOfMemory { pool, bytes } = error else { return None };
-        let short = short_of(&self.ledger, &self.target, pool, bytes);
-        Some(Refused { pool, requested: bytes, short })
+/// What the limit has no room for, if that is what went wrong.
+fn refused(error: &DeviceError) -> Option<Refused> {
+    match *error {
+        DeviceError::BeyondLimit { pool, bytes } => Some(Refused { pool, requested: bytes }),
+        _ => None,
     }
 }

@@ -16,8 +16,6 @@ pub struct OutOfMemory {
     pub operation: String,
     pub value: String,
     pub requested: u64,
-    /// What the limit lacked to meet it.
-    pub short: u64,
     /// What was live when it was asked for.
     pub live: ByRole,
 }
@@ -35,12 +33,11 @@ impl From<DeviceError> for Failure {
     }
 }
 
-/// What a pool was asked for, and by how much its limit was passed; by nothing if the system refused below it.
+/// What a pool was asked for beyond its limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused {
     pub(super) pool: Pool,
     pub(super) requested: u64,
-    pub(super) short: u64,
 }
 
 impl OutOfMemory {
@@ -48,7 +45,7 @@ impl OutOfMemory {
     pub(super) fn at(
         program: &Program,
         (storage, Position { section, instruction }): (ValueId, Position),
-        Refused { pool, requested, short }: Refused,
+        Refused { pool, requested }: Refused,
         live: ByRole,
     ) -> OutOfMemory {
         let code = &program.sections[section as usize].code[instruction as usize..];
@@ -65,30 +62,26 @@ impl OutOfMemory {
             operation: format!("{} {name}", program.scope(user.scope).path),
             value: program.full_name(storage),
             requested,
-            short,
             live,
         }
     }
 
     /// Before the program began: blamed on the first operation with which what is live passes the limit, where any
-    /// allocator would run out. Where only gaps between values make the request too large, it is the first whose
-    /// place passes the limit.
-    pub(super) fn at_the_opening(
-        program: &Program,
-        target: &Target,
-        refused: Refused,
-    ) -> Option<OutOfMemory> {
-        let Refused { pool, requested, short } = refused;
-        let limit = if short > 0 { requested - short } else { 0 };
-        let refused = Refused { short: requested - limit, ..refused };
+    /// allocator would run out. Where gaps between values or the rest of a page make the request too large, it is the
+    /// first whose place, with the page that it ends in, passes the limit.
+    pub(super) fn at_the_opening(program: &Program, target: &Target, refused: Refused) -> OutOfMemory {
+        let limit = target.available();
         let bytes = |storage| rounded(program, storage, target);
         let live = |live: &ByRole, storage| live.total() + bytes(storage) > limit;
         let placed = |_: &ByRole, storage: ValueId| {
-            program.places[storage.index()].unwrap_or(0) + bytes(storage) > limit
+            let end = program.places[storage.index()].unwrap_or(0) + bytes(storage);
+            end.next_multiple_of(target.page.0) > limit
         };
-        let first = |like: &dyn Fn(&ByRole, ValueId) -> bool| first(program, target, pool, like);
-        let (live, allocation) = first(&live).or_else(|| first(&placed))?;
-        Some(OutOfMemory::at(program, allocation, refused, live))
+        let first = |like: &dyn Fn(&ByRole, ValueId) -> bool| first(program, target, refused.pool, like);
+        let (live, allocation) = first(&live)
+            .or_else(|| first(&placed))
+            .expect("what is asked for before the program begins ends with the page of its last value");
+        OutOfMemory::at(program, allocation, refused, live)
     }
 }
 

@@ -13,12 +13,20 @@ use crate::device::{Ledger, Pool, Target, Usage};
 pub struct Prediction {
     pub device: Usage,
     pub host: Usage,
+    /// The first request that the limit has no room for.
     pub out_of_memory: Option<OutOfMemory>,
     /// Trainable numbers in the model.
     pub parameters: u64,
     /// FLOPs of an optimizer step, without and with what is computed again.
     pub model_flops: u64,
     pub hardware_flops: u64,
+}
+
+impl Prediction {
+    /// What the target's memory lacks for the whole run: with so much more, it runs.
+    pub fn short(&self, target: &Target) -> u64 {
+        target.short_of(self.device.reserved_peak)
+    }
 }
 
 /// Predicts a run of a program on a target, in the order that the run goes through it. Where the run will end out of

@@ -25,10 +25,12 @@ impl System<'_> {
     /// Memory of this many bytes, a multiple of the target's page.
     ///
     /// # Errors
-    /// Out of memory where the limit or the backing store cannot meet it, or a device that fails.
+    /// `BeyondLimit` where the limit has no room for it, or a device that fails or has none.
     pub fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
-        if short_of(self.ledger, self.target, pool, bytes) > 0 {
-            return Err(DeviceError::OutOfMemory { pool, bytes });
+        let reserved = self.ledger.usage(pool).reserved + bytes;
+        // Nobody limits what the host pool may hold.
+        if pool == Pool::Device && self.target.short_of(reserved) > 0 {
+            return Err(DeviceError::BeyondLimit { pool, bytes });
         }
         let buffer = self.backing.request(pool, bytes)?;
         self.ledger.reserved(pool, bytes);
@@ -43,14 +45,6 @@ impl System<'_> {
         self.backing.give_back(buffer)?;
         self.ledger.returned(pool, bytes);
         Ok(())
-    }
-}
-
-/// By how much a request would take the pool past its limit.
-pub(super) fn short_of(ledger: &Ledger, target: &Target, pool: Pool, bytes: u64) -> u64 {
-    match pool {
-        Pool::Device => (ledger.usage(pool).reserved + bytes).saturating_sub(target.available()),
-        Pool::Host => 0,
     }
 }
 

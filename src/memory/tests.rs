@@ -1,15 +1,19 @@
 //! The walk of a prediction against the whole run, gone through without leaving anything out.
 
-use proptest::prelude::{Just, ProptestConfig, Strategy as Any, prop_assert_eq, prop_oneof, proptest};
+use proptest::option;
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy as Any, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
 
 use super::cadence::Evaluations;
 use super::system::NoStorage;
 use super::*;
 use crate::compile::{Program, SectionKind, compile};
-use crate::device::{DeviceError, Ledger, Pool};
+use crate::device::{DeviceError, Ledger, Pool, Target};
 use crate::ops::ValueId;
 use crate::spec::{self, RunConfig};
-use crate::testing::{Hoarder, any_config, small, target};
+use crate::testing::{Hoarder, any_config, any_target, small, target};
+use crate::units::Bytes;
 
 /// Asks for more each time, by a page, up to so many pages; then it begins anew.
 struct Growing<'a> {
@@ -116,6 +120,60 @@ proptest! {
         prop_assert_eq!(&predicted.device, whole.usage(Pool::Device));
         prop_assert_eq!(&predicted.host, whole.usage(Pool::Host));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// At limits where what is short could be taken for nothing, or for less than the whole run lacks: just under what
+    /// is reserved, in its last page, and just under what is live.
+    #[test]
+    fn a_limit_and_what_it_is_short_of_suffice(
+        config in any_config(), target in any_target(), page in any_page(), context in any_context(),
+        cadence in any_cadence(), other in option::of(any_allocator()),
+    ) {
+        let (config, make) = match other {
+            Some(make) => (by_pages(config), make),
+            None => (config, NOTHING_KEPT),
+        };
+        let target = Target { page, context, ..target };
+        let program = compile(&config, &target).unwrap();
+        let evaluations = cadence.evaluations.filter(|_| config.evaluation.is_some());
+        let cadence = Cadence { evaluations, ..cadence };
+        let within = |memory: u64| {
+            let target = target.clone().with_memory(Bytes(memory));
+            let prediction = predict_with(&program, &target, cadence, &make);
+            let short = prediction.short(&target);
+            (prediction, short)
+        };
+        let (free, short) = within(1 << 50);
+        prop_assert_eq!((&free.out_of_memory, short), (&None, 0));
+        let (reserved, live) = (free.device.reserved_peak, peak_live(&program, &target));
+        let limits = [reserved - 1, reserved.saturating_sub(page.0), live, live - 1].map(|bytes| context.0 + bytes);
+        for limit in limits.into_iter().chain([context.0, context.0 / 2]) {
+            let (prediction, short) = within(limit);
+            prop_assert_eq!(&prediction.device, &free.device, "the need is what it is without the limit");
+            prop_assert_eq!(short, context.0 + reserved - limit);
+            if short == 0 {
+                // What is live fills its pages.
+                prop_assert_eq!(prediction.out_of_memory, None);
+                continue;
+            }
+            let found = prediction.out_of_memory.expect("the limit is passed");
+            prop_assert!(found.requested > 0 && !found.value.is_empty() && !found.operation.is_empty(), "{found:?}");
+            prop_assert_eq!(within(limit + short).0.out_of_memory, None, "{} bytes short of {}", short, limit);
+            prop_assert!(within(limit + short - 1).0.out_of_memory.is_some());
+        }
+    }
+}
+
+/// From a system's to one that is larger than most of what runs here need.
+fn any_page() -> impl Any<Value = Bytes> {
+    prop_oneof![Just(Bytes(4096)), Just(Bytes(1 << 16)), Just(Bytes(1 << 21))]
+}
+
+fn any_context() -> impl Any<Value = Bytes> {
+    prop_oneof![Just(Bytes(0)), Just(Bytes(300 << 20))]
 }
 
 /// Where nothing is kept of the past, runs of any length need the same, and what tells takes no time.

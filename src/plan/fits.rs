@@ -8,12 +8,12 @@ use crate::spec::{RunConfig, Train};
 /// Nobody trains with more samples at once than this.
 const MOST: usize = 1 << 20;
 
-/// `None` if not even a micro-batch of one fits.
+/// 0 if not even a micro-batch of one fits.
 pub(super) fn largest(
     compiler: &mut Compiler<'_>,
     config: &RunConfig,
     target: &Target,
-) -> Result<Option<usize>, Violation> {
+) -> Result<usize, Violation> {
     let available = target.available();
     let (boundless, cadence) = (target.boundless(), Cadence::of(config));
     let batch = |micro_batch: usize| {
@@ -38,7 +38,7 @@ pub(super) fn largest(
         probe = if fits == 0 { fails.saturating_sub(step).max(1) } else { fits.midpoint(fails) };
         step *= 2;
     }
-    Ok((fits > 0).then_some(fits))
+    Ok(fits)
 }
 
 /// The largest micro-batch whose live bytes are available, or 0. They are nearly a straight line over the
@@ -97,8 +97,8 @@ mod tests {
                 let program = compile(&config, &target).unwrap();
                 predict(&program, &target, Cadence::of(&config)).out_of_memory.is_none()
             };
-            prop_assert!(found.is_none_or(runs));
-            prop_assert!(!runs(found.unwrap_or(0) + 1));
+            prop_assert!(found == 0 || runs(found));
+            prop_assert!(!runs(found + 1));
         }
     }
 }

@@ -4,7 +4,6 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use rayon::prelude::*;
 use serde::Serialize;
 
 use super::fits;
@@ -12,6 +11,7 @@ use crate::compile::{Compiler, Violation, compile};
 use crate::device::Target;
 use crate::graph::Graph;
 use crate::memory::{Cadence, Prediction, predict};
+use crate::parallel;
 use crate::spec::{MemoryPart, RunConfig};
 
 /// Configurations that one thread predicts one after the other: many, since each chunk begins with a compilation, and few,
@@ -34,7 +34,7 @@ pub(super) struct Wanted<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Forecast {
     pub(super) prediction: Prediction,
-    /// The largest micro-batch that the target's memory allows, if that was asked for and one does.
+    /// The largest micro-batch that the target's memory allows, 0 if none does; `None` if that was not asked for.
     pub(super) fits: Option<usize>,
     /// Equal for configurations whose graphs differ in sizes alone.
     structure: usize,
@@ -76,9 +76,8 @@ impl<'a> Forecasts<'a> {
             }
         }
         let structures = Structures::default();
-        let known: Result<Vec<_>, _> =
-            chunks.into_par_iter().map(|chunk| predict_chunk(chunk, target, &structures)).collect();
-        let known = known?.into_iter().flatten().collect();
+        let known = parallel::map(chunks, |chunk| predict_chunk(chunk, target, &structures));
+        let known = known.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
         Ok(Forecasts { target, known, same: Mutex::default() })
     }
 
@@ -127,7 +126,7 @@ fn predict_chunk(
     structures: &Structures,
 ) -> Result<Vec<(Key, Forecast)>, (String, Violation)> {
     let mut compiler = Compiler::new(target);
-    let mut fits_by_key: HashMap<Key, Option<usize>> = HashMap::new();
+    let mut fits_by_key: HashMap<Key, usize> = HashMap::new();
     let mut forecasts = Vec::with_capacity(chunk.len());
     for (memory, Wanted { config, fits, strategy }) in chunk {
         let blame = |violation| (strategy.to_owned(), violation);
@@ -136,9 +135,9 @@ fn predict_chunk(
         let structure = structures.number(&compiled.graph);
         let fits = match fits.then(|| fits_by_key.entry(batchless_key(config))) {
             None => None,
-            Some(Entry::Occupied(known)) => *known.get(),
+            Some(Entry::Occupied(known)) => Some(*known.get()),
             Some(Entry::Vacant(place)) => {
-                *place.insert(fits::largest(&mut compiler, config, target).map_err(blame)?)
+                Some(*place.insert(fits::largest(&mut compiler, config, target).map_err(blame)?))
             }
         };
         forecasts.push((memory, Forecast { prediction, fits, structure }));

@@ -35,7 +35,7 @@ pub struct PlannedRun {
     /// Complete, or why this combination makes no sense here.
     pub config: Result<RunConfig, String>,
     pub prediction: Option<Prediction>,
-    /// The largest micro-batch that the target's memory allows; `None` if not even one sample fits.
+    /// The largest micro-batch that the target's memory allows, 0 if not even one sample fits. `None` if it is skipped.
     pub fits_micro_batch: Option<usize>,
     /// Strategy keys that change neither the program nor its memory.
     pub no_effect: Vec<String>,

@@ -1,13 +1,12 @@
 //! Compiles and predicts every run of an experiment.
 
-use rayon::prelude::*;
-
 use super::expand::{Experiment, Point};
 use super::forecast::{Forecast, Forecasts, Wanted};
 use super::identity::{configuration_id, run_id};
 use super::planned::{Plan, PlannedRun};
 use crate::compile::Violation;
 use crate::device::{DeviceKind, Target};
+use crate::parallel;
 use crate::spec::RunConfig;
 
 /// Why an experiment could not be planned: a mistake in this program, named by the run that shows it.
@@ -48,9 +47,8 @@ pub fn plan(
     let asked = if skip.is_none() { experiment.points.as_slice() } else { &[] };
     let forecasts = Forecasts::new(asked.iter().flat_map(wanted), target)
         .map_err(|(strategy, violation)| PlanError { strategy, violation })?;
-    let points = experiment.points.into_par_iter();
-    let runs: Result<Vec<PlannedRun>, PlanError> =
-        points.map(|point| plan_point(point, target, skip, data_digest, &forecasts)).collect();
+    let runs =
+        parallel::map(experiment.points, |point| plan_point(point, target, skip, data_digest, &forecasts));
     Ok(Plan {
         experiment: experiment.name,
         file: experiment.file,
@@ -59,7 +57,7 @@ pub fn plan(
         unsuited,
         repeats: experiment.repeats,
         axes: experiment.axes,
-        runs: runs?,
+        runs: runs.into_iter().collect::<Result<_, _>>()?,
     })
 }
 

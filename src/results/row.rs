@@ -60,7 +60,7 @@ pub struct Row {
     pub limit_bytes: Option<u64>,
     /// Whether the limit was asked for, not the machine's own.
     pub limited: bool,
-    /// The largest micro-batch that the limit allows, predicted.
+    /// The largest micro-batch that the limit allows, predicted; 0 if none does.
     pub fits_micro_batch: Option<usize>,
     /// FLOPs of one step, without what is computed again.
     pub model_flops: Option<u64>,
@@ -69,6 +69,9 @@ pub struct Row {
     pub configuration: String,
     /// What a card took for itself before the run's first allocation.
     pub context_bytes: Option<u64>,
+    /// The strategy that the experiment's ratios are against. Unknown in tables of older versions.
+    #[serde(default)]
+    pub baseline: String,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

@@ -1,7 +1,7 @@
 //! Rows from plans and measurements.
 
 use super::row::{Row, Status};
-use crate::device::{DeviceKind, Phase, Usage};
+use crate::device::{DeviceKind, Phase, Target, Usage};
 use crate::execute::{Ended, Outcome};
 use crate::memory::Prediction;
 use crate::plan::{Plan, PlannedRun};
@@ -18,7 +18,7 @@ pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         }
     }
     if let Some(prediction) = &run.prediction {
-        predict(&mut row, prediction);
+        predict(&mut row, prediction, &plan.target);
     }
     row
 }
@@ -51,6 +51,7 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         threads: Some(plan.target.threads),
         axes: run.axes.clone(),
         configuration: run.configuration.clone(),
+        baseline: plan.baseline.clone(),
         ..Row::default()
     }
 }
@@ -64,14 +65,14 @@ fn describe(row: &mut Row, config: &RunConfig) {
     row.precision = config.strategy.precision.name().to_owned();
 }
 
-fn predict(row: &mut Row, prediction: &Prediction) {
+fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     row.parameters = Some(prediction.parameters);
     row.model_flops = Some(prediction.model_flops);
     row.predicted_peak_bytes = Some(prediction.device.steady_peak().live.total());
     row.predicted_reserved_peak_bytes = Some(prediction.device.reserved_peak);
     if let Some(found) = &prediction.out_of_memory {
         row.status = Status::Oom;
-        row.measured.record_out_of_memory(found);
+        row.measured.record_out_of_memory(found, prediction.short(target));
     }
 }
 

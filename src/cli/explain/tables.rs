@@ -43,6 +43,7 @@ pub(super) fn render(source: &Source, step: &Step, profile: &Profile) -> String 
 
 const LEGEND: &str = "
 calls and ms: of one step; first %: of the step; then: of the product rate, of the copy rate
+  GFLOP/s of attention: of the whole T x T, as is customary; kernels skip most of the masked half
   GB/s: bytes that must be moved, each operand once; more than the copy rate where caches hold them
   before, peak, after: live MiB on the device, the (n) of one line taken together
 ";

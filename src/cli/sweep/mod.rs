@@ -81,7 +81,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let interrupted = watch_signals().map_err(Failure::machine)?;
     let ended = work(&args, &mut sweeps, &queue.jobs, queue.done, &interrupted)?;
     for sweep in &mut sweeps {
-        report::comparison(sweep)?;
+        report::comparison(sweep, args.filter.as_ref())?;
     }
     let mut status = report::outcome(&ended, &queue);
     if let Some(dumps) = dumps.filter(|_| status != ExitStatus::Interrupted) {

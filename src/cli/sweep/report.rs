@@ -33,15 +33,16 @@ pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// Prints the comparison, and where its figures are.
-pub(super) fn comparison(sweep: &mut Sweep) -> Result<(), Failure> {
-    let rows = rebuild(sweep).map_err(Failure::machine)?;
-    let baseline = &sweep.plan.baseline;
-    // With --filter it may not have been measured yet.
-    let measured = rows.iter().any(|row| row.strategy == *baseline);
-    let options = Options { baseline: measured.then(|| baseline.clone()), ..Options::default() };
+/// Prints the comparison of what the filter lets through, and where its figures are with all others.
+pub(super) fn comparison(sweep: &mut Sweep, filter: Option<&glob::Pattern>) -> Result<(), Failure> {
+    let mut rows = rebuild(sweep).map_err(Failure::machine)?;
+    let is_wanted = |row: &Row| filter.is_none_or(|filter| filter.matches(&row.strategy));
+    // Ratios are against the baseline, wherever it has figures.
+    let is_base = |row: &Row| row.strategy == sweep.plan.baseline && row.status != Status::Skipped;
+    rows.retain(|row| is_wanted(row) || is_base(row));
     if !rows.is_empty() {
-        say(&format!("\n{}", compare::render(&rows, &options, Format::Table).map_err(Failure::machine)?));
+        let table = compare::render(&rows, &Options::default(), Format::Table).map_err(Failure::machine)?;
+        say(&format!("\n{table}"));
     }
     say(&format!("wrote {}", sweep.store.csv().display()));
     Ok(())

@@ -54,7 +54,8 @@ impl CpuDevice {
     /// `Lost` if the system gives no threads.
     pub fn with_delay(target: Target, delay: Option<Delay>) -> Result<CpuDevice, DeviceError> {
         let workers = Workers::new(target.threads).map_err(DeviceError::Lost)?;
-        let lanes = Lanes::new(workers, delay).map_err(|error| DeviceError::Lost(error.to_string()))?;
+        let lanes = Lanes::new(workers, delay)
+            .map_err(|error| DeviceError::Lost(format!("no thread could be started: {error}")))?;
         Ok(CpuDevice { target, mappings: HashMap::new(), next: 0, lanes, events: HashMap::new() })
     }
 

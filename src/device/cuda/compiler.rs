@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, CString};
 
-use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::cache::Cache;
@@ -11,6 +10,7 @@ use super::errors::Failed;
 use super::libraries::{self, Library};
 use super::sources::{HEADERS, SOURCES, Source};
 use super::unavailable::{Unavailable, Version};
+use crate::parallel;
 
 /// Fast mathematics is not switched on for all kernels: those that can do with less accuracy say so where they do.
 const OPTIONS: [&str; 2] = ["--std=c++17", "-default-device"];
@@ -98,7 +98,7 @@ impl Compiler {
             cache.put(&key, &cubin);
             Ok(cubin)
         };
-        SOURCES.par_iter().map(cubin).collect()
+        parallel::map(SOURCES.iter().collect(), cubin).into_iter().collect()
     }
 
     /// Compiles a source for an architecture.

@@ -1,10 +1,9 @@
 //! What the compiler says of each kernel: registers, shared memory and spills.
 
-use rayon::prelude::*;
-
 use super::compiler::Compiler;
 use super::sources::{SOURCES, Source};
 use super::unavailable::{Unavailable, Version};
+use crate::parallel;
 
 /// What one kernel takes on one architecture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,14 +28,12 @@ pub fn compile_kernels(architectures: &[String]) -> Result<(Version, Vec<KernelR
     let compiler = Compiler::load(u32::MAX)?;
     let pairs: Vec<(&Source, &String)> =
         SOURCES.iter().flat_map(|source| architectures.iter().map(move |name| (source, name))).collect();
-    let reports: Result<Vec<Vec<KernelReport>>, Unavailable> = pairs
-        .into_par_iter()
-        .map(|(source, architecture)| {
-            let compiled = compiler.compile(source, architecture, &["--ptxas-options=-v"])?;
-            Ok(parse(&compiled.log, source.file, architecture))
-        })
-        .collect();
-    Ok((compiler.version, reports?.concat()))
+    let reports = parallel::map(pairs, |(source, architecture)| {
+        let compiled = compiler.compile(source, architecture, &["--ptxas-options=-v"])?;
+        Ok(parse(&compiled.log, source.file, architecture))
+    });
+    let reports = reports.into_iter().collect::<Result<Vec<Vec<KernelReport>>, Unavailable>>()?;
+    Ok((compiler.version, reports.concat()))
 }
 
 /// Reads the assembler's log: for each kernel a line with its name, one with its spills, one with its registers.

@@ -180,8 +180,8 @@ fn waits(program: &Program, kind: SectionKind) -> Vec<usize> {
     (0..code.len()).filter(|&index| matches!(code[index].action, Action::Wait { .. })).collect()
 }
 
-/// Runs under a limit, which ends in a request that is not met.
-fn exhausted(config: &RunConfig, target: &Target) -> Box<OutOfMemory> {
+/// Runs under a limit: the first request that it has no room for, if there is one.
+fn exhausted(config: &RunConfig, target: &Target) -> Option<OutOfMemory> {
     let program = compile(config, target).unwrap();
     let mut device = testing::device(target.clone());
     let run = |device: &mut dyn Device| -> Result<(), Failure> {
@@ -192,8 +192,9 @@ fn exhausted(config: &RunConfig, target: &Target) -> Box<OutOfMemory> {
         Ok(())
     };
     match run(device.as_mut()) {
-        Err(Failure::OutOfMemory(found)) => found,
-        other => panic!("not out of memory: {other:?}"),
+        Ok(()) => None,
+        Err(Failure::OutOfMemory(found)) => Some(*found),
+        Err(Failure::Device(error)) => panic!("{error}"),
     }
 }
 
@@ -207,17 +208,17 @@ fn running_out_is_predicted() {
             predict(&program, target, Cadence::of(&config))
         };
         let free = predicted(&testing::target());
-        // Ever less memory, so that it runs out in every phase.
         let most = free.device.reserved_peak;
-        for sixteenth in (0..16).rev() {
-            let target = testing::target().with_memory(Bytes(most * sixteenth / 16));
-            let found = exhausted(&config, &target);
+        // Ever less memory, so that it runs out in every phase; and a byte too little.
+        for limit in (0..16).map(|sixteenth| most * sixteenth / 16).chain([most - 1]) {
+            let target = testing::target().with_memory(Bytes(limit));
             let predicted = predicted(&target);
-            assert_eq!(predicted.out_of_memory.as_ref(), Some(found.as_ref()));
+            assert!(predicted.out_of_memory.is_some(), "{limit} of {most}");
+            assert_eq!(predicted.out_of_memory, exhausted(&config, &target), "{limit} of {most}");
             assert_eq!(predicted.device.reserved_peak, most, "the need is what it is without the limit");
-            assert!(found.short > 0 && found.requested > 0);
+            let short = predicted.short(&target);
+            let enough = target.with_memory(Bytes(limit + short));
+            assert_eq!(exhausted(&config, &enough), None, "{limit} of {most}");
         }
-        let target = testing::target().with_memory(Bytes(most));
-        assert_eq!(predicted(&target).out_of_memory, None);
     }
 }

@@ -23,6 +23,12 @@ pub enum StoreError {
         folder = folder.display()
     )]
     Corrupt { file: PathBuf, folder: PathBuf, error: serde_json::Error },
+    #[error(
+        "{file} is the result of {result}: remove {folder} to measure the run whose place that is",
+        file = file.display(),
+        folder = folder.display()
+    )]
+    OfAnother { file: PathBuf, folder: PathBuf, result: String },
 }
 
 /// The option that names the folder for results.

@@ -192,7 +192,13 @@ impl Store {
         if let Some(row) = self.read.get(&key) {
             return Ok(Some(row.clone()));
         }
-        let row = read_result(&self.repeat_folder(run_id, repeat))?;
+        let folder = self.repeat_folder(run_id, repeat);
+        let row = read_result(&folder)?;
+        if let Some(other) = row.as_ref().filter(|row| (row.run_id.as_str(), row.repeat) != (run_id, repeat))
+        {
+            let result = format!("{}, repeat {}", other.run_id, other.repeat);
+            return Err(StoreError::OfAnother { file: folder.join(RESULT_FILE), folder, result });
+        }
         if let Some(row) = row.as_ref().filter(|row| row.status.is_final()) {
             self.read.insert(key, row.clone());
         }
@@ -206,6 +212,7 @@ fn labelled(row: Row, plan: &Plan, run: &PlannedRun) -> Row {
         experiment: plan.experiment.clone(),
         strategy: run.strategy.clone(),
         axes: run.axes.clone(),
+        baseline: plan.baseline.clone(),
         no_effect,
         ..row
     }
