@@ -161,7 +161,7 @@ impl Lives {
             self.passing.iter().enumerate().map(|(index, life)| (Reverse(order(life)), index)).collect();
         sorted.sort_unstable();
         // Only what is carried meets storages of other sections, so each section has a plan of its own.
-        let mut plans = vec![Occupied::default(); self.sections.len()];
+        let mut plans: Vec<Occupied> = self.sections.iter().cloned().map(Occupied::new).collect();
         let mut offsets = vec![0; self.passing.len()];
         let mut end = self.bottom;
         for (_, index) in sorted {
@@ -185,7 +185,7 @@ impl Lives {
             if end >= bound {
                 break;
             }
-            plans.iter_mut().for_each(|plan| plan.add(life.alive(), offset..offset + life.bytes));
+            plans.iter_mut().for_each(|plan| plan.add(&life.alive(), offset..offset + life.bytes));
         }
         Plan { offsets, end }
     }

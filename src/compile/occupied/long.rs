@@ -1,19 +1,16 @@
-//! What is occupied of an arena, when and where: a tree over storages by offset, whose branches tell enough of what
-//! is in them that a search passes most of them by.
+//! What lives long: a tree by offset, whose branches tell enough of what is in them that a search passes most of them
+//! by.
 //!
-//! That matters for deep models alone: what is kept from forward to backward is one stack of all layers, and what lives
-//! for an instruction or two in a layer's backward lies above the part of it that is still there.
+//! What is kept from forward to backward is one stack of all layers: neighbours by offset are alive together.
 
 use std::ops::Range;
 
-/// Storages that have their places.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Occupied {
+pub(super) struct Long {
     root: Option<Node>,
 }
 
-impl Occupied {
-    /// The lowest offset from `offset` on at which so many bytes meet nothing that is alive with them.
+impl Long {
     pub(super) fn lowest_free(&self, alive: &Range<u32>, bytes: u64, offset: u64) -> u64 {
         self.root.as_ref().map_or(offset, |root| root.lowest_free(alive, bytes, offset))
     }
