@@ -50,3 +50,46 @@ impl Occupied {
         alive.start.max(start) - start..alive.end.min(end) - start
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::{ProptestConfig, prop_assert_eq, prop_oneof, proptest};
+
+    use super::*;
+
+    /// By looking at all that have their places.
+    fn lowest_free(taken: &[(Range<u32>, Range<u64>)], alive: &Range<u32>, bytes: u64, from: u64) -> u64 {
+        let meets = |other: &Range<u32>| other.start < alive.end && alive.start < other.end;
+        let mut places: Vec<_> = taken.iter().filter(|(other, _)| meets(other)).map(|(_, at)| at).collect();
+        places.sort_by_key(|place| place.start);
+        let behind = |offset: u64, place: &&Range<u64>| match **place {
+            Range { start, end } if start < offset + bytes && offset < end => end,
+            _ => offset,
+        };
+        places.iter().fold(from, behind)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Enough of them for trees of several levels, some of which live longer than the section.
+        #[test]
+        fn a_search_finds_what_looking_at_all_finds(
+            lives in vec((0..4000u32, prop_oneof![1..20u32, 1..300u32, 200..4000u32], 1..12u64, 0..100u64), 0..1500),
+        ) {
+            let section = 500..3500;
+            let (mut occupied, mut taken) = (Occupied::new(section.clone()), Vec::new());
+            for (start, duration, bytes, from) in lives {
+                let alive = start..start + duration;
+                let within = alive.start.max(section.start)..alive.end.min(section.end);
+                if !within.is_empty() {
+                    let found = occupied.lowest_free(&alive, bytes, from);
+                    prop_assert_eq!(found, lowest_free(&taken, &within, bytes, from));
+                    occupied.add(&alive, found..found + bytes);
+                    taken.push((within, found..found + bytes));
+                }
+            }
+        }
+    }
+}
