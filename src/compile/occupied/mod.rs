@@ -17,13 +17,17 @@ use short::Short;
 pub(super) struct Occupied {
     section: Range<u32>,
     long: Long,
-    short: Short,
+    /// None where there is so little that one tree has all of it sooner.
+    short: Option<Short>,
 }
 
 impl Occupied {
+    /// Instructions of a section that is not a deep model's.
+    const FEW: usize = 1 << 14;
+
     /// Nothing yet of a section that lies there on the line of all sections.
     pub(super) fn new(section: Range<u32>) -> Occupied {
-        let short = Short::new(section.len());
+        let short = (section.len() > Occupied::FEW).then(|| Short::new(section.len()));
         Occupied { section, long: Long::default(), short }
     }
 
@@ -32,7 +36,7 @@ impl Occupied {
         let alive = self.within(alive);
         loop {
             let before = self.long.lowest_free(&alive, bytes, offset);
-            offset = self.short.lowest_free(&alive, bytes, before);
+            offset = self.short.as_ref().map_or(before, |short| short.lowest_free(&alive, bytes, before));
             if offset == before {
                 return offset;
             }
@@ -41,7 +45,10 @@ impl Occupied {
 
     pub(super) fn add(&mut self, alive: &Range<u32>, place: Range<u64>) {
         let alive = self.within(alive);
-        if alive.len() <= Short::LONGEST { self.short.add(alive, place) } else { self.long.add(alive, place) }
+        match &mut self.short {
+            Some(short) if alive.len() <= Short::LONGEST => short.add(alive, place),
+            _ => self.long.add(alive, place),
+        }
     }
 
     /// The part of a lifetime that lies in the section, counted from its start.
@@ -54,7 +61,7 @@ impl Occupied {
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
-    use proptest::prelude::{ProptestConfig, prop_assert_eq, prop_oneof, proptest};
+    use proptest::prelude::{ProptestConfig, any, prop_assert_eq, prop_oneof, proptest};
 
     use super::*;
 
@@ -77,9 +84,11 @@ mod tests {
         #[test]
         fn a_search_finds_what_looking_at_all_finds(
             lives in vec((0..4000u32, prop_oneof![1..20u32, 1..300u32, 200..4000u32], 1..12u64, 0..100u64), 0..1500),
+            few in any::<bool>(),
         ) {
             let section = 500..3500;
             let (mut occupied, mut taken) = (Occupied::new(section.clone()), Vec::new());
+            occupied.short = (!few).then(|| Short::new(section.len()));
             for (start, duration, bytes, from) in lives {
                 let alive = start..start + duration;
                 let within = alive.start.max(section.start)..alive.end.min(section.end);
