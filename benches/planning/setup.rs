@@ -91,7 +91,7 @@ pub(crate) fn target(kind: DeviceKind) -> Target {
         capability: None,
         threads: if kind == DeviceKind::Cuda { 1 } else { 2 },
         alignment: Bytes(256),
-        page: Bytes(2 << 20),
+        page: Bytes(if kind == DeviceKind::Cuda { 2 << 20 } else { 4 << 10 }),
         product_workspace: Bytes(32 << 20),
         context: Bytes(500 << 20),
         memory: Bytes(80 << 30),

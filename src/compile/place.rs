@@ -29,8 +29,7 @@ pub(super) fn place_anew(program: &mut Program, target: &Target) {
         Allocator::Direct => false,
     };
     if plans {
-        for pool in Pool::ALL {
-            let lives = Lives::new(program, pool, target.alignment.0);
+        for (pool, lives) in Pool::ALL.into_iter().zip(Lives::by_pool(program, target.alignment.0)) {
             let Plan { offsets, end } = smallest(&lives, target.page.0);
             let mut bottom = 0;
             for life in &lives.for_good {
@@ -104,9 +103,11 @@ struct Lives {
 }
 
 impl Lives {
-    fn new(program: &Program, pool: Pool, alignment: u64) -> Lives {
-        let mut lives: Vec<Life> = Vec::new();
-        let mut open: Vec<Option<usize>> = vec![None; program.values.len()];
+    /// Those of each pool.
+    fn by_pool(program: &Program, alignment: u64) -> [Lives; Pool::ALL.len()] {
+        let mut lives = Pool::ALL.map(|_| Vec::new());
+        // Where among those of its pool each storage is that is alive.
+        let mut open: Vec<Option<u32>> = vec![None; program.values.len()];
         let mut sections = Vec::with_capacity(program.sections.len());
         let mut now = 0;
         for section in &program.sections {
@@ -114,14 +115,16 @@ impl Lives {
             for instruction in &section.code {
                 now += 1;
                 match instruction.action {
-                    Action::Allocate(storage) if program.value(storage).pool == pool => {
-                        let bytes = program.ty(storage).bytes().next_multiple_of(alignment);
-                        open[storage.index()] = Some(lives.len());
+                    Action::Allocate(storage) => {
+                        let value = program.value(storage);
+                        let lives = &mut lives[value.pool as usize];
+                        let bytes = value.ty.bytes().next_multiple_of(alignment);
+                        open[storage.index()] = Some(lives.len() as u32);
                         lives.push(Life { storage, start: now, end: u32::MAX, bytes });
                     }
                     Action::Free(storage) => {
                         if let Some(life) = open[storage.index()].take() {
-                            lives[life].end = now;
+                            lives[program.value(storage).pool as usize][life as usize].end = now;
                         }
                     }
                     _ => {}
@@ -131,6 +134,10 @@ impl Lives {
             sections.push(start + 1..now + 1);
             debug_assert!(section.kind != SectionKind::Start || section.entry.is_empty());
         }
+        lives.map(|lives| Lives::new(lives, sections.clone()))
+    }
+
+    fn new(lives: Vec<Life>, sections: Vec<Range<u32>>) -> Lives {
         let (mut for_good, passing): (Vec<Life>, Vec<Life>) =
             lives.into_iter().partition(|life| life.end == u32::MAX);
         for_good.sort_by_key(|life| (Reverse(life.bytes), life.start));
@@ -161,7 +168,7 @@ impl Lives {
             self.passing.iter().enumerate().map(|(index, life)| (Reverse(order(life)), index)).collect();
         sorted.sort_unstable();
         // Only what is carried meets storages of other sections, so each section has a plan of its own.
-        let mut plans = vec![Occupied::default(); self.sections.len()];
+        let mut plans: Vec<Occupied> = self.sections.iter().cloned().map(Occupied::new).collect();
         let mut offsets = vec![0; self.passing.len()];
         let mut end = self.bottom;
         for (_, index) in sorted {
@@ -185,7 +192,7 @@ impl Lives {
             if end >= bound {
                 break;
             }
-            plans.iter_mut().for_each(|plan| plan.add(life.alive(), offset..offset + life.bytes));
+            plans.iter_mut().for_each(|plan| plan.add(&life.alive(), offset..offset + life.bytes));
         }
         Plan { offsets, end }
     }

@@ -7,12 +7,36 @@ use crate::compile::program::{Program, Section};
 use crate::compile::value::{Part, Value, View};
 use crate::ops::ValueId;
 
+/// What the walks through all sections know of values. Deep models have so many that each walk must not ask them all.
+pub(super) struct Known {
+    /// By value: in how many parts it is written, if in parts.
+    parts: Vec<u32>,
+    /// Those that no other was in the place of before, each with its storage.
+    first_versions: Vec<(ValueId, ValueId)>,
+}
+
+impl Known {
+    pub(super) fn of(program: &Program) -> Known {
+        let mut known = Known { parts: vec![0; program.values.len()], first_versions: Vec::new() };
+        for (id, value) in (0..).map(ValueId).zip(&program.values) {
+            if value.previous.is_none() {
+                known.first_versions.push((id, value.storage));
+                if let Some(View { of, .. }) = value.view {
+                    known.parts[of.index()] += 1;
+                }
+            }
+        }
+        known
+    }
+}
+
 /// What the walk has seen of each value.
-struct State {
+struct State<'a> {
+    known: &'a Known,
     written: Vec<bool>,
     overwritten: Vec<bool>,
-    /// By value: how many of its parts are not complete yet, if it has any.
-    missing: Vec<Option<usize>>,
+    /// By value: how many of its parts are complete.
+    complete: Vec<u32>,
     /// The parts that were written anew.
     parts: HashSet<View>,
     /// By what it is a part of: how that is divided.
@@ -27,8 +51,8 @@ enum Division {
     Rows(usize),
 }
 
-pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violation> {
-    let mut state = State::at_entry(program, section);
+pub(super) fn check(program: &Program, section: &Section, known: &Known) -> Result<(), Violation> {
+    let mut state = State::at_entry(program, section, known);
     for instruction in &section.code {
         for &read in instruction.action.reads() {
             if let Err(invariant) = state.read(program, read) {
@@ -48,27 +72,20 @@ pub(super) fn check(program: &Program, section: &Section) -> Result<(), Violatio
     Ok(())
 }
 
-impl State {
-    fn at_entry(program: &Program, section: &Section) -> State {
+impl State<'_> {
+    fn at_entry<'a>(program: &Program, section: &Section, known: &'a Known) -> State<'a> {
         let count = program.values.len();
         let mut state = State {
+            known,
             written: vec![false; count],
             overwritten: vec![false; count],
-            missing: vec![None; count],
+            complete: vec![0; count],
             parts: HashSet::new(),
             divided: HashMap::new(),
         };
-        for value in program.values.iter().filter(|value| value.previous.is_none()) {
-            if let Some(View { of, .. }) = value.view {
-                *state.missing[of.index()].get_or_insert(0) += 1;
-            }
-        }
-        let mut entered = vec![false; count];
-        section.entry.iter().for_each(|storage| entered[storage.index()] = true);
-        for (index, value) in program.values.iter().enumerate() {
-            if entered[value.storage.index()] && value.previous.is_none() {
-                state.written[index] = true;
-            }
+        let entered = program.marked(&section.entry);
+        for (id, storage) in &known.first_versions {
+            state.written[id.index()] = entered[storage.index()];
         }
         // What the host has read is written again.
         program.exchange.results.iter().for_each(|id| state.written[id.index()] = false);
@@ -77,7 +94,8 @@ impl State {
 
     /// Written as a whole, or in all of its parts.
     fn is_complete(&self, id: ValueId) -> bool {
-        self.written[id.index()] || self.missing[id.index()] == Some(0)
+        let (parts, complete) = (self.known.parts[id.index()], self.complete[id.index()]);
+        self.written[id.index()] || parts > 0 && complete == parts
     }
 
     fn read(&self, program: &Program, id: ValueId) -> Result<(), Invariant> {
@@ -125,9 +143,8 @@ impl State {
         self.written[id.index()] = true;
         // A part completes what it is part of, if it was the last.
         while let Value { previous: None, view: Some(View { of, .. }), .. } = program.value(written) {
-            let missing = self.missing[of.index()].as_mut().expect("counted at the beginning");
-            *missing -= 1;
-            if *missing > 0 {
+            self.complete[of.index()] += 1;
+            if self.complete[of.index()] < self.known.parts[of.index()] {
                 break;
             }
             written = *of;

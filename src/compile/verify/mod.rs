@@ -79,10 +79,11 @@ fn broken<T>(invariant: Invariant, detail: impl Into<String>) -> Result<T, Viola
 /// The first invariant found broken, and where.
 pub fn verify(program: &Program) -> Result<(), Violation> {
     containment(program)?;
+    let known = dataflow::Known::of(program);
     for section in &program.sections {
         types(program, section)?;
         homes(program, section)?;
-        dataflow::check(program, section)?;
+        dataflow::check(program, section, &known)?;
         if program.stage >= Stage::Ordered {
             queues::check(program, section)?;
         }

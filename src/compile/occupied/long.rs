@@ -1,19 +1,16 @@
-//! What is occupied of an arena, when and where: a tree over storages by offset, whose branches tell enough of what
-//! is in them that a search passes most of them by.
+//! What lives long: a tree by offset, whose branches tell enough of what is in them that a search passes most of them
+//! by.
 //!
-//! That matters for deep models alone: what is kept from forward to backward is one stack of all layers, and what lives
-//! for an instruction or two in a layer's backward lies above the part of it that is still there.
+//! What is kept from forward to backward is one stack of all layers: neighbours by offset are alive together.
 
 use std::ops::Range;
 
-/// Storages that have their places.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Occupied {
+pub(super) struct Long {
     root: Option<Node>,
 }
 
-impl Occupied {
-    /// The lowest offset from `offset` on at which so many bytes meet nothing that is alive with them.
+impl Long {
     pub(super) fn lowest_free(&self, alive: &Range<u32>, bytes: u64, offset: u64) -> u64 {
         self.root.as_ref().map_or(offset, |root| root.lowest_free(alive, bytes, offset))
     }
@@ -196,41 +193,6 @@ impl Node {
         };
         if let (Some(all), Some(core), Some(span)) = (all, core, span) {
             (self.all, self.core, self.span) = (all, core, span);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::{prop_assert_eq, proptest};
-
-    use super::*;
-
-    /// By trying every offset at which anything ends.
-    fn lowest_free(taken: &[(Range<u32>, Range<u64>)], alive: &Range<u32>, bytes: u64, from: u64) -> u64 {
-        let meets = |a: &Range<u32>| a.start < alive.end && alive.start < a.end;
-        let free = |offset: u64| {
-            taken.iter().all(|(a, place)| !meets(a) || place.start >= offset + bytes || place.end <= offset)
-        };
-        let ends = taken.iter().map(|(_, place)| place.end).filter(|end| *end > from);
-        ends.chain([from]).filter(|offset| free(*offset)).min().unwrap_or(from)
-    }
-
-    proptest! {
-        /// Enough of them for a tree of several levels, a few that live much longer than the others.
-        #[test]
-        fn it_finds_what_trying_everything_finds(
-            lives in vec((0u32..400, 1u32..40, 1u32..8, 1u64..12, 0u64..100), 0..1500),
-        ) {
-            let (mut occupied, mut taken) = (Occupied::default(), Vec::new());
-            for (start, length, times, bytes, from) in lives {
-                let alive = start..start + length * if times == 7 { 10 } else { 1 };
-                let found = occupied.lowest_free(&alive, bytes, from);
-                prop_assert_eq!(found, lowest_free(&taken, &alive, bytes, from));
-                occupied.add(alive.clone(), found..found + bytes);
-                taken.push((alive, found..found + bytes));
-            }
         }
     }
 }
