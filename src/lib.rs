@@ -2,7 +2,7 @@
 //!
 //! Data takes one way through it, and each module may use only those above it in this list:
 //!
-//! - [`units`]: sizes; [`statistics`]: medians and intervals
+//! - [`units`]: sizes; [`statistics`]: medians and intervals; `temporary`: files until they are complete
 //! - [`ops`]: the vocabulary of a training step
 //! - [`device`], [`data`]: where it runs and what it is fed
 //! - [`spec`]: what the user wrote, resolved
@@ -25,6 +25,7 @@ pub mod plan;
 pub mod results;
 pub mod spec;
 pub mod statistics;
+pub(crate) mod temporary;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod units;

@@ -236,6 +236,33 @@ fn a_sweep_that_was_killed_is_finished_by_the_next() {
     assert_eq!(place.table("slow").len(), 8);
 }
 
+/// Two containers with one volume: neither sees the other's processes.
+#[test]
+fn a_sweep_elsewhere_takes_nothing_away_from_one_that_lives() {
+    let unshare = ["-Ur", "-pf", "--mount-proc"];
+    let allowed = Command::new("unshare").args(unshare).arg("true").output();
+    assert!(
+        allowed.as_ref().is_ok_and(|output| output.status.success()),
+        "this test needs `unshare -Ur -pf --mount-proc`, which this machine refuses: {allowed:?}"
+    );
+    let place = Place::new();
+    let file = place.experiment("slow", 2000);
+    let living = place.start(&[&file, "--repeats", "1"]);
+    wait_for("a first run", || place.child().is_some());
+    let elsewhere = Command::new("unshare")
+        .args(unshare)
+        .args([env!("CARGO_BIN_EXE_runner"), "sweep", "--device", "cpu", &file])
+        .args(["--repeats", "1", "--filter", "accumulate", "--timeout", "1ms"])
+        .current_dir(place.path(""))
+        .output()
+        .unwrap();
+    Sweep::of(elsewhere).ended_with(1);
+    assert!(place.child().is_some(), "the sweep here ended before the one elsewhere");
+    Sweep::of(living.wait_with_output().unwrap()).ended_with(0);
+    assert_eq!(place.results("slow").len(), 3);
+    assert_eq!(place.private_folders("slow"), 0);
+}
+
 #[test]
 fn two_sweeps_at_once_both_end_well() {
     let place = Place::new();

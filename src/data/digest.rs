@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::temporary;
 
 /// A file that changed this recently may change again without its time moving on.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -48,9 +50,8 @@ impl DigestCache {
         let Some(file) = self.file.as_ref().filter(|_| self.changed) else {
             return Ok(());
         };
-        let private = file.with_extension(format!("{}", std::process::id()));
-        fs::write(&private, serde_json::to_vec_pretty(&self.known)?)?;
-        fs::rename(private, file)
+        let text = serde_json::to_vec_pretty(&self.known)?;
+        temporary::replace(file, |to| to.write_all(&text))
     }
 
     /// The digest of a file's contents.

@@ -7,6 +7,7 @@ mod queue;
 mod report;
 mod timeout;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use signal_hook::flag;
 
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
+use super::output::note;
 use super::progress::Progress;
 use crate::plan::{Plan, Purpose};
 use crate::results::{Dumps, Status, Store};
@@ -69,6 +71,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     }
     let mut sweeps = open_stores(&args, inputs.plans)?;
     let dumps = args.dump.as_deref().map(Dumps::open).transpose().map_err(Failure::input)?;
+    tell_doubts(&sweeps, dumps.as_ref());
     inputs.data.keep().map_err(Failure::machine)?;
     if args.fresh {
         forget(&args, &mut sweeps)?;
@@ -135,6 +138,14 @@ fn open_stores(args: &Args, plans: Vec<Plan>) -> Result<Vec<Sweep>, Failure> {
         Ok(Sweep { plan, store })
     };
     plans.into_iter().map(open).collect()
+}
+
+/// Says what may be left behind by earlier sweeps and was not removed, each once.
+fn tell_doubts(sweeps: &[Sweep], dumps: Option<&Dumps>) {
+    let of_stores = sweeps.iter().flat_map(|sweep| sweep.store.in_doubt());
+    let of_dumps = dumps.into_iter().flat_map(Dumps::in_doubt);
+    let doubts: BTreeSet<String> = of_stores.chain(of_dumps).map(ToString::to_string).collect();
+    doubts.iter().for_each(|doubt| note(doubt));
 }
 
 fn forget(args: &Args, sweeps: &mut [Sweep]) -> Result<(), Failure> {

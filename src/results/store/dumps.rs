@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::private::{self, PrivateFolder};
 use super::{Committed, StoreError, is_taken, probe};
 use crate::execute::DUMP_FILES;
+use crate::temporary::InDoubt;
 
 /// The option that names the folder.
 const OPTION: &str = "--dump";
@@ -18,6 +19,7 @@ const DIGEST_FILE: &str = "result.digest";
 #[derive(Debug)]
 pub struct Dumps {
     folder: PathBuf,
+    in_doubt: Vec<InDoubt>,
 }
 
 impl Dumps {
@@ -27,9 +29,14 @@ impl Dumps {
     ///
     /// A path that cannot be made or written to, a disk without room.
     pub fn open(folder: &Path) -> Result<Dumps, StoreError> {
+        let in_doubt = private::clean(folder);
         probe::prove(folder, folder).map_err(|error| error.of_option(OPTION))?;
-        private::clean(folder);
-        Ok(Dumps { folder: folder.to_path_buf() })
+        Ok(Dumps { folder: folder.to_path_buf(), in_doubt })
+    }
+
+    /// What may be left behind by sweeps that ended before their time and could not be removed.
+    pub fn in_doubt(&self) -> &[InDoubt] {
+        &self.in_doubt
     }
 
     /// Where a run's dump is once it is committed.
@@ -156,13 +163,11 @@ mod tests {
     fn what_ended_before_its_time_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let dumps = Dumps::open(folder.path()).unwrap();
-        let private = filled(&dumps, "");
-        // No process has this number.
-        let name = private.path().file_name().unwrap().to_str().unwrap();
-        let stale = name.replace(&format!("-{}@", std::process::id()), "-4294967295@");
-        fs::create_dir(folder.path().join(stale)).unwrap();
+        let (alive, killed) = (filled(&dumps, ""), filled(&dumps, ""));
+        killed.log().unlock().unwrap();
+        std::mem::forget(killed);
         Dumps::open(folder.path()).unwrap();
-        assert_eq!(names(folder.path()), [name]);
+        assert_eq!(names(folder.path()), [alive.path().file_name().unwrap().to_str().unwrap()]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod private;
 mod probe;
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +19,7 @@ pub use private::PrivateFolder;
 
 use super::{Row, planned_row};
 use crate::plan::{Plan, PlannedRun};
+use crate::temporary::InDoubt;
 
 /// The file that makes a folder a result.
 pub const RESULT_FILE: &str = "result.json";
@@ -30,6 +31,7 @@ pub struct Store {
     folder: PathBuf,
     /// Final results never change, so each is read once.
     read: HashMap<(String, usize), Row>,
+    in_doubt: Vec<InDoubt>,
 }
 
 /// What became of a commit.
@@ -44,7 +46,8 @@ pub enum Committed {
 impl Store {
     /// Looks at the results of an experiment, if there are any, and writes nothing.
     pub fn at(out: &Path, experiment: &str) -> Store {
-        Store { out: out.to_path_buf(), folder: out.join(experiment), read: HashMap::new() }
+        let folder = out.join(experiment);
+        Store { out: out.to_path_buf(), folder, read: HashMap::new(), in_doubt: Vec::new() }
     }
 
     /// Makes the folders and proves that results can be written to them.
@@ -53,10 +56,17 @@ impl Store {
     ///
     /// A path that cannot be made or written to, a disk without room.
     pub fn open(out: &Path, experiment: &str) -> Result<Store, StoreError> {
-        let store = Store::at(out, experiment);
+        let mut store = Store::at(out, experiment);
+        store.in_doubt = private::clean(out);
+        store.in_doubt.extend(private::clean_runs(&store.folder));
         probe::prove(&store.out, &store.folder)?;
-        private::clean_runs(&store.folder);
+        private::sync_folder(out)?;
         Ok(store)
+    }
+
+    /// What may be left behind by sweeps that ended before their time and could not be removed.
+    pub fn in_doubt(&self) -> &[InDoubt] {
+        &self.in_doubt
     }
 
     /// The table of all results.
@@ -123,34 +133,28 @@ impl Store {
         private.write(RESULT_FILE, &text)?;
         private.sync()?;
         let place = self.repeat_folder(&row.run_id, row.repeat);
-        let mut lock = None;
         loop {
             match fs::rename(private.path(), &place) {
                 Ok(()) => break,
                 Err(error) if is_taken(&error) => {}
                 Err(error) => return Err(StoreError::write(&place)(error)),
             }
-            lock = lock.or_else(|| lock_replacing(&self.folder));
-            if !step_aside(&place, row.repeat)? {
+            if !step_aside(&place)? {
                 return Ok(Committed::Theirs);
             }
         }
         private.committed();
         private::sync_folder(&self.folder.join(&row.run_id))?;
+        // It may be the run's first.
+        private::sync_folder(&self.folder)?;
         Ok(Committed::Ours)
     }
 
     /// Removes the results of a run, all repeats, but nothing that a process is writing now.
     pub fn forget(&mut self, run_id: &str) -> Result<(), StoreError> {
         for repeat in repeats(&self.folder.join(run_id))? {
-            let aside = PrivateFolder::reserve(&self.folder.join(run_id), repeat);
-            match fs::rename(self.repeat_folder(run_id, repeat), aside.path()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(StoreError::write(aside.path())(error));
-                }
-                // Another process was first. Otherwise it is removed on drop.
-                _ => {}
-            }
+            // Removed on drop.
+            PrivateFolder::take_away(&self.repeat_folder(run_id, repeat), || true)?;
         }
         self.read.retain(|(id, _), _| id != run_id);
         Ok(())
@@ -211,34 +215,16 @@ fn labelled(row: Row, plan: &Plan, run: &PlannedRun) -> Row {
     }
 }
 
-/// While one process replaces a result, no other does: the lock is held until the file is dropped. A file system
-/// without locks has none; [`step_aside`] then still loses no final result, but may hide one for a moment.
-fn lock_replacing(folder: &Path) -> Option<File> {
-    let file = File::create(folder.join(".lock")).ok()?;
-    file.lock().ok()?;
-    Some(file)
-}
-
 /// Moves a result that is in the way aside, unless it is final. Returns whether the place may be free now.
-fn step_aside(place: &Path, repeat: usize) -> Result<bool, StoreError> {
-    if is_final(place) {
-        return Ok(false);
-    }
-    let Some(run_folder) = place.parent() else {
-        return Ok(false);
+fn step_aside(place: &Path) -> Result<bool, StoreError> {
+    let Some(aside) = PrivateFolder::take_away(place, || !is_final(place))? else {
+        return Ok(!is_final(place));
     };
-    let aside = PrivateFolder::reserve(run_folder, repeat);
-    match fs::rename(place, aside.path()) {
-        // Another process moved it first.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        Err(error) => return Err(StoreError::write(place)(error)),
-        Ok(()) => {}
-    }
     if !is_final(aside.path()) {
         return Ok(true);
     }
-    // Between the look and the move, another process replaced it by a final one: back it goes. If yet another
-    // has taken the place in between, then that is the first now.
+    // Where there are no locks, another process may have replaced it by a final one between the look and the move: back
+    // it goes. If yet another has taken the place in between, then that is the first now.
     match fs::rename(aside.path(), place) {
         Err(error) if !is_taken(&error) => Err(StoreError::write(place)(error)),
         _ => Ok(false),
