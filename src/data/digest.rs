@@ -1,7 +1,7 @@
 //! Digests of data: what makes two data sets the same.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::temporary;
+use crate::{regular, temporary};
 
 /// A file that changed this recently may change again without its time moving on.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ impl DigestCache {
     /// What is kept in the file. One that is missing or makes no sense is an empty cache: all it costs is time.
     pub fn read(file: &Path) -> DigestCache {
         let known =
-            fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+            regular::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         DigestCache { file: Some(file.to_path_buf()), known, changed: false }
     }
 
@@ -78,7 +78,7 @@ impl DigestCache {
 }
 
 fn hash_file(path: &Path) -> io::Result<FileDigest> {
-    let mut file = File::open(path)?;
+    let mut file = regular::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     let mut bytes = 0;
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn age(path: &Path, seconds: u64) {
-        let file = File::options().write(true).open(path).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
     }
 

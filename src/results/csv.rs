@@ -1,7 +1,6 @@
 //! Rows as CSV. [`Row`] is the only schema: header and cells are derived from it through serde, and each swept
 //! key is one more column behind them.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use serde_json::Value;
 use super::Row;
 use super::cell::{Cell, CellError};
 use super::columns::{self, AXES, COLUMNS};
-use crate::temporary;
+use crate::{regular, temporary};
 
 /// Stands before a swept key that is also the name of a column, such as `precision`.
 const SWEPT: &str = "sweep.";
@@ -48,7 +47,7 @@ pub fn write_file(file: &Path, rows: &[Row], axes: &[String]) -> Result<(), CsvE
 
 /// Reads rows back. Columns that [`Row`] does not have are swept keys.
 pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
-    let text = File::open(file).map_err(|source| CsvError::Read { file: file.to_path_buf(), source })?;
+    let text = regular::open(file).map_err(|source| CsvError::Read { file: file.to_path_buf(), source })?;
     let mut reader = csv::Reader::from_reader(io::BufReader::new(text));
     let at = |error: csv::Error| syntax(file, error);
     let header: Vec<String> = reader.headers().map_err(at)?.iter().map(str::to_string).collect();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::private::{self, PrivateFolder};
 use super::{Committed, StoreError, is_taken, probe};
 use crate::execute::DUMP_FILES;
+use crate::regular;
 use crate::temporary::InDoubt;
 
 /// The option that names the folder.
@@ -54,7 +55,7 @@ impl Dumps {
         if !place.exists() {
             return Ok(false);
         }
-        let of = fs::read_to_string(place.join(DIGEST_FILE)).unwrap_or_default();
+        let of = regular::read_to_string(&place.join(DIGEST_FILE)).unwrap_or_default();
         let whole = DUMP_FILES.iter().all(|name| place.join(name).is_file());
         if whole && of.trim() == digest {
             Ok(true)
