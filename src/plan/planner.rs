@@ -59,6 +59,7 @@ pub fn plan(
         unsuited,
         repeats: experiment.repeats,
         axes: experiment.axes,
+        overrides: experiment.overrides,
         runs: runs?,
     })
 }

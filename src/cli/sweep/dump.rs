@@ -73,7 +73,7 @@ fn dump(
     if interrupted.load(Ordering::Relaxed) {
         return Ok(Dumped::Interrupted);
     }
-    let Sweep { plan, store } = sweep;
+    let Sweep { plan, store, .. } = sweep;
     let run = &plan.runs[run];
     let Some(result) = store.finished(&run.id, 1).map_err(Failure::machine)? else {
         return Ok(Dumped::Nothing("the run has no result"));

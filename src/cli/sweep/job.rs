@@ -26,7 +26,7 @@ pub(super) fn execute(
     interrupted: &AtomicBool,
     progress: &mut Progress,
 ) -> Result<Status, Failure> {
-    let Sweep { plan, store } = sweep;
+    let Sweep { plan, store, .. } = sweep;
     let run = &plan.runs[job.run];
     let label = report::repeat_label(plan, run, job.repeat);
     progress.begin(&label);

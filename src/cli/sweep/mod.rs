@@ -57,6 +57,8 @@ pub(super) struct Args {
 struct Sweep {
     plan: Plan,
     store: Store,
+    /// Whether the command line changes the experiment.
+    changed: bool,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
@@ -135,7 +137,7 @@ fn work(
 fn open_stores(args: &Args, plans: Vec<Plan>) -> Result<Vec<Sweep>, Failure> {
     let open = |plan: Plan| {
         let store = Store::open(&args.out, &plan.experiment).map_err(Failure::input)?;
-        Ok(Sweep { plan, store })
+        Ok(Sweep { plan, store, changed: args.inputs.changes() })
     };
     plans.into_iter().map(open).collect()
 }
@@ -149,7 +151,7 @@ fn tell_doubts(sweeps: &[Sweep], dumps: Option<&Dumps>) {
 }
 
 fn forget(args: &Args, sweeps: &mut [Sweep]) -> Result<(), Failure> {
-    for Sweep { plan, store } in sweeps {
+    for Sweep { plan, store, .. } in sweeps {
         for run in plan.runs.iter().filter(|run| queue::is_wanted(run, args.filter.as_ref())) {
             store.forget(&run.id).map_err(Failure::machine)?;
         }

@@ -8,7 +8,7 @@ mod error;
 mod private;
 mod probe;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,9 @@ pub use dumps::Dumps;
 pub use error::StoreError;
 pub use private::PrivateFolder;
 
-use super::{Row, planned_row};
+use super::{Row, Status, planned_row};
 use crate::plan::{Plan, PlannedRun};
+use crate::regular;
 use crate::temporary::InDoubt;
 
 /// The file that makes a folder a result.
@@ -109,7 +110,7 @@ impl Store {
     pub fn file_of_first(&mut self, run_id: &str, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(first) = self.finished_repeats(run_id)?.into_iter().next() else { return Ok(None) };
         let file = self.repeat_folder(run_id, first.repeat).join(name);
-        match fs::read(&file) {
+        match regular::read(&file) {
             Ok(contents) => Ok(Some(contents)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::read(&file)(error)),
@@ -191,6 +192,40 @@ impl Store {
         Ok(rows)
     }
 
+    /// A table's rows, as they are called there, and after them those of a sweep that are not among them. These have the
+    /// overrides of their runs as further axes, which tell them from the others, if there are others. A row stays for as
+    /// long as it has a result.
+    ///
+    /// # Errors
+    ///
+    /// A result that cannot be read or makes no sense.
+    pub fn beside(
+        &mut self,
+        table: Vec<Row>,
+        of_sweep: &[Row],
+        overrides: &[(String, String)],
+    ) -> Result<Vec<Row>, StoreError> {
+        let mut rows = Vec::new();
+        for old in table {
+            if old.status == Status::Skipped {
+                rows.push(old);
+            } else if let Some(now) = self.result(&old.run_id, old.repeat)? {
+                let Row { experiment, strategy, axes, no_effect, .. } = old;
+                rows.push(Row { experiment, strategy, axes, no_effect, ..now });
+            }
+        }
+        let overridden = |row: &Row| Row { axes: [&row.axes, overrides].concat(), ..row.clone() };
+        let own: HashSet<_> =
+            of_sweep.iter().flat_map(|row| [name_in_table(row), name_in_table(&overridden(row))]).collect();
+        if rows.iter().all(|row| own.contains(&name_in_table(row))) {
+            return Ok(of_sweep.to_vec());
+        }
+        let known: HashSet<_> = rows.iter().map(name_in_table).collect();
+        let new = of_sweep.iter().filter(|row| !known.contains(&name_in_table(row))).map(overridden);
+        rows.extend(new.filter(|row| !known.contains(&name_in_table(row))));
+        Ok(rows)
+    }
+
     fn result(&mut self, run_id: &str, repeat: usize) -> Result<Option<Row>, StoreError> {
         let key = (run_id.to_string(), repeat);
         if let Some(row) = self.read.get(&key) {
@@ -202,6 +237,13 @@ impl Store {
         }
         Ok(row)
     }
+}
+
+/// What tells a row from others. A table has its columns in an order of its own.
+fn name_in_table(row: &Row) -> (String, String, usize, Vec<(String, String)>) {
+    let mut axes = row.axes.clone();
+    axes.sort();
+    (row.run_id.clone(), row.strategy.clone(), row.repeat, axes)
 }
 
 fn labelled(row: Row, plan: &Plan, run: &PlannedRun) -> Row {
@@ -243,7 +285,7 @@ fn is_taken(error: &io::Error) -> bool {
 
 fn read_result(folder: &Path) -> Result<Option<Row>, StoreError> {
     let file = folder.join(RESULT_FILE);
-    let text = match fs::read(&file) {
+    let text = match regular::read(&file) {
         Ok(text) => text,
         // A result may be replaced at any time.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

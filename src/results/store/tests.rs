@@ -233,6 +233,38 @@ fn rows_are_those_of_the_plan_on_any_target() {
 }
 
 #[test]
+fn a_table_keeps_its_rows_beside_those_of_changed_runs() {
+    let out = tempfile::tempdir().unwrap();
+    let mut store = store(out.path());
+    let changed = [("train.seed".to_owned(), "1".to_owned())];
+    let (old, gone) = (row("old", 1, Status::Ok), row("gone", 1, Status::Ok));
+    let skipped = row("none", 1, Status::Skipped);
+    commit(&mut store, &Row { strategy: "another label".into(), ..old.clone() });
+    let table = vec![old.clone(), gone, skipped.clone()];
+
+    let new = row("new", 1, Status::Ok);
+    commit(&mut store, &new);
+    let marked = Row { axes: changed.to_vec(), ..new.clone() };
+    // What was changed to what it is has a row already.
+    let rows = [old.clone(), new.clone()];
+    assert_eq!(
+        store.beside(Vec::new(), &rows, &changed).unwrap(),
+        rows,
+        "there is nothing to tell them from"
+    );
+    assert_eq!(store.beside(vec![new.clone()], &rows, &changed).unwrap(), rows);
+    let merged = store.beside(table, &rows, &changed).unwrap();
+    assert_eq!(merged, [old.clone(), skipped.clone(), marked.clone()]);
+    // The next time, and by a sweep of other changes.
+    assert_eq!(store.beside(merged.clone(), &rows, &changed).unwrap(), merged);
+    let other = [("train.seed".to_owned(), "2".to_owned())];
+    let next = row("next", 1, Status::Ok);
+    commit(&mut store, &next);
+    let last = Row { axes: other.to_vec(), ..next.clone() };
+    assert_eq!(store.beside(merged, &[next], &other).unwrap(), [old, skipped, marked, last]);
+}
+
+#[test]
 fn a_folder_that_cannot_be_made_is_named() {
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("file");
@@ -311,6 +343,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
         unsuited: None,
         repeats: 1,
         axes: Vec::new(),
+        overrides: Vec::new(),
         runs,
     }
 }
