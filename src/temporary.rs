@@ -198,7 +198,8 @@ pub(crate) fn clean(folder: &Path, lock_file: &str) -> Vec<InDoubt> {
 
 fn remove_abandoned(path: &Path, kind: FileType, machine: &str, lock_file: &str) -> io::Result<()> {
     let locked = if kind.is_dir() { path.join(lock_file) } else { path.to_path_buf() };
-    if !is_this(machine) && !(is_forgotten(path)? && is_forgotten(&locked).unwrap_or(true)) {
+    let is_judged = is_this(machine) || is_forgotten(path)? && is_forgotten(&locked).unwrap_or(true);
+    if !is_judged {
         return Ok(());
     }
     // In a folder whose owner was stopped before it made the file, or whose removal was, it is made here: an owner that

@@ -48,9 +48,10 @@ fn experiment(more: &str) -> [(String, String); 1] {
     [("a.toml".to_owned(), format!("{EXPERIMENT}{more}"))]
 }
 
+/// Each on a line of its own, which a message may show.
 fn numbers(count: usize) -> String {
     let numbers: Vec<String> = (0..count).map(|number| number.to_string()).collect();
-    numbers.join(", ")
+    numbers.join(",\n")
 }
 
 #[test]
