@@ -86,6 +86,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let interrupted = watch_signals().map_err(Failure::machine)?;
     let ended = work(&args, &mut sweeps, &queue.jobs, queue.done, &interrupted)?;
     for sweep in &mut sweeps {
+        sweep.store.clean();
         report::comparison(sweep)?;
     }
     let mut status = report::outcome(&ended, &queue);

@@ -58,11 +58,17 @@ impl Store {
     /// A path that cannot be made or written to, a disk without room.
     pub fn open(out: &Path, experiment: &str) -> Result<Store, StoreError> {
         let mut store = Store::at(out, experiment);
-        store.in_doubt = private::clean(out);
-        store.in_doubt.extend(private::clean_runs(&store.folder));
+        store.clean();
         probe::prove(&store.out, &store.folder)?;
         private::sync_folder(out)?;
         Ok(store)
+    }
+
+    /// Removes what sweeps that were killed have left behind. A child of theirs may take a while to end, and owns its
+    /// folder until then.
+    pub fn clean(&mut self) {
+        self.in_doubt = private::clean(&self.out);
+        self.in_doubt.extend(private::clean_runs(&self.folder));
     }
 
     /// What may be left behind by sweeps that ended before their time and could not be removed.
