@@ -2,7 +2,8 @@
 //!
 //! Data takes one way through it, and each module may use only those above it in this list:
 //!
-//! - [`units`]: sizes; [`statistics`]: medians and intervals; [`parallel`]: work on all processors
+//! - [`units`]: sizes; [`statistics`]: medians and intervals; [`parallel`]: work on all processors; `temporary`: files
+//!   until they are complete; `regular`: files that can be read
 //! - [`ops`]: the vocabulary of a training step
 //! - [`device`], [`data`]: where it runs and what it is fed
 //! - [`spec`]: what the user wrote, resolved
@@ -23,9 +24,11 @@ pub mod memory;
 pub mod ops;
 pub mod parallel;
 pub mod plan;
+pub(crate) mod regular;
 pub mod results;
 pub mod spec;
 pub mod statistics;
+pub(crate) mod temporary;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod units;

@@ -1,147 +1,11 @@
 //! `runner sweep` as its user meets it: exit codes, what is said, and what is on the disk afterwards.
 
+mod place;
+
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command};
 
-use tempfile::TempDir;
-
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A folder with text and experiments, where the program is started.
-struct Place(TempDir);
-
-impl Place {
-    fn new() -> Place {
-        let place = Place(tempfile::tempdir().unwrap());
-        let text: String = (0..2000).map(|number| format!("{number} ")).collect();
-        fs::write(place.path("text.txt"), text).unwrap();
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// Three runs under four labels, twice each.
-    fn experiment(&self, name: &str, steps: usize) -> String {
-        let file = format!("{name}.toml");
-        let text = format!(
-            r#"
-            name = "{name}"
-            [model.transformer]
-            layers = 1
-            d_model = 16
-            heads = 2
-            context = 16
-            [data.text]
-            paths = ["text.txt"]
-            tokens = "bytes"
-            split = 0.9
-            [train]
-            batch_size = 4
-            optimizer.adamw = {{ lr = 1e-3 }}
-            [measure]
-            warmup_steps = 1
-            steps = {steps}
-            repeats = 2
-            [strategies.plain]
-            [strategies.recompute]
-            recompute = "block"
-            [strategies.accumulate]
-            accumulate = 2
-            [strategies.again]
-            recompute = "block"
-            "#
-        );
-        fs::write(self.path(&file), text).unwrap();
-        file
-    }
-
-    /// The same with a part of its text replaced.
-    fn changed(&self, name: &str, from: &str, to: &str) -> String {
-        let file = self.experiment(name, 1);
-        let text = fs::read_to_string(self.path(&file)).unwrap();
-        fs::write(self.path(&file), text.replace(from, to)).unwrap();
-        file
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-        command.current_dir(self.0.path()).args(["sweep", "--device", "cpu"]).args(args);
-        command
-    }
-
-    fn sweep(&self, args: &[&str]) -> Sweep {
-        Sweep::of(self.command(args).output().unwrap())
-    }
-
-    fn start(&self, args: &[&str]) -> Child {
-        self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    }
-
-    /// All committed results of an experiment, with the time each was written.
-    fn results(&self, name: &str) -> Vec<(PathBuf, std::time::SystemTime)> {
-        let pattern = self.path(&format!("results/{name}/*/[0-9]*/result.json"));
-        let files = glob::glob(pattern.to_str().unwrap()).unwrap().map(Result::unwrap);
-        files.map(|file| (file.clone(), fs::metadata(file).unwrap().modified().unwrap())).collect()
-    }
-
-    /// What sweeps that were killed have left behind.
-    fn private_folders(&self, name: &str) -> usize {
-        glob::glob(self.path(&format!("results/{name}/*/.*-*")).to_str().unwrap()).unwrap().count()
-    }
-
-    /// The strategy and status of each row of a table.
-    fn table(&self, name: &str) -> Vec<(String, String)> {
-        let mut table = csv::Reader::from_path(self.path(&format!("results/{name}.csv"))).unwrap();
-        table.records().map(Result::unwrap).map(|row| (row[2].to_string(), row[4].to_string())).collect()
-    }
-
-    /// The id of a process that works on a run here.
-    fn child(&self) -> Option<String> {
-        let mut processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-        let child = processes.find(|process| {
-            let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
-            fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == self.0.path())
-                && String::from_utf8_lossy(&command).contains("execute-run")
-        });
-        child.and_then(|process| process.file_name().into_string().ok())
-    }
-}
-
-struct Sweep {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Sweep {
-    fn of(output: Output) -> Sweep {
-        Sweep {
-            code: output.status.code(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-
-    #[track_caller]
-    fn ended_with(self, code: i32) -> Sweep {
-        assert_eq!(self.code, Some(code), "{}\n{}", self.out, self.err);
-        self
-    }
-}
-
-#[track_caller]
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+use place::{Place, Sweep, wait_for};
 
 #[test]
 fn a_sweep_measures_everything_once() {
@@ -198,10 +62,51 @@ fn a_result_in_the_place_of_another_is_none() {
     fs::rename(run, &elsewhere).unwrap();
     let sweep = place.sweep(&[&file]).ended_with(2);
     let (misplaced, id) = (elsewhere.join("1/result.json"), run.file_name().unwrap().to_str().unwrap());
-    let misplaced = misplaced.strip_prefix(place.0.path()).unwrap().display().to_string();
+    let misplaced = misplaced.strip_prefix(place.path("")).unwrap().display().to_string();
     assert!(sweep.err.contains(&misplaced) && sweep.err.contains(id), "{}", sweep.err);
     fs::remove_dir_all(elsewhere).unwrap();
     place.sweep(&[&file]).ended_with(0);
+}
+
+#[test]
+fn a_change_from_the_command_line_drops_no_rows() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 2);
+    let rows = |seed: &str| {
+        let mut table = csv::Reader::from_path(place.path("results/tiny.csv")).unwrap();
+        let column = table.headers().unwrap().iter().position(|name| name == "train.seed");
+        let seed_of = |row: &csv::StringRecord| column.map_or("", |column| &row[column]).to_owned();
+        table.records().filter(|row| seed_of(row.as_ref().unwrap()) == seed).count()
+    };
+    place.sweep(&[&file]).ended_with(0);
+    assert_eq!(rows(""), 8);
+    for seed in ["1", "2", "2"] {
+        let set = format!("train.seed={seed}");
+        let sweep = place.sweep(&[&file, "--set", &set, "--filter", "plain"]).ended_with(0);
+        let others = if seed == "1" { 8 } else { 10 };
+        let said =
+            format!("wrote results/tiny.csv: beside its {others} other rows, which --set leaves there");
+        assert!(sweep.out.contains(&said), "{}", sweep.out);
+        assert_eq!((rows(""), rows(seed)), (8, 2));
+    }
+    assert_eq!(rows("1"), 2);
+
+    // What runs as it did is the row that was there.
+    let sweep = place.sweep(&[&file, "--set", "train.seed=0"]).ended_with(0);
+    assert!(sweep.out.contains("beside its 4 other rows"), "{}", sweep.out);
+    assert_eq!((rows(""), rows("0"), rows("1"), rows("2")), (8, 0, 2, 2));
+
+    fs::write(place.path("results/tiny.csv"), "mine").unwrap();
+    let refused = place.sweep(&[&file, "--set", "train.seed=1"]).ended_with(2);
+    assert!(
+        refused.err.contains("results/tiny.csv") && refused.err.contains("move it away"),
+        "{}",
+        refused.err
+    );
+    assert_eq!(fs::read(place.path("results/tiny.csv")).unwrap(), b"mine");
+    // The experiment as it stands.
+    place.sweep(&[&file]).ended_with(0);
+    assert_eq!(rows(""), 8);
 }
 
 #[test]
@@ -266,6 +171,33 @@ fn a_sweep_that_was_killed_is_finished_by_the_next() {
     assert!(kept.iter().all(|result| all.contains(result)), "what was done was done again");
     assert_eq!(place.private_folders("slow"), 0, "what was left behind is removed");
     assert_eq!(place.table("slow").len(), 8);
+}
+
+/// Two containers with one volume: neither sees the other's processes.
+#[test]
+fn a_sweep_elsewhere_takes_nothing_away_from_one_that_lives() {
+    let unshare = ["-Ur", "-pf", "--mount-proc"];
+    let allowed = Command::new("unshare").args(unshare).arg("true").output();
+    assert!(
+        allowed.as_ref().is_ok_and(|output| output.status.success()),
+        "this test needs `unshare -Ur -pf --mount-proc`, which this machine refuses: {allowed:?}"
+    );
+    let place = Place::new();
+    let file = place.experiment("slow", 2000);
+    let living = place.start(&[&file, "--repeats", "1"]);
+    wait_for("a first run", || place.child().is_some());
+    let elsewhere = Command::new("unshare")
+        .args(unshare)
+        .args([env!("CARGO_BIN_EXE_runner"), "sweep", "--device", "cpu", &file])
+        .args(["--repeats", "1", "--filter", "accumulate", "--timeout", "1ms"])
+        .current_dir(place.path(""))
+        .output()
+        .unwrap();
+    Sweep::of(elsewhere).ended_with(1);
+    assert!(place.child().is_some(), "the sweep here ended before the one elsewhere");
+    Sweep::of(living.wait_with_output().unwrap()).ended_with(0);
+    assert_eq!(place.results("slow").len(), 3);
+    assert_eq!(place.private_folders("slow"), 0);
 }
 
 #[test]
@@ -371,6 +303,35 @@ fn a_result_that_makes_no_sense_is_named() {
     assert!(sweep.err.contains(&format!("{} is not a result", name.display())), "{}", sweep.err);
     assert_eq!(place.results("tiny").len(), 6, "nothing was run");
     place.sweep(&[&file, "--fresh"]).ended_with(0);
+}
+
+#[test]
+fn pipes_are_refused_and_not_waited_for() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    place.sweep(&[&file]).ended_with(0);
+    let result = place.results("tiny").remove(0).0;
+    fs::remove_file(&result).unwrap();
+    for pipe in [place.path("pipe"), result] {
+        assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    }
+    let commands: [&[&str]; 5] = [
+        &["sweep", "--device", "cpu", &file],
+        &["check", "pipe"],
+        &["plan", "pipe"],
+        &["plan", &file, "--target", "pipe"],
+        &["compare", "pipe"],
+    ];
+    for command in commands {
+        let mut child = place.start_command(command);
+        wait_for("a refusal", || child.try_wait().unwrap().is_some());
+        let refused = Sweep::of(child.wait_with_output().unwrap()).ended_with(2);
+        assert!(
+            refused.err.contains("it is a pipe; only a file can be read"),
+            "{command:?}: {}",
+            refused.err
+        );
+    }
 }
 
 #[test]

@@ -53,6 +53,11 @@ impl InputArgs {
         self.device
     }
 
+    /// Whether they change the experiments.
+    pub(super) fn changes(&self) -> bool {
+        !self.set.is_empty()
+    }
+
     /// Reads and checks all files. What is known of data already lies in the results' folder `out`. With a
     /// `target`, plans for that machine.
     pub(super) fn read(

@@ -1,14 +1,16 @@
 //! Digests of data: what makes two data sets the same.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read};
+use std::fs::{self, Metadata};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::{regular, temporary};
 
 /// A file that changed this recently may change again without its time moving on.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -67,7 +69,7 @@ impl DigestCache {
     /// What is kept in the file. One that is missing or makes no sense is an empty cache: all it costs is time.
     pub fn read(file: &Path) -> DigestCache {
         let known =
-            fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+            regular::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         DigestCache { file: Some(file.to_path_buf()), known, changed: false }
     }
 
@@ -76,9 +78,8 @@ impl DigestCache {
         let Some(file) = self.file.as_ref().filter(|_| self.changed) else {
             return Ok(());
         };
-        let private = file.with_extension(format!("{}", std::process::id()));
-        fs::write(&private, serde_json::to_vec_pretty(&self.known)?)?;
-        fs::rename(private, file)
+        let text = serde_json::to_vec_pretty(&self.known)?;
+        temporary::replace(file, |to| to.write_all(&text))
     }
 
     /// The digest of a file's contents.
@@ -102,7 +103,7 @@ impl DigestCache {
 }
 
 fn hash_file(path: &Path) -> io::Result<FileDigest> {
-    let mut file = File::open(path)?;
+    let mut file = regular::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     let mut bytes = 0;
@@ -138,6 +139,8 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     /// When what was just written has settled.

@@ -2,7 +2,6 @@
 //!
 //! A sample is a stretch of T tokens (the context), as `tokens`, and as `targets` what follows each of them.
 
-use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -10,6 +9,7 @@ use super::{
     Batch, Contents, DataError, DataSet, DigestCache, Filled, Part, Sample, Source, digest, files, sampling,
 };
 use crate::ops::TensorType;
+use crate::regular;
 
 /// The parts of a sample. Of number n, all tokens lie n places later in the text than those of number 0.
 const PARTS: &[&str] = &["tokens", "targets"];
@@ -92,7 +92,7 @@ impl TextSet {
         let mut digests = Vec::with_capacity(files.len());
         for path in &files {
             let contents =
-                fs::read(path).map_err(|error| DataError::Unreadable { path: path.clone(), error })?;
+                regular::read(path).map_err(|error| DataError::Unreadable { path: path.clone(), error })?;
             digests.push(digest::of_bytes(&contents));
             text.extend_from_slice(&contents);
         }
@@ -200,6 +200,8 @@ fn fill(filled: &mut Filled, split: &[u8], samples: Range<u64>, start: impl Fn(u
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::data::Blame;
 

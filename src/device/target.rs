@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Pool;
 use super::cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 use crate::ops::{Processor, WorkspaceLimits};
+use crate::regular;
 use crate::units::Bytes;
 
 /// More than any machine has; keeps sums of sizes within 64 bits.
@@ -109,7 +110,7 @@ impl Target {
     /// It cannot be read, or names values that no machine has or this program cannot work with.
     pub fn read(path: &Path) -> Result<Target, TargetError> {
         let file = path.display().to_string();
-        let text = match std::fs::read_to_string(path) {
+        let text = match regular::read_to_string(path) {
             Ok(text) => text,
             Err(error) => return Err(TargetError::Unreadable { file, error }),
         };

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
 
 /// A message longer than that has its point at the front, and a log without a panic at its end.
 const LINES: usize = 3;
@@ -14,12 +13,11 @@ const TAIL: u64 = 256 << 10;
 const BACKTRACE: &str = "stack backtrace:";
 
 /// The first panic in the end of the log with its message, else the log's last lines.
-pub(super) fn summary(log: &Path) -> io::Result<Vec<String>> {
-    let mut file = File::open(log)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+pub(super) fn summary(mut log: &File) -> io::Result<Vec<String>> {
+    let length = log.metadata()?.len();
+    log.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
     let mut end = Vec::new();
-    file.take(TAIL).read_to_end(&mut end)?;
+    log.take(TAIL).read_to_end(&mut end)?;
     Ok(summarise(&String::from_utf8_lossy(&end)))
 }
 
@@ -130,6 +128,7 @@ note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose bac
             (0..500).map(|n| format!("  {n}: some::function\n        at ./src/a.rs:1:1\n")).collect();
         let start = "thread 'main' panicked at src/a.rs:1:1:\nwhy\nstack backtrace:\n";
         std::fs::write(&log, format!("{}{start}{frames}", "before\n".repeat(100_000))).unwrap();
+        let log = File::open(&log).unwrap();
         assert_eq!(summary(&log).unwrap(), ["thread 'main' panicked at src/a.rs:1:1: why"]);
     }
 }

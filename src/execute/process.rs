@@ -1,10 +1,9 @@
 //! A run's child process, from its parent's side: started, listened to, ended.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -83,18 +82,18 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-/// Runs a child in a folder's name to its end, or ends it when the time is over or the flag is raised.
+/// Runs a child to its end, or ends it when the time is over or the flag is raised. Its standard error goes to the log.
 ///
 /// The child gets a process group of its own, so that Ctrl-C reaches the parent alone, which then decides.
 pub fn run_child(
     command: Command,
-    folder: &Path,
+    log: &File,
     timeout: Option<Duration>,
     interrupted: &AtomicBool,
     mut on_message: impl FnMut(Message),
 ) -> Ending {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let mut running = match Running::start(command, &folder.join(LOG_FILE)) {
+    let mut running = match Running::start(command, log) {
         Ok(running) => running,
         Err(error) => return Ending::Failed(Crash { exit: Exit::NotStarted(error), said: Vec::new() }),
     };
@@ -130,10 +129,9 @@ pub fn run_child(
         // Whoever interrupts a run at its very end loses nothing.
         (_, Some(outcome)) if exit.success() => Ending::Finished(outcome),
         (Stop::Interrupted, _) => Ending::Interrupted,
-        (Stop::Exited(exit), _) => Ending::Failed(Crash {
-            exit: describe(exit),
-            said: crash_log::summary(&folder.join(LOG_FILE)).unwrap_or_default(),
-        }),
+        (Stop::Exited(exit), _) => {
+            Ending::Failed(Crash { exit: describe(exit), said: crash_log::summary(log).unwrap_or_default() })
+        }
     }
 }
 
@@ -161,9 +159,8 @@ struct Running {
 }
 
 impl Running {
-    fn start(mut command: Command, log: &Path) -> io::Result<Running> {
-        let log = OpenOptions::new().create(true).append(true).open(log)?;
-        let stray = log.try_clone()?;
+    fn start(mut command: Command, log: &File) -> io::Result<Running> {
+        let (stray, log) = (log.try_clone()?, log.try_clone()?);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).process_group(0).spawn()?;
         let (sender, messages) = mpsc::channel();
@@ -237,6 +234,8 @@ fn listen(output: ChildStdout, mut log: File, mut send: impl FnMut(Message) -> b
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::execute::Ended;
 
@@ -261,11 +260,15 @@ mod tests {
         command
     }
 
+    fn new_log(folder: &Path) -> File {
+        File::options().read(true).append(true).create_new(true).open(folder.join(LOG_FILE)).unwrap()
+    }
+
     fn run(script: &str, timeout: Option<Duration>, interrupted: &AtomicBool) -> (Ending, Fake) {
         let folder = tempfile::tempdir().unwrap();
+        let log = new_log(folder.path());
         let (begun, mut messages) = (Instant::now(), Vec::new());
-        let ending =
-            run_child(shell(script), folder.path(), timeout, interrupted, |message| messages.push(message));
+        let ending = run_child(shell(script), &log, timeout, interrupted, |message| messages.push(message));
         (ending, Fake { folder, messages, took: begun.elapsed() })
     }
 
@@ -331,7 +334,8 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_a_failure() {
         let folder = tempfile::tempdir().unwrap();
-        let ending = run_child(Command::new("/nowhere/program"), folder.path(), None, &QUIET, |_| ());
+        let log = new_log(folder.path());
+        let ending = run_child(Command::new("/nowhere/program"), &log, None, &QUIET, |_| ());
         assert!(crash(ending).to_string().starts_with("could not be started: "));
     }
 

@@ -22,6 +22,8 @@ pub struct Experiment {
     pub repeats: usize,
     /// Swept keys, in the order of the file: those of `[sweep]`, then those inside strategies.
     pub axes: Vec<String>,
+    /// Keys that the command line sets in every run, and to what.
+    pub overrides: Vec<(String, String)>,
     /// In table order: the strategies of the first axis point, then those of the next.
     pub points: Vec<Point>,
     /// Where keys were written, to blame them for what is found out later.
@@ -65,6 +67,7 @@ pub fn expand(
         memory: document.memory,
         repeats: document.repeats,
         axes: axes(&document),
+        overrides: document.overrides().map(named).collect(),
         points,
         sources: document.sources,
     })
@@ -125,9 +128,13 @@ fn point(document: &Document<'_>, variant: &Variant<'_>, place: &Place<'_>, outc
         outcome.problem.get_or_insert(problem);
         reason
     });
-    let axis = |value: &&Setting| (value.key.to_string(), value.node.value.to_string());
-    let axes = place.values.iter().chain(&variant.values).map(axis).collect();
+    let axes = place.values.iter().chain(&variant.values).map(|value| named(value)).collect();
     Point { strategy: variant.label.clone(), axes, config, without }
+}
+
+/// A key and its value, as written in TOML.
+fn named(setting: &Setting) -> (String, String) {
+    (setting.key.to_string(), setting.node.value.to_string())
 }
 
 /// See [`Point::without`]. A key that the run cannot do without is left out.

@@ -17,6 +17,8 @@ pub struct Plan {
     pub unsuited: Option<String>,
     pub repeats: usize,
     pub axes: Vec<String>,
+    /// Keys that the command line sets in every run, and to what.
+    pub overrides: Vec<(String, String)>,
     /// In table order. Runs that resolve to the same configuration share their id.
     pub runs: Vec<PlannedRun>,
 }

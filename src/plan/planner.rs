@@ -57,6 +57,7 @@ pub fn plan(
         unsuited,
         repeats: experiment.repeats,
         axes: experiment.axes,
+        overrides: experiment.overrides,
         runs: runs.into_iter().collect::<Result<_, _>>()?,
     })
 }

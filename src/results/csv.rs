@@ -1,7 +1,6 @@
 //! Rows as CSV. [`Row`] is the only schema: header and cells are derived from it through serde, and each swept
 //! key is one more column behind them.
 
-use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use serde_json::Value;
 use super::Row;
 use super::cell::{Cell, CellError};
 use super::columns::{self, AXES, COLUMNS};
+use crate::{regular, temporary};
 
 /// Stands before a swept key that is also the name of a column, such as `precision`.
 const SWEPT: &str = "sweep.";
@@ -41,13 +41,13 @@ pub fn write(rows: &[Row], axes: &[String], to: impl Write) -> io::Result<()> {
 
 /// Replaces the file by these rows: whoever reads it sees the old table or the new one, never half of one.
 pub fn write_file(file: &Path, rows: &[Row], axes: &[String]) -> Result<(), CsvError> {
-    replace(file, |to| write(rows, axes, to))
+    temporary::replace(file, |to| write(rows, axes, to))
         .map_err(|source| CsvError::Write { file: file.to_path_buf(), source })
 }
 
 /// Reads rows back. Columns that [`Row`] does not have are swept keys.
 pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
-    let text = File::open(file).map_err(|source| CsvError::Read { file: file.to_path_buf(), source })?;
+    let text = regular::open(file).map_err(|source| CsvError::Read { file: file.to_path_buf(), source })?;
     let mut reader = csv::Reader::from_reader(io::BufReader::new(text));
     let at = |error: csv::Error| syntax(file, error);
     let header: Vec<String> = reader.headers().map_err(at)?.iter().map(str::to_string).collect();
@@ -150,24 +150,4 @@ fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
-}
-
-/// Writes beside the file, and renames over it once every byte is on the disk.
-fn replace(file: &Path, write: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
-    let name = file.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
-    let mut temporary = std::ffi::OsString::from(".");
-    temporary.push(name);
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let temporary = file.with_file_name(temporary);
-    let written = (|| {
-        let mut to = io::BufWriter::new(File::create(&temporary)?);
-        write(&mut to)?;
-        to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&temporary, file)
-    })();
-    if written.is_err() {
-        // Nothing to tell when the half-written file is gone already.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
 }

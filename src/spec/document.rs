@@ -111,6 +111,11 @@ impl<'a> Document<'a> {
         Ok(config)
     }
 
+    /// What the command line sets in every run.
+    pub(crate) fn overrides(&self) -> impl Iterator<Item = &Setting> {
+        self.overrides.iter()
+    }
+
     /// All axes, with the one strategy that each belongs to if it is not everyone's.
     fn axes(&self) -> impl Iterator<Item = (&Axis, Option<&WrittenStrategy>)> {
         let own = self.strategies.iter().flat_map(|s| s.axes.iter().map(move |axis| (axis, Some(s))));

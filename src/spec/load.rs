@@ -10,6 +10,10 @@ use super::reader::no_strategy;
 use super::source::{Source, Sources, Span};
 use super::tree::{Setting, Table, Value};
 use super::written::is_of_experiment;
+use crate::regular;
+
+/// Files that extend each other, the experiment's own among them. Nobody can follow that many.
+const MOST_FILES: usize = 100;
 
 /// What was read, not looked at yet but for `extends`.
 #[derive(Default)]
@@ -63,7 +67,15 @@ impl Loader<'_> {
             return Err(blame(format!("files extend each other in a circle: {}", chain.join(" -> ")))
                 .help("remove one of the `extends`"));
         }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
+        if self.stack.len() == MOST_FILES {
+            let first = &self.stack[0].0;
+            return Err(blame(format!(
+                "{first} extends more than {} files, one through another",
+                MOST_FILES - 1
+            ))
+            .help("put what they share into fewer files"));
+        }
+        let text = regular::read_to_string(path).map_err(failed)?;
         let directory = real.parent().unwrap_or(Path::new("/")).to_path_buf();
         let source = self.sources.add(Source { name: name.clone(), directory, text, numbered: true });
         let mut table = parse(self.sources.text(source), source, 0)?;

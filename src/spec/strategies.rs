@@ -1,6 +1,6 @@
 //! From the strategies of a file to those of the table: what they extend, and what sweeps inside them make of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::error::Problem;
 use super::key::Key;
@@ -9,41 +9,75 @@ use super::source::Span;
 use super::tree::{Setting, Value};
 use super::written::{Axis, WrittenStrategy};
 
-/// Completes strategies with what they extend.
+/// Completes strategies with what they extend, each once.
 pub(crate) fn inherit(written: &[WrittenStrategy]) -> Result<Vec<WrittenStrategy>, Problem> {
-    written.iter().map(|strategy| complete(strategy, written, &mut Vec::new())).collect()
+    let places: HashMap<&str, usize> =
+        written.iter().enumerate().map(|(place, strategy)| (strategy.name.as_str(), place)).collect();
+    let mut whole: Vec<Option<WrittenStrategy>> = vec![None; written.len()];
+    for first in 0..written.len() {
+        let (chain, mut base) = unfinished(first, written, &places, &whole)?;
+        for place in chain.into_iter().rev() {
+            let strategy = match base.and_then(|base| whole[base].as_ref()) {
+                Some(base) => over(base, &written[place]),
+                None => written[place].clone(),
+            };
+            whole[place] = Some(strategy);
+            base = Some(place);
+        }
+    }
+    Ok(whole.into_iter().flatten().collect())
 }
 
-fn complete<'w>(
-    strategy: &'w WrittenStrategy,
-    all: &'w [WrittenStrategy],
-    above: &mut Vec<&'w str>,
-) -> Result<WrittenStrategy, Problem> {
-    let Some((base, span)) = &strategy.extends else { return Ok(strategy.clone()) };
-    above.push(&strategy.name);
-    if above.contains(&base.as_str()) {
-        let chain: Vec<&str> = above.iter().copied().chain([base.as_str()]).collect();
-        return Err(Problem::new(format!(
-            "strategies extend each other in a circle: {}",
-            chain.join(" -> ")
-        ))
-        .at(*span)
-        .help("remove one of the `extends`"));
+/// The strategies that one stands on, itself first, as far as they are not whole; and the one that is, if they stand on one.
+fn unfinished(
+    first: usize,
+    written: &[WrittenStrategy],
+    places: &HashMap<&str, usize>,
+    whole: &[Option<WrittenStrategy>],
+) -> Result<(Vec<usize>, Option<usize>), Problem> {
+    let (mut chain, mut seen) = (Vec::new(), HashSet::new());
+    let mut place = first;
+    while whole[place].is_none() {
+        chain.push(place);
+        seen.insert(place);
+        let Some((base, span)) = &written[place].extends else { return Ok((chain, None)) };
+        let Some(found) = places.get(base.as_str()) else {
+            let names: Vec<&str> = written.iter().map(|other| other.name.as_str()).collect();
+            return Err(no_strategy(
+                &format!("there is no strategy `{base}` to extend"),
+                base,
+                *span,
+                &names,
+            ));
+        };
+        if seen.contains(found) {
+            let names = chain.iter().chain([found]).map(|place| written[*place].name.as_str());
+            let circle: Vec<&str> = names.collect();
+            return Err(Problem::new(format!(
+                "strategies extend each other in a circle: {}",
+                circle.join(" -> ")
+            ))
+            .at(*span)
+            .help("remove one of the `extends`"));
+        }
+        place = *found;
     }
-    let Some(found) = all.iter().find(|other| other.name == *base) else {
-        let names: Vec<&str> = all.iter().map(|other| other.name.as_str()).collect();
-        return Err(no_strategy(&format!("there is no strategy `{base}` to extend"), base, *span, &names));
-    };
-    let mut whole = complete(found, all, above)?;
+    Ok((chain, Some(place)))
+}
+
+/// A strategy with what it does not say itself from the one that it extends.
+fn over(base: &WrittenStrategy, strategy: &WrittenStrategy) -> WrittenStrategy {
     let replaced = |key: &Key| {
         strategy.settings.iter().any(|setting| setting.key.conflicts(key))
             || strategy.axes.iter().any(|axis| axis.key.conflicts(key))
     };
-    whole.settings.retain(|setting| !replaced(&setting.key));
-    whole.axes.retain(|axis| !replaced(&axis.key));
-    whole.settings.extend(strategy.settings.iter().cloned());
-    whole.axes.extend(strategy.axes.iter().cloned());
-    Ok(WrittenStrategy { settings: whole.settings, axes: whole.axes, ..strategy.clone() })
+    let settings = base.settings.iter().filter(|setting| !replaced(&setting.key));
+    let axes = base.axes.iter().filter(|axis| !replaced(&axis.key));
+    WrittenStrategy {
+        settings: settings.chain(&strategy.settings).cloned().collect(),
+        axes: axes.chain(&strategy.axes).cloned().collect(),
+        ..strategy.clone()
+    }
 }
 
 /// A variant's label may be what another strategy is called.

@@ -1,6 +1,7 @@
 //! TOML as it was written: values with their places, tables in the order of the file.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::key::{Key, is_choice};
 use super::source::Span;
@@ -169,6 +170,31 @@ impl Setting {
     }
 }
 
+impl Value {
+    /// The same number for values that are equal, and hardly ever for others.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hash = DefaultHasher::new();
+        match self {
+            Value::Text(text) | Value::Date(text) => text.hash(&mut hash),
+            // As they are compared with each other; 0 has two signs.
+            Value::Integer(integer) => (*integer as f64 + 0.0).to_bits().hash(&mut hash),
+            Value::Float(float) => (float + 0.0).to_bits().hash(&mut hash),
+            Value::Boolean(boolean) => boolean.hash(&mut hash),
+            Value::List(nodes) => nodes.iter().for_each(|node| node.value.fingerprint().hash(&mut hash)),
+            Value::Table(table) => {
+                // In any order.
+                let entry = |entry: &Entry| {
+                    let mut hash = DefaultHasher::new();
+                    (&entry.key, entry.node.value.fingerprint()).hash(&mut hash);
+                    hash.finish()
+                };
+                table.entries.iter().map(entry).fold(0, u64::wrapping_add).hash(&mut hash);
+            }
+        }
+        hash.finish()
+    }
+}
+
 /// Numbers are equal by value, however they are written.
 impl PartialEq for Value {
     fn eq(&self, other: &Value) -> bool {
@@ -274,6 +300,21 @@ mod tests {
             "{ train = { optimizer = { lion = { lr = 2 } } } }"
         );
         assert_eq!(merged("evaluation = \"off\"", "[evaluation]"), "{ evaluation = {} }");
+    }
+
+    #[test]
+    fn equal_values_have_one_fingerprint() {
+        let list = table(
+            "v = [0, 0.0, -0.0, 3, 3.0, 9007199254740993, 9007199254740992.0, true, 'true', [1, 2], [2, 1], \
+             { a = 1, b = 2.0 }, { b = 2, a = 1 }, { a = 2, b = 1 }]",
+        );
+        let Value::List(nodes) = &list.entries[0].node.value else { panic!() };
+        let mut told_apart = 0;
+        for (a, b) in nodes.iter().flat_map(|a| nodes.iter().map(move |b| (&a.value, &b.value))) {
+            assert!(a != b || a.fingerprint() == b.fingerprint(), "{a} {b}");
+            told_apart += usize::from(a.fingerprint() != b.fingerprint());
+        }
+        assert_eq!(told_apart, 14 * 14 - 14 - 6 - 2 - 2 - 2);
     }
 
     #[test]

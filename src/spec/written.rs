@@ -1,6 +1,9 @@
 //! One experiment file, or several merged: what it says of all runs, its strategies and its sweep. Read once for
 //! each file, to find mistakes also in what others override, and once for all of them.
 
+use std::borrow::Borrow;
+use std::collections::HashMap;
+
 use glob::Pattern;
 
 use super::declare::{Section, Words};
@@ -283,14 +286,28 @@ fn axis(reader: &Reader<'_>, written: Setting) -> Result<Axis, Problem> {
 fn distinct_axes(reader: &Reader<'_>, table: &Table) -> Vec<Axis> {
     let axes = axes(reader, table);
     for axis in &axes {
-        for (index, value) in axis.values.iter().enumerate() {
-            if let Some(first) = axis.values[..index].iter().find(|v| v.node.value == value.node.value) {
-                let message = format!("the axis `{}` has the value {} twice", axis.key, value.node.value);
-                reader.problem(twice(message, value.node.span, first.node.span));
-            }
+        for (first, second) in repeated_rows(&[axis]) {
+            let (first, second) = (&axis.values[first].node, &axis.values[second].node);
+            let message = format!("the axis `{}` has the value {} twice", axis.key, second.value);
+            reader.problem(twice(message, second.span, first.span));
         }
     }
     axes
+}
+
+/// Of axes that take their values together: each row of values that is there before, with the first that is like it.
+fn repeated_rows(axes: &[impl Borrow<Axis>]) -> Vec<(usize, usize)> {
+    let values = |row: usize| axes.iter().map(move |axis| &axis.borrow().values[row].node.value);
+    let mut known: HashMap<Vec<u64>, Vec<usize>> = HashMap::new();
+    let mut repeated = Vec::new();
+    for row in 0..axes.first().map_or(0, |axis| axis.borrow().values.len()) {
+        let alike = known.entry(values(row).map(Value::fingerprint).collect()).or_default();
+        match alike.iter().find(|earlier| values(**earlier).eq(values(row))) {
+            Some(first) => repeated.push((*first, row)),
+            None => alike.push(row),
+        }
+    }
+    repeated
 }
 
 fn twice(message: String, second: Span, first: Span) -> Problem {
@@ -319,12 +336,9 @@ fn zip(reader: &Reader<'_>, table: &Table) -> Vec<Axis> {
         );
         return axes;
     }
-    let same = |i: usize, j: usize| axes.iter().all(|a| a.values[i].node.value == a.values[j].node.value);
-    for second in 0..first.values.len() {
-        if let Some(earlier) = (0..second).find(|earlier| same(*earlier, second)) {
-            let message = "these axes have the same values together twice".to_string();
-            reader.problem(twice(message, first.values[second].node.span, first.values[earlier].node.span));
-        }
+    for (earlier, second) in repeated_rows(&axes) {
+        let message = "these axes have the same values together twice".to_string();
+        reader.problem(twice(message, first.values[second].node.span, first.values[earlier].node.span));
     }
     axes
 }

@@ -73,7 +73,7 @@ fn dump(
     if interrupted.load(Ordering::Relaxed) {
         return Ok(Dumped::Interrupted);
     }
-    let Sweep { plan, store } = sweep;
+    let Sweep { plan, store, .. } = sweep;
     let run = &plan.runs[run];
     let Some(result) = store.finished(&run.id, 1).map_err(Failure::machine)? else {
         return Ok(Dumped::Nothing("the run has no result"));
@@ -91,7 +91,7 @@ fn dump(
     job::describe(&folder, plan, run, store)?;
     let mut command = job::child(&folder, args.inputs.device()).map_err(Failure::machine)?;
     command.arg("--dump");
-    let ending = execute::run_child(command, folder.path(), args.timeout, interrupted, |message| {
+    let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {
         progress.message(&message)
     });
     let outcome = match ending {

@@ -26,7 +26,7 @@ pub(super) fn execute(
     interrupted: &AtomicBool,
     progress: &mut Progress,
 ) -> Result<Status, Failure> {
-    let Sweep { plan, store } = sweep;
+    let Sweep { plan, store, .. } = sweep;
     let run = &plan.runs[job.run];
     let label = report::repeat_label(plan, run, job.repeat);
     progress.begin(&label);
@@ -38,7 +38,7 @@ pub(super) fn execute(
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
     describe(&folder, plan, run, store)?;
     let command = child(&folder, args.inputs.device()).map_err(Failure::machine)?;
-    let ending = execute::run_child(command, folder.path(), args.timeout, interrupted, |message| {
+    let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {
         progress.message(&message)
     });
     let log = store.repeat_folder(&run.id, job.repeat).join(LOG_FILE);

@@ -7,6 +7,7 @@ mod queue;
 mod report;
 mod timeout;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use signal_hook::flag;
 
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
+use super::output::note;
 use super::progress::Progress;
 use crate::plan::{Plan, Purpose};
 use crate::results::{Dumps, Status, Store};
@@ -55,6 +57,8 @@ pub(super) struct Args {
 struct Sweep {
     plan: Plan,
     store: Store,
+    /// Whether the command line changes the experiment.
+    changed: bool,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
@@ -69,6 +73,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     }
     let mut sweeps = open_stores(&args, inputs.plans)?;
     let dumps = args.dump.as_deref().map(Dumps::open).transpose().map_err(Failure::input)?;
+    tell_doubts(&sweeps, dumps.as_ref());
     inputs.data.keep().map_err(Failure::machine)?;
     if args.fresh {
         forget(&args, &mut sweeps)?;
@@ -81,6 +86,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let interrupted = watch_signals().map_err(Failure::machine)?;
     let ended = work(&args, &mut sweeps, &queue.jobs, queue.done, &interrupted)?;
     for sweep in &mut sweeps {
+        sweep.store.clean();
         report::comparison(sweep, args.filter.as_ref())?;
     }
     let mut status = report::outcome(&ended, &queue);
@@ -132,13 +138,21 @@ fn work(
 fn open_stores(args: &Args, plans: Vec<Plan>) -> Result<Vec<Sweep>, Failure> {
     let open = |plan: Plan| {
         let store = Store::open(&args.out, &plan.experiment).map_err(Failure::input)?;
-        Ok(Sweep { plan, store })
+        Ok(Sweep { plan, store, changed: args.inputs.changes() })
     };
     plans.into_iter().map(open).collect()
 }
 
+/// Says what may be left behind by earlier sweeps and was not removed, each once.
+fn tell_doubts(sweeps: &[Sweep], dumps: Option<&Dumps>) {
+    let of_stores = sweeps.iter().flat_map(|sweep| sweep.store.in_doubt());
+    let of_dumps = dumps.into_iter().flat_map(Dumps::in_doubt);
+    let doubts: BTreeSet<String> = of_stores.chain(of_dumps).map(ToString::to_string).collect();
+    doubts.iter().for_each(|doubt| note(doubt));
+}
+
 fn forget(args: &Args, sweeps: &mut [Sweep]) -> Result<(), Failure> {
-    for Sweep { plan, store } in sweeps {
+    for Sweep { plan, store, .. } in sweeps {
         for run in plan.runs.iter().filter(|run| queue::is_wanted(run, args.filter.as_ref())) {
             store.forget(&run.id).map_err(Failure::machine)?;
         }

@@ -26,7 +26,7 @@ pub(super) struct Queue {
 /// before the second of any, so that drift hits all alike.
 pub(super) fn fill(sweeps: &mut [Sweep], filter: Option<&glob::Pattern>) -> Result<Queue, Failure> {
     let mut queue = Queue { jobs: Vec::new(), done: 0 };
-    for (index, Sweep { plan, store }) in sweeps.iter_mut().enumerate() {
+    for (index, Sweep { plan, store, .. }) in sweeps.iter_mut().enumerate() {
         for repeat in 1..=plan.repeats {
             for run in distinct(&plan.runs, filter) {
                 if store.finished(&plan.runs[run].id, repeat).map_err(Failure::input)?.is_some() {

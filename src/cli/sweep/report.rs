@@ -26,16 +26,33 @@ pub(super) fn label(plan: &Plan, run: &PlannedRun) -> String {
     label
 }
 
-/// Writes the table of everything that belongs to the experiment, so that a later failure loses nothing.
-pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Vec<Row>, Box<dyn Error>> {
-    let rows = sweep.store.rows(&sweep.plan)?;
-    csv::write_file(&sweep.store.csv(), &rows, &sweep.plan.axes)?;
-    Ok(rows)
+/// The rows of a sweep, and how many others its table has.
+pub(super) struct Table {
+    rows: Vec<Row>,
+    others: usize,
+}
+
+/// Writes the table of everything that belongs to the experiment, so that a later failure loses nothing. What the command
+/// line changed of the experiment is no reason to drop what the table has.
+pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Table, Box<dyn Error>> {
+    let Sweep { plan, store, changed } = sweep;
+    let (file, rows) = (store.csv(), store.rows(plan)?);
+    if !*changed {
+        csv::write_file(&file, &rows, &plan.axes)?;
+        return Ok(Table { rows, others: 0 });
+    }
+    let table = if file.exists() { csv::read(&file) } else { Ok(Vec::new()) };
+    let table = table.map_err(|error| {
+        format!("{error}\n = help: --set keeps the rows of this table: move it away to begin another")
+    })?;
+    let all = store.beside(table, &rows, &plan.overrides)?;
+    csv::write_file(&file, &all, &plan.axes)?;
+    Ok(Table { others: all.len().saturating_sub(rows.len()), rows })
 }
 
 /// Prints the comparison of what the filter lets through, and where its figures are with all others.
 pub(super) fn comparison(sweep: &mut Sweep, filter: Option<&glob::Pattern>) -> Result<(), Failure> {
-    let mut rows = rebuild(sweep).map_err(Failure::machine)?;
+    let Table { mut rows, others } = rebuild(sweep).map_err(Failure::machine)?;
     let is_wanted = |row: &Row| filter.is_none_or(|filter| filter.matches(&row.strategy));
     // Ratios are against the baseline, wherever it has figures.
     let is_base = |row: &Row| row.strategy == sweep.plan.baseline && row.status != Status::Skipped;
@@ -44,7 +61,11 @@ pub(super) fn comparison(sweep: &mut Sweep, filter: Option<&glob::Pattern>) -> R
         let table = compare::render(&rows, &Options::default(), Format::Table).map_err(Failure::machine)?;
         say(&format!("\n{table}"));
     }
-    say(&format!("wrote {}", sweep.store.csv().display()));
+    let file = sweep.store.csv();
+    say(&match others {
+        0 => format!("wrote {}", file.display()),
+        _ => format!("wrote {}: beside its {others} other rows, which --set leaves there", file.display()),
+    });
     Ok(())
 }
 

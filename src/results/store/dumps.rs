@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use super::private::{self, PrivateFolder};
 use super::{Committed, StoreError, is_taken, probe};
 use crate::execute::DUMP_FILES;
+use crate::regular;
+use crate::temporary::InDoubt;
 
 /// The option that names the folder.
 const OPTION: &str = "--dump";
@@ -18,6 +20,7 @@ const DIGEST_FILE: &str = "result.digest";
 #[derive(Debug)]
 pub struct Dumps {
     folder: PathBuf,
+    in_doubt: Vec<InDoubt>,
 }
 
 impl Dumps {
@@ -27,9 +30,14 @@ impl Dumps {
     ///
     /// A path that cannot be made or written to, a disk without room.
     pub fn open(folder: &Path) -> Result<Dumps, StoreError> {
+        let in_doubt = private::clean(folder);
         probe::prove(folder, folder).map_err(|error| error.of_option(OPTION))?;
-        private::clean(folder);
-        Ok(Dumps { folder: folder.to_path_buf() })
+        Ok(Dumps { folder: folder.to_path_buf(), in_doubt })
+    }
+
+    /// What may be left behind by sweeps that ended before their time and could not be removed.
+    pub fn in_doubt(&self) -> &[InDoubt] {
+        &self.in_doubt
     }
 
     /// Where a run's dump is once it is committed.
@@ -47,7 +55,7 @@ impl Dumps {
         if !place.exists() {
             return Ok(false);
         }
-        let of = fs::read_to_string(place.join(DIGEST_FILE)).unwrap_or_default();
+        let of = regular::read_to_string(&place.join(DIGEST_FILE)).unwrap_or_default();
         let whole = DUMP_FILES.iter().all(|name| place.join(name).is_file());
         if whole && of.trim() == digest {
             Ok(true)
@@ -156,13 +164,11 @@ mod tests {
     fn what_ended_before_its_time_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let dumps = Dumps::open(folder.path()).unwrap();
-        let private = filled(&dumps, "");
-        // No process has this number.
-        let name = private.path().file_name().unwrap().to_str().unwrap();
-        let stale = name.replace(&format!("-{}@", std::process::id()), "-4294967295@");
-        fs::create_dir(folder.path().join(stale)).unwrap();
+        let (alive, killed) = (filled(&dumps, ""), filled(&dumps, ""));
+        killed.log().unlock().unwrap();
+        std::mem::forget(killed);
         Dumps::open(folder.path()).unwrap();
-        assert_eq!(names(folder.path()), [name]);
+        assert_eq!(names(folder.path()), [alive.path().file_name().unwrap().to_str().unwrap()]);
     }
 
     #[test]

@@ -8,8 +8,8 @@ mod error;
 mod private;
 mod probe;
 
-use std::collections::HashMap;
-use std::fs::{self, File};
+use std::collections::{HashMap, HashSet};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,10 @@ pub use dumps::Dumps;
 pub use error::StoreError;
 pub use private::PrivateFolder;
 
-use super::{Row, planned_row};
+use super::{Row, Status, planned_row};
 use crate::plan::{Plan, PlannedRun};
+use crate::regular;
+use crate::temporary::InDoubt;
 
 /// The file that makes a folder a result.
 pub const RESULT_FILE: &str = "result.json";
@@ -30,6 +32,7 @@ pub struct Store {
     folder: PathBuf,
     /// Final results never change, so each is read once.
     read: HashMap<(String, usize), Row>,
+    in_doubt: Vec<InDoubt>,
 }
 
 /// What became of a commit.
@@ -44,7 +47,8 @@ pub enum Committed {
 impl Store {
     /// Looks at the results of an experiment, if there are any, and writes nothing.
     pub fn at(out: &Path, experiment: &str) -> Store {
-        Store { out: out.to_path_buf(), folder: out.join(experiment), read: HashMap::new() }
+        let folder = out.join(experiment);
+        Store { out: out.to_path_buf(), folder, read: HashMap::new(), in_doubt: Vec::new() }
     }
 
     /// Makes the folders and proves that results can be written to them.
@@ -53,10 +57,23 @@ impl Store {
     ///
     /// A path that cannot be made or written to, a disk without room.
     pub fn open(out: &Path, experiment: &str) -> Result<Store, StoreError> {
-        let store = Store::at(out, experiment);
+        let mut store = Store::at(out, experiment);
+        store.clean();
         probe::prove(&store.out, &store.folder)?;
-        private::clean_runs(&store.folder);
+        private::sync_folder(out)?;
         Ok(store)
+    }
+
+    /// Removes what sweeps that were killed have left behind. A child of theirs may take a while to end, and owns its
+    /// folder until then.
+    pub fn clean(&mut self) {
+        self.in_doubt = private::clean(&self.out);
+        self.in_doubt.extend(private::clean_runs(&self.folder));
+    }
+
+    /// What may be left behind by sweeps that ended before their time and could not be removed.
+    pub fn in_doubt(&self) -> &[InDoubt] {
+        &self.in_doubt
     }
 
     /// The table of all results.
@@ -99,7 +116,7 @@ impl Store {
     pub fn file_of_first(&mut self, run_id: &str, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(first) = self.finished_repeats(run_id)?.into_iter().next() else { return Ok(None) };
         let file = self.repeat_folder(run_id, first.repeat).join(name);
-        match fs::read(&file) {
+        match regular::read(&file) {
             Ok(contents) => Ok(Some(contents)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::read(&file)(error)),
@@ -123,34 +140,28 @@ impl Store {
         private.write(RESULT_FILE, &text)?;
         private.sync()?;
         let place = self.repeat_folder(&row.run_id, row.repeat);
-        let mut lock = None;
         loop {
             match fs::rename(private.path(), &place) {
                 Ok(()) => break,
                 Err(error) if is_taken(&error) => {}
                 Err(error) => return Err(StoreError::write(&place)(error)),
             }
-            lock = lock.or_else(|| lock_replacing(&self.folder));
-            if !step_aside(&place, row.repeat)? {
+            if !step_aside(&place)? {
                 return Ok(Committed::Theirs);
             }
         }
         private.committed();
         private::sync_folder(&self.folder.join(&row.run_id))?;
+        // It may be the run's first.
+        private::sync_folder(&self.folder)?;
         Ok(Committed::Ours)
     }
 
     /// Removes the results of a run, all repeats, but nothing that a process is writing now.
     pub fn forget(&mut self, run_id: &str) -> Result<(), StoreError> {
         for repeat in repeats(&self.folder.join(run_id))? {
-            let aside = PrivateFolder::reserve(&self.folder.join(run_id), repeat);
-            match fs::rename(self.repeat_folder(run_id, repeat), aside.path()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(StoreError::write(aside.path())(error));
-                }
-                // Another process was first. Otherwise it is removed on drop.
-                _ => {}
-            }
+            // Removed on drop.
+            PrivateFolder::take_away(&self.repeat_folder(run_id, repeat), || true)?;
         }
         self.read.retain(|(id, _), _| id != run_id);
         Ok(())
@@ -187,6 +198,40 @@ impl Store {
         Ok(rows)
     }
 
+    /// A table's rows, as they are called there, and after them those of a sweep that are not among them. These have the
+    /// overrides of their runs as further axes, which tell them from the others, if there are others. A row stays for as
+    /// long as it has a result.
+    ///
+    /// # Errors
+    ///
+    /// A result that cannot be read or makes no sense.
+    pub fn beside(
+        &mut self,
+        table: Vec<Row>,
+        of_sweep: &[Row],
+        overrides: &[(String, String)],
+    ) -> Result<Vec<Row>, StoreError> {
+        let mut rows = Vec::new();
+        for old in table {
+            if old.status == Status::Skipped {
+                rows.push(old);
+            } else if let Some(now) = self.result(&old.run_id, old.repeat)? {
+                let Row { experiment, strategy, axes, no_effect, .. } = old;
+                rows.push(Row { experiment, strategy, axes, no_effect, ..now });
+            }
+        }
+        let overridden = |row: &Row| Row { axes: [&row.axes, overrides].concat(), ..row.clone() };
+        let own: HashSet<_> =
+            of_sweep.iter().flat_map(|row| [name_in_table(row), name_in_table(&overridden(row))]).collect();
+        if rows.iter().all(|row| own.contains(&name_in_table(row))) {
+            return Ok(of_sweep.to_vec());
+        }
+        let known: HashSet<_> = rows.iter().map(name_in_table).collect();
+        let new = of_sweep.iter().filter(|row| !known.contains(&name_in_table(row))).map(overridden);
+        rows.extend(new.filter(|row| !known.contains(&name_in_table(row))));
+        Ok(rows)
+    }
+
     fn result(&mut self, run_id: &str, repeat: usize) -> Result<Option<Row>, StoreError> {
         let key = (run_id.to_string(), repeat);
         if let Some(row) = self.read.get(&key) {
@@ -206,6 +251,13 @@ impl Store {
     }
 }
 
+/// What tells a row from others. A table has its columns in an order of its own.
+fn name_in_table(row: &Row) -> (String, String, usize, Vec<(String, String)>) {
+    let mut axes = row.axes.clone();
+    axes.sort();
+    (row.run_id.clone(), row.strategy.clone(), row.repeat, axes)
+}
+
 fn labelled(row: Row, plan: &Plan, run: &PlannedRun) -> Row {
     let no_effect = if row.run_id == run.id { run.no_effect.join(" ") } else { row.no_effect };
     Row {
@@ -218,34 +270,16 @@ fn labelled(row: Row, plan: &Plan, run: &PlannedRun) -> Row {
     }
 }
 
-/// While one process replaces a result, no other does: the lock is held until the file is dropped. A file system
-/// without locks has none; [`step_aside`] then still loses no final result, but may hide one for a moment.
-fn lock_replacing(folder: &Path) -> Option<File> {
-    let file = File::create(folder.join(".lock")).ok()?;
-    file.lock().ok()?;
-    Some(file)
-}
-
 /// Moves a result that is in the way aside, unless it is final. Returns whether the place may be free now.
-fn step_aside(place: &Path, repeat: usize) -> Result<bool, StoreError> {
-    if is_final(place) {
-        return Ok(false);
-    }
-    let Some(run_folder) = place.parent() else {
-        return Ok(false);
+fn step_aside(place: &Path) -> Result<bool, StoreError> {
+    let Some(aside) = PrivateFolder::take_away(place, || !is_final(place))? else {
+        return Ok(!is_final(place));
     };
-    let aside = PrivateFolder::reserve(run_folder, repeat);
-    match fs::rename(place, aside.path()) {
-        // Another process moved it first.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        Err(error) => return Err(StoreError::write(place)(error)),
-        Ok(()) => {}
-    }
     if !is_final(aside.path()) {
         return Ok(true);
     }
-    // Between the look and the move, another process replaced it by a final one: back it goes. If yet another
-    // has taken the place in between, then that is the first now.
+    // Where there are no locks, another process may have replaced it by a final one between the look and the move: back
+    // it goes. If yet another has taken the place in between, then that is the first now.
     match fs::rename(aside.path(), place) {
         Err(error) if !is_taken(&error) => Err(StoreError::write(place)(error)),
         _ => Ok(false),
@@ -264,7 +298,7 @@ fn is_taken(error: &io::Error) -> bool {
 
 fn read_result(folder: &Path) -> Result<Option<Row>, StoreError> {
     let file = folder.join(RESULT_FILE);
-    let text = match fs::read(&file) {
+    let text = match regular::read(&file) {
         Ok(text) => text,
         // A result may be replaced at any time.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -2,17 +2,20 @@
 
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::StoreError;
 use super::error::OUT;
+use crate::execute::LOG_FILE;
+use crate::temporary::{self, InDoubt};
 
-/// `.<name>-<pid>@<host>-<random>`, next to where it is to be. Removed when it is dropped, unless it was committed.
+/// A folder under a name of its own, next to where it is to be. Whoever has the lock on its log owns it: the process that
+/// made it and then, as the log is its standard error, its child. Removed when it is dropped, unless it was committed.
 #[derive(Debug)]
 pub struct PrivateFolder {
     path: PathBuf,
+    log: File,
     /// The option that says where it lies, for advice.
     option: &'static str,
     /// Whether the folder around it, where nothing else is in it, is removed as well.
@@ -26,26 +29,39 @@ impl PrivateFolder {
         name: impl Display,
         option: &'static str,
     ) -> Result<PrivateFolder, StoreError> {
-        let mut private = PrivateFolder::reserve(parent, name);
-        private.option = option;
-        let mut made = fs::create_dir_all(&private.path);
-        // Another process may remove the parent, empty, between its making and ours in it.
-        for _ in 0..10 {
-            match &made {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    made = fs::create_dir_all(&private.path);
-                }
-                _ => break,
-            }
-        }
-        made.map_err(|error| StoreError::make(&private.path)(error).of_option(option))?;
-        Ok(private)
+        let make = |name: &str| {
+            let path = parent.join(name);
+            // Another process may remove the parent, empty, between its making and ours in it.
+            fs::create_dir_all(&path)?;
+            let log = temporary::create_locked(&path.join(LOG_FILE)).inspect_err(|_| {
+                let _ = fs::remove_dir(&path);
+            });
+            Ok(log?.map(|log| (path, log)))
+        };
+        let (path, log) = temporary::with_name(&name, make)
+            .map_err(|error| StoreError::make(&parent.join(name.to_string()))(error).of_option(option))?;
+        Ok(PrivateFolder { path, log, option, with_parent: true, committed: false })
     }
 
-    /// A name that nothing has yet.
-    pub(super) fn reserve(parent: &Path, name: impl Display) -> PrivateFolder {
-        let path = parent.join(format!(".{name}-{}", unique()));
-        PrivateFolder { path, option: OUT, with_parent: true, committed: false }
+    /// Moves a folder that is not private out of its place, if it is there and `unwanted` once nobody else can move it.
+    pub(super) fn take_away(
+        place: &Path,
+        unwanted: impl FnOnce() -> bool,
+    ) -> Result<Option<PrivateFolder>, StoreError> {
+        let at_log = place.join(LOG_FILE);
+        let Some(log) = temporary::lock(&at_log).map_err(StoreError::write(&at_log))? else {
+            return Ok(None);
+        };
+        if !unwanted() {
+            return Ok(None);
+        }
+        let name = place.file_name().unwrap_or_default();
+        let path = place.with_file_name(temporary::name(Path::new(name).display()));
+        match fs::rename(place, &path) {
+            Ok(()) => Ok(Some(PrivateFolder { path, log, option: OUT, with_parent: true, committed: false })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::write(place)(error)),
+        }
     }
 
     /// The folder around it is the user's.
@@ -53,6 +69,11 @@ impl PrivateFolder {
         let mut private = self;
         private.with_parent = false;
         private
+    }
+
+    /// What its child writes to its standard error.
+    pub fn log(&self) -> &File {
+        &self.log
     }
 
     pub fn path(&self) -> &Path {
@@ -79,6 +100,8 @@ impl PrivateFolder {
     /// It has another name now, and is not private any more.
     pub(super) fn committed(mut self) {
         self.committed = true;
+        // What a child has left behind, and holds the log open, does not keep others from the result.
+        let _ = self.log.unlock();
     }
 }
 
@@ -95,52 +118,21 @@ impl Drop for PrivateFolder {
     }
 }
 
-/// Cleans the folder of each run.
-pub(super) fn clean_runs(folder: &Path) {
-    let Ok(runs) = names(folder) else { return };
+/// Removes what processes that ended before their time have left in the folder of an experiment and in those of its runs.
+pub(super) fn clean_runs(folder: &Path) -> Vec<InDoubt> {
+    let mut in_doubt = clean(folder);
+    let runs = names(folder).unwrap_or_default();
     for run_folder in runs.iter().map(|name| folder.join(name)).filter(|path| path.is_dir()) {
-        clean(&run_folder);
+        in_doubt.extend(clean(&run_folder));
         // Succeeds only if nothing is in it.
         let _ = fs::remove_dir(&run_folder);
     }
+    in_doubt
 }
 
-/// Removes what processes that ended before their time have left behind. What is in doubt stays: a folder of
-/// another host's, on a shared file system, may be in use there.
-pub(super) fn clean(parent: &Path) {
-    let stale = names(parent).unwrap_or_default().into_iter().filter(|name| is_stale(name));
-    for name in stale {
-        let _ = fs::remove_dir_all(parent.join(name));
-    }
-}
-
-fn is_stale(name: &str) -> bool {
-    let owner = name.strip_prefix('.').and_then(|name| name.split_once('-')).map(|(_, rest)| rest);
-    let Some((pid, rest)) = owner.and_then(|owner| owner.split_once('@')) else {
-        return false;
-    };
-    let host = rest.rsplit_once('-').map(|(host, _)| host);
-    host == Some(host_name().as_str())
-        && pid.parse::<u32>().is_ok()
-        // Without a process file system nobody can be said to have ended.
-        && Path::new("/proc/self").exists()
-        && !Path::new("/proc").join(pid).exists()
-}
-
-/// Part of a name that nothing else has.
-pub(super) fn unique() -> String {
-    let random = RandomState::new().hash_one(());
-    format!("{}-{random:016x}", owner())
-}
-
-/// This process, among all that share a file system.
-pub(super) fn owner() -> String {
-    format!("{}@{}", std::process::id(), host_name())
-}
-
-fn host_name() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().replace(|c: char| !c.is_ascii_alphanumeric(), "_")
+/// Removes what processes that ended before their time have left in a folder.
+pub(super) fn clean(folder: &Path) -> Vec<InDoubt> {
+    temporary::clean(folder, LOG_FILE)
 }
 
 /// The names in a folder; none if it is not there.

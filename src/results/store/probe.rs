@@ -1,10 +1,11 @@
 //! Proof that results can be written, before anything is trained for them.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{StoreError, error, private};
+use super::{StoreError, error};
+use crate::temporary::TemporaryFile;
 
 /// More than the files of a run take.
 const ROOM: usize = 4 << 20;
@@ -13,10 +14,7 @@ const ROOM: usize = 4 << 20;
 pub(super) fn prove(out: &Path, folder: &Path) -> Result<(), StoreError> {
     for (path, bytes) in [(out, 1), (folder, ROOM)] {
         fs::create_dir_all(path).map_err(StoreError::make(path))?;
-        let file = path.join(format!(".probe-{}", private::unique()));
-        let written = write(&file, bytes);
-        let removed = fs::remove_file(&file);
-        written.and(removed).map_err(|error| {
+        write(&path.join("probe"), bytes).map_err(|error| {
             let path = path.to_path_buf();
             if error::is_full(&error) {
                 StoreError::NoRoom { path, error, option: error::OUT }
@@ -29,7 +27,8 @@ pub(super) fn prove(out: &Path, folder: &Path) -> Result<(), StoreError> {
 }
 
 fn write(path: &Path, bytes: usize) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    let temporary = TemporaryFile::beside(path)?;
+    let mut file = temporary.file();
     // Not zeros, and not the same twice: a file system that compresses must find the room too.
     let numbers =
         (0..bytes.div_ceil(8) as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23));

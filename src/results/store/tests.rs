@@ -1,9 +1,11 @@
+use std::io::Write;
 use std::process::Command;
 
 use super::*;
 use crate::device::{DeviceKind, Target};
 use crate::results::Status;
 use crate::spec::*;
+use crate::temporary::TemporaryFile;
 use crate::units::Bytes;
 
 fn row(run_id: &str, repeat: usize, status: Status) -> Row {
@@ -21,7 +23,7 @@ fn store(out: &Path) -> Store {
 
 fn commit(store: &mut Store, row: &Row) -> Committed {
     let private = store.begin(&row.run_id, row.repeat).unwrap();
-    private.write("log.txt", row.message.as_bytes()).unwrap();
+    private.log().write_all(row.message.as_bytes()).unwrap();
     store.commit(private, row).unwrap()
 }
 
@@ -104,23 +106,63 @@ fn a_sweep_that_is_dropped_leaves_nothing() {
 #[test]
 fn a_sweep_that_was_killed_leaves_what_the_next_one_removes() {
     let out = tempfile::tempdir().unwrap();
-    let mut ended = Command::new("true").spawn().unwrap();
-    ended.wait().unwrap();
-    let (host, run) = (private::owner(), out.path().join("test/a"));
-    let host = host.split_once('@').unwrap().1;
-    let stale = run.join(format!(".1-{}@{host}-0123456789abcdef", ended.id()));
-    let alive = run.join(format!(".2-{}@{host}-0123456789abcdef", std::process::id()));
-    let elsewhere = run.join(format!(".3-{}@another-0123456789abcdef", ended.id()));
-    let strange = run.join(".keep");
-    for folder in [&stale, &alive, &elsewhere, &strange] {
-        fs::create_dir_all(folder).unwrap();
-        fs::write(folder.join(RESULT_FILE), "{ half a resu").unwrap();
+    let run = out.path().join("test/a");
+    let first = store(out.path());
+    let (killed, alive) = (first.begin("a", 1).unwrap(), first.begin("a", 2).unwrap());
+    for private in [&killed, &alive] {
+        private.write(RESULT_FILE, b"{ half a resu").unwrap();
     }
-    let mut store = store(out.path());
+    let stale = killed.path().to_path_buf();
+    killed.log().unlock().unwrap();
+    std::mem::forget(killed);
+    let table = TemporaryFile::beside(&first.csv()).unwrap();
+    table.file().unlock().unwrap();
+    std::mem::forget(table);
+    fs::create_dir(run.join(".keep")).unwrap();
+
+    let mut next = store(out.path());
     assert!(!stale.exists());
-    assert!(alive.exists() && elsewhere.exists() && strange.exists());
-    assert_eq!(store.finished("a", 1).unwrap(), None);
-    assert_eq!(commit(&mut store, &row("a", 1, Status::Ok)), Committed::Ours);
+    assert!(alive.path().exists() && run.join(".keep").exists());
+    assert_eq!(private::names(out.path()).unwrap(), ["test"]);
+    assert!(next.in_doubt().is_empty(), "{:?}", next.in_doubt());
+    assert_eq!(next.finished("a", 1).unwrap(), None);
+    assert_eq!(commit(&mut next, &row("a", 1, Status::Ok)), Committed::Ours);
+}
+
+#[test]
+fn what_cannot_be_judged_stays_and_is_told() {
+    let out = tempfile::tempdir().unwrap();
+    let first = store(out.path());
+    let private = first.begin("a", 1).unwrap();
+    let log = private.path().join("log.txt");
+    fs::remove_file(&log).unwrap();
+    std::os::unix::fs::symlink(out.path(), &log).unwrap();
+    let next = store(out.path());
+    let [doubt] = next.in_doubt() else { panic!("{:?}", next.in_doubt()) };
+    let path = private.path().display();
+    assert!(doubt.to_string().starts_with(&format!("{path} may be left behind, and stays: ")), "{doubt}");
+    assert!(private.path().exists());
+}
+
+#[test]
+fn a_result_that_another_process_holds_is_waited_for() {
+    let out = tempfile::tempdir().unwrap();
+    let mut store = store(out.path());
+    commit(&mut store, &row("a", 1, Status::Failed));
+    let place = store.repeat_folder("a", 1);
+    let log = fs::File::open(place.join("log.txt")).unwrap();
+    log.lock().unwrap();
+    std::thread::scope(|scope| {
+        let replaced = scope.spawn(|| commit(&mut self::store(out.path()), &row("a", 1, Status::Ok)));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!replaced.is_finished() && !is_final(&place), "it moved what another may be moving");
+        // Meanwhile that one has made it final.
+        let text = serde_json::to_vec(&row("a", 1, Status::Oom)).unwrap();
+        fs::write(place.join(RESULT_FILE), text).unwrap();
+        drop(log);
+        assert_eq!(replaced.join().unwrap(), Committed::Theirs);
+    });
+    assert_eq!(store.finished("a", 1).unwrap().unwrap().status, Status::Oom);
 }
 
 #[test]
@@ -191,6 +233,38 @@ fn rows_are_those_of_the_plan_on_any_target() {
 }
 
 #[test]
+fn a_table_keeps_its_rows_beside_those_of_changed_runs() {
+    let out = tempfile::tempdir().unwrap();
+    let mut store = store(out.path());
+    let changed = [("train.seed".to_owned(), "1".to_owned())];
+    let (old, gone) = (row("old", 1, Status::Ok), row("gone", 1, Status::Ok));
+    let skipped = row("none", 1, Status::Skipped);
+    commit(&mut store, &Row { strategy: "another label".into(), ..old.clone() });
+    let table = vec![old.clone(), gone, skipped.clone()];
+
+    let new = row("new", 1, Status::Ok);
+    commit(&mut store, &new);
+    let marked = Row { axes: changed.to_vec(), ..new.clone() };
+    // What was changed to what it is has a row already.
+    let rows = [old.clone(), new.clone()];
+    assert_eq!(
+        store.beside(Vec::new(), &rows, &changed).unwrap(),
+        rows,
+        "there is nothing to tell them from"
+    );
+    assert_eq!(store.beside(vec![new.clone()], &rows, &changed).unwrap(), rows);
+    let merged = store.beside(table, &rows, &changed).unwrap();
+    assert_eq!(merged, [old.clone(), skipped.clone(), marked.clone()]);
+    // The next time, and by a sweep of other changes.
+    assert_eq!(store.beside(merged.clone(), &rows, &changed).unwrap(), merged);
+    let other = [("train.seed".to_owned(), "2".to_owned())];
+    let next = row("next", 1, Status::Ok);
+    commit(&mut store, &next);
+    let last = Row { axes: other.to_vec(), ..next.clone() };
+    assert_eq!(store.beside(merged, &[next], &other).unwrap(), [old, skipped, marked, last]);
+}
+
+#[test]
 fn a_folder_that_cannot_be_made_is_named() {
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("file");
@@ -239,7 +313,7 @@ fn fill(disk: &Path) {
     let error = Store::open(disk, "test").unwrap_err();
     assert!(matches!(error, StoreError::NoRoom { .. }), "{error}");
     assert!(error.to_string().contains("no room for results"), "{error}");
-    assert!(!private::names(disk).unwrap().iter().any(|name| name.starts_with(".probe")));
+    assert!(!private::names(disk).unwrap().iter().any(|name| name.contains("probe")));
 
     // Full in the middle: an error, and nothing half-written in place.
     let rest = fs::File::create(disk.join("rest")).unwrap();
@@ -269,6 +343,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
         unsuited: None,
         repeats: 1,
         axes: Vec::new(),
+        overrides: Vec::new(),
         runs,
     }
 }

@@ -1,0 +1,74 @@
+//! Files that hold something: a pipe, a socket or a device, where one is expected, would be waited for without end.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Opens a file to read it.
+///
+/// # Errors
+/// Nothing can be read there, or not to its end.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    // Before it is opened: that alone may wait, or do something to a device.
+    refuse(fs::metadata(path)?.file_type())?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    refuse(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// What a file holds.
+///
+/// # Errors
+/// As those of [`open`].
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    open(path)?.read_to_end(&mut contents)?;
+    Ok(contents)
+}
+
+/// The text that a file holds.
+///
+/// # Errors
+/// As those of [`open`], and text that is not UTF-8.
+pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
+    io::read_to_string(open(path)?)
+}
+
+fn refuse(kind: fs::FileType) -> io::Result<()> {
+    let found = match () {
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_char_device() || kind.is_block_device() => "a device",
+        () => return Ok(()),
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {found}; only a file can be read")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_may_have_no_end_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "text").unwrap();
+        std::os::unix::fs::symlink("file", at("link")).unwrap();
+        assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        std::os::unix::fs::symlink("pipe", at("link to a pipe")).unwrap();
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        assert_eq!(read(&at("file")).unwrap(), b"text");
+        assert_eq!(read_to_string(&at("link")).unwrap(), "text");
+        let refused = |path: &Path| read(path).unwrap_err().to_string();
+        assert_eq!(refused(&at("pipe")), "it is a pipe; only a file can be read");
+        assert_eq!(refused(&at("link to a pipe")), "it is a pipe; only a file can be read");
+        assert_eq!(refused(&at("socket")), "it is a socket; only a file can be read");
+        assert_eq!(refused(Path::new("/dev/zero")), "it is a device; only a file can be read");
+        assert_eq!(read(folder.path()).unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        assert_eq!(read(&at("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,111 @@
+//! Experiments larger than any that people write, as programs may: read in time that grows with them, or refused.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const EXPERIMENT: &str = r#"
+[model.transformer]
+layers = 1
+d_model = 16
+heads = 2
+context = 16
+
+[data.text]
+paths = ["*.txt"]
+
+[train]
+batch_size = 4
+optimizer.adamw = { lr = 1e-3 }
+"#;
+
+/// Many times what is needed, and a small part of what comparing everything with everything took.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The exit code of `check` and what it prints.
+fn check(files: impl IntoIterator<Item = (String, String)>) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+    command.current_dir(folder.path()).args(["check", "a.toml"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    // What it prints is too short to fill a pipe.
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("it takes longer than {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout) + &text(output.stderr))
+}
+
+fn experiment(more: &str) -> [(String, String); 1] {
+    [("a.toml".to_owned(), format!("{EXPERIMENT}{more}"))]
+}
+
+/// Each on a line of its own, which a message may show.
+fn numbers(count: usize) -> String {
+    let numbers: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+    numbers.join(",\n")
+}
+
+#[test]
+fn long_axes() {
+    let seeds = numbers(100_000);
+    for axis in
+        ["[sweep.grid]\ntrain.seed", "[[sweep.zip]]\ntrain.seed", "[strategies.swept]\nsweep.train.seed"]
+    {
+        let (code, said) = check(experiment(&format!("[strategies.plain]\n{axis} = [{seeds}]\n")));
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.starts_with("a.toml: 10000"), "{said}");
+    }
+    let (code, said) =
+        check(experiment(&format!("[strategies.plain]\n[sweep.grid]\ntrain.seed = [{seeds}, 77]\n")));
+    assert_eq!(code, Some(2));
+    assert!(
+        said.contains("the axis `train.seed` has the value 77 twice"),
+        "{}",
+        said.get(..400).unwrap_or(&said)
+    );
+}
+
+#[test]
+fn long_chains_of_strategies() {
+    // In either order of the file.
+    for reversed in [false, true] {
+        let strategy = |number: usize| match number {
+            0 => "[strategies.s0]\naccumulate = 2\n".to_owned(),
+            _ => format!("[strategies.s{number}]\nextends = \"s{}\"\n", number - 1),
+        };
+        let mut strategies: Vec<String> = (0..20_000).map(strategy).collect();
+        if reversed {
+            strategies.reverse();
+        }
+        let (code, said) = check(experiment(&strategies.concat()));
+        assert_eq!((code, said.as_str()), (Some(0), "a.toml: 20000 runs, 20000 strategies x 1 point\n"));
+    }
+}
+
+#[test]
+fn files_that_extend_each_other() {
+    let files = |count: usize| {
+        let name = |number: usize| if number == 0 { "a.toml".to_owned() } else { format!("{number}.toml") };
+        let extends = move |number| (name(number), format!("\nextends = \"{}\"\n", name(number + 1)));
+        let last = (name(count - 1), format!("{EXPERIMENT}[strategies.plain]\n"));
+        (0..count - 1).map(extends).chain([last])
+    };
+    assert_eq!(check(files(100)), (Some(0), "a.toml: 1 run, 1 strategy x 1 point\n".to_owned()));
+    for count in [101, 20_000] {
+        let (code, said) = check(files(count));
+        let expected = "error: a.toml extends more than 99 files, one through another\n \
+                        --> 99.toml:2:11\n  |\n2 | extends = \"100.toml\"\n";
+        assert_eq!(code, Some(2));
+        assert!(said.starts_with(expected), "{said}");
+        assert!(said.ends_with("= help: put what they share into fewer files\n"), "{said}");
+    }
+}
