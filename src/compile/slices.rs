@@ -7,6 +7,7 @@
 use super::Draft;
 use super::program::{Action, Instruction, Program, Sliced};
 use super::value::Like;
+use crate::graph::MicroBatch;
 use crate::ops::{Op, Slice, ValueId};
 use crate::spec::RunConfig;
 
@@ -26,9 +27,9 @@ pub(super) fn slice(draft: &mut Draft) {
             // The loss that it adds to may have become slices.
             let loss = code[at - 1].action.writes()[0];
             program.set_previous(loss, program.value(loss).previous);
-            let Some(value) = sliceable(program, &code, at - 1) else { continue };
+            let Some((micro_batch, value)) = sliceable(program, &code, at - 1) else { continue };
             let rows = program.ty(source(&code[at - 1])).shape.rows();
-            let sliced = Sliced { value, count: count(config, rows) };
+            let sliced = Sliced { micro_batch, value, count: count(config, rows) };
             if !program.slices.contains(&sliced) {
                 program.slices.push(sliced);
             }
@@ -48,14 +49,16 @@ fn source(instruction: &Instruction) -> ValueId {
 
 /// What the loss at a place is computed from, as the graph's value, if it can be sliced: the operation before the loss
 /// makes it row by row, and nothing else needs what that makes.
-fn sliceable(program: &Program, code: &[Instruction], at: usize) -> Option<usize> {
+fn sliceable(program: &Program, code: &[Instruction], at: usize) -> Option<(MicroBatch, usize)> {
     let Action::Launch { op, outputs, .. } = &code[at.checked_sub(1)?].action else { return None };
     if !code[at].action.is_loss() || op.rowwise().is_none() || outputs[0] != source(&code[at]) {
         return None;
     }
     let reads = code.iter().flat_map(|instruction| instruction.action.reads());
     match program.value(outputs[0]).like {
-        Like::Graph(value) if reads.filter(|read| outputs.contains(read)).count() == 1 => Some(value),
+        Like::Graph(micro_batch, value) if reads.filter(|read| outputs.contains(read)).count() == 1 => {
+            Some((micro_batch, value))
+        }
         _ => None,
     }
 }

@@ -8,7 +8,8 @@ use crate::spec::{RunConfig, Train};
 /// Nobody trains with more samples at once than this.
 const MOST: usize = 1 << 20;
 
-/// `None` if not even a micro-batch of one fits.
+/// Of a batch that micro-batches of one size make up: a smaller last one would have values of the same kinds, none of them
+/// larger. `None` if not even a micro-batch of one fits.
 pub(super) fn largest(
     compiler: &mut Compiler<'_>,
     config: &RunConfig,

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage, Types};
+use super::value::Like;
 use crate::device::Queue;
 use crate::graph::ScopeId;
 use crate::ops::ValueId;
@@ -25,7 +26,7 @@ pub enum Invariant {
     NotOverwritten,
     /// Every trainable parameter has exactly one complete gradient when it is updated.
     OneGradient,
-    /// The weights of the micro-batches sum to one.
+    /// The weights of the micro-batches sum to one: each counts for its share of the batch's samples.
     WeightsSumToOne,
     /// Each random draw has its own site, the one it was given when the program was built.
     RandomSites,
@@ -94,12 +95,13 @@ pub fn verify(program: &Program) -> Result<(), Violation> {
         }
     }
     random_sites(program)?;
+    flops(program)?;
+    weights(program)?;
     if program.stage >= Stage::Differentiated {
         one_gradient(program)?;
-        flops(program)?;
     }
     if program.stage >= Stage::Sectioned {
-        weights(program)?;
+        every_sample(program)?;
     }
     if program.stage >= Stage::Updated {
         one_update(program)?;
@@ -135,9 +137,14 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
                 }
             }
             Action::Copy { from, to, .. } => {
+                // Of what the whole batch has, the share of the samples that the section sees.
+                let (batch_size, samples) = match program.value(*from).like {
+                    Like::Batch(_) => (program.batch_size, section.samples),
+                    _ => (1, 1),
+                };
                 let (from, to) = (program.ty(*from), program.ty(*to));
-                let sliced = to.bytes() * program.micro_batches as u64;
-                let fits = from.bytes() == to.bytes() || from.bytes() == sliced;
+                let times = |bytes: u64, count: usize| u128::from(bytes) * count as u128;
+                let fits = times(from.bytes(), samples) == times(to.bytes(), batch_size);
                 (!fits || from.dtype != to.dtype).then(|| format!("copies {from} to {to}"))
             }
             _ => None,
@@ -211,11 +218,9 @@ fn random_sites(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
-/// In `first` each gradient is written anew once, or only added to if it is carried in; in `micro` it is only
-/// added to.
+/// Where a step sees samples, each gradient is written anew once, or only added to if it is carried in.
 fn one_gradient(program: &Program) -> Result<(), Violation> {
-    for kind in [SectionKind::First, SectionKind::Micro] {
-        let Some(section) = program.section(kind) else { continue };
+    for section in program.step().filter(|section| section.samples > 0) {
         let mut anew = vec![0u32; program.values.len()];
         let mut updated = vec![0u32; program.values.len()];
         let origin = |mut id: ValueId| {
@@ -248,8 +253,8 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
             let right = if carried { anew == 0 && updated > 0 } else { anew == 1 };
             if !right {
                 let name = program.full_name(parameter.value);
-                let detail =
-                    format!("{name} gets {anew} gradients and {updated} additions in {}", kind.name());
+                let kind = section.kind.name();
+                let detail = format!("{name} gets {anew} gradients and {updated} additions in {kind}");
                 return broken(Invariant::OneGradient, detail);
             }
         }
@@ -261,12 +266,12 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
 fn one_update(program: &Program) -> Result<(), Violation> {
     // By the parameters updated: how often, and with which gradients.
     let mut updates: HashMap<ValueId, (usize, ValueId)> = HashMap::new();
-    for (section, times) in program.step_sections() {
+    for section in program.step() {
         for instruction in &section.code {
             if let Action::Launch { op, inputs, .. } = &instruction.action
                 && op.as_update().is_some()
             {
-                updates.entry(inputs[0]).or_insert((0, inputs[1])).0 += times;
+                updates.entry(inputs[0]).or_insert((0, inputs[1])).0 += section.times;
             }
         }
     }
@@ -287,33 +292,47 @@ fn one_update(program: &Program) -> Result<(), Violation> {
 }
 
 fn flops(program: &Program) -> Result<(), Violation> {
-    for kind in [SectionKind::First, SectionKind::Micro] {
-        let Some(section) = program.section(kind) else { continue };
+    for section in &program.sections {
         let flops = program.flops_of(section.code.iter().filter(|instruction| !instruction.recompute));
-        if flops != program.model_flops {
-            let detail = format!("{} has {flops} FLOPs, the model {}", kind.name(), program.model_flops);
-            return broken(Invariant::Flops, detail);
+        if flops != section.model_flops {
+            let (kind, model) = (section.kind.name(), section.model_flops);
+            return broken(Invariant::Flops, format!("{kind} has {flops} FLOPs, the model {model}"));
         }
     }
     Ok(())
 }
 
-/// Of each loss: those of one scope, all slices and micro-batches together, are one.
+/// In each section of a step, each loss counts for the share of the batch's samples that the section sees: those of one
+/// scope, all slices together, are one.
 fn weights(program: &Program) -> Result<(), Violation> {
-    let mut sums: BTreeMap<ScopeId, f64> = BTreeMap::new();
-    for (section, times) in program.step_sections() {
+    for section in program.step() {
+        let mut sums: BTreeMap<ScopeId, f64> = BTreeMap::new();
         for instruction in &section.code {
             if let Action::Launch { op, inputs, .. } = &instruction.action
                 && let Some(loss) = op.as_loss()
             {
-                *sums.entry(instruction.scope).or_default() +=
-                    times as f64 * loss.weight(&program.types(inputs));
+                *sums.entry(instruction.scope).or_default() += loss.weight(&program.types(inputs));
             }
         }
+        let share = section.samples as f64 / program.batch_size as f64;
+        if let Some((&scope, sum)) = sums.iter().find(|(_, sum)| (*sum - share).abs() > 1e-6 * share) {
+            let (kind, path) = (section.kind.name(), &program.scope(scope).path);
+            let detail = format!("those of {path} sum to {sum} in {kind}, which sees {share} of the batch");
+            return broken(Invariant::WeightsSumToOne, detail);
+        }
     }
-    match sums.iter().find(|(_, sum)| (*sum - 1.0).abs() > 1e-4) {
-        Some((&scope, sum)) => {
-            let detail = format!("those of {} sum to {sum}", program.scope(scope).path);
+    Ok(())
+}
+
+/// A step sees as many samples as a batch has, and so does the evaluation of one.
+fn every_sample(program: &Program) -> Result<(), Violation> {
+    let seen = |sections: &mut dyn Iterator<Item = &Section>| -> Option<usize> {
+        sections.map(|section| section.times * section.samples).reduce(|all, more| all + more)
+    };
+    let seen = [seen(&mut program.step()), seen(&mut program.evaluation())];
+    match seen.into_iter().flatten().find(|samples| *samples != program.batch_size) {
+        Some(samples) => {
+            let detail = format!("{samples} samples of {} are seen", program.batch_size);
             broken(Invariant::WeightsSumToOne, detail)
         }
         None => Ok(()),

@@ -3,15 +3,15 @@
 use super::{STEPS, train};
 use crate::compile::{Action, Program, SectionKind, compile, compile_marked, verify};
 use crate::device::{Delay, Pool, Queue, Role};
-use crate::graph;
+use crate::graph::Graphs;
 use crate::memory::{Cadence, predict};
 use crate::spec::*;
 use crate::testing;
 
 /// The small run with the optimizer's states in the host's memory.
 fn offloaded(config: &RunConfig) -> Program {
-    let graph = graph::build(&config.model, config.micro_batch());
-    compile_marked(&graph, config, &testing::target(), |marks, _| marks.states = Pool::Host).unwrap()
+    compile_marked(&Graphs::of(config), config, &testing::target(), |marks, _| marks.states = Pool::Host)
+        .unwrap()
 }
 
 /// With every way to lay memory out.
@@ -20,7 +20,7 @@ fn configs() -> Vec<RunConfig> {
         let mut config = testing::small();
         config.strategy.allocator = allocator;
         config.strategy.release = release;
-        config.strategy.accumulate = 2;
+        (config.train.batch_size, config.strategy.accumulate) = (5, 3);
         config
     };
     vec![
