@@ -88,8 +88,11 @@ fn split(batch_size: usize, accumulate: usize) -> RunConfig {
     config
 }
 
-/// Batches and how they are split: what each section sees.
-const SPLITS: [(usize, usize, &[(SectionKind, usize, u64)]); 6] = {
+/// A section, how often it is gone through, and how many sequences it sees each time.
+type Seen = (SectionKind, usize, u64);
+
+/// Batches and how they are split.
+const SPLITS: [(usize, usize, &[Seen]); 6] = {
     use SectionKind::{First, Micro, Tail};
     [
         (4, 2, &[(First, 1, 2), (Micro, 1, 2)]),
