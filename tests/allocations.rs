@@ -72,12 +72,8 @@ fn steps_allocate_in_pools_alone() {
     assert!(asked(|| drop(std::hint::black_box(vec![0u8; ALLOWED]))) >= ALLOWED, "the heap is counted");
     for config in configs() {
         // Tokens that are all the first of the vocabulary.
-        let batch = |samples: usize| {
-            let mut batch = Batch::new(&graph::sample(&config.model).parts, samples);
-            batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
-            batch
-        };
-        let (whole, micro) = (batch(config.train.batch_size), batch(config.micro_batch()));
+        let mut batch = Batch::new(&graph::sample(&config.model).parts, config.train.batch_size);
+        batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
         let target = detect(DeviceChoice::Cpu, None).unwrap();
         let program = compile(&config, &target).unwrap();
         let mut device = open(&target).unwrap();
@@ -85,8 +81,8 @@ fn steps_allocate_in_pools_alone() {
         engine.start().unwrap();
         for step in 1..=5 {
             let bytes = asked(|| {
-                engine.step(&whole, &config.train.optimizer.numbers(1)).unwrap();
-                engine.evaluate(&micro).unwrap();
+                engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap();
+                engine.evaluate(&batch).unwrap();
             });
             // The first steps also set up what threads keep for themselves.
             assert!(step < 3 || bytes < ALLOWED, "{:?} step {step}: {bytes} bytes", config.strategy);

@@ -107,9 +107,11 @@ bad! {
     bad_pattern: check(&with("*.txt", "a***b"));
     unset_variable: check(&with("*.txt", "${RUNNER_TEST_UNSET}/*.txt"));
     heads_do_not_divide: check(&with("heads = 2", "heads = 3"));
-    micro_batch_does_not_divide: check(&with("recompute = \"block\"", "accumulate = 3"));
-    micro_batch_of_a_large_batch: check(&with("batch_size = 8", "batch_size = 720\n").replace(
-        "recompute = \"block\"", "accumulate = 7"));
+    heads_do_not_divide_a_number_of_many_divisors: check(&with("d_model = 64", "d_model = 720").replace(
+        "heads = 2", "heads = 7"));
+    more_micro_batches_than_sequences: check(&with("recompute = \"block\"", "accumulate = 9"));
+    more_micro_batches_than_one_sequence: check(&with("batch_size = 8", "batch_size = 1").replace(
+        "recompute = \"block\"", "accumulate = 2"));
     loss_scale_of_bf16: check(&with("recompute = \"block\"", "precision = \"bf16\"\nloss_scale = 1024"));
     loss_scale_of_fp32: check(&with("recompute = \"block\"", "loss_scale = \"dynamic\""));
     loss_scale_beyond_f32: check(&with("recompute = \"block\"", "precision = \"fp16\"\nloss_scale = 1e300"));
@@ -121,7 +123,7 @@ bad! {
     momentum_that_keeps_all: check(&with("adamw = { lr = 3e-4 }", "sgd = { lr = 0.1, momentum = 1.0 }"));
     no_loss_chunk: check(&with("recompute = \"block\"", "loss_chunks = 0"));
     graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));
-    no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 3").replace(
+    no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 9").replace(
         "[strategies.plain]", "[sweep.grid]\n\"train.batch_size\" = [4, 8]\n\n[strategies.plain]"));
     vocabulary_too_small: check(&with("heads = 2", "heads = 2\nvocabulary = 100"));
     nothing_to_evaluate: check(&with("paths =", "split = 1.0\npaths =").replace("[train]", "[evaluation]\n\n[train]"));
@@ -161,7 +163,7 @@ bad! {
         &[("a.toml", &format!("extends = \"b.toml\"\n{GOOD}")), ("b.toml", "[train]\nbatch_size = 8.5\n")], &["a.toml"]);
     rule_across_files: check_files(
         &[("a.toml", &format!("extends = \"b.toml\"\n{}", with("batch_size = 8\n", ""))
-            .replace("recompute = \"block\"", "accumulate = 3")),
+            .replace("recompute = \"block\"", "accumulate = 9")),
           ("b.toml", "[train]\nbatch_size = 8\n")], &["a.toml"]);
     misspelt_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.batch_sise=4"]);
     misspelt_override_of_a_strategy: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "acumulate=4"]);
@@ -170,7 +172,7 @@ bad! {
     override_without_value: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute"]);
     override_of_an_axis: check_files(
         &[("a.toml", &and("[sweep.grid]\n\"train.batch_size\" = [4, 8]"))], &["a.toml", "--set", "train.batch_size=4"]);
-    override_breaks_a_rule: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "accumulate=3"]);
+    override_breaks_a_rule: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "accumulate=9"]);
     missing_file: check_files(&[], &["a.toml"]);
     a_folder: check_files(&[], &["."]);
     no_file_matches: check_files(&[], &["experiments/*.toml"]);

@@ -26,7 +26,7 @@ recompute = "block"
 sweep.accumulate = [1, 2]
 
 [sweep.grid]
-"train.batch_size" = [3, 8]
+"train.batch_size" = [1, 8]
 "#;
 
 fn check(arguments: &[&str]) -> String {

@@ -260,7 +260,7 @@ fn predictions_make_the_same_table() {
     let mut rows = quickstart();
     rows[5] = out_of_memory(rows[5].clone(), 300 << 20);
     rows[7].status = Status::Skipped;
-    rows[7].message = "4 micro-batches do not divide a batch of 6".into();
+    rows[7].message = "accumulate = 8 is more than train.batch_size = 6".into();
     rows[7].predicted_peak_bytes = None;
     rows[7].live = ByRole::default();
     rows[7].start_peak_bytes = None;

@@ -79,6 +79,22 @@ fn a_key_that_changes_nothing_is_called_that() {
 }
 
 #[test]
+fn fewer_micro_batches_than_asked_for_are_told() {
+    let set = |settings: &[&'static str]| -> String {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        succeeds(&["plan", "a.toml"].into_iter().chain(settings).collect::<Vec<_>>())
+    };
+    let row = |plan: &str| plan.lines().find(|line| line.contains(" lean ")).expect("a row").to_owned();
+    let five_of_eight = row(&set(&["train.batch_size=8", "strategies.lean.accumulate=5"]));
+    assert!(five_of_eight.contains("4 micro-batches (not 5)"), "{five_of_eight}");
+    let three_of_eight = row(&set(&["train.batch_size=8", "strategies.lean.accumulate=3"]));
+    assert!(!three_of_eight.contains("micro-batches"), "{three_of_eight}");
+    // Who asks for four gets the same.
+    let idle = row(&set(&["train.batch_size=8", "defaults.accumulate=4", "strategies.lean.accumulate=5"]));
+    assert!(idle.contains("NO EFFECT: accumulate"), "{idle}");
+}
+
+#[test]
 fn a_limit_says_what_does_not_fit() {
     let plan = succeeds(&["plan", "a.toml", "--memory", "600 KiB"]);
     assert!(plan.contains("short: blocks."), "{plan}");

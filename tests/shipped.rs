@@ -214,12 +214,12 @@ fn predicted(device: &Usage, host: &Usage) -> Peaks {
 /// A random experiment of one run.
 fn random_experiment() -> impl Strategy<Value = String> {
     let model = (1..=3usize, 1..=4usize, prop_oneof![Just(16usize), Just(24), Just(32)], 1..=40usize);
-    let train = (1..=3usize, any::<bool>(), any::<bool>(), 256..=300usize);
+    let train = (0..=6usize, any::<bool>(), any::<bool>(), 256..=300usize);
     (model, train, any_choice()).prop_map(|(model, train, choice)| {
         let (layers, heads, per_head, context) = model;
-        let (micro_batch, clips, evaluates, vocabulary) = train;
+        let (more, clips, evaluates, vocabulary) = train;
         let accumulate: usize = choice.value("accumulate").parse().unwrap();
-        let (d_model, batch_size) = (heads * per_head, micro_batch * accumulate);
+        let (d_model, batch_size) = (heads * per_head, accumulate + more);
         let clip_norm = if clips { "0.5" } else { "\"off\"" };
         let evaluation = if evaluates { "[evaluation]\nevery = 1\nbatches = 1" } else { "" };
         let strategy = choice.settings().join("\n");
@@ -277,7 +277,7 @@ fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
         let measures = config.train.clip_norm.is_some() || config.strategy.loss_scale.is_some();
         assert_eq!(report.gradient_norm.is_some(), measures);
         if config.evaluation.is_some() {
-            assert!(engine.evaluate(&batch(config, config.micro_batch(), step)).unwrap().is_finite());
+            assert!(engine.evaluate(&batch(config, config.train.batch_size, step)).unwrap().is_finite());
         }
     }
     assert_eq!(engine.ledger().usage(Pool::Device), &prediction.device);

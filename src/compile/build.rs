@@ -8,11 +8,12 @@ use super::program::{
 };
 use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
-use crate::graph::{self, Graph, GraphValue, Node, ScopeId, ValueKind};
+use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, ValueKind};
 use crate::ops::{DType, Fill, GradientTerms, Members, Normal, Op, Shape, TensorType, ValueId, lay_out};
 use crate::spec::RunConfig;
 
-pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
+pub(super) fn build(graphs: &Graphs, config: &RunConfig) -> Program {
+    let graph = &graphs.full;
     let mut program = Program {
         stage: Stage::Forward,
         scopes: graph.scopes.clone(),
@@ -24,8 +25,7 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
         loss: None,
         loss_scaling: None,
         slices: Vec::new(),
-        micro_batches: config.strategy.accumulate,
-        model_flops: 0,
+        batch_size: config.train.batch_size,
         events: 0,
         stand_ins: HashMap::new(),
         allocator: config.strategy.allocator,
@@ -38,22 +38,25 @@ pub(super) fn build(graph: &Graph, config: &RunConfig) -> Program {
     persistent.extend(&program.exchange.batch);
     persistent.extend([program.exchange.numbers, program.exchange.results.loss]);
 
-    let start = initialise(&program, config);
-    let first = forward(&mut program, graph, &parameters, Phase::Forward);
-    let section = |kind, entry: &[ValueId], code| Section {
-        kind,
-        entry: entry.to_vec(),
-        exit: persistent.clone(),
-        code,
-        segments: Vec::new(),
-    };
-    program.sections.push(section(SectionKind::Start, &[], start));
-    program.sections.push(section(SectionKind::First, &persistent, first));
-    if config.evaluation.is_some() {
-        let evaluation = forward(&mut program, graph, &parameters, Phase::Evaluation);
-        program.sections.push(section(SectionKind::Evaluation, &persistent, evaluation));
+    let code = initialise(&program, config);
+    let start = Section { exit: persistent.clone(), code, ..Section::new(SectionKind::Start, config) };
+    program.sections.push(start);
+    for kind in passes(graphs, config) {
+        let section =
+            Section { entry: persistent.clone(), exit: persistent.clone(), ..Section::new(kind, config) };
+        let section = forward(&mut program, graphs, &parameters, section);
+        program.sections.push(section);
     }
     program
+}
+
+/// The sections that a forward pass is made for: what further micro-batches do is made of that of the first.
+fn passes(graphs: &Graphs, config: &RunConfig) -> impl Iterator<Item = SectionKind> {
+    use SectionKind::{Evaluation, EvaluationTail, First, Tail};
+    let (tail, evaluated) = (graphs.tail.is_some(), config.evaluation.is_some());
+    let all = [First, Tail, Evaluation, EvaluationTail].into_iter();
+    all.filter(move |kind| tail || kind.micro_batch() != Some(MicroBatch::Tail))
+        .filter(move |kind| evaluated || !kind.is_of_evaluation())
 }
 
 /// One bucket for each layer that has parameters. Returns the program's value for each parameter of the graph.
@@ -79,7 +82,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
         });
         for (member, (index, initial)) in parameters.into_iter().enumerate() {
             let value = &graph.values[index];
-            let shape = (Like::Graph(index), value.ty.shape);
+            let shape = (Like::Graph(MicroBatch::Full, index), value.ty.shape);
             let view = View { of, part: Part::Member(member) };
             let view = program.add_view(value.name, value.scope, shape, view);
             values[index] = Some(view);
@@ -135,11 +138,11 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
     let scope = program.add_scope("batch");
     let numbers = config.train.optimizer.update(GradientTerms::default()).numbers().len();
-    let micro_batches = program.micro_batches;
+    let batch_size = program.batch_size;
     let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);
     let whole = |index: usize| {
         let TensorType { dtype, shape } = graph.values[index].ty;
-        (Like::Batch(index), TensorType { dtype, shape: shape.times(micro_batches) })
+        (Like::Batch(index), TensorType { dtype, shape: shape.with_first(batch_size) })
     };
     Exchange {
         batch: graph.inputs().map(|index| input(graph.values[index].name, whole(index))).collect(),
@@ -184,13 +187,16 @@ fn are_trained_together(graph: &Graph, node: &Node) {
     assert!(together, "the parameters of {} are trained together", node.op.name());
 }
 
-/// The graph's nodes over values of their own, after the upload of a micro-batch.
+/// A section with the nodes of its micro-batch's graph over values of their own, after the upload of the samples.
 fn forward(
     program: &mut Program,
-    graph: &Graph,
+    graphs: &Graphs,
     parameters: &[Option<ValueId>],
-    phase: Phase,
-) -> Vec<Instruction> {
+    section: Section,
+) -> Section {
+    let micro_batch = section.kind.micro_batch().expect("a forward pass sees samples");
+    let graph = graphs.get(micro_batch);
+    let phase = if section.kind.is_of_evaluation() { Phase::Evaluation } else { Phase::Forward };
     let mut batch = program.exchange.batch.clone().into_iter();
     let mut code = Vec::with_capacity(graph.nodes.len() * 5);
     let previous = graph.previous_versions();
@@ -208,7 +214,7 @@ fn forward(
             ValueKind::Activation => Role::Activation,
             ValueKind::Input => Role::Input,
         };
-        let ty = (Like::Graph(index), value.ty);
+        let ty = (Like::Graph(micro_batch, index), value.ty);
         let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);
         if role == Role::Input {
             let from = batch.next().expect("a part for each of the graph's inputs");
@@ -221,8 +227,7 @@ fn forward(
     let mapped = |operands: &[usize]| operands.iter().map(|&operand| values[operand]).collect::<Vec<_>>();
     for node in &graph.nodes {
         let op = match node.op.as_loss() {
-            // What each micro-batch counts for: their shares sum to one.
-            Some(loss) if phase == Phase::Forward => loss.of_share(1.0 / program.micro_batches as f32),
+            Some(loss) if phase == Phase::Forward => loss.of_share(section.share(program.batch_size)),
             _ => node.op.clone(),
         };
         let (inputs, outputs) = (mapped(&node.inputs), mapped(&node.outputs));
@@ -237,5 +242,5 @@ fn forward(
         let scope = program.value(to).scope;
         code.push(Instruction::new(action, scope, phase));
     }
-    code
+    Section { model_flops: program.flops_of(&code), code, ..section }
 }

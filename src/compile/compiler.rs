@@ -5,12 +5,12 @@
 //! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
 
 use super::build::layouts;
-use super::program::{Action, Program, SectionKind, Sliced, Types};
+use super::program::{Action, Program, Section, SectionKind, Sliced, Types};
 use super::value::{Like, Value};
 use super::verify::{Violation, verify};
-use super::{compile_graph, place, slices, workspaces};
+use super::{compile_graphs, place, slices, workspaces};
 use crate::device::Target;
-use crate::graph::{self, Graph};
+use crate::graph::{Graphs, MicroBatch};
 use crate::ops::{GradientTerms, Members, Sizes};
 use crate::spec::{Choices, RunConfig};
 
@@ -27,7 +27,7 @@ pub struct Compiler<'a> {
 pub struct Compiled {
     pub program: Program,
     /// The run's, but for sizes.
-    pub graph: Graph,
+    pub graphs: Graphs,
     choices: Choices,
 }
 
@@ -62,32 +62,39 @@ impl<'a> Compiler<'a> {
 
     /// A program of the run's sizes, and whether its places are those of a run before.
     fn sized(&mut self, config: &RunConfig) -> Result<(&mut Compiled, bool), Violation> {
-        let graph = graph::build(&config.model, config.micro_batch());
+        let graphs = Graphs::of(config);
         let choices = config.choices();
         let last = self.last.take();
-        let last = last.filter(|last| last.choices == choices && last.graph.same_structure(&graph));
+        let last = last.filter(|last| last.choices == choices && last.graphs.same_structure(&graphs));
         if let Some(mut last) = last
-            && resize(&mut last.program, &graph, config, self.target)
+            && resize(&mut last.program, &graphs, config, self.target)
         {
             return Ok((self.last.insert(last), true));
         }
-        let program = compile_graph(&graph, config, self.target, cfg!(any(test, debug_assertions)))?;
-        Ok((self.last.insert(Compiled { program, graph, choices }), false))
+        let program = compile_graphs(&graphs, config, self.target, cfg!(any(test, debug_assertions)))?;
+        Ok((self.last.insert(Compiled { program, graphs, choices }), false))
     }
 }
 
-/// Gives a program the sizes of a run whose graph has the same structure. Places stay as they are. False if only
+/// Gives a program the sizes of a run whose graphs have the same structure. Places stay as they are. False if only
 /// compiling the run anew gives its program: where an operation needs scratch memory at one of two sizes, or where there
-/// are more slices of rows at one of them.
+/// are more slices of rows, or sections, at one of them.
 #[must_use]
-fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, target: &Target) -> bool {
-    let rows = |sliced: &Sliced| graph.values[sliced.value].ty.shape.rows();
-    if program.slices.iter().any(|sliced| slices::count(config, rows(sliced)) != sliced.count) {
+fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &Target) -> bool {
+    let shape = |micro_batch, value: usize| graphs.get(micro_batch).values[value].ty.shape;
+    let slices = |sliced: &Sliced| slices::count(config, shape(sliced.micro_batch, sliced.value).rows());
+    if program.slices.iter().any(|sliced| slices(sliced) != sliced.count) {
         return false;
     }
+    let further = Section::new(SectionKind::Micro, config).times > 0;
+    if further != program.section(SectionKind::Micro).is_some() {
+        return false;
+    }
+    program.batch_size = config.train.batch_size;
+    program.sections.iter_mut().for_each(|section| section.resize(config));
     let states = config.train.optimizer.update(GradientTerms::default()).states();
     let mut buckets = Vec::with_capacity(program.buckets.len());
-    for (bucket, layout) in program.buckets.iter_mut().zip(layouts(graph, config)) {
+    for (bucket, layout) in program.buckets.iter_mut().zip(layouts(&graphs.full, config)) {
         let mut shapes = vec![layout.ty.shape];
         for (kept, state) in bucket.states.iter_mut().zip(states) {
             let (members, ty) = state.layout(&layout.members, layout.ty);
@@ -100,9 +107,9 @@ fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, target: &Tar
     for index in 0..program.values.len() {
         let shape = match program.values[index].like {
             Like::Fixed | Like::Workspace => continue,
-            Like::Graph(index) => graph.values[index].ty.shape,
-            Like::Rows(index, slice) => graph.values[index].ty.shape.of_rows(slice),
-            Like::Batch(index) => graph.values[index].ty.shape.times(program.micro_batches),
+            Like::Graph(micro_batch, index) => shape(micro_batch, index),
+            Like::Rows(micro_batch, index, slice) => shape(micro_batch, index).of_rows(slice),
+            Like::Batch(index) => shape(MicroBatch::Full, index).with_first(program.batch_size),
             Like::Bucket(bucket) => buckets[bucket][0],
             Like::State(bucket, state) => buckets[bucket][1 + state],
         };
@@ -120,10 +127,11 @@ fn resize(program: &mut Program, graph: &Graph, config: &RunConfig, target: &Tar
 
 /// Operations, their scratch memory and FLOPs, over values that have their sizes.
 fn resize_operations(program: &mut Program, target: &Target) -> bool {
-    let Program { values, sections, buckets, .. } = program;
+    let Program { values, sections, buckets, batch_size, .. } = program;
     let mut types = Types::default();
-    let mut model_flops = 0;
     for section in sections {
+        let share = section.share(*batch_size);
+        section.model_flops = 0;
         for instruction in &mut section.code {
             let Action::Launch { op, inputs, outputs, workspace } = &mut instruction.action else { continue };
             let Types { inputs: ins, outputs: outs } = types.of(values, inputs, outputs);
@@ -133,18 +141,20 @@ fn resize_operations(program: &mut Program, target: &Target) -> bool {
             });
             let members: Vec<Members> = members.collect();
             op.resize(&Sizes { inputs: ins, outputs: outs, buckets: &members });
+            if let Some(loss) = op.as_loss().filter(|_| section.kind.is_of_step()) {
+                *op = loss.of_share(share);
+            }
             let bytes = op.workspace(ins, outs, &target.workspace_limits(instruction.home));
             match workspace {
                 Some(id) if bytes > 0 => values[id.index()].ty = workspaces::ty(bytes),
                 None if bytes == 0 => {}
                 _ => return false,
             }
-            if section.kind == SectionKind::First && !instruction.recompute {
-                model_flops += op.flops(ins, outs);
+            if !instruction.recompute {
+                section.model_flops += op.flops(ins, outs);
             }
         }
     }
-    program.model_flops = model_flops;
     true
 }
 
@@ -154,6 +164,7 @@ mod tests {
 
     use super::*;
     use crate::compile::compile;
+    use crate::graph::Graph;
     use crate::memory::{Cadence, predict};
     use crate::spec::Train;
     use crate::testing::{any_config, any_target, as_deep};
@@ -182,25 +193,27 @@ mod tests {
         /// Whatever sizes the program had before.
         #[test]
         fn a_resized_program_is_the_compiled_one(
-            config in any_config(), other in any_config(), target in any_target(), micro_batch in 1..=9usize,
+            config in any_config(), other in any_config(), target in any_target(), more in 0..=18usize,
         ) {
             // The same choices at other sizes, of a model as deep.
-            let batch_size = micro_batch * config.strategy.accumulate;
+            let batch_size = config.strategy.accumulate + more;
             let other = RunConfig {
                 model: as_deep(other.model, &config.model),
                 train: Train { batch_size, ..config.train.clone() },
                 ..config.clone()
             };
-            let slices = |config: &RunConfig| {
-                let rows = graph::build(&config.model, config.micro_batch()).values[0].ty.elements();
-                slices::count(config, rows)
+            let structure = |config: &RunConfig| {
+                let Graphs { full, tail } = Graphs::of(config);
+                let slices = |graph: &Graph| slices::count(config, graph.values[0].ty.elements());
+                let further = Section::new(SectionKind::Micro, config).times > 0;
+                (slices(&full), tail.as_ref().map(slices), further)
             };
             let mut compiler = Compiler::new(&target);
             compiler.compile(&other).unwrap();
             let mut before = &other;
             for config in [&config, &other] {
                 let resized = compiler.sized(config).unwrap().1;
-                prop_assert!(resized || slices(config) != slices(before), "the structure is the same");
+                prop_assert!(resized || structure(config) != structure(before), "the structure is the same");
                 before = config;
                 let resized = &compiler.compile(config).unwrap().program;
                 let compiled = compile(config, &target).unwrap();

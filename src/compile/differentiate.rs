@@ -1,22 +1,31 @@
-//! Appends the backward pass to `first`, computing again what is marked instead of keeping it.
+//! Appends the backward pass to each forward pass of a step, computing again what is marked instead of keeping it.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::Draft;
 use super::dtypes::Dtypes;
-use super::program::{Action, Instruction, Program, SectionKind, Stage};
+use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
 use super::value::{Form, Value, View};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::ScopeId;
 use crate::ops::{Activation, Add, DType, Emitted, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
+    add_gradient_buckets(&mut draft.program, Dtypes::of(draft.config).gradients);
+    for at in 0..draft.program.sections.len() {
+        if draft.program.sections[at].kind.is_of_step() {
+            differentiate_section(draft, at);
+        }
+    }
+    draft.program.stage = Stage::Differentiated;
+}
+
+/// Adds the backward pass to a section, which leaves its loss and the gradients.
+fn differentiate_section(draft: &mut Draft, at: usize) {
     let program = &mut draft.program;
-    add_gradient_buckets(program, Dtypes::of(draft.config).gradients);
-    let section = program.section_mut(SectionKind::First).expect("build makes it");
-    let mut code = std::mem::take(&mut section.code);
-    program.loss = Some(give_losses_gradients(program, &mut code));
+    let mut code = std::mem::take(&mut program.sections[at].code);
+    let loss = give_losses_gradients(program, &mut code);
 
     let mut backward = Backward::new(program, &code);
     let mut all = Vec::with_capacity(code.len() * 3);
@@ -40,15 +49,15 @@ pub(super) fn differentiate(draft: &mut Draft) {
         }
         all.append(&mut backward.emitted);
     }
-    program.model_flops = program.flops_of(all.iter().filter(|instruction| !instruction.recompute));
-
-    let carried: Vec<ValueId> = program.buckets.iter().filter_map(|bucket| bucket.gradients).collect();
-    let loss = program.loss;
-    let section = program.section_mut(SectionKind::First).expect("build makes it");
-    section.code = all;
-    section.exit.extend(carried);
-    section.exit.extend(loss);
-    program.stage = Stage::Differentiated;
+    let model_flops = program.flops_of(all.iter().filter(|instruction| !instruction.recompute));
+    let Program { sections, buckets, .. } = program;
+    let Section { kind, code, exit, model_flops: flops, .. } = &mut sections[at];
+    (*code, *flops) = (all, model_flops);
+    exit.extend(buckets.iter().filter_map(|bucket| bucket.gradients));
+    exit.push(loss);
+    if *kind == SectionKind::First {
+        program.loss = Some(loss);
+    }
 }
 
 /// One bucket of gradients for each bucket of parameters, and a view for each parameter.

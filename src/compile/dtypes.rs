@@ -160,7 +160,7 @@ fn add_loss_scale(program: &mut Program, scale: LossScale) {
             SectionKind::Start => code.extend(start.iter().cloned()),
             _ => entry.extend(state),
         }
-        if *kind == SectionKind::First {
+        if kind.is_of_step() {
             for instruction in code {
                 let Action::Launch { op, inputs, .. } = &mut instruction.action else { continue };
                 if let Some((index, scaled)) = op.as_loss().map(Loss::scaled) {

@@ -15,10 +15,10 @@ pub(super) fn order(draft: &mut Draft) {
 }
 
 impl SectionKind {
-    /// Whether the host has waited for all queues before the section begins: it puts a batch into memory
-    /// before these.
+    /// Whether the host has waited for all queues before the section begins: it puts a batch into memory, or takes the
+    /// loss of the micro-batch before out of it.
     pub(super) fn begins_synchronized(self) -> bool {
-        matches!(self, SectionKind::Start | SectionKind::First | SectionKind::Evaluation)
+        matches!(self, SectionKind::Start | SectionKind::First) || self.is_of_evaluation()
     }
 }
 

@@ -32,7 +32,7 @@ pub use value::{Form, Like, Part, Value, View};
 pub use verify::{Invariant, Violation, verify};
 
 use crate::device::Target;
-use crate::graph::{self, Graph};
+use crate::graph::{self, Graphs};
 use crate::spec::RunConfig;
 pub(crate) use marks::Marks;
 
@@ -87,8 +87,7 @@ const PASSES: [Pass; 17] = [
 /// # Errors
 /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
 pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    let graph = graph::build(&config.model, config.micro_batch());
-    compile_graph(&graph, config, target, cfg!(any(test, debug_assertions)))
+    compile_graphs(&Graphs::of(config), config, target, cfg!(any(test, debug_assertions)))
 }
 
 /// The same, verified after every pass: what is going to be trained.
@@ -96,39 +95,38 @@ pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation
 /// # Errors
 /// As from `compile`, named by the pass.
 pub fn compile_verified(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    let graph = graph::build(&config.model, config.micro_batch());
-    compile_graph(&graph, config, target, true)
+    compile_graphs(&Graphs::of(config), config, target, true)
 }
 
-/// The same of a forward pass that no model describes: what tests make up, too.
-pub(crate) fn compile_graph(
-    graph: &Graph,
+/// The same of forward passes that no model describes: what tests make up, too.
+pub(crate) fn compile_graphs(
+    graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
     every_pass: bool,
 ) -> Result<Program, Violation> {
-    run_passes(graph, config, target, every_pass, &|_, _| {})
+    run_passes(graphs, config, target, every_pass, &|_, _| {})
 }
 
 /// The same with other marks than the strategy leaves.
 #[cfg(test)]
 pub(crate) fn compile_marked(
-    graph: &Graph,
+    graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
     change: impl Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
-    run_passes(graph, config, target, true, &change)
+    run_passes(graphs, config, target, true, &change)
 }
 
 fn run_passes(
-    graph: &Graph,
+    graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
     every_pass: bool,
     change_marks: &dyn Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
-    let program = build::build(graph, config);
+    let program = build::build(graphs, config);
     let mut draft = Draft { config, target, program, marks: Marks::default(), change_marks };
     let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
     let mut last = "build";

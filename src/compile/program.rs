@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::value::Value;
 use crate::device::{Event, Phase, Placed, Pool, Queue, Work};
-use crate::graph::{Initial, Scope, ScopeId};
+use crate::graph::{Initial, MicroBatch, Scope, ScopeId};
 use crate::ops::{Members, Op, Slice, TensorType, ValueId};
 use crate::spec::Allocator;
 
@@ -18,8 +18,8 @@ pub enum Action {
         outputs: Vec<ValueId>,
         workspace: Option<ValueId>,
     },
-    /// Copies a value between pools. Where `from` holds the whole batch and `to` a micro-batch of it, the slice
-    /// of the current micro-batch is copied.
+    /// Copies a value between pools. Where `from` is a part of the whole batch, the samples are copied that the section
+    /// sees this time.
     Copy {
         queue: Queue,
         from: ValueId,
@@ -58,10 +58,14 @@ pub enum SectionKind {
     First,
     /// The same of each further one, adding to the gradients.
     Micro,
+    /// The same of the last one, where it has fewer samples than the others.
+    Tail,
     /// The optimizer.
     Update,
     /// Forward only, on the evaluation split.
     Evaluation,
+    /// The same of a batch's last micro-batch, where it has fewer samples than the others.
+    EvaluationTail,
 }
 
 impl SectionKind {
@@ -70,8 +74,30 @@ impl SectionKind {
             SectionKind::Start => "start",
             SectionKind::First => "first",
             SectionKind::Micro => "micro",
+            SectionKind::Tail => "tail",
             SectionKind::Update => "update",
             SectionKind::Evaluation => "evaluation",
+            SectionKind::EvaluationTail => "evaluation-tail",
+        }
+    }
+
+    /// Whether it is part of an optimizer step.
+    pub fn is_of_step(self) -> bool {
+        use SectionKind::{First, Micro, Tail, Update};
+        matches!(self, First | Micro | Tail | Update)
+    }
+
+    /// Whether it is part of an evaluation.
+    pub fn is_of_evaluation(self) -> bool {
+        matches!(self, SectionKind::Evaluation | SectionKind::EvaluationTail)
+    }
+
+    /// Which micro-batch it sees, if it sees any.
+    pub fn micro_batch(self) -> Option<MicroBatch> {
+        match self {
+            SectionKind::First | SectionKind::Micro | SectionKind::Evaluation => Some(MicroBatch::Full),
+            SectionKind::Tail | SectionKind::EvaluationTail => Some(MicroBatch::Tail),
+            SectionKind::Start | SectionKind::Update => None,
         }
     }
 }
@@ -80,6 +106,12 @@ impl SectionKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Section {
     pub kind: SectionKind,
+    /// How often in a row it is gone through: in an optimizer step, or in the evaluation of a batch.
+    pub times: usize,
+    /// Samples of the batch that it sees each time.
+    pub samples: usize,
+    /// FLOPs of its part of the model's passes, nothing computed again.
+    pub model_flops: u64,
     /// Storages that hold something when it begins.
     pub entry: Vec<ValueId>,
     /// Storages that hold something when it has ended.
@@ -163,7 +195,8 @@ pub struct LossScaling {
 /// What a loss is computed from, and in how many slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sliced {
-    /// The graph's value.
+    /// The graph's value, as this micro-batch has it.
+    pub micro_batch: MicroBatch,
     pub value: usize,
     pub count: usize,
 }
@@ -171,9 +204,9 @@ pub struct Sliced {
 /// How far compilation has come: each pass adds what the next ones rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// A forward pass in `first`, another in `evaluation`.
+    /// A forward pass in each section that sees samples; there is none for further micro-batches yet.
     Forward,
-    /// `first` has its backward pass.
+    /// Those of the step have their backward passes.
     Differentiated,
     /// There is a section for each part of the step.
     Sectioned,
@@ -221,10 +254,8 @@ pub struct Program {
     pub loss_scaling: Option<LossScaling>,
     /// In how many slices losses are computed: what depends on sizes of the code itself.
     pub slices: Vec<Sliced>,
-    /// Micro-batches per optimizer step.
-    pub micro_batches: usize,
-    /// FLOPs of the model's forward and backward pass over one micro-batch, nothing recomputed.
-    pub model_flops: u64,
+    /// Samples of an optimizer step.
+    pub batch_size: usize,
     pub events: u32,
     /// By what stands in one pool for a value of another: that value.
     pub stand_ins: HashMap<ValueId, ValueId>,
@@ -339,42 +370,47 @@ impl Program {
         all
     }
 
-    /// The sections of one optimizer step, each with how often it is gone through.
-    pub fn step_sections(&self) -> impl Iterator<Item = (&Section, usize)> {
-        let times = |kind| match kind {
-            SectionKind::First | SectionKind::Update => 1,
-            SectionKind::Micro => self.micro_batches - 1,
-            SectionKind::Start | SectionKind::Evaluation => 0,
-        };
-        self.sections
-            .iter()
-            .map(move |section| (section, times(section.kind)))
-            .filter(|(_, times)| *times > 0)
+    /// The sections of one optimizer step, in order. Each is gone through its `times` in a row.
+    pub fn step(&self) -> impl Iterator<Item = &Section> {
+        self.sections.iter().filter(|section| section.kind.is_of_step())
+    }
+
+    /// The same of the evaluation of a batch.
+    pub fn evaluation(&self) -> impl Iterator<Item = &Section> {
+        self.sections.iter().filter(|section| section.kind.is_of_evaluation())
+    }
+
+    /// Micro-batches of an optimizer step.
+    pub fn micro_batches(&self) -> usize {
+        self.step().filter(|section| section.samples > 0).map(|section| section.times).sum()
+    }
+
+    /// FLOPs of an optimizer step, nothing computed again.
+    pub fn model_flops(&self) -> u64 {
+        self.step().map(|section| section.times as u64 * section.model_flops).sum()
     }
 
     /// Each section with each that may come right after it.
     pub fn successions(&self) -> Vec<(&Section, &Section)> {
+        let start = self.sections.iter().filter(|section| section.kind == SectionKind::Start).collect();
+        let rounds: [Vec<&Section>; 3] = [start, self.step().collect(), self.evaluation().collect()];
         let mut successions = Vec::new();
-        let mut add = |before, after| successions.extend(self.section(before).zip(self.section(after)));
-        let step: &[SectionKind] = match self.micro_batches {
-            1 => &[SectionKind::First, SectionKind::Update],
-            2 => &[SectionKind::First, SectionKind::Micro, SectionKind::Update],
-            _ => &[SectionKind::First, SectionKind::Micro, SectionKind::Micro, SectionKind::Update],
-        };
-        step.windows(2).for_each(|pair| add(pair[0], pair[1]));
-        for rest in [SectionKind::Start, SectionKind::Update, SectionKind::Evaluation] {
-            add(rest, SectionKind::First);
-            add(rest, SectionKind::Evaluation);
+        for round in &rounds {
+            successions.extend(round.windows(2).map(|pair| (pair[0], pair[1])));
+            successions.extend(round.iter().filter(|section| section.times > 1).map(|&again| (again, again)));
+        }
+        // Any step and any evaluation may follow whatever has ended.
+        for last in rounds.iter().filter_map(|round| round.last()) {
+            successions.extend(rounds[1..].iter().filter_map(|round| Some((*last, *round.first()?))));
         }
         successions
     }
+}
 
-    /// The sections of one optimizer step, in order.
-    pub fn step(&self) -> impl Iterator<Item = SectionKind> + use<> {
-        let further = self.micro_batches - 1;
-        std::iter::once(SectionKind::First)
-            .chain(std::iter::repeat_n(SectionKind::Micro, further))
-            .chain(std::iter::once(SectionKind::Update))
+impl Section {
+    /// What the samples that it sees each time count for in the loss of a batch.
+    pub fn share(&self, batch_size: usize) -> f32 {
+        (self.samples as f64 / batch_size as f64) as f32
     }
 }
 

@@ -12,13 +12,19 @@ pub(super) fn release(draft: &mut Draft) {
     let policy = draft.config.strategy.release;
     let hold = match draft.config.strategy.evaluation_pass {
         EvaluationPass::NoGrad => Vec::new(),
-        EvaluationPass::Grad => kept_for_backward(&draft.program),
+        EvaluationPass::Grad => {
+            let micro_batches = [
+                (SectionKind::First, SectionKind::Evaluation),
+                (SectionKind::Tail, SectionKind::EvaluationTail),
+            ];
+            micro_batches.iter().flat_map(|&pair| kept_for_backward(&draft.program, pair)).collect()
+        }
     };
     let program = &mut draft.program;
     for index in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[index].code);
         let section = &program.sections[index];
-        let held: &[ValueId] = if section.kind == SectionKind::Evaluation { &hold } else { &[] };
+        let held: &[ValueId] = if section.kind.is_of_evaluation() { &hold } else { &[] };
         let code = with_lifetimes(program, section, code, policy, held);
         program.sections[index].code = code;
     }
@@ -163,15 +169,13 @@ fn interleave(
     result
 }
 
-/// The values of the evaluation pass whose like in training the backward pass reads.
-fn kept_for_backward(program: &Program) -> Vec<ValueId> {
-    let (Some(first), Some(evaluation)) =
-        (program.section(SectionKind::First), program.section(SectionKind::Evaluation))
-    else {
+/// The values of an evaluation pass whose like in training the backward pass reads.
+fn kept_for_backward(program: &Program, pair: (SectionKind, SectionKind)) -> Vec<ValueId> {
+    let (Some(training), Some(evaluation)) = (program.section(pair.0), program.section(pair.1)) else {
         return Vec::new();
     };
     let mut read = vec![false; program.values.len()];
-    for instruction in first.code.iter().filter(|instruction| instruction.phase == Phase::Backward) {
+    for instruction in training.code.iter().filter(|instruction| instruction.phase == Phase::Backward) {
         instruction.action.reads().iter().for_each(|id| read[id.index()] = true);
     }
     let launches = |section: &Section| -> Vec<Vec<ValueId>> {
@@ -181,7 +185,7 @@ fn kept_for_backward(program: &Program) -> Vec<ValueId> {
             .filter(|ids| !ids.is_empty())
             .collect()
     };
-    let pairs = launches(first).into_iter().zip(launches(evaluation));
+    let pairs = launches(training).into_iter().zip(launches(evaluation));
     pairs
         .flat_map(|(trained, evaluated)| trained.into_iter().zip(evaluated))
         .filter(|(trained, _)| read[trained.index()])

@@ -51,7 +51,7 @@ mod tests {
         let card = Target { kind: DeviceKind::Cuda, threads: 1, ..testing::target() };
         let mut config = testing::small();
         config.strategy.graph = true;
-        config.strategy.accumulate = 2;
+        (config.train.batch_size, config.strategy.accumulate) = (5, 3);
         for section in &compile(&config, &card).unwrap().sections {
             let within = |index: usize| section.segments.iter().any(|segment| segment.contains(&index));
             for (index, instruction) in section.code.iter().enumerate() {

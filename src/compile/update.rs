@@ -44,8 +44,8 @@ pub(super) fn update(draft: &mut Draft) {
     }
     let entry = program.section(SectionKind::First).expect("build makes it").exit.clone();
     let exit = program.section(SectionKind::Start).expect("build makes it").exit.clone();
-    let after = program.sections.iter().rposition(|section| section.kind != SectionKind::Evaluation);
-    let section = Section { kind: SectionKind::Update, entry, exit, code, segments: Vec::new() };
+    let after = program.sections.iter().rposition(|section| !section.kind.is_of_evaluation());
+    let section = Section { entry, exit, code, ..Section::new(SectionKind::Update, config) };
     program.sections.insert(after.expect("build makes it") + 1, section);
     program.stage = Stage::Updated;
 }

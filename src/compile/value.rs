@@ -2,7 +2,7 @@
 
 use super::program::Program;
 use crate::device::{Pool, Role};
-use crate::graph::ScopeId;
+use crate::graph::{MicroBatch, ScopeId};
 use crate::ops::{DType, Shape, Slice, TensorType, ValueId};
 
 /// How a value relates to the model's own of the same name.
@@ -23,11 +23,11 @@ pub enum Form {
 pub enum Like {
     /// Like nothing that has sizes: the shape is the same in every run.
     Fixed,
-    /// The graph's value of this number, which sees a micro-batch.
-    Graph(usize),
+    /// The value of this number in the graph that sees this micro-batch.
+    Graph(MicroBatch, usize),
     /// Some of the rows of that.
-    Rows(usize, Slice),
-    /// The same for the whole batch: micro-batches one after the other.
+    Rows(MicroBatch, usize, Slice),
+    /// The graph's value of this number for the whole batch: micro-batches one after the other.
     Batch(usize),
     /// The bucket of this number.
     Bucket(usize),
@@ -76,7 +76,7 @@ impl Like {
     /// Like some rows of what is like this: the graph's values have rows.
     fn rows(self, slice: Slice) -> Like {
         match self {
-            Like::Graph(index) => Like::Rows(index, slice),
+            Like::Graph(micro_batch, index) => Like::Rows(micro_batch, index, slice),
             _ => unreachable!("only what the graph computes is sliced"),
         }
     }

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::counts::Counts;
 use super::timeline::Timeline;
-use crate::compile::{Action, Instruction, Program, Results, SectionKind};
+use crate::compile::{Action, Instruction, Like, Program, Results, SectionKind};
 use crate::data::Batch;
 use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Phase, Pool, Region, Tensor};
 #[cfg(test)]
@@ -177,9 +177,14 @@ impl<'a> Engine<'a> {
         let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let region = self.manager.tensor(self.program.exchange.numbers).region();
         self.manager.backing.device.write(region, &numbers)?;
-        let sections = self.program.step().take_while(|kind| *kind != SectionKind::Update);
-        for (micro_batch, kind) in sections.enumerate() {
-            self.section(kind, micro_batch)?;
+        let program = self.program;
+        let mut seen = 0;
+        for section in program.step().take_while(|section| section.kind != SectionKind::Update) {
+            for _ in 0..section.times {
+                self.section(section.kind, seen)?;
+                seen += section.samples;
+                self.counts.micro_batches += u64::from(section.samples > 0);
+            }
         }
         Ok(())
     }
@@ -188,7 +193,6 @@ impl<'a> Engine<'a> {
     pub(super) fn update(&mut self) -> Result<StepReport, Failure> {
         self.section(SectionKind::Update, 0)?;
         self.counts.steps += 1;
-        self.counts.micro_batches += self.program.micro_batches as u64;
         let Results { loss, norm, scale, counts } = self.program.exchange.results;
         if let Some(counts) = counts {
             let counts = StepCounts::from_array(self.get_numbers(counts)?);
@@ -199,17 +203,25 @@ impl<'a> Engine<'a> {
         Ok(StepReport { loss: self.get_number(loss)?, gradient_norm, loss_scale })
     }
 
-    /// The loss on one micro-batch of the evaluation split.
+    /// The loss of a whole batch of the evaluation split, summed over its samples.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
-    pub fn evaluate(&mut self, batch: &Batch) -> Result<f32, Failure> {
+    pub fn evaluate(&mut self, batch: &Batch) -> Result<f64, Failure> {
         self.put_batch(batch)?;
+        let program = self.program;
         let before = self.manager.backing.requests;
-        self.section(SectionKind::Evaluation, 0)?;
-        self.counts.evaluations += 1;
+        let (mut seen, mut sum) = (0, 0.0);
+        for section in program.evaluation() {
+            for _ in 0..section.times {
+                self.section(section.kind, seen)?;
+                seen += section.samples;
+                self.counts.evaluations += 1;
+                sum += section.samples as f64 * f64::from(self.get_number(program.exchange.results.loss)?);
+            }
+        }
         self.counts.requests_in_evaluation += self.manager.backing.requests - before;
-        self.get_number(self.program.exchange.results.loss)
+        Ok(sum)
     }
 
     /// SHA-256 of all parameters and the optimizer's states, bit for bit.
@@ -276,7 +288,8 @@ impl<'a> Engine<'a> {
         self.manager.close()
     }
 
-    fn section(&mut self, kind: SectionKind, micro_batch: usize) -> Result<(), Failure> {
+    /// Goes through a section once. `seen` samples of the batch come before those that it sees.
+    fn section(&mut self, kind: SectionKind, seen: usize) -> Result<(), Failure> {
         let found = self.program.sections.iter().position(|section| section.kind == kind);
         let number = found.expect("compilation makes the sections that are run");
         let section = &self.program.sections[number];
@@ -290,11 +303,11 @@ impl<'a> Engine<'a> {
         self.passes[number] += 1;
         let mut next = 0;
         for (index, segment) in section.segments.iter().enumerate().filter(|_| captures) {
-            self.stretch(number, next..segment.start, micro_batch, true)?;
-            self.segment(number, index, segment.clone(), micro_batch)?;
+            self.stretch(number, next..segment.start, seen, true)?;
+            self.segment(number, index, segment.clone(), seen)?;
             next = segment.end;
         }
-        self.stretch(number, next..section.code.len(), micro_batch, true)?;
+        self.stretch(number, next..section.code.len(), seen, true)?;
         if clocked { self.read_clock() } else { Ok(()) }
     }
 
@@ -315,22 +328,22 @@ impl<'a> Engine<'a> {
         section: usize,
         index: usize,
         code: Range<usize>,
-        micro_batch: usize,
+        seen: usize,
     ) -> Result<(), Failure> {
         let graph = match self.graphs[section][index] {
             Some(graph) => {
-                self.stretch(section, code, micro_batch, false)?;
+                self.stretch(section, code, seen, false)?;
                 graph
             }
             None => {
                 self.manager.backing.device.begin_capture()?;
-                let enqueued = self.stretch(section, code, micro_batch, true);
+                let enqueued = self.stretch(section, code, seen, true);
                 let graph = self.manager.backing.device.end_capture();
                 enqueued?;
                 *self.graphs[section][index].insert(graph?)
             }
         };
-        if self.program.sections[section].kind != SectionKind::Evaluation {
+        if !self.program.sections[section].kind.is_of_evaluation() {
             self.counts.replays += 1;
         }
         Ok(self.manager.backing.device.replay(graph)?)
@@ -341,11 +354,11 @@ impl<'a> Engine<'a> {
         &mut self,
         section: usize,
         code: Range<usize>,
-        micro_batch: usize,
+        seen: usize,
         enqueue: bool,
     ) -> Result<(), Failure> {
         for index in code {
-            let took = self.instruction(section, index, micro_batch, enqueue)?;
+            let took = self.instruction(section, index, seen, enqueue)?;
             let Some(timeline) = self.timeline.as_mut().filter(|timeline| timeline.wants(section)) else {
                 continue;
             };
@@ -365,7 +378,7 @@ impl<'a> Engine<'a> {
         &mut self,
         section: usize,
         index: usize,
-        micro_batch: usize,
+        seen: usize,
         enqueue: bool,
     ) -> Result<Duration, Failure> {
         let instruction = &self.program.sections[section].code[index];
@@ -379,13 +392,13 @@ impl<'a> Engine<'a> {
         self.count_uses(instruction);
         match instruction.action {
             Action::Allocate(_) | Action::Free(_) => Ok(began.elapsed()),
-            _ if enqueue => Ok(self.enqueue(&instruction.action, micro_batch)?),
+            _ if enqueue => Ok(self.enqueue(&instruction.action, seen)?),
             _ => Ok(Duration::ZERO),
         }
     }
 
     /// Hands the device its part of an action. Returns what that took.
-    fn enqueue(&mut self, action: &Action, micro_batch: usize) -> Result<Duration, DeviceError> {
+    fn enqueue(&mut self, action: &Action, seen: usize) -> Result<Duration, DeviceError> {
         let mut began = Instant::now();
         match action {
             Action::Launch { op, inputs, outputs, workspace } => {
@@ -396,14 +409,13 @@ impl<'a> Engine<'a> {
                 self.manager.backing.device.launch(op, &inputs, &outputs, workspace)?;
             }
             Action::Copy { queue, from, to } => {
+                let of_batch = matches!(self.program.value(*from).like, Like::Batch(_));
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
-                if from.bytes > to.bytes {
-                    from = Region {
-                        offset: from.offset + micro_batch as u64 * to.bytes,
-                        bytes: to.bytes,
-                        ..from
-                    };
+                if of_batch {
+                    let sample = from.bytes / self.program.batch_size as u64;
+                    let offset = from.offset + seen as u64 * sample;
+                    from = Region { offset, bytes: to.bytes, ..from };
                 }
                 began = Instant::now();
                 self.manager.backing.device.copy(*queue, from, to)?;
@@ -434,15 +446,14 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Where the program expects it. An evaluation's batch is a micro-batch, and takes the front of that.
+    /// Where the program expects it.
     fn put_batch(&mut self, batch: &Batch) -> Result<(), Failure> {
         for &id in &self.program.exchange.batch {
             let (name, tensor) = (self.program.value(id).name, self.manager.tensor(id));
             let filled = batch.part(name).unwrap_or_else(|| panic!("the batch has no part `{name}`"));
             assert_eq!(filled.part.ty.dtype, tensor.ty.dtype, "the type of the batch's `{name}`");
-            let region = Region { bytes: filled.bytes.len() as u64, ..tensor.region() };
-            assert!(region.bytes <= tensor.ty.bytes(), "the batch has too many samples of `{name}`");
-            self.manager.backing.device.write(region, &filled.bytes)?;
+            assert_eq!(filled.bytes.len() as u64, tensor.ty.bytes(), "samples of the batch's `{name}`");
+            self.manager.backing.device.write(tensor.region(), &filled.bytes)?;
         }
         Ok(())
     }

@@ -5,8 +5,13 @@ use super::products::ProductSources;
 use crate::units::Bytes;
 
 /// One step's share of what was counted between two moments, and one evaluation's; of skipped steps, all. And from where
-/// the choice of algorithms came.
-pub(super) fn receipt(before: &Counts, after: &Counts, products: Option<ProductSources>) -> String {
+/// the choice of algorithms came. `asked` micro-batches are what the run says of a step.
+pub(super) fn receipt(
+    before: &Counts,
+    after: &Counts,
+    asked: usize,
+    products: Option<ProductSources>,
+) -> String {
     let steps = (after.steps - before.steps).max(1);
     let evaluations = (after.evaluations - before.evaluations).max(1);
     let per_step = |count: fn(&Counts) -> u64| (count(after) - count(before)) / steps;
@@ -18,7 +23,7 @@ pub(super) fn receipt(before: &Counts, after: &Counts, products: Option<ProductS
     }
     let micro_batches = per_step(|counts| counts.micro_batches);
     if micro_batches > 1 {
-        parts.push(format!("{micro_batches} micro-batches"));
+        parts.push(micro_batches_of(micro_batches as usize, asked));
     }
     let casts = per_step(|counts| counts.casts);
     if casts > 0 {
@@ -54,6 +59,12 @@ pub(super) fn receipt(before: &Counts, after: &Counts, products: Option<ProductS
     }
     parts.extend(products.map(algorithms));
     parts.join(", ")
+}
+
+/// `4 micro-batches`, or `4 micro-batches (not 5)` where fewer than were asked for are the whole batch.
+pub fn micro_batches_of(count: usize, asked: usize) -> String {
+    let contrast = if count == asked { String::new() } else { format!(" (not {asked})") };
+    format!("{count} micro-batches{contrast}")
 }
 
 /// `algorithms: 14 timed + 2 cached`

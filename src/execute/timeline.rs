@@ -76,7 +76,7 @@ impl Timeline {
         let mut csv = csv::Writer::from_path(file)?;
         csv.write_record(header())?;
         for (section, begin) in program.sections.iter().zip(&self.begins) {
-            let per_step = program.step().filter(|kind| *kind == section.kind).count();
+            let per_step = if section.kind.is_of_step() { section.times } else { 0 };
             for (instruction, moment) in section.code.iter().zip(&self.moments[*begin..]) {
                 let Some((operation, value)) = describe(program, instruction) else { continue };
                 if moment.times == 0 {

@@ -191,20 +191,19 @@ impl Trainer<'_> {
         let mut log = StepLog::create(&self.folder.join(STEPS_FILE))?;
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
-        let mut batches = [self.config.train.batch_size, self.config.micro_batch()]
-            .map(|samples| Batch::new(&self.sample.parts, samples));
+        let mut batch = Batch::new(&self.sample.parts, self.config.train.batch_size);
         let witness = Witness::begin(device);
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
                 engine.record_timeline(timeline);
-                let trained = self.train(&mut engine, &mut batches, &mut log, &mut times, &mut outcome);
+                let trained = self.train(&mut engine, &mut batch, &mut log, &mut times, &mut outcome);
                 let measured = &mut outcome.measured;
                 measured.record_memory(engine.ledger());
                 let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
                 measured.witness_peak_bytes = testimony.map(|testimony| testimony.peak);
                 measured.witness_step_bytes = testimony.and_then(|testimony| testimony.step);
                 trained
-                    .and_then(|()| self.finish_timeline(&mut engine, &mut batches, &mut outcome))
+                    .and_then(|()| self.finish_timeline(&mut engine, &mut batch, &mut outcome))
                     .and_then(|()| Ok(engine.close()?))
             }
             Err(failure) => Err(failure.into()),
@@ -225,7 +224,7 @@ impl Trainer<'_> {
     fn train(
         &mut self,
         engine: &mut Engine,
-        [batch, evaluated]: &mut [Batch; 2],
+        batch: &mut Batch,
         log: &mut StepLog,
         times: &mut Times,
         outcome: &mut Outcome,
@@ -260,11 +259,11 @@ impl Trainer<'_> {
                 loss_scale = timed.loss_scale;
             }
             if round.evaluated > 0 {
-                self.evaluate(engine, step, round.evaluated, evaluated, outcome)?;
+                self.evaluate(engine, step, round.evaluated, batch, outcome)?;
             }
         }
         let (after, measured) = (engine.counts(), &mut outcome.measured);
-        measured.receipt = receipt::receipt(&before, &after, self.products);
+        measured.receipt = receipt::receipt(&before, &after, self.config.strategy.accumulate, self.products);
         let steps = step.max(1) as u64;
         measured.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measured.hardware_flops = Some((after.flops - before.flops) / steps);
@@ -282,11 +281,11 @@ impl Trainer<'_> {
     fn finish_timeline(
         &mut self,
         engine: &mut Engine,
-        batches: &mut [Batch; 2],
+        batch: &mut Batch,
         outcome: &mut Outcome,
     ) -> Result<(), Stop> {
         if engine.has_clock() {
-            outcome.measured.profiled_step_ms = Some(self.profile(engine, batches)?);
+            outcome.measured.profiled_step_ms = Some(self.profile(engine, batch)?);
         }
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
@@ -313,34 +312,33 @@ impl Trainer<'_> {
     }
 
     /// One more step, and an evaluation if there are any, for the timeline alone. Returns what the step took.
-    fn profile(&mut self, engine: &mut Engine, [batch, evaluated]: &mut [Batch; 2]) -> Result<f64, Stop> {
+    fn profile(&mut self, engine: &mut Engine, batch: &mut Batch) -> Result<f64, Stop> {
         self.reporter.send(&Message::Phase { name: "profile".to_owned() });
         engine.record_steps();
         let step = self.step(engine, self.cadence.steps, batch)?;
         if self.cadence.evaluations.is_some() {
-            self.evaluation_batch(0, evaluated);
-            engine.evaluate(evaluated)?;
+            self.evaluation_batch(0, batch);
+            engine.evaluate(batch)?;
         }
         Ok(step.ms)
     }
 
-    /// The mean loss over the first micro-batches of the evaluation split: always the same samples, however a batch is
-    /// split.
+    /// The mean loss over the first batches of the evaluation split: always the same samples, however a batch is split.
     fn evaluate(
         &mut self,
         engine: &mut Engine,
         step: usize,
-        micro_batches: usize,
+        batches: usize,
         batch: &mut Batch,
         outcome: &mut Outcome,
     ) -> Result<(), Stop> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
         let mut sum = 0.0;
-        for index in 0..micro_batches {
+        for index in 0..batches {
             self.evaluation_batch(index, batch);
-            sum += f64::from(engine.evaluate(batch)?);
+            sum += engine.evaluate(batch)?;
         }
-        let loss = sum / micro_batches as f64;
+        let loss = sum / (batches as f64 * self.config.train.batch_size as f64);
         let finite = Some(loss).filter(|loss| loss.is_finite());
         outcome.measured.loss_eval = finite;
         if finite.is_none() {
@@ -350,9 +348,9 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// A micro-batch of the evaluation split.
+    /// A batch of the evaluation split.
     fn evaluation_batch(&self, index: usize, batch: &mut Batch) {
-        let (first, samples) = (index as u64, self.config.micro_batch() as u64);
+        let (first, samples) = (index as u64, self.config.train.batch_size as u64);
         self.data.fill_evaluation(first * samples..(first + 1) * samples, batch);
     }
 

@@ -1,6 +1,9 @@
 //! A model's forward pass: typed operations over named values, nothing about how it is trained.
 
+mod micro_batches;
 mod transformer;
+
+pub use micro_batches::{Graphs, MicroBatch};
 
 use crate::data::{Part, Sample};
 use crate::ops::{Op, Sizes, TensorType};

@@ -16,36 +16,36 @@ pub struct Cadence {
 pub struct Evaluations {
     /// Optimizer steps from one to the next.
     pub every: usize,
-    /// Micro-batches of each.
-    pub micro_batches: usize,
+    /// Batches of each.
+    pub batches: usize,
 }
 
 /// Optimizer steps, and the evaluation after the last of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
     pub steps: usize,
-    /// Micro-batches of the evaluation; none if there is no evaluation.
+    /// Batches of the evaluation; none if there is no evaluation.
     pub evaluated: usize,
 }
 
 impl Cadence {
     pub fn of(config: &RunConfig) -> Cadence {
-        let evaluations = config.evaluation.as_ref().map(|evaluation| Evaluations {
-            every: evaluation.every,
-            micro_batches: evaluation.batches * config.strategy.accumulate,
-        });
+        let evaluations = config
+            .evaluation
+            .as_ref()
+            .map(|evaluation| Evaluations { every: evaluation.every, batches: evaluation.batches });
         Cadence { steps: config.measure.warmup_steps + config.measure.steps, evaluations }
     }
 
     /// The whole run, as rounds and how often each comes in a row. The last steps are evaluated, too, however few they
     /// are.
     pub fn rounds(&self) -> impl Iterator<Item = (usize, Round)> + use<> {
-        let once = Evaluations { every: self.steps, micro_batches: 0 };
-        let Evaluations { every, micro_batches } = self.evaluations.unwrap_or(once);
+        let once = Evaluations { every: self.steps, batches: 0 };
+        let Evaluations { every, batches } = self.evaluations.unwrap_or(once);
         let every = every.max(1);
         let rounds = [(self.steps / every, every), (1, self.steps % every)];
         let rounds = rounds.into_iter().filter(|(times, steps)| times * steps > 0);
-        rounds.map(move |(times, steps)| (times, Round { steps, evaluated: micro_batches }))
+        rounds.map(move |(times, steps)| (times, Round { steps, evaluated: batches }))
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
 
     /// After which steps a run is evaluated.
     fn evaluated(steps: usize, every: Option<usize>) -> Vec<usize> {
-        let evaluations = every.map(|every| Evaluations { every, micro_batches: 6 });
+        let evaluations = every.map(|every| Evaluations { every, batches: 6 });
         let mut step = 0;
         let mut after = Vec::new();
         for (times, round) in (Cadence { steps, evaluations }).rounds() {
@@ -77,13 +77,5 @@ mod tests {
         assert_eq!(evaluated(3, Some(1)), [1, 2, 3]);
         assert!(evaluated(5, None).is_empty());
         assert!(evaluated(0, Some(2)).is_empty());
-    }
-
-    #[test]
-    fn an_evaluation_sees_the_same_samples_however_a_batch_is_split() {
-        let mut config = crate::testing::small();
-        config.strategy.accumulate = 2;
-        let evaluations = Some(Evaluations { every: 2, micro_batches: 4 });
-        assert_eq!(Cadence::of(&config), Cadence { steps: 4, evaluations });
     }
 }

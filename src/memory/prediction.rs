@@ -5,7 +5,7 @@ use super::cadence::{Cadence, Round};
 use super::manager::Manager;
 use super::out_of_memory::{Failure, OutOfMemory};
 use super::system::NoStorage;
-use crate::compile::{Action, Program, SectionKind};
+use crate::compile::{Action, Program, Section, SectionKind};
 use crate::device::{Ledger, Pool, Target, Usage};
 
 /// What a run will need, or where it will run out.
@@ -60,15 +60,13 @@ pub(crate) fn predict_with<'a>(
         host: *ledger.usage(Pool::Host),
         out_of_memory,
         parameters: parameters.sum(),
-        model_flops: program.model_flops * program.micro_batches as u64,
+        model_flops: program.model_flops(),
         hardware_flops: hardware_flops(program),
     }
 }
 
 fn hardware_flops(program: &Program) -> u64 {
-    let flops = |kind| program.section(kind).map_or(0, |section| program.flops_of(&section.code));
-    let further = program.micro_batches as u64 - 1;
-    flops(SectionKind::First) + further * flops(SectionKind::Micro) + flops(SectionKind::Update)
+    program.step().map(|section| section.times as u64 * program.flops_of(&section.code)).sum()
 }
 
 /// A run without storage.
@@ -79,7 +77,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn run(mut self, cadence: Cadence) -> Result<Ledger, Failure> {
-        self.section(SectionKind::Start)?;
+        self.sections(|section| section.kind == SectionKind::Start)?;
         for (times, round) in cadence.rounds() {
             self.repeat(times, |walk| walk.round(round))?;
         }
@@ -87,27 +85,20 @@ impl Walk<'_> {
     }
 
     fn round(&mut self, round: Round) -> Result<(), Failure> {
-        self.repeat(round.steps, Walk::step)?;
-        self.repeat(round.evaluated, |walk| walk.section(SectionKind::Evaluation))
+        self.repeat(round.steps, |walk| walk.sections(|section| section.kind.is_of_step()))?;
+        self.repeat(round.evaluated, |walk| walk.sections(|section| section.kind.is_of_evaluation()))
     }
 
-    fn step(&mut self) -> Result<(), Failure> {
-        let mut sections = self.program.step().peekable();
-        while let Some(kind) = sections.next() {
-            let mut times = 1;
-            while sections.next_if_eq(&kind).is_some() {
-                times += 1;
-            }
-            self.repeat(times, |walk| walk.section(kind))?;
+    /// Goes through the sections that are like this, each its times in a row.
+    fn sections(&mut self, like: fn(&Section) -> bool) -> Result<(), Failure> {
+        let program = self.program;
+        for (number, section) in program.sections.iter().enumerate().filter(|(_, section)| like(section)) {
+            let code = 0..section.code.len();
+            self.repeat(section.times, |walk| {
+                code.clone().try_for_each(|index| walk.manager.advance(number, index))
+            })?;
         }
         Ok(())
-    }
-
-    fn section(&mut self, kind: SectionKind) -> Result<(), Failure> {
-        let found = self.program.sections.iter().position(|section| section.kind == kind);
-        let number = found.expect("compilation makes the sections that are run");
-        (0..self.program.sections[number].code.len())
-            .try_for_each(|index| self.manager.advance(number, index))
     }
 
     /// Goes through a part of the run so many times, or as often as has the same effect: once memory is as it was some

@@ -62,17 +62,21 @@ fn by_pages(config: RunConfig) -> RunConfig {
 /// The ledger after every step and every evaluation of a run.
 fn whole_run<'a>(program: &'a Program, cadence: Cadence, allocator: Box<dyn Allocator + 'a>) -> Ledger {
     let mut manager = Manager::with_allocator(program, &target(), NoStorage::default(), allocator).unwrap();
-    let mut section = |kind: SectionKind| {
-        let number = program.sections.iter().position(|section| section.kind == kind).unwrap();
-        (0..program.sections[number].code.len()).for_each(|index| manager.advance(number, index).unwrap());
+    let mut sections = |like: fn(SectionKind) -> bool| {
+        for (number, section) in program.sections.iter().enumerate().filter(|(_, section)| like(section.kind))
+        {
+            for index in (0..section.times).flat_map(|_| 0..section.code.len()) {
+                manager.advance(number, index).unwrap();
+            }
+        }
     };
-    section(SectionKind::Start);
+    sections(|kind| kind == SectionKind::Start);
     for step in 1..=cadence.steps {
-        program.step().for_each(&mut section);
-        if let Some(Evaluations { every, micro_batches }) = cadence.evaluations
+        sections(SectionKind::is_of_step);
+        if let Some(Evaluations { every, batches }) = cadence.evaluations
             && (step % every == 0 || step == cadence.steps)
         {
-            (0..micro_batches).for_each(|_| section(SectionKind::Evaluation));
+            (0..batches).for_each(|_| sections(SectionKind::is_of_evaluation));
         }
     }
     manager.ledger().clone()
@@ -81,7 +85,7 @@ fn whole_run<'a>(program: &'a Program, cadence: Cadence, allocator: Box<dyn Allo
 /// Any cadence of a run that may be evaluated or not.
 fn any_cadence() -> impl Any<Value = Cadence> {
     let evaluations = (1..=7usize, 1..=9usize);
-    let evaluations = evaluations.prop_map(|(every, micro_batches)| Evaluations { every, micro_batches });
+    let evaluations = evaluations.prop_map(|(every, batches)| Evaluations { every, batches });
     (1..=40usize, evaluations)
         .prop_map(|(steps, evaluations)| Cadence { steps, evaluations: Some(evaluations) })
 }
@@ -184,7 +188,7 @@ fn without_a_past_the_cadence_is_nothing() {
         (config.strategy.accumulate, config.strategy.allocator) = (2, allocator);
         let program = compile(&config, &target()).unwrap();
         let of = |steps, every| {
-            let evaluations = Some(Evaluations { every, micro_batches: 1_000_000 });
+            let evaluations = Some(Evaluations { every, batches: 1_000_000 });
             predict(&program, &target(), Cadence { steps, evaluations })
         };
         assert_eq!(of(1, 1), of(1_000_000_000, 7));
@@ -196,7 +200,7 @@ fn without_a_past_the_cadence_is_nothing() {
 fn what_settles_is_not_followed_to_the_end() {
     let config = by_pages(small());
     let program = compile(&config, &target()).unwrap();
-    let evaluations = Some(Evaluations { every: 7, micro_batches: 1_000_000 });
+    let evaluations = Some(Evaluations { every: 7, batches: 1_000_000 });
     let of = |steps| {
         predict_with(&program, &target(), Cadence { steps, evaluations }, &Hoarder::boxed)
             .device

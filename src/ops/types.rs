@@ -77,10 +77,10 @@ impl Shape {
         dims[..dims.len().saturating_sub(1)].iter().product()
     }
 
-    /// The same shape this many times over, one after the other along the outermost dimension.
-    pub fn times(&self, count: usize) -> Shape {
+    /// The same shape with another outermost dimension.
+    pub fn with_first(&self, first: usize) -> Shape {
         let mut shape = *self;
-        shape.dims[0] *= count;
+        shape.dims[0] = first;
         shape
     }
 

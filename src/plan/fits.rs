@@ -8,7 +8,8 @@ use crate::spec::{RunConfig, Train};
 /// Nobody trains with more samples at once than this.
 const MOST: usize = 1 << 20;
 
-/// 0 if not even a micro-batch of one fits.
+/// Of a batch that micro-batches of one size make up: a smaller last one needs no more. 0 if not even a micro-batch of one
+/// fits.
 pub(super) fn largest(
     compiler: &mut Compiler<'_>,
     config: &RunConfig,
@@ -99,6 +100,15 @@ mod tests {
             };
             prop_assert!(found == 0 || runs(found));
             prop_assert!(!runs(found + 1));
+        }
+
+        #[test]
+        fn a_smaller_last_micro_batch_needs_no_more(config in any_config(), target in any_target()) {
+            let mut even = config.clone();
+            even.train.batch_size = config.micro_batch() * config.micro_batches();
+            even.strategy.accumulate = config.micro_batches();
+            let [needed, bound] = [&config, &even].map(|c| peak_live(&compile(c, &target).unwrap(), &target));
+            prop_assert!(needed <= bound, "{needed} bytes, not {bound}");
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::fits;
 use crate::compile::{Compiler, Violation, compile};
 use crate::device::Target;
-use crate::graph::Graph;
+use crate::graph::Graphs;
 use crate::memory::{Cadence, Prediction, predict};
 use crate::parallel;
 use crate::spec::{MemoryPart, RunConfig};
@@ -61,12 +61,14 @@ impl<'a> Forecasts<'a> {
                 Entry::Vacant(place) => drop(place.insert(wanted)),
             }
         }
-        let mut by_choices: BTreeMap<Key, Vec<(Key, Wanted<'q>)>> = BTreeMap::new();
+        let mut by_structure: BTreeMap<Key, Vec<(Key, Wanted<'q>)>> = BTreeMap::new();
         for (memory, wanted) in distinct {
-            by_choices.entry(key(&wanted.config.choices())).or_default().push((memory, wanted));
+            // Where the last micro-batch is smaller, there are more sections.
+            let structure = key(&(wanted.config.choices(), wanted.config.tail().is_some()));
+            by_structure.entry(structure).or_default().push((memory, wanted));
         }
         let mut chunks = Vec::new();
-        for mut wanted in by_choices.into_values() {
+        for mut wanted in by_structure.into_values() {
             // Configurations of one model stay together, and those that differ in batch alone have one answer to
             // what fits.
             wanted.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -88,7 +90,7 @@ impl<'a> Forecasts<'a> {
 
     /// Whether two configurations that were asked for compile to the same program with the same ledger.
     pub(super) fn same(&self, config: &RunConfig, other: &RunConfig) -> Result<bool, Violation> {
-        if config.strategy.accumulate != other.strategy.accumulate
+        if config.micro_batches() != other.micro_batches()
             || self.of(config).prediction != self.of(other).prediction
         {
             return Ok(false);
@@ -107,13 +109,13 @@ impl<'a> Forecasts<'a> {
 
 /// The graphs that were met, of those that differ in sizes alone one.
 #[derive(Default)]
-struct Structures(Mutex<Vec<Graph>>);
+struct Structures(Mutex<Vec<Graphs>>);
 
 impl Structures {
-    fn number(&self, graph: &Graph) -> usize {
+    fn number(&self, graphs: &Graphs) -> usize {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().position(|other| other.same_structure(graph)).unwrap_or_else(|| {
-            known.push(graph.clone());
+        known.iter().position(|other| other.same_structure(graphs)).unwrap_or_else(|| {
+            known.push(graphs.clone());
             known.len() - 1
         })
     }
@@ -132,7 +134,7 @@ fn predict_chunk(
         let blame = |violation| (strategy.to_owned(), violation);
         let compiled = compiler.compile(config).map_err(blame)?;
         let prediction = predict(&compiled.program, target, Cadence::of(config));
-        let structure = structures.number(&compiled.graph);
+        let structure = structures.number(&compiled.graphs);
         let fits = match fits.then(|| fits_by_key.entry(batchless_key(config))) {
             None => None,
             Some(Entry::Occupied(known)) => Some(*known.get()),

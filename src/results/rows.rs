@@ -2,7 +2,7 @@
 
 use super::row::{Row, Status};
 use crate::device::{DeviceKind, Phase, Target, Usage};
-use crate::execute::{Ended, Outcome};
+use crate::execute::{self, Ended, Outcome};
 use crate::memory::Prediction;
 use crate::plan::{Plan, PlannedRun};
 use crate::spec::RunConfig;
@@ -86,6 +86,12 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun) -> Row {
         measured.evaluation_peak_bytes = phase_peak(&prediction.device, Phase::Evaluation);
         measured.host_reserved_peak_bytes = Some(prediction.host.reserved_peak);
         measured.hardware_flops = Some(prediction.hardware_flops);
+    }
+    if let Ok(config) = &run.config {
+        let (count, asked) = (config.micro_batches(), config.strategy.accumulate);
+        if count < asked {
+            row.measured.receipt = execute::micro_batches_of(count, asked);
+        }
     }
     row
 }

@@ -54,8 +54,19 @@ section! {
 }
 
 impl RunConfig {
-    /// Sequences that one forward and backward pass sees.
+    /// Sequences that one forward and backward pass sees; the last of a step may see fewer.
     pub fn micro_batch(&self) -> usize {
-        self.train.batch_size / self.strategy.accumulate
+        self.train.batch_size.div_ceil(self.strategy.accumulate)
+    }
+
+    /// Forward and backward passes of an optimizer step: as many as `accumulate`, or fewer where fewer of that size are
+    /// the whole batch.
+    pub fn micro_batches(&self) -> usize {
+        self.train.batch_size.div_ceil(self.micro_batch())
+    }
+
+    /// Sequences that the last pass sees, if they are fewer than those of the others.
+    pub fn tail(&self) -> Option<usize> {
+        Some(self.train.batch_size % self.micro_batch()).filter(|samples| *samples > 0)
     }
 }

@@ -10,7 +10,7 @@ use super::tree::Table;
 pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let RunConfig { model, data, train, evaluation, measure: _, strategy } = config;
     model.check(tree)?;
-    micro_batch_divides_batch(config, tree)?;
+    every_micro_batch_has_a_sequence(config, tree)?;
     model.suits(data, tree)?;
     if evaluation.is_some() {
         data.leaves_some_to_evaluate(tree)?;
@@ -27,16 +27,18 @@ pub(super) fn blame(message: String, keys: &[&str], tree: &Table, help: impl Int
     problem
 }
 
-fn micro_batch_divides_batch(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+fn every_micro_batch_has_a_sequence(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let (batch, accumulate) = (config.train.batch_size, config.strategy.accumulate);
-    if batch.is_multiple_of(accumulate) {
+    if accumulate <= batch {
         return Ok(());
     }
     Err(blame(
-        format!("accumulate = {accumulate} does not divide train.batch_size = {batch}"),
+        format!(
+            "accumulate = {accumulate} is more than train.batch_size = {batch}: a micro-batch has at least one sequence"
+        ),
         &["strategy.accumulate", "train.batch_size"],
         tree,
-        divisors(batch, accumulate),
+        if batch == 1 { "1 does".to_owned() } else { format!("1 to {batch} do") },
     ))
 }
 

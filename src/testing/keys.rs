@@ -60,8 +60,8 @@ pub(crate) const KEYS: &[Key] = &[
     },
 ];
 
-/// Every `accumulate` of the list divides this many samples.
-pub(crate) const BATCH_SIZE: usize = 6;
+/// Some `accumulate` of the list divides this many samples, and another does not.
+pub(crate) const BATCH_SIZE: usize = 8;
 
 /// A value for each key of the list, by its position among the key's values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

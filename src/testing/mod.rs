@@ -131,15 +131,15 @@ pub(crate) fn sample(count: usize) -> Vec<Choice> {
 /// embedding is wide, one head, one sample.
 pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
     let model = (1..=3usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
-    let train = (1..=5usize, any::<bool>(), any::<bool>(), any::<bool>());
+    let train = (0..=9usize, any::<bool>(), any::<bool>(), any::<bool>());
     let all = (model, train, any_choice(), 0..100u64);
     all.prop_map(|(model, train, choice, seed)| {
         let (layers, heads, per_head, context, vocabulary) = model;
-        let (micro_batch, clips, evaluates, decays_all) = train;
+        let (more, clips, evaluates, decays_all) = train;
         let mut config = small_with(&choice);
         config.model =
             Model::Transformer(Transformer { layers, d_model: heads * per_head, heads, context, vocabulary });
-        config.train.batch_size = micro_batch * config.strategy.accumulate;
+        config.train.batch_size = config.strategy.accumulate + more;
         config.train.clip_norm = clips.then_some(0.5);
         config.train.seed = seed;
         let decay = if decays_all { Decay::All } else { Decay::Matrices };

@@ -18,12 +18,13 @@ def accumulate_gradients(run, parameters, scaler, tokens, targets, model=None):
 
     `model` takes the place of `forward`, which it may have compiled.
     """
-    micro_batch = run.batch_size // run.accumulate
+    micro_batch = -(-run.batch_size // run.accumulate)
     half = HALVES.get(run.precision)
     losses = []
     for part in zip(tokens.split(micro_batch), targets.split(micro_batch)):
         with torch.autocast(tokens.device.type, dtype=half, enabled=half is not None):
-            loss = (model or forward)(run, parameters, *part) / run.accumulate
+            # The last may be smaller, and counts for as many samples as it has.
+            loss = (model or forward)(run, parameters, *part) / (run.batch_size / len(part[0]))
         scaler.scale(loss).backward()
         losses.append(loss.detach())
     return torch.stack(losses).sum()

@@ -57,7 +57,7 @@ fn summary(program: &Program, prediction: &Prediction) -> String {
         "{} parameters, {} micro-batches, {:.2} GFLOP a step ({:.2} with recomputation)\n\
          predicted peak {} live, {} asked of the system; start-up {}",
         prediction.parameters,
-        program.micro_batches,
+        program.micro_batches(),
         prediction.model_flops as f64 / 1e9,
         prediction.hardware_flops as f64 / 1e9,
         Bytes(prediction.device.steady_peak().live.total()),

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage, Types};
+use super::value::Like;
 use crate::device::Queue;
 use crate::graph::ScopeId;
 use crate::ops::ValueId;
@@ -25,7 +26,7 @@ pub enum Invariant {
     NotOverwritten,
     /// Every trainable parameter has exactly one complete gradient when it is updated.
     OneGradient,
-    /// The micro-batches' shares in each loss sum to one, and all losses are one sum.
+    /// Each micro-batch has its share of the batch's samples in each loss, these sum to one, and all losses are one sum.
     SharesSumToOne,
     /// Each random draw has its own site, the one it was given when the program was built.
     RandomSites,
@@ -95,12 +96,14 @@ pub fn verify(program: &Program) -> Result<(), Violation> {
         }
     }
     random_sites(program)?;
+    flops(program)?;
+    shares(program)?;
     if program.stage >= Stage::Differentiated {
         one_gradient(program)?;
-        flops(program)?;
     }
     if program.stage >= Stage::Sectioned {
-        shares(program)?;
+        every_sample(program)?;
+        one_sum(program)?;
     }
     if program.stage >= Stage::Updated {
         one_update(program)?;
@@ -136,9 +139,14 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
                 }
             }
             Action::Copy { from, to, .. } => {
+                // Of what the whole batch has, the share of the samples that the section sees.
+                let (batch_size, samples) = match program.value(*from).like {
+                    Like::Batch(_) => (program.batch_size, section.samples),
+                    _ => (1, 1),
+                };
                 let (from, to) = (program.ty(*from), program.ty(*to));
-                let sliced = to.bytes() * program.micro_batches as u64;
-                let fits = from.bytes() == to.bytes() || from.bytes() == sliced;
+                let times = |bytes: u64, count: usize| u128::from(bytes) * count as u128;
+                let fits = times(from.bytes(), samples) == times(to.bytes(), batch_size);
                 (!fits || from.dtype != to.dtype).then(|| format!("copies {from} to {to}"))
             }
             _ => None,
@@ -215,11 +223,9 @@ fn random_sites(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
-/// In `first` each gradient is written anew once, or only added to if it is carried in; in `micro` it is only
-/// added to.
+/// Where a step sees samples, each gradient is written anew once, or only added to if it is carried in.
 fn one_gradient(program: &Program) -> Result<(), Violation> {
-    for kind in [SectionKind::First, SectionKind::Micro] {
-        let Some(section) = program.section(kind) else { continue };
+    for section in program.step().filter(|section| section.samples > 0) {
         let mut anew = vec![0u32; program.values.len()];
         let mut updated = vec![0u32; program.values.len()];
         let origin = |mut id: ValueId| {
@@ -252,8 +258,8 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
             let right = if carried { anew == 0 && updated > 0 } else { anew == 1 };
             if !right {
                 let name = program.full_name(parameter.value);
-                let detail =
-                    format!("{name} gets {anew} gradients and {updated} additions in {}", kind.name());
+                let kind = section.kind.name();
+                let detail = format!("{name} gets {anew} gradients and {updated} additions in {kind}");
                 return broken(Invariant::OneGradient, detail);
             }
         }
@@ -268,13 +274,13 @@ fn one_update(program: &Program) -> Result<(), Violation> {
     let mut updates: HashMap<ValueId, (usize, ValueId)> = HashMap::new();
     let mut applied = vec![false; program.values.len()];
     let mut zeros: HashSet<ValueId> = HashSet::new();
-    for (section, times) in program.step_sections() {
+    for section in program.step() {
         for instruction in &section.code {
             if let Action::Launch { op, inputs, .. } = &instruction.action
                 && op.as_update().is_some()
             {
                 let [parameters, gradients] = [inputs[0], inputs[1]].map(|id| program.stands_for(id));
-                updates.entry(parameters).or_insert((0, gradients)).0 += times;
+                updates.entry(parameters).or_insert((0, gradients)).0 += section.times;
                 applied[program.storage(gradients).index()] = true;
                 continue;
             }
@@ -313,38 +319,64 @@ fn one_update(program: &Program) -> Result<(), Violation> {
 }
 
 fn flops(program: &Program) -> Result<(), Violation> {
-    for kind in [SectionKind::First, SectionKind::Micro] {
-        let Some(section) = program.section(kind) else { continue };
+    for section in &program.sections {
         let flops = program.flops_of(section.code.iter().filter(|instruction| !instruction.recompute));
-        if flops != program.model_flops {
-            let detail = format!("{} has {flops} FLOPs, the model {}", kind.name(), program.model_flops);
-            return broken(Invariant::Flops, detail);
+        if flops != section.model_flops {
+            let (kind, model) = (section.kind.name(), section.model_flops);
+            return broken(Invariant::Flops, format!("{kind} has {flops} FLOPs, the model {model}"));
         }
     }
     Ok(())
 }
 
-/// Of each loss: those of one scope, all slices and micro-batches together, are one.
+/// In each section of a step, each loss counts for the share of the batch's samples that the section sees: those of one
+/// scope, all slices together, are one.
 fn shares(program: &Program) -> Result<(), Violation> {
-    let mut sums: BTreeMap<ScopeId, f64> = BTreeMap::new();
-    let sum = program.loss.map(|loss| program.storage(loss));
-    for (section, times) in program.step_sections() {
+    for section in program.step() {
+        let mut sums: BTreeMap<ScopeId, f64> = BTreeMap::new();
         for instruction in &section.code {
-            if let Action::Launch { op, inputs, outputs, .. } = &instruction.action
+            if let Action::Launch { op, inputs, .. } = &instruction.action
                 && let Some(loss) = op.as_loss()
             {
-                if Some(program.storage(program.stands_for(outputs[0]))) != sum {
-                    let detail = format!("{} is a sum of its own", at(program, section, instruction));
-                    return broken(Invariant::SharesSumToOne, detail);
-                }
-                *sums.entry(instruction.scope).or_default() +=
-                    times as f64 * loss.share(&program.types(inputs));
+                *sums.entry(instruction.scope).or_default() += loss.share(&program.types(inputs));
+            }
+        }
+        let share = section.samples as f64 / program.batch_size as f64;
+        if let Some((&scope, sum)) = sums.iter().find(|(_, sum)| (*sum - share).abs() > 1e-6 * share) {
+            let (kind, path) = (section.kind.name(), &program.scope(scope).path);
+            let detail = format!("those of {path} sum to {sum} in {kind}, which sees {share} of the batch");
+            return broken(Invariant::SharesSumToOne, detail);
+        }
+    }
+    Ok(())
+}
+
+/// All losses of a step add to the same.
+fn one_sum(program: &Program) -> Result<(), Violation> {
+    let sum = program.loss.map(|loss| program.storage(loss));
+    for section in program.step() {
+        for instruction in &section.code {
+            if let Action::Launch { op, outputs, .. } = &instruction.action
+                && op.as_loss().is_some()
+                && Some(program.storage(program.stands_for(outputs[0]))) != sum
+            {
+                let detail = format!("{} is a sum of its own", at(program, section, instruction));
+                return broken(Invariant::SharesSumToOne, detail);
             }
         }
     }
-    match sums.iter().find(|(_, sum)| (*sum - 1.0).abs() > 1e-4) {
-        Some((&scope, sum)) => {
-            let detail = format!("those of {} sum to {sum}", program.scope(scope).path);
+    Ok(())
+}
+
+/// A step sees as many samples as a batch has, and so does the evaluation of one.
+fn every_sample(program: &Program) -> Result<(), Violation> {
+    let seen = |sections: &mut dyn Iterator<Item = &Section>| -> Option<usize> {
+        sections.map(|section| section.times * section.samples).reduce(|all, more| all + more)
+    };
+    let seen = [seen(&mut program.step()), seen(&mut program.evaluation())];
+    match seen.into_iter().flatten().find(|samples| *samples != program.batch_size) {
+        Some(samples) => {
+            let detail = format!("{samples} samples of {} are seen", program.batch_size);
             broken(Invariant::SharesSumToOne, detail)
         }
         None => Ok(()),

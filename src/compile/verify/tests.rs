@@ -8,9 +8,11 @@ use crate::ops::{Fill, Normal, Op, Slice, TensorType};
 use crate::spec::RunConfig;
 use crate::testing;
 
+/// In micro-batches of 2, 2 and 1.
 fn accumulating() -> RunConfig {
     let mut config = testing::small();
-    config.strategy.accumulate = 2;
+    config.train.batch_size = 5;
+    config.strategy.accumulate = 3;
     config
 }
 
@@ -122,11 +124,13 @@ fn one_gradient() {
 
 #[test]
 fn one_gradient_where_a_micro_batch_forgets_to_add() {
-    let broken = corrupted(|program| {
-        let at = find(program, SectionKind::Micro, launches("embedding-backward"));
-        code(program, SectionKind::Micro).remove(at);
-    });
-    assert_eq!(broken, Invariant::OneGradient);
+    for kind in [SectionKind::Micro, SectionKind::Tail] {
+        let broken = corrupted(|program| {
+            let at = find(program, kind, launches("embedding-backward"));
+            code(program, kind).remove(at);
+        });
+        assert_eq!(broken, Invariant::OneGradient, "{}", kind.name());
+    }
 }
 
 /// What is added to a gradient that was applied is lost.
@@ -170,6 +174,36 @@ fn shares_sum_to_one() {
     assert_eq!(apart, Invariant::SharesSumToOne);
 }
 
+/// A third for each sums to one, too.
+#[test]
+fn weights_are_shares_of_the_samples() {
+    let broken = corrupted(|program| {
+        for kind in [SectionKind::First, SectionKind::Micro, SectionKind::Tail] {
+            let at = find(program, kind, launches("cross-entropy-with-gradient"));
+            let Action::Launch { op, .. } = &mut code(program, kind)[at].action else { unreachable!() };
+            *op = op.as_loss().unwrap().of_share(1.0 / 3.0);
+        }
+    });
+    assert_eq!(broken, Invariant::SharesSumToOne);
+}
+
+#[test]
+fn every_sample_is_seen() {
+    for kind in [SectionKind::Micro, SectionKind::Tail, SectionKind::EvaluationTail] {
+        let broken = corrupted(|program| program.section_mut(kind).unwrap().times += 1);
+        assert_eq!(broken, Invariant::SharesSumToOne, "{}", kind.name());
+    }
+}
+
+/// As many samples are uploaded as the section sees.
+#[test]
+fn uploads_are_shares_of_the_batch() {
+    for kind in [SectionKind::First, SectionKind::Tail] {
+        let broken = corrupted(|program| program.section_mut(kind).unwrap().samples += 1);
+        assert_eq!(broken, Invariant::Types, "{}", kind.name());
+    }
+}
+
 #[test]
 fn random_sites() {
     let broken = corrupted(|program| {
@@ -185,11 +219,13 @@ fn random_sites() {
 
 #[test]
 fn flops() {
-    let broken = corrupted(|program| {
-        let at = find(program, SectionKind::First, launches("attention"));
-        code(program, SectionKind::First)[at].recompute = true;
-    });
-    assert_eq!(broken, Invariant::Flops);
+    for kind in [SectionKind::First, SectionKind::Tail, SectionKind::EvaluationTail] {
+        let broken = corrupted(|program| {
+            let at = find(program, kind, launches("attention"));
+            code(program, kind)[at].recompute = true;
+        });
+        assert_eq!(broken, Invariant::Flops, "{}", kind.name());
+    }
 }
 
 #[test]
@@ -238,8 +274,8 @@ fn homes() {
 #[test]
 fn events() {
     let waits = |action: &Action| matches!(action, Action::Wait { .. });
-    let kinds = [SectionKind::First, SectionKind::Micro, SectionKind::Update, SectionKind::Evaluation];
-    for kind in kinds {
+    use SectionKind::{Evaluation, EvaluationTail, First, Micro, Tail, Update};
+    for kind in [First, Micro, Tail, Update, Evaluation, EvaluationTail] {
         let count = {
             let program = compile(&accumulating(), &testing::target()).unwrap();
             program.section(kind).unwrap().code.iter().filter(|i| waits(&i.action)).count()
@@ -298,6 +334,16 @@ fn carried() {
         section.exit.retain(|&storage| storage != bucket);
         let (scope, phase) = (section.code[0].scope, section.code[0].phase);
         section.code.push(Instruction::new(Action::Free(bucket), scope, phase));
+    });
+    assert_eq!(broken, Invariant::Carried);
+
+    let broken = corrupted(|program| {
+        // Gradients that the last micro-batch gives back before the update reads them.
+        let gradients = program.buckets[0].gradients.unwrap();
+        let section = program.section_mut(SectionKind::Tail).unwrap();
+        section.exit.retain(|&storage| storage != gradients);
+        let (scope, phase) = (section.code[0].scope, section.code[0].phase);
+        section.code.push(Instruction::new(Action::Free(gradients), scope, phase));
     });
     assert_eq!(broken, Invariant::Carried);
 }

@@ -17,7 +17,7 @@ fn runs() -> Vec<RunConfig> {
     let any = (testing::any_config(), 1..=3usize, 1..=3usize, 1..=2usize, 1..=5usize);
     let mut draw = || any.new_tree(&mut runner).expect("nothing is rejected").current();
     let run = |(mut config, accumulate, every, batches, steps): (RunConfig, usize, usize, usize, usize)| {
-        config.train.batch_size = config.micro_batch() * accumulate;
+        config.train.batch_size = config.train.batch_size.max(accumulate);
         config.strategy =
             Strategy { accumulate, allocator: Allocator::Direct, graph: false, ..config.strategy };
         config.evaluation = Some(Evaluation { every, batches });
@@ -41,7 +41,8 @@ fn steps(config: &RunConfig, engine: &mut Engine, count: usize) -> Result<(), Fa
 }
 
 fn evaluations(config: &RunConfig, engine: &mut Engine, count: usize) -> Result<(), Failure> {
-    (0..count).try_for_each(|step| engine.evaluate(&batch(config, step, config.micro_batch())).map(drop))
+    let samples = config.train.batch_size;
+    (0..count).try_for_each(|step| engine.evaluate(&batch(config, step, samples)).map(drop))
 }
 
 fn each_round(config: &RunConfig, mut go: impl FnMut(Round) -> Result<(), Failure>) -> Result<(), Failure> {

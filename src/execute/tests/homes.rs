@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use super::{STEPS, Trace, scopes, train};
 use crate::compile::{Action, Marks, Program, SectionKind, compile, compile_marked, verify};
 use crate::device::{Delay, Phase, Pool, Queue, Role};
-use crate::graph::{self, Scope};
+use crate::graph::{Graphs, Scope};
 use crate::memory::{Cadence, predict};
 use crate::spec::*;
 use crate::testing;
@@ -34,8 +34,7 @@ const ALL: Move = |marks, scopes| {
 };
 
 fn compiled(config: &RunConfig, moved: Move) -> Program {
-    let graph = graph::build(&config.model, config.micro_batch());
-    compile_marked(&graph, config, &testing::target(), moved).unwrap()
+    compile_marked(&Graphs::of(config), config, &testing::target(), moved).unwrap()
 }
 
 /// With every way to lay memory out.
@@ -44,7 +43,7 @@ fn configs() -> Vec<RunConfig> {
         let mut config = testing::small();
         config.strategy.allocator = allocator;
         config.strategy.release = release;
-        config.strategy.accumulate = 2;
+        (config.train.batch_size, config.strategy.accumulate) = (5, 3);
         config
     };
     vec![
@@ -186,9 +185,9 @@ fn whatever_is_moved_changes_no_bit() {
         testing::sample(COMBINATIONS).into_iter().zip(moves).zip(frozen.into_iter().cycle())
     {
         let config = testing::small_with(&choice);
-        let graph = scopes::frozen(&config, frozen);
+        let graphs = Graphs::new(&config, |samples| scopes::frozen(&config, samples, frozen));
         let trained = |moved: Move| {
-            let program = compile_marked(&graph, &config, &testing::target(), moved).unwrap();
+            let program = compile_marked(&graphs, &config, &testing::target(), moved).unwrap();
             train(&config, &program, testing::device(testing::target()).as_mut()).unwrap()
         };
         let (found, expected) = (trained(moved), trained(|_, _| {}));

@@ -31,7 +31,7 @@ const STEPS: usize = 4;
 struct Trace {
     losses: Vec<f32>,
     digests: Vec<String>,
-    evaluation: f32,
+    evaluation: f64,
 }
 
 fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
@@ -53,7 +53,7 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
             .step(&batch(config, step, config.train.batch_size), &config.train.optimizer.numbers(step + 1))?;
         trace.losses.push(report.loss);
         trace.digests.push(engine.digest()?);
-        trace.evaluation = engine.evaluate(&batch(config, 99, config.micro_batch()))?;
+        trace.evaluation = engine.evaluate(&batch(config, 99, config.train.batch_size))?;
     }
     let predicted = predict(program, &target, Cadence::of(config));
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device);
@@ -117,11 +117,35 @@ fn trace_of(choice: &Choice) -> Trace {
     trace(&testing::small_with(choice))
 }
 
+/// However a batch is split: 3 + 3 + 2, 4 + 3, 2 + 2 + 1, 2 + 1, 4 times 2, 7 times 1.
+#[test]
+fn the_same_is_learnt_however_a_batch_is_split() {
+    let plain = (Gradients::Free, Recompute::None, 1);
+    let lean = (Gradients::Zero, Recompute::Block, 3);
+    let splits = [(8, 3, plain), (7, 2, lean), (5, 3, lean), (3, 2, plain), (8, 5, plain), (7, 7, plain)];
+    for (batch_size, accumulate, (gradients, recompute, loss_chunks)) in splits {
+        let mut config = testing::small();
+        config.train.batch_size = batch_size;
+        let whole = trace(&config);
+        config.strategy = Strategy { accumulate, gradients, recompute, loss_chunks, ..config.strategy };
+        let split = trace(&config);
+        let losses = |trace: &Trace| -> Vec<f64> {
+            let evaluation = trace.evaluation / batch_size as f64;
+            trace.losses.iter().map(|loss| f64::from(*loss)).chain([evaluation]).collect()
+        };
+        for (found, expected) in losses(&split).iter().zip(losses(&whole)) {
+            let difference = (found - expected).abs();
+            assert!(difference <= 1e-5 * expected, "{:?}: {found} and {expected}", config.strategy);
+        }
+    }
+}
+
 /// Configurations whose programs have every kind of event, with memory laid out in different ways.
 fn with_events() -> Vec<RunConfig> {
     let config = |release, recompute| {
         let mut config = testing::small();
-        config.strategy.accumulate = 2;
+        config.train.batch_size = 5;
+        config.strategy.accumulate = 3;
         config.strategy.release = release;
         config.strategy.recompute = recompute;
         config
@@ -154,7 +178,8 @@ fn no_event_is_idle() {
         .into_iter()
         .map(|config| (compile(&config, &testing::target()).unwrap(), trace(&config), config))
         .collect();
-    for kind in [SectionKind::First, SectionKind::Micro, SectionKind::Update, SectionKind::Evaluation] {
+    use SectionKind::{Evaluation, EvaluationTail, First, Micro, Tail, Update};
+    for kind in [First, Micro, Tail, Update, Evaluation, EvaluationTail] {
         for nth in 0..waits(&programs[0].0, kind).len() {
             let noticed = programs.iter().any(|(program, expected, config)| {
                 let mut broken = program.clone();
@@ -188,7 +213,7 @@ fn exhausted(config: &RunConfig, target: &Target) -> Option<OutOfMemory> {
         let mut engine = Engine::new(&program, device, true)?;
         engine.start()?;
         engine.step(&batch(config, 0, config.train.batch_size), &config.train.optimizer.numbers(1))?;
-        engine.evaluate(&batch(config, 0, config.micro_batch()))?;
+        engine.evaluate(&batch(config, 0, config.train.batch_size))?;
         Ok(())
     };
     match run(device.as_mut()) {

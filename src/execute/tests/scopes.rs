@@ -2,9 +2,9 @@
 
 use super::super::engine::Engine;
 use super::{batch, train};
-use crate::compile::{Parameter, Program, compile, compile_graph, compile_marked};
+use crate::compile::{Parameter, Program, compile, compile_graphs, compile_marked};
 use crate::device::Role;
-use crate::graph::{self, Graph, Scope, ValueKind};
+use crate::graph::{self, Graph, Graphs, Scope, ValueKind};
 use crate::memory::{Cadence, Failure, predict};
 use crate::spec::*;
 use crate::testing;
@@ -17,7 +17,7 @@ const N: u64 = 4 * 16;
 #[test]
 fn any_scope_can_be_computed_again() {
     let config = testing::small();
-    let graph = graph::build(&config.model, config.micro_batch());
+    let graphs = Graphs::of(&config);
     let target = testing::target();
     let plain = compile(&config, &target).unwrap();
     let trained =
@@ -27,7 +27,7 @@ fn any_scope_can_be_computed_again() {
         predict(program, &target, Cadence::of(&config)).device.steady_peak().live[Role::Activation]
     };
     let again = |program: &Program| {
-        predict(program, &target, Cadence::of(&config)).hardware_flops - plain.model_flops
+        predict(program, &target, Cadence::of(&config)).hardware_flops - plain.model_flops()
     };
     type Choice = (fn(&Scope) -> bool, u64);
     let choices: [Choice; 5] = [
@@ -40,7 +40,7 @@ fn any_scope_can_be_computed_again() {
         (|scope| scope.path == "blocks.1.mlp", N * C * 4 * C),
     ];
     for (index, (recompute, flops)) in choices.into_iter().enumerate() {
-        let program = compile_marked(&graph, &config, &target, |marks, scopes| {
+        let program = compile_marked(&graphs, &config, &target, |marks, scopes| {
             marks.recompute = scopes.iter().map(recompute).collect();
         });
         let program = program.unwrap();
@@ -51,8 +51,8 @@ fn any_scope_can_be_computed_again() {
 }
 
 /// The small model with some layers frozen.
-pub(super) fn frozen(config: &RunConfig, layers: &[&str]) -> Graph {
-    let mut graph = graph::build(&config.model, config.micro_batch());
+pub(super) fn frozen(config: &RunConfig, samples: usize, layers: &[&str]) -> Graph {
+    let mut graph = graph::build(&config.model, samples);
     let Graph { scopes, values, .. } = &mut graph;
     for value in values {
         let layer = &scopes[scopes[value.scope.index()].layer.index()].path;
@@ -118,8 +118,8 @@ fn what_is_frozen_stays_and_costs_nothing() {
             // Nothing below is trained: the first block's backward is not there at all.
             (&["embedding", "blocks.0"], table + block),
         ] {
-            let graph = frozen(&config, layers);
-            let program = compile_graph(&graph, &config, &target, true).unwrap();
+            let graphs = Graphs::new(&config, |samples| frozen(&config, samples, layers));
+            let program = compile_graphs(&graphs, &config, &target, true).unwrap();
             let frozen = |name: &str| layers.iter().any(|layer| name.starts_with(&format!("{layer}.")));
             for (seen, plain) in step(&config, &program).into_iter().zip(&expected) {
                 assert_eq!(
@@ -134,8 +134,7 @@ fn what_is_frozen_stays_and_costs_nothing() {
                     assert_ne!(seen.after, seen.before, "{}", seen.name);
                 }
             }
-            let per_step = |program: &Program| program.model_flops * accumulate as u64;
-            assert_eq!(per_step(&plain) - per_step(&program), saved, "{layers:?}");
+            assert_eq!(plain.model_flops() - program.model_flops(), saved, "{layers:?}");
             let rounded = |bytes: u64| bytes.next_multiple_of(target.alignment.0);
             let trained = program.buckets.iter().filter(|bucket| bucket.trainable);
             let trained: u64 = trained.map(|bucket| rounded(program.ty(bucket.parameters).bytes())).sum();

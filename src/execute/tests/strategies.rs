@@ -6,8 +6,10 @@
 use super::super::counts::Counts;
 use super::super::engine::Engine;
 use super::super::receipt::receipt;
+use super::super::volume::Volume;
 use crate::compile::{Action, Instruction, Program, SectionKind, compile};
 use crate::device::{Pool, Position, Role};
+use crate::graph;
 use crate::memory::{Cadence, live_at, predict};
 use crate::spec::*;
 use crate::testing;
@@ -79,14 +81,77 @@ impl Activations {
     }
 }
 
+/// A batch of so many sequences.
+fn split(batch_size: usize, accumulate: usize) -> RunConfig {
+    let mut config = with(|strategy| strategy.accumulate = accumulate);
+    config.train.batch_size = batch_size;
+    config
+}
+
+/// A section, how often it is gone through, and how many sequences it sees each time.
+type Seen = (SectionKind, usize, u64);
+
+/// Batches and how they are split.
+const SPLITS: [(usize, usize, &[Seen]); 6] = {
+    use SectionKind::{First, Micro, Tail};
+    [
+        (4, 2, &[(First, 1, 2), (Micro, 1, 2)]),
+        (4, 4, &[(First, 1, 1), (Micro, 3, 1)]),
+        (8, 3, &[(First, 1, 3), (Micro, 1, 3), (Tail, 1, 2)]),
+        (7, 2, &[(First, 1, 4), (Tail, 1, 3)]),
+        (7, 5, &[(First, 1, 2), (Micro, 2, 2), (Tail, 1, 1)]),
+        // No more than four that are this large are needed.
+        (8, 5, &[(First, 1, 2), (Micro, 3, 2)]),
+    ]
+};
+
 #[test]
 fn accumulate_shrinks_activations_to_the_micro_batch() {
-    for n in [1, 2, 4] {
-        let program = program(&with(|strategy| strategy.accumulate = n as usize));
-        let sizes = Activations { rounding: 256, micro_batch: BATCH / n };
-        let found =
-            live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
-        assert_eq!(found, sizes.kept(sizes.block()), "accumulate = {n}");
+    for (batch_size, accumulate, sections) in SPLITS {
+        let program = program(&split(batch_size, accumulate));
+        let seen = program.step().filter(|section| section.samples > 0);
+        let seen = seen.map(|section| (section.kind, section.times, section.samples as u64));
+        assert_eq!(seen.collect::<Vec<_>>(), sections, "{batch_size} / {accumulate}");
+        for &(kind, _, micro_batch) in sections {
+            let sizes = Activations { rounding: 256, micro_batch };
+            let found = live(&program, kind, Role::Activation, launches("cross-entropy-with-gradient"));
+            assert_eq!(found, sizes.kept(sizes.block()), "{} of {batch_size} / {accumulate}", kind.name());
+        }
+    }
+}
+
+/// A last micro-batch that is smaller adds nothing to what the others need, wherever the step's memory comes from.
+#[test]
+fn a_smaller_micro_batch_needs_no_more_than_the_others() {
+    for allocator in [Allocator::Arena, Allocator::Direct] {
+        let device = |batch_size: usize| {
+            let mut config = split(batch_size, 3);
+            config.strategy.allocator = allocator;
+            predict(&program(&config), &testing::target(), Cadence::of(&config)).device
+        };
+        let (uneven, even) = (device(8), device(9));
+        assert_eq!(uneven.steady_peak().live, even.steady_peak().live);
+        assert_eq!(uneven.reserved_peak, even.reserved_peak);
+    }
+}
+
+/// All splits of a batch go through the same FLOPs and tokens; micro-batches are counted as they are gone through.
+#[test]
+fn accumulate_splits_the_work_and_does_no_more() {
+    for (batch_size, accumulate, sections) in SPLITS {
+        let (whole, split) = (split(batch_size, 1), split(batch_size, accumulate));
+        let ((plain, _), (counts, receipt)) = (work(&whole), work(&split));
+        let micro_batches: usize = sections.iter().map(|(_, times, _)| times).sum();
+        assert_eq!(counts.micro_batches, 2 * micro_batches as u64, "{batch_size} / {accumulate}");
+        assert_eq!(counts.evaluations, micro_batches as u64);
+        assert_eq!((counts.flops, counts.recompute_flops), (plain.flops, 0));
+        let planned = predict(&program(&split), &testing::target(), Cadence::of(&split));
+        assert_eq!(2 * planned.model_flops, counts.flops);
+        let told = if micro_batches == accumulate { "" } else { " (not 5)" };
+        assert_eq!(receipt, format!("{micro_batches} micro-batches{told}"));
+        let volume = |config: &RunConfig| Volume::of_step(config, &graph::sample(&config.model));
+        assert_eq!(volume(&split), volume(&whole));
+        assert_eq!(volume(&split).tokens, Some(batch_size * T as usize));
     }
 }
 
@@ -235,10 +300,10 @@ fn work(config: &RunConfig) -> (Counts, String) {
     for _ in 0..2 {
         engine.step(&batch(config.train.batch_size), &config.train.optimizer.numbers(1)).unwrap();
     }
-    engine.evaluate(&batch(config.micro_batch())).unwrap();
+    engine.evaluate(&batch(config.train.batch_size)).unwrap();
     let after = engine.counts();
     let counts = Counts { requests: after.requests - before.requests, ..after };
-    (counts, receipt(&before, &after, None))
+    (counts, receipt(&before, &after, config.strategy.accumulate, None))
 }
 
 #[test]
@@ -249,10 +314,6 @@ fn every_strategy_does_the_work_it_says() {
     let small = testing::small();
     let planned = predict(&program(&small), &testing::target(), Cadence::of(&small));
     assert_eq!(plain.flops, 2 * planned.model_flops);
-
-    let (counts, receipt) = work(&with(|strategy| strategy.accumulate = 4));
-    assert_eq!((counts.micro_batches, counts.flops), (8, plain.flops));
-    assert_eq!(receipt, "4 micro-batches");
 
     // All of a block but its last product, whose result nothing in backward reads.
     let n = BATCH * T;
@@ -295,5 +356,8 @@ fn every_strategy_does_the_work_it_says() {
     let (counts, receipt) = work(&with(|strategy| strategy.evaluation_pass = EvaluationPass::Grad));
     assert_eq!(counts.late_frees_in_evaluation, 13 * L + 5);
     assert_eq!(receipt, "31 values kept in evaluation");
+    let mut uneven = split(5, 3);
+    uneven.strategy.evaluation_pass = EvaluationPass::Grad;
+    assert_eq!(work(&uneven).0.late_frees_in_evaluation, 3 * counts.late_frees_in_evaluation);
     assert_eq!(plain.late_frees_in_evaluation, 0);
 }

@@ -5,8 +5,8 @@ use crate::device::Target;
 use crate::spec::*;
 use crate::testing;
 
-/// A run whose sizes no number of threads divides, nor any width of a vector: 488 rows in a batch and 122 in a
-/// quarter of it, 87 channels, three heads of 29, a vocabulary of 263. Its sums are longer than what a kernel adds
+/// A run whose sizes no number of threads divides, nor any width of a vector: 488 rows in a batch, 183 and 122 in
+/// micro-batches of it, 87 channels, three heads of 29, a vocabulary of 263. Its sums are longer than what a kernel adds
 /// up at a time: the rows of a weight's gradient, the elements of the gradients' norm.
 fn uneven(accumulate: usize, recompute: Recompute) -> RunConfig {
     let mut config = testing::small();
@@ -21,7 +21,7 @@ fn uneven(accumulate: usize, recompute: Recompute) -> RunConfig {
 /// The digests of all parameters and moments after each of four steps, and every loss.
 #[test]
 fn threads_change_no_bit() {
-    for accumulate in [1, 4] {
+    for accumulate in [1, 3] {
         for recompute in [Recompute::None, Recompute::Block] {
             let config = uneven(accumulate, recompute);
             let trace = |threads| trace_on(&config, Target { threads, ..testing::target() });

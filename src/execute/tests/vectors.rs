@@ -174,6 +174,21 @@ fn every_strategy_learns_what_pytorch_learns() {
     assert!(far.is_empty(), "{}", far.join("\n"));
 }
 
+/// 8 sequences as 3 + 3 + 2 and as 4 times 2; PyTorch saw them at once.
+#[test]
+fn uneven_micro_batches_learn_what_pytorch_learns() {
+    let runs = runs();
+    for strategy in ["plain", "recompute-unclipped", "sgd-nesterov"] {
+        let (_, config) = runs.iter().find(|(name, _)| name == strategy).unwrap();
+        for accumulate in [3, 5] {
+            let mut config = config.clone();
+            config.strategy.accumulate = accumulate;
+            let far = too_far(&train(&config), strategy, tolerances(Precision::Fp32));
+            assert!(far.is_empty(), "accumulate = {accumulate}: {}", far.join("\n"));
+        }
+    }
+}
+
 type Change = fn(&mut RunConfig);
 
 #[test]
