@@ -8,7 +8,6 @@ use runner::compile::compile;
 use runner::data::Batch;
 use runner::device::{DeviceChoice, Pool, detect, open};
 use runner::execute::Engine;
-use runner::graph;
 use runner::plan;
 use runner::spec::RunConfig;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -73,7 +72,7 @@ fn steps_allocate_in_pools_alone() {
     for config in configs() {
         // Tokens that are all the first of the vocabulary.
         let batch = |samples: usize| {
-            let mut batch = Batch::new(&graph::sample(&config.model).parts, samples);
+            let mut batch = Batch::new(&config.model.sample().parts, samples);
             batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
             batch
         };

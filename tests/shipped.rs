@@ -14,7 +14,6 @@ use runner::compile::{compile, compile_verified, verify};
 use runner::data::Batch;
 use runner::device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
 use runner::execute::Engine;
-use runner::graph;
 use runner::memory::{Cadence, predict};
 use runner::plan::{self, Experiment, Plan, PlannedRun, Purpose};
 use runner::results::{Row, Status, csv};
@@ -258,7 +257,7 @@ fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
     let count = samples * model.context;
     let token = |index: usize| ((index * 7 + step * 13) % model.vocabulary) as i32;
     let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(|i| token(i).to_ne_bytes()));
-    Batch::new(&graph::sample(&config.model).parts, samples).with("tokens", tokens).with("targets", targets)
+    Batch::new(&config.model.sample().parts, samples).with("tokens", tokens).with("targets", targets)
 }
 
 /// Two steps and what evaluation there is, with freed memory poisoned; against the prediction, all of the ledger.

@@ -16,7 +16,6 @@ use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation, compile_verified};
 use crate::data::{Batch, DataError, Sample, Source};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, Target, TargetError};
-use crate::graph;
 use crate::memory::{Cadence, Failure, OutOfMemory};
 use crate::plan;
 use crate::spec::{self, Precision, RunConfig};
@@ -128,7 +127,7 @@ impl Prepared {
         let data_set = config.data.data_set();
         let data = data_set.open()?;
         check_unchanged(data.contents().digest(), &folder.join(DATA_FILE))?;
-        let sample = graph::sample(&config.model);
+        let sample = config.model.sample();
         data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
         let program = compile_verified(&config, &target)?;
         Ok(Prepared { config, target, sample, data, program })

@@ -263,7 +263,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn name(&self, key: &str) -> String {
+    /// A key's name in messages.
+    pub(crate) fn name(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
     }
 }

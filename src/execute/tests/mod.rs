@@ -17,7 +17,6 @@ use super::engine::Engine;
 use crate::compile::{Action, Program, SectionKind, compile};
 use crate::data::Batch;
 use crate::device::{Delay, Device, Pool, Target};
-use crate::graph;
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::spec::*;
 use crate::testing;
@@ -35,7 +34,7 @@ struct Trace {
 }
 
 fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
-    let sample = graph::sample(&config.model);
+    let sample = config.model.sample();
     let count = samples * sample.tokens.expect("the model works on tokens");
     let token = |i: usize| ((i * 7 + step * 13 + i * i % 11) % 250) as i32;
     let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(move |i| token(i).to_ne_bytes()));
