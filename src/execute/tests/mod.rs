@@ -6,6 +6,7 @@ mod homes;
 mod parts;
 mod precision;
 mod prime;
+mod profile;
 mod scopes;
 mod strategies;
 mod threads;
