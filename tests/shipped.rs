@@ -8,8 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use keys::any_choice;
+use keys::{OPTIMIZERS, any_choice};
 use proptest::prelude::*;
+use proptest::sample::select;
 use runner::compile::{compile, compile_verified, verify};
 use runner::data::Batch;
 use runner::device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
@@ -214,7 +215,7 @@ fn predicted(device: &Usage, host: &Usage) -> Peaks {
 fn random_experiment() -> impl Strategy<Value = String> {
     let model = (1..=3usize, 1..=4usize, prop_oneof![Just(16usize), Just(24), Just(32)], 1..=40usize);
     let train = (1..=3usize, any::<bool>(), any::<bool>(), 256..=300usize);
-    (model, train, any_choice()).prop_map(|(model, train, choice)| {
+    (model, train, any_choice(), select(OPTIMIZERS)).prop_map(|(model, train, choice, optimizer)| {
         let (layers, heads, per_head, context) = model;
         let (micro_batch, clips, evaluates, vocabulary) = train;
         let accumulate: usize = choice.value("accumulate").parse().unwrap();
@@ -235,7 +236,7 @@ fn random_experiment() -> impl Strategy<Value = String> {
             [train]
             batch_size = {batch_size}
             clip_norm = {clip_norm}
-            optimizer.adamw = {{ lr = 1e-3, weight_decay = 0.1 }}
+            optimizer.{optimizer}
             {evaluation}
             [strategies.random]
             {strategy}

@@ -124,6 +124,7 @@ optimizer.adamw.lr = 1e-3
     #[test]
     fn every_value_of_a_strategy_s_key_makes_another_run() {
         for (key, Key { name, values, .. }) in KEYS.iter().enumerate() {
+            assert!(values.len() > 1, "`{name}` has one value");
             // All with what the last value needs, which those of the others are content with.
             let with = |value: usize| {
                 let mut choice = choice(&[(key, values.len() - 1)]);
@@ -234,7 +235,7 @@ optimizer.adamw.lr = 1e-3
             let overrides: Vec<String> = overrides.iter().map(|setting| setting.to_string()).collect();
             id(&read(SHORTEST, &overrides).unwrap())
         };
-        let drawn = id(&small_with(&choice(&[(0, 1), (2, 2)])));
+        let drawn = id(&small_with(&choice(&[(0, 1), (2, 3)])));
         let configurations =
             [read(&[]), read(&["train.optimizer.sgd = { lr = 0.1, momentum = 0.9 }"]), drawn];
         assert_eq!(configurations, ["729d9ff9f66f3ced", "85e8b05ef111e175", "9d13713676cef0fa"]);
