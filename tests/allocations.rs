@@ -8,7 +8,6 @@ use runner::compile::compile;
 use runner::data::Batch;
 use runner::device::{DeviceChoice, Pool, detect, open};
 use runner::execute::Engine;
-use runner::graph;
 use runner::plan;
 use runner::spec::RunConfig;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -72,7 +71,7 @@ fn steps_allocate_in_pools_alone() {
     assert!(asked(|| drop(std::hint::black_box(vec![0u8; ALLOWED]))) >= ALLOWED, "the heap is counted");
     for config in configs() {
         // Tokens that are all the first of the vocabulary.
-        let mut batch = Batch::new(&graph::sample(&config.model).parts, config.train.batch_size);
+        let mut batch = Batch::new(&config.model.sample().parts, config.train.batch_size);
         batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
         let target = detect(DeviceChoice::Cpu, None).unwrap();
         let program = compile(&config, &target).unwrap();

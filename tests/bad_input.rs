@@ -121,6 +121,13 @@ bad! {
         "precision = \"fp16\"\nloss_scale = { dynamic = { backof = 0.5 } }"));
     nesterov_without_momentum: check(&with("adamw = { lr = 3e-4 }", "sgd = { lr = 0.1, nesterov = true }"));
     momentum_that_keeps_all: check(&with("adamw = { lr = 3e-4 }", "sgd = { lr = 0.1, momentum = 1.0 }"));
+    momentum_that_f32_takes_for_1: check(&with("adamw = { lr = 3e-4 }", "sgd = { lr = 0.1, momentum = 0.99999999 }"));
+    rate_that_f32_takes_for_0: check(&with("adamw = { lr = 3e-4 }", "sgd = { lr = 1e-60 }"));
+    decay_beyond_f32: check(&with("lr = 3e-4", "lr = 3e-4, weight_decay = 1e300"));
+    optimizer_off: check(&with("adamw = { lr = 3e-4 }", "adamw = \"off\""));
+    optimizer_off_in_a_strategy: check(&and("set.\"train.optimizer.adamw\" = \"off\""));
+    loss_scale_of_nothing: check(&with("recompute = \"block\"",
+        "precision = \"fp16\"\nloss_scale = { dynamic = \"off\" }"));
     no_loss_chunk: check(&with("recompute = \"block\"", "loss_chunks = 0"));
     graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));
     no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 9").replace(

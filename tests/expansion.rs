@@ -348,10 +348,15 @@ prop_compose! {
         clip_norm in proptest::option::of(1e-9..1e9),
         seed in 0..=i64::MAX as u64,
         lr in 1e-12..10.0, beta1 in 0.0..1.0, beta2 in 0.0..1.0,
-        epsilon in 1e-300..1.0, weight_decay in 0.0..1e20,
+        epsilon in 1e-30..1.0, weight_decay in 0.0..1e20,
         decay in prop_oneof![Just(Decay::Matrices), Just(Decay::All)],
+        (is_sgd, momentum, looks_ahead) in (any::<bool>(), prop_oneof![Just(0.0), 0.01..0.99], any::<bool>()),
     ) -> Train {
-        let optimizer = Optimizer::AdamW(AdamW { lr, beta1, beta2, epsilon, weight_decay, decay });
+        let nesterov = looks_ahead && momentum > 0.0;
+        let optimizer = match is_sgd {
+            true => Optimizer::Sgd(Sgd { lr, momentum, nesterov, weight_decay, decay }),
+            false => Optimizer::AdamW(AdamW { lr, beta1, beta2, epsilon, weight_decay, decay }),
+        };
         Train { batch_size, clip_norm, seed, optimizer }
     }
 }

@@ -8,7 +8,6 @@ use runner::compile::{Program, compile};
 use runner::data::Batch;
 use runner::device::{Device, DeviceChoice, Pool, detect, open};
 use runner::execute::{Engine, Witness, agrees};
-use runner::graph;
 use runner::plan;
 use runner::spec::RunConfig;
 
@@ -43,7 +42,7 @@ fn config() -> RunConfig {
 
 /// A batch whose tokens are all the first of the vocabulary.
 fn zeros(config: &RunConfig, samples: usize) -> Batch {
-    let mut batch = Batch::new(&graph::sample(&config.model).parts, samples);
+    let mut batch = Batch::new(&config.model.sample().parts, samples);
     batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
     batch
 }

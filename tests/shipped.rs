@@ -8,13 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use keys::any_choice;
+use keys::{OPTIMIZERS, any_choice};
 use proptest::prelude::*;
+use proptest::sample::select;
 use runner::compile::{compile, compile_verified, verify};
 use runner::data::Batch;
 use runner::device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
 use runner::execute::Engine;
-use runner::graph;
 use runner::memory::{Cadence, predict};
 use runner::plan::{self, Experiment, Plan, PlannedRun, Purpose};
 use runner::results::{Row, Status, csv};
@@ -215,7 +215,7 @@ fn predicted(device: &Usage, host: &Usage) -> Peaks {
 fn random_experiment() -> impl Strategy<Value = String> {
     let model = (1..=3usize, 1..=4usize, prop_oneof![Just(16usize), Just(24), Just(32)], 1..=40usize);
     let train = (0..=6usize, any::<bool>(), any::<bool>(), 256..=300usize);
-    (model, train, any_choice()).prop_map(|(model, train, choice)| {
+    (model, train, any_choice(), select(OPTIMIZERS)).prop_map(|(model, train, choice, optimizer)| {
         let (layers, heads, per_head, context) = model;
         let (more, clips, evaluates, vocabulary) = train;
         let accumulate: usize = choice.value("accumulate").parse().unwrap();
@@ -236,7 +236,7 @@ fn random_experiment() -> impl Strategy<Value = String> {
             [train]
             batch_size = {batch_size}
             clip_norm = {clip_norm}
-            optimizer.adamw = {{ lr = 1e-3, weight_decay = 0.1 }}
+            optimizer.{optimizer}
             {evaluation}
             [strategies.random]
             {strategy}
@@ -258,7 +258,7 @@ fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
     let count = samples * model.context;
     let token = |index: usize| ((index * 7 + step * 13) % model.vocabulary) as i32;
     let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(|i| token(i).to_ne_bytes()));
-    Batch::new(&graph::sample(&config.model).parts, samples).with("tokens", tokens).with("targets", targets)
+    Batch::new(&config.model.sample().parts, samples).with("tokens", tokens).with("targets", targets)
 }
 
 /// Two steps and what evaluation there is, with freed memory poisoned; against the prediction, all of the ledger.

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use super::failure::Failure;
 use crate::data::{Blame, Contents, DataError, DataSet, DigestCache};
-use crate::graph;
 use crate::plan::Experiment;
 use crate::spec::{Data, RunConfig};
 
@@ -27,10 +26,10 @@ impl DataSets {
     pub(super) fn check(&mut self, experiment: &Experiment) -> Result<(), Failure> {
         for config in experiment.points.iter().filter_map(|point| point.config.as_ref().ok()) {
             let data_set = config.data.data_set();
-            let (sample, evaluates) = (graph::sample(&config.model), config.evaluation.is_some());
+            let (sample, evaluates) = (config.model.sample(), config.evaluation.is_some());
             self.look(config, &*data_set)
                 .and_then(|found| data_set.check(found, &sample, evaluates))
-                .map_err(|error| blame(experiment, config, &*data_set, &error))?;
+                .map_err(|error| blame(experiment, &*data_set, &error))?;
         }
         Ok(())
     }
@@ -60,11 +59,11 @@ impl DataSets {
 }
 
 /// An error that points at the line of the key, and at the one path of several.
-fn blame(experiment: &Experiment, config: &RunConfig, data_set: &dyn DataSet, error: &DataError) -> Failure {
+fn blame(experiment: &Experiment, data_set: &dyn DataSet, error: &DataError) -> Failure {
     let path = error.path().and_then(|path| data_set.paths().iter().position(|known| known == path));
     let table = format!("data.{}", data_set.name());
     let key = match (error.blame(), path) {
-        (Blame::Model(key), _) => format!("model.{}.{key}", config.model.name()),
+        (Blame::Key(key), _) => key.to_owned(),
         (Blame::Data(key), Some(index)) => format!("{table}.{key}[{index}]"),
         (Blame::Data(key), None) => format!("{table}.{key}"),
         (Blame::DataSet, _) => table,

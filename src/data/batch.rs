@@ -6,6 +6,8 @@ use crate::ops::{Shape, TensorType};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub parts: Vec<Part>,
+    /// How long it is, if it is a stretch of something longer.
+    pub length: Option<Given>,
     /// How many tokens it has, if the model works on tokens: what its speed is counted in.
     pub tokens: Option<usize>,
 }
@@ -16,6 +18,17 @@ pub struct Part {
     pub name: &'static str,
     /// Of one sample: `[T]` of a sequence, `[]` of a class, up to three dimensions.
     pub ty: TensorType,
+    /// Of whole numbers that tell things apart: all are from 0 to below this. Data that does not say it may have any.
+    pub below: Option<Given>,
+}
+
+/// A count, and the key of the experiment that decides it: of the model for what is asked for, of the data for what is
+/// found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// In full: `model.transformer.context`.
+    pub key: &'static str,
+    pub count: usize,
 }
 
 impl Part {
@@ -92,8 +105,8 @@ mod tests {
 
     #[test]
     fn parts_have_their_types_and_their_samples_in_order() {
-        let image = Part { name: "image", ty: TensorType::f32(&[2, 3]) };
-        let class = Part { name: "class", ty: TensorType::i32(&[]) };
+        let image = Part { name: "image", ty: TensorType::f32(&[2, 3]), below: None };
+        let class = Part { name: "class", ty: TensorType::i32(&[]), below: None };
         assert_eq!(image.of_samples(4), TensorType::f32(&[4, 2, 3]));
         assert_eq!(class.of_samples(4), TensorType::i32(&[4]));
 

@@ -1,7 +1,11 @@
 //! Why a data set cannot be used, and what would work.
 
+use std::fmt;
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
+
+use super::Given;
 
 /// Each says what was found; [`DataError::help`] says what would work, and [`DataError::blame`] which key of the
 /// experiment is to blame.
@@ -17,25 +21,27 @@ pub enum DataError {
     Folder { path: PathBuf },
     #[error("cannot read {}: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
-    #[error("the {} there {} empty", count(*files, "file"), if *files == 1 { "is" } else { "are" })]
+    #[error("the {} there {} empty", count(*files as u64, "file"), if *files == 1 { "is" } else { "are" })]
     Empty { files: usize },
     #[error("split = {split} is not a share of the text")]
     BadSplit { split: f64 },
     #[error(
-        "the training split has {}; context = {context} needs at least {}",
-        in_bytes(*bytes),
-        thousands(*context as u64 + 1)
+        "the {split} split has {}; {} needs at least {}",
+        count(*found, unit),
+        length.map_or("a sample".to_owned(), |length| format!("{} = {}", short(length.key), length.count)),
+        thousands(*least)
     )]
-    TrainingTooShort { bytes: u64, context: usize },
-    #[error(
-        "the evaluation split has {}; context = {context} needs at least {}",
-        in_bytes(*bytes),
-        thousands(*context as u64 + 1)
-    )]
-    EvaluationTooShort {
-        bytes: u64,
-        context: usize,
-        /// The largest split, to a hundredth, that leaves both sides enough.
+    TooShort {
+        split: Split,
+        found: u64,
+        least: u64,
+        /// What they count.
+        unit: &'static str,
+        /// What there should be more of.
+        material: &'static str,
+        /// What the model says of how long samples are.
+        length: Option<Given>,
+        /// The largest split, to a hundredth, that leaves both sides enough, where it is to blame.
         largest_split: Option<f64>,
     },
     #[error(
@@ -51,17 +57,41 @@ pub enum DataError {
         asked: String,
         found: String,
     },
+    #[error("{} = {} is less than {}", asked.key, asked.count, in_data(*found, part, data))]
+    OutOfBounds {
+        data: &'static str,
+        part: &'static str,
+        /// What the model takes.
+        asked: Given,
+        found: Option<Given>,
+    },
+}
+
+/// What samples are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    Training,
+    Evaluation,
 }
 
 /// The key that an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// One of the model's, whatever the model.
-    Model(&'static str),
+    /// In full.
+    Key(&'static str),
     /// One of the data set's.
     Data(&'static str),
     /// No single key: the data set as a whole.
     DataSet,
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Split::Training => "training",
+            Split::Evaluation => "evaluation",
+        })
+    }
 }
 
 impl DataError {
@@ -77,13 +107,14 @@ impl DataError {
             DataError::Unreadable { .. } => "check that the file is there and may be read".into(),
             DataError::Empty { .. } => "name at least one file with text in it".into(),
             DataError::BadSplit { .. } => "use a number above 0, up to 1".into(),
-            DataError::EvaluationTooShort { largest_split: Some(split), .. } => {
-                format!("use a split of at most {split}, a shorter context or more text")
+            DataError::TooShort { material, length, largest_split, .. } => {
+                let split = largest_split.map(|split| format!("a split of at most {split}"));
+                let length = length.map(|length| format!("a shorter {}", short(length.key)));
+                let material = Some(format!("more {material}"));
+                format!("use {}", either([split, length, material]))
             }
-            DataError::TrainingTooShort { .. } | DataError::EvaluationTooShort { .. } => {
-                "use a shorter context or more text".into()
-            }
-            DataError::NoPart { .. } | DataError::OtherType { .. } => {
+            DataError::OutOfBounds { found: Some(found), .. } => format!("{} and more work", found.count),
+            DataError::NoPart { .. } | DataError::OtherType { .. } | DataError::OutOfBounds { .. } => {
                 "use data that is made for the model, or another model".into()
             }
         }
@@ -98,12 +129,26 @@ impl DataError {
         }
     }
 
+    /// The keys, in full, that do not go together, those that are known.
+    pub fn keys(&self) -> Vec<&'static str> {
+        match self {
+            DataError::OutOfBounds { asked, found, .. } => {
+                iter::once(asked.key).chain(found.map(|found| found.key)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The key that the error is about.
     pub fn blame(&self) -> Blame {
         match self {
-            DataError::TrainingTooShort { .. } => Blame::Model("context"),
-            DataError::EvaluationTooShort { largest_split: None, .. } => Blame::Model("context"),
-            DataError::EvaluationTooShort { .. } | DataError::BadSplit { .. } => Blame::Data("split"),
+            DataError::TooShort { largest_split: Some(_), .. } | DataError::BadSplit { .. } => {
+                Blame::Data("split")
+            }
+            DataError::TooShort { length: Some(given), .. } | DataError::OutOfBounds { asked: given, .. } => {
+                Blame::Key(given.key)
+            }
+            DataError::TooShort { .. } => Blame::DataSet,
             DataError::NoPart { .. } | DataError::OtherType { .. } => Blame::DataSet,
             DataError::NoPaths
             | DataError::NoMatch { .. }
@@ -125,12 +170,30 @@ fn in_words(names: &[&str]) -> String {
     }
 }
 
-fn in_bytes(number: u64) -> String {
-    format!("{} {}", thousands(number), if number == 1 { "byte" } else { "bytes" })
+/// "the 256 tokens of data.text"
+fn in_data(found: Option<Given>, part: &str, data: &str) -> String {
+    match found {
+        Some(found) => format!("the {} {part} of data.{data}", found.count),
+        None => format!("what data.{data} may have as `{part}`"),
+    }
 }
 
-fn count(number: usize, noun: &str) -> String {
-    format!("{} {noun}{}", thousands(number as u64), if number == 1 { "" } else { "s" })
+/// "a, b or c" of those that there are.
+fn either<const N: usize>(ways: [Option<String>; N]) -> String {
+    let ways: Vec<String> = ways.into_iter().flatten().collect();
+    match ways.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => ways.concat(),
+    }
+}
+
+/// The last part of a key.
+fn short(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
+}
+
+fn count(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", thousands(number), if number == 1 { "" } else { "s" })
 }
 
 /// `1,200`
@@ -152,14 +215,23 @@ mod tests {
 
     #[test]
     fn messages_say_what_was_found_and_what_would_work() {
-        let error = DataError::TrainingTooShort { bytes: 1200, context: 2048 };
+        let too_short = |split, found, context, largest_split| DataError::TooShort {
+            split,
+            found,
+            least: context as u64 + 1,
+            unit: "byte",
+            material: "text",
+            length: Some(Given { key: "model.transformer.context", count: context }),
+            largest_split,
+        };
+        let error = too_short(Split::Training, 1200, 2048, None);
         assert_eq!(
             error.to_string(),
             "the training split has 1,200 bytes; context = 2048 needs at least 2,049"
         );
         assert_eq!(error.help(), "use a shorter context or more text");
 
-        let error = DataError::EvaluationTooShort { bytes: 1, context: 64, largest_split: Some(0.93) };
+        let error = too_short(Split::Evaluation, 1, 64, Some(0.93));
         assert_eq!(error.to_string(), "the evaluation split has 1 byte; context = 64 needs at least 65");
         assert_eq!(error.help(), "use a split of at most 0.93, a shorter context or more text");
 

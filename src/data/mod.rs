@@ -8,8 +8,8 @@ mod sampling;
 mod source;
 mod text;
 
-pub use batch::{Batch, Filled, Part, Sample};
+pub use batch::{Batch, Filled, Given, Part, Sample};
 pub use digest::DigestCache;
-pub use error::{Blame, DataError};
+pub use error::{Blame, DataError, Split};
 pub use source::{Contents, DataSet, Source};
 pub use text::TextSet;

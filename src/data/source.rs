@@ -4,8 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::{Batch, DataError, DigestCache, Part, Sample};
-use crate::ops::TensorType;
+use super::{Batch, DataError, DigestCache, Given, Part, Sample};
 
 /// A data set as an experiment names it. Nothing of it has been read yet.
 pub trait DataSet: Debug {
@@ -27,6 +26,20 @@ pub trait DataSet: Debug {
     /// As [`DataSet::inspect`].
     fn open(&self) -> Result<Box<dyn Source>, DataError>;
 
+    /// What the numbers of a part are all below, where that is known before anything is read.
+    fn below(&self, _part: &str) -> Option<Given> {
+        None
+    }
+
+    /// Whether what is known before anything is read suits a model.
+    ///
+    /// # Errors
+    /// A part whose numbers go beyond what the model asks for.
+    fn check_known(&self, sample: &Sample) -> Result<(), DataError> {
+        let mut known = sample.parts.iter().filter_map(|asked| Some((asked, self.below(asked.name)?)));
+        known.try_for_each(|(asked, found)| within(asked, Some(found), self.name()))
+    }
+
     /// Whether what was found in it has the parts that a model asks for, and samples enough.
     ///
     /// # Errors
@@ -36,14 +49,23 @@ pub trait DataSet: Debug {
             let (data, part) = (self.name(), asked.name);
             match found.part(asked) {
                 None => return Err(DataError::NoPart { data, part, parts: found.parts() }),
-                Some(ty) if ty != asked.ty => {
-                    let (asked, found) = (asked.ty.to_string(), ty.to_string());
+                Some(found) if found.ty != asked.ty => {
+                    let (asked, found) = (asked.ty.to_string(), found.ty.to_string());
                     return Err(DataError::OtherType { data, part, asked, found });
                 }
-                Some(_) => {}
+                Some(found) => within(asked, found.below, data)?,
             }
         }
         found.check_size(sample, evaluates)
+    }
+}
+
+/// Whether the numbers of a part are all below what the model asks for, if it does.
+fn within(asked: &Part, found: Option<Given>, data: &'static str) -> Result<(), DataError> {
+    match (asked.below, found) {
+        (None, _) => Ok(()),
+        (Some(most), Some(found)) if found.count <= most.count => Ok(()),
+        (Some(most), found) => Err(DataError::OutOfBounds { data, part: asked.name, asked: most, found }),
     }
 }
 
@@ -55,9 +77,9 @@ pub trait Contents: Debug + Send + Sync {
     /// The names of the parts that a sample has.
     fn parts(&self) -> &'static [&'static str];
 
-    /// The type, in one sample, of the part that is asked for; shaped as asked where the data leaves that open. `None`
-    /// if samples have no such part.
-    fn part(&self, asked: &Part) -> Option<TensorType>;
+    /// The part that is asked for as samples have it; shaped as asked where the data leaves that open. `None` if they have
+    /// no such part.
+    fn part(&self, asked: &Part) -> Option<Part>;
 
     /// Whether there is at least one sample to train on and, if wanted, one to evaluate on.
     ///

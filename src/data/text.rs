@@ -6,13 +6,17 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use super::{
-    Batch, Contents, DataError, DataSet, DigestCache, Filled, Part, Sample, Source, digest, files, sampling,
+    Batch, Contents, DataError, DataSet, DigestCache, Filled, Given, Part, Sample, Source, Split, digest,
+    files, sampling,
 };
 use crate::ops::TensorType;
 use crate::regular;
 
 /// The parts of a sample. Of number n, all tokens lie n places later in the text than those of number 0.
 const PARTS: &[&str] = &["tokens", "targets"];
+
+/// What a byte can be.
+const BYTES: Given = Given { key: "data.text.tokens", count: 256 };
 
 /// Files of text in the order of their sorted paths, one after the other.
 #[derive(Debug)]
@@ -56,17 +60,23 @@ impl Splits {
         Ok(Splits { training, evaluation: bytes - training })
     }
 
-    /// Whether sequences of a context fit: each needs one byte more than its length, the last target.
-    fn check(&self, context: usize, evaluates: bool) -> Result<(), DataError> {
+    /// Whether a sample fits: it needs one byte more than its length, the last target.
+    fn check(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
+        let context = context(sample.parts.iter());
+        let too_short = |split: Split, bytes: usize, largest_split: Option<f64>| DataError::TooShort {
+            split,
+            found: bytes as u64,
+            least: context as u64 + 1,
+            unit: "byte",
+            material: "text",
+            length: sample.length,
+            largest_split,
+        };
         if self.training <= context {
-            return Err(DataError::TrainingTooShort { bytes: self.training as u64, context });
+            return Err(too_short(Split::Training, self.training, None));
         }
         if evaluates && self.evaluation <= context {
-            return Err(DataError::EvaluationTooShort {
-                bytes: self.evaluation as u64,
-                context,
-                largest_split: self.largest_split(context),
-            });
+            return Err(too_short(Split::Evaluation, self.evaluation, self.largest_split(context)));
         }
         Ok(())
     }
@@ -128,6 +138,10 @@ impl DataSet for TextSet {
         &self.paths
     }
 
+    fn below(&self, part: &str) -> Option<Given> {
+        PARTS.contains(&part).then_some(BYTES)
+    }
+
     fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, DataError> {
         Ok(Box::new(self.summarise(cache)?))
     }
@@ -147,12 +161,13 @@ impl Contents for Summary {
     }
 
     /// Tokens in a row, as many as are asked for.
-    fn part(&self, asked: &Part) -> Option<TensorType> {
-        PARTS.contains(&asked.name).then(|| TensorType::i32(&[asked.ty.elements()]))
+    fn part(&self, asked: &Part) -> Option<Part> {
+        let ty = TensorType::i32(&[asked.ty.elements()]);
+        PARTS.contains(&asked.name).then_some(Part { name: asked.name, ty, below: Some(BYTES) })
     }
 
     fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
-        self.splits.check(context(sample.parts.iter()), evaluates)
+        self.splits.check(sample, evaluates)
     }
 }
 
@@ -212,9 +227,15 @@ mod tests {
         Text { text, contents: Summary { digest: String::new(), splits } }
     }
 
+    fn given(key: &'static str, count: usize) -> Given {
+        Given { key, count }
+    }
+
     fn sample(context: usize) -> Sample {
-        let part = |name| Part { name, ty: TensorType::i32(&[context]) };
-        Sample { parts: vec![part("tokens"), part("targets")], tokens: Some(context) }
+        let part =
+            |name| Part { name, ty: TensorType::i32(&[context]), below: Some(given("vocabulary", 300)) };
+        let parts = vec![part("tokens"), part("targets")];
+        Sample { parts, length: Some(given("context", context)), tokens: Some(context) }
     }
 
     /// The tokens and targets of as many samples as are filled in.
@@ -266,11 +287,11 @@ mod tests {
     #[test]
     fn the_shortest_text_has_one_sample() {
         let data = counting(9, 1.0);
-        assert!(data.contents.splits.check(8, false).is_ok());
+        assert!(data.contents.splits.check(&sample(8), false).is_ok());
         assert_eq!(training(&data, 0..1, 8).0, [0, 1, 2, 3, 4, 5, 6, 7]);
         assert!(matches!(
-            data.contents.splits.check(9, false),
-            Err(DataError::TrainingTooShort { bytes: 9, context: 9 })
+            data.contents.splits.check(&sample(9), false),
+            Err(DataError::TooShort { split: Split::Training, found: 9, least: 10, .. })
         ));
     }
 
@@ -300,18 +321,21 @@ mod tests {
     #[test]
     fn an_evaluation_split_that_is_too_short_says_which_would_do() {
         let splits = Splits::of(1000, 0.95).unwrap();
-        let error = splits.check(64, true).unwrap_err();
+        let error = splits.check(&sample(64), true).unwrap_err();
         assert!(
-            matches!(error, DataError::EvaluationTooShort { bytes: 50, largest_split: Some(0.93), .. }),
+            matches!(
+                error,
+                DataError::TooShort { split: Split::Evaluation, found: 50, largest_split: Some(0.93), .. }
+            ),
             "{error:?}"
         );
         assert_eq!(error.blame(), Blame::Data("split"));
-        assert!(splits.check(64, false).is_ok());
-        assert!(Splits::of(1000, 0.93).unwrap().check(64, true).is_ok());
+        assert!(splits.check(&sample(64), false).is_ok());
+        assert!(Splits::of(1000, 0.93).unwrap().check(&sample(64), true).is_ok());
 
-        let error = Splits::of(1000, 0.9).unwrap().check(600, true).unwrap_err();
-        assert!(matches!(error, DataError::EvaluationTooShort { largest_split: None, .. }));
-        assert_eq!(error.blame(), Blame::Model("context"));
+        let error = Splits::of(1000, 0.9).unwrap().check(&sample(600), true).unwrap_err();
+        assert!(matches!(error, DataError::TooShort { split: Split::Evaluation, largest_split: None, .. }));
+        assert_eq!(error.blame(), Blame::Key("context"));
     }
 
     #[test]
@@ -355,15 +379,33 @@ mod tests {
         assert!(matches!(error, DataError::Empty { files: 1 }));
     }
 
+    #[test]
+    fn a_byte_is_below_256_before_and_after_it_was_read() {
+        let (set, data) = (TextSet::new(&[], 0.9), counting(100, 0.9));
+        let mut sample = sample(8);
+        for (vocabulary, suits) in [(256, true), (255, false)] {
+            sample.parts[1].below = Some(given("vocabulary", vocabulary));
+            for checked in [set.check_known(&sample), set.check(data.contents(), &sample, true)] {
+                let expected = "vocabulary = 255 is less than the 256 targets of data.text";
+                assert_eq!(
+                    checked.map_err(|error| error.to_string()).err(),
+                    (!suits).then(|| expected.to_owned())
+                );
+            }
+        }
+    }
+
     /// A model for pictures, one that has half as many targets, one that counts tokens in f32.
     #[test]
     fn a_model_that_asks_for_other_parts_is_told_both_sides() {
         let (set, data) = (TextSet::new(&[], 0.9), counting(100, 0.9));
-        let check = |parts: Vec<Part>| set.check(data.contents(), &Sample { parts, tokens: None }, true);
+        let check = |parts: Vec<Part>| {
+            set.check(data.contents(), &Sample { parts, length: None, tokens: None }, true)
+        };
         assert!(check(sample(8).parts).is_ok());
 
         let tokens = sample(8).parts[0];
-        let image = Part { name: "image", ty: TensorType::f32(&[28, 28]) };
+        let image = Part { name: "image", ty: TensorType::f32(&[28, 28]), below: None };
         let error = check(vec![tokens, image]).unwrap_err();
         let expected = "the model asks for `image`, which data.text does not have: its samples have `tokens` and \
                         `targets`";
@@ -377,6 +419,9 @@ mod tests {
         let square = Part { ty: TensorType::i32(&[4, 4]), ..tokens };
         assert!(matches!(check(vec![square]), Err(DataError::OtherType { .. })));
         let long = Part { ty: TensorType::i32(&[64]), ..tokens };
-        assert!(matches!(check(vec![long]), Err(DataError::EvaluationTooShort { context: 64, .. })));
+        let error = check(vec![long]).unwrap_err();
+        let expected = "the evaluation split has 10 bytes; a sample needs at least 65";
+        assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
+        assert_eq!(error.help(), "use more text");
     }
 }

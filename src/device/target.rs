@@ -45,7 +45,8 @@ pub struct Target {
     /// The processor's or the card's name.
     pub name: String,
     pub kind: DeviceKind,
-    /// Of a card: what its processors can do, such as `9.0`. Programs do not depend on it, speed does.
+    /// Of a card: what its processors can do, such as `9.0`. Programs do not depend on it; speed does, and so do ids of
+    /// runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capability: Option<String>,
     /// Threads that work on one operation; 1 for a card.

@@ -121,6 +121,13 @@ impl Outcome {
         self.measured.record_out_of_memory(found, short);
     }
 
+    /// Training is over and has its result: that the step for the timeline got no memory costs the timeline alone.
+    pub(super) fn has_no_timeline(&mut self) {
+        if self.message.is_empty() {
+            self.message = "no times of operations: the step that is taken for them got no memory".to_owned();
+        }
+    }
+
     pub(super) fn diverged(&mut self) {
         self.ended = Ended::Diverged;
         self.message = "the loss stopped being finite".to_owned();

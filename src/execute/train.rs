@@ -16,7 +16,6 @@ use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation, compile_verified};
 use crate::data::{Batch, DataError, Sample, Source};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, Target, TargetError};
-use crate::graph;
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::plan;
 use crate::spec::{self, Precision, RunConfig};
@@ -84,14 +83,26 @@ pub fn run(
     began: Instant,
     ordinal: usize,
 ) -> Result<Outcome, RunError> {
-    let Prepared { config, target, sample, data, program } = Prepared::read(folder)?;
-    let mut device = device::open_card(&target, ordinal)?;
+    let prepared = Prepared::read(folder)?;
+    let mut device = device::open_card(&prepared.target, ordinal)?;
+    run_on(device.as_mut(), folder, prepared, reporter, began)
+}
+
+/// As [`run`], on a device that is there.
+pub(super) fn run_on(
+    device: &mut dyn Device,
+    folder: &Path,
+    prepared: Prepared,
+    reporter: &mut Reporter,
+    began: Instant,
+) -> Result<Outcome, RunError> {
+    let Prepared { config, target, sample, data, program } = prepared;
     let cadence = Cadence::of(&config);
     reporter.send(&Message::Started { device: target.name.clone(), steps: cadence.steps });
     reporter.send(&Message::Phase { name: "choosing algorithms".to_owned() });
     let preparing = Instant::now();
-    let products = products::choose(folder, &program, device.as_mut())?;
-    prime::prime(device.as_mut(), &program, cadence)?;
+    let products = products::choose(folder, &program, device)?;
+    prime::prime(device, &program, cadence)?;
     // What the first run with a shape times for all others, and what the witness needs, is no part of how it starts.
     let began = began + preparing.elapsed();
 
@@ -112,7 +123,7 @@ pub fn run(
         reporter,
         began,
     };
-    let mut outcome = trainer.run(device.as_mut())?;
+    let mut outcome = trainer.run(device)?;
     let measured = &mut outcome.measured;
     measured.emulated = emulated;
     if let Some(products) = products {
@@ -121,7 +132,7 @@ pub fn run(
     if outcome.ended != Ended::OutOfMemory {
         reporter.send(&Message::Phase { name: "measuring the device".to_owned() });
         // Training is over and has its result, whatever the device does now: what it does not tell is unknown.
-        let rates = device::measure_rates(device.as_mut(), factors).unwrap_or_default();
+        let rates = device::measure_rates(device, factors).unwrap_or_default();
         measured.product_flops_per_s = rates.product_flops_per_s;
         measured.copy_bytes_per_s = rates.copy_bytes_per_s;
     }
@@ -145,7 +156,7 @@ impl Prepared {
         let data_set = config.data.data_set();
         let data = data_set.open()?;
         check_unchanged(data.contents().digest(), &folder.join(DATA_FILE))?;
-        let sample = graph::sample(&config.model);
+        let sample = config.model.sample();
         data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
         let program = compile_verified(&config, &target)?;
         Ok(Prepared { config, target, sample, data, program })
@@ -202,9 +213,7 @@ impl Trainer<'_> {
                 let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
                 measured.witness_peak_bytes = testimony.map(|testimony| testimony.peak);
                 measured.witness_step_bytes = testimony.and_then(|testimony| testimony.step);
-                trained
-                    .and_then(|()| self.finish_timeline(&mut engine, &mut batch, &mut outcome))
-                    .and_then(|()| Ok(engine.close()?))
+                trained.and_then(|()| self.finish(engine, &mut batch, &mut outcome))
             }
             Err(failure) => Err(failure.into()),
         };
@@ -277,21 +286,23 @@ impl Trainer<'_> {
     }
 
     /// Writes the timeline, of steps that are recorded now if the ones before could not be. Memory has been read before:
-    /// these are not of the cadence that it was predicted for.
-    fn finish_timeline(
-        &mut self,
-        engine: &mut Engine,
-        batch: &mut Batch,
-        outcome: &mut Outcome,
-    ) -> Result<(), Stop> {
+    /// these are not of the cadence that it was predicted for, and what they get no memory for is no part of the result.
+    fn finish(&mut self, mut engine: Engine, batch: &mut Batch, outcome: &mut Outcome) -> Result<(), Stop> {
         if engine.has_clock() {
-            outcome.measured.profiled_step_ms = Some(self.profile(engine, batch)?);
+            match self.profile(&mut engine, batch) {
+                Ok(ms) => outcome.measured.profiled_step_ms = Some(ms),
+                Err(Failure::OutOfMemory(_) | Failure::Device(DeviceError::OutOfMemory { .. })) => {
+                    outcome.has_no_timeline();
+                    return Ok(());
+                }
+                Err(failure) => return Err(failure.into()),
+            }
         }
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
             timeline.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
         }
-        Ok(())
+        Ok(engine.close()?)
     }
 
     /// A whole optimizer step: the batch made and brought, forward, backward, update, the loss read back.
@@ -312,7 +323,7 @@ impl Trainer<'_> {
     }
 
     /// One more step, and an evaluation if there are any, for the timeline alone. Returns what the step took.
-    fn profile(&mut self, engine: &mut Engine, batch: &mut Batch) -> Result<f64, Stop> {
+    fn profile(&mut self, engine: &mut Engine, batch: &mut Batch) -> Result<f64, Failure> {
         self.reporter.send(&Message::Phase { name: "profile".to_owned() });
         engine.record_steps();
         let step = self.step(engine, self.cadence.steps, batch)?;
@@ -433,7 +444,7 @@ impl StepLog {
     pub(super) fn create(path: &Path) -> Result<StepLog, RunError> {
         let file = File::create(path).map_err(|error| cannot_write(path, error))?;
         let mut log = StepLog { file, name: path.display().to_string() };
-        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale\n")?;
+        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale,samples_per_s\n")?;
         Ok(log)
     }
 
@@ -447,8 +458,11 @@ impl StepLog {
         let known = |number: Option<f32>| number.map_or(String::new(), |number| number.to_string());
         let (norm, scale) = (known(done.gradient_norm), known(done.loss_scale));
         let rate = volume.tokens_per_s(done.ms).map_or(String::new(), |rate| format!("{rate:.1}"));
+        let samples = volume.samples_per_s(done.ms);
         let TimedStep { loss, ms, data_wait_ms, .. } = done;
-        self.line(&format!("{step},{loss},{norm},{ms:.3},{rate},{live},{data_wait_ms:.3},{scale}\n"))
+        self.line(&format!(
+            "{step},{loss},{norm},{ms:.3},{rate},{live},{data_wait_ms:.3},{scale},{samples:.3}\n"
+        ))
     }
 
     fn line(&mut self, line: &str) -> Result<(), RunError> {

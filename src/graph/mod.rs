@@ -5,7 +5,7 @@ mod transformer;
 
 pub use micro_batches::{Graphs, MicroBatch};
 
-use crate::data::{Part, Sample};
+use crate::data::Part;
 use crate::ops::{Op, Sizes, TensorType};
 use crate::spec::Model;
 
@@ -82,13 +82,6 @@ pub struct Graph {
 pub fn build(model: &Model, micro_batch: usize) -> Graph {
     match model {
         Model::Transformer(model) => transformer::build(model, micro_batch),
-    }
-}
-
-/// What a model asks for of each sample.
-pub fn sample(model: &Model) -> Sample {
-    match model {
-        Model::Transformer(model) => transformer::sample(model),
     }
 }
 

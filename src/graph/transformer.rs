@@ -4,8 +4,7 @@
 //! B micro-batch, T context, C d_model, H heads, V vocabulary.
 
 use super::{Graph, Initial, ScopeId};
-use crate::data::{Part, Sample};
-use crate::ops::{Activation, Attention, CrossEntropy, DType, Embedding, LayerNorm, Linear, Op, TensorType};
+use crate::ops::{Activation, Attention, CrossEntropy, DType, Embedding, LayerNorm, Linear, Op};
 use crate::spec::Transformer;
 
 const DEVIATION: f32 = 0.02;
@@ -13,20 +12,11 @@ const EPSILON: f32 = 1e-5;
 /// Width of the feed-forward layer over d_model.
 const EXPANSION: usize = 4;
 
-pub(super) fn sample(model: &Transformer) -> Sample {
-    Sample { parts: parts(model).to_vec(), tokens: Some(model.context) }
-}
-
-/// Tokens in a row, and what should follow each of them.
-fn parts(model: &Transformer) -> [Part; 2] {
-    ["tokens", "targets"].map(|name| Part { name, ty: TensorType::i32(&[model.context]) })
-}
-
 pub(super) fn build(model: &Transformer, micro_batch: usize) -> Graph {
     let mut graph = Graph::new();
     let (t, c, v) = (model.context, model.d_model, model.vocabulary);
     let embedding = graph.layer("embedding".to_owned(), false);
-    let [tokens, targets] = parts(model).map(|part| graph.input(embedding, &part, micro_batch));
+    let [tokens, targets] = model.parts().map(|part| graph.input(embedding, &part, micro_batch));
     let table = graph.parameter("table", embedding, &[v, c], Initial::Normal(DEVIATION));
     let positions = graph.parameter("positions", embedding, &[t, c], Initial::Normal(DEVIATION));
     let [mut x] = graph.node(Op::Embedding(Embedding), embedding, vec![tokens, table, positions], ["x"]);

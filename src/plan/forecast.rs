@@ -36,16 +36,23 @@ pub(super) struct Forecast {
     pub(super) prediction: Prediction,
     /// The largest micro-batch that the target's memory allows, 0 if none does; `None` if that was not asked for.
     pub(super) fits: Option<usize>,
-    /// Equal for configurations whose graphs differ in sizes alone.
-    structure: usize,
+    structure: Structure,
+}
+
+/// Equal for configurations whose graphs, and what code they are computed by, differ in sizes alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Structure {
+    graph: usize,
+    /// In how many slices each loss is computed.
+    slices: Vec<usize>,
 }
 
 /// All that was asked for.
 pub(super) struct Forecasts<'a> {
     target: &'a Target,
     known: HashMap<Key, Forecast>,
-    /// By the structure of two configurations and what each chooses: whether their programs are equal.
-    same: Mutex<HashMap<(usize, [Key; 2]), bool>>,
+    /// By the structures of two configurations and what each chooses: whether their programs are equal.
+    same: Mutex<HashMap<[(Structure, Key); 2], bool>>,
 }
 
 impl<'a> Forecasts<'a> {
@@ -95,12 +102,12 @@ impl<'a> Forecasts<'a> {
         {
             return Ok(false);
         }
-        let keys = (self.of(config).structure, [key(&config.choices()), key(&other.choices())]);
+        let keys = [config, other].map(|of| (self.of(of).structure.clone(), key(&of.choices())));
         let known = self.same.lock().unwrap_or_else(PoisonError::into_inner).get(&keys).copied();
         if let Some(same) = known {
             return Ok(same);
         }
-        // Values say what they are like at all sizes, so programs that are equal at some are equal at all.
+        // Values say what they are like at all sizes, so programs of as many slices that are equal at some are equal at all.
         let same = compile(config, self.target)? == compile(other, self.target)?;
         self.same.lock().unwrap_or_else(PoisonError::into_inner).insert(keys, same);
         Ok(same)
@@ -134,7 +141,8 @@ fn predict_chunk(
         let blame = |violation| (strategy.to_owned(), violation);
         let compiled = compiler.compile(config).map_err(blame)?;
         let prediction = predict(&compiled.program, target, Cadence::of(config));
-        let structure = structures.number(&compiled.graphs);
+        let slices = compiled.program.slices.iter().map(|sliced| sliced.count).collect();
+        let structure = Structure { graph: structures.number(&compiled.graphs), slices };
         let fits = match fits.then(|| fits_by_key.entry(batchless_key(config))) {
             None => None,
             Some(Entry::Occupied(known)) => Some(*known.get()),
@@ -158,4 +166,31 @@ fn batchless_key(config: &RunConfig) -> Key {
 
 fn key(part: &impl Serialize) -> Key {
     serde_json::to_string(part).expect("plain data always serialises")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Model, Transformer};
+    use crate::testing::{small, target};
+
+    /// One row cannot be cut: what is found out of such a run says nothing of one with more rows.
+    #[test]
+    fn runs_of_other_slices_are_of_another_structure() {
+        let config = |context: usize| {
+            let mut config = small();
+            config.strategy.loss_chunks = 7;
+            config.train.batch_size = 1;
+            let model = config.model.transformer().unwrap().clone();
+            config.model = Model::Transformer(Transformer { context, ..model });
+            config
+        };
+        let configs = [1, 16, 17].map(config);
+        let wanted = configs.iter().map(|config| Wanted { config, fits: false, strategy: "sliced" });
+        let target = target();
+        let forecasts = Forecasts::new(wanted, &target).unwrap();
+        let [one, many, more] = configs.each_ref().map(|config| forecasts.of(config).structure.clone());
+        assert_ne!(one, many);
+        assert_eq!(many, more);
+    }
 }

@@ -19,7 +19,8 @@ pub fn configuration_id(config: &RunConfig, data_digest: &str) -> String {
     digest(&(DEFAULTS, config.identity(), data_digest))
 }
 
-/// The digest of a configuration on a target: names the run's folder.
+/// The digest of a configuration on a target: names the run's folder. A field of the target that a later version adds is
+/// not written where it is at its default, so that stored runs keep their names.
 pub fn run_id(configuration: &str, target: &Target) -> String {
     // What a card takes for itself is measured each time, and differs by what else it is doing: the run is the same.
     let target = Target { context: Bytes(0), ..target.clone() };
@@ -38,7 +39,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::device::DeviceKind;
     use crate::plan::expand;
+    use crate::spec::variants;
     use crate::testing::keys::{Choice, KEYS, Key};
     use crate::testing::{choice, sample, small_with, target};
 
@@ -57,6 +60,24 @@ optimizer.adamw.lr = 1e-3
 [evaluation]
 [strategies.plain]
 "#;
+
+    /// What is said beside the shortest: each variant of a choice is here, and whatever else changes a default.
+    const EXPERIMENTS: &[&[&str]] = &[
+        &[],
+        &["train.optimizer.sgd.lr = 0.1"],
+        &["precision = 'fp16'"],
+        &["precision = 'fp16'", "loss_scale = { dynamic = {} }"],
+    ];
+
+    /// The runs of these experiments, and what makes them.
+    fn experiments() -> Vec<(Vec<String>, RunConfig)> {
+        let read = |overrides: &&[&str]| {
+            let overrides: Vec<String> = overrides.iter().map(|setting| setting.to_string()).collect();
+            let config = read(SHORTEST, &overrides).unwrap();
+            (overrides, config)
+        };
+        EXPERIMENTS.iter().map(read).collect()
+    }
 
     /// The one run of an experiment.
     fn read(experiment: &str, overrides: &[String]) -> Result<RunConfig, String> {
@@ -92,19 +113,18 @@ optimizer.adamw.lr = 1e-3
 
     #[test]
     fn a_key_at_its_default_may_as_well_be_left_out() {
-        let config = read(SHORTEST, &[]).unwrap();
-        for setting in settings(&whole(&config)) {
-            assert_eq!(
-                id(&read(SHORTEST, std::slice::from_ref(&setting)).unwrap()),
-                id(&config),
-                "{setting}"
-            );
+        for (overrides, config) in experiments() {
+            for setting in settings(&whole(&config)) {
+                let with_it = [overrides.as_slice(), std::slice::from_ref(&setting)].concat();
+                assert_eq!(id(&read(SHORTEST, &with_it).unwrap()), id(&config), "{setting}");
+            }
         }
     }
 
     #[test]
     fn every_value_of_a_strategy_s_key_makes_another_run() {
         for (key, Key { name, values, .. }) in KEYS.iter().enumerate() {
+            assert!(values.len() > 1, "`{name}` has one value");
             // All with what the last value needs, which those of the others are content with.
             let with = |value: usize| {
                 let mut choice = choice(&[(key, values.len() - 1)]);
@@ -128,8 +148,9 @@ optimizer.adamw.lr = 1e-3
     /// Whatever is hashed is needed: without any one line of it, the run would be another, or none.
     #[test]
     fn no_key_at_its_default_is_hashed() {
-        let shortest = read(SHORTEST, &[]).unwrap();
-        for config in sample(20).iter().map(small_with).chain([shortest, small_with(&Choice::plain())]) {
+        let shortest = experiments().into_iter().map(|(_, config)| config);
+        let drawn = sample(20).into_iter().chain([Choice::plain()]).map(|choice| small_with(&choice));
+        for config in drawn.chain(shortest) {
             let identity = config.identity();
             let lines: Vec<&str> = identity.lines().collect();
             assert_eq!(reread(&lines), Ok(config.clone()), "{identity}");
@@ -160,6 +181,10 @@ optimizer.adamw.lr = 1e-3
         "train.optimizer.adamw.epsilon = 1e-8",
         "train.optimizer.adamw.weight_decay = 0.01",
         "train.optimizer.adamw.decay = \"matrices\"",
+        "train.optimizer.sgd.momentum = 0.0",
+        "train.optimizer.sgd.nesterov = false",
+        "train.optimizer.sgd.weight_decay = 0.0",
+        "train.optimizer.sgd.decay = \"matrices\"",
         "evaluation.every = 10",
         "evaluation.batches = 1",
         "measure.warmup_steps = 3",
@@ -167,6 +192,8 @@ optimizer.adamw.lr = 1e-3
         "strategy.accumulate = 1",
         "strategy.precision = \"fp32\"",
         "strategy.loss_scale = \"off\"",
+        // Of fp16.
+        "strategy.loss_scale = { dynamic = { initial = 65536.0, backoff = 0.5, growth = 2.0, interval = 2000 } }",
         "strategy.recompute = \"none\"",
         "strategy.loss_chunks = 1",
         "strategy.release = \"eager\"",
@@ -178,18 +205,66 @@ optimizer.adamw.lr = 1e-3
 
     #[test]
     fn defaults_are_those_that_stored_runs_were_named_with() {
-        let shortest = read(SHORTEST, &[]).unwrap();
-        let (written, hashed) = (settings(&whole(&shortest)), settings(&shortest.identity()));
-        for known in KNOWN {
-            assert!(
-                written.iter().any(|setting| setting == known),
-                "`{known}` no more: count it in DEFAULTS"
-            );
+        let mut defaults = BTreeSet::new();
+        for (_, config) in experiments() {
+            let hashed = settings(&config.identity());
+            defaults
+                .extend(settings(&whole(&config)).into_iter().filter(|setting| !hashed.contains(setting)));
         }
-        for default in written.iter().filter(|setting| !hashed.contains(setting)) {
+        for known in KNOWN {
+            assert!(defaults.contains(*known), "`{known}` no more: count it in DEFAULTS");
+        }
+        for default in defaults {
             let told = KNOWN.contains(&default.as_str()) || default.starts_with("data.text.paths");
             assert!(told, "`{default}` is a default that is not in KNOWN");
         }
+    }
+
+    #[test]
+    fn the_defaults_of_every_variant_are_looked_at() {
+        let written: String = experiments().iter().map(|(_, config)| whole(config)).collect();
+        for table in variants() {
+            assert!(written.contains(&format!("[{table}]\n")), "`{table}` is missing in EXPERIMENTS");
+        }
+    }
+
+    /// An id that changes here changes for every stored run. Where that is meant, say so in the change log.
+    #[test]
+    fn ids_are_those_that_stored_runs_have() {
+        let read = |overrides: &[&str]| {
+            let overrides: Vec<String> = overrides.iter().map(|setting| setting.to_string()).collect();
+            id(&read(SHORTEST, &overrides).unwrap())
+        };
+        let drawn = id(&small_with(&choice(&[(0, 1), (2, 3)])));
+        let configurations =
+            [read(&[]), read(&["train.optimizer.sgd = { lr = 0.1, momentum = 0.9 }"]), drawn];
+        assert_eq!(configurations, ["729d9ff9f66f3ced", "85e8b05ef111e175", "9d13713676cef0fa"]);
+
+        let cpu = Target { kind: DeviceKind::Cpu, ..target() };
+        let card = Target { kind: DeviceKind::Cuda, capability: Some("9.0".to_owned()), ..target() };
+        assert_eq!(
+            [cpu, card].map(|target| run_id("configuration", &target)),
+            ["e97f4153f5c13faa", "0a79e56fd376fc05"]
+        );
+    }
+
+    /// One that is new is left out where it is at its default: `#[serde(default, skip_serializing_if = ...)]`.
+    #[test]
+    fn of_a_target_no_more_is_hashed_than_stored_runs_were_named_with() {
+        let written = serde_json::to_value(target()).unwrap();
+        let hashed: BTreeSet<&str> = written.as_object().unwrap().keys().map(String::as_str).collect();
+        let known = [
+            "alignment",
+            "context",
+            "kind",
+            "limited",
+            "memory",
+            "name",
+            "page",
+            "product_workspace",
+            "threads",
+        ];
+        assert_eq!(hashed, BTreeSet::from(known));
     }
 
     #[test]

@@ -43,13 +43,20 @@ pub(crate) const REPEATS: Count = Count(1..=1000);
 /// What TOML integers reach.
 pub(crate) const SEED: Whole = Whole(0..=i64::MAX as u64);
 
-pub(crate) const POSITIVE: Number =
-    Number { holds: |number| number > 0.0 && number.is_finite(), expected: "a number above 0" };
-pub(crate) const NOT_NEGATIVE: Number =
-    Number { holds: |number| number >= 0.0 && number.is_finite(), expected: "a number of at least 0" };
-/// Of moments that decay: 1 would never forget.
-pub(crate) const DECAY_RATE: Number =
-    Number { holds: |number| (0.0..1.0).contains(&number), expected: "a number from 0 to below 1" };
+/// What devices have in f32, where it must not become 0 or infinite.
+pub(crate) const POSITIVE: Number = Number {
+    holds: |number| number as f32 > 0.0 && (number as f32).is_finite(),
+    expected: "a number above 0 that an f32 can hold",
+};
+pub(crate) const NOT_NEGATIVE: Number = Number {
+    holds: |number| number >= 0.0 && (number as f32).is_finite(),
+    expected: "a number of at least 0 that an f32 can hold",
+};
+/// Of moments that decay: 1, which numbers near it are in f32, would never forget.
+pub(crate) const DECAY_RATE: Number = Number {
+    holds: |number| number >= 0.0 && (number as f32) < 1.0,
+    expected: "a number from 0 to below 1 that an f32 tells from 1",
+};
 pub(crate) const SHARE: Number =
     Number { holds: |number| number > 0.0 && number <= 1.0, expected: "a number above 0 and up to 1" };
 

@@ -46,3 +46,12 @@ pub(crate) use strategies::combinations;
 pub(crate) use strategy::STRATEGY_KEYS;
 pub(crate) use tree::Setting;
 pub(crate) use written::{Case, WrittenStrategy};
+
+/// The tables of all variants of all choices.
+#[cfg(test)]
+pub(crate) fn variants() -> Vec<&'static str> {
+    fn of<T: declare::Choice>() -> impl Iterator<Item = &'static str> {
+        T::VARIANTS.iter().map(|variant| variant.path)
+    }
+    of::<Model>().chain(of::<Data>()).chain(of::<Optimizer>()).collect()
+}

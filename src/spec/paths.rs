@@ -2,6 +2,12 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use super::declare::Declared;
+use super::error::Problem;
+use super::reader::{Keys, Reader};
+use super::tree::{Entry, Node, Value, quoted};
+use super::write::{Form, Lines};
+
 /// Looks up a variable of the environment.
 pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
@@ -82,6 +88,72 @@ pub(crate) fn tidy(path: &Path) -> PathBuf {
         }
     }
     result
+}
+
+/// Paths and globs, at least one.
+pub(super) struct Paths;
+
+impl Declared for Paths {
+    type Output = Vec<PathBuf>;
+
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Vec<PathBuf>> {
+        let expected = "a list of paths, such as [\"../src/**/*.rs\"]";
+        let name = keys.name(&entry.key);
+        let mismatch = |node: &Node| {
+            Problem::new(format!("`{name}` must be {expected}, not {}", node.value)).at(node.span)
+        };
+        let reader = keys.reader();
+        match &entry.node.value {
+            Value::List(nodes) if !nodes.is_empty() => {
+                let mut paths = Vec::new();
+                for node in nodes {
+                    match &node.value {
+                        Value::Text(text) if !text.is_empty() => {
+                            paths.push(path(reader, node, text).map_err(|p| reader.problem(p)).ok())
+                        }
+                        _ => {
+                            reader.problem(mismatch(node));
+                            paths.push(None);
+                        }
+                    }
+                }
+                paths.into_iter().collect()
+            }
+            _ => {
+                reader.problem(mismatch(&entry.node));
+                None
+            }
+        }
+    }
+
+    fn write(&self, key: &str, value: &Vec<PathBuf>, lines: &mut Lines) {
+        // Where data lies does not matter, what it is does.
+        if lines.form() == Form::Whole {
+            let path = |path: &PathBuf| quoted(&escape_variables(&path.to_string_lossy()));
+            let paths: Vec<String> = value.iter().map(path).collect();
+            lines.line(key, &format!("[{}]", paths.join(", ")));
+        }
+    }
+
+    fn example(&self, key: &str) -> String {
+        format!("{key} = [\"../src/**/*.rs\"]")
+    }
+}
+
+/// A path or glob, its variables replaced, relative to the file that wrote it.
+fn path(reader: &Reader<'_>, node: &Node, text: &str) -> Result<PathBuf, Problem> {
+    let expanded = expand_variables(text, reader.environment)
+        .map_err(|(message, help)| Problem::new(message).at(node.span).help(help))?;
+    let path = absolute(reader.sources.directory(node.span), &expanded);
+    if path.to_str().is_none() {
+        return Err(Problem::new("the path of the experiment is not UTF-8 text").at(node.span));
+    }
+    glob::Pattern::new(&path.to_string_lossy()).map_err(|error| {
+        Problem::new(format!("`{text}` is not a path with wildcards: {}", error.msg))
+            .at(node.span)
+            .help("`*` stands for part of a name, `**` for any folders, `[ab]` for one of some characters")
+    })?;
+    Ok(path)
 }
 
 #[cfg(test)]

@@ -175,6 +175,23 @@ impl<'a> Keys<'a> {
         } else if self.table.entries.is_empty() {
             self.missing(variants[0].key, variants[0].place);
         }
+        let known: Vec<&str> = variants.iter().map(|variant| variant.key).collect();
+        if let [only] = self.table.entries.as_slice()
+            && known.contains(&only.key.as_str())
+            && self.is_off(&only.key)
+        {
+            self.reader.problem(
+                Problem::new(format!(
+                    "`{}` is switched off, and nothing is chosen instead",
+                    self.name(&only.key)
+                ))
+                .at(only.span())
+                .help(match known.as_slice() {
+                    [known] => format!("give `{known}` a table, or leave it out"),
+                    known => format!("choose one of {}", list(known)),
+                }),
+            );
+        }
         self.finish();
         let (read, mut keys) = chosen?;
         let variant = read(&mut keys);
@@ -263,7 +280,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn name(&self, key: &str) -> String {
+    /// A key's name in messages.
+    pub(crate) fn name(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
     }
 }

@@ -11,7 +11,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let RunConfig { model, data, train, evaluation, measure: _, strategy } = config;
     model.check(tree)?;
     every_micro_batch_has_a_sequence(config, tree)?;
-    model.suits(data, tree)?;
+    data_suits_model(config, tree)?;
     if evaluation.is_some() {
         data.leaves_some_to_evaluate(tree)?;
     }
@@ -25,6 +25,12 @@ pub(super) fn blame(message: String, keys: &[&str], tree: &Table, help: impl Int
     let mut problem = Problem::new(message).help(help);
     problem.places.extend(keys.iter().filter_map(|key| tree.find(key)).map(|entry| entry.span()));
     problem
+}
+
+/// What is known of data before it is read; the rest is told once it was.
+fn data_suits_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let known = config.data.data_set().check_known(&config.model.sample());
+    known.map_err(|error| blame(error.to_string(), &error.keys(), tree, error.help()))
 }
 
 fn every_micro_batch_has_a_sequence(config: &RunConfig, tree: &Table) -> Result<(), Problem> {

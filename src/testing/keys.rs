@@ -8,9 +8,11 @@ use proptest::prelude::Strategy;
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) name: &'static str,
-    /// The first is the default.
+    /// The first is the default; `UNSAID` where what that is depends on other keys.
     pub(crate) values: &'static [&'static str],
-    /// What every value but the default needs: other keys, each with one of these values.
+    /// The first of its values that needs anything of other keys; the default does not.
+    pub(crate) first_in_need: usize,
+    /// What it and those after it need: other keys, each with one of these values.
     pub(crate) needs: &'static [(&'static str, &'static [&'static str])],
     pub(crate) same: Same,
 }
@@ -26,35 +28,74 @@ pub(crate) enum Same {
     Training(f32),
 }
 
+/// The value of a key that is not written.
+pub(crate) const UNSAID: &str = "";
+
+/// What runs are trained with, as experiments write it: optimizers, with the states and terms that they may have.
+pub(crate) const OPTIMIZERS: &[&str] = &[
+    "adamw = { lr = 1e-2, weight_decay = 0.1 }",
+    "sgd = { lr = 0.1 }",
+    "sgd = { lr = 0.1, momentum = 0.9, weight_decay = 0.1 }",
+    "sgd = { lr = 0.05, momentum = 0.9, nesterov = true, decay = 'all' }",
+];
+
 pub(crate) const KEYS: &[Key] = &[
-    Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
+    Key { name: "accumulate", values: &["1", "2", "3"], first_in_need: 1, needs: &[], same: Same::Rounding },
     Key {
         name: "precision",
         values: &[r#""fp32""#, r#""tf32""#, r#""bf16""#, r#""fp16""#],
+        first_in_need: 1,
         needs: &[],
         same: Same::Training(0.01),
     },
     Key {
         name: "loss_scale",
-        // The second scale grows while a test trains.
-        values: &[r#""off""#, "128", "{ dynamic = { initial = 1024, interval = 2 } }"],
+        // The last scale grows while a test trains.
+        values: &[UNSAID, r#""off""#, "128", "{ dynamic = { initial = 1024, interval = 2 } }"],
+        first_in_need: 2,
         needs: &[("precision", &[r#""fp16""#])],
         same: Same::Training(0.01),
     },
-    Key { name: "recompute", values: &[r#""none""#, r#""block""#], needs: &[], same: Same::Bitwise },
-    Key { name: "loss_chunks", values: &["1", "2", "7"], needs: &[], same: Same::Rounding },
     Key {
-        name: "release",
-        values: &[r#""eager""#, r#""scope""#, r#""step""#],
+        name: "recompute",
+        values: &[r#""none""#, r#""block""#],
+        first_in_need: 1,
         needs: &[],
         same: Same::Bitwise,
     },
-    Key { name: "gradients", values: &[r#""free""#, r#""zero""#], needs: &[], same: Same::Bitwise },
-    Key { name: "allocator", values: &[r#""arena""#, r#""direct""#], needs: &[], same: Same::Bitwise },
-    Key { name: "evaluation_pass", values: &[r#""no_grad""#, r#""grad""#], needs: &[], same: Same::Bitwise },
+    Key { name: "loss_chunks", values: &["1", "2", "7"], first_in_need: 1, needs: &[], same: Same::Rounding },
+    Key {
+        name: "release",
+        values: &[r#""eager""#, r#""scope""#, r#""step""#],
+        first_in_need: 1,
+        needs: &[],
+        same: Same::Bitwise,
+    },
+    Key {
+        name: "gradients",
+        values: &[r#""free""#, r#""zero""#],
+        first_in_need: 1,
+        needs: &[],
+        same: Same::Bitwise,
+    },
+    Key {
+        name: "allocator",
+        values: &[r#""arena""#, r#""direct""#],
+        first_in_need: 1,
+        needs: &[],
+        same: Same::Bitwise,
+    },
+    Key {
+        name: "evaluation_pass",
+        values: &[r#""no_grad""#, r#""grad""#],
+        first_in_need: 1,
+        needs: &[],
+        same: Same::Bitwise,
+    },
     Key {
         name: "graph",
         values: &["false", "true"],
+        first_in_need: 1,
         needs: &[("allocator", &[r#""arena""#])],
         same: Same::Bitwise,
     },
@@ -75,8 +116,9 @@ impl Choice {
 
     /// `recompute = "block"` of every key, as lines of an experiment and as overrides.
     pub(crate) fn settings(&self) -> Vec<String> {
-        let setting = |(key, value): (&Key, &usize)| format!("{} = {}", key.name, key.values[*value]);
-        KEYS.iter().zip(&self.0).map(setting).collect()
+        let setting = |(key, value): (&Key, &usize)| (key.name, key.values[*value]);
+        let said = KEYS.iter().zip(&self.0).map(setting).filter(|(_, value)| *value != UNSAID);
+        said.map(|(name, value)| format!("{name} = {value}")).collect()
     }
 
     /// What experiments write of this key.
@@ -104,7 +146,7 @@ pub(crate) fn meets_needs(keys: &[Key], values: &[usize], key: usize) -> bool {
         let other = position(keys, name);
         one_of.contains(&keys[other].values[values[other]])
     };
-    values[key] == 0 || keys[key].needs.iter().all(|(name, one_of)| has(name, one_of))
+    values[key] < keys[key].first_in_need || keys[key].needs.iter().all(|(name, one_of)| has(name, one_of))
 }
 
 pub(crate) fn position(keys: &[Key], name: &str) -> usize {

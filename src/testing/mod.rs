@@ -16,7 +16,7 @@ use crate::plan::expand;
 use crate::spec::*;
 use crate::units::Bytes;
 pub(crate) use hoarder::Hoarder;
-use keys::{BATCH_SIZE, Choice, KEYS, any_choice};
+use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, any_choice};
 
 /// What tests run on: with the feature `cuda-tests` a card, or what stands in for one.
 const KIND: DeviceKind = if cfg!(feature = "cuda-tests") { DeviceKind::Cuda } else { DeviceKind::Cpu };
@@ -87,12 +87,30 @@ pub(crate) fn small() -> RunConfig {
     }
 }
 
-/// A run with other values of its strategy's keys, read as every experiment is.
+/// A run with other values of its strategy's keys, read as every experiment is. Those that are unsaid are so.
 pub(crate) fn with(config: &RunConfig, choice: &Choice) -> Result<RunConfig, crate::spec::Error> {
+    let unsaid = |line: &&str| {
+        KEYS.iter()
+            .any(|key| choice.value(key.name) == UNSAID && line.starts_with(&format!("{} = ", key.name)))
+    };
+    let toml = config.to_toml("run", "plain");
+    let said: Vec<&str> = toml.lines().filter(|line| !unsaid(line)).collect();
+    changed(&said.join("\n"), &choice.settings())
+}
+
+/// A run with another optimizer, as experiments write it.
+pub(crate) fn with_optimizer(config: &RunConfig, optimizer: &str) -> RunConfig {
+    let setting = format!("train.optimizer.{optimizer}");
+    let read = changed(&config.to_toml("run", "plain"), &[setting]);
+    read.unwrap_or_else(|error| panic!("{optimizer}: {error}"))
+}
+
+/// An experiment of one run, with other settings.
+fn changed(toml: &str, settings: &[String]) -> Result<RunConfig, crate::spec::Error> {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let file = folder.path().join("run.toml");
-    std::fs::write(&file, config.to_toml("run", "plain")).expect("a file for the test");
-    let mut experiment = expand(&file, &choice.settings(), &|_| None)?;
+    std::fs::write(&file, toml).expect("a file for the test");
+    let mut experiment = expand(&file, settings, &|_| None)?;
     Ok(experiment.points.remove(0).config.expect("an experiment of one run that makes no sense is refused"))
 }
 
@@ -132,19 +150,20 @@ pub(crate) fn sample(count: usize) -> Vec<Choice> {
 pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
     let model = (1..=3usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
     let train = (0..=9usize, any::<bool>(), any::<bool>(), any::<bool>());
-    let all = (model, train, any_choice(), 0..100u64);
-    all.prop_map(|(model, train, choice, seed)| {
+    let all = (model, train, any_choice(), 0..OPTIMIZERS.len(), 0..100u64);
+    all.prop_map(|(model, train, choice, optimizer, seed)| {
         let (layers, heads, per_head, context, vocabulary) = model;
         let (more, clips, evaluates, decays_all) = train;
-        let mut config = small_with(&choice);
+        let mut config = with_optimizer(&small_with(&choice), OPTIMIZERS[optimizer]);
         config.model =
             Model::Transformer(Transformer { layers, d_model: heads * per_head, heads, context, vocabulary });
         config.train.batch_size = config.strategy.accumulate + more;
         config.train.clip_norm = clips.then_some(0.5);
         config.train.seed = seed;
         let decay = if decays_all { Decay::All } else { Decay::Matrices };
-        if let Some(adamw) = config.train.optimizer.adamw() {
-            config.train.optimizer = Optimizer::AdamW(AdamW { decay, ..adamw.clone() });
+        match &mut config.train.optimizer {
+            Optimizer::AdamW(adamw) => adamw.decay = decay,
+            Optimizer::Sgd(sgd) => sgd.decay = decay,
         }
         config.evaluation = config.evaluation.filter(|_| evaluates);
         config

@@ -53,8 +53,9 @@ pub(super) fn legal(keys: &[Key], values: &[Valued]) -> Option<Partial> {
 }
 
 fn with_needs(keys: &[Key], chosen: Partial) -> Option<Partial> {
-    let changed = (0..keys.len()).filter(|&key| chosen[key].is_some_and(|value| value != 0));
-    for (name, one_of) in changed.flat_map(|key| keys[key].needs) {
+    let in_need =
+        (0..keys.len()).filter(|&key| chosen[key].is_some_and(|value| value >= keys[key].first_in_need));
+    for (name, one_of) in in_need.flat_map(|key| keys[key].needs) {
         let other = position(keys, name);
         let serves = |value: usize| one_of.contains(&keys[other].values[value]);
         match chosen[other] {

@@ -41,22 +41,6 @@ fn the_first_values_are_the_defaults() {
     assert_eq!(small_with(&Choice::plain()).strategy, Strategy::default());
 }
 
-#[test]
-fn each_value_makes_another_strategy() {
-    for (key, Key { name, values, .. }) in KEYS.iter().enumerate() {
-        assert!(values.len() > 1, "{name}");
-        let strategy = |value: usize| {
-            // All under the needs of the last value, which those of the others are, too.
-            let mut choice = choice(&[(key, values.len() - 1)]);
-            choice.0[key] = value;
-            small_with(&choice).strategy
-        };
-        for (a, b) in (0..values.len()).flat_map(|b| (0..b).map(move |a| (a, b))) {
-            assert_ne!(strategy(a), strategy(b), "`{name}`: {} and {}", values[a], values[b]);
-        }
-    }
-}
-
 /// A rule between keys that the list does not know fails here, with what the rule says; so does one that is no rule.
 #[test]
 fn keys_need_what_spec_says_they_need() {
@@ -114,7 +98,7 @@ fn combinations_stay_few_as_keys_become_many() {
     let key = |at: usize| -> Key {
         let needs = (1..=at).rev().take(1).map(|at| (&NAMES[at - 1..at], ONE_OF)).collect::<Vec<_>>();
         let values = &["0", "1", "2", "3"];
-        Key { name: &NAMES[at..at + 1], values, needs: needs.leak(), same: Same::Bitwise }
+        Key { name: &NAMES[at..at + 1], values, first_in_need: 1, needs: needs.leak(), same: Same::Bitwise }
     };
     let keys: Vec<Key> = (0..NAMES.len()).map(key).collect();
     assert!(legal(&keys, &[(3, 3), (4, 1)]).is_none() && legal(&keys, &[(3, 3), (4, 0)]).is_some());

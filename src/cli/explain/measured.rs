@@ -11,7 +11,7 @@ use super::tables::{self, Source};
 use crate::cli::failure::Failure;
 use crate::execute::{MEMORY_FILE, STEPS_FILE};
 use crate::plan::{Plan, PlannedRun};
-use crate::results::{self, Row, Store};
+use crate::results::{self, Row, Status, Store};
 
 /// A line of `steps.csv`, as far as it is needed here.
 #[derive(Debug, Deserialize)]
@@ -41,6 +41,9 @@ pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, 
     let lines = read::<Line>(&folder.join(MEMORY_FILE))?;
     let steps = read::<StepLine>(&folder.join(STEPS_FILE))?;
     let (Some(lines), Some(steps)) = (lines, steps) else {
+        if row.status == Status::Ok && !row.message.is_empty() {
+            return Ok(format!("{}\n", row.message));
+        }
         return Ok(format!(
             "the result, of version {}, has no times of operations: `runner sweep --fresh {experiment}` measures again\n",
             row.version

@@ -6,6 +6,7 @@ mod homes;
 mod parts;
 mod precision;
 mod prime;
+mod profile;
 mod scopes;
 mod strategies;
 mod threads;
@@ -17,11 +18,10 @@ use super::engine::Engine;
 use crate::compile::{Action, Program, SectionKind, compile};
 use crate::data::Batch;
 use crate::device::{Delay, Device, Pool, Target};
-use crate::graph;
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::spec::*;
 use crate::testing;
-use crate::testing::keys::{Choice, Same};
+use crate::testing::keys::{Choice, OPTIMIZERS, Same};
 use crate::units::Bytes;
 
 const STEPS: usize = 4;
@@ -35,7 +35,7 @@ struct Trace {
 }
 
 fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
-    let sample = graph::sample(&config.model);
+    let sample = config.model.sample();
     let count = samples * sample.tokens.expect("the model works on tokens");
     let token = |i: usize| ((i * 7 + step * 13 + i * i % 11) % 250) as i32;
     let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(move |i| token(i).to_ne_bytes()));
@@ -93,14 +93,17 @@ const RANDOM_COMBINATIONS: usize = if cfg!(feature = "cuda-tests") { 0 } else { 
 /// themselves; and predicted byte for byte, which `train` asserts.
 #[test]
 fn strategies_change_no_more_than_they_say() {
-    let mut references: HashMap<Choice, Trace> = HashMap::new();
-    for choice in testing::pairwise().into_iter().chain(testing::sample(RANDOM_COMBINATIONS)) {
-        let reference = choice.reference();
-        let expected = references.entry(reference).or_insert_with_key(trace_of);
-        assert_eq!(&trace_of(&choice), expected, "{:?}", choice.settings());
+    let mut references: HashMap<(Choice, &str), Trace> = HashMap::new();
+    let pairwise = testing::pairwise().into_iter().map(|choice| (choice, OPTIMIZERS[0]));
+    let random = testing::sample(RANDOM_COMBINATIONS).into_iter().zip(OPTIMIZERS.iter().copied().cycle());
+    for (choice, optimizer) in pairwise.chain(random) {
+        let expected = references.entry((choice.reference(), optimizer)).or_insert_with_key(trace_of);
+        let settings = choice.settings();
+        assert_eq!(&trace_of(&(choice, optimizer)), expected, "{settings:?}, {optimizer}");
     }
-    let plain = trace_of(&Choice::plain());
-    for (reference, found) in &references {
+    let mut plains: HashMap<&str, Trace> = HashMap::new();
+    for ((reference, optimizer), found) in &references {
+        let plain = plains.entry(optimizer).or_insert_with(|| trace_of(&(Choice::plain(), optimizer)));
         let tolerance = match reference.same() {
             Same::Bitwise => 0.0,
             Same::Rounding => 1e-5,
@@ -108,13 +111,14 @@ fn strategies_change_no_more_than_they_say() {
         };
         for (step, (a, b)) in plain.losses.iter().zip(&found.losses).enumerate() {
             let settings = reference.settings();
-            assert!((a - b).abs() <= tolerance * a, "{settings:?}, step {}: {a} and {b}", step + 1);
+            let step = step + 1;
+            assert!((a - b).abs() <= tolerance * a, "{settings:?}, {optimizer}, step {step}: {a} and {b}");
         }
     }
 }
 
-fn trace_of(choice: &Choice) -> Trace {
-    trace(&testing::small_with(choice))
+fn trace_of((choice, optimizer): &(Choice, &str)) -> Trace {
+    trace(&testing::with_optimizer(&testing::small_with(choice), optimizer))
 }
 
 /// However a batch is split: 3 + 3 + 2, 4 + 3, 2 + 2 + 1, 2 + 1, 4 times 2, 7 times 1.

@@ -1,11 +1,12 @@
 //! Batches of other parts than text has: rows of numbers and their classes, from a data set that is made up.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use super::super::engine::Engine;
 use super::graphs::classifier;
 use crate::compile::{Program, compile_graphs};
-use crate::data::{Batch, Contents, DataError, Part, Sample, Source};
+use crate::data::{Batch, Blame, Contents, DataError, DataSet, DigestCache, Given, Part, Sample, Source};
 use crate::device::Device;
 use crate::graph::Graphs;
 use crate::ops::TensorType;
@@ -44,6 +45,24 @@ impl Rows {
     }
 }
 
+impl DataSet for Rows {
+    fn name(&self) -> &'static str {
+        "rows"
+    }
+
+    fn paths(&self) -> &[PathBuf] {
+        &[]
+    }
+
+    fn inspect(&self, _cache: &mut DigestCache) -> Result<Box<dyn Contents>, DataError> {
+        Ok(Box::new(Rows))
+    }
+
+    fn open(&self) -> Result<Box<dyn Source>, DataError> {
+        Ok(Box::new(Rows))
+    }
+}
+
 impl Contents for Rows {
     fn digest(&self) -> &str {
         "rows"
@@ -53,8 +72,8 @@ impl Contents for Rows {
         &["features", "classes"]
     }
 
-    fn part(&self, asked: &Part) -> Option<TensorType> {
-        sample().parts.iter().find(|part| part.name == asked.name).map(|part| part.ty)
+    fn part(&self, asked: &Part) -> Option<Part> {
+        sample().parts.into_iter().find(|part| part.name == asked.name)
     }
 
     fn check_size(&self, _sample: &Sample, _evaluates: bool) -> Result<(), DataError> {
@@ -78,9 +97,10 @@ impl Source for Rows {
 
 /// What a linear classifier asks for.
 pub(super) fn sample() -> Sample {
-    let features = Part { name: "features", ty: TensorType::f32(&[FEATURES]) };
-    let classes = Part { name: "classes", ty: TensorType::i32(&[]) };
-    Sample { parts: vec![features, classes], tokens: None }
+    let features = Part { name: "features", ty: TensorType::f32(&[FEATURES]), below: None };
+    let below = Some(Given { key: "classes", count: CLASSES });
+    let classes = Part { name: "classes", ty: TensorType::i32(&[]), below };
+    Sample { parts: vec![features, classes], length: None, tokens: None }
 }
 
 /// The mean loss of rows, in f64.
@@ -143,4 +163,28 @@ fn numbers_and_classes_reach_the_device_as_they_are() {
         assert!((found - wanted).abs() < 1e-5, "after step {step}: {found} and {wanted}");
     }
     engine.close().unwrap();
+}
+
+/// How many classes there are is known once the rows were read.
+#[test]
+fn a_model_that_tells_fewer_classes_apart_than_there_are_is_refused() {
+    let check = |below: Option<usize>| {
+        let mut sample = sample();
+        sample.parts[1].below = below.map(|count| Given { key: "model.linear.classes", count });
+        assert!(Rows.check_known(&sample).is_ok(), "nothing is known yet");
+        Rows.check(&Rows, &sample, true)
+    };
+    assert!([Some(CLASSES), Some(CLASSES + 1), None].into_iter().all(|below| check(below).is_ok()));
+
+    let error = check(Some(CLASSES - 1)).unwrap_err();
+    let expected = "model.linear.classes = 3 is less than the 4 classes of data.rows";
+    assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::Key("model.linear.classes")));
+
+    let mut features = sample();
+    features.parts[0].below = Some(Given { key: "model.linear.features", count: 10 });
+    let error = Rows.check(&Rows, &features, true).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "model.linear.features = 10 is less than what data.rows may have as `features`"
+    );
 }

@@ -9,7 +9,6 @@ use super::super::receipt::receipt;
 use super::super::volume::Volume;
 use crate::compile::{Action, Instruction, Program, SectionKind, compile};
 use crate::device::{Pool, Position, Role};
-use crate::graph;
 use crate::memory::{Cadence, live_at, predict};
 use crate::spec::*;
 use crate::testing;
@@ -149,7 +148,7 @@ fn accumulate_splits_the_work_and_does_no_more() {
         assert_eq!(2 * planned.model_flops, counts.flops);
         let told = if micro_batches == accumulate { "" } else { " (not 5)" };
         assert_eq!(receipt, format!("{micro_batches} micro-batches{told}"));
-        let volume = |config: &RunConfig| Volume::of_step(config, &graph::sample(&config.model));
+        let volume = |config: &RunConfig| Volume::of_step(config, &config.model.sample());
         assert_eq!(volume(&split), volume(&whole));
         assert_eq!(volume(&split).tokens, Some(batch_size * T as usize));
     }

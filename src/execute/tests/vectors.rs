@@ -8,7 +8,6 @@ use safetensors::SafeTensors;
 use super::super::engine::Engine;
 use crate::compile::{Parameter, Program, compile};
 use crate::data::Batch;
-use crate::graph;
 use crate::memory::Failure;
 use crate::plan;
 use crate::spec::*;
@@ -72,7 +71,7 @@ fn batches(config: &RunConfig) -> Vec<Batch> {
     let elements = |numbers: &[i32]| numbers.iter().map(|number| number.to_le_bytes()).collect::<Vec<_>>();
     let batch = |step: usize| {
         let step = step * size..(step + 1) * size;
-        let batch = Batch::new(&graph::sample(&config.model).parts, config.train.batch_size);
+        let batch = Batch::new(&config.model.sample().parts, config.train.batch_size);
         batch.with("tokens", elements(&tokens[step.clone()])).with("targets", elements(&targets[step]))
     };
     (0..STEPS).map(batch).collect()

@@ -18,8 +18,6 @@ choice! {
 
 /// What each kind of data says of itself.
 trait DataSource {
-    fn vocabulary(&self) -> Vocabulary;
-
     /// What reads it.
     fn data_set(&self) -> Box<dyn DataSet>;
 
@@ -27,22 +25,10 @@ trait DataSource {
     fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem>;
 }
 
-/// The tokens of a kind of data.
-pub(super) struct Vocabulary {
-    pub(super) tokens: usize,
-    /// The data's name, and the key that decides what its tokens are.
-    pub(super) of: &'static str,
-    pub(super) key: &'static str,
-}
-
 impl Data {
     /// What reads it.
     pub fn data_set(&self) -> Box<dyn DataSet> {
         self.each().data_set()
-    }
-
-    pub(super) fn vocabulary(&self) -> Vocabulary {
-        self.each().vocabulary()
     }
 
     pub(super) fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem> {

@@ -4,10 +4,10 @@ mod transformer;
 
 pub use transformer::Transformer;
 
-use super::data::Data;
 use super::declare::choice;
 use super::error::Problem;
 use super::tree::Table;
+use crate::data::Sample;
 
 choice! {
     pub enum Model("model"): Architecture {
@@ -21,11 +21,11 @@ trait Architecture {
     /// In a line: what it is and its sizes.
     fn description(&self) -> String;
 
+    /// What it asks for of each sample.
+    fn sample(&self) -> Sample;
+
     /// Rules between its own keys.
     fn check(&self, tree: &Table) -> Result<(), Problem>;
-
-    /// Rules between it and the data.
-    fn suits(&self, data: &Data, tree: &Table) -> Result<(), Problem>;
 
     /// Bytes and operations of a step are counted in 64 bits. The sums are upper bounds, with room for every strategy.
     fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem>;
@@ -37,12 +37,13 @@ impl Model {
         self.each().description()
     }
 
-    pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
-        self.each().check(tree)
+    /// What it asks for of each sample.
+    pub fn sample(&self) -> Sample {
+        self.each().sample()
     }
 
-    pub(super) fn suits(&self, data: &Data, tree: &Table) -> Result<(), Problem> {
-        self.each().suits(data, tree)
+    pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
+        self.each().check(tree)
     }
 
     pub(super) fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {

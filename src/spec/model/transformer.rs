@@ -1,7 +1,8 @@
 //! `[model.transformer]`
 
 use super::Architecture;
-use crate::spec::data::{Data, Tokens};
+use crate::data::{Given, Part, Sample};
+use crate::ops::TensorType;
 use crate::spec::declare::section;
 use crate::spec::error::Problem;
 use crate::spec::kinds::{Count, DIMENSION};
@@ -10,6 +11,9 @@ use crate::spec::tree::Table;
 
 /// With the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near them.
 const LAYERS: Count = Count(1..=1 << 14);
+
+/// What a byte can be.
+const BYTES: usize = 256;
 
 section! {
     /// A decoder of GPT-2 blocks: pre-norm, tanh GELU, learned positions, causal attention, head tied to the token
@@ -21,9 +25,16 @@ section! {
         pub heads: usize = DIMENSION;
         /// Positions in a sequence.
         pub context: usize = DIMENSION;
-        /// Rows of the token embedding: at least as many as the data has tokens. Without its own, the vocabulary is
-        /// the data's; tokens have one meaning so far.
-        pub vocabulary: usize = DIMENSION, default Tokens::Bytes.vocabulary();
+        /// Rows of the token embedding: at least as many as the data has tokens.
+        pub vocabulary: usize = DIMENSION, default BYTES;
+    }
+}
+
+impl Transformer {
+    /// Tokens in a row, and what should follow each of them.
+    pub fn parts(&self) -> [Part; 2] {
+        let below = Some(Given { key: "model.transformer.vocabulary", count: self.vocabulary });
+        ["tokens", "targets"].map(|name| Part { name, ty: TensorType::i32(&[self.context]), below })
     }
 }
 
@@ -31,6 +42,11 @@ impl Architecture for Transformer {
     fn description(&self) -> String {
         let Transformer { layers, d_model, heads, context, vocabulary } = self;
         format!("transformer {layers}x{d_model} H {heads} T {context} V {vocabulary}")
+    }
+
+    fn sample(&self) -> Sample {
+        let length = Given { key: "model.transformer.context", count: self.context };
+        Sample { parts: self.parts().to_vec(), length: Some(length), tokens: Some(self.context) }
     }
 
     fn check(&self, tree: &Table) -> Result<(), Problem> {
@@ -45,22 +61,6 @@ impl Architecture for Transformer {
             &["model.transformer.heads", "model.transformer.d_model"],
             tree,
             divisors(d_model, heads),
-        ))
-    }
-
-    fn suits(&self, data: &Data, tree: &Table) -> Result<(), Problem> {
-        let (own, data) = (self.vocabulary, data.vocabulary());
-        if own >= data.tokens {
-            return Ok(());
-        }
-        Err(blame(
-            format!(
-                "model.transformer.vocabulary = {own} is less than the {} tokens of {}",
-                data.tokens, data.of
-            ),
-            &["model.transformer.vocabulary", data.key],
-            tree,
-            format!("{} and more work", data.tokens),
         ))
     }
 
