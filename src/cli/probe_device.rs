@@ -2,7 +2,7 @@
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
-use crate::compile::compile;
+use crate::compile::compile_verified;
 use crate::device::{self, DeviceChoice, Factors, Probed};
 use crate::execute;
 use crate::memory::Cadence;
@@ -30,7 +30,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     };
     let mut device = device::open_card(&target, args.ordinal.unwrap_or(0)).map_err(Failure::machine)?;
     let config = small_run();
-    let program = compile(&config, &target).map_err(Failure::machine)?;
+    let program = compile_verified(&config, &target).map_err(Failure::machine)?;
     execute::prime(device.as_mut(), &program, Cadence::of(&config)).map_err(Failure::machine)?;
     // Begun to make the pool give back what priming took.
     device.begin_witness().map_err(Failure::machine)?;

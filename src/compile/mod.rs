@@ -82,7 +82,7 @@ const PASSES: [Pass; 17] = [
     Pass { name: "graph segments", run: Some(segments::mark) },
 ];
 
-/// Compiles a run for a target. The program is verified when it is done, and in debug builds after every pass.
+/// Compiles a run for a target: what is planned. In tests and debug builds the program is verified after every pass.
 ///
 /// # Errors
 /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
@@ -90,7 +90,7 @@ pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation
     compile_graphs(&Graphs::of(config), config, target, cfg!(any(test, debug_assertions)))
 }
 
-/// The same, verified after every pass: what is going to be trained.
+/// The same, verified after every pass in all builds: what is going to be trained, or shown.
 ///
 /// # Errors
 /// As from `compile`, named by the pass.
@@ -103,9 +103,9 @@ pub(crate) fn compile_graphs(
     graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
-    every_pass: bool,
+    verified: bool,
 ) -> Result<Program, Violation> {
-    run_passes(graphs, config, target, every_pass, &|_, _| {})
+    run_passes(graphs, config, target, verified, &|_, _| {})
 }
 
 /// The same with other marks than the strategy leaves.
@@ -123,7 +123,7 @@ fn run_passes(
     graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
-    every_pass: bool,
+    verified: bool,
     change_marks: &dyn Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
     let program = build::build(graphs, config);
@@ -131,12 +131,14 @@ fn run_passes(
     let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
     let mut last = "build";
     for (name, run) in passes {
-        if every_pass {
+        if verified {
             verify(&draft.program).map_err(|violation| violation.after(last))?;
         }
         run(&mut draft);
         last = name;
     }
-    verify(&draft.program).map_err(|violation| violation.after(last))?;
+    if verified {
+        verify(&draft.program).map_err(|violation| violation.after(last))?;
+    }
     Ok(draft.program)
 }

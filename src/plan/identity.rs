@@ -235,9 +235,10 @@ optimizer.adamw.lr = 1e-3
             let overrides: Vec<String> = overrides.iter().map(|setting| setting.to_string()).collect();
             id(&read(SHORTEST, &overrides).unwrap())
         };
-        let drawn = id(&small_with(&choice(&[(0, 1), (2, 3)])));
+        let mut drawn = small_with(&choice(&[(0, 1), (2, 3)]));
+        drawn.train.batch_size = 6;
         let configurations =
-            [read(&[]), read(&["train.optimizer.sgd = { lr = 0.1, momentum = 0.9 }"]), drawn];
+            [read(&[]), read(&["train.optimizer.sgd = { lr = 0.1, momentum = 0.9 }"]), id(&drawn)];
         assert_eq!(configurations, ["729d9ff9f66f3ced", "85e8b05ef111e175", "9d13713676cef0fa"]);
 
         let cpu = Target { kind: DeviceKind::Cpu, ..target() };

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
 use super::output;
-use crate::compile::compile;
+use crate::compile::compile_verified;
 use crate::plan::{Plan, PlannedRun, Purpose};
 
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let (plan, run) = pick(&runs, &args.run)?;
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
-    let program = compile(config, &plan.target).map_err(Failure::machine)?;
+    let program = compile_verified(config, &plan.target).map_err(Failure::machine)?;
     // What was measured comes last: programs are long, and the end is what a terminal shows.
     let measured = measured::text(&args.out, plan, run)?;
     output::print(&format!("{}\n{measured}", listing::listing(&program, &plan.target, config, run)))?;
