@@ -96,5 +96,6 @@ pub(crate) fn target(kind: DeviceKind) -> Target {
         context: Bytes(500 << 20),
         memory: Bytes(80 << 30),
         limited: false,
+        rank: runner::device::Rank::ALONE,
     }
 }

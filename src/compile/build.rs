@@ -12,7 +12,8 @@ use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, V
 use crate::ops::{DType, Fill, GradientTerms, Members, Normal, Op, Shape, TensorType, ValueId, lay_out};
 use crate::spec::RunConfig;
 
-pub(super) fn build(graphs: &Graphs, config: &RunConfig) -> Program {
+/// `config` is what the rank does of a run on batches of `batch_size`.
+pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> Program {
     let graph = &graphs.full;
     let mut program = Program {
         stage: Stage::Forward,
@@ -25,7 +26,8 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig) -> Program {
         loss: None,
         loss_scaling: None,
         slices: Vec::new(),
-        batch_size: config.train.batch_size,
+        batch_size,
+        samples: config.train.batch_size,
         events: 0,
         stand_ins: HashMap::new(),
         allocator: config.strategy.allocator,
@@ -138,11 +140,11 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
     let scope = program.add_scope("batch");
     let numbers = config.train.optimizer.update(GradientTerms::default()).numbers().len();
-    let batch_size = program.batch_size;
+    let samples = program.samples;
     let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);
     let whole = |index: usize| {
         let TensorType { dtype, shape } = graph.values[index].ty;
-        (Like::Batch(index), TensorType { dtype, shape: shape.with_first(batch_size) })
+        (Like::Batch(index), TensorType { dtype, shape: shape.with_first(samples) })
     };
     Exchange {
         batch: graph.inputs().map(|index| input(graph.values[index].name, whole(index))).collect(),

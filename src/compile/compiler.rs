@@ -8,7 +8,7 @@ use super::build::layouts;
 use super::program::{Action, Program, Section, SectionKind, Sliced, Types};
 use super::value::{Like, Value};
 use super::verify::{Violation, verify};
-use super::{compile_graphs, place, slices, workspaces};
+use super::{compile_graphs, of_rank, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{Graphs, MicroBatch};
 use crate::ops::{GradientTerms, Members, Sizes};
@@ -62,7 +62,8 @@ impl<'a> Compiler<'a> {
 
     /// A program of the run's sizes, and whether its places are those of a run before.
     fn sized(&mut self, config: &RunConfig) -> Result<(&mut Compiled, bool), Violation> {
-        let graphs = Graphs::of(config);
+        let own = of_rank(config, self.target);
+        let graphs = Graphs::of(&own);
         let choices = config.choices();
         let last = self.last.take();
         let last = last.filter(|last| last.choices == choices && last.graphs.same_structure(&graphs));
@@ -86,12 +87,13 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
     if program.slices.iter().any(|sliced| slices(sliced) != sliced.count) {
         return false;
     }
-    let further = Section::new(SectionKind::Micro, config).times > 0;
+    let own = of_rank(config, target);
+    let further = Section::new(SectionKind::Micro, &own).times > 0;
     if further != program.section(SectionKind::Micro).is_some() {
         return false;
     }
-    program.batch_size = config.train.batch_size;
-    program.sections.iter_mut().for_each(|section| section.resize(config));
+    (program.batch_size, program.samples) = (config.train.batch_size, own.train.batch_size);
+    program.sections.iter_mut().for_each(|section| section.resize(&own));
     let states = config.train.optimizer.update(GradientTerms::default()).states();
     let mut buckets = Vec::with_capacity(program.buckets.len());
     for (bucket, layout) in program.buckets.iter_mut().zip(layouts(&graphs.full, config)) {
@@ -109,7 +111,7 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             Like::Fixed | Like::Workspace => continue,
             Like::Graph(micro_batch, index) => shape(micro_batch, index),
             Like::Rows(micro_batch, index, slice) => shape(micro_batch, index).of_rows(slice),
-            Like::Batch(index) => shape(MicroBatch::Full, index).with_first(program.batch_size),
+            Like::Batch(index) => shape(MicroBatch::Full, index).with_first(program.samples),
             Like::Bucket(bucket) => buckets[bucket][0],
             Like::State(bucket, state) => buckets[bucket][1 + state],
         };

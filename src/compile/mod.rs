@@ -31,7 +31,9 @@ pub use program::{
 pub use value::{Form, Like, Part, Value, View};
 pub use verify::{Invariant, Violation, verify};
 
-use crate::device::Target;
+use std::borrow::Cow;
+
+use crate::device::{Rank, Target};
 use crate::graph::{self, Graphs};
 use crate::spec::RunConfig;
 pub(crate) use marks::Marks;
@@ -82,12 +84,23 @@ const PASSES: [Pass; 17] = [
     Pass { name: "graph segments", run: Some(segments::mark) },
 ];
 
+/// What a target's rank does of a run.
+fn of_rank<'a>(config: &'a RunConfig, target: &Target) -> Cow<'a, RunConfig> {
+    if target.rank == Rank::ALONE {
+        return Cow::Borrowed(config);
+    }
+    let mut own = config.clone();
+    own.train.batch_size = target.rank.samples(config.train.batch_size).len();
+    Cow::Owned(own)
+}
+
 /// Compiles a run for a target: what is planned. In tests and debug builds the program is verified after every pass.
 ///
 /// # Errors
 /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
 pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    compile_graphs(&Graphs::of(config), config, target, cfg!(any(test, debug_assertions)))
+    let graphs = Graphs::of(&of_rank(config, target));
+    compile_graphs(&graphs, config, target, cfg!(any(test, debug_assertions)))
 }
 
 /// The same, verified after every pass in all builds: what is going to be trained, or shown.
@@ -95,7 +108,7 @@ pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation
 /// # Errors
 /// As from `compile`, named by the pass.
 pub fn compile_verified(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    compile_graphs(&Graphs::of(config), config, target, true)
+    compile_graphs(&Graphs::of(&of_rank(config, target)), config, target, true)
 }
 
 /// The same of forward passes that no model describes: what tests make up, too.
@@ -126,8 +139,9 @@ fn run_passes(
     verified: bool,
     change_marks: &dyn Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
-    let program = build::build(graphs, config);
-    let mut draft = Draft { config, target, program, marks: Marks::default(), change_marks };
+    let own = of_rank(config, target);
+    let program = build::build(graphs, &own, config.train.batch_size);
+    let mut draft = Draft { config: &own, target, program, marks: Marks::default(), change_marks };
     let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
     let mut last = "build";
     for (name, run) in passes {

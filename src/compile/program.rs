@@ -254,8 +254,10 @@ pub struct Program {
     pub loss_scaling: Option<LossScaling>,
     /// In how many slices losses are computed: what depends on sizes of the code itself.
     pub slices: Vec<Sliced>,
-    /// Samples of an optimizer step.
+    /// Samples of an optimizer step, those of all ranks.
     pub batch_size: usize,
+    /// Those of them that this rank sees.
+    pub samples: usize,
     pub events: u32,
     /// By what stands in one pool for a value of another: that value.
     pub stand_ins: HashMap<ValueId, ValueId>,

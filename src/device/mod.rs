@@ -7,6 +7,7 @@ mod cuda;
 mod ledger;
 mod open;
 mod probe;
+mod rank;
 mod rates;
 mod role;
 mod target;
@@ -26,6 +27,7 @@ pub use cuda::{
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use open::{DetectError, Detected, DeviceChoice, detect, find, open, open_card};
 pub use probe::{ProbeError, Probed, in_child as probe_in_child, this_program};
+pub use rank::Rank;
 pub use rates::{Factors, Rates, measure as measure_rates, product as measure_product};
 pub use role::{ByRole, Role};
 pub use target::{DeviceKind, Target, TargetError};

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::Pool;
 use super::cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
+use super::{Pool, Rank};
 use crate::ops::{Processor, WorkspaceLimits};
 use crate::regular;
 use crate::units::Bytes;
@@ -63,6 +63,9 @@ pub struct Target {
     pub memory: Bytes,
     /// Whether `memory` is a limit that was asked for, not the machine's own.
     pub limited: bool,
+    /// Which share of a run's samples it sees. No target file says it: nothing brings ranks together yet.
+    #[serde(skip)]
+    pub rank: Rank,
 }
 
 impl Target {

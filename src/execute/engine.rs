@@ -413,7 +413,7 @@ impl<'a> Engine<'a> {
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
                 if of_batch {
-                    let sample = from.bytes / self.program.batch_size as u64;
+                    let sample = from.bytes / self.program.samples as u64;
                     let offset = from.offset + seen as u64 * sample;
                     from = Region { offset, bytes: to.bytes, ..from };
                 }

@@ -33,6 +33,7 @@ pub(crate) fn target() -> Target {
         context: Bytes(0),
         memory: Bytes(1 << 40),
         limited: false,
+        rank: crate::device::Rank::ALONE,
         capability: None,
     }
 }

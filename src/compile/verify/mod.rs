@@ -140,13 +140,13 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
             }
             Action::Copy { from, to, .. } => {
                 // Of what the whole batch has, the share of the samples that the section sees.
-                let (batch_size, samples) = match program.value(*from).like {
-                    Like::Batch(_) => (program.batch_size, section.samples),
+                let (all, samples) = match program.value(*from).like {
+                    Like::Batch(_) => (program.samples, section.samples),
                     _ => (1, 1),
                 };
                 let (from, to) = (program.ty(*from), program.ty(*to));
                 let times = |bytes: u64, count: usize| u128::from(bytes) * count as u128;
-                let fits = times(from.bytes(), samples) == times(to.bytes(), batch_size);
+                let fits = times(from.bytes(), samples) == times(to.bytes(), all);
                 (!fits || from.dtype != to.dtype).then(|| format!("copies {from} to {to}"))
             }
             _ => None,
@@ -368,15 +368,15 @@ fn one_sum(program: &Program) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A step sees as many samples as a batch has, and so does the evaluation of one.
+/// A step sees as many samples as the rank has of a batch, and so does the evaluation of one.
 fn every_sample(program: &Program) -> Result<(), Violation> {
     let seen = |sections: &mut dyn Iterator<Item = &Section>| -> Option<usize> {
         sections.map(|section| section.times * section.samples).reduce(|all, more| all + more)
     };
     let seen = [seen(&mut program.step()), seen(&mut program.evaluation())];
-    match seen.into_iter().flatten().find(|samples| *samples != program.batch_size) {
+    match seen.into_iter().flatten().find(|samples| *samples != program.samples) {
         Some(samples) => {
-            let detail = format!("{samples} samples of {} are seen", program.batch_size);
+            let detail = format!("{samples} samples of {} are seen", program.samples);
             broken(Invariant::SharesSumToOne, detail)
         }
         None => Ok(()),

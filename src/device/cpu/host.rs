@@ -22,6 +22,7 @@ pub fn target(limit: Option<Bytes>) -> Option<Target> {
         context: Bytes(0),
         memory: limit.or_else(|| memory().map(Bytes))?,
         limited: limit.is_some(),
+        rank: crate::device::Rank::ALONE,
     })
 }
 

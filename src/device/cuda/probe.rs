@@ -107,6 +107,7 @@ impl Equipment {
             context,
             memory: Bytes(self.card.memory),
             limited: false,
+            rank: crate::device::Rank::ALONE,
         }
     }
 }

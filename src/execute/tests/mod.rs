@@ -7,6 +7,7 @@ mod parts;
 mod precision;
 mod prime;
 mod profile;
+mod ranks;
 mod scopes;
 mod strategies;
 mod threads;

@@ -339,6 +339,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
             context: Bytes(0),
             memory: Bytes(1 << 30),
             limited: false,
+            rank: crate::device::Rank::ALONE,
         },
         unsuited: None,
         repeats: 1,
