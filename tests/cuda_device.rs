@@ -38,7 +38,7 @@ fn bytes_go_everywhere_and_back() {
     let ways =
         [Pool::Device, Pool::Host].into_iter().flat_map(|from| [(from, Pool::Device), (from, Pool::Host)]);
     for (number, (from, to)) in ways.enumerate() {
-        for queue in Queue::ALL {
+        for queue in Queue::OF_DEVICE {
             let data = pattern(number as u64);
             let source = device.allocate(from, SIZE).unwrap();
             let sink = device.allocate(to, SIZE).unwrap();

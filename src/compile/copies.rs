@@ -10,20 +10,17 @@ use crate::device::{Phase, Pool, Queue};
 use crate::graph::ScopeId;
 use crate::ops::ValueId;
 
-/// How many of the launches that something is brought for may lie between bringing it and its own launch.
-const AHEAD: usize = 1;
-
 pub(super) fn bring(draft: &mut Draft) {
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
         let mut code = std::mem::take(&mut program.sections[section].code);
         code.iter_mut().for_each(|instruction| instruction.home = draft.marks.home(instruction));
-        program.sections[section].code = bring_in(program, code);
+        program.sections[section].code = bring_in(program, code, draft.marks.ahead);
     }
     program.stage = Stage::Brought;
 }
 
-fn bring_in(program: &mut Program, code: Vec<Instruction>) -> Vec<Instruction> {
+fn bring_in(program: &mut Program, code: Vec<Instruction>, ahead: usize) -> Vec<Instruction> {
     let mut here = Here { program, stretch: None, of: HashMap::new(), written: HashMap::new() };
     let code = code.into_iter().enumerate();
     let moved: Vec<Moved> = code.map(|(index, instruction)| here.instruction(index, instruction)).collect();
@@ -32,7 +29,7 @@ fn bring_in(program: &mut Program, code: Vec<Instruction>) -> Vec<Instruction> {
     let users: Vec<usize> = users.map(|(index, _)| index).collect();
     let mut fetches: Vec<Vec<Instruction>> = vec![Vec::new(); moved.len()];
     for (nth, &index) in users.iter().enumerate() {
-        let before = users[nth.saturating_sub(AHEAD)];
+        let before = users[nth.saturating_sub(ahead)];
         for (there_from, fetch) in &moved[index].fetches {
             fetches[before.max(*there_from)].push(fetch.clone());
         }

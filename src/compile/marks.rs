@@ -16,11 +16,19 @@ pub(crate) struct Marks {
     pub(crate) updates: Pool,
     /// Where the optimizer's states live.
     pub(crate) states: Pool,
+    /// How many of the launches that something is brought for may lie between bringing it and its own launch.
+    pub(crate) ahead: usize,
 }
 
 impl Default for Marks {
     fn default() -> Marks {
-        Marks { recompute: Vec::new(), homes: Vec::new(), updates: Pool::Device, states: Pool::Device }
+        Marks {
+            recompute: Vec::new(),
+            homes: Vec::new(),
+            updates: Pool::Device,
+            states: Pool::Device,
+            ahead: 1,
+        }
     }
 }
 

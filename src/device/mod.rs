@@ -72,6 +72,9 @@ pub enum Queue {
 impl Queue {
     pub const ALL: [Queue; 3] = [Queue::Compute, Queue::Copy, Queue::Host];
 
+    /// Those of the device, which copies go through.
+    pub const OF_DEVICE: [Queue; 2] = [Queue::Compute, Queue::Copy];
+
     pub fn name(self) -> &'static str {
         match self {
             Queue::Compute => "compute",
@@ -131,6 +134,8 @@ pub enum DeviceError {
     OutOfBounds { buffer: Buffer, offset: u64, bytes: u64, size: u64 },
     #[error(transparent)]
     Type(#[from] TypeError),
+    #[error("the host's queue takes no copies")]
+    NoCopies,
     #[error("the device has no graphs to capture work in")]
     NoGraphs,
     /// A call into the driver or one of its libraries.
@@ -175,7 +180,7 @@ pub trait Device {
     /// Gives a buffer back, once the work that is queued has been done.
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
 
-    /// Copies between regions of equal size, of either pool.
+    /// Copies between regions of equal size, of either pool, on one of the device's queues.
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError>;
 
     /// Runs an operation where its operands live, all in one pool: those of the device on the compute queue, those of the

@@ -62,7 +62,7 @@ fn launch(device: &mut dyn Device, work: &Work, buffers: &[Buffer]) -> Result<()
 fn copy(device: &mut dyn Device, buffer: Buffer) -> Result<(), DeviceError> {
     let host = device.allocate(Pool::Host, COPIED)?;
     let [here, there] = [buffer, host].map(|buffer| Region { buffer, offset: 0, bytes: COPIED });
-    for queue in Queue::ALL {
+    for queue in Queue::OF_DEVICE {
         device.copy(queue, here, there)?;
         device.copy(queue, there, here)?;
         device.synchronize()?;

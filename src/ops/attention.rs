@@ -114,7 +114,7 @@ impl Operation for Attention {
 
     fn backward(&self, tape: &mut dyn Tape) {
         let inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(0), tape.output(1)];
-        tape.contribute(Op::AttentionBackward(AttentionBackward), inputs, 0);
+        tape.contribute(Op::AttentionBackward(AttentionBackward), inputs, 0, 1);
     }
 }
 

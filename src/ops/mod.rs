@@ -257,12 +257,12 @@ pub trait Tape {
     /// the two otherwise. Nothing, if the input's gradient is not wanted.
     fn pass(&mut self, input: usize, gradient: ValueId);
 
-    /// Emits `op`, which knows nothing of other contributions: its output is added to them.
-    fn contribute(&mut self, op: Op, inputs: Vec<ValueId>, input: usize) {
+    /// Emits `op`, which knows nothing of other contributions to this input's gradient: what it gives, shaped like its own
+    /// input `like`, is added to them.
+    fn contribute(&mut self, op: Op, inputs: Vec<ValueId>, input: usize, like: usize) {
         match self.partial(input) {
             None => drop(self.emit(op, inputs, &[Emitted::Gradient(input)])),
             Some(_) => {
-                let like = inputs.iter().position(|&of| of == self.input(input)).expect("it reads the input");
                 let gradient = self.emit(op, inputs, &[Emitted::Like(like)])[0];
                 self.pass(input, gradient);
             }

@@ -173,8 +173,10 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
 
 /// A model of as many layers as another: the two differ in sizes alone.
 pub(crate) fn as_deep(model: Model, other: &Model) -> Model {
-    let (Model::Transformer(model), Model::Transformer(other)) = (model, other);
-    Model::Transformer(Transformer { layers: other.layers, ..model })
+    match (model.transformer(), other.transformer()) {
+        (Some(own), Some(other)) => Model::Transformer(Transformer { layers: other.layers, ..own.clone() }),
+        _ => model,
+    }
 }
 
 /// Targets that differ in all that memory depends on.

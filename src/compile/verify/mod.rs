@@ -193,6 +193,7 @@ fn homes(program: &Program, section: &Section) -> Result<(), Violation> {
             // What is brought and taken back goes by the copy queue; results go out behind the work that made them.
             Action::Copy { queue: Queue::Copy, from, to } => on_device(*from) != on_device(*to),
             Action::Copy { queue: Queue::Compute, from, .. } => on_device(*from),
+            Action::Copy { queue: Queue::Host, .. } => false,
             _ => true,
         };
         if !right {

@@ -196,6 +196,9 @@ impl Device for CudaDevice {
     }
 
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError> {
+        if queue == Queue::Host {
+            return Err(DeviceError::NoCopies);
+        }
         let ((source, _), (sink, _)) = (self.memory.find(from)?, self.memory.find(to)?);
         if from.bytes != to.bytes {
             let Region { buffer, offset, bytes: size } = to;

@@ -53,7 +53,7 @@ impl Order {
 
     /// Both queues have done everything.
     pub(super) fn idle(&mut self) {
-        [Queue::Compute, Queue::Copy].into_iter().for_each(|queue| self.joined(queue));
+        Queue::OF_DEVICE.into_iter().for_each(|queue| self.joined(queue));
     }
 }
 

@@ -10,9 +10,6 @@ use super::errors::Failed;
 use super::order::{Moment, Order, other};
 use crate::device::{Event, Queue};
 
-/// The queues that are streams. Their numbers are those of `Queue`.
-const STREAMS: [Queue; 2] = [Queue::Compute, Queue::Copy];
-
 /// Streams and events of a context. Dropped before it.
 pub(super) struct Queues {
     streams: Vec<sys::CUstream>,
@@ -28,13 +25,13 @@ impl Queues {
     /// In the current context.
     pub(super) fn new() -> Result<Queues, Failed> {
         let mut queues = Queues {
-            streams: Vec::with_capacity(STREAMS.len()),
+            streams: Vec::with_capacity(Queue::OF_DEVICE.len()),
             events: HashMap::new(),
             of_host: HashSet::new(),
             own: std::ptr::null_mut(),
             order: Order::default(),
         };
-        for _ in STREAMS {
+        for _ in Queue::OF_DEVICE {
             let mut stream = std::ptr::null_mut();
             // Work of others on the default stream orders nothing here.
             let flags = StreamFlags::CU_STREAM_NON_BLOCKING as u32;

@@ -18,6 +18,16 @@ const STATES: Move = |marks, _| marks.states = Pool::Host;
 /// The optimizer's states, and its work with them.
 const UPDATES: Move = |marks, _| (marks.states, marks.updates) = (Pool::Host, Pool::Host);
 
+/// Each bucket only once it is needed, or long before.
+const UPDATES_LATE: Move = |marks, scopes| {
+    UPDATES(marks, scopes);
+    marks.ahead = 0;
+};
+const UPDATES_EARLY: Move = |marks, scopes| {
+    UPDATES(marks, scopes);
+    marks.ahead = 3;
+};
+
 /// The second of two blocks, and the embedding before the first.
 const LAYERS: Move = |marks, scopes| {
     let on_host = |scope: &Scope| {
@@ -145,6 +155,20 @@ fn states_are_brought_ahead_of_their_update() {
 #[test]
 fn updates_on_the_host_change_no_bit_of_its_own() {
     changes_nothing(UPDATES, IS_HOST);
+}
+
+/// The more, the earlier it is brought.
+#[test]
+fn what_is_brought_earlier_takes_more_room() {
+    let config = testing::small();
+    let brought = [UPDATES_LATE, UPDATES, UPDATES_EARLY].map(|moved| {
+        let program = compiled(&config, moved);
+        train(&config, &program, testing::device(testing::target()).as_mut()).unwrap();
+        let host = predict(&program, &testing::target(), Cadence::of(&config)).host;
+        host.phase_peak(Phase::Update).live[Role::Gradient]
+    });
+    assert!(brought[0] < brought[1] && brought[1] < brought[2], "{brought:?}");
+    changes_nothing(UPDATES_EARLY, IS_HOST);
 }
 
 #[test]
