@@ -46,6 +46,26 @@ fn columns_stay_where_scripts_know_them() {
 }
 
 #[test]
+fn no_cell_is_a_formula_and_all_are_read_back() {
+    for name in ["=cmd|' /C calc'!A0", "-lean", "+more", "@home", "'=quoted", "\t=x", "-", "it's", "'", "-1"]
+    {
+        let mut named = row(name);
+        named.axes = vec![("train.clip_norm".into(), "-0.5".into()), ("note".into(), name.into())];
+        let text = written(std::slice::from_ref(&named), &[]);
+        for record in ::csv::Reader::from_reader(text.as_bytes()).records() {
+            for cell in &record.unwrap() {
+                let obeyed =
+                    cell.starts_with(['=', '+', '-', '@', '\t', '\r']) && cell.parse::<f64>().is_err();
+                assert!(!obeyed, "{cell}");
+            }
+        }
+        assert!(text.contains(",-0.5,"), "numbers stay numbers: {text}");
+        let read = read(&text).unwrap();
+        assert_eq!((read[0].strategy.as_str(), &read[0].axes), (name, &named.axes));
+    }
+}
+
+#[test]
 fn what_is_unknown_is_an_empty_cell() {
     let mut unknown = row("fp32");
     unknown.peak_bytes = None;

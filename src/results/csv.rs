@@ -63,7 +63,7 @@ pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
         let record = record.map_err(at)?;
         let line = record.position().map_or(0, csv::Position::line);
         let (fixed, swept): (Vec<_>, Vec<_>) =
-            header.iter().zip(record.iter()).partition(|(column, _)| COLUMNS.contains(column));
+            header.iter().zip(record.iter().map(plain)).partition(|(column, _)| COLUMNS.contains(column));
         let cells = fixed.into_iter().map(|(column, text)| (column.clone(), Cell(text)));
         let mut row = columns::row(cells).map_err(|error| match error.source {
             CellError::Missing(column) => {
@@ -129,11 +129,32 @@ pub(crate) fn write_records<T: Serialize>(
     for (fields, swept) in &cells {
         let fixed = fixed.iter().map(|column| text(fields.get(column).unwrap_or(&Value::Null)));
         let swept = axes.iter().map(|axis| {
-            swept.iter().find(|(key, _)| key == axis).map(|(_, value)| value.clone()).unwrap_or_default()
+            swept.iter().find(|(key, _)| key == axis).map(|(_, value)| inert(value)).unwrap_or_default()
         });
         writer.write_record(fixed.chain(swept))?;
     }
     writer.flush()
+}
+
+/// Stands before text that a spreadsheet would take for a formula, or for text that is marked like this.
+const MARK: char = '\'';
+
+fn is_taken_for_more(text: &str) -> bool {
+    text.starts_with(['=', '+', '-', '@', '\t', '\r', MARK])
+}
+
+/// A cell that every program takes for what it says. Numbers do so.
+fn inert(text: &str) -> String {
+    if is_taken_for_more(text) && text.parse::<f64>().is_err() {
+        format!("{MARK}{text}")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// What was written as an inert cell.
+fn plain(cell: &str) -> &str {
+    cell.strip_prefix(MARK).filter(|text| is_taken_for_more(text)).unwrap_or(cell)
 }
 
 fn swept_column(axis: &str, fixed: &[String]) -> String {
@@ -147,7 +168,7 @@ fn swept_column(axis: &str, fixed: &[String]) -> String {
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => inert(text),
         other => other.to_string(),
     }
 }
