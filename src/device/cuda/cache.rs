@@ -2,14 +2,17 @@
 //! and for candidates to be timed.
 //!
 //! Files are written whole, by renaming, and carry a digest of what they hold: one that was cut or damaged is noticed
-//! and replaced.
+//! and replaced. What is read here is run: a folder that others can write to is not used.
 
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::{fs, io};
 
 use sha2::{Digest, Sha256};
+
+use crate::temporary;
 
 const DIGEST: usize = 32;
 
@@ -37,7 +40,16 @@ impl Cache {
     }
 
     pub(super) fn within(folder: Option<PathBuf>) -> Cache {
-        Cache { folder, complaint: OnceLock::new() }
+        let cache = Cache { folder, complaint: OnceLock::new() };
+        let Some(folder) = cache.folder.as_deref().filter(|folder| is_of_others(folder)) else {
+            return cache;
+        };
+        let folder = folder.display();
+        cache.complain(&format!(
+            "others can write to {folder}: what lies there is not used; `chmod go-w` makes it yours, or set \
+             RUNNER_CACHE_DIR"
+        ));
+        Cache { folder: None, ..cache }
     }
 
     /// What lies under a key, if all of it does.
@@ -69,22 +81,25 @@ impl Cache {
     }
 }
 
+/// Whether anybody but its user, or the system's, decides what is in a folder that is there.
+fn is_of_others(folder: &Path) -> bool {
+    let Ok(found) = fs::metadata(folder) else { return false };
+    let user = fs::metadata("/proc/self").map(|process| process.uid());
+    found.mode() & 0o022 != 0 || user.is_ok_and(|user| found.uid() != user && found.uid() != 0)
+}
+
 fn write(folder: &Path, key: &str, contents: &[u8]) -> io::Result<()> {
-    // Two threads of one process, and two processes, each write a file of their own.
-    static WRITTEN: AtomicU32 = AtomicU32::new(0);
-    fs::create_dir_all(folder)?;
-    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-    let private = folder.join(format!("{key}.{}.{number}", std::process::id()));
-    let written = fs::write(&private, [Sha256::digest(contents).as_slice(), contents].concat())
-        .and_then(|()| fs::rename(&private, folder.join(key)));
-    if written.is_err() {
-        let _ = fs::remove_file(&private);
-    }
-    written
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    temporary::replace(&folder.join(key), |to| {
+        to.write_all(Sha256::digest(contents).as_slice())?;
+        to.write_all(contents)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -109,6 +124,24 @@ mod tests {
         assert_eq!(cache.get("key"), None);
         cache.put("key", b"contents");
         assert_eq!(fs::read(&file).unwrap(), whole, "replaced");
+    }
+
+    #[test]
+    fn what_others_could_have_put_there_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |mode| fs::set_permissions(folder.path(), PermissionsExt::from_mode(mode)).unwrap();
+        Cache::within(Some(folder.path().to_path_buf())).put("key", b"contents");
+        for (mode, is_used) in [(0o755, true), (0o775, false), (0o757, false), (0o1777, false), (0o700, true)]
+        {
+            open(mode);
+            let cache = Cache::within(Some(folder.path().to_path_buf()));
+            assert_eq!(cache.get("key").is_some(), is_used, "{mode:o}");
+            let complains = cache.complaint().is_some_and(|what| what.starts_with("others can write to /"));
+            assert_eq!(complains, !is_used, "{mode:o}");
+            cache.put("other", b"contents");
+            assert_eq!(folder.path().join("other").exists(), is_used, "{mode:o}");
+            let _ = fs::remove_file(folder.path().join("other"));
+        }
     }
 
     #[test]

@@ -119,12 +119,14 @@ macro_rules! simd {
                 #[cfg(target_arch = "x86_64")]
                 #[allow(unsafe_code)]
                 $crate::device::cpu::kernels::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
-                // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 #[allow(unsafe_code)]
                 $crate::device::cpu::kernels::simd::Level::Avx512
                 | $crate::device::cpu::kernels::simd::Level::Avx512Bf16
-                | $crate::device::cpu::kernels::simd::Level::Amx => unsafe { avx512($($arg),*) },
+                | $crate::device::cpu::kernels::simd::Level::Amx => {
+                    // SAFETY: as above.
+                    unsafe { avx512($($arg),*) }
+                }
             }
         }
     };
