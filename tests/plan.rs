@@ -1,7 +1,7 @@
 //! `runner plan` and `runner explain`, as their users run them.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const EXPERIMENT: &str = r#"
 baseline = "plain"
@@ -43,13 +43,23 @@ limited = false
 "#;
 
 fn runner(arguments: &[&str]) -> Output {
+    runner_to(arguments, Stdio::piped())
+}
+
+fn runner_to(arguments: &[&str], out: Stdio) -> Output {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let text = "To be, or not to be, that is the question.\n".repeat(40);
     for (name, text) in [("a.toml", EXPERIMENT), ("card.toml", CARD), ("text.txt", &text)] {
         std::fs::write(folder.path().join(name), text).expect("a file for the test");
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-    let output = command.args(arguments).current_dir(folder.path()).output().expect("the program starts");
+    command
+        .args(arguments)
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(Stdio::piped());
+    let output = command.spawn().and_then(|child| child.wait_with_output()).expect("the program starts");
     let entries = std::fs::read_dir(folder.path()).expect("the folder of the test");
     assert_eq!(entries.count(), 3, "nothing is written");
     output
@@ -66,6 +76,16 @@ fn a_target_file_stands_for_a_machine_that_is_not_here() {
     // What the planner reads of the target decides everything: the same on every machine.
     let plan = succeeds(&["plan", "a.toml", "--target", "card.toml"]);
     insta::assert_snapshot!(plan);
+}
+
+#[test]
+fn what_cannot_be_written_is_no_success() {
+    for arguments in [&["plan", "a.toml"][..], &["sweep", "--dry-run", "a.toml"], &["explain", "a.toml"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let output = runner_to(arguments, full.into());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains("cannot write the output"), "{error}");
+    }
 }
 
 #[test]

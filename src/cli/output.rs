@@ -1,5 +1,6 @@
 //! Where text leaves the program.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use super::failure::Failure;
@@ -7,7 +8,7 @@ use super::failure::Failure;
 /// Writes what was asked for to standard output. A reader that went away, as `head` does, has seen enough.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(visible(text).as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::machine(format!("cannot write the output: {error}")))
         }
@@ -17,10 +18,46 @@ pub(super) fn print(text: &str) -> Result<(), Failure> {
 
 /// Writes a line to standard output on the way to files that matter more.
 pub(super) fn say(text: &str) {
-    let _ = writeln!(io::stdout().lock(), "{text}");
+    let _ = writeln!(io::stdout().lock(), "{}", visible(text));
 }
 
 /// Writes a line about how it goes to standard error. Nobody is left to tell where that is closed too.
 pub(super) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", visible(text));
+}
+
+/// What a terminal would obey, or show in another order, as a sign for it: names, paths and lines of files are whatever
+/// somebody wrote there. Line breaks and tabs are this program's own.
+pub(super) fn visible(text: &str) -> Cow<'_, str> {
+    if text.chars().all(|c| sign(c) == c) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().map(sign).collect())
+}
+
+/// One character for one, so that what is marked beneath stays beneath.
+fn sign(c: char) -> char {
+    match c {
+        '\n' | '\t' => c,
+        // The pictures of control characters stand in their order.
+        '\0'..='\x1f' => char::from_u32(0x2400 + c as u32).unwrap_or(char::REPLACEMENT_CHARACTER),
+        '\x7f' => '\u{2421}',
+        '\u{80}'..='\u{9f}' => char::REPLACEMENT_CHARACTER,
+        // Marks, embeddings, overrides and isolates of direction.
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            char::REPLACEMENT_CHARACTER
+        }
+        _ => c,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_told_nothing_but_text() {
+        assert!(matches!(visible("a table\n\tof 3 µs, naïve, 数"), Cow::Borrowed(_)));
+        assert_eq!(visible("\x1b[31mred\r\0\x7f\u{9b}2J\u{202e}gnp"), "␛[31mred␍␀␡\u{fffd}2J\u{fffd}gnp");
+    }
 }

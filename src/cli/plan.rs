@@ -28,11 +28,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     for plan in &inputs.plans {
         let rows: Vec<Row> = plan.runs.iter().map(|run| results::predicted_row(plan, run)).collect();
         let table = compare::predicted_table(&rows, &Options::default()).map_err(Failure::machine)?;
-        output::say(&format!("\n{}", table.trim_end()));
+        output::print(&format!("\n{}\n", table.trim_end()))?;
         if let Some(reason) = &plan.unsuited {
-            output::say(&format!(
-                "a sweep would skip all of it here: {reason}; `--target FILE` plans for another machine"
-            ));
+            output::print(&format!(
+                "a sweep would skip all of it here: {reason}; `--target FILE` plans for another machine\n"
+            ))?;
         }
     }
     Ok(ExitStatus::Complete)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::note;
+use super::output::{note, visible};
 use crate::execute::Message;
 use crate::results::{Row, Status};
 use crate::units::Bytes;
@@ -62,14 +62,14 @@ impl Progress {
     pub(super) fn begin(&mut self, label: &str) {
         self.label = label.to_string();
         if let Some(bars) = &self.bars {
-            bars.run.set_message(format!("{label}  starting"));
+            bars.run.set_message(visible(&format!("{label}  starting")).into_owned());
         }
     }
 
     /// A run says how it goes.
     pub(super) fn message(&mut self, message: &Message) {
         if let (Some(bars), Some(news)) = (&self.bars, news(message)) {
-            bars.run.set_message(format!("{}  {news}", self.label));
+            bars.run.set_message(visible(&format!("{}  {news}", self.label)).into_owned());
         }
     }
 
@@ -82,7 +82,7 @@ impl Progress {
             None => note(&text),
             Some(bars) => {
                 // What the terminal does not take, the table still has.
-                let _ = bars.all.println(&text);
+                let _ = bars.all.println(visible(&text));
                 bars.sweep.set_message(self.left().map(|left| format!(", {left} left")).unwrap_or_default());
                 bars.sweep.set_position(number as u64);
             }

@@ -1,5 +1,6 @@
 //! What is wrong with an experiment, shown at the line that its reader wrote.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::source::{Excerpt, Span};
@@ -73,13 +74,64 @@ fn render(
     margin: usize,
 ) -> std::fmt::Result {
     let number = excerpt.number.map(|number| number.to_string()).unwrap_or_default();
-    let padding: String =
-        excerpt.line.chars().take(excerpt.column).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+    let Shown { line, column, width } = shown(excerpt);
+    let padding: String = line.chars().take(column).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
     write!(out, "\n{:margin$}{arrow} {}", "", excerpt.name)?;
     if let Some(number) = excerpt.number {
         write!(out, ":{number}:{}", excerpt.column + 1)?;
     }
     write!(out, "\n{:margin$} |", "")?;
-    write!(out, "\n{number:>margin$} | {}", excerpt.line)?;
-    write!(out, "\n{:margin$} | {padding}{}", "", mark.repeat(excerpt.width))
+    write!(out, "\n{number:>margin$} | {line}")?;
+    write!(out, "\n{:margin$} | {padding}{}", "", mark.repeat(width))
+}
+
+/// What is shown of a line, and where in that the culprit is.
+struct Shown<'a> {
+    line: Cow<'a, str>,
+    column: usize,
+    width: usize,
+}
+
+/// More of a line than this, in characters, is cut to what is around the culprit.
+const LONGEST_LINE: usize = 200;
+const AROUND: usize = 60;
+
+fn shown<'a>(excerpt: &Excerpt<'a>) -> Shown<'a> {
+    let Excerpt { line, column, width, .. } = *excerpt;
+    if line.chars().nth(LONGEST_LINE).is_none() {
+        return Shown { line: Cow::Borrowed(line), column, width };
+    }
+    let width = width.min(LONGEST_LINE - 2 * AROUND);
+    let begin = column.saturating_sub(AROUND);
+    let kept: String = line.chars().skip(begin).take(column - begin + width + AROUND).collect();
+    let [before, after] = [begin > 0, line.chars().nth(column + width + AROUND).is_some()]
+        .map(|cut| if cut { "..." } else { "" });
+    Shown { line: Cow::Owned(format!("{before}{kept}{after}")), column: column - begin + before.len(), width }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str, column: usize, width: usize) -> String {
+        let excerpts = [Excerpt { name: "a.toml", line, number: Some(7), column, width }];
+        Error::new(&Problem::new("no"), None, &excerpts).to_string()
+    }
+
+    #[test]
+    fn long_lines_are_cut_to_what_is_around_the_culprit() {
+        let short = of("key = 3", 6, 1);
+        assert!(short.ends_with("7 | key = 3\n  |       ^"), "{short}");
+        let (before, after) = ("b".repeat(1000), "a".repeat(1000));
+        let long = of(&format!("{before}XYZ{after}"), 1000, 3);
+        let (b, a) = ("b".repeat(AROUND), "a".repeat(AROUND));
+        assert!(
+            long.contains(&format!(
+                "a.toml:7:1001\n  |\n7 | ...{b}XYZ{a}...\n  |    {}^^^",
+                " ".repeat(AROUND)
+            ))
+        );
+        let endless = of(&"x".repeat(20 << 20), 0, 20 << 20);
+        assert!(endless.len() < 1000 && endless.contains("...\n  | ^^^"), "{}", endless.len());
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Args;
 use super::queue::is_wanted;
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::output::say;
+use crate::cli::output::print;
 use crate::plan::{Plan, PlannedRun};
 use crate::results::{self, Store};
 use crate::units::Bytes;
@@ -28,9 +28,9 @@ pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure>
                 state.text,
             ]);
         }
-        say(&format!("\n{} ({})", plan.experiment, plan.file.display()));
-        columns(&lines).iter().for_each(|line| say(line));
-        say(&format!("{left} to run"));
+        let lines = columns(&lines).join("\n");
+        let (experiment, file) = (&plan.experiment, plan.file.display());
+        print(&format!("\n{experiment} ({file})\n{lines}\n{left} to run\n"))?;
     }
     Ok(ExitStatus::Complete)
 }
