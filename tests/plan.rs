@@ -80,7 +80,9 @@ fn a_target_file_stands_for_a_machine_that_is_not_here() {
 
 #[test]
 fn what_cannot_be_written_is_no_success() {
-    for arguments in [&["plan", "a.toml"][..], &["sweep", "--dry-run", "a.toml"], &["explain", "a.toml"]] {
+    for arguments in
+        [&["plan", "a.toml"][..], &["sweep", "--dry-run", "a.toml"], &["explain", "--run", "1", "a.toml"]]
+    {
         let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
         let output = runner_to(arguments, full.into());
         let error = String::from_utf8_lossy(&output.stderr);
