@@ -40,7 +40,7 @@ fn check_files(files: &[(&str, &str)], arguments: &[&str]) -> String {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");
     assert_eq!(names(folder.path()), before, "nothing is written");
-    stderr
+    stderr.replace(folder.path().to_str().expect("text"), "FOLDER")
 }
 
 fn names(folder: &Path) -> Vec<std::ffi::OsString> {
@@ -183,6 +183,35 @@ bad! {
     missing_file: check_files(&[], &["a.toml"]);
     a_folder: check_files(&[], &["."]);
     no_file_matches: check_files(&[], &["experiments/*.toml"]);
+    all_mistakes_of_a_file: check(&(with("heads = 2", "heads = 0\ncolour = 3").replace(
+        "recompute =", "recompte =") + "\n[sweep.grid]\n\"train.seed\" = [1, -1, 2, 2.5]\n[measure]\nsteps = 0\n"));
+    all_mistakes_of_syntax: check(&with("heads = 2", "heads = = 2").replace("batch_size = 8", "batch_size 8"));
+    all_rules_that_no_run_keeps: check(&with("heads = 2", "heads = 3").replace(
+        "recompute = \"block\"", "accumulate = 9\ngraph = true\nallocator = \"direct\""));
+    all_mistakes_of_a_file_and_its_base: check_files(
+        &[("a.toml", &format!("extends = \"b.toml\"\n{}", with("heads = 2", "heads = 0"))), ("b.toml", "[train]\nseed = -1\n")],
+        &["a.toml", "--set", "steps=5", "--set", "train.seed=x"]);
+    all_missing_bases_and_cases: check(&and(
+        "extends = \"plane\"\n[strategies.b]\nextends = \"leen\""));
+    hundreds_of_mistakes: check(&(0..200).map(|line| format!("a{line} = 1\n")).collect::<String>());
+    all_that_is_missing_of_data: check(&with("[\"*.txt\"]", "[\"none.txt\", \"*.toml\", \"no*\"]"));
+    rate_in_train: check(&with("batch_size = 8", "batch_size = 8\nlr = 1e-3\nsteps = 10\nepochs = 3\nmicro_batch = 2\nmax_grad_norm = 1.0"));
+    keys_of_tables_at_the_top: check(&format!(
+        "repeats = 3\nsteps = 10\nlr = 1e-3\nbatch_size = 4\namp = true\n{GOOD}\n[grid]\n\"train.seed\" = [1, 2]\n[optimizer]\n"));
+    keys_of_tables_in_a_strategy: check(&and("train.batch_size = 4\nseed = 1\nlr = 1\ncontext = 8\nrepeats = 2"));
+    names_of_other_tools_in_a_strategy: check(&and(
+        "gradient_checkpointing = true\namp = true\nmicro_batch = 2\ngrad_accum = 2\nset_to_none = true\nfp16 = true"));
+    names_of_other_tools_in_a_model: check(&with("layers = 2", "n_layer = 2\nnum_hidden_layers = 2").replace(
+        "d_model = 64", "n_embd = 64\nhidden_size = 64").replace("context = 32", "block_size = 32\nVocab-Size = 256"));
+    type_of_a_model: check(&with("[model.transformer]", "[model]\ntype = \"transformer\""));
+    name_of_an_optimizer: check(&with("optimizer.adamw = { lr = 3e-4 }", "[train.optimizer]\nname = \"adam-w\"\nlr = 3e-4"));
+    optimizer_as_a_word: check(&with("optimizer.adamw = { lr = 3e-4 }", "optimizer = \"adamw\""));
+    words_of_other_tools: check(&(with("recompute = \"block\"", "recompute = true\nprecision = \"bfloat16\"")
+        + "[strategies.c]\nrecompute = false\nprecision = \"half\"\n[strategies.d]\nprecision = 16\nrecompute = \"full\""));
+    clip_norm_of_0: check(&with("batch_size = 8", "batch_size = 8\nclip_norm = 0"));
+    override_without_its_table: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "seed=1", "--set", "lr=1"]);
+    data_off: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "data.text=off"]);
+    empty_zip: check(&and("[[sweep.zip]]\n[[sweep.zip]]\n\"train.seed\" = [1, 2]"));
     two_files_wrong: check_files(
         &[("a.toml", &with("heads = 2", "heads = 3")), ("b.toml", "colour = 1")], &["[ab].toml"]);
     one_name_twice: check_files(

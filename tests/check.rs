@@ -32,8 +32,13 @@ sweep.accumulate = [1, 2]
 fn check(arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder for the test");
     for name in ["a.toml", "b.toml"] {
-        std::fs::write(folder.path().join(name), EXPERIMENT).expect("a file for the test");
+        let text = match arguments {
+            [.., "--resolved"] => EXPERIMENT.to_owned(),
+            _ => EXPERIMENT.replace("/corpus/", ""),
+        };
+        std::fs::write(folder.path().join(name), text).expect("a file for the test");
     }
+    std::fs::write(folder.path().join("corpus.txt"), "0123456789".repeat(100)).expect("a file for the test");
     let output = Command::new(env!("CARGO_BIN_EXE_runner"))
         .current_dir(folder.path())
         .arg("check")

@@ -4,6 +4,7 @@ mod place;
 
 use std::fs;
 use std::process::{Child, Command};
+use std::time::Duration;
 
 use place::{Place, Sweep, wait_for};
 
@@ -341,6 +342,18 @@ fn a_table_that_cannot_be_written_is_found_before_anything_runs() {
     fs::create_dir_all(place.path("results/tiny.csv/in the way")).unwrap();
     let sweep = place.sweep(&[&file]).ended_with(2);
     assert!(sweep.err.contains("results/tiny.csv"), "{}", sweep.err);
+    assert!(place.results("tiny").is_empty());
+}
+
+#[test]
+fn digests_that_cannot_be_kept_are_named() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    fs::create_dir_all(place.path("results/.digests.json")).unwrap();
+    // Long ago, so that the digest is worth keeping; nobody can set when a file changed.
+    std::thread::sleep(Duration::from_secs(3));
+    let sweep = place.sweep(&[&file]).ended_with(1);
+    assert!(sweep.err.contains("error: cannot write results/.digests.json: Is a directory"), "{}", sweep.err);
     assert!(place.results("tiny").is_empty());
 }
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
+use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
 use super::{files, output};
 use crate::plan::{Experiment, Point};
 
-/// Check experiments without running them
+/// Check experiments, and whether their data is there, without running them
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Experiment files, or patterns such as 'experiments/*.toml'
@@ -16,14 +18,21 @@ pub(super) struct Args {
     /// Override a key, as in train.batch_size=4
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Print what each run really is, as an experiment file
+    /// Print what each run really is, as an experiment file, without a look at its data
     #[arg(long)]
     resolved: bool,
+    /// The folder of results, in which is kept what is known of data
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    out: PathBuf,
 }
 
 /// Prints a line for each experiment, or its runs.
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let experiments = files::expand_all(&args.files, &args.overrides)?;
+    if !args.resolved {
+        let mut data = DataSets::new(&args.out);
+        Failure::collect(experiments.iter().map(|experiment| data.check(experiment)))?;
+    }
     let mut out = String::new();
     for experiment in &experiments {
         if args.resolved {

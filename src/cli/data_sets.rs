@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::failure::Failure;
-use crate::data::{Blame, Contents, DataError, DataSet, DigestCache};
+use crate::data::{Blame, Contents, DataError, DataSet, DigestCache, Inspected};
 use crate::plan::Experiment;
 use crate::spec::{Data, RunConfig};
 
@@ -13,7 +13,7 @@ const DIGESTS_FILE: &str = ".digests.json";
 /// What is known of the data sets, each of which is looked at once however many runs use it.
 pub(super) struct DataSets {
     digests: DigestCache,
-    seen: Vec<(Data, Box<dyn Contents>)>,
+    seen: Vec<(Data, Inspected)>,
 }
 
 impl DataSets {
@@ -24,42 +24,53 @@ impl DataSets {
 
     /// Whether every run of the experiment has data, and enough.
     pub(super) fn check(&mut self, experiment: &Experiment) -> Result<(), Failure> {
+        let mut problems: Vec<String> = Vec::new();
         for config in experiment.points.iter().filter_map(|point| point.config.as_ref().ok()) {
             let data_set = config.data.data_set();
-            let (sample, evaluates) = (config.model.sample(), config.evaluation.is_some());
-            self.look(config, &*data_set)
-                .and_then(|found| data_set.check(found, &sample, evaluates))
-                .map_err(|error| blame(experiment, &*data_set, &error))?;
+            let mut add = |error: &DataError| {
+                let problem = blame(experiment, &*data_set, error);
+                if !problems.contains(&problem) {
+                    problems.push(problem);
+                }
+            };
+            match self.look(config, &*data_set) {
+                Ok(found) => {
+                    let (sample, evaluates) = (config.model.sample(), config.evaluation.is_some());
+                    data_set.check(found, &sample, evaluates).unwrap_or_else(|error| add(&error));
+                }
+                Err(errors) => errors.iter().for_each(add),
+            }
         }
-        Ok(())
+        Failure::collect(problems.into_iter().map(|problem| Err(Failure::input(problem))))
+            .map(|_: Vec<()>| ())
     }
 
     /// Keeps what was learnt in the results' folder, which exists.
-    pub(super) fn keep(&self) -> std::io::Result<()> {
-        self.digests.write()
+    pub(super) fn keep(&self) -> Result<(), Failure> {
+        self.digests
+            .write()
+            .map_err(|(file, error)| Failure::machine(format!("cannot write {}: {error}", file.display())))
     }
 
-    fn look(&mut self, config: &RunConfig, data_set: &dyn DataSet) -> Result<&dyn Contents, DataError> {
+    fn look(&mut self, config: &RunConfig, data_set: &dyn DataSet) -> Result<&dyn Contents, &[DataError]> {
         let known = self.seen.iter().position(|(data, _)| *data == config.data);
-        let index = match known {
-            Some(index) => index,
-            None => {
-                self.seen.push((config.data.clone(), data_set.inspect(&mut self.digests)?));
-                self.seen.len() - 1
-            }
-        };
-        Ok(&*self.seen[index].1)
+        let index = known.unwrap_or_else(|| {
+            self.seen.push((config.data.clone(), data_set.inspect(&mut self.digests)));
+            self.seen.len() - 1
+        });
+        self.seen[index].1.as_ref().map(|contents| &**contents).map_err(Vec::as_slice)
     }
 
     /// The digest of data that was checked.
     pub(super) fn digest(&self, config: &RunConfig) -> String {
         let found = self.seen.iter().find(|(data, _)| *data == config.data);
-        found.map(|(_, contents)| contents.digest().to_owned()).unwrap_or_default()
+        let contents = found.and_then(|(_, contents)| contents.as_ref().ok());
+        contents.map(|contents| contents.digest().to_owned()).unwrap_or_default()
     }
 }
 
 /// An error that points at the line of the key, and at the one path of several.
-fn blame(experiment: &Experiment, data_set: &dyn DataSet, error: &DataError) -> Failure {
+fn blame(experiment: &Experiment, data_set: &dyn DataSet, error: &DataError) -> String {
     let path = error.path().and_then(|path| data_set.paths().iter().position(|known| known == path));
     let table = format!("data.{}", data_set.name());
     let key = match (error.blame(), path) {
@@ -68,5 +79,5 @@ fn blame(experiment: &Experiment, data_set: &dyn DataSet, error: &DataError) -> 
         (Blame::Data(key), None) => format!("{table}.{key}"),
         (Blame::DataSet, _) => table,
     };
-    Failure::input(experiment.sources.error_at(&key, error.to_string(), Some(error.help())))
+    experiment.sources.error_at(&key, error.to_string(), Some(error.help())).to_string()
 }

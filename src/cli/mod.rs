@@ -40,7 +40,7 @@ enum Command {
     Plan(plan::Args),
     /// Compare the strategies in tables of results
     Compare(compare::Args),
-    /// Check experiments without running them
+    /// Check experiments, and whether their data is there, without running them
     Check(check::Args),
     /// Print the program of a run, with what is live at each operation and where its time went
     Explain(explain::Args),

@@ -74,12 +74,17 @@ impl DigestCache {
     }
 
     /// Keeps what was learnt, if it came from a file. Whole or not at all: another sweep may be reading.
-    pub fn write(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// The file, and why it cannot be written.
+    pub fn write(&self) -> Result<(), (&Path, io::Error)> {
         let Some(file) = self.file.as_ref().filter(|_| self.changed) else {
             return Ok(());
         };
-        let text = serde_json::to_vec_pretty(&self.known)?;
-        temporary::replace(file, |to| to.write_all(&text))
+        let text = serde_json::to_vec_pretty(&self.known).map_err(io::Error::from);
+        text.and_then(|text| temporary::replace(file, |to| to.write_all(&text)))
+            .map_err(|error| (file.as_path(), error))
     }
 
     /// The digest of a file's contents.

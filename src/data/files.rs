@@ -9,20 +9,26 @@ use super::DataError;
 ///
 /// # Errors
 ///
-/// A glob that matches no file, a folder, a path that cannot be looked at.
-pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, DataError> {
+/// All globs that match no file, folders, paths that cannot be looked at.
+pub(super) fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Vec<DataError>> {
     if paths.is_empty() {
-        return Err(DataError::NoPaths);
+        return Err(vec![DataError::NoPaths]);
     }
-    let mut files = Vec::new();
+    let (mut files, mut errors) = (Vec::new(), Vec::new());
     for path in paths {
         if path.is_file() {
             files.push(path.clone());
         } else if path.is_dir() {
-            return Err(DataError::Folder { path: path.clone() });
+            errors.push(DataError::Folder { path: path.clone() });
         } else {
-            files.extend(matches(path)?);
+            match matches(path) {
+                Ok(matches) => files.extend(matches),
+                Err(error) => errors.push(error),
+            }
         }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
     }
     files.sort();
     files.dedup();
@@ -71,20 +77,24 @@ mod tests {
     fn what_matches_nothing_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let glob = folder.path().join("*.txt");
-        let error = find(std::slice::from_ref(&glob)).unwrap_err();
+        let one = |paths: &[PathBuf]| find(paths).unwrap_err().remove(0);
+        let error = one(std::slice::from_ref(&glob));
         assert_eq!(error.to_string(), format!("no file matches `{}`", glob.display()));
         assert_eq!(error.blame(), crate::data::Blame::Data("paths"));
-        assert!(matches!(find(&[folder.path().join("none")]), Err(DataError::NoMatch { .. })));
-        assert!(matches!(find(&[folder.path().to_path_buf()]), Err(DataError::Folder { .. })));
-        assert!(matches!(find(&[folder.path().join("[")]), Err(DataError::BadGlob { .. })));
-        assert!(matches!(find(&[]), Err(DataError::NoPaths)));
+        assert!(matches!(one(&[folder.path().join("none")]), DataError::NoMatch { .. }));
+        assert!(matches!(one(&[folder.path().to_path_buf()]), DataError::Folder { .. }));
+        assert!(matches!(one(&[folder.path().join("[")]), DataError::BadGlob { .. }));
+        assert!(matches!(one(&[]), DataError::NoPaths));
+        let several = find(&[folder.path().join("none"), folder.path().to_path_buf()]).unwrap_err();
+        assert!(matches!(&several[..], [DataError::NoMatch { .. }, DataError::Folder { .. }]));
     }
 
     #[test]
     fn folders_that_match_a_glob_are_no_files() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("inner")).unwrap();
-        assert!(matches!(find(&[folder.path().join("*")]), Err(DataError::NoMatch { .. })));
+        let errors = find(&[folder.path().join("*")]).unwrap_err();
+        assert!(matches!(&errors[..], [DataError::NoMatch { .. }]));
         std::fs::write(folder.path().join("inner/text"), "x").unwrap();
         assert_eq!(find(&[folder.path().join("**/*")]).unwrap().len(), 1);
     }

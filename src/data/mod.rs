@@ -11,5 +11,5 @@ mod text;
 pub use batch::{Batch, Filled, Given, Part, Sample};
 pub use digest::DigestCache;
 pub use error::{Blame, DataError, Split};
-pub use source::{Contents, DataSet, Source};
+pub use source::{Contents, DataSet, Inspected, Source};
 pub use text::TextSet;

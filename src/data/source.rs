@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 use super::{Batch, DataError, DigestCache, Given, Part, Sample};
 
+/// What was found in a data set, or all that is wrong with it.
+pub type Inspected = Result<Box<dyn Contents>, Vec<DataError>>;
+
 /// A data set as an experiment names it. Nothing of it has been read yet.
 pub trait DataSet: Debug {
     /// The name of its table in an experiment: `text` for `data.text`.
@@ -17,13 +20,13 @@ pub trait DataSet: Debug {
     /// Looks at it without keeping it; what was digested before is not read again.
     ///
     /// # Errors
-    /// What cannot be read, or makes no sense as data of this kind.
-    fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, DataError>;
+    /// All that cannot be read, or makes no sense as data of this kind.
+    fn inspect(&self, cache: &mut DigestCache) -> Inspected;
 
     /// Reads it.
     ///
     /// # Errors
-    /// As [`DataSet::inspect`].
+    /// The first of those of [`DataSet::inspect`].
     fn open(&self) -> Result<Box<dyn Source>, DataError>;
 
     /// What the numbers of a part are all below, where that is known before anything is read.

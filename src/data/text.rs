@@ -97,7 +97,8 @@ impl TextSet {
     }
 
     fn read(&self) -> Result<Text, DataError> {
-        let files = files::find(&self.paths)?;
+        let first = |errors: Vec<DataError>| errors.into_iter().next().unwrap_or(DataError::NoPaths);
+        let files = files::find(&self.paths).map_err(first)?;
         let mut text = Vec::new();
         let mut digests = Vec::with_capacity(files.len());
         for path in &files {
@@ -113,19 +114,24 @@ impl TextSet {
         Ok(Text { text, contents: Summary { digest: digest::combine(&digests), splits } })
     }
 
-    fn summarise(&self, cache: &mut DigestCache) -> Result<Summary, DataError> {
+    fn summarise(&self, cache: &mut DigestCache) -> Result<Summary, Vec<DataError>> {
         let files = files::find(&self.paths)?;
-        let mut digests = Vec::with_capacity(files.len());
+        let (mut digests, mut errors) = (Vec::with_capacity(files.len()), Vec::new());
         for path in &files {
-            let digest =
-                cache.of_file(path).map_err(|error| DataError::Unreadable { path: path.clone(), error })?;
-            digests.push(digest);
+            match cache.of_file(path) {
+                Ok(digest) => digests.push(digest),
+                Err(error) => errors.push(DataError::Unreadable { path: path.clone(), error }),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
         }
         let bytes: u64 = digests.iter().map(|digest| digest.bytes).sum();
         if bytes == 0 {
-            return Err(DataError::Empty { files: files.len() });
+            return Err(vec![DataError::Empty { files: files.len() }]);
         }
-        Ok(Summary { digest: digest::combine(&digests), splits: Splits::of(bytes as usize, self.split)? })
+        let splits = Splits::of(bytes as usize, self.split).map_err(|error| vec![error])?;
+        Ok(Summary { digest: digest::combine(&digests), splits })
     }
 }
 
@@ -142,7 +148,7 @@ impl DataSet for TextSet {
         PARTS.contains(&part).then_some(BYTES)
     }
 
-    fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, DataError> {
+    fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, Vec<DataError>> {
         Ok(Box::new(self.summarise(cache)?))
     }
 
@@ -376,7 +382,7 @@ mod tests {
         let data = TextSet::new(&[path], 0.9);
         assert!(matches!(data.open(), Err(DataError::Empty { files: 1 })));
         let error = data.inspect(&mut DigestCache::default()).unwrap_err();
-        assert!(matches!(error, DataError::Empty { files: 1 }));
+        assert!(matches!(&error[..], [DataError::Empty { files: 1 }]));
     }
 
     #[test]

@@ -50,15 +50,15 @@ pub struct Point {
 ///
 /// # Errors
 ///
-/// The first thing that is wrong in the file, in those that it extends or in the overrides, whether a run uses it
-/// or not; and where a strategy cannot run at any point of the sweep.
+/// All that is wrong in the file, in those that it extends or in the overrides, whether a run uses it or not; and where
+/// strategies cannot run at any point of the sweep.
 pub fn expand(
     file: &Path,
     overrides: &[String],
     environment: &Environment<'_>,
 ) -> Result<Experiment, spec::Error> {
     let document = Document::read(file, overrides, environment)?;
-    let points = points(&document).map_err(|problem| document.sources.error(&problem))?;
+    let points = points(&document).map_err(|problems| document.sources.error(&problems))?;
     Ok(Experiment {
         name: document.name.clone(),
         file: file.to_path_buf(),
@@ -86,7 +86,7 @@ fn axes(document: &Document<'_>) -> Vec<String> {
     names
 }
 
-fn points(document: &Document<'_>) -> Result<Vec<Point>, Problem> {
+fn points(document: &Document<'_>) -> Result<Vec<Point>, Vec<Problem>> {
     let variants = variants(document);
     let mut points = Vec::new();
     let mut outcomes: BTreeMap<&str, Outcome> = BTreeMap::new();
@@ -95,23 +95,21 @@ fn points(document: &Document<'_>) -> Result<Vec<Point>, Problem> {
         let outcome = outcomes.entry(&variant.strategy.name).or_default();
         points.push(point(document, variant, &place, outcome));
     }
-    let order = document.strategies.iter().map(|strategy| strategy.name.as_str());
-    match order.filter_map(|name| outcomes.remove(name)).find_map(Outcome::never_runs) {
-        Some(problem) => Err(problem),
-        None => Ok(points),
-    }
+    let never_run: Vec<Problem> = outcomes.into_values().flat_map(Outcome::never_runs).collect();
+    if never_run.is_empty() { Ok(points) } else { Err(never_run) }
 }
 
 /// Whether a strategy can run anywhere.
 #[derive(Default)]
 struct Outcome {
     runs: bool,
-    problem: Option<Problem>,
+    /// What was wrong where it could not first.
+    problems: Vec<Problem>,
 }
 
 impl Outcome {
-    fn never_runs(self) -> Option<Problem> {
-        self.problem.filter(|_| !self.runs)
+    fn never_runs(self) -> Vec<Problem> {
+        if self.runs { Vec::new() } else { self.problems }
     }
 }
 
@@ -123,9 +121,11 @@ fn point(document: &Document<'_>, variant: &Variant<'_>, place: &Place<'_>, outc
         Err(_) => Vec::new(),
     };
     outcome.runs |= resolved.is_ok();
-    let config = resolved.map_err(|problem| {
-        let reason = problem.reason();
-        outcome.problem.get_or_insert(problem);
+    let config = resolved.map_err(|problems| {
+        let reason = problems.first().map(Problem::reason).unwrap_or_default();
+        if outcome.problems.is_empty() {
+            outcome.problems = problems;
+        }
         reason
     });
     let axes = place.values.iter().chain(&variant.values).map(|value| named(value)).collect();

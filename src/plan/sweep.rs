@@ -31,7 +31,7 @@ pub(super) fn variants<'d>(document: &'d Document<'_>) -> Vec<Variant<'d>> {
 pub(super) fn places<'d>(
     document: &'d Document<'_>,
     variants: &[Variant<'d>],
-) -> Result<Vec<Place<'d>>, Problem> {
+) -> Result<Vec<Place<'d>>, Vec<Problem>> {
     let sweep = &document.sweep;
     let mut used = vec![false; sweep.exclude.len()];
     let mut places = Vec::new();
@@ -49,19 +49,23 @@ pub(super) fn places<'d>(
             }
         }
     }
-    if let Some((case, _)) = sweep.exclude.iter().zip(used).find(|(_, used)| !used) {
-        return Err(Problem::new("this excludes nothing: no point of the sweep is like it")
-            .at(case.span)
-            .help("give strategies and values that the sweep has"));
+    let mut problems: Vec<Problem> = Vec::new();
+    for (case, _) in sweep.exclude.iter().zip(used).filter(|(_, used)| !used) {
+        problems.push(
+            Problem::new("this excludes nothing: no point of the sweep is like it")
+                .at(case.span)
+                .help("give strategies and values that the sweep has"),
+        );
     }
-    for case in &sweep.include {
-        include(case, variants, &mut places)?;
+    problems.extend(sweep.include.iter().filter_map(|case| include(case, variants, &mut places).err()));
+    if !problems.is_empty() {
+        return Err(problems);
     }
     if places.is_empty() {
         let mut problem =
             Problem::new("the sweep excludes all of its points").help("remove an [[sweep.exclude]]");
         problem.places.extend(sweep.exclude.iter().map(|case| case.span));
-        return Err(problem);
+        return Err(problem.into());
     }
     Ok(places)
 }

@@ -4,8 +4,9 @@
 
 use std::marker::PhantomData;
 
+use super::hints;
 use super::reader::{Keys, Kind};
-use super::tree::Entry;
+use super::tree::{Entry, Value};
 use super::write::{Form, Lines};
 
 /// A table of keys, as `section!` declares it.
@@ -37,6 +38,8 @@ pub(crate) struct Variant<T> {
     /// Its full name, and what to call its table in messages.
     pub(crate) path: &'static str,
     pub(crate) place: &'static str,
+    /// The keys of its table.
+    pub(crate) keys: &'static [&'static str],
     pub(crate) read: fn(&mut Keys<'_>) -> Option<T>,
 }
 
@@ -86,7 +89,11 @@ impl<K: Declared> Declared for Optional<K> {
     type Output = Option<K::Output>;
 
     fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Self::Output> {
-        self.0.read(keys, entry).map(Some)
+        let read = self.0.read(keys, entry).map(Some);
+        if read.is_none() && hints::is_like_off(&entry.node.value) {
+            keys.reader().advise("\"off\" switches it off");
+        }
+        read
     }
 
     fn write(&self, key: &str, value: &Self::Output, lines: &mut Lines) {
@@ -116,7 +123,14 @@ impl<T: Choice + PartialEq> Declared for OneOf<T> {
     type Output = T;
 
     fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<T> {
-        keys.table_of(entry, T::PATH, T::PLACE)?.variant(T::VARIANTS)
+        let table = keys.table_of(entry, T::PATH, T::PLACE);
+        if let (None, Value::Text(text)) = (&table, &entry.node.value)
+            && let Some(variant) = T::VARIANTS.iter().find(|variant| variant.key == text)
+        {
+            keys.reader()
+                .advise(&format!("write {} on a line of its own, and its keys below it", variant.place));
+        }
+        table?.variant(T::VARIANTS)
     }
 
     fn write(&self, _: &str, value: &T, lines: &mut Lines) {
@@ -257,6 +271,7 @@ macro_rules! choice {
                     key: stringify!($key),
                     path: concat!($path, ".", stringify!($key)),
                     place: concat!("[", $path, ".", stringify!($key), "]"),
+                    keys: <$variant as $crate::spec::declare::Section>::KEYS,
                     read: |keys| {
                         <$variant as $crate::spec::declare::Section>::read(keys).map($name::$variant)
                     },

@@ -35,7 +35,7 @@ pub(crate) struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// Reads an experiment. Fails at the first thing that is wrong in it, whether a run uses it or not.
+    /// Reads an experiment. Fails with all that is wrong in it, whether a run uses it or not.
     pub(crate) fn read(
         file: &Path,
         overrides: &[String],
@@ -46,7 +46,7 @@ impl<'a> Document<'a> {
             .and_then(|loaded| Document::check(file, loaded, environment, &sources));
         match document {
             Ok(document) => Ok(document.with_sources(sources)),
-            Err(problem) => Err(sources.error(&problem)),
+            Err(problems) => Err(sources.error(&problems)),
         }
     }
 
@@ -55,29 +55,36 @@ impl<'a> Document<'a> {
         loaded: Loaded,
         environment: &'a Environment<'a>,
         sources: &Sources,
-    ) -> Result<Document<'a>, Problem> {
+    ) -> Result<Document<'a>, Vec<Problem>> {
+        let Loaded { layers, bases, overrides } = loaded;
+        let reader = Reader::partial(sources, environment);
+        for layer in &layers {
+            written::read(&reader, layer);
+        }
+        for setting in &overrides {
+            check_setting(&reader, setting);
+        }
+        reader.check()?;
         let mut merged = Table::default();
-        for (index, mut layer) in loaded.layers.into_iter().enumerate() {
-            let reader = Reader::partial(sources, environment);
-            written::read(&reader, &layer);
-            reader.check()?;
-            if index < loaded.bases {
+        for (index, mut layer) in layers.into_iter().enumerate() {
+            if index < bases {
                 // Results are filed under a name: each file has its own.
                 layer.remove("name");
             }
             merged.merge(layer);
         }
         let reader = Reader::partial(sources, environment);
-        for setting in &loaded.overrides {
-            check_setting(&reader, setting)?;
-        }
         let written = written::read(&reader, &merged);
         let written = reader.finish(written)?;
-        let name = experiment_name(file, &written)?;
+        let name = experiment_name(file, &written);
         let strategies = inherit(&written.strategies)?;
         few_enough_points(&strategies, &written.sweep)?;
         distinct_labels(&strategies)?;
-        let baseline = baseline(&written, &strategies)?;
+        let baseline = baseline(&written, &strategies);
+        let (name, baseline) = match (name, baseline) {
+            (Ok(name), Ok(baseline)) => (name, baseline),
+            (name, baseline) => return Err(name.err().into_iter().chain(baseline.err()).collect()),
+        };
         let document = Document {
             name,
             baseline,
@@ -90,7 +97,7 @@ impl<'a> Document<'a> {
             environment,
             tree: load::run_tree(merged.clone()),
             file: merged,
-            overrides: loaded.overrides,
+            overrides,
         };
         document.check_axes()?;
         Ok(document)
@@ -100,7 +107,7 @@ impl<'a> Document<'a> {
     pub(crate) fn resolve<'s>(
         &self,
         settings: impl IntoIterator<Item = &'s Setting>,
-    ) -> Result<RunConfig, Problem> {
+    ) -> Result<RunConfig, Vec<Problem>> {
         let mut tree = self.tree.clone();
         settings.into_iter().for_each(|setting| tree.set(setting));
         self.overrides.iter().for_each(|setting| tree.set(setting));
@@ -123,14 +130,17 @@ impl<'a> Document<'a> {
     }
 
     /// No key gets its value from two places, of which one would silently lose.
-    fn check_axes(&self) -> Result<(), Problem> {
+    fn check_axes(&self) -> Result<(), Vec<Problem>> {
+        let mut problems = Vec::new();
         let shared: Vec<&Axis> = self.sweep.axes().collect();
         for (index, axis) in shared.iter().enumerate() {
             if let Some(other) = shared[..index].iter().find(|other| other.key.conflicts(&axis.key)) {
-                return Err(Problem::new(format!("`{}` is swept twice", axis.key))
-                    .at(axis.key_span)
-                    .at(other.key_span)
-                    .help("keep one of the two axes"));
+                problems.push(
+                    Problem::new(format!("`{}` is swept twice", axis.key))
+                        .at(axis.key_span)
+                        .at(other.key_span)
+                        .help("keep one of the two axes"),
+                );
             }
         }
         for strategy in &self.strategies {
@@ -143,36 +153,22 @@ impl<'a> Document<'a> {
                 let included = cases.flat_map(|case| &case.settings).map(|s| (&s.key, s.key_span));
                 let axes = shared.iter().map(|axis| (&axis.key, axis.key_span));
                 if let Some((axis, place)) = axes.chain(included).find(|(axis, _)| axis.conflicts(key)) {
-                    return Err(fixed_axis(axis, place, &strategy.name, verb, span));
+                    problems.push(fixed_axis(axis, place, &strategy.name, verb, span));
                 }
             }
-            self.check_own_axes(strategy)?;
+            problems.extend(own_axes(strategy));
         }
         for setting in &self.overrides {
             if let Some((axis, _)) = self.axes().find(|(axis, _)| axis.key.conflicts(&setting.key)) {
-                return Err(Problem::new(format!(
-                    "`{}` is swept: one value cannot stand for its axis",
-                    axis.key
-                ))
-                .at(setting.key_span)
-                .at(axis.key_span)
-                .help("override the axis instead, as in --set 'sweep.grid.\"train.batch_size\"=[4]'"));
+                problems.push(
+                    Problem::new(format!("`{}` is swept: one value cannot stand for its axis", axis.key))
+                        .at(setting.key_span)
+                        .at(axis.key_span)
+                        .help("override the axis instead, as in --set 'sweep.grid.\"train.batch_size\"=[4]'"),
+                );
             }
         }
-        Ok(())
-    }
-
-    fn check_own_axes(&self, strategy: &WrittenStrategy) -> Result<(), Problem> {
-        for (index, axis) in strategy.axes.iter().enumerate() {
-            let mut fixed = strategy.settings.iter().map(|s| (&s.key, s.key_span));
-            if let Some((_, span)) = fixed.find(|(key, _)| key.conflicts(&axis.key)) {
-                return Err(fixed_axis(&axis.key, axis.key_span, &strategy.name, "sets", span));
-            }
-            if let Some(other) = strategy.axes[..index].iter().find(|other| other.key.conflicts(&axis.key)) {
-                return Err(fixed_axis(&axis.key, axis.key_span, &strategy.name, "sweeps", other.key_span));
-            }
-        }
-        Ok(())
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
     fn with_sources(self, mut sources: Sources) -> Document<'a> {
@@ -191,6 +187,21 @@ impl<'a> Document<'a> {
         }
         Document { sources, ..self }
     }
+}
+
+/// What a strategy both sets and sweeps, or sweeps twice.
+fn own_axes(strategy: &WrittenStrategy) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (index, axis) in strategy.axes.iter().enumerate() {
+        let mut fixed = strategy.settings.iter().map(|s| (&s.key, s.key_span));
+        if let Some((_, span)) = fixed.find(|(key, _)| key.conflicts(&axis.key)) {
+            problems.push(fixed_axis(&axis.key, axis.key_span, &strategy.name, "sets", span));
+        }
+        if let Some(other) = strategy.axes[..index].iter().find(|other| other.key.conflicts(&axis.key)) {
+            problems.push(fixed_axis(&axis.key, axis.key_span, &strategy.name, "sweeps", other.key_span));
+        }
+    }
+    problems
 }
 
 fn locate_table(sources: &mut Sources, prefix: &str, table: &Table) {

@@ -29,6 +29,11 @@ impl Problem {
         self
     }
 
+    /// Where it stands: in the order of the texts, what has no place last.
+    fn order(&self) -> (bool, usize, usize) {
+        self.places.first().map_or((true, 0, 0), |place| (false, place.source, place.start))
+    }
+
     /// The whole of it in one line, for a row of a table.
     pub(crate) fn reason(&self) -> String {
         match &self.help {
@@ -38,16 +43,72 @@ impl Problem {
     }
 }
 
+/// All values, or all that is wrong: who mends the first should not meet the second only then.
+pub(crate) fn all<T>(
+    results: impl IntoIterator<Item = Result<T, Vec<Problem>>>,
+) -> Result<Vec<T>, Vec<Problem>> {
+    let (mut values, mut problems) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(value) => values.push(value),
+            Err(more) => problems.extend(more),
+        }
+    }
+    if problems.is_empty() { Ok(values) } else { Err(problems) }
+}
+
+impl From<Problem> for Vec<Problem> {
+    fn from(problem: Problem) -> Vec<Problem> {
+        vec![problem]
+    }
+}
+
+/// Problems in the order of the file, each once: what is wrong with the model is found again for every strategy.
+pub(super) fn sorted(problems: &[Problem]) -> Vec<&Problem> {
+    let mut sorted: Vec<&Problem> = problems.iter().collect();
+    sorted.sort_by_key(|problem| problem.order());
+    let mut seen: Vec<&Problem> = Vec::new();
+    sorted.retain(|problem| {
+        let same_place = seen.iter().rev().take_while(|earlier| earlier.order() == problem.order());
+        let is_new = !same_place.copied().any(|earlier| earlier == *problem);
+        if is_new {
+            seen.push(problem);
+        }
+        is_new
+    });
+    sorted
+}
+
 /// An experiment that cannot be run as written. Displays as the compilers do: message, place, the line with its
-/// culprit marked, and what would work.
+/// culprit marked, and what would work; and so for everything that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{rendered}")]
 pub struct Error {
     rendered: String,
 }
 
+/// More than this, nobody mends in one go.
+const MOST_SHOWN: usize = 30;
+
 impl Error {
-    pub(crate) fn new(problem: &Problem, file: Option<&str>, excerpts: &[Excerpt<'_>]) -> Error {
+    /// Of all that is wrong, each problem with its excerpts.
+    pub(super) fn new<'a>(
+        problems: impl ExactSizeIterator<Item = (&'a Problem, Vec<Excerpt<'a>>)>,
+        file: Option<&str>,
+    ) -> Error {
+        let more = problems.len().saturating_sub(MOST_SHOWN);
+        let shown = problems.take(MOST_SHOWN);
+        let texts: Vec<String> =
+            shown.map(|(problem, excerpts)| Error::rendered(problem, file, &excerpts)).collect();
+        let mut rendered = texts.join("\n\nerror: ");
+        if more > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(rendered, "\n\nand {more} more");
+        }
+        Error { rendered }
+    }
+
+    fn rendered(problem: &Problem, file: Option<&str>, excerpts: &[Excerpt<'_>]) -> String {
         let mut rendered = problem.message.clone();
         let numbers = excerpts.iter().filter_map(|excerpt| excerpt.number);
         let margin = numbers.max().map_or(1, |number| number.to_string().len());
@@ -62,7 +123,7 @@ impl Error {
         if let Some(help) = &problem.help {
             let _ = write!(rendered, "\n{:margin$} = help: {help}", "");
         }
-        Error { rendered }
+        rendered
     }
 }
 
@@ -115,7 +176,7 @@ mod tests {
 
     fn of(line: &str, column: usize, width: usize) -> String {
         let excerpts = [Excerpt { name: "a.toml", line, number: Some(7), column, width }];
-        Error::new(&Problem::new("no"), None, &excerpts).to_string()
+        Error::rendered(&Problem::new("no"), None, &excerpts)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::error::Problem;
+use super::error::{Problem, all};
 use super::key::{Key, STRATEGY};
 use super::parse::parse;
 use super::paths::{self, Environment};
@@ -27,21 +27,19 @@ pub(crate) struct Loaded {
 }
 
 /// Reads everything that an experiment is made of into `sources`. Fails where a file cannot be read or is not
-/// TOML, extends itself, or where an override is not `key=value`.
+/// TOML, extends itself, or where overrides are not `key=value`.
 pub(crate) fn load(
     file: &Path,
     overrides: &[String],
     environment: &Environment<'_>,
     sources: &mut Sources,
-) -> Result<Loaded, Problem> {
+) -> Result<Loaded, Vec<Problem>> {
     let mut loaded = Loaded::default();
     let mut loader = Loader { sources, environment, stack: Vec::new() };
     loader.file(&mut loaded.layers, file, None)?;
     loaded.layers.reverse();
     loaded.bases = loaded.layers.len() - 1;
-    for text in overrides {
-        loader.argument(&mut loaded, text)?;
-    }
+    all(overrides.iter().map(|text| loader.argument(&mut loaded, text)))?;
     Ok(loaded)
 }
 
@@ -54,7 +52,7 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     /// Adds a file and then what it extends.
-    fn file(&mut self, layers: &mut Vec<Table>, path: &Path, from: Option<Span>) -> Result<(), Problem> {
+    fn file(&mut self, layers: &mut Vec<Table>, path: &Path, from: Option<Span>) -> Result<(), Vec<Problem>> {
         let name = path.display().to_string();
         let blame = |message: String| match from {
             Some(span) => Problem::new(message).at(span),
@@ -65,7 +63,8 @@ impl Loader<'_> {
         if self.stack.iter().any(|(_, known)| *known == real) {
             let chain: Vec<&str> = self.stack.iter().map(|(name, _)| name.as_str()).chain([&*name]).collect();
             return Err(blame(format!("files extend each other in a circle: {}", chain.join(" -> ")))
-                .help("remove one of the `extends`"));
+                .help("remove one of the `extends`")
+                .into());
         }
         if self.stack.len() == MOST_FILES {
             let first = &self.stack[0].0;
@@ -73,7 +72,8 @@ impl Loader<'_> {
                 "{first} extends more than {} files, one through another",
                 MOST_FILES - 1
             ))
-            .help("put what they share into fewer files"));
+            .help("put what they share into fewer files")
+            .into());
         }
         let text = regular::read_to_string(path).map_err(failed)?;
         let directory = real.parent().unwrap_or(Path::new("/")).to_path_buf();
@@ -107,7 +107,7 @@ impl Loader<'_> {
     }
 
     /// Adds one `key=value`. Keys of runs are kept apart, to be applied last; others change the file.
-    fn argument(&mut self, loaded: &mut Loaded, argument: &str) -> Result<(), Problem> {
+    fn argument(&mut self, loaded: &mut Loaded, argument: &str) -> Result<(), Vec<Problem>> {
         const FLAG: &str = "--set ";
         let directory = std::env::current_dir().map_err(|error| {
             Problem::new(format!("cannot tell the working directory: {}", reason(&error)))
@@ -121,7 +121,8 @@ impl Loader<'_> {
             if setting.key.to_string() == "extends" {
                 return Err(Problem::new("`extends` cannot be set on the command line")
                     .at(setting.key_span)
-                    .help("write a file that extends both"));
+                    .help("write a file that extends both")
+                    .into());
             }
             if !is_of_experiment(&setting.key) {
                 loaded.overrides.push(setting);
@@ -137,22 +138,23 @@ impl Loader<'_> {
     }
 
     /// The value is TOML, or else a bare word.
-    fn argument_table(&self, source: usize, argument: &str, offset: usize) -> Result<Table, Problem> {
+    fn argument_table(&self, source: usize, argument: &str, offset: usize) -> Result<Table, Vec<Problem>> {
         let text = self.sources.text(source);
         let end = text.len();
         let Some((key, value)) = argument.split_once('=') else {
             let span = Span { source, start: offset, end };
             return Err(Problem::new("an override must be KEY=VALUE")
                 .at(span)
-                .help("for example --set train.batch_size=4"));
+                .help("for example --set train.batch_size=4")
+                .into());
         };
         match parse(text, source, offset) {
             Ok(table) => Ok(table),
-            Err(problem) => {
+            Err(problems) => {
                 let word = value.trim();
                 let bare = !word.is_empty() && !word.contains(['"', '\'', '[', ']', '{', '}', '\n', '#']);
                 if !bare {
-                    return Err(problem);
+                    return Err(problems);
                 }
                 let mut table = parse(&format!("{}{key}=\"\"", &text[..offset]), source, offset)?;
                 let start = end - value.trim_start().len();
@@ -165,19 +167,19 @@ impl Loader<'_> {
 }
 
 /// An override changes strategies; a misspelt name must not make another one.
-fn strategies_exist(table: &Table, layers: &[Table]) -> Result<(), Problem> {
+fn strategies_exist(table: &Table, layers: &[Table]) -> Result<(), Vec<Problem>> {
     let strategies = |table: &'_ Table| -> Vec<(String, Span)> {
         let table = table.entry("strategies").and_then(|entry| entry.node.table());
         table.into_iter().flat_map(|t| &t.entries).map(|e| (e.key.clone(), e.key_span)).collect()
     };
     let known: Vec<String> = layers.iter().flat_map(strategies).map(|(name, _)| name).collect();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    match strategies(table).into_iter().find(|(name, _)| !known.contains(&name.as_str())) {
-        Some((name, span)) => {
-            Err(no_strategy(&format!("there is no strategy `{name}` to change"), &name, span, &known))
-        }
-        None => Ok(()),
-    }
+    all(strategies(table).into_iter().filter(|(name, _)| !known.contains(&name.as_str())).map(
+        |(name, span)| -> Result<(), Vec<Problem>> {
+            Err(no_strategy(&format!("there is no strategy `{name}` to change"), &name, span, &known).into())
+        },
+    ))?;
+    Ok(())
 }
 
 /// Puts a word where the one value of a table is.

@@ -9,6 +9,7 @@ mod data;
 mod declare;
 mod document;
 mod error;
+mod hints;
 mod key;
 mod kinds;
 mod load;

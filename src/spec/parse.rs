@@ -10,22 +10,34 @@ use super::source::Span;
 use super::tree::{Entry, Node, Table, Value};
 
 /// Parses a text, or the part of it from `offset` on. Fails where it is not TOML, or where a name is there twice.
-pub(crate) fn parse(text: &str, source: usize, offset: usize) -> Result<Table, Problem> {
+pub(crate) fn parse(text: &str, source: usize, offset: usize) -> Result<Table, Vec<Problem>> {
     let place = Place { source, offset };
-    match DeTable::parse(&text[offset..]) {
-        Ok(table) => Ok(place.table(table.into_inner())),
-        Err(error) => {
-            let end = text.len() - offset;
-            let span = place.span(error.span().unwrap_or(end..end));
-            if error.message() == "duplicate key" {
-                let name = text.get(span.start..span.end).unwrap_or_default();
-                return Err(Problem::new(format!("`{name}` is there twice"))
-                    .at(span)
-                    .help("rename one of them, or remove it"));
-            }
-            Err(Problem::new(format!("this is not TOML: {}", error.message())).at(span))
+    let (table, errors) = DeTable::parse_recoverable(&text[offset..]);
+    if errors.is_empty() {
+        return Ok(place.table(table.into_inner()));
+    }
+    let mut problems = Vec::new();
+    let mut after = offset;
+    for error in errors {
+        let span = place.span(error.span().unwrap_or(text.len() - offset..text.len() - offset));
+        // What is found behind a mistake on the same line may only be its consequence.
+        if span.start >= after {
+            let rest = text.as_bytes().get(span.start..).unwrap_or_default();
+            after = span.start + rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+            problems.push(problem(&error, text, span));
         }
     }
+    Err(problems)
+}
+
+fn problem(error: &toml::de::Error, text: &str, span: Span) -> Problem {
+    if error.message() == "duplicate key" {
+        let name = text.get(span.start..span.end).unwrap_or_default();
+        return Problem::new(format!("`{name}` is there twice"))
+            .at(span)
+            .help("rename one of them, or remove it");
+    }
+    Problem::new(format!("this is not TOML: {}", error.message())).at(span)
 }
 
 #[derive(Clone, Copy)]

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 
 use super::declare::{Declared, Variant};
 use super::error::Problem;
+use super::hints::{self, list};
 use super::paths::Environment;
 use super::source::{Sources, Span};
-use super::strategy::STRATEGY_KEYS;
 use super::tree::{Entry, Node, Table, Value};
 use super::version;
 
@@ -40,18 +40,24 @@ impl<'a> Reader<'a> {
         self.problems.borrow_mut().push(problem);
     }
 
-    /// What was read, or the first thing that is wrong.
-    pub(crate) fn finish<T>(self, read: Option<T>) -> Result<T, Problem> {
-        let first = self.problems.into_inner().into_iter().next();
-        match (first, read) {
-            (None, Some(read)) => Ok(read),
-            (Some(problem), _) => Err(problem),
-            (None, None) => Err(Problem::new("the experiment is incomplete")),
+    /// Says what would work in place of what was just found wrong.
+    pub(crate) fn advise(&self, help: &str) {
+        if let Some(problem) = self.problems.borrow_mut().last_mut() {
+            problem.help = Some(help.to_owned());
         }
     }
 
-    /// The first thing that is wrong, if anything is.
-    pub(crate) fn check(self) -> Result<(), Problem> {
+    /// What was read, or all that is wrong.
+    pub(crate) fn finish<T>(self, read: Option<T>) -> Result<T, Vec<Problem>> {
+        match (self.problems.into_inner(), read) {
+            (none, Some(read)) if none.is_empty() => Ok(read),
+            (none, None) if none.is_empty() => Err(Problem::new("the experiment is incomplete").into()),
+            (problems, _) => Err(problems),
+        }
+    }
+
+    /// All that is wrong, if anything is.
+    pub(crate) fn check(self) -> Result<(), Vec<Problem>> {
         self.finish(Some(()))
     }
 }
@@ -158,12 +164,14 @@ impl<'a> Keys<'a> {
     /// The one variant of a choice that is there.
     pub(crate) fn variant<T>(mut self, variants: &[Variant<T>]) -> Option<T> {
         let mut chosen = None;
-        for Variant { key, path, place, read } in variants {
+        for Variant { key, path, place, read, .. } in variants {
             if let Some(keys) = self.table(key, path, place) {
                 chosen = Some((read, keys));
             }
         }
-        if let [first, second, ..] = self.table.entries.as_slice() {
+        let known: Vec<&str> = variants.iter().map(|variant| variant.key).collect();
+        let there = self.table.entries.iter().filter(|entry| known.contains(&entry.key.as_str()));
+        if let [first, second, ..] = there.collect::<Vec<_>>().as_slice() {
             self.reader.problem(
                 Problem::new(format!(
                     "{} holds both `{}` and `{}`: choose one",
@@ -175,7 +183,6 @@ impl<'a> Keys<'a> {
         } else if self.table.entries.is_empty() {
             self.missing(variants[0].key, variants[0].place);
         }
-        let known: Vec<&str> = variants.iter().map(|variant| variant.key).collect();
         if let [only] = self.table.entries.as_slice()
             && known.contains(&only.key.as_str())
             && self.is_off(&only.key)
@@ -192,7 +199,12 @@ impl<'a> Keys<'a> {
                 }),
             );
         }
-        self.finish();
+        let places: Vec<(&str, &str)> = variants.iter().map(|variant| (variant.key, variant.place)).collect();
+        match hints::of_choice(self.table, &places) {
+            // The keys beside it are its own, and right where they belong.
+            Some((entry, help)) => self.reader.problem(self.unknown_key(entry).help(help)),
+            None => self.finish(),
+        }
         let (read, mut keys) = chosen?;
         let variant = read(&mut keys);
         keys.finish();
@@ -215,15 +227,12 @@ impl<'a> Keys<'a> {
                 .at(*key_span)
                 .help(format!("this version has {}", list(&self.asked)));
         }
-        let problem = Problem::new(format!("unknown key `{key}` in {}", self.place)).at(*key_span);
-        if STRATEGY_KEYS.contains(&key.as_str()) {
-            return problem.help("it belongs in [defaults] or in a strategy, [strategies.NAME]");
-        }
-        let own = || nearest(key, STRATEGY_KEYS).filter(|_| self.path.is_empty());
-        match nearest(key, &self.asked).or_else(own) {
-            Some(near) => problem.help(format!("did you mean `{near}`?")),
-            None => problem.help(format!("there are {}", list(&self.asked))),
-        }
+        let here = hints::Here { path: self.path, keys: &self.asked };
+        self.unknown_key(entry).help(hints::of_key(&here, entry))
+    }
+
+    fn unknown_key(&self, entry: &Entry) -> Problem {
+        Problem::new(format!("unknown key `{}` in {}", entry.key, self.place)).at(entry.key_span)
     }
 
     pub(crate) fn reader(&self) -> &'a Reader<'a> {
@@ -271,12 +280,9 @@ impl<'a> Keys<'a> {
         // The text says it better than the value, which may have been too large to read.
         let found = self.reader.sources.short(*span).map_or_else(|| value.to_string(), str::to_string);
         let problem = Problem::new(format!("`{name}` must be {}, not {found}", kind.expected())).at(*span);
-        match value {
-            Value::Text(text) => match nearest(text, &words) {
-                Some(near) => problem.help(format!("did you mean \"{near}\"?")),
-                None => problem,
-            },
-            _ => problem,
+        match hints::of_word(value, &words) {
+            Some(meant) => problem.help(format!("did you mean \"{meant}\"?")),
+            None => problem,
         }
     }
 
@@ -284,19 +290,6 @@ impl<'a> Keys<'a> {
     pub(crate) fn name(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
     }
-}
-
-/// The known name that was probably meant.
-fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let distance = |known: &str| strsim::damerau_levenshtein(name, known);
-    let near = known.iter().copied().min_by_key(|known| distance(known))?;
-    (distance(near) <= 1 + near.len() / 4).then_some(near)
-}
-
-/// `a`, `b` and `c`
-fn list<S: AsRef<str>>(names: &[S]) -> String {
-    let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
-    join(&quoted, "and")
 }
 
 pub(crate) fn join(words: &[String], conjunction: &str) -> String {
@@ -309,7 +302,7 @@ pub(crate) fn join(words: &[String], conjunction: &str) -> String {
 
 /// A name that no strategy has.
 pub(crate) fn no_strategy(message: &str, name: &str, span: Span, known: &[&str]) -> Problem {
-    Problem::new(message).at(span).help(match nearest(name, known) {
+    Problem::new(message).at(span).help(match hints::nearest(name, known) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("there are {}", list(known)),
     })

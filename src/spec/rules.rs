@@ -7,17 +7,24 @@ use super::resolved::RunConfig;
 use super::tree::Table;
 
 /// Checks a configuration whose keys are each in their range; `tree` is where they were written.
-pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>> {
     let RunConfig { model, data, train, evaluation, measure: _, strategy } = config;
-    model.check(tree)?;
-    every_micro_batch_has_a_sequence(config, tree)?;
-    data_suits_model(config, tree)?;
-    if evaluation.is_some() {
-        data.leaves_some_to_evaluate(tree)?;
+    let problems: Vec<Problem> = [
+        model.check(tree),
+        every_micro_batch_has_a_sequence(config, tree),
+        data_suits_model(config, tree),
+        if evaluation.is_some() { data.leaves_some_to_evaluate(tree) } else { Ok(()) },
+        train.optimizer.check(tree),
+        strategy.scales_fp16(tree),
+        strategy.graphs_need_an_arena(tree),
+    ]
+    .into_iter()
+    .filter_map(Result::err)
+    .collect();
+    if !problems.is_empty() {
+        return Err(problems);
     }
-    train.optimizer.check(tree)?;
-    strategy.check(tree)?;
-    model.sizes_can_be_counted(train.batch_size, tree)
+    Ok(model.sizes_can_be_counted(train.batch_size, tree)?)
 }
 
 /// A problem blamed on those of the keys that were written.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::error::{Error, Problem};
+use super::error::{Error, Problem, sorted};
 
 /// A range of bytes in one of the texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,14 +94,15 @@ impl Sources {
                 None => break,
             }
         }
-        self.error(&problem)
+        self.error(&[problem])
     }
 
-    pub(crate) fn error(&self, problem: &Problem) -> Error {
-        let excerpts: Vec<Excerpt<'_>> = problem.places.iter().map(|span| self.excerpt(*span)).collect();
+    pub(crate) fn error(&self, problems: &[Problem]) -> Error {
+        let excerpts = |problem: &Problem| problem.places.iter().map(|span| self.excerpt(*span)).collect();
+        let problems = sorted(problems).into_iter().map(|problem| (problem, excerpts(problem)));
         // What is missing has no line, but it has a file.
         let file = self.texts.first().map(|source| source.name.as_str());
-        Error::new(problem, file, &excerpts)
+        Error::new(problems, file)
     }
 
     fn excerpt(&self, span: Span) -> Excerpt<'_> {

@@ -10,9 +10,10 @@ use super::tree::{Setting, Value};
 use super::written::{Axis, WrittenStrategy};
 
 /// Completes strategies with what they extend, each once.
-pub(crate) fn inherit(written: &[WrittenStrategy]) -> Result<Vec<WrittenStrategy>, Problem> {
+pub(crate) fn inherit(written: &[WrittenStrategy]) -> Result<Vec<WrittenStrategy>, Vec<Problem>> {
     let places: HashMap<&str, usize> =
         written.iter().enumerate().map(|(place, strategy)| (strategy.name.as_str(), place)).collect();
+    bases_exist(written, &places)?;
     let mut whole: Vec<Option<WrittenStrategy>> = vec![None; written.len()];
     for first in 0..written.len() {
         let (chain, mut base) = unfinished(first, written, &places, &whole)?;
@@ -28,6 +29,18 @@ pub(crate) fn inherit(written: &[WrittenStrategy]) -> Result<Vec<WrittenStrategy
     Ok(whole.into_iter().flatten().collect())
 }
 
+fn bases_exist(written: &[WrittenStrategy], places: &HashMap<&str, usize>) -> Result<(), Vec<Problem>> {
+    let bases = written.iter().filter_map(|strategy| strategy.extends.as_ref());
+    let names: Vec<&str> = written.iter().map(|strategy| strategy.name.as_str()).collect();
+    let missing = bases.filter(|(base, _)| !places.contains_key(base.as_str()));
+    let problems: Vec<Problem> = missing
+        .map(|(base, span)| {
+            no_strategy(&format!("there is no strategy `{base}` to extend"), base, *span, &names)
+        })
+        .collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
 /// The strategies that one stands on, itself first, as far as they are not whole; and the one that is, if they stand on one.
 fn unfinished(
     first: usize,
@@ -41,15 +54,7 @@ fn unfinished(
         chain.push(place);
         seen.insert(place);
         let Some((base, span)) = &written[place].extends else { return Ok((chain, None)) };
-        let Some(found) = places.get(base.as_str()) else {
-            let names: Vec<&str> = written.iter().map(|other| other.name.as_str()).collect();
-            return Err(no_strategy(
-                &format!("there is no strategy `{base}` to extend"),
-                base,
-                *span,
-                &names,
-            ));
-        };
+        let Some(found) = places.get(base.as_str()) else { return Ok((chain, None)) };
         if seen.contains(found) {
             let names = chain.iter().chain([found]).map(|place| written[*place].name.as_str());
             let circle: Vec<&str> = names.collect();
@@ -81,17 +86,18 @@ fn over(base: &WrittenStrategy, strategy: &WrittenStrategy) -> WrittenStrategy {
 }
 
 /// A variant's label may be what another strategy is called.
-pub(crate) fn distinct_labels(strategies: &[WrittenStrategy]) -> Result<(), Problem> {
+pub(crate) fn distinct_labels(strategies: &[WrittenStrategy]) -> Result<(), Vec<Problem>> {
     let mut known: BTreeMap<String, Span> = BTreeMap::new();
+    let mut problems = Vec::new();
     for strategy in strategies {
         for label in strategy.labels() {
             let problem = Problem::new(format!("two strategies are called `{label}`"));
             if let Some(span) = known.insert(label, strategy.span) {
-                return Err(problem.at(strategy.span).at(span).help("rename one of them"));
+                problems.push(problem.at(strategy.span).at(span).help("rename one of them"));
             }
         }
     }
-    Ok(())
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 impl WrittenStrategy {

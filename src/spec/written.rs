@@ -185,27 +185,28 @@ fn sub_table<'a>(reader: &Reader<'_>, entry: Option<&'a Entry>, name: &str) -> O
 fn checked_settings(reader: &Reader<'_>, table: &Table) -> Vec<Setting> {
     let settings = table.settings();
     for setting in &settings {
-        if let Err(problem) = check_setting(reader, setting) {
-            reader.problem(problem);
-        }
+        check_setting(reader, setting);
     }
     settings
 }
 
-/// Whether there is such a key in a run and it can have this value.
-pub(crate) fn check_setting(reader: &Reader<'_>, setting: &Setting) -> Result<(), Problem> {
+/// Whether there is such a key in a run and it can have this value: what is wrong with it is the reader's.
+pub(crate) fn check_setting(reader: &Reader<'_>, setting: &Setting) -> bool {
     if is_of_experiment(&setting.key) {
-        return Err(Problem::new(format!(
-            "`{}` holds for the whole experiment, not for single runs",
-            setting.key
-        ))
-        .at(setting.key_span)
-        .help("give it once, at the top of the file or with --set"));
+        reader.problem(
+            Problem::new(format!("`{}` holds for the whole experiment, not for single runs", setting.key))
+                .at(setting.key_span)
+                .help("give it once, at the top of the file or with --set"),
+        );
+        return false;
     }
     let tree = setting.to_table();
-    let reader = Reader::partial(reader.sources, reader.environment);
-    sections::run(&reader, &tree);
-    reader.check()
+    let own = Reader::partial(reader.sources, reader.environment);
+    sections::run(&own, &tree);
+    let checked = own.check();
+    let right = checked.is_ok();
+    checked.unwrap_or_else(|problems| problems.into_iter().for_each(|problem| reader.problem(problem)));
+    right
 }
 
 /// Keys that all runs of an experiment share.
@@ -222,7 +223,8 @@ fn sweep<'a>(reader: &'a Reader<'a>, mut keys: Keys<'a>) -> Sweep {
         Some(table) => distinct_axes(reader, table),
         None => Vec::new(),
     };
-    let zip = tables(reader, keys.entry("zip"), "zip").into_iter().map(|(_, t)| zip(reader, t)).collect();
+    let zip =
+        tables(reader, keys.entry("zip"), "zip").into_iter().map(|(at, t)| zip(reader, at, t)).collect();
     let include = cases(reader, keys.entry("include"), "include");
     let exclude = cases(reader, keys.entry("exclude"), "exclude");
     keys.finish();
@@ -256,30 +258,37 @@ fn tables<'a>(reader: &Reader<'_>, entry: Option<&'a Entry>, name: &str) -> Vec<
 fn axes(reader: &Reader<'_>, table: &Table) -> Vec<Axis> {
     let on = |setting: &Setting| !matches!(&setting.node.value, Value::Text(text) if text == "off");
     let settings = table.settings().into_iter().filter(on);
-    settings.filter_map(|setting| axis(reader, setting).map_err(|p| reader.problem(p)).ok()).collect()
+    settings.filter_map(|setting| axis(reader, setting)).collect()
 }
 
-fn axis(reader: &Reader<'_>, written: Setting) -> Result<Axis, Problem> {
+fn axis(reader: &Reader<'_>, written: Setting) -> Option<Axis> {
     let Setting { key, key_span, node } = written;
     let Value::List(nodes) = node.value else {
-        return Err(Problem::new(format!("the axis `{key}` must be a list of values, not {}", node.value))
-            .at(node.span)
-            .help(format!("write [{}]", node.value)));
+        reader.problem(
+            Problem::new(format!("the axis `{key}` must be a list of values, not {}", node.value))
+                .at(node.span)
+                .help(format!("write [{}]", node.value)),
+        );
+        return None;
     };
     if nodes.is_empty() {
-        return Err(Problem::new(format!("the axis `{key}` has no values"))
-            .at(node.span)
-            .help("give it at least one, or remove it"));
+        reader.problem(
+            Problem::new(format!("the axis `{key}` has no values"))
+                .at(node.span)
+                .help("give it at least one, or remove it"),
+        );
+        return None;
     }
     let mut values = Vec::new();
+    let mut right = true;
     for node in nodes {
         let span = node.span;
         let value = Setting { key: key.clone(), key_span, node };
-        check_setting(reader, &value)?;
+        right &= check_setting(reader, &value);
         // From here on each value stands for itself, not for the whole axis.
         values.push(Setting { key_span: span, ..value });
     }
-    Ok(Axis { key, key_span, values })
+    right.then_some(Axis { key, key_span, values })
 }
 
 /// Axes whose values are all combined with each other: each value is there once.
@@ -318,7 +327,14 @@ fn twice(message: String, second: Span, first: Span) -> Problem {
 }
 
 /// Axes that take their values together: a value may be there twice, the same of all axes may not.
-fn zip(reader: &Reader<'_>, table: &Table) -> Vec<Axis> {
+fn zip(reader: &Reader<'_>, span: Span, table: &Table) -> Vec<Axis> {
+    if table.entries.is_empty() {
+        reader.problem(
+            Problem::new("this table has no axes")
+                .at(span)
+                .help("give it keys with lists of as many values each, or remove it"),
+        );
+    }
     let axes = axes(reader, table);
     let Some(first) = axes.first() else { return axes };
     if let Some(other) = axes.iter().find(|axis| axis.values.len() != first.values.len()) {

@@ -74,7 +74,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let mut sweeps = open_stores(&args, inputs.plans)?;
     let dumps = args.dump.as_deref().map(Dumps::open).transpose().map_err(Failure::input)?;
     tell_doubts(&sweeps, dumps.as_ref());
-    inputs.data.keep().map_err(Failure::machine)?;
+    inputs.data.keep()?;
     if args.fresh {
         forget(&args, &mut sweeps)?;
     }

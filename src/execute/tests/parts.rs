@@ -54,7 +54,7 @@ impl DataSet for Rows {
         &[]
     }
 
-    fn inspect(&self, _cache: &mut DigestCache) -> Result<Box<dyn Contents>, DataError> {
+    fn inspect(&self, _cache: &mut DigestCache) -> Result<Box<dyn Contents>, Vec<DataError>> {
         Ok(Box::new(Rows))
     }
 

@@ -51,6 +51,7 @@ const TABLES: [Variant<LossScale>; 1] = [Variant {
     key: "dynamic",
     path: "loss_scale.dynamic",
     place: "`loss_scale.dynamic`",
+    keys: DynamicLossScale::KEYS,
     read: |keys| DynamicLossScale::read(keys).map(LossScale::Dynamic),
 }];
 

@@ -53,13 +53,7 @@ pub(super) const LATER_KEYS: &[&str] = &[
 ];
 
 impl Strategy {
-    /// Rules between its own keys.
-    pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
-        self.scales_fp16(tree)?;
-        self.graphs_need_an_arena(tree)
-    }
-
-    fn scales_fp16(&self, tree: &Table) -> Result<(), Problem> {
+    pub(super) fn scales_fp16(&self, tree: &Table) -> Result<(), Problem> {
         if self.loss_scale.is_none() || self.precision == Precision::Fp16 {
             return Ok(());
         }
@@ -73,7 +67,7 @@ impl Strategy {
     }
 
     /// A captured stretch holds the addresses of its values.
-    fn graphs_need_an_arena(&self, tree: &Table) -> Result<(), Problem> {
+    pub(super) fn graphs_need_an_arena(&self, tree: &Table) -> Result<(), Problem> {
         if !self.graph || self.allocator == Allocator::Arena {
             return Ok(());
         }

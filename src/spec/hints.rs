@@ -1,0 +1,287 @@
+//! What people probably meant by a key or a word that is not there: a slip of the finger, a key of another table, or the
+//! name that other tools have for it.
+
+use super::declare::{Choice, Section};
+use super::key::Key;
+use super::model::Model;
+use super::reader::join;
+use super::resolved::{Evaluation, Measure, Train};
+use super::strategy::STRATEGY_KEYS;
+use super::tree::{Entry, Table, Value};
+use super::written::is_of_experiment;
+use super::{Data, Optimizer};
+
+/// Keys, with a value where one is meant, and what other tools call them.
+const OTHER_NAMES: &[(&str, &[&str])] = &[
+    ("layers", &["n_layer", "n_layers", "num_layers", "num_hidden_layers", "n_blocks", "depth"]),
+    ("d_model", &["n_embd", "hidden_size", "hidden_dim", "embed_dim", "embedding_dim", "dim", "width"]),
+    ("heads", &["n_head", "n_heads", "num_heads", "num_attention_heads"]),
+    (
+        "context",
+        &[
+            "block_size",
+            "context_length",
+            "max_position_embeddings",
+            "max_seq_len",
+            "n_ctx",
+            "n_positions",
+            "seq_len",
+            "seq_length",
+            "sequence_length",
+        ],
+    ),
+    ("vocabulary", &["vocab_size", "n_vocab", "vocab"]),
+    ("paths", &["file", "files", "path", "data_dir", "data_path"]),
+    ("tokens", &["tokenizer"]),
+    ("batch_size", &["batch", "bs", "global_batch_size", "train_batch_size"]),
+    ("clip_norm", &["clip_grad_norm", "grad_clip", "gradient_clip", "gradient_clipping", "max_grad_norm"]),
+    ("seed", &["random_seed"]),
+    ("lr", &["learning_rate"]),
+    ("weight_decay", &["wd"]),
+    ("steps", &["epochs", "iterations", "max_iters", "max_steps", "num_steps"]),
+    ("warmup_steps", &["warmup", "warmup_iters"]),
+    ("repeats", &["repetitions", "trials"]),
+    ("model", &["architecture"]),
+    ("data", &["dataset"]),
+    ("train", &["trainer", "training"]),
+    ("evaluation", &["eval", "validation"]),
+    ("memory", &["memory_limit", "vram"]),
+    ("grid", &["matrix"]),
+    (
+        "accumulate = 4",
+        &[
+            "accumulate_grad_batches",
+            "accumulation",
+            "accumulation_steps",
+            "grad_accum",
+            "grad_accum_steps",
+            "gradient_accumulation",
+            "gradient_accumulation_steps",
+            "micro_batch",
+            "micro_batch_size",
+            "micro_batches",
+            "per_device_train_batch_size",
+        ],
+    ),
+    ("precision = \"bf16\"", &["amp", "autocast", "bf16", "dtype", "mixed_precision", "torch_dtype"]),
+    ("precision = \"fp16\"", &["fp16", "half"]),
+    ("precision = \"tf32\"", &["tf32", "allow_tf32"]),
+    (
+        "recompute = \"block\"",
+        &[
+            "activation_checkpointing",
+            "checkpoint",
+            "checkpoint_activations",
+            "checkpointing",
+            "grad_checkpointing",
+            "gradient_checkpointing",
+            "rematerialization",
+            "remat",
+        ],
+    ),
+    ("loss_scale = \"dynamic\"", &["grad_scaler", "gradscaler", "loss_scaling", "scaler"]),
+    ("evaluation_pass = \"no_grad\"", &["inference_mode", "no_grad"]),
+    ("gradients = \"free\"", &["set_to_none", "zero_grad"]),
+    ("graph = true", &["cuda_graph", "cuda_graphs"]),
+];
+
+/// Words, and what other tools call them.
+const OTHER_WORDS: &[(&str, &[&str])] = &[
+    ("fp32", &["f32", "float", "float32", "single", "full"]),
+    ("tf32", &["tfloat32"]),
+    ("bf16", &["bfloat16"]),
+    ("fp16", &["f16", "float16", "half"]),
+    ("block", &["all", "blocks", "full", "layer", "layers"]),
+    ("none", &["no", "off"]),
+];
+
+/// Words under which people look for a choice's variant.
+const NAMES_OF_VARIANTS: [&str; 4] = ["type", "kind", "name", "class"];
+
+/// A table that a key was looked for in.
+pub(super) struct Here<'a> {
+    /// Its full name; empty for the experiment and for strategies.
+    pub(super) path: &'a str,
+    /// The keys that it has.
+    pub(super) keys: &'a [&'a str],
+}
+
+/// What would work in place of a key that a table does not have.
+pub(super) fn of_key(here: &Here<'_>, entry: &Entry) -> String {
+    let key = entry.key.as_str();
+    known_here(here, key)
+        .or_else(|| outside_strategies(here, entry))
+        .or_else(|| known_elsewhere(here, entry))
+        .or_else(|| nearest(key, here.keys).map(|near| format!("did you mean `{near}`?")))
+        .or_else(|| {
+            let own = nearest(key, STRATEGY_KEYS).filter(|_| here.path.is_empty());
+            own.map(|near| format!("did you mean `{near}`?"))
+        })
+        .unwrap_or_else(|| format!("there are {}", list(here.keys)))
+}
+
+/// The word that was meant by a value that is none of these.
+pub(super) fn of_word(value: &Value, words: &[&'static str]) -> Option<&'static str> {
+    match value {
+        Value::Text(text) => {
+            let lower = text.to_lowercase();
+            let other = OTHER_WORDS.iter().filter(|(_, others)| others.contains(&lower.as_str()));
+            let mut other = other.filter_map(|(word, _)| words.iter().copied().find(|known| known == word));
+            other.next().or_else(|| nearest(text, words))
+        }
+        // What is switched elsewhere is chosen here.
+        Value::Boolean(on) if words.contains(&"none") => {
+            words.iter().copied().find(|word| (*word != "none") == *on)
+        }
+        _ => None,
+    }
+}
+
+/// Whether somebody wrote that for "off".
+pub(super) fn is_like_off(value: &Value) -> bool {
+    match value {
+        Value::Integer(0) | Value::Boolean(false) => true,
+        Value::Float(number) => *number == 0.0,
+        Value::Text(text) => ["none", "null", "no", "false", "disabled", ""].contains(&text.as_str()),
+        _ => false,
+    }
+}
+
+/// The key that names a variant of a choice, as in `[model] type = "transformer"`, and what would work.
+pub(super) fn of_choice<'a>(
+    table: &'a Table,
+    places: &[(&str, &'static str)],
+) -> Option<(&'a Entry, String)> {
+    let named = |entry: &&Entry| {
+        NAMES_OF_VARIANTS.contains(&entry.key.as_str()) && matches!(entry.node.value, Value::Text(_))
+    };
+    let entry = table.entries.iter().find(named)?;
+    let Value::Text(text) = &entry.node.value else { return None };
+    let meant = places.iter().filter(|(name, _)| name == text);
+    let mut headers: Vec<String> = meant.map(|(_, place)| (*place).to_owned()).collect();
+    if headers.is_empty() {
+        headers = places.iter().map(|(_, place)| (*place).to_owned()).collect();
+    }
+    Some((entry, format!("write {} on a line of its own, and its keys below it", join(&headers, "or"))))
+}
+
+/// A key of this table by the name that another tool has for it.
+fn known_here(here: &Here<'_>, key: &str) -> Option<String> {
+    let (meant, name) = other_name(key)?;
+    here.keys.contains(&name).then(|| format!("did you mean `{meant}`?"))
+}
+
+/// A key of a run in a strategy, or a table of such keys.
+fn outside_strategies(here: &Here<'_>, entry: &Entry) -> Option<String> {
+    let in_strategy = here.path.is_empty() && STRATEGY_KEYS.iter().all(|key| here.keys.contains(key));
+    if !in_strategy {
+        return None;
+    }
+    let name = other_name(&entry.key).map_or(entry.key.as_str(), |(_, name)| name);
+    let table = entry.node.table().filter(|_| elsewhere().any(|(table, _)| head(&table) == name));
+    let paths: Vec<String> = match table.and_then(|table: &Table| table.settings().into_iter().next()) {
+        Some(setting) => vec![format!("{}.{}", entry.key, setting.key)],
+        None => places(name).map(|table| format!("{table}.{name}")).collect(),
+    };
+    let paths: Vec<String> = paths.into_iter().filter(|path| !is_of_experiment(&Key::new(path))).collect();
+    let written: Vec<String> = paths.iter().map(|path| format!("`set.\"{path}\" = ...`")).collect();
+    (!written.is_empty()).then(|| format!("a strategy changes it with {}", join(&written, "or")))
+}
+
+/// A key of another table, by its own name or that of another tool.
+fn known_elsewhere(here: &Here<'_>, entry: &Entry) -> Option<String> {
+    let key = entry.key.as_str();
+    let (meant, name) = other_name(key).unwrap_or((key, key));
+    let it = if name == key { "it".to_owned() } else { format!("`{meant}`") };
+    if STRATEGY_KEYS.contains(&name) {
+        return Some(match it.as_str() {
+            "it" => "it belongs in [defaults] or in a strategy, [strategies.NAME]".to_owned(),
+            _ => format!("did you mean {it} in [defaults] or in a strategy, [strategies.NAME]?"),
+        });
+    }
+    let tables: Vec<String> = places(name).filter(|table| *table != here.path).collect();
+    if tables.is_empty() {
+        return None;
+    }
+    let is_experiment = here.path.is_empty() && here.keys.contains(&"measure");
+    if is_experiment {
+        let quoted = |table: &String| match entry.node.table() {
+            Some(_) => format!("[{table}.{name}]"),
+            None => format!("`{table}.{name}`"),
+        };
+        let keys: Vec<String> = tables.iter().map(quoted).collect();
+        return Some(format!("did you mean {}?", join(&keys, "or")));
+    }
+    let headers: Vec<String> = tables.iter().map(|table| format!("[{table}]")).collect();
+    Some(format!("{it} belongs in {}", join(&headers, "or")))
+}
+
+/// What another tool's name for a key is written as here, and the name of that key.
+fn other_name(key: &str) -> Option<(&'static str, &'static str)> {
+    let key = key.to_lowercase().replace('-', "_");
+    let (meant, _) = OTHER_NAMES.iter().find(|(_, others)| others.contains(&key.as_str()))?;
+    Some((meant, meant.split_once(" = ").map_or(*meant, |(name, _)| name)))
+}
+
+/// The tables that have a key of this name.
+fn places(name: &str) -> impl Iterator<Item = String> {
+    elsewhere().filter(move |(_, keys)| keys.contains(&name)).map(|(table, _)| table)
+}
+
+/// The tables of an experiment that have a place of their own, with their keys.
+fn elsewhere() -> impl Iterator<Item = (String, Vec<&'static str>)> {
+    fn variants<T: Choice>() -> impl Iterator<Item = (String, Vec<&'static str>)> {
+        T::VARIANTS.iter().map(|variant| (variant.path.to_owned(), variant.keys.to_vec()))
+    }
+    let tables = [
+        ("train", Train::KEYS),
+        ("evaluation", Evaluation::KEYS),
+        ("measure", Measure::KEYS),
+        ("measure", &["repeats"]),
+        ("target", &["memory"]),
+        ("sweep", &["grid", "zip", "include", "exclude"]),
+    ];
+    let tables = tables.into_iter().map(|(table, keys)| (table.to_owned(), keys.to_vec()));
+    tables.chain(variants::<Model>()).chain(variants::<Data>()).chain(variants::<Optimizer>())
+}
+
+fn head(path: &str) -> &str {
+    path.split('.').next().unwrap_or(path)
+}
+
+/// The known name that was probably meant.
+pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |known: &str| strsim::damerau_levenshtein(name, known);
+    let near = known.iter().copied().min_by_key(|known| distance(known))?;
+    (distance(near) <= 1 + near.len() / 4).then_some(near)
+}
+
+/// `a`, `b` and `c`
+pub(super) fn list<S: AsRef<str>>(names: &[S]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
+    join(&quoted, "and")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_names_lead_to_keys_and_are_none() {
+        let top = ["model", "data", "train", "evaluation"];
+        let is_key = |name: &str| {
+            STRATEGY_KEYS.contains(&name) || top.contains(&name) || places(name).next().is_some()
+        };
+        let mut seen = Vec::new();
+        for (meant, others) in OTHER_NAMES {
+            let name = meant.split(" = ").next().unwrap_or_default();
+            assert!(is_key(name), "`{name}` is no key");
+            for other in *others {
+                assert!(!is_key(other), "`{other}` is a key itself");
+                assert!(!seen.contains(other), "`{other}` is there twice");
+                assert_eq!(other_name(other), Some((*meant, name)));
+                seen.push(*other);
+            }
+        }
+    }
+}
