@@ -84,7 +84,7 @@ bad! {
     unknown_key: check(&with("heads = 2", "heads = 2\ncolour = 3"));
     unknown_table: check(&and("[trian]\nbatch_size = 8"));
     strategy_key_at_the_top: check(&format!("recompute = \"block\"\n{GOOD}"));
-    later_key: check(&with("recompute = \"block\"", "offload = { optimizer = true }"));
+    later_key: check(&with("recompute = \"block\"", "parallel = { data = 2 }"));
     later_value: check(&with("recompute = \"block\"", "allocator = \"caching\""));
     later_composite: check(&with("\"block\"", "{ budget = \"4GiB\" }"));
     later_model: check(&with("[model.transformer]", "[model.mlp]"));

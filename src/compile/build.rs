@@ -26,6 +26,7 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         loss: None,
         loss_scaling: None,
         slices: Vec::new(),
+        spillable: Vec::new(),
         batch_size,
         samples: config.train.batch_size,
         events: 0,

@@ -5,14 +5,14 @@
 //! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
 
 use super::build::layouts;
-use super::program::{Action, Program, Section, SectionKind, Sliced, Types};
+use super::program::{Action, Program, Section, SectionKind, Sliced, Spillable, Types};
 use super::value::{Like, Value};
 use super::verify::{Violation, verify};
-use super::{compile_graphs, of_rank, place, slices, workspaces};
+use super::{compile_graphs, copies, of_rank, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{Graphs, MicroBatch};
 use crate::ops::{GradientTerms, Members, Sizes};
-use crate::spec::{Choices, RunConfig};
+use crate::spec::{Choices, RunConfig, Spill};
 
 /// Compiles one run after the other for a target.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl<'a> Compiler<'a> {
 
 /// Gives a program the sizes of a run whose graphs have the same structure. Places stay as they are. False if only
 /// compiling the run anew gives its program: where an operation needs scratch memory at one of two sizes, or where there
-/// are more slices of rows, or sections, at one of them.
+/// are more slices of rows, or sections, or values that leave the device, at one of them.
 #[must_use]
 fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &Target) -> bool {
     let shape = |micro_batch, value: usize| graphs.get(micro_batch).values[value].ty.shape;
@@ -123,6 +123,12 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             (None, Some(view)) => program.view_offset(view),
             (None, None) => 0,
         };
+    }
+    if let Spill::From(least) = config.strategy.offload.activations {
+        let is_spilled = |spillable: &Spillable| copies::is_spilled(program.ty(spillable.value), least.0);
+        if program.spillable.iter().any(|spillable| is_spilled(spillable) != spillable.is_spilled) {
+            return false;
+        }
     }
     resize_operations(program, target)
 }
@@ -208,7 +214,9 @@ mod tests {
                 let Graphs { full, tail } = Graphs::of(config);
                 let slices = |graph: &Graph| slices::count(config, graph.values[0].ty.elements());
                 let further = Section::new(SectionKind::Micro, config).times > 0;
-                (slices(&full), tail.as_ref().map(slices), further)
+                let program = compile(config, &target).unwrap();
+                let spilled: Vec<bool> = program.spillable.iter().map(|value| value.is_spilled).collect();
+                (slices(&full), tail.as_ref().map(slices), further, spilled)
             };
             let mut compiler = Compiler::new(&target);
             compiler.compile(&other).unwrap();

@@ -12,7 +12,7 @@ use crate::graph::ScopeId;
 use crate::ops::{Activation, Add, DType, Emitted, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
-    add_gradient_buckets(&mut draft.program, Dtypes::of(draft.config).gradients);
+    add_gradient_buckets(&mut draft.program, Dtypes::of(draft.config).gradients, draft.marks.gradients);
     for at in 0..draft.program.sections.len() {
         if draft.program.sections[at].kind.is_of_step() {
             differentiate_section(draft, at);
@@ -61,11 +61,11 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
 }
 
 /// One bucket of gradients for each bucket of parameters, and a view for each parameter.
-fn add_gradient_buckets(program: &mut Program, dtype: DType) {
+fn add_gradient_buckets(program: &mut Program, dtype: DType, pool: Pool) {
     for index in program.trained() {
         let parameters = program.value(program.buckets[index].parameters).clone();
         let ty = TensorType { dtype, ..parameters.ty };
-        let gradients = Value { form: Form::Gradient, role: Role::Gradient, ty, ..parameters };
+        let gradients = Value { form: Form::Gradient, role: Role::Gradient, ty, pool, ..parameters };
         let gradients = program.add_like(gradients);
         program.buckets[index].gradients = Some(gradients);
     }

@@ -1,10 +1,11 @@
 //! What strategies ask of values and scopes, before any of it is carried out.
 
 use super::Draft;
-use super::program::{Action, Instruction};
-use crate::device::Pool;
+use super::program::{Action, Instruction, Program};
+use crate::device::{Phase, Pool};
 use crate::graph::{Scope, ScopeId};
-use crate::spec::Recompute;
+use crate::ops::ValueId;
+use crate::spec::{Offload, Recompute, Spill};
 
 #[derive(Debug)]
 pub(crate) struct Marks {
@@ -12,11 +13,15 @@ pub(crate) struct Marks {
     pub(crate) recompute: Vec<bool>,
     /// By scope: whose processor computes it, the device's if nothing is said.
     pub(crate) homes: Vec<Pool>,
-    /// Whose processor applies gradients.
+    /// Whose processor measures, clips and applies gradients.
     pub(crate) updates: Pool,
     /// Where the optimizer's states live.
     pub(crate) states: Pool,
-    /// How many of the launches that something is brought for may lie between bringing it and its own launch.
+    pub(crate) parameters: Pool,
+    pub(crate) gradients: Pool,
+    /// From how many bytes on what backward needs of the forward pass leaves the device until then; `None`: it stays.
+    pub(crate) spilled: Option<u64>,
+    /// How many layers before the one that needs it something is brought; none: right before its use.
     pub(crate) ahead: usize,
 }
 
@@ -27,6 +32,9 @@ impl Default for Marks {
             homes: Vec::new(),
             updates: Pool::Device,
             states: Pool::Device,
+            parameters: Pool::Device,
+            gradients: Pool::Device,
+            spilled: None,
             ahead: 1,
         }
     }
@@ -38,7 +46,33 @@ pub(super) fn mark(draft: &mut Draft) {
         Recompute::Block => scope.block && scope.parent.is_none(),
     };
     draft.marks.recompute = draft.program.scopes.iter().map(recompute).collect();
+    offload(&mut draft.marks, draft.config.strategy.offload);
     (draft.change_marks)(&mut draft.marks, &draft.program.scopes);
+    move_parameters(&mut draft.program, draft.marks.parameters);
+}
+
+fn offload(marks: &mut Marks, offload: Offload) {
+    let Offload { parameters, optimizer, activations, ahead } = offload;
+    if parameters {
+        marks.parameters = Pool::Host;
+    }
+    if optimizer {
+        (marks.states, marks.gradients, marks.updates) = (Pool::Host, Pool::Host, Pool::Host);
+    }
+    if let Spill::From(least) = activations {
+        marks.spilled = Some(least.0);
+    }
+    marks.ahead = ahead;
+}
+
+/// They have memory already.
+fn move_parameters(program: &mut Program, pool: Pool) {
+    let buckets: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
+    for value in &mut program.values {
+        if buckets.contains(&value.storage) {
+            value.pool = pool;
+        }
+    }
 }
 
 impl Marks {
@@ -55,9 +89,11 @@ impl Marks {
     }
 
     /// Whose processor computes an instruction.
-    pub(super) fn home(&self, instruction: &Instruction) -> Pool {
+    pub(super) fn home(&self, program: &Program, instruction: &Instruction) -> Pool {
         match &instruction.action {
-            Action::Launch { op, .. } if op.as_update().is_some() => self.updates,
+            Action::Launch { .. } if instruction.phase == Phase::Update => self.updates,
+            // Nothing has to be brought for zeros.
+            Action::Launch { op, outputs, .. } if op.is_zeros() => program.value(outputs[0]).pool,
             Action::Launch { .. } => {
                 self.homes.get(instruction.scope.index()).copied().unwrap_or(Pool::Device)
             }

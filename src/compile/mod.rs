@@ -26,7 +26,7 @@ mod workspaces;
 pub use compiler::{Compiled, Compiler};
 pub use program::{
     Action, Bucket, BucketState, Exchange, Instruction, LossScaling, Parameter, Program, Results, Section,
-    SectionKind, Sliced, Stage, Types,
+    SectionKind, Sliced, Spillable, Stage, Types,
 };
 pub use value::{Form, Like, Part, Value, View};
 pub use verify::{Invariant, Violation, verify};

@@ -201,6 +201,13 @@ pub struct Sliced {
     pub count: usize,
 }
 
+/// A value of the forward pass that leaves the device until backward needs it, if it is large enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spillable {
+    pub value: ValueId,
+    pub is_spilled: bool,
+}
+
 /// How far compilation has come: each pass adds what the next ones rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
@@ -254,6 +261,8 @@ pub struct Program {
     pub loss_scaling: Option<LossScaling>,
     /// In how many slices losses are computed: what depends on sizes of the code itself.
     pub slices: Vec<Sliced>,
+    /// What may leave the device between the passes, and whether it is large enough to.
+    pub spillable: Vec<Spillable>,
     /// Samples of an optimizer step, those of all ranks.
     pub batch_size: usize,
     /// Those of them that this rank sees.

@@ -21,13 +21,17 @@ pub(super) fn update(draft: &mut Draft) {
 
     let mut code = Vec::new();
     let exchange = program.exchange.clone();
-    let host = program.value(exchange.numbers).clone();
-    let numbers = program.add_like(Value { scope, pool: Pool::Device, ..host });
-    code.push(copy(Queue::Copy, exchange.numbers, numbers, scope));
+    let home = draft.marks.updates;
+    let mut numbers = exchange.numbers;
+    if home == Pool::Device {
+        let host = program.value(numbers).clone();
+        numbers = program.add_like(Value { scope, pool: home, ..host });
+        code.push(copy(Queue::Copy, exchange.numbers, numbers, scope));
+    }
     code.push(copy(Queue::Compute, loss, exchange.results.loss, scope));
     let clip_norm = config.train.clip_norm.map(|clip| clip as f32);
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
-    let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope));
+    let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope, home));
     for index in program.trained() {
         let members = program.buckets[index].members.clone();
         let op = optimizer.update(ops::GradientTerms { members, clip_norm, scaled: scale.is_some() }).to_op();
@@ -94,12 +98,11 @@ fn add_state(
 }
 
 /// The norm of all gradients, brought to the host as well.
-fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeId) -> ValueId {
+fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeId, home: Pool) -> ValueId {
     let buckets = program.trained().map(|bucket| program.buckets[bucket].members.clone()).collect();
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let inputs = gradient_buckets(program).into_iter().chain(scale).collect();
     let ty = (Like::Fixed, TensorType::scalar());
-    let norm = program.add_value("norm", scope, ty, Role::Activation, Pool::Device);
     let host_scope = program.value(program.exchange.results.loss).scope;
     let host = program.add_value("norm", host_scope, ty, Role::Input, Pool::Host);
     program.exchange.results.norm = Some(host);
@@ -110,9 +113,15 @@ fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeI
         }
     }
     let op = Op::GlobalNorm(GlobalNorm { buckets, scaled: scale.is_some() });
+    let norm = match home {
+        Pool::Device => program.add_value("norm", scope, ty, Role::Activation, home),
+        Pool::Host => host,
+    };
     let action = Action::Launch { op, inputs, outputs: vec![norm], workspace: None };
     code.push(Instruction::new(action, scope, Phase::Update));
-    code.push(copy(Queue::Compute, norm, host, scope));
+    if norm != host {
+        code.push(copy(Queue::Compute, norm, host, scope));
+    }
     norm
 }
 

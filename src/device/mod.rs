@@ -266,6 +266,15 @@ pub trait Device {
         Ok(Vec::new())
     }
 
+    /// What the copies of the copy queue took since this was last asked, from the beginning of each to its end; waits for
+    /// them. `None` where nothing times them.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn copied(&mut self) -> Result<Option<Duration>, DeviceError> {
+        Ok(None)
+    }
+
     /// Returns once all enqueued work is done.
     fn synchronize(&mut self) -> Result<(), DeviceError>;
 

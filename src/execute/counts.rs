@@ -1,7 +1,8 @@
 //! What strategies really did.
 
-use crate::compile::{Action, Instruction, Program};
-use crate::device::Phase;
+use crate::compile::{Action, Instruction, Program, Value};
+use crate::device::{Phase, Pool, Role};
+use crate::ops::{Op, ValueId};
 
 /// Counted where it is done, never copied from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +15,9 @@ pub struct Counts {
     /// Requests to the backing store, those of evaluations left out.
     pub requests: u64,
     pub requests_in_evaluation: u64,
+    /// Bytes that left the device until they are needed again, and that came back; those of evaluations left out.
+    pub offloaded_bytes: u64,
+    pub fetched_bytes: u64,
     /// Bytes of gradients filled with zeros at the end of steps.
     pub zeroed_bytes: u64,
     /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
@@ -34,10 +38,28 @@ pub struct Counts {
 impl Counts {
     /// Adds what an instruction does.
     pub(super) fn count(&mut self, program: &Program, instruction: &Instruction) {
-        let Action::Launch { op, outputs, .. } = &instruction.action else { return };
         if instruction.phase == Phase::Evaluation {
             return;
         }
+        match &instruction.action {
+            Action::Launch { op, outputs, .. } => self.count_launch(program, instruction, op, outputs),
+            &Action::Copy { from, to, .. } => self.count_copy(program.value(from), program.value(to)),
+            _ => {}
+        }
+    }
+
+    fn count_copy(&mut self, from: &Value, to: &Value) {
+        // Batches, and what the host is told of a step.
+        if from.role == Role::Input || to.role == Role::Input {
+            return;
+        }
+        match to.pool {
+            Pool::Host => self.offloaded_bytes += to.ty.bytes(),
+            Pool::Device => self.fetched_bytes += to.ty.bytes(),
+        }
+    }
+
+    fn count_launch(&mut self, program: &Program, instruction: &Instruction, op: &Op, outputs: &[ValueId]) {
         let flops = program.flops(&instruction.action);
         self.flops += flops;
         if instruction.recompute {

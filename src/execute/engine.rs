@@ -9,7 +9,7 @@ use super::counts::Counts;
 use super::timeline::Timeline;
 use crate::compile::{Action, Instruction, Like, Program, Results, SectionKind};
 use crate::data::Batch;
-use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Phase, Pool, Region, Tensor};
+use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Phase, Pool, Queue, Region, Tensor};
 #[cfg(test)]
 use crate::memory::Allocator;
 use crate::memory::{Backing, Failure, Manager};
@@ -56,6 +56,8 @@ pub struct Engine<'a> {
     operations: u64,
     /// By storage: the operation that used it last.
     last_use: Vec<u64>,
+    /// By storage: whether the copy queue reads it.
+    leaves: Vec<bool>,
     /// Whether freed memory is overwritten.
     poison: bool,
     /// By section: how often it was gone through.
@@ -102,6 +104,7 @@ impl<'a> Engine<'a> {
             counts: Counts::default(),
             operations: 0,
             last_use: vec![0; program.values.len()],
+            leaves: vec![false; program.values.len()],
             poison,
             passes: vec![0; program.sections.len()],
             graphs: program.sections.iter().map(|section| vec![None; section.segments.len()]).collect(),
@@ -138,10 +141,28 @@ impl<'a> Engine<'a> {
     }
 
     /// From now on, steps and evaluations are recorded.
-    pub fn record_steps(&mut self) {
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn record_steps(&mut self) -> Result<(), DeviceError> {
         if let Some(timeline) = &mut self.timeline {
             timeline.want_steps(self.program);
         }
+        // What was copied until now is not compared with what is waited from now on.
+        self.manager.backing.device.copied().map(drop)
+    }
+
+    /// Of what was recorded: the share of the time of copies in which nothing waited for them, where they are timed.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn copies_hidden(&mut self) -> Result<Option<f64>, DeviceError> {
+        let copied = self.manager.backing.device.copied()?.filter(|copied| !copied.is_zero());
+        let waited = self.timeline.as_ref().map(|timeline| timeline.waited(self.program));
+        let hidden = |(copied, waited): (Duration, Duration)| {
+            1.0 - (waited.as_secs_f64() / copied.as_secs_f64()).min(1.0)
+        };
+        Ok(copied.zip(waited).map(hidden))
     }
 
     /// Whether instructions can be timed only by the device's own clock, which takes time of its own.
@@ -435,8 +456,14 @@ impl<'a> Engine<'a> {
                 for id in action.touches() {
                     self.last_use[self.program.storage(id).index()] = self.operations;
                 }
+                // What leaves is held for as long as its copy takes, not by choice.
+                if let Action::Copy { queue: Queue::Copy, from, .. } = action {
+                    self.leaves[self.program.storage(*from).index()] = true;
+                }
             }
-            Action::Free(storage) if self.operations > self.last_use[storage.index()] => {
+            Action::Free(storage)
+                if self.operations > self.last_use[storage.index()] && !self.leaves[storage.index()] =>
+            {
                 match instruction.phase {
                     Phase::Evaluation => self.counts.late_frees_in_evaluation += 1,
                     _ => self.counts.late_frees += 1,

@@ -103,6 +103,11 @@ pub struct Measured {
     pub products_cached: Option<u64>,
     pub products_stored: Option<u64>,
     pub products_untimed: Option<u64>,
+    /// Of one step: bytes that left the device until they are needed again, and bytes that came back.
+    pub offloaded_bytes: Option<u64>,
+    pub fetched_bytes: Option<u64>,
+    /// The share of the time of copies, batches among them, in which nothing waited for them. Unknown on a card.
+    pub copies_hidden: Option<f64>,
 }
 
 /// What the timed steps took, and waited for their batches.

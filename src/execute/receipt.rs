@@ -5,11 +5,13 @@ use super::products::ProductSources;
 use crate::units::Bytes;
 
 /// One step's share of what was counted between two moments, and one evaluation's; of skipped steps, all. And from where
-/// the choice of algorithms came. `asked` micro-batches are what the run says of a step.
+/// the choice of algorithms came. `asked` micro-batches are what the run says of a step; `copies_hidden` is the share of
+/// copies' time in which nothing waited for them.
 pub(super) fn receipt(
     before: &Counts,
     after: &Counts,
     asked: usize,
+    copies_hidden: Option<f64>,
     products: Option<ProductSources>,
 ) -> String {
     let steps = (after.steps - before.steps).max(1);
@@ -24,6 +26,12 @@ pub(super) fn receipt(
     let micro_batches = per_step(|counts| counts.micro_batches);
     if micro_batches > 1 {
         parts.push(micro_batches_of(micro_batches as usize, asked));
+    }
+    let (offloaded, fetched) =
+        (per_step(|counts| counts.offloaded_bytes), per_step(|counts| counts.fetched_bytes));
+    if offloaded + fetched > 0 {
+        parts.push(format!("{} to the host, {} back", Bytes(offloaded), Bytes(fetched)));
+        parts.extend(copies_hidden.map(|share| format!("{:.0}% of copies hidden", 100.0 * share)));
     }
     let casts = per_step(|counts| counts.casts);
     if casts > 0 {

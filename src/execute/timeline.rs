@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::compile::{Action, Instruction, Program, SectionKind};
-use crate::device::{ByRole, Role};
+use crate::device::{ByRole, Queue, Role};
 
 /// What is known of one instruction, carried out any number of times.
 #[derive(Clone, Copy, Default)]
@@ -64,6 +64,16 @@ impl Timeline {
     /// It took this long.
     pub(super) fn add(&mut self, section: usize, instruction: usize, took: Duration) {
         self.moments[self.begins[section] + instruction].took += took;
+    }
+
+    /// What queues that compute have waited for others.
+    pub(super) fn waited(&self, program: &Program) -> Duration {
+        let sections = program.sections.iter().zip(&self.begins);
+        let moments = sections.flat_map(|(section, begin)| section.code.iter().zip(&self.moments[*begin..]));
+        let waits = moments.filter(|(instruction, _)| {
+            matches!(instruction.action, Action::Wait { queue: Queue::Compute | Queue::Host, .. })
+        });
+        waits.map(|(_, moment)| moment.took).sum()
     }
 
     /// `memory.csv`: one line for each instruction that does something, and did. Time, FLOPs and bytes moved are those

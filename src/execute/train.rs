@@ -251,7 +251,7 @@ impl Trainer<'_> {
                     (outcome.measured.load, outcome.measured.clock_mhz) = (load(), clock_mhz());
                     // The device's own clock takes time that steps are not to be charged with.
                     if !engine.has_clock() {
-                        engine.record_steps();
+                        engine.record_steps().map_err(Failure::from)?;
                     }
                 }
                 let timed = self.step(engine, step, batch)?;
@@ -272,8 +272,18 @@ impl Trainer<'_> {
             }
         }
         let (after, measured) = (engine.counts(), &mut outcome.measured);
-        measured.receipt = receipt::receipt(&before, &after, self.config.strategy.accumulate, self.products);
         let steps = step.max(1) as u64;
+        measured.offloaded_bytes = Some((after.offloaded_bytes - before.offloaded_bytes) / steps);
+        measured.fetched_bytes = Some((after.fetched_bytes - before.fetched_bytes) / steps);
+        let moves = measured.offloaded_bytes.max(measured.fetched_bytes) > Some(0);
+        measured.copies_hidden = if moves { engine.copies_hidden().map_err(Failure::from)? } else { None };
+        measured.receipt = receipt::receipt(
+            &before,
+            &after,
+            self.config.strategy.accumulate,
+            measured.copies_hidden,
+            self.products,
+        );
         measured.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measured.hardware_flops = Some((after.flops - before.flops) / steps);
         if let Some(scale) = loss_scale {
@@ -325,7 +335,7 @@ impl Trainer<'_> {
     /// One more step, and an evaluation if there are any, for the timeline alone. Returns what the step took.
     fn profile(&mut self, engine: &mut Engine, batch: &mut Batch) -> Result<f64, Failure> {
         self.reporter.send(&Message::Phase { name: "profile".to_owned() });
-        engine.record_steps();
+        engine.record_steps()?;
         let step = self.step(engine, self.cadence.steps, batch)?;
         if self.cadence.evaluations.is_some() {
             self.evaluation_batch(0, batch);

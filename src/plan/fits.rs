@@ -102,13 +102,16 @@ mod tests {
             prop_assert!(!runs(found + 1));
         }
 
+        /// But for what more slices of fewer rows are rounded up by, each with a few values of its own.
         #[test]
         fn a_smaller_last_micro_batch_needs_no_more(config in any_config(), target in any_target()) {
             let mut even = config.clone();
             even.train.batch_size = config.micro_batch() * config.micro_batches();
             even.strategy.accumulate = config.micro_batches();
             let [needed, bound] = [&config, &even].map(|c| peak_live(&compile(c, &target).unwrap(), &target));
-            prop_assert!(needed <= bound, "{needed} bytes, not {bound}");
+            let rounding = if config.strategy.loss_chunks == 1 { 0 } else { target.page.0.max(target.alignment.0) };
+            let rounded = 8 * config.strategy.loss_chunks as u64 * rounding;
+            prop_assert!(needed <= bound + rounded, "{needed} bytes, not {bound}");
         }
     }
 }

@@ -45,6 +45,8 @@ struct Structure {
     graph: usize,
     /// In how many slices each loss is computed.
     slices: Vec<usize>,
+    /// Which values are large enough to leave the device.
+    spilled: Vec<bool>,
 }
 
 /// All that was asked for.
@@ -142,7 +144,8 @@ fn predict_chunk(
         let compiled = compiler.compile(config).map_err(blame)?;
         let prediction = predict(&compiled.program, target, Cadence::of(config));
         let slices = compiled.program.slices.iter().map(|sliced| sliced.count).collect();
-        let structure = Structure { graph: structures.number(&compiled.graphs), slices };
+        let spilled = compiled.program.spillable.iter().map(|value| value.is_spilled).collect();
+        let structure = Structure { graph: structures.number(&compiled.graphs), slices, spilled };
         let fits = match fits.then(|| fits_by_key.entry(batchless_key(config))) {
             None => None,
             Some(Entry::Occupied(known)) => Some(*known.get()),

@@ -93,6 +93,19 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Bitwise,
     },
     Key {
+        name: "offload",
+        values: &[
+            "{}",
+            "{ optimizer = true }",
+            "{ parameters = true, ahead = 0 }",
+            "{ activations = '600 B', ahead = 2 }",
+            "{ parameters = true, optimizer = true, activations = true }",
+        ],
+        first_in_need: 1,
+        needs: &[],
+        same: Same::Bitwise,
+    },
+    Key {
         name: "graph",
         values: &["false", "true"],
         first_in_need: 1,

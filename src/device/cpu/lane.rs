@@ -1,8 +1,10 @@
 //! The queues of the processor.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::kernels::{self, Operand, Workers};
 use super::mapping::Mapping;
@@ -78,22 +80,34 @@ enum Lane {
 pub(super) struct Lanes {
     workers: Workers,
     lanes: [Lane; Queue::ALL.len()],
+    /// Nanoseconds that the copy thread has copied.
+    copied: Arc<AtomicU64>,
 }
 
 impl Lanes {
     pub(super) fn new(workers: Workers, delay: Option<Delay>) -> std::io::Result<Lanes> {
+        let copied = Arc::new(AtomicU64::new(0));
         let deferred = || Lane::Deferred(VecDeque::new());
         let lanes = match delay {
-            None => [Lane::Inline, Lane::Thread { sender: copy_thread()?, idle: true }, Lane::Inline],
+            None => [
+                Lane::Inline,
+                Lane::Thread { sender: copy_thread(copied.clone())?, idle: true },
+                Lane::Inline,
+            ],
             Some(Delay::Compute) => [deferred(), Lane::Inline, Lane::Inline],
             Some(Delay::Copy) => [Lane::Inline, deferred(), Lane::Inline],
             Some(Delay::Host) => [Lane::Inline, Lane::Inline, deferred()],
         };
-        Ok(Lanes { workers, lanes })
+        Ok(Lanes { workers, lanes, copied })
     }
 
     pub(super) fn workers(&self) -> &Workers {
         &self.workers
+    }
+
+    /// What copies took beside the caller's work, since this was last asked.
+    pub(super) fn copied(&self) -> Duration {
+        Duration::from_nanos(self.copied.swap(0, Ordering::Relaxed))
     }
 
     pub(super) fn enqueue(&mut self, queue: Queue, command: Command) -> Result<(), DeviceError> {
@@ -176,14 +190,16 @@ impl Command {
 }
 
 /// The copy queue needs no workers: nothing is launched on it.
-fn copy_thread() -> std::io::Result<Sender<Command>> {
+fn copy_thread(copied: Arc<AtomicU64>) -> std::io::Result<Sender<Command>> {
     let (sender, receiver): (Sender<Command>, Receiver<Command>) = channel();
     std::thread::Builder::new().name("copy queue".to_owned()).spawn(move || {
         while let Ok(command) = receiver.recv() {
             match command {
                 Command::Copy { from, to, bytes, _keep } => {
+                    let began = Instant::now();
                     // SAFETY: both lie in held mappings; `copy` allows that they overlap.
                     unsafe { std::ptr::copy(from, to, bytes) };
+                    copied.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
                 }
                 Command::Record(ticket) => ticket.finish(),
                 Command::Wait(ticket) => ticket.wait(),

@@ -15,6 +15,7 @@ mod processor;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::kernels::{Operand, Workers};
 use self::lane::{Command, Lanes, Ticket};
@@ -180,6 +181,11 @@ impl Device for CpuDevice {
 
     fn synchronize(&mut self) -> Result<(), DeviceError> {
         self.lanes.synchronize()
+    }
+
+    fn copied(&mut self) -> Result<Option<Duration>, DeviceError> {
+        self.lanes.synchronize()?;
+        Ok(Some(self.lanes.copied()))
     }
 
     fn poison(&mut self, region: Region) -> Result<(), DeviceError> {

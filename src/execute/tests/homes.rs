@@ -3,10 +3,11 @@
 use std::fmt::Debug;
 
 use super::{STEPS, Trace, scopes, train};
-use crate::compile::{Action, Marks, Program, SectionKind, compile, compile_marked, verify};
+use crate::compile::{Action, Bucket, Marks, Program, SectionKind, compile, compile_marked, verify};
 use crate::device::{Delay, Phase, Pool, Queue, Role};
 use crate::graph::{Graphs, Scope};
 use crate::memory::{Cadence, predict};
+use crate::ops::ValueId;
 use crate::spec::*;
 use crate::testing;
 
@@ -17,6 +18,29 @@ const STATES: Move = |marks, _| marks.states = Pool::Host;
 
 /// The optimizer's states, and its work with them.
 const UPDATES: Move = |marks, _| (marks.states, marks.updates) = (Pool::Host, Pool::Host);
+
+/// The same, and gradients leave as they are made.
+const OPTIMIZER: Move = |marks, scopes| {
+    UPDATES(marks, scopes);
+    marks.gradients = Pool::Host;
+};
+
+/// Each layer's when it is their turn.
+const PARAMETERS: Move = |marks, _| marks.parameters = Pool::Host;
+
+/// From a few bytes on.
+const ACTIVATIONS: Move = |marks, _| marks.spilled = Some(1000);
+
+/// All that a layer does not need now.
+const OFFLOADED: Move = |marks, scopes| {
+    OPTIMIZER(marks, scopes);
+    PARAMETERS(marks, scopes);
+    marks.spilled = Some(0);
+};
+const OFFLOADED_LATE: Move = |marks, scopes| {
+    OFFLOADED(marks, scopes);
+    marks.ahead = 0;
+};
 
 /// Each bucket only once it is needed, or long before.
 const UPDATES_LATE: Move = |marks, scopes| {
@@ -177,21 +201,30 @@ fn layers_on_the_host_change_no_bit_of_its_own() {
     changes_nothing(ALL, IS_HOST);
 }
 
-/// Of each bucket, parameters and gradients come and parameters go; the states stay where they are.
+#[test]
+fn what_is_offloaded_changes_no_bit() {
+    changes_nothing(ACTIVATIONS, true);
+    changes_nothing(OFFLOADED, IS_HOST);
+}
+
+/// Of each bucket, parameters come and go, and gradients go as they are made; the states stay where they are.
 #[test]
 fn updates_on_the_host_hold_a_few_buckets_at_a_time() {
     let mut config = testing::small();
     let model = config.model.transformer().unwrap().clone();
     config.model = Model::Transformer(Transformer { layers: 12, ..model });
-    let program = compiled(&config, UPDATES);
+    let program = compiled(&config, OPTIMIZER);
     let found = predict(&program, &testing::target(), Cadence::of(&config));
     let bytes = |id| program.ty(id).bytes().next_multiple_of(256);
-    let buckets =
-        program.buckets.iter().map(|bucket| bytes(bucket.parameters) + bytes(bucket.gradients.unwrap()));
-    let largest = buckets.max().unwrap();
-    let host = found.host.phase_peak(Phase::Update).live;
-    let brought = host[Role::Parameter] + host[Role::Gradient];
-    assert!(largest <= brought && brought <= 4 * largest, "{brought} bytes of buckets of {largest}");
+    let buckets = |of: fn(&Bucket) -> ValueId| program.buckets.iter().map(move |bucket| bytes(of(bucket)));
+    let (parameters, gradients) =
+        (buckets(|bucket| bucket.parameters), buckets(|bucket| bucket.gradients.unwrap()));
+    let few = |found: u64, largest: u64| {
+        assert!(largest / 2 <= found && found <= 4 * largest, "{found} bytes of buckets of {largest}");
+    };
+    few(found.host.phase_peak(Phase::Update).live[Role::Parameter], parameters.max().unwrap());
+    few(found.device.phase_peak(Phase::Backward).live[Role::Gradient], gradients.clone().max().unwrap());
+    assert_eq!(found.host.phase_peak(Phase::Backward).live[Role::Gradient], gradients.sum::<u64>());
     assert_eq!(found.device.steady_peak().live[Role::Optimizer], 0);
     let mut device = testing::device(testing::target());
     train(&config, &program, device.as_mut()).unwrap();
@@ -203,7 +236,8 @@ const COMBINATIONS: usize = if IS_HOST { 24 } else { 0 };
 /// Strategies, frozen layers and moves in random combinations: where something is computed changes no bit of what it is.
 #[test]
 fn whatever_is_moved_changes_no_bit() {
-    let moves = [STATES, UPDATES, LAYERS, ALL].into_iter().cycle();
+    let moves = [STATES, UPDATES, LAYERS, ALL, OPTIMIZER, PARAMETERS, ACTIVATIONS, OFFLOADED, OFFLOADED_LATE];
+    let moves = moves.into_iter().cycle();
     let frozen: [&[&str]; 3] = [&[], &["embedding", "blocks.0"], &["blocks.1"]];
     for ((choice, moved), frozen) in
         testing::sample(COMBINATIONS).into_iter().zip(moves).zip(frozen.into_iter().cycle())

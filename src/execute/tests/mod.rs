@@ -3,6 +3,7 @@
 mod cadence;
 mod graphs;
 mod homes;
+mod offload;
 mod parts;
 mod precision;
 mod prime;

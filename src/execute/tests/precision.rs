@@ -81,7 +81,7 @@ fn a_step_that_overflows_is_skipped() {
     assert!(third.loss < second.loss);
     assert_eq!(third.loss_scale, Some(131_072.0), "two good steps in a row");
     assert_eq!(engine.loss_scale().unwrap(), third.loss_scale, "what the host is told is on the device");
-    let receipt = receipt(&before, &engine.counts(), 1, None);
+    let receipt = receipt(&before, &engine.counts(), 1, None, None);
     assert!(receipt.ends_with("1 step skipped"), "{receipt}");
 }
 

@@ -13,52 +13,63 @@ use crate::memory::{Cadence, live_at, predict};
 use crate::spec::*;
 use crate::testing;
 
-const L: u64 = 2;
-const T: u64 = 16;
-const C: u64 = 32;
-const H: u64 = 2;
-const V: u64 = 256;
-const BATCH: u64 = 4;
+pub(super) const L: u64 = 2;
+pub(super) const T: u64 = 16;
+pub(super) const C: u64 = 32;
+pub(super) const H: u64 = 2;
+pub(super) const V: u64 = 256;
+pub(super) const BATCH: u64 = 4;
 
-fn with(change: impl FnOnce(&mut Strategy)) -> RunConfig {
+pub(super) fn with(change: impl FnOnce(&mut Strategy)) -> RunConfig {
     let mut config = testing::small();
     change(&mut config.strategy);
     config
 }
 
-fn program(config: &RunConfig) -> Program {
+pub(super) fn program(config: &RunConfig) -> Program {
     compile(config, &testing::target()).unwrap()
 }
 
-/// Live bytes of a role after the last instruction of a section that is like this.
+/// Live bytes of a role on the device after the last instruction of a section that is like this.
 fn live(program: &Program, kind: SectionKind, role: Role, like: impl Fn(&Instruction) -> bool) -> u64 {
+    live_in(Pool::Device, program, kind, role, like)
+}
+
+/// The same in any pool.
+pub(super) fn live_in(
+    pool: Pool,
+    program: &Program,
+    kind: SectionKind,
+    role: Role,
+    like: impl Fn(&Instruction) -> bool,
+) -> u64 {
     let section = program.sections.iter().position(|section| section.kind == kind).unwrap();
     let instruction = program.sections[section].code.iter().rposition(like).unwrap();
     let position = Position { section: section as u32, instruction: instruction as u32 };
-    let values = live_at(program, &testing::target(), Pool::Device, position);
+    let values = live_at(program, &testing::target(), pool, position);
     values.iter().filter(|value| value.role == role).map(|value| value.bytes).sum()
 }
 
-fn launches(name: &'static str) -> impl Fn(&Instruction) -> bool {
+pub(super) fn launches(name: &'static str) -> impl Fn(&Instruction) -> bool {
     move |instruction| matches!(&instruction.action, Action::Launch { op, .. } if op.name() == name)
 }
 
 /// Bytes of activations, each rounded to what the allocator hands out.
-struct Activations {
-    rounding: u64,
-    micro_batch: u64,
+pub(super) struct Activations {
+    pub(super) rounding: u64,
+    pub(super) micro_batch: u64,
 }
 
 impl Activations {
-    fn f32(&self, elements: u64) -> u64 {
+    pub(super) fn f32(&self, elements: u64) -> u64 {
         (elements * 4).next_multiple_of(self.rounding)
     }
 
-    fn rows(&self) -> u64 {
+    pub(super) fn rows(&self) -> u64 {
         self.micro_batch * T
     }
 
-    fn stream(&self) -> u64 {
+    pub(super) fn stream(&self) -> u64 {
         self.f32(self.rows() * C)
     }
 
@@ -68,14 +79,14 @@ impl Activations {
     }
 
     /// What a block's backward needs of it but its input, and its output, which is the next one's input.
-    fn block(&self) -> u64 {
+    pub(super) fn block(&self) -> u64 {
         let attention = self.f32(self.rows() * 3 * C) + self.stream() + self.f32(self.micro_batch * H * T);
         let mlp = 2 * self.f32(self.rows() * 4 * C);
         self.norm() + attention + self.stream() + self.norm() + mlp + self.stream()
     }
 
     /// After the last of the forward pass: the blocks, the embedding's output, the head with its logits.
-    fn kept(&self, per_block: u64) -> u64 {
+    pub(super) fn kept(&self, per_block: u64) -> u64 {
         L * per_block + self.stream() + self.norm() + self.f32(self.rows() * V) + self.f32(1)
     }
 }
@@ -289,7 +300,7 @@ fn evaluation_with_gradients_keeps_what_training_keeps() {
 }
 
 /// What is counted over two steps and one evaluation.
-fn work(config: &RunConfig) -> (Counts, String) {
+pub(super) fn work(config: &RunConfig) -> (Counts, String) {
     let program = program(config);
     let mut device = testing::device(testing::target());
     let mut engine = Engine::new(&program, device.as_mut(), false).unwrap();
@@ -301,8 +312,13 @@ fn work(config: &RunConfig) -> (Counts, String) {
     }
     engine.evaluate(&batch(config.train.batch_size)).unwrap();
     let after = engine.counts();
-    let counts = Counts { requests: after.requests - before.requests, ..after };
-    (counts, receipt(&before, &after, config.strategy.accumulate, None))
+    let counts = Counts {
+        requests: after.requests - before.requests,
+        offloaded_bytes: after.offloaded_bytes - before.offloaded_bytes,
+        fetched_bytes: after.fetched_bytes - before.fetched_bytes,
+        ..after
+    };
+    (counts, receipt(&before, &after, config.strategy.accumulate, None, None))
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! A strategy's own keys: a line each in the table here, and a type where it takes more than a count.
 
 mod loss_scale;
+mod offload;
 mod precision;
 mod words;
 
 pub use loss_scale::{DynamicLossScale, LossScale};
+pub use offload::{Offload, Spill};
 pub use precision::Precision;
 pub use words::{Allocator, EvaluationPass, Gradients, Recompute, Release};
 
@@ -30,6 +32,7 @@ section! {
         pub gradients: Gradients = word(), default Gradients::Free;
         pub allocator: Allocator = word(), default Allocator::Arena;
         pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
+        pub offload: Offload = offload::Table, default Offload::default();
         /// Whether stretches of the step are captured and replayed as CUDA graphs.
         pub graph: bool = Flag, default false;
     }
@@ -44,7 +47,6 @@ pub(super) const LATER_KEYS: &[&str] = &[
     "init",
     "loader",
     "master_weights",
-    "offload",
     "optimizer_state",
     "parallel",
     "params",

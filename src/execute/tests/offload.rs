@@ -1,0 +1,160 @@
+//! What `offload` must cost and save, from the model's dimensions. That it changes no bit is tested beside it.
+//!
+//! L layers, B sequences in a batch, T context, C d_model, H heads, V vocabulary, N = B T rows.
+
+use super::strategies::{Activations, BATCH, C, H, L, T, V, launches, live_in, program, with, work};
+use crate::compile::{Action, Program, SectionKind, compile};
+use crate::device::{Phase, Pool, Role, Target};
+use crate::memory::{Cadence, predict};
+use crate::spec::*;
+use crate::testing;
+use crate::units::Bytes;
+
+fn offloaded(change: impl Fn(&mut Offload)) -> RunConfig {
+    with(|strategy| change(&mut strategy.offload))
+}
+
+/// Of all buckets, as the allocator rounds them, and as they are.
+fn parameters(program: &Program) -> [u64; 2] {
+    let bytes = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes());
+    [bytes.clone().map(|bytes| bytes.next_multiple_of(256)).sum(), bytes.sum()]
+}
+
+/// The weights of the model, without the gaps between them: the table of tokens and that of positions, the head's norm, and
+/// per block two norms, attention's two products and those of the mlp, with their biases.
+const WEIGHTS: u64 =
+    4 * (V * C + T * C + 2 * C + L * (4 * C + 3 * C * C + 3 * C + C * C + C + 8 * C * C + 5 * C));
+
+#[test]
+fn spilled_activations_wait_on_the_host() {
+    let program = program(&offloaded(|offload| offload.activations = Spill::From(Bytes(0))));
+    let sizes = Activations { rounding: 256, micro_batch: BATCH };
+    let at_the_loss = |pool| {
+        live_in(pool, &program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"))
+    };
+    // Of the head, with which backward begins, nothing: its norm, the logits and the loss stay.
+    let head = sizes.kept(0) - sizes.stream();
+    assert_eq!(at_the_loss(Pool::Host), sizes.kept(sizes.block()) - head);
+    assert!(at_the_loss(Pool::Device) < head + 2 * sizes.f32(sizes.rows() * 4 * C));
+}
+
+#[test]
+fn each_spilled_activation_goes_once_and_comes_once() {
+    let (counts, receipt) = work(&offloaded(|offload| offload.activations = Spill::From(Bytes(0))));
+    let n = BATCH * T;
+    // Per block: two norms with mean and deviation, q, k and v, attention's output and sums, the stream twice, the mlp's
+    // product before and behind its activation. And the stream before the blocks.
+    let block = 2 * (n * C + 2 * n) + 3 * n * C + n * C + BATCH * H * T + 2 * n * C + 2 * 4 * n * C;
+    let bytes = 4 * (L * block + n * C);
+    assert_eq!((counts.offloaded_bytes, counts.fetched_bytes), (2 * bytes, 2 * bytes));
+    assert_eq!(receipt, format!("{0} to the host, {0} back", Bytes(bytes)));
+    // Of those that are large enough, all; of larger ones, none.
+    let from = |least| work(&offloaded(|offload| offload.activations = Spill::From(Bytes(least)))).0;
+    let wide = 4 * (L * 2 * 4 * n * C);
+    assert_eq!(from(4 * 4 * n * C).offloaded_bytes, 2 * wide);
+    assert_eq!(from(4 * 4 * n * C + 1).offloaded_bytes, 0);
+}
+
+#[test]
+fn an_offloaded_optimizer_leaves_the_device_its_parameters() {
+    let config = offloaded(|offload| offload.optimizer = true);
+    let program = program(&config);
+    let found = predict(&program, &testing::target(), Cadence::of(&config));
+    let [rounded, bytes] = parameters(&program);
+    let host = found.host.phase_peak(Phase::Update).live;
+    assert_eq!((host[Role::Optimizer], host[Role::Gradient]), (2 * rounded, rounded));
+    let device = found.device.phase_peak(Phase::Update).live;
+    assert_eq!((device[Role::Optimizer], device[Role::Gradient]), (0, 0));
+    assert_eq!(device[Role::Parameter], rounded);
+
+    let (counts, _) = work(&config);
+    // Gradients go as they are made, that of the table, which is the head's too, in two halves of the pass; parameters go to be
+    // updated and come back.
+    let table = 4 * V * C;
+    assert_eq!(counts.offloaded_bytes, 2 * (WEIGHTS + table + bytes));
+    assert_eq!(counts.fetched_bytes, 2 * (table + bytes));
+}
+
+#[test]
+fn offloaded_parameters_are_there_for_two_layers_at_a_time() {
+    let config = offloaded(|offload| offload.parameters = true);
+    let program = program(&config);
+    let found = predict(&program, &testing::target(), Cadence::of(&config));
+    let [rounded, bytes] = parameters(&program);
+    assert_eq!(found.host.steady_peak().live[Role::Parameter], rounded);
+    let block = 4 * (4 * C + 3 * C * C + 3 * C + C * C + C + 8 * C * C + 5 * C);
+    let table = 4 * (V * C + T * C);
+    for phase in [Phase::Forward, Phase::Backward] {
+        let most = found.device.phase_peak(phase).live[Role::Parameter];
+        assert!(block <= most && most <= block + table + 16 * 256, "{most} in {}", phase.name());
+    }
+
+    let (counts, _) = work(&config);
+    // Forward, the table for the embedding and for the head; backward, what gradients of inputs are computed with: all
+    // products' weights, norms' gains, and the head's table. Then the update.
+    let forward = WEIGHTS + 4 * V * C;
+    let backward = 4 * (V * C + C + L * (2 * C + 3 * C * C + C * C + 8 * C * C));
+    assert_eq!(counts.fetched_bytes, 2 * (forward + backward + bytes));
+    assert_eq!(counts.offloaded_bytes, 2 * bytes);
+}
+
+/// The casts of parameters that are not here are not here either.
+#[test]
+fn offloaded_parameters_are_cast_again_in_backward() {
+    let of = |parameters| {
+        let mut config = offloaded(|offload| offload.parameters = parameters);
+        config.strategy.precision = Precision::Bf16;
+        let found = predict(&program(&config), &testing::target(), Cadence::of(&config));
+        (work(&config).0, found.device.steady_peak().live[Role::Cast])
+    };
+    let ((kept, most_kept), (again, most_again)) = (of(false), of(true));
+    assert!(most_again < most_kept, "{most_again} of {most_kept} bytes");
+    assert!(again.casts > kept.casts);
+    assert_eq!(again.flops, kept.flops);
+}
+
+/// What does not fit on the device trains: neither parameters nor what belongs to them are there all the time.
+#[test]
+fn a_model_larger_than_the_device_trains() {
+    let mut config = offloaded(|offload| (offload.parameters, offload.optimizer) = (true, true));
+    config.model =
+        Model::Transformer(Transformer { layers: 16, d_model: 64, heads: 2, context: 16, vocabulary: 256 });
+    config.train.batch_size = 1;
+    let target = Target { product_workspace: Bytes(1 << 18), ..testing::target() };
+    let program = compile(&config, &target).unwrap();
+    let [parameters, _] = parameters(&program);
+    let found = predict(&program, &target, Cadence::of(&config));
+    let limit = target.with_memory(Bytes(found.device.reserved_peak));
+    assert!(limit.memory.0 < parameters, "{} of {parameters} bytes", limit.memory.0);
+    let mut device = testing::device(limit);
+    let trace = super::train(&config, &program, device.as_mut()).unwrap();
+    assert!(trace.losses.last() < trace.losses.first(), "{:?}", trace.losses);
+}
+
+/// The earlier it is brought, the more is there; at no distance nothing is brought before what comes before it is done.
+#[test]
+fn how_far_ahead_is_what_it_says() {
+    let peak = |ahead| {
+        let mut config = offloaded(|offload| (offload.parameters, offload.ahead) = (true, ahead));
+        let model = config.model.transformer().unwrap().clone();
+        config.model = Model::Transformer(Transformer { layers: 8, vocabulary: 256, ..model });
+        let found = predict(&program(&config), &testing::target(), Cadence::of(&config));
+        found.device.phase_peak(Phase::Backward).live[Role::Parameter]
+    };
+    let block = 4 * (4 * C + 3 * C * C + 3 * C + C * C + C + 8 * C * C + 5 * C);
+    let [none, one, two, three] = [0, 1, 2, 3].map(peak);
+    assert!(none < one && one < two && two < three, "{none}, {one}, {two}, {three}");
+    assert!(three - two >= block / 2 && three - two <= 2 * block, "{two}, {three}, a block has {block}");
+    let config = offloaded(|offload| (offload.parameters, offload.ahead) = (true, 0));
+    let program = program(&config);
+    for section in &program.sections {
+        for pair in section.code.windows(2) {
+            let [Action::Copy { to, .. }, Action::Launch { inputs, .. }] = [&pair[0].action, &pair[1].action]
+            else {
+                continue;
+            };
+            let brought = program.value(*to);
+            assert!(brought.pool == Pool::Host || brought.role != Role::Parameter || inputs.contains(to));
+        }
+    }
+}
