@@ -1,9 +1,10 @@
 //! What strategies ask of values and scopes, before any of it is carried out.
 
 use super::Draft;
-use super::program::{Action, Instruction};
+use super::program::{Action, Instruction, Program};
 use crate::device::Pool;
 use crate::graph::{Scope, ScopeId};
+use crate::ops::ValueId;
 use crate::spec::Recompute;
 
 #[derive(Debug)]
@@ -54,13 +55,22 @@ impl Marks {
         units
     }
 
+    /// Whose processor computes a scope.
+    pub(super) fn home_of(&self, scope: ScopeId) -> Pool {
+        self.homes.get(scope.index()).copied().unwrap_or(Pool::Device)
+    }
+
     /// Whose processor computes an instruction.
-    pub(super) fn home(&self, instruction: &Instruction) -> Pool {
+    pub(super) fn home(&self, program: &Program, instruction: &Instruction) -> Pool {
+        let pool = |id: ValueId| program.value(id).pool;
         match &instruction.action {
-            Action::Launch { op, .. } if op.as_update().is_some() => self.updates,
-            Action::Launch { .. } => {
-                self.homes.get(instruction.scope.index()).copied().unwrap_or(Pool::Device)
-            }
+            Action::Launch { op, inputs, .. } if op.as_update().is_some() => match pool(inputs[0]) {
+                Pool::Device => self.updates,
+                Pool::Host => Pool::Host,
+            },
+            // What is made of nothing is made where it lives.
+            Action::Launch { inputs, outputs, .. } if inputs.is_empty() => pool(outputs[0]),
+            Action::Launch { .. } => self.home_of(instruction.scope),
             _ => Pool::Device,
         }
     }

@@ -89,6 +89,7 @@ fn add_state(
     let of = &program.buckets[bucket];
     let parameters = program.value(of.parameters).clone();
     let (members, ty) = state.layout(&of.members, parameters.ty);
+    let pool = if parameters.pool == Pool::Host { Pool::Host } else { pool };
     let (name, like, role) = (state.name, Like::State(bucket, index), Role::Optimizer);
     BucketState { value: program.add_like(Value { name, ty, like, role, pool, ..parameters }), members }
 }

@@ -1,7 +1,8 @@
 //! What strategies really did.
 
 use crate::compile::{Action, Instruction, Program};
-use crate::device::Phase;
+use crate::device::{Phase, Pool};
+use crate::ops::{Op, Update, ValueId};
 
 /// Counted where it is done, never copied from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +15,13 @@ pub struct Counts {
     /// Requests to the backing store, those of evaluations left out.
     pub requests: u64,
     pub requests_in_evaluation: u64,
+    /// Numbers in the parameters that the optimizer was given gradients of.
+    pub trained_parameters: u64,
+    /// FLOPs among them that the host's processor computed.
+    pub host_flops: u64,
+    /// Bytes brought to the other pool for work there, or taken back from it; those of evaluations left out.
+    pub bytes_to_host: u64,
+    pub bytes_to_device: u64,
     /// Bytes of gradients filled with zeros at the end of steps.
     pub zeroed_bytes: u64,
     /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
@@ -34,17 +42,37 @@ pub struct Counts {
 impl Counts {
     /// Adds what an instruction does.
     pub(super) fn count(&mut self, program: &Program, instruction: &Instruction) {
-        let Action::Launch { op, outputs, .. } = &instruction.action else { return };
         if instruction.phase == Phase::Evaluation {
             return;
         }
+        match &instruction.action {
+            Action::Launch { op, outputs, .. } => self.launch(program, instruction, op, outputs),
+            // Of a value and what stands for it in another pool.
+            Action::Copy { from, to, .. } if [from, to].iter().any(|&id| program.stands_for(*id) != *id) => {
+                let bytes = program.ty(*to).bytes();
+                match program.value(*to).pool {
+                    Pool::Host => self.bytes_to_host += bytes,
+                    Pool::Device => self.bytes_to_device += bytes,
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn launch(&mut self, program: &Program, instruction: &Instruction, op: &Op, outputs: &[ValueId]) {
         let flops = program.flops(&instruction.action);
         self.flops += flops;
         if instruction.recompute {
             self.recompute_flops += flops;
         }
+        if instruction.home == Pool::Host {
+            self.host_flops += flops;
+        }
         self.casts += op.casts(outputs.len()) as u64;
         self.loss_slices += u64::from(instruction.slice.is_some() && op.as_loss().is_some());
+        let updated = op.as_update().map(Update::gradients);
+        let updated = updated.into_iter().flat_map(|gradients| gradients.members.iter());
+        self.trained_parameters += updated.map(|member| member.elements() as u64).sum::<u64>();
         if instruction.phase == Phase::Update && op.is_zeros() {
             self.zeroed_bytes += outputs.iter().map(|&output| program.ty(output).bytes()).sum::<u64>();
         }

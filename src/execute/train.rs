@@ -272,7 +272,11 @@ impl Trainer<'_> {
             }
         }
         let (after, measured) = (engine.counts(), &mut outcome.measured);
-        measured.receipt = receipt::receipt(&before, &after, self.config.strategy.accumulate, self.products);
+        let run = receipt::Run {
+            micro_batches: self.config.strategy.accumulate,
+            parameters: self.program.numbers_of(|_| true),
+        };
+        measured.receipt = receipt::receipt(&before, &after, run, self.products);
         let steps = step.max(1) as u64;
         measured.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measured.hardware_flops = Some((after.flops - before.flops) / steps);

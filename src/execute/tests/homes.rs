@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-use super::{STEPS, Trace, scopes, train};
-use crate::compile::{Action, Marks, Program, SectionKind, compile, compile_marked, verify};
+use super::{STEPS, Trace, trace, train};
+use crate::compile::{Action, Instruction, Marks, Program, SectionKind, compile, compile_marked, verify};
 use crate::device::{Delay, Phase, Pool, Queue, Role};
 use crate::graph::{Graphs, Scope};
 use crate::memory::{Cadence, predict};
@@ -177,6 +177,25 @@ fn layers_on_the_host_change_no_bit_of_its_own() {
     changes_nothing(ALL, IS_HOST);
 }
 
+/// Layers, and parts of them, that the host computes on memory of its own, with every way to lay memory out.
+#[test]
+fn placed_layers_change_no_bit_of_the_host_s_own() {
+    const PLACES: [&[&str]; 4] =
+        [&["blocks.1"], &["blocks.0.attention", "blocks.1.mlp"], &["embedding", "head"], &["*"]];
+    for (place, config) in PLACES.iter().flat_map(|place| configs().into_iter().map(move |c| (place, c))) {
+        let expected = trace(&config);
+        let mut placed = config.clone();
+        placed.strategy.place = place.iter().map(|layer| ((*layer).to_owned(), Home::Host)).collect();
+        let found = trace(&placed);
+        assert_same(&found, &expected, IS_HOST, &placed.strategy);
+        let program = compile(&placed, &testing::target()).unwrap();
+        for delay in [Delay::Compute, Delay::Copy, Delay::Host] {
+            let mut device = testing::delayed_device(testing::target(), delay);
+            assert_eq!(train(&placed, &program, device.as_mut()).unwrap(), found, "{delay:?}, {place:?}");
+        }
+    }
+}
+
 /// Of each bucket, parameters and gradients come and parameters go; the states stay where they are.
 #[test]
 fn updates_on_the_host_hold_a_few_buckets_at_a_time() {
@@ -208,10 +227,10 @@ fn whatever_is_moved_changes_no_bit() {
     for ((choice, moved), frozen) in
         testing::sample(COMBINATIONS).into_iter().zip(moves).zip(frozen.into_iter().cycle())
     {
-        let config = testing::small_with(&choice);
-        let graphs = Graphs::new(&config, |samples| scopes::frozen(&config, samples, frozen));
+        let mut config = testing::small_with(&choice);
+        config.strategy.freeze = frozen.iter().map(|layer| (*layer).to_owned()).collect();
         let trained = |moved: Move| {
-            let program = compile_marked(&graphs, &config, &testing::target(), moved).unwrap();
+            let program = compiled(&config, moved);
             train(&config, &program, testing::device(testing::target()).as_mut()).unwrap()
         };
         let (found, expected) = (trained(moved), trained(|_, _| {}));
@@ -225,7 +244,8 @@ fn whatever_is_moved_changes_no_bit() {
 fn waits_are_needed() {
     let queues = |program: &Program| {
         let code = program.sections.iter().flat_map(|section| &section.code);
-        Queue::ALL.map(|queue| code.clone().any(|instruction| instruction.queue() == queue))
+        let waits = |instruction: &Instruction, on| matches!(instruction.action, Action::Wait { queue, .. } if queue == on);
+        Queue::ALL.map(|queue| code.clone().any(|instruction| waits(instruction, queue)))
     };
     let moves = [STATES, UPDATES, LAYERS].into_iter().enumerate();
     for ((nth, moved), config) in
