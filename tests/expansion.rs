@@ -398,7 +398,8 @@ prop_compose! {
     fn any_config()(train in any_train())(
         strategy in any_strategy(train.batch_size),
         train in Just(train),
-        (layers, heads, width) in (1..100usize, 1..20usize, 1..100usize),
+        // Strategies name layers of the two blocks that the base has.
+        (layers, heads, width) in (2..100usize, 1..20usize, 1..100usize),
         (context, vocabulary) in (1..5000usize, 256..60_000usize),
         paths in proptest::collection::vec("/[a-zé \"\\\\$'{}*]{1,8}/x[.]txt", 1..4),
         split in 0.01..1.0,
