@@ -1,10 +1,10 @@
 //! Work goes to the processor it is marked for. What lives in another pool is brought there ahead of its use, and taken
-//! back; what is added to there, and is of this section alone, stays.
+//! back.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::Draft;
-use super::program::{Action, Instruction, Program, Section, Stage};
+use super::program::{Action, Instruction, Program, Stage};
 use super::value::Value;
 use crate::device::{Phase, Pool, Queue};
 use crate::graph::ScopeId;
@@ -15,36 +15,13 @@ pub(super) fn bring(draft: &mut Draft) {
     for section in 0..program.sections.len() {
         let mut code = std::mem::take(&mut program.sections[section].code);
         code.iter_mut().for_each(|instruction| instruction.home = draft.marks.home(program, instruction));
-        let tied = tied(program, &program.sections[section], &code);
-        program.sections[section].code = bring_in(program, code, tied, draft.marks.ahead);
+        program.sections[section].code = bring_in(program, code, draft.marks.ahead);
     }
     program.stage = Stage::Brought;
 }
 
-/// The storages that stay where they are: what the section begins or ends with, what copies read, and what has parts.
-fn tied(program: &Program, section: &Section, code: &[Instruction]) -> HashSet<ValueId> {
-    let at_home = |instruction: &Instruction| {
-        !matches!(instruction.action, Action::Launch { .. })
-            || instruction.action.touches().all(|id| program.value(id).pool == instruction.home)
-    };
-    if code.iter().all(at_home) {
-        return HashSet::new();
-    }
-    let copied = code.iter().filter(|instruction| matches!(instruction.action, Action::Copy { .. }));
-    let copied = copied.flat_map(|instruction| instruction.action.reads());
-    let divided = program.values.iter().filter_map(|value| value.view).map(|view| view.of);
-    let all = section.entry.iter().chain(&section.exit).chain(copied).copied().chain(divided);
-    all.map(|id| program.storage(id)).collect()
-}
-
-fn bring_in(
-    program: &mut Program,
-    code: Vec<Instruction>,
-    tied: HashSet<ValueId>,
-    ahead: usize,
-) -> Vec<Instruction> {
-    let (of, moved, written) = Default::default();
-    let mut here = Here { program, tied, stretch: None, of, moved, written };
+fn bring_in(program: &mut Program, code: Vec<Instruction>, ahead: usize) -> Vec<Instruction> {
+    let mut here = Here { program, stretch: None, of: HashMap::new(), written: HashMap::new() };
     let code = code.into_iter().enumerate();
     let moved: Vec<Moved> = code.map(|(index, instruction)| here.instruction(index, instruction)).collect();
     // What is brought for a launch comes before one that something is brought for, too, if it is there by then.
@@ -77,12 +54,8 @@ struct Moved {
 /// What stands in one pool for values of another, for as long as the code is about one layer.
 struct Here<'a> {
     program: &'a mut Program,
-    /// Storages that stay where they are.
-    tied: HashSet<ValueId>,
     stretch: Option<(ScopeId, Phase)>,
     of: HashMap<(Pool, ValueId), ValueId>,
-    /// By value: what has taken its place for good, elsewhere.
-    moved: HashMap<ValueId, ValueId>,
     /// By storage that something is written to: the instruction behind the last that did.
     written: HashMap<ValueId, usize>,
 }
@@ -102,8 +75,7 @@ impl Here<'_> {
             let copy =
                 |from, to| Instruction::new(Action::Copy { queue: Queue::Copy, from, to }, scope, phase);
             for input in inputs.iter_mut() {
-                let there = self.moved.get(input).copied().unwrap_or(*input);
-                *input = there;
+                let there = *input;
                 if self.program.value(there).pool == home {
                     continue;
                 }
@@ -115,27 +87,21 @@ impl Here<'_> {
                 });
             }
             for (index, output) in outputs.iter_mut().enumerate() {
+                if self.program.value(*output).pool == home {
+                    continue;
+                }
                 let there = *output;
                 let updated = op.updates().iter().find(|(updating, _)| *updating == index);
-                let updated = updated.map(|&(_, input)| inputs[input]);
-                let Value { pool, previous, .. } = *self.program.value(there);
                 *output = match updated {
-                    Some(before) if previous == Some(before) => continue,
-                    Some(before) => self.program.add_version(before),
-                    None if pool == home => continue,
+                    Some(&(_, input)) => self.program.add_version(inputs[input]),
                     None => self.stand_in(home, there),
                 };
-                if updated.is_some() && !self.tied.contains(&self.program.storage(there)) {
-                    self.moved.insert(there, *output);
-                } else {
-                    self.stands(home, there, *output);
-                    stores.push(copy(*output, there));
-                }
+                self.stands(home, there, *output);
+                stores.push(copy(*output, there));
             }
         }
         // What is taken back is there behind this instruction, as is what it writes at home.
-        let here = instruction.action.writes().iter().map(|&id| self.program.storage(id));
-        self.written.extend(written.into_iter().chain(here).map(|storage| (storage, index + 1)));
+        self.written.extend(written.into_iter().map(|storage| (storage, index + 1)));
         Moved { fetches, instruction, stores }
     }
 
