@@ -75,6 +75,30 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A number of things, for people: three significant digits, `512`, `12.4k`, `124M`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub u64);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut value = self.0 as f64;
+        let mut unit = "";
+        for next in ["k", "M", "G", "T"] {
+            if value < 999.5 {
+                break;
+            }
+            value /= 1e3;
+            unit = next;
+        }
+        let decimals = match value {
+            _ if unit.is_empty() || value >= 99.95 => 0,
+            value if value >= 9.995 => 1,
+            _ => 2,
+        };
+        write!(f, "{value:.decimals$}{unit}")
+    }
+}
+
 impl Serialize for Bytes {
     /// Exact: the largest binary unit that divides the number.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -111,5 +135,8 @@ mod tests {
         assert_eq!(Bytes(512).to_string(), "512 B");
         assert_eq!(Bytes(1 << 20).to_string(), "1.00 MiB");
         assert_eq!(Bytes(14_495_514_624).to_string(), "13.5 GiB");
+        let counts = [512, 999, 1000, 12_416, 999_499, 999_500, 124_439_808];
+        let shown = ["512", "999", "1.00k", "12.4k", "999k", "1.00M", "124M"];
+        assert_eq!(counts.map(|count| Count(count).to_string()), shown);
     }
 }

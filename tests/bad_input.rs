@@ -126,6 +126,17 @@ bad! {
     decay_beyond_f32: check(&with("lr = 3e-4", "lr = 3e-4, weight_decay = 1e300"));
     optimizer_off: check(&with("adamw = { lr = 3e-4 }", "adamw = \"off\""));
     optimizer_off_in_a_strategy: check(&and("set.\"train.optimizer.adamw\" = \"off\""));
+    frozen_layer_that_is_none: check(&with("recompute = \"block\"", "freeze = [\"embedding\", \"block.1\"]"));
+    everything_frozen: check(&with("recompute = \"block\"", "freeze = [\"embedding\", \"blocks.*\", \"head\"]"));
+    half_of_what_is_tied_frozen: check(&with("recompute = \"block\"", "freeze = [\"head\"]"));
+    frozen_layer_without_a_list: check(&with("recompute = \"block\"", "freeze = \"embedding\""));
+    frozen_layer_without_a_name: check(&with("recompute = \"block\"", "freeze = [\"\"]"));
+    placed_layer_that_is_none: check(&with("recompute = \"block\"", "place = { \"blocks.2\" = \"host\" }"));
+    placed_nowhere: check(&with("recompute = \"block\"", "place = { blocks.0.mlp = \"gpu\" }"));
+    placed_without_layers: check(&with("recompute = \"block\"", "place = \"host\""));
+    placed_in_two_homes: check(&with("recompute = \"block\"",
+        "place = { \"blocks.*\" = \"host\", \"*.1\" = \"device\" }"));
+    half_of_what_is_tied_placed: check(&with("recompute = \"block\"", "place = { embedding = \"host\" }"));
     loss_scale_of_nothing: check(&with("recompute = \"block\"",
         "precision = \"fp16\"\nloss_scale = { dynamic = \"off\" }"));
     no_loss_chunk: check(&with("recompute = \"block\"", "loss_chunks = 0"));

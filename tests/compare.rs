@@ -224,6 +224,15 @@ fn abnormal_figures_get_columns() {
     insta::assert_snapshot!(table(&[plain, host, leak, missed]));
 }
 
+#[test]
+fn how_much_is_trained_is_a_column_where_it_is_not_all() {
+    let trains = |strategy, numbers| Row { trainable_parameters: Some(numbers), ..row(strategy) };
+    let all = trains("plain", 10_800_000);
+    assert!(!table(std::slice::from_ref(&all)).contains("trained"));
+    let table = table(&[all, trains("frozen", 7_100_000), row("older")]);
+    assert!(table.contains(" trained ") && table.contains(" 10.8M") && table.contains(" 7.10M"), "{table}");
+}
+
 /// A driver's figure is off beyond one of the driver's own steps and 2 %, whatever the step is on that card.
 #[test]
 fn a_drivers_figure_may_be_off_by_its_step() {

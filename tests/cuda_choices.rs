@@ -287,7 +287,7 @@ fn work(device: &dyn Device, op: Op, inputs: &[TensorType]) -> Work {
     let outputs = op.outputs(inputs).unwrap();
     let workspace = op.workspace(inputs, &outputs, &device.target().workspace_limits(Pool::Device));
     let placed = |types: &[TensorType]| types.iter().map(|&ty| Placed::new(ty, 0)).collect::<Vec<_>>();
-    Work { inputs: placed(inputs), outputs: placed(&outputs), op, workspace }
+    Work { home: Pool::Device, inputs: placed(inputs), outputs: placed(&outputs), op, workspace }
 }
 
 /// The first output of an operation, its inputs filled with numbers, the accumulated ones with zeros.

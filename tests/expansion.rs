@@ -259,6 +259,39 @@ fn a_strategy_can_set_any_key() {
     assert_eq!(b.evaluation, Some(Evaluation { every: 2, batches: 1 }));
 }
 
+/// However layers are named, and in whichever of the ways that TOML has for it.
+#[test]
+fn layers_are_named_in_many_ways() {
+    let experiment = expanded(
+        r#"
+[strategies.quoted]
+freeze = ["blocks.1", "blocks.0"]
+place = { "blocks.0.mlp" = "host", head = "off" }
+[strategies.nested]
+freeze = ["blocks.*"]
+place.blocks.0.mlp = "host"
+[strategies.elsewhere]
+extends = "quoted"
+set."place" = { "blocks.0" = "device" }
+[strategies.swept]
+sweep.freeze = [[], ["blocks"]]
+"#,
+        &["place.blocks.1=host"],
+    );
+    let said = |point: &Point| {
+        let Strategy { freeze, place, .. } = &config(point).strategy;
+        (freeze.clone(), place.iter().map(|(layer, home)| format!("{layer} {}", home.name())).collect())
+    };
+    let all: Vec<(Vec<String>, Vec<String>)> = experiment.points.iter().map(said).collect();
+    let both = ["blocks.0", "blocks.1"].map(str::to_owned).to_vec();
+    let places = ["blocks.0.mlp host", "blocks.1 host"].map(str::to_owned).to_vec();
+    assert_eq!(all[0], (both.clone(), places));
+    assert_eq!(all[1], all[0]);
+    let moved = ["blocks.1 host"].map(str::to_owned).to_vec();
+    assert_eq!(all[2], (both.clone(), moved.clone()), "what is said replaces what is extended");
+    assert_eq!(all[3..], [(Vec::new(), moved.clone()), (both, moved)]);
+}
+
 #[test]
 fn without_names_the_keys_that_changed_something() {
     let experiment = expanded(
@@ -365,7 +398,8 @@ prop_compose! {
     fn any_config()(train in any_train())(
         strategy in any_strategy(train.batch_size),
         train in Just(train),
-        (layers, heads, width) in (1..100usize, 1..20usize, 1..100usize),
+        // Strategies name layers of the two blocks that the base has.
+        (layers, heads, width) in (2..100usize, 1..20usize, 1..100usize),
         (context, vocabulary) in (1..5000usize, 256..60_000usize),
         paths in proptest::collection::vec("/[a-zé \"\\\\$'{}*]{1,8}/x[.]txt", 1..4),
         split in 0.01..1.0,

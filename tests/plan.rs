@@ -117,6 +117,14 @@ fn fewer_micro_batches_than_asked_for_are_told() {
 }
 
 #[test]
+fn what_is_not_trained_is_told() {
+    let frozen = succeeds(&["plan", "a.toml", "--set", "strategies.lean.freeze=[\"embedding\"]"]);
+    let row = frozen.lines().find(|line| line.contains(" lean ")).expect("a row");
+    assert!(row.contains(" 8.70k parameters wi"), "{row}");
+    assert!(frozen.contains(" trained "), "{frozen}");
+}
+
+#[test]
 fn a_limit_says_what_does_not_fit() {
     let plan = succeeds(&["plan", "a.toml", "--memory", "600 KiB"]);
     assert!(plan.contains("short: blocks."), "{plan}");

@@ -7,6 +7,7 @@ use super::text::one_line;
 use super::{Basis, Comparison};
 use crate::device::Role;
 use crate::results::{Row, Status};
+use crate::units::Count;
 
 /// Nothing to say.
 const NONE: &str = "-";
@@ -101,8 +102,17 @@ impl Columns<'_> {
             self.fits(),
         ];
         columns.retain(|column| column.rank <= 3 || column.cells.iter().any(|cell| cell != NONE));
+        columns.extend(self.trained());
         columns.extend(self.abnormal());
         columns
+    }
+
+    /// How many parameters are trained, where somewhere it is not all of them.
+    fn trained(&self) -> Option<Column> {
+        let frozen =
+            |entry: &Entry| entry.row.trainable_parameters.is_some_and(|n| Some(n) != entry.row.parameters);
+        let shown = |entry: &Entry| entry.row.trainable_parameters.map(|n| Count(n).to_string());
+        self.any(frozen).then(|| self.column("trained", 13, shown))
     }
 
     /// Columns that are there only when something is as it should not be.
@@ -149,6 +159,7 @@ impl Columns<'_> {
             self.fits(),
         ];
         columns.retain(|column| column.rank <= 2 || column.cells.iter().any(|cell| cell != NONE));
+        columns.extend(self.trained());
         columns
     }
 }

@@ -1,8 +1,9 @@
 //! The forward pass of the model, its parameters in buckets, its batch uploaded: the program's beginning.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use super::dtypes::Dtypes;
+use super::placement::homes;
 use super::program::{
     Action, Bucket, Exchange, Instruction, Parameter, Program, Results, Section, SectionKind, Stage,
 };
@@ -74,7 +75,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
     let sites: Vec<u32> = graph.values.iter().map(site).collect();
     for (bucket, Layout { group, parameters, members, ty }) in layouts(graph, config).enumerate() {
         let ty = (Like::Bucket(bucket), ty);
-        let of = program.add_value("parameters", group.layer, ty, Role::Parameter, Pool::Device);
+        let of = program.add_value("parameters", group.layer, ty, Role::Parameter, group.home);
         program.buckets.push(Bucket {
             scope: group.layer,
             trainable: group.trainable,
@@ -97,11 +98,12 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
 }
 
 /// What parameters of one bucket have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Group {
     layer: ScopeId,
     trainable: bool,
     dtype: DType,
+    home: Pool,
 }
 
 /// How parameters lie in their bucket.
@@ -114,7 +116,8 @@ pub(super) struct Layout {
     pub(super) ty: TensorType,
 }
 
-/// A layout for each group of parameters, in the order of the layers.
+/// A layout for each group of parameters, in the order of the layers, and in one layer of their first parameters: so norms
+/// are summed in one order however a layer is divided.
 pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
     let dtypes = Dtypes::of(config);
     let states = config.train.optimizer.update(GradientTerms::default()).states();
@@ -122,14 +125,22 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     let all = alike.chain([dtypes.parameters, dtypes.gradients]);
     let narrowest = all.min_by_key(|dtype| dtype.bytes()).unwrap_or(dtypes.parameters);
     let decays = |shape: &Shape| config.train.optimizer.decays(shape.dims().len());
-    let mut groups: BTreeMap<Group, Vec<(usize, graph::Initial)>> = BTreeMap::new();
+    let homes = homes(&graph.scopes, config);
+    let mut groups: Vec<(Group, Vec<(usize, graph::Initial)>)> = Vec::new();
+    let mut places: HashMap<Group, usize> = HashMap::new();
     for (index, value) in graph.values.iter().enumerate() {
         if let ValueKind::Parameter { initial, trainable } = value.kind {
             let layer = graph.scopes[value.scope.index()].layer;
-            let group = Group { layer, trainable, dtype: dtypes.parameters };
-            groups.entry(group).or_default().push((index, initial));
+            let home = homes.get(value.scope.index()).copied().unwrap_or(Pool::Device);
+            let group = Group { layer, trainable, dtype: dtypes.parameters, home };
+            let place = *places.entry(group).or_insert(groups.len());
+            if place == groups.len() {
+                groups.push((group, Vec::new()));
+            }
+            groups[place].1.push((index, initial));
         }
     }
+    groups.sort_by_key(|(group, _)| group.layer);
     groups.into_iter().map(move |(group, parameters)| {
         let shapes = parameters.iter().map(|&(index, _)| graph.values[index].ty.shape);
         let (members, ty) = lay_out(shapes.map(|shape| (shape, decays(&shape))), group.dtype, narrowest);

@@ -228,9 +228,11 @@ impl Here<'_> {
         }
         let from = match self.spilled.get(&there) {
             Some(&host) if phase == Phase::Backward => host,
-            _ if self.program.value(there).pool == home => return there,
             _ => there,
         };
+        if self.program.value(from).pool == home {
+            return from;
+        }
         let here = self.stand_in(home, there);
         let written = self.written.get(&self.program.storage(there)).copied().unwrap_or(0);
         fetches.push((written, copy(from, here, scope, phase)));

@@ -3,16 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::Draft;
 use super::dtypes::Dtypes;
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
 use super::value::{Form, Value, View};
-use crate::device::{Phase, Pool, Role};
+use super::{Draft, Marks};
+use crate::device::{Phase, Role};
 use crate::graph::ScopeId;
 use crate::ops::{Activation, Add, DType, Emitted, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
-    add_gradient_buckets(&mut draft.program, Dtypes::of(draft.config).gradients, draft.marks.gradients);
+    add_gradient_buckets(&mut draft.program, Dtypes::of(draft.config).gradients, &draft.marks);
     for at in 0..draft.program.sections.len() {
         if draft.program.sections[at].kind.is_of_step() {
             differentiate_section(draft, at);
@@ -27,7 +27,7 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
     let mut code = std::mem::take(&mut program.sections[at].code);
     let loss = give_losses_gradients(program, &mut code);
 
-    let mut backward = Backward::new(program, &code);
+    let mut backward = Backward::new(program, &draft.marks, &code);
     let mut all = Vec::with_capacity(code.len() * 3);
     // The slices of a loss take their gradients with them, so that no two of them are there at a time.
     for stretch in code.chunk_by(|a, b| a.slice == b.slice) {
@@ -61,10 +61,12 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
 }
 
 /// One bucket of gradients for each bucket of parameters, and a view for each parameter.
-fn add_gradient_buckets(program: &mut Program, dtype: DType, pool: Pool) {
+fn add_gradient_buckets(program: &mut Program, dtype: DType, marks: &Marks) {
     for index in program.trained() {
-        let parameters = program.value(program.buckets[index].parameters).clone();
+        let of = program.buckets[index].parameters;
+        let parameters = program.value(of).clone();
         let ty = TensorType { dtype, ..parameters.ty };
+        let pool = marks.beside(of, marks.gradients);
         let gradients = Value { form: Form::Gradient, role: Role::Gradient, ty, pool, ..parameters };
         let gradients = program.add_like(gradients);
         program.buckets[index].gradients = Some(gradients);
@@ -169,6 +171,7 @@ impl Recomputation {
 /// The tape: emits the backward of one instruction after the other.
 struct Backward<'a> {
     program: &'a mut Program,
+    marks: &'a Marks,
     /// By value: whether the loss depends on it through something trainable.
     wanted: Vec<bool>,
     /// By value of the forward pass: its gradient so far.
@@ -193,7 +196,7 @@ struct Node {
 }
 
 impl<'a> Backward<'a> {
-    fn new(program: &'a mut Program, code: &[Instruction]) -> Backward<'a> {
+    fn new(program: &'a mut Program, marks: &'a Marks, code: &[Instruction]) -> Backward<'a> {
         let mut wanted = vec![false; program.values.len()];
         let mut parameter_gradients = HashMap::new();
         for parameter in &program.parameters {
@@ -219,6 +222,7 @@ impl<'a> Backward<'a> {
         let parts = HashMap::new();
         Backward {
             program,
+            marks,
             wanted,
             gradients,
             parts,
@@ -278,9 +282,9 @@ impl<'a> Backward<'a> {
             self.gradients[whole.index()] = Some(gradient);
             return self.program.add_view_like(of, part, gradient);
         }
-        let (form, role, pool) = (Form::Gradient, Role::Activation, Pool::Device);
+        let (form, role) = (Form::Gradient, Role::Activation);
         let value = self.program.value(of).clone();
-        self.program.add_like(Value { form, ty, role, pool, ..value })
+        self.program.add_like(Value { form, ty, role, ..value })
     }
 
     fn gradient_so_far(&self, of: ValueId) -> Option<ValueId> {
@@ -343,7 +347,8 @@ impl Tape for Backward<'_> {
                 Emitted::Like(input) => {
                     let Value { like, ty: other, .. } = *self.program.value(inputs[input]);
                     assert_eq!(ty.shape, other.shape, "{} makes something like its input", op.name());
-                    self.program.add_value(op.name(), scope, (like, ty), Role::Activation, Pool::Device)
+                    let home = self.marks.home_of(scope);
+                    self.program.add_value(op.name(), scope, (like, ty), Role::Activation, home)
                 }
             });
         }

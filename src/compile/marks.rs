@@ -18,6 +18,8 @@ pub(crate) struct Marks {
     /// Where the optimizer's states live.
     pub(crate) states: Pool,
     pub(crate) parameters: Pool,
+    /// The parameters that live with the host because their layer does.
+    placed: Vec<ValueId>,
     pub(crate) gradients: Pool,
     /// From how many bytes on what backward needs of the forward pass leaves the device until then; `None`: it stays.
     pub(crate) spilled: Option<u64>,
@@ -33,6 +35,7 @@ impl Default for Marks {
             updates: Pool::Device,
             states: Pool::Device,
             parameters: Pool::Device,
+            placed: Vec::new(),
             gradients: Pool::Device,
             spilled: None,
             ahead: 1,
@@ -48,7 +51,11 @@ pub(super) fn mark(draft: &mut Draft) {
     draft.marks.recompute = draft.program.scopes.iter().map(recompute).collect();
     offload(&mut draft.marks, draft.config.strategy.offload);
     (draft.change_marks)(&mut draft.marks, &draft.program.scopes);
-    move_parameters(&mut draft.program, draft.marks.parameters);
+    let buckets = draft.program.buckets.iter().map(|bucket| bucket.parameters);
+    draft.marks.placed = buckets.filter(|&id| draft.program.value(id).pool == Pool::Host).collect();
+    if draft.marks.parameters == Pool::Host {
+        move_parameters(&mut draft.program);
+    }
 }
 
 fn offload(marks: &mut Marks, offload: Offload) {
@@ -66,11 +73,11 @@ fn offload(marks: &mut Marks, offload: Offload) {
 }
 
 /// They have memory already.
-fn move_parameters(program: &mut Program, pool: Pool) {
+fn move_parameters(program: &mut Program) {
     let buckets: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
     for value in &mut program.values {
         if buckets.contains(&value.storage) {
-            value.pool = pool;
+            value.pool = Pool::Host;
         }
     }
 }
@@ -88,15 +95,27 @@ impl Marks {
         units
     }
 
+    /// Where something of a bucket lives whose parameters these are, if it is for others to say.
+    pub(super) fn beside(&self, parameters: ValueId, otherwise: Pool) -> Pool {
+        if self.placed.contains(&parameters) { Pool::Host } else { otherwise }
+    }
+
+    /// Whose processor computes a scope.
+    pub(super) fn home_of(&self, scope: ScopeId) -> Pool {
+        self.homes.get(scope.index()).copied().unwrap_or(Pool::Device)
+    }
+
     /// Whose processor computes an instruction.
     pub(super) fn home(&self, program: &Program, instruction: &Instruction) -> Pool {
+        let pool = |id: ValueId| program.value(id).pool;
         match &instruction.action {
-            Action::Launch { .. } if instruction.phase == Phase::Update => self.updates,
-            // Nothing has to be brought for zeros.
-            Action::Launch { op, outputs, .. } if op.is_zeros() => program.value(outputs[0]).pool,
-            Action::Launch { .. } => {
-                self.homes.get(instruction.scope.index()).copied().unwrap_or(Pool::Device)
+            Action::Launch { op, inputs, .. } if op.as_update().is_some() => {
+                self.beside(program.storage(inputs[0]), self.updates)
             }
+            // What is made of nothing is made where it lives.
+            Action::Launch { inputs, outputs, .. } if inputs.is_empty() => pool(outputs[0]),
+            Action::Launch { .. } if instruction.phase == Phase::Update => self.updates,
+            Action::Launch { .. } => self.home_of(instruction.scope),
             _ => Pool::Device,
         }
     }

@@ -12,6 +12,7 @@ mod fuse_casts;
 mod marks;
 mod occupied;
 mod place;
+mod placement;
 mod program;
 mod release;
 mod reuse;
@@ -62,7 +63,7 @@ const PASSES: [Pass; 17] = [
     // Values take their dtypes; casts come before differentiation, so that they are differentiated too.
     Pass { name: "dtypes and casts", run: Some(dtypes::choose) },
     // Which device and pool a layer lives in.
-    Pass { name: "placement", run: None },
+    Pass { name: "placement", run: Some(placement::place) },
     // Which part of a bucket this process owns.
     Pass { name: "shard layout", run: None },
     Pass { name: "keep, recompute and offload marks", run: Some(marks::mark) },

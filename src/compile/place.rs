@@ -205,13 +205,14 @@ mod tests {
     use crate::compile::compile;
     use crate::device::{Pool, Target};
     use crate::memory::peak_live;
-    use crate::spec::Allocator;
+    use crate::spec::{Allocator, Strategy};
     use crate::testing::{any_config, any_target};
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// At most a twentieth of what is alive. Of 20,000 random programs, 99 in 100 had no more than 0.3 %.
+        /// At most a twentieth of what is alive, or where most of it comes and goes by copies, a quarter. Of 20,000 random
+        /// programs without copies, 99 in 100 had no more than 0.3 %.
         #[test]
         fn gaps_are_few(mut config in any_config(), target in any_target()) {
             config.strategy.allocator = Allocator::Arena;
@@ -219,7 +220,9 @@ mod tests {
             let target = Target { page: target.alignment, ..target };
             let program = compile(&config, &target).unwrap();
             let (live, reserved) = (peak_live(&program, &target), program.arenas[Pool::Device as usize]);
-            prop_assert!(live <= reserved && reserved <= live + live / 20, "{reserved} bytes for {live}");
+            let Strategy { place, offload, .. } = &config.strategy;
+            let gaps = if place.is_empty() && !offload.is_any() { live / 20 } else { live / 4 };
+            prop_assert!(live <= reserved && reserved <= live + gaps, "{reserved} bytes for {live}");
         }
     }
 }

@@ -146,6 +146,13 @@ pub struct Bucket {
     pub states: Vec<BucketState>,
 }
 
+impl Bucket {
+    /// How many numbers its parameters have.
+    pub fn numbers(&self) -> u64 {
+        self.members.iter().map(|member| member.elements() as u64).sum()
+    }
+}
+
 /// What an optimizer keeps of a bucket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BucketState {
@@ -296,6 +303,11 @@ impl Program {
         self.buckets.iter().enumerate().filter_map(trained).collect::<Vec<_>>().into_iter()
     }
 
+    /// How many numbers there are in the parameters of buckets that are like this.
+    pub fn numbers_of(&self, like: impl Fn(&Bucket) -> bool) -> u64 {
+        self.buckets.iter().filter(|bucket| like(bucket)).map(Bucket::numbers).sum()
+    }
+
     /// By value: whether it is one of these.
     pub fn marked(&self, ids: &[ValueId]) -> Vec<bool> {
         let mut marked = vec![false; self.values.len()];
@@ -369,6 +381,7 @@ impl Program {
         for instruction in self.sections.iter().flat_map(|section| &section.code) {
             let Action::Launch { op, inputs, outputs, workspace } = &instruction.action else { continue };
             let work = Work {
+                home: instruction.home,
                 op: op.clone(),
                 inputs: placed(inputs),
                 outputs: placed(outputs),

@@ -1,11 +1,11 @@
 //! The optimizer: gradients measured, clipped and applied, bucket by bucket; results brought to the host.
 
-use super::Draft;
 use super::program::{
     Action, BucketState, Instruction, LossScaling, Program, Results, Section, SectionKind, Stage,
 };
 use super::sections::fill_with_zeros;
 use super::value::{Like, Value};
+use super::{Draft, Marks};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
 use crate::ops::{self, GlobalNorm, Op, State, TensorType, ValueId};
@@ -16,7 +16,7 @@ pub(super) fn update(draft: &mut Draft) {
     let program = &mut draft.program;
     let scope = program.add_scope("optimizer");
     let optimizer = &config.train.optimizer;
-    add_states(program, optimizer, draft.marks.states);
+    add_states(program, optimizer, &draft.marks);
     let loss = program.loss.expect("differentiation carries the loss");
 
     let mut code = Vec::new();
@@ -63,11 +63,12 @@ fn gradient_buckets(program: &Program) -> Vec<ValueId> {
 }
 
 /// What the optimizer keeps of each bucket, zero from the start and there all the time.
-fn add_states(program: &mut Program, optimizer: &Optimizer, pool: Pool) {
+fn add_states(program: &mut Program, optimizer: &Optimizer, marks: &Marks) {
     let states = optimizer.update(ops::GradientTerms::default()).states();
     let mut values = Vec::with_capacity(states.len() * program.buckets.len());
     for bucket in program.trained() {
         for (index, state) in states.iter().enumerate() {
+            let pool = marks.beside(program.buckets[bucket].parameters, marks.states);
             let added = add_state(program, (bucket, index), state, pool);
             values.push(added.value);
             program.buckets[bucket].states.push(added);

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Pool;
 use crate::ops::{Op, TensorType};
 
 /// Where memory that was asked for begins: at a multiple of as many bytes at least. More makes no difference to any kernel.
@@ -35,6 +36,8 @@ impl Placed {
 /// An operation and what it will be launched on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
+    /// Whose processor computes it, on memory of its own.
+    pub home: Pool,
     pub op: Op,
     pub inputs: Vec<Placed>,
     pub outputs: Vec<Placed>,

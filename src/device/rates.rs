@@ -98,7 +98,7 @@ fn square(device: &mut dyn Device, factors: Factors, size: usize) -> Result<Opti
     // The algorithm is chosen before, in memory that is given back: it is not what is timed here.
     let placed = Placed::new(ty, 0);
     let (inputs, outputs) = (vec![placed, placed], vec![placed]);
-    let work = Work { op: Op::Linear(linear), inputs, outputs, workspace: scratch };
+    let work = Work { home: Pool::Device, op: Op::Linear(linear), inputs, outputs, workspace: scratch };
     device.choose(&[work], &[])?;
     let Some(memory) = Memory::take(device, &sizes)? else { return Ok(None) };
     let took = memory.with(device, |device, buffers| {

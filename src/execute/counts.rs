@@ -1,8 +1,8 @@
 //! What strategies really did.
 
-use crate::compile::{Action, Instruction, Program, Value};
+use crate::compile::{Action, Instruction, Program};
 use crate::device::{Phase, Pool, Role};
-use crate::ops::{Op, ValueId};
+use crate::ops::{Op, Update, ValueId};
 
 /// Counted where it is done, never copied from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,9 +15,13 @@ pub struct Counts {
     /// Requests to the backing store, those of evaluations left out.
     pub requests: u64,
     pub requests_in_evaluation: u64,
-    /// Bytes that left the device until they are needed again, and that came back; those of evaluations left out.
-    pub offloaded_bytes: u64,
-    pub fetched_bytes: u64,
+    /// Numbers in the parameters that the optimizer was given gradients of.
+    pub trained_parameters: u64,
+    /// FLOPs among them that the host's processor computed.
+    pub host_flops: u64,
+    /// Bytes brought to the other pool for work there, or taken back from it; those of evaluations left out.
+    pub bytes_to_host: u64,
+    pub bytes_to_device: u64,
     /// Bytes of gradients filled with zeros at the end of steps.
     pub zeroed_bytes: u64,
     /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
@@ -42,31 +46,39 @@ impl Counts {
             return;
         }
         match &instruction.action {
-            Action::Launch { op, outputs, .. } => self.count_launch(program, instruction, op, outputs),
-            &Action::Copy { from, to, .. } => self.count_copy(program.value(from), program.value(to)),
+            Action::Launch { op, outputs, .. } => self.launch(program, instruction, op, outputs),
+            &Action::Copy { from, to, .. } => self.copy(program, from, to),
             _ => {}
         }
     }
 
-    fn count_copy(&mut self, from: &Value, to: &Value) {
-        // Batches, and what the host is told of a step.
-        if from.role == Role::Input || to.role == Role::Input {
+    fn copy(&mut self, program: &Program, from: ValueId, to: ValueId) {
+        let [from, to] = [from, to].map(|id| (program.value(id), program.stands_for(id) != id));
+        // Batches, and what the host is told of a step, but not what stands for them in another pool.
+        if [from, to].iter().any(|(value, _)| value.role == Role::Input) && !(from.1 || to.1) {
             return;
         }
-        match to.pool {
-            Pool::Host => self.offloaded_bytes += to.ty.bytes(),
-            Pool::Device => self.fetched_bytes += to.ty.bytes(),
+        let bytes = to.0.ty.bytes();
+        match to.0.pool {
+            Pool::Host => self.bytes_to_host += bytes,
+            Pool::Device => self.bytes_to_device += bytes,
         }
     }
 
-    fn count_launch(&mut self, program: &Program, instruction: &Instruction, op: &Op, outputs: &[ValueId]) {
+    fn launch(&mut self, program: &Program, instruction: &Instruction, op: &Op, outputs: &[ValueId]) {
         let flops = program.flops(&instruction.action);
         self.flops += flops;
         if instruction.recompute {
             self.recompute_flops += flops;
         }
+        if instruction.home == Pool::Host {
+            self.host_flops += flops;
+        }
         self.casts += op.casts(outputs.len()) as u64;
         self.loss_slices += u64::from(instruction.slice.is_some() && op.as_loss().is_some());
+        let updated = op.as_update().map(Update::gradients);
+        let updated = updated.into_iter().flat_map(|gradients| gradients.members.iter());
+        self.trained_parameters += updated.map(|member| member.elements() as u64).sum::<u64>();
         if instruction.phase == Phase::Update && op.is_zeros() {
             self.zeroed_bytes += outputs.iter().map(|&output| program.ty(output).bytes()).sum::<u64>();
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 
 use super::counts::Counts;
+use super::digest;
 use super::timeline::Timeline;
 use crate::compile::{Action, Instruction, Like, Program, Results, SectionKind};
 use crate::data::Batch;
@@ -252,21 +253,15 @@ impl<'a> Engine<'a> {
     pub fn digest(&mut self) -> Result<String, Failure> {
         let mut digest = Sha256::new();
         let mut piece = vec![0; PIECE];
-        for bucket in &self.program.buckets {
-            let states = bucket.states.iter().map(|state| (state.value, &state.members));
-            for (id, members) in std::iter::once((bucket.parameters, &bucket.members)).chain(states) {
-                let tensor = self.manager.tensor(id);
-                for member in members.iter() {
-                    let size = tensor.ty.dtype.bytes();
-                    let offset = tensor.offset + member.offset as u64 * size;
-                    let bytes = member.elements() as u64 * size;
-                    let region = Region { buffer: tensor.buffer, offset, bytes };
-                    self.pieces::<Failure>(region, &mut piece, |piece| {
-                        digest.update(piece);
-                        Ok(())
-                    })?;
-                }
-            }
+        for (id, member) in digest::tensors(self.program) {
+            let tensor = self.manager.tensor(id);
+            let size = tensor.ty.dtype.bytes();
+            let offset = tensor.offset + member.offset as u64 * size;
+            let region = Region { buffer: tensor.buffer, offset, bytes: member.elements() as u64 * size };
+            self.pieces::<Failure>(region, &mut piece, |piece| {
+                digest.update(piece);
+                Ok(())
+            })?;
         }
         Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
@@ -453,8 +448,11 @@ impl<'a> Engine<'a> {
         match &instruction.action {
             action @ (Action::Launch { .. } | Action::Copy { .. }) => {
                 self.operations += 1;
+                // What other queues use last is held until they are done with it.
+                let awaited = instruction.queue() != Queue::Compute;
                 for id in action.touches() {
-                    self.last_use[self.program.storage(id).index()] = self.operations;
+                    let last = if awaited { u64::MAX } else { self.operations };
+                    self.last_use[self.program.storage(id).index()] = last;
                 }
                 // What leaves is held for as long as its copy takes, not by choice.
                 if let Action::Copy { queue: Queue::Copy, from, .. } = action {

@@ -103,9 +103,9 @@ pub struct Measured {
     pub products_cached: Option<u64>,
     pub products_stored: Option<u64>,
     pub products_untimed: Option<u64>,
-    /// Of one step: bytes that left the device until they are needed again, and bytes that came back.
-    pub offloaded_bytes: Option<u64>,
-    pub fetched_bytes: Option<u64>,
+    /// Of one step: bytes that left the device for the host's work or until they are needed again, and bytes that came back.
+    pub to_host_bytes: Option<u64>,
+    pub to_device_bytes: Option<u64>,
     /// The share of the time of copies, batches among them, in which nothing waited for them. Unknown on a card.
     pub copies_hidden: Option<f64>,
 }

@@ -2,6 +2,7 @@
 
 mod counts;
 mod crash_log;
+mod digest;
 mod dump;
 mod engine;
 mod measured;
@@ -26,7 +27,7 @@ pub use prime::prime;
 pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};
 pub use products::{PRODUCTS_FILE, ProductSources};
 pub use protocol::{Message, Reporter, end_with_parent};
-pub use receipt::micro_batches_of;
+pub use receipt::{micro_batches_of, untrained_parameters};
 pub use timeline::Timeline;
 pub use train::{DATA_FILE, MEMORY_FILE, RunError, STEPS_FILE, run};
 pub use witness::{Testimony, Witness, agrees, driver_agrees};

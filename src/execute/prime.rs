@@ -21,9 +21,9 @@ pub fn prime(device: &mut dyn Device, program: &Program, cadence: Cadence) -> Re
     let room = if fits { u64::MAX } else { device.target().available() / 2 };
     let work = program.work().into_iter().map(|work| (sizes(&work), work));
     for (sizes, work) in work.filter(|(sizes, _)| sizes.iter().sum::<u64>() <= room) {
-        on_memory(device, &sizes, |device, buffers| launch(device, &work, buffers))?;
+        on_memory(device, work.home, &sizes, |device, buffers| launch(device, &work, buffers))?;
     }
-    on_memory(device, &[COPIED], |device, buffers| copy(device, buffers[0]))?;
+    on_memory(device, Pool::Device, &[COPIED], |device, buffers| copy(device, buffers[0]))?;
     device.synchronize()
 }
 
@@ -70,9 +70,10 @@ fn copy(device: &mut dyn Device, buffer: Buffer) -> Result<(), DeviceError> {
     device.free(host)
 }
 
-/// Works on buffers of the device pool, and gives them back whatever came of it.
+/// Works on buffers of a pool, and gives them back whatever came of it.
 fn on_memory(
     device: &mut dyn Device,
+    pool: Pool,
     sizes: &[u64],
     work: impl FnOnce(&mut dyn Device, &[Buffer]) -> Result<(), DeviceError>,
 ) -> Result<(), DeviceError> {
@@ -80,7 +81,7 @@ fn on_memory(
     let mut buffers = Vec::with_capacity(sizes.len());
     let mut taken = Ok(());
     for bytes in sizes {
-        match device.allocate(Pool::Device, (*bytes).max(1).next_multiple_of(page)) {
+        match device.allocate(pool, (*bytes).max(1).next_multiple_of(page)) {
             Ok(buffer) => buffers.push(buffer),
             Err(error) => {
                 taken = Err(error);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::train::{RunError, cannot_write};
 use crate::compile::Program;
-use crate::device::{Choice, Device, Source};
+use crate::device::{Choice, Device, Pool, Source, Work};
 
 /// The file in a run's folder with a line for each shape of product. Where it is there beforehand, the run computes
 /// products as it says: training again then ends in the same bits, whatever is in the cache.
@@ -31,7 +31,8 @@ pub(super) fn choose(
     device: &mut dyn Device,
 ) -> Result<Option<ProductSources>, RunError> {
     let file = folder.join(PRODUCTS_FILE);
-    device.choose(&program.work(), &read(&file)?)?;
+    let work: Vec<Work> = program.work().into_iter().filter(|work| work.home == Pool::Device).collect();
+    device.choose(&work, &read(&file)?)?;
     for note in device.notes() {
         // Into the run's log, where its parent sends what it says. Without the line the run is as good.
         let _ = writeln!(io::stderr(), "{note}");

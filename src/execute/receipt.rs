@@ -2,18 +2,22 @@
 
 use super::counts::Counts;
 use super::products::ProductSources;
-use crate::units::Bytes;
+use crate::units::{Bytes, Count};
+
+/// What a run is, for what it did to be told against it.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    /// Micro-batches of a step, as the run says.
+    pub(super) micro_batches: usize,
+    /// Numbers in the model's parameters.
+    pub(super) parameters: u64,
+    /// The share of copies' time in which nothing waited for them, where that is known.
+    pub(super) copies_hidden: Option<f64>,
+}
 
 /// One step's share of what was counted between two moments, and one evaluation's; of skipped steps, all. And from where
-/// the choice of algorithms came. `asked` micro-batches are what the run says of a step; `copies_hidden` is the share of
-/// copies' time in which nothing waited for them.
-pub(super) fn receipt(
-    before: &Counts,
-    after: &Counts,
-    asked: usize,
-    copies_hidden: Option<f64>,
-    products: Option<ProductSources>,
-) -> String {
+/// the choice of algorithms came.
+pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Option<ProductSources>) -> String {
     let steps = (after.steps - before.steps).max(1);
     let evaluations = (after.evaluations - before.evaluations).max(1);
     let per_step = |count: fn(&Counts) -> u64| (count(after) - count(before)) / steps;
@@ -25,17 +29,25 @@ pub(super) fn receipt(
     }
     let micro_batches = per_step(|counts| counts.micro_batches);
     if micro_batches > 1 {
-        parts.push(micro_batches_of(micro_batches as usize, asked));
+        parts.push(micro_batches_of(micro_batches as usize, run.micro_batches));
     }
-    let (offloaded, fetched) =
-        (per_step(|counts| counts.offloaded_bytes), per_step(|counts| counts.fetched_bytes));
-    if offloaded + fetched > 0 {
-        parts.push(format!("{} to the host, {} back", Bytes(offloaded), Bytes(fetched)));
-        parts.extend(copies_hidden.map(|share| format!("{:.0}% of copies hidden", 100.0 * share)));
+    let untrained = run.parameters.saturating_sub(per_step(|counts| counts.trained_parameters));
+    if untrained > 0 {
+        parts.push(untrained_parameters(untrained));
     }
     let casts = per_step(|counts| counts.casts);
     if casts > 0 {
         parts.push(format!("{casts} casts"));
+    }
+    let on_host = per_step(|counts| counts.host_flops);
+    if on_host > 0 {
+        let all = per_step(|counts| counts.flops);
+        parts.push(format!("{:.0}% of FLOPs on the host", 100.0 * on_host as f64 / all as f64));
+    }
+    let [to, back] = [per_step(|counts| counts.bytes_to_host), per_step(|counts| counts.bytes_to_device)];
+    if to + back > 0 {
+        parts.push(format!("{} to the host and {} back", Bytes(to), Bytes(back)));
+        parts.extend(run.copies_hidden.map(|share| format!("{:.0}% of copies hidden", 100.0 * share)));
     }
     let slices = per_step(|counts| counts.loss_slices);
     if slices > 0 {
@@ -73,6 +85,11 @@ pub(super) fn receipt(
 pub fn micro_batches_of(count: usize, asked: usize) -> String {
     let contrast = if count == asked { String::new() } else { format!(" (not {asked})") };
     format!("{count} micro-batches{contrast}")
+}
+
+/// `12.4k parameters without gradients`
+pub fn untrained_parameters(numbers: u64) -> String {
+    format!("{} parameters without gradients", Count(numbers))
 }
 
 /// `algorithms: 14 timed + 2 cached`

@@ -273,17 +273,16 @@ impl Trainer<'_> {
         }
         let (after, measured) = (engine.counts(), &mut outcome.measured);
         let steps = step.max(1) as u64;
-        measured.offloaded_bytes = Some((after.offloaded_bytes - before.offloaded_bytes) / steps);
-        measured.fetched_bytes = Some((after.fetched_bytes - before.fetched_bytes) / steps);
-        let moves = measured.offloaded_bytes.max(measured.fetched_bytes) > Some(0);
+        measured.to_host_bytes = Some((after.bytes_to_host - before.bytes_to_host) / steps);
+        measured.to_device_bytes = Some((after.bytes_to_device - before.bytes_to_device) / steps);
+        let moves = measured.to_host_bytes.max(measured.to_device_bytes) > Some(0);
         measured.copies_hidden = if moves { engine.copies_hidden().map_err(Failure::from)? } else { None };
-        measured.receipt = receipt::receipt(
-            &before,
-            &after,
-            self.config.strategy.accumulate,
-            measured.copies_hidden,
-            self.products,
-        );
+        let run = receipt::Run {
+            micro_batches: self.config.strategy.accumulate,
+            parameters: self.program.numbers_of(|_| true),
+            copies_hidden: measured.copies_hidden,
+        };
+        measured.receipt = receipt::receipt(&before, &after, run, self.products);
         measured.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measured.hardware_flops = Some((after.flops - before.flops) / steps);
         if let Some(scale) = loss_scale {

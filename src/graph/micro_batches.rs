@@ -21,7 +21,11 @@ pub struct Graphs {
 impl Graphs {
     /// Those of a run.
     pub fn of(config: &RunConfig) -> Graphs {
-        Graphs::new(config, |samples| build(&config.model, samples))
+        Graphs::new(config, |samples| {
+            let mut graph = build(&config.model, samples);
+            graph.freeze(&config.strategy.freeze);
+            graph
+        })
     }
 
     /// Those of a run, were its model another.

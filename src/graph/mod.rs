@@ -1,8 +1,10 @@
 //! A model's forward pass: typed operations over named values, nothing about how it is trained.
 
+mod layers;
 mod micro_batches;
 mod transformer;
 
+pub use layers::{Named, named};
 pub use micro_batches::{Graphs, MicroBatch};
 
 use crate::data::Part;
@@ -139,6 +141,19 @@ impl Graph {
         let outputs = std::array::from_fn(|i| self.value(names[i], scope, types[i], ValueKind::Activation));
         self.nodes.push(Node { op, scope, inputs, outputs: outputs.to_vec() });
         outputs
+    }
+
+    /// With these layers frozen: their parameters are not trained, whatever reads them.
+    pub fn freeze(&mut self, layers: &[String]) {
+        if layers.is_empty() {
+            return;
+        }
+        let frozen = named(&self.scopes, layers.iter().map(String::as_str)).by_scope;
+        for value in &mut self.values {
+            if let ValueKind::Parameter { trainable, .. } = &mut value.kind {
+                *trainable &= frozen[value.scope.index()].is_none();
+            }
+        }
     }
 
     /// Whether the two are the same at all sizes, if one is given those of the other.

@@ -15,8 +15,9 @@ pub struct Prediction {
     pub host: Usage,
     /// The first request that the limit has no room for.
     pub out_of_memory: Option<OutOfMemory>,
-    /// Trainable numbers in the model.
+    /// Numbers in the model's parameters, and in those of them that are trained.
     pub parameters: u64,
+    pub trainable_parameters: u64,
     /// FLOPs of an optimizer step, without and with what is computed again.
     pub model_flops: u64,
     pub hardware_flops: u64,
@@ -42,7 +43,6 @@ pub(crate) fn predict_with<'a>(
     cadence: Cadence,
     allocator: &dyn Fn(&'a Program) -> Box<dyn Allocator + 'a>,
 ) -> Prediction {
-    let parameters = program.parameters.iter().map(|parameter| program.ty(parameter.value).elements() as u64);
     let within = |target: &Target| {
         let manager = Manager::with_allocator(program, target, NoStorage::default(), allocator(program))?;
         Walk { program, manager }.run(cadence)
@@ -59,7 +59,8 @@ pub(crate) fn predict_with<'a>(
         device: *ledger.usage(Pool::Device),
         host: *ledger.usage(Pool::Host),
         out_of_memory,
-        parameters: parameters.sum(),
+        parameters: program.numbers_of(|_| true),
+        trainable_parameters: program.numbers_of(|bucket| bucket.trainable),
         model_flops: program.model_flops(),
         hardware_flops: hardware_flops(program),
     }

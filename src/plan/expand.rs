@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::layers;
 use super::sweep::{Place, Variant, places, variants};
 use crate::device::DeviceKind;
 use crate::spec::{self, Document, Environment, Problem, RunConfig, Setting, Sources};
@@ -115,7 +116,7 @@ impl Outcome {
 
 fn point(document: &Document<'_>, variant: &Variant<'_>, place: &Place<'_>, outcome: &mut Outcome) -> Point {
     let own: Vec<&Setting> = variant.strategy.settings.iter().chain(variant.values.iter().copied()).collect();
-    let resolved = document.resolve(place.values.iter().chain(&own).copied());
+    let resolved = resolve(document, place.values.iter().chain(&own).copied());
     let without = match &resolved {
         Ok(config) => without(document, place, &own, config),
         Err(_) => Vec::new(),
@@ -132,6 +133,15 @@ fn point(document: &Document<'_>, variant: &Variant<'_>, place: &Place<'_>, outc
     Point { strategy: variant.label.clone(), axes, config, without }
 }
 
+/// The run with these settings, with what is said of its model's layers.
+fn resolve<'s>(
+    document: &Document<'_>,
+    settings: impl IntoIterator<Item = &'s Setting>,
+) -> Result<RunConfig, Vec<Problem>> {
+    let (config, tree) = document.resolve(settings)?;
+    layers::resolve(config, &tree)
+}
+
 /// A key and its value, as written in TOML.
 fn named(setting: &Setting) -> (String, String) {
     (setting.key.to_string(), setting.node.value.to_string())
@@ -146,7 +156,7 @@ fn without(
 ) -> Vec<(String, RunConfig)> {
     let without = |index: usize| {
         let others = own[..index].iter().chain(&own[index + 1..]);
-        let other = document.resolve(place.values.iter().chain(others).copied()).ok()?;
+        let other = resolve(document, place.values.iter().chain(others).copied()).ok()?;
         (other != *config).then(|| (own[index].key.to_string(), other))
     };
     (0..own.len()).filter_map(without).collect()

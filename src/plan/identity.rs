@@ -195,6 +195,8 @@ optimizer.adamw.lr = 1e-3
         // Of fp16.
         "strategy.loss_scale = { dynamic = { initial = 65536.0, backoff = 0.5, growth = 2.0, interval = 2000 } }",
         "strategy.recompute = \"none\"",
+        "strategy.freeze = []",
+        "strategy.place = {}",
         "strategy.loss_chunks = 1",
         "strategy.release = \"eager\"",
         "strategy.gradients = \"free\"",

@@ -72,6 +72,9 @@ pub struct Row {
     /// The strategy that the experiment's ratios are against. Unknown in tables of older versions.
     #[serde(default)]
     pub baseline: String,
+    /// Those of the model's parameters that are trained. Unknown in tables of older versions.
+    #[serde(default)]
+    pub trainable_parameters: Option<u64>,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

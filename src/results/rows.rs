@@ -67,6 +67,7 @@ fn describe(row: &mut Row, config: &RunConfig) {
 
 fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     row.parameters = Some(prediction.parameters);
+    row.trainable_parameters = Some(prediction.trainable_parameters);
     row.model_flops = Some(prediction.model_flops);
     row.predicted_peak_bytes = Some(prediction.device.steady_peak().live.total());
     row.predicted_reserved_peak_bytes = Some(prediction.device.reserved_peak);
@@ -87,12 +88,16 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun) -> Row {
         measured.host_reserved_peak_bytes = Some(prediction.host.reserved_peak);
         measured.hardware_flops = Some(prediction.hardware_flops);
     }
+    let mut receipt = Vec::new();
     if let Ok(config) = &run.config {
         let (count, asked) = (config.micro_batches(), config.strategy.accumulate);
-        if count < asked {
-            row.measured.receipt = execute::micro_batches_of(count, asked);
-        }
+        receipt.extend((count < asked).then(|| execute::micro_batches_of(count, asked)));
     }
+    if let Some(prediction) = &run.prediction {
+        let untrained = prediction.parameters - prediction.trainable_parameters;
+        receipt.extend((untrained > 0).then(|| execute::untrained_parameters(untrained)));
+    }
+    row.measured.receipt = receipt.join(", ");
     row
 }
 

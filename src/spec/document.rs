@@ -103,11 +103,12 @@ impl<'a> Document<'a> {
         Ok(document)
     }
 
-    /// Resolves the run with these settings, later ones winning, and the command line's over all.
+    /// Resolves the run with these settings, later ones winning, and the command line's over all. Returns it with where its
+    /// keys were written.
     pub(crate) fn resolve<'s>(
         &self,
         settings: impl IntoIterator<Item = &'s Setting>,
-    ) -> Result<RunConfig, Vec<Problem>> {
+    ) -> Result<(RunConfig, Table), Vec<Problem>> {
         let mut tree = self.tree.clone();
         settings.into_iter().for_each(|setting| tree.set(setting));
         self.overrides.iter().for_each(|setting| tree.set(setting));
@@ -115,7 +116,7 @@ impl<'a> Document<'a> {
         let config = sections::run(&reader, &tree);
         let config = reader.finish(config)?;
         rules::check(&config, &tree)?;
-        Ok(config)
+        Ok((config, tree))
     }
 
     /// What the command line sets in every run.

@@ -32,6 +32,15 @@ pub(crate) struct Flag;
 /// Any text but the empty one.
 pub(crate) struct Text;
 
+/// A list of texts, none of them empty, and an example of one.
+pub(crate) struct Texts {
+    pub(crate) of: &'static str,
+    pub(crate) example: &'static str,
+}
+
+/// Names of a model's layers, and patterns of names. Which there are is known once the model is.
+pub(crate) const LAYERS: Texts = Texts { of: "layers", example: "embedding" };
+
 /// A size in bytes, with its unit.
 pub(crate) struct Size;
 
@@ -169,6 +178,19 @@ impl Kind for Text {
     }
 }
 
+impl Kind for Texts {
+    type Output = Vec<String>;
+
+    fn parse(&self, value: &Value) -> Option<Vec<String>> {
+        let Value::List(nodes) = value else { return None };
+        nodes.iter().map(|node| Text.parse(&node.value)).collect()
+    }
+
+    fn expected(&self) -> String {
+        format!("a list of {}, such as [{}]", self.of, quoted(self.example))
+    }
+}
+
 impl Kind for Size {
     type Output = crate::units::Bytes;
 
@@ -206,6 +228,13 @@ impl Writable for Number {
     /// Exact.
     fn text(&self, value: &f64) -> String {
         format!("{value:?}")
+    }
+}
+
+impl Writable for Texts {
+    fn text(&self, value: &Vec<String>) -> String {
+        let texts: Vec<String> = value.iter().map(|text| quoted(text)).collect();
+        format!("[{}]", texts.join(", "))
     }
 }
 

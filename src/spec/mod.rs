@@ -42,10 +42,11 @@ pub use strategy::*;
 
 pub(crate) use document::Document;
 pub(crate) use error::Problem;
+pub(crate) use rules::blame;
 pub(crate) use strategies::combinations;
 #[cfg(test)]
 pub(crate) use strategy::STRATEGY_KEYS;
-pub(crate) use tree::Setting;
+pub(crate) use tree::{Setting, Table};
 pub(crate) use written::{Case, WrittenStrategy};
 
 /// The tables of all variants of all choices.

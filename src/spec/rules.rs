@@ -28,7 +28,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
 }
 
 /// A problem blamed on those of the keys that were written.
-pub(super) fn blame(message: String, keys: &[&str], tree: &Table, help: impl Into<String>) -> Problem {
+pub(crate) fn blame(message: String, keys: &[&str], tree: &Table, help: impl Into<String>) -> Problem {
     let mut problem = Problem::new(message).help(help);
     problem.places.extend(keys.iter().filter_map(|key| tree.find(key)).map(|entry| entry.span()));
     problem

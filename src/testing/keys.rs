@@ -26,6 +26,8 @@ pub(crate) enum Same {
     Rounding,
     /// The losses, but for this share of them.
     Training(f32),
+    /// Nothing but what it begins with: something else is trained.
+    Start,
 }
 
 /// The value of a key that is not written.
@@ -62,6 +64,25 @@ pub(crate) const KEYS: &[Key] = &[
         first_in_need: 1,
         needs: &[],
         same: Same::Bitwise,
+    },
+    Key {
+        name: "freeze",
+        values: &["[]", r#"["embedding", "blocks.0"]"#, r#"["blocks.*.attention"]"#],
+        first_in_need: 1,
+        needs: &[],
+        same: Same::Start,
+    },
+    Key {
+        name: "place",
+        values: &[
+            "{}",
+            r#"{ embedding = "host", head = "host", "blocks.0" = "host" }"#,
+            r#"{ "blocks.*" = "host", "blocks.0" = "device", "blocks.0.mlp" = "host" }"#,
+        ],
+        first_in_need: 1,
+        needs: &[],
+        // A card and the host's processor round in their own ways.
+        same: if cfg!(feature = "cuda-tests") { Same::Rounding } else { Same::Bitwise },
     },
     Key { name: "loss_chunks", values: &["1", "2", "7"], first_in_need: 1, needs: &[], same: Same::Rounding },
     Key {

@@ -81,7 +81,9 @@ impl Devices {
         let placed = |(operand, &ty): (usize, &TensorType)| Placed::new(ty, start(ty, rows(operand)));
         let inputs: Vec<Placed> = inputs.iter().enumerate().map(placed).collect();
         let outputs = (inputs.len()..).zip(&outputs).map(placed).collect();
-        self.cuda.choose(&[Work { op: op.clone(), inputs, outputs, workspace }], stored).unwrap();
+        self.cuda
+            .choose(&[Work { home: Pool::Device, op: op.clone(), inputs, outputs, workspace }], stored)
+            .unwrap();
         self.choices()
     }
 

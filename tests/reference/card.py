@@ -77,7 +77,7 @@ def make_parameters(run, device):
             tensor = torch.randn(shape, device=device) * DEVIATION
         else:
             tensor = torch.full(shape, float(name.endswith("norm.weight")), device=device)
-        parameters[name] = tensor.requires_grad_()
+        parameters[name] = tensor.requires_grad_(run.is_trained(name))
     return parameters
 
 

@@ -155,8 +155,9 @@ class Repeated:
 
 
 def train(run, dump):
-    parameters = {name: tensor.clone().requires_grad_() for name, tensor in dump.initial.items()}
-    optimizer = make_optimizer(run, parameters)
+    parameters = {name: tensor.clone().requires_grad_(run.is_trained(name)) for name, tensor in dump.initial.items()}
+    trained = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
+    optimizer = make_optimizer(run, trained)
     scaler = make_scaler(run, "cpu")
     repeated = Repeated()
     for step in range(1, dump.steps + 1):
@@ -168,16 +169,16 @@ def train(run, dump):
         until_gradients = time.perf_counter() - began
 
         # Not timed, as in the run itself: what is only looked at.
-        if step in dump.gradients and all(tensor.grad.isfinite().all() for tensor in parameters.values()):
-            repeated.gradients[step] = {name: tensor.grad.clone() for name, tensor in parameters.items()}
+        if step in dump.gradients and all(tensor.grad.isfinite().all() for tensor in trained.values()):
+            repeated.gradients[step] = {name: tensor.grad.clone() for name, tensor in trained.items()}
         if run.clip_norm is None:
             # PyTorch's own norm, which sums in f32, is 6e-6 off where tensors are large.
-            squares = [tensor.grad.double().square().sum() for tensor in parameters.values()]
+            squares = [tensor.grad.double().square().sum() for tensor in trained.values()]
             norm = torch.stack(squares).sum().sqrt()
 
         began = time.perf_counter()
         if run.clip_norm is not None:
-            norm = torch.nn.utils.clip_grad_norm_(parameters.values(), run.clip_norm)
+            norm = torch.nn.utils.clip_grad_norm_(trained.values(), run.clip_norm)
         scaler.step(optimizer)
         scaler.update()
         repeated.seconds.append(until_gradients + time.perf_counter() - began)
@@ -194,8 +195,9 @@ def measure_speed(run, folder):
     """Trains with nothing in the way of speed, and nothing in memory that training does not need."""
     initial = read_tensors(folder / "initial.safetensors")
     # Copied out of the file's pages, which are given back when the last of them is.
-    parameters = {name: initial.pop(name).clone().requires_grad_() for name in list(initial)}
-    optimizer = make_optimizer(run, parameters)
+    parameters = {name: initial.pop(name).clone().requires_grad_(run.is_trained(name)) for name in list(initial)}
+    trained = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
+    optimizer = make_optimizer(run, trained)
     scaler = make_scaler(run, "cpu")
     seconds = []
     for tokens, targets in zip(*read_batches(folder)):
@@ -203,7 +205,7 @@ def measure_speed(run, folder):
         accumulate_gradients(run, parameters, scaler, tokens, targets)
         scaler.unscale_(optimizer)
         if run.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(parameters.values(), run.clip_norm)
+            torch.nn.utils.clip_grad_norm_(trained.values(), run.clip_norm)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)

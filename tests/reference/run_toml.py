@@ -3,14 +3,14 @@
 import tomllib
 
 # What a strategy may say that decides which numbers come out.
-KEYS = {"accumulate", "precision", "loss_scale", "recompute"}
+KEYS = {"accumulate", "precision", "loss_scale", "recompute", "freeze"}
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
 # is handed to a card.
 MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass", "graph"}
 
 # What is learnt but for the order of sums.
-ROUNDING_ONLY = {"loss_chunks"}
+ROUNDING_ONLY = {"loss_chunks", "place"}
 
 # The keys of each optimizer.
 OPTIMIZERS = {
@@ -51,9 +51,14 @@ class Run:
         self.accumulate = strategy["accumulate"]
         expect_word("recompute", strategy["recompute"], {"none", "block"})
         self.recompute = strategy["recompute"] == "block"
+        self.frozen_layers = strategy["freeze"]
         self.precision = strategy["precision"]
         expect_word("precision", self.precision, PRECISIONS)
         self.loss_scale = loss_scale(strategy["loss_scale"])
+
+    def is_trained(self, parameter):
+        """Whether the parameter of that name is: the layers in a `run.toml` are called by their own names."""
+        return not any(parameter.startswith(f"{layer}.") for layer in self.frozen_layers)
 
     def title(self):
         return (
@@ -61,6 +66,7 @@ class Run:
             f"context {self.context}, vocabulary {self.vocabulary}\n"
             f"batch {self.batch_size}, accumulate {self.accumulate}, {self.precision}, "
             f"recompute {'block' if self.recompute else 'none'}, clip_norm {self.clip_norm or 'off'}"
+            f"{', frozen: ' + ', '.join(self.frozen_layers) if self.frozen_layers else ''}"
         )
 
 

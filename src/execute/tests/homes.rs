@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use super::{STEPS, Trace, scopes, train};
+use super::{STEPS, Trace, trace, train};
 use crate::compile::{Action, Bucket, Marks, Program, SectionKind, compile, compile_marked, verify};
 use crate::device::{Delay, Phase, Pool, Queue, Role};
 use crate::graph::{Graphs, Scope};
@@ -207,6 +207,25 @@ fn what_is_offloaded_changes_no_bit() {
     changes_nothing(OFFLOADED, IS_HOST);
 }
 
+/// Layers, and parts of them, that the host computes on memory of its own, with every way to lay memory out.
+#[test]
+fn placed_layers_change_no_bit_of_the_host_s_own() {
+    const PLACES: [&[&str]; 4] =
+        [&["blocks.1"], &["blocks.0.attention", "blocks.1.mlp"], &["embedding", "head"], &["*"]];
+    for (place, config) in PLACES.iter().flat_map(|place| configs().into_iter().map(move |c| (place, c))) {
+        let expected = trace(&config);
+        let mut placed = config.clone();
+        placed.strategy.place = place.iter().map(|layer| ((*layer).to_owned(), Home::Host)).collect();
+        let found = trace(&placed);
+        assert_same(&found, &expected, IS_HOST, &placed.strategy);
+        let program = compile(&placed, &testing::target()).unwrap();
+        for delay in [Delay::Compute, Delay::Copy, Delay::Host] {
+            let mut device = testing::delayed_device(testing::target(), delay);
+            assert_eq!(train(&placed, &program, device.as_mut()).unwrap(), found, "{delay:?}, {place:?}");
+        }
+    }
+}
+
 /// Of each bucket, parameters come and go, and gradients go as they are made; the states stay where they are.
 #[test]
 fn updates_on_the_host_hold_a_few_buckets_at_a_time() {
@@ -242,10 +261,10 @@ fn whatever_is_moved_changes_no_bit() {
     for ((choice, moved), frozen) in
         testing::sample(COMBINATIONS).into_iter().zip(moves).zip(frozen.into_iter().cycle())
     {
-        let config = testing::small_with(&choice);
-        let graphs = Graphs::new(&config, |samples| scopes::frozen(&config, samples, frozen));
+        let mut config = testing::small_with(&choice);
+        config.strategy.freeze = frozen.iter().map(|layer| (*layer).to_owned()).collect();
         let trained = |moved: Move| {
-            let program = compile_marked(&graphs, &config, &testing::target(), moved).unwrap();
+            let program = compiled(&config, moved);
             train(&config, &program, testing::device(testing::target()).as_mut()).unwrap()
         };
         let (found, expected) = (trained(moved), trained(|_, _| {}));
@@ -257,8 +276,10 @@ fn whatever_is_moved_changes_no_bit() {
 /// queue is left out where memory is held for longer.
 #[test]
 fn waits_are_needed() {
+    // Nothing is given back while a run starts, so that nothing has to be waited for.
     let queues = |program: &Program| {
-        let code = program.sections.iter().flat_map(|section| &section.code);
+        let later = program.sections.iter().filter(|section| section.kind != SectionKind::Start);
+        let code = later.flat_map(|section| &section.code);
         Queue::ALL.map(|queue| code.clone().any(|instruction| instruction.queue() == queue))
     };
     let moves = [STATES, UPDATES, LAYERS].into_iter().enumerate();

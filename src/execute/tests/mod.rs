@@ -110,8 +110,10 @@ fn strategies_change_no_more_than_they_say() {
             Same::Bitwise => 0.0,
             Same::Rounding => 1e-5,
             Same::Training(share) => share,
+            Same::Start => 0.01,
         };
-        for (step, (a, b)) in plain.losses.iter().zip(&found.losses).enumerate() {
+        let steps = if reference.same() == Same::Start { 1 } else { STEPS };
+        for (step, (a, b)) in plain.losses.iter().zip(&found.losses).enumerate().take(steps) {
             let settings = reference.settings();
             let step = step + 1;
             assert!((a - b).abs() <= tolerance * a, "{settings:?}, {optimizer}, step {step}: {a} and {b}");

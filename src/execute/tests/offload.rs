@@ -30,7 +30,7 @@ fn spilled_activations_wait_on_the_host() {
     let program = program(&offloaded(|offload| offload.activations = Spill::From(Bytes(0))));
     let sizes = Activations { rounding: 256, micro_batch: BATCH };
     let at_the_loss = |pool| {
-        live_in(pool, &program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"))
+        live_in(&program, pool, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"))
     };
     // Of the head, with which backward begins, nothing: its norm, the logits and the loss stay.
     let head = sizes.kept(0) - sizes.stream();
@@ -46,13 +46,13 @@ fn each_spilled_activation_goes_once_and_comes_once() {
     // product before and behind its activation. And the stream before the blocks.
     let block = 2 * (n * C + 2 * n) + 3 * n * C + n * C + BATCH * H * T + 2 * n * C + 2 * 4 * n * C;
     let bytes = 4 * (L * block + n * C);
-    assert_eq!((counts.offloaded_bytes, counts.fetched_bytes), (2 * bytes, 2 * bytes));
-    assert_eq!(receipt, format!("{0} to the host, {0} back", Bytes(bytes)));
+    assert_eq!((counts.bytes_to_host, counts.bytes_to_device), (2 * bytes, 2 * bytes));
+    assert_eq!(receipt, format!("{0} to the host and {0} back", Bytes(bytes)));
     // Of those that are large enough, all; of larger ones, none.
     let from = |least| work(&offloaded(|offload| offload.activations = Spill::From(Bytes(least)))).0;
     let wide = 4 * (L * 2 * 4 * n * C);
-    assert_eq!(from(4 * 4 * n * C).offloaded_bytes, 2 * wide);
-    assert_eq!(from(4 * 4 * n * C + 1).offloaded_bytes, 0);
+    assert_eq!(from(4 * 4 * n * C).bytes_to_host, 2 * wide);
+    assert_eq!(from(4 * 4 * n * C + 1).bytes_to_host, 0);
 }
 
 #[test]
@@ -71,8 +71,8 @@ fn an_offloaded_optimizer_leaves_the_device_its_parameters() {
     // Gradients go as they are made, that of the table, which is the head's too, in two halves of the pass; parameters go to be
     // updated and come back.
     let table = 4 * V * C;
-    assert_eq!(counts.offloaded_bytes, 2 * (WEIGHTS + table + bytes));
-    assert_eq!(counts.fetched_bytes, 2 * (table + bytes));
+    assert_eq!(counts.bytes_to_host, 2 * (WEIGHTS + table + bytes));
+    assert_eq!(counts.bytes_to_device, 2 * (table + bytes));
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn offloaded_parameters_are_there_for_two_layers_at_a_time() {
     // products' weights, norms' gains, and the head's table. Then the update.
     let forward = WEIGHTS + 4 * V * C;
     let backward = 4 * (V * C + C + L * (2 * C + 3 * C * C + C * C + 8 * C * C));
-    assert_eq!(counts.fetched_bytes, 2 * (forward + backward + bytes));
-    assert_eq!(counts.offloaded_bytes, 2 * bytes);
+    assert_eq!(counts.bytes_to_device, 2 * (forward + backward + bytes));
+    assert_eq!(counts.bytes_to_host, 2 * bytes);
 }
 
 /// The casts of parameters that are not here are not here either.

@@ -1,7 +1,7 @@
 //! Mixed precision: what it learns, what it does, and what becomes of steps that overflow.
 
 use super::super::engine::Engine;
-use super::super::receipt::receipt;
+use super::super::receipt::{Run, receipt};
 use super::batch;
 use crate::compile::compile;
 use crate::device::{Pool, Role};
@@ -81,7 +81,8 @@ fn a_step_that_overflows_is_skipped() {
     assert!(third.loss < second.loss);
     assert_eq!(third.loss_scale, Some(131_072.0), "two good steps in a row");
     assert_eq!(engine.loss_scale().unwrap(), third.loss_scale, "what the host is told is on the device");
-    let receipt = receipt(&before, &engine.counts(), 1, None, None);
+    let run = Run { micro_batches: 1, parameters: program.numbers_of(|_| true), copies_hidden: None };
+    let receipt = receipt(&before, &engine.counts(), run, None);
     assert!(receipt.ends_with("1 step skipped"), "{receipt}");
 }
 

@@ -14,7 +14,7 @@ use crate::units::Bytes;
 struct Recorder {
     device: Box<dyn Device>,
     launched: Vec<Work>,
-    live: HashMap<Buffer, u64>,
+    live: HashMap<Buffer, (Pool, u64)>,
     most: u64,
 }
 
@@ -31,8 +31,8 @@ impl Device for Recorder {
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
         let buffer = self.device.allocate(pool, bytes)?;
-        self.live.insert(buffer, bytes);
-        self.most = self.most.max(self.live.values().sum());
+        self.live.insert(buffer, (pool, bytes));
+        self.most = self.most.max(self.live.values().map(|(_, bytes)| bytes).sum());
         Ok(buffer)
     }
 
@@ -53,7 +53,9 @@ impl Device for Recorder {
         workspace: Option<Region>,
     ) -> Result<(), DeviceError> {
         let placed = |tensor: &Tensor| Placed::new(tensor.ty, tensor.offset);
+        let home = outputs.first().map_or(Pool::Device, |output| self.live[&output.buffer].0);
         self.launched.push(Work {
+            home,
             op: op.clone(),
             inputs: inputs.iter().map(placed).collect(),
             outputs: outputs.iter().map(placed).collect(),
@@ -98,7 +100,8 @@ fn everything_a_run_launches_was_launched_before() {
             assert!(device.launched.contains(&work), "{:?}: {work:?}", choice.settings());
         }
         assert!(device.live.is_empty(), "all is given back");
-        let needed = predict(&program, &testing::target(), cadence).device.reserved_peak;
+        let predicted = predict(&program, &testing::target(), cadence);
+        let needed = predicted.device.reserved_peak + predicted.host.reserved_peak;
         assert!(device.most <= needed, "{:?}: {} bytes, the run {needed}", choice.settings(), device.most);
     }
 }

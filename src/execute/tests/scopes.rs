@@ -2,9 +2,9 @@
 
 use super::super::engine::Engine;
 use super::{batch, train};
-use crate::compile::{Parameter, Program, compile, compile_graphs, compile_marked};
+use crate::compile::{Parameter, Program, compile, compile_marked};
 use crate::device::Role;
-use crate::graph::{self, Graph, Graphs, Scope, ValueKind};
+use crate::graph::{Graphs, Scope};
 use crate::memory::{Cadence, Failure, predict};
 use crate::spec::*;
 use crate::testing;
@@ -48,19 +48,6 @@ fn any_scope_can_be_computed_again() {
         assert_eq!(again(&program), L * flops, "choice {index}");
         assert!(index == 3 || peak(&program) < peak(&plain), "choice {index}");
     }
-}
-
-/// The small model with some layers frozen.
-pub(super) fn frozen(config: &RunConfig, samples: usize, layers: &[&str]) -> Graph {
-    let mut graph = graph::build(&config.model, samples);
-    let Graph { scopes, values, .. } = &mut graph;
-    for value in values {
-        let layer = &scopes[scopes[value.scope.index()].layer.index()].path;
-        if let ValueKind::Parameter { trainable, .. } = &mut value.kind {
-            *trainable = !layers.contains(&layer.as_str());
-        }
-    }
-    graph
 }
 
 /// A parameter's name, its numbers before and after a step, and its gradient in between if it has one.
@@ -114,12 +101,13 @@ fn what_is_frozen_stays_and_costs_nothing() {
         let expected = step(&config, &plain);
         for (layers, saved) in [
             (&["blocks.1"][..], weights),
+            (&["blocks.1.mlp"], 2 * N * (2 * C * 4 * C)),
             (&["head"], 0),
             // Nothing below is trained: the first block's backward is not there at all.
             (&["embedding", "blocks.0"], table + block),
         ] {
-            let graphs = Graphs::new(&config, |samples| frozen(&config, samples, layers));
-            let program = compile_graphs(&graphs, &config, &target, true).unwrap();
+            config.strategy.freeze = layers.iter().map(|layer| (*layer).to_owned()).collect();
+            let program = compile(&config, &target).unwrap();
             let frozen = |name: &str| layers.iter().any(|layer| name.starts_with(&format!("{layer}.")));
             for (seen, plain) in step(&config, &program).into_iter().zip(&expected) {
                 assert_eq!(

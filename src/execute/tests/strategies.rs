@@ -5,13 +5,14 @@
 
 use super::super::counts::Counts;
 use super::super::engine::Engine;
-use super::super::receipt::receipt;
+use super::super::receipt::{Run, receipt};
 use super::super::volume::Volume;
 use crate::compile::{Action, Instruction, Program, SectionKind, compile};
 use crate::device::{Pool, Position, Role};
 use crate::memory::{Cadence, live_at, predict};
 use crate::spec::*;
 use crate::testing;
+use crate::units::Bytes;
 
 pub(super) const L: u64 = 2;
 pub(super) const T: u64 = 16;
@@ -32,13 +33,13 @@ pub(super) fn program(config: &RunConfig) -> Program {
 
 /// Live bytes of a role on the device after the last instruction of a section that is like this.
 fn live(program: &Program, kind: SectionKind, role: Role, like: impl Fn(&Instruction) -> bool) -> u64 {
-    live_in(Pool::Device, program, kind, role, like)
+    live_in(program, Pool::Device, kind, role, like)
 }
 
-/// The same in any pool.
+/// The same in a pool.
 pub(super) fn live_in(
-    pool: Pool,
     program: &Program,
+    pool: Pool,
     kind: SectionKind,
     role: Role,
     like: impl Fn(&Instruction) -> bool,
@@ -276,6 +277,83 @@ fn late_release_holds_what_was_allocated() {
     assert!(bytes(Release::Scope) < bytes(Release::Step));
 }
 
+/// Numbers in the bucket of a block, each tensor but the last rounded up to 64 of them; and in that of the head.
+const BLOCK: u64 = {
+    let attention = 64 + 64 + 3 * C * C + 128 + C * C + 64;
+    let mlp = 64 + 64 + 4 * C * C + 128 + 4 * C * C + C;
+    attention + mlp
+};
+const HEAD: u64 = 64 + C;
+
+#[test]
+fn frozen_layers_have_neither_gradients_nor_moments() {
+    let freeze = ["embedding", "blocks.0"].map(str::to_owned).to_vec();
+    let program = program(&with(|strategy| strategy.freeze = freeze));
+    let trained = [BLOCK, HEAD].map(|numbers| (4 * numbers).next_multiple_of(256)).iter().sum::<u64>();
+    assert_eq!(trained, 51_712 + 512);
+    let live = |kind, role| live(&program, kind, role, |_| true);
+    assert_eq!(live(SectionKind::First, Role::Gradient), trained);
+    assert_eq!(live(SectionKind::Update, Role::Optimizer), 2 * trained);
+    let embedding = 4 * (V * C + T * C);
+    assert_eq!(live(SectionKind::Update, Role::Parameter), embedding + 51_712 + trained);
+}
+
+fn on_host(layers: &[&str]) -> RunConfig {
+    with(|strategy| strategy.place = layers.iter().map(|layer| ((*layer).to_owned(), Home::Host)).collect())
+}
+
+/// All that is of the layer, and nothing else; of what crosses, nothing stays for longer than it is read.
+#[test]
+fn placed_layers_have_all_that_is_theirs_on_the_host() {
+    let sizes = Activations { rounding: 256, micro_batch: BATCH };
+    let program = program(&on_host(&["blocks.1"]));
+    let block = (4 * BLOCK).next_multiple_of(256);
+    let others = 4 * (V + T) * C + block + (4 * HEAD).next_multiple_of(256);
+    let live = |pool, kind, role| live_in(&program, pool, kind, role, |_| true);
+    for (pool, parameters) in [(Pool::Host, block), (Pool::Device, others)] {
+        assert_eq!(live(pool, SectionKind::Update, Role::Parameter), parameters, "{pool:?}");
+        assert_eq!(live(pool, SectionKind::First, Role::Gradient), parameters, "{pool:?}");
+        assert_eq!(live(pool, SectionKind::First, Role::Optimizer), 2 * parameters, "{pool:?}");
+    }
+    let kept = |pool| {
+        let loss = launches("cross-entropy-with-gradient");
+        live_in(&program, pool, SectionKind::First, Role::Activation, loss)
+    };
+    assert_eq!(kept(Pool::Host), sizes.block());
+    // What the head's backward pass reads of the layer is on its way.
+    assert_eq!(kept(Pool::Device), sizes.kept(sizes.block()) - sizes.block() + sizes.stream());
+}
+
+#[test]
+fn placed_layers_are_computed_on_the_host_and_their_borders_cross() {
+    let n = BATCH * T;
+    let weights = 2 * n * (C * 3 * C + C * C + 2 * C * 4 * C);
+    let block = 3 * weights + 3 * (4 * n * T * C);
+    let stream = 4 * n * C;
+    let numbers = 4 * testing::small().train.optimizer.numbers(1).len() as u64;
+    let mut config = on_host(&["blocks.1"]);
+    for clip_norm in [None, Some(1.0)] {
+        config.train.clip_norm = clip_norm;
+        let (counts, receipt) = work(&config);
+        let mut unplaced = config.clone();
+        unplaced.strategy.place.clear();
+        let plain = work(&unplaced).0;
+        // The layer reads its input, forward and once more for its gradient; the head reads its output in the same way.
+        // Each gives a gradient back. The norm of the gradients is the device's work.
+        let norm = if clip_norm.is_some() { [4, 4 * BLOCK] } else { [0, 0] };
+        let expected = Counts {
+            host_flops: 2 * block,
+            bytes_to_host: 2 * (3 * stream + numbers + norm[0]),
+            bytes_to_device: 2 * (3 * stream + norm[1]),
+            ..plain
+        };
+        assert_eq!(counts, expected, "clip_norm = {clip_norm:?}");
+        let crossed = [expected.bytes_to_host, expected.bytes_to_device].map(|bytes| Bytes(bytes / 2));
+        let told = format!("{} to the host and {} back", crossed[0], crossed[1]);
+        assert!(receipt.ends_with(&told) && receipt.contains("% of FLOPs on the host, "), "{receipt}");
+    }
+}
+
 #[test]
 fn zeroed_gradients_stay_between_steps() {
     let between = |gradients| {
@@ -314,11 +392,16 @@ pub(super) fn work(config: &RunConfig) -> (Counts, String) {
     let after = engine.counts();
     let counts = Counts {
         requests: after.requests - before.requests,
-        offloaded_bytes: after.offloaded_bytes - before.offloaded_bytes,
-        fetched_bytes: after.fetched_bytes - before.fetched_bytes,
+        bytes_to_host: after.bytes_to_host - before.bytes_to_host,
+        bytes_to_device: after.bytes_to_device - before.bytes_to_device,
         ..after
     };
-    (counts, receipt(&before, &after, config.strategy.accumulate, None, None))
+    let run = Run {
+        micro_batches: config.strategy.accumulate,
+        parameters: program.numbers_of(|_| true),
+        copies_hidden: None,
+    };
+    (counts, receipt(&before, &after, run, None))
 }
 
 #[test]
@@ -344,6 +427,17 @@ fn every_strategy_does_the_work_it_says() {
         assert_eq!(counts, expected, "loss_chunks = {chunks}");
         assert_eq!(receipt, format!("{slices} slices of the loss"));
     }
+
+    // The gradient that the head gives the table, and a block's backward, of which attention's is twice its forward.
+    let weights = 2 * n * (C * 3 * C + C * C + 2 * C * 4 * C);
+    let saved = 2 * n * V * C + 2 * weights + 2 * (4 * n * T * C);
+    let frozen = ["embedding", "blocks.0"].map(str::to_owned).to_vec();
+    let (counts, receipt) = work(&with(|strategy| strategy.freeze = frozen));
+    let block = 12 * C * C + 13 * C;
+    assert_eq!(plain.trained_parameters, 2 * ((V + T) * C + L * block + 2 * C));
+    let trained_parameters = 2 * (block + 2 * C);
+    assert_eq!(counts, Counts { flops: plain.flops - 2 * saved, trained_parameters, ..plain });
+    assert_eq!(receipt, "21.4k parameters without gradients");
 
     let zeroed = with(|strategy| strategy.gradients = Gradients::Zero);
     let buckets = program(&zeroed);

@@ -2,20 +2,23 @@
 
 mod loss_scale;
 mod offload;
+mod place;
 mod precision;
 mod words;
 
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{Offload, Spill};
+pub use place::{Home, Places};
 pub use precision::Precision;
 pub use words::{Allocator, EvaluationPass, Gradients, Recompute, Release};
 
 use super::declare::{Optional, Section, Words, section};
 use super::error::Problem;
-use super::kinds::{DIMENSION, Flag, word};
+use super::kinds::{DIMENSION, Flag, LAYERS, word};
 use super::rules::blame;
 use super::tree::{Table, quoted};
 use loss_scale::Scale;
+use place::LayerHomes;
 
 section! {
     /// The memory choices. Other keys than these are set by `set."train.clip_norm"`.
@@ -26,6 +29,10 @@ section! {
         /// With fp16 alone.
         pub loss_scale: Option<LossScale> = Optional(Scale), default LossScale::unless_said(precision);
         pub recompute: Recompute = word(), default Recompute::None;
+        /// Layers that are not trained. Of a run that is planned, each scope by its name.
+        pub freeze: Vec<String> = LAYERS, default Vec::new();
+        /// Layers that are computed elsewhere than on the device. Of a run that is planned, each scope by its name.
+        pub place: Places = LayerHomes, default Places::new();
         /// Slices of rows that logits and their gradient are computed in, one after the other, at the most.
         pub loss_chunks: usize = DIMENSION, default 1;
         pub release: Release = word(), default Release::Eager;
@@ -50,7 +57,6 @@ pub(super) const LATER_KEYS: &[&str] = &[
     "optimizer_state",
     "parallel",
     "params",
-    "place",
     "update",
 ];
 

@@ -1,0 +1,28 @@
+//! What a run's digest is of.
+
+use crate::compile::Program;
+use crate::ops::{Member, ValueId};
+
+/// All that a run learns: layer by layer its parameters, then each state that the optimizer keeps of them, as members of the
+/// values that they lie in. The order is the model's, however layers are divided into buckets.
+pub(super) fn tensors(program: &Program) -> Vec<(ValueId, Member)> {
+    let mut sites = vec![Vec::new(); program.buckets.len()];
+    program.parameters.iter().for_each(|parameter| sites[parameter.bucket].push(parameter.site));
+    let mut sites = sites.into_iter();
+    let mut tensors = Vec::new();
+    for layer in program.buckets.chunk_by(|a, b| a.scope == b.scope) {
+        // By what is kept, and then by where it is in the model.
+        let mut of_layer = Vec::new();
+        for (bucket, sites) in layer.iter().zip(sites.by_ref()) {
+            let states = bucket.states.iter().map(|state| (state.value, &state.members));
+            let kept = std::iter::once((bucket.parameters, &bucket.members)).chain(states);
+            for (kind, (value, members)) in kept.enumerate() {
+                let members = members.iter().zip(&sites).map(|(member, site)| (kind, *site, value, *member));
+                of_layer.extend(members);
+            }
+        }
+        of_layer.sort_by_key(|&(kind, site, ..)| (kind, site));
+        tensors.extend(of_layer.into_iter().map(|(_, _, value, member)| (value, member)));
+    }
+    tensors
+}

@@ -1,0 +1,208 @@
+//! What a strategy says of layers, once it is known which the model has: names that are none are mistakes, and each layer
+//! comes to be called by its own name, so that runs that say the same in other words are one.
+
+use crate::graph::{self, Graph, GraphValue, Named, Scope, ScopeId, ValueKind, named};
+use crate::spec::{Home, Places, Problem, RunConfig, Strategy, Table, blame};
+
+/// As errors name them.
+const FREEZE: &str = "strategy.freeze";
+const PLACE: &str = "strategy.place";
+
+/// With the layers of the model in the place of names. Fails where a name is no layer's, or cannot be meant.
+pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
+    let Strategy { freeze, place, .. } = &mut config.strategy;
+    if freeze.is_empty() && place.is_empty() {
+        return Ok(config);
+    }
+    let graph = graph::build(&config.model, 1);
+    freeze.sort_unstable();
+    freeze.dedup();
+    match (frozen(&graph, freeze, tree), placed(&graph, place, tree)) {
+        (Ok(frozen), Ok(placed)) => {
+            (*freeze, *place) = (frozen, placed);
+            Ok(config)
+        }
+        (frozen, placed) => Err(frozen.err().into_iter().chain(placed.err()).collect()),
+    }
+}
+
+/// The outermost of the frozen layers.
+fn frozen(graph: &Graph, names: &[String], tree: &Table) -> Result<Vec<String>, Problem> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Named { by_scope, .. } = known(graph, FREEZE, names, tree)?;
+    let frozen = |scope: ScopeId| by_scope[scope.index()].is_some();
+    let mut parameters = (0..graph.values.len()).filter(|&value| is_parameter(graph, value));
+    if parameters.all(|value| frozen(graph.values[value].scope)) {
+        let message = "freeze leaves nothing to train: every parameter is in one of its layers";
+        return Err(blame(message.to_owned(), &[FREEZE], tree, "leave one of the layers out"));
+    }
+    for node in graph.nodes.iter().filter(|node| frozen(node.scope)) {
+        let mut parameters = node.inputs.iter().filter(|&&input| is_parameter(graph, input));
+        let trained = parameters.find(|&&input| !frozen(graph.values[input].scope));
+        if let Some(value) = trained.map(|&input| &graph.values[input]) {
+            let (layer, owner) = (path(graph, node.scope), path(graph, value.scope));
+            return Err(blame(
+                format!(
+                    "`{layer}` cannot be frozen by itself: it is tied to `{owner}.{}`, which is trained",
+                    value.name
+                ),
+                &[FREEZE],
+                tree,
+                format!("freeze `{owner}` as well, which freezes that wherever it is used, or neither"),
+            ));
+        }
+    }
+    let outermost = |scope: &&Scope| scope.parent.is_none_or(|parent| !frozen(parent));
+    let scopes = graph.scopes.iter().zip((0..).map(ScopeId)).filter(|(_, id)| frozen(*id));
+    let scopes = scopes.map(|(scope, _)| scope).filter(outermost);
+    Ok(scopes.map(|scope| scope.path.clone()).collect())
+}
+
+/// The outermost of the layers that are elsewhere than what they are in.
+fn placed(graph: &Graph, places: &Places, tree: &Table) -> Result<Places, Problem> {
+    let names: Vec<String> = places.iter().map(|(name, _)| name.clone()).collect();
+    let Named { by_scope, contested, .. } = known(graph, PLACE, &names, tree)?;
+    for (scope, about) in contested {
+        let Some(&other) = about.iter().find(|&&name| places[name].1 != places[about[0]].1) else { continue };
+        let (layer, one, other) = (path(graph, scope), &places[about[0]], &places[other]);
+        let word = |(name, home): &(String, Home)| format!("`{name}` on the {}", home.name());
+        return Err(blame(
+            format!("place puts `{layer}` in two homes: {} and {}", word(one), word(other)),
+            &[PLACE],
+            tree,
+            format!("say of `{layer}` itself where it is"),
+        ));
+    }
+    let home = |scope: ScopeId| by_scope[scope.index()].map_or(Home::Device, |name| places[name].1);
+    for node in &graph.nodes {
+        let elsewhere = |value: &&GraphValue| home(value.scope) != home(node.scope);
+        let parameters = node.inputs.iter().filter(|&&input| is_parameter(graph, input));
+        if let Some(value) = parameters.map(|&input| &graph.values[input]).find(elsewhere) {
+            let (layer, owner) = (path(graph, node.scope), path(graph, value.scope));
+            return Err(blame(
+                format!(
+                    "place has `{owner}` on the {} and `{layer}` on the {}, and `{owner}.{}`, which ties them, cannot \
+                     be in two homes",
+                    home(value.scope).name(),
+                    home(node.scope).name(),
+                    value.name
+                ),
+                &[PLACE],
+                tree,
+                "place both alike; to have them apart they would have to be untied, which no model of this version does",
+            ));
+        }
+    }
+    let scopes = graph.scopes.iter().zip((0..).map(ScopeId));
+    let own = scopes.filter(|(scope, id)| home(*id) != scope.parent.map_or(Home::Device, home));
+    Ok(own.map(|(scope, id)| (scope.path.clone(), home(id))).collect())
+}
+
+fn is_parameter(graph: &Graph, value: usize) -> bool {
+    matches!(graph.values[value].kind, ValueKind::Parameter { .. })
+}
+
+fn path(graph: &Graph, scope: ScopeId) -> &str {
+    &graph.scopes[scope.index()].path
+}
+
+/// What the names of a key mean, each of them something.
+fn known(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Result<Named, Problem> {
+    let found = named(&graph.scopes, names.iter().map(String::as_str));
+    let Some(&unknown) = found.unknown.first() else { return Ok(found) };
+    let (name, short) = (&names[unknown], key.trim_start_matches("strategy."));
+    let message = format!("{short} names `{name}`, which is no layer of this model");
+    Err(blame(message, &[key], tree, there_are(&graph.scopes, name)))
+}
+
+/// "there are `blocks.0`, `blocks.1` and 6 others", those first whose names are the nearest.
+fn there_are(scopes: &[Scope], name: &str) -> String {
+    const MOST: usize = 6;
+    let mut paths: Vec<&str> = scopes.iter().map(|scope| scope.path.as_str()).collect();
+    paths.sort_by_cached_key(|path| strsim::damerau_levenshtein(path, name));
+    let others = paths.len().saturating_sub(MOST);
+    let shown: Vec<String> = paths.iter().take(MOST).map(|path| format!("`{path}`")).collect();
+    match (others, shown.split_last()) {
+        (0, Some((last, first))) => format!("there are {} and {last}", first.join(", ")),
+        _ => format!("there are {} and {others} others", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn place(places: &[(&str, Home)]) -> Result<Places, String> {
+        let mut config = testing::small();
+        config.strategy.place = places.iter().map(|(name, home)| ((*name).to_owned(), *home)).collect();
+        let resolved = resolve(config, &Table::default()).map_err(|problems| problems[0].reason());
+        resolved.map(|config| config.strategy.place)
+    }
+
+    fn freeze(names: &[&str]) -> Result<Vec<String>, String> {
+        let mut config = testing::small();
+        config.strategy.freeze = names.iter().map(|name| (*name).to_owned()).collect();
+        let resolved = resolve(config, &Table::default()).map_err(|problems| problems[0].reason());
+        resolved.map(|config| config.strategy.freeze)
+    }
+
+    #[test]
+    fn layers_are_called_by_their_own_names() {
+        let all = ["blocks.0", "blocks.1"].map(str::to_owned).to_vec();
+        for names in [&["blocks.*"][..], &["blocks"], &["blocks.1", "blocks.0.mlp", "blocks.0", "blocks.1"]] {
+            assert_eq!(freeze(names).unwrap(), all);
+        }
+        assert_eq!(freeze(&["*.*.mlp", "embedding"]).unwrap(), ["embedding", "blocks.0.mlp", "blocks.1.mlp"]);
+        assert_eq!(freeze(&[]).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn homes_are_said_where_they_change() {
+        use Home::{Device, Host};
+        let mlp = |block: usize| (format!("blocks.{block}.mlp"), Host);
+        assert_eq!(place(&[("blocks.*.mlp", Host), ("blocks.0", Device)]).unwrap(), [mlp(0), mlp(1)]);
+        let within = [("blocks.1.attention", Device), ("blocks", Host), ("blocks.0", Device)];
+        let expected = [("blocks.1".to_owned(), Host), ("blocks.1.attention".to_owned(), Device)];
+        assert_eq!(place(&within).unwrap(), expected);
+        assert_eq!(place(&[("*", Device)]).unwrap(), []);
+        let all = place(&[("*", Host)]).unwrap();
+        assert_eq!(
+            all.iter().map(|(layer, _)| layer.as_str()).collect::<Vec<_>>(),
+            ["embedding", "blocks.0", "blocks.1", "head"]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_placed_is_told_with_what_can() {
+        use Home::{Device, Host};
+        assert!(place(&[("tail", Host)]).unwrap_err().contains("place names `tail`, which is no layer"));
+        let tied = place(&[("embedding", Host)]).unwrap_err();
+        assert!(tied.contains("`embedding.table`, which ties them") && tied.contains("place both"), "{tied}");
+        assert!(place(&[("embedding", Host), ("head", Host)]).is_ok());
+        assert_eq!(
+            place(&[("blocks.*", Host), ("*.1", Device)]).unwrap_err(),
+            "place puts `blocks.1` in two homes: `blocks.*` on the host and `*.1` on the device; say of `blocks.1` itself \
+             where it is"
+        );
+        assert!(place(&[("blocks.*", Host), ("*.1", Host)]).is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_frozen_is_told_with_what_can() {
+        assert_eq!(
+            freeze(&["block.1"]).unwrap_err(),
+            "freeze names `block.1`, which is no layer of this model; there are `blocks.1`, `blocks.0`, \
+             `blocks.1.mlp`, `blocks.0.mlp`, `head`, `embedding` and 2 others"
+        );
+        assert!(freeze(&["*"]).unwrap_err().contains("nothing to train"));
+        let tied = freeze(&["blocks.0", "head"]).unwrap_err();
+        assert!(
+            tied.contains("tied to `embedding.table`") && tied.contains("freeze `embedding` as well"),
+            "{tied}"
+        );
+        assert!(freeze(&["embedding", "head"]).is_ok() && freeze(&["embedding"]).is_ok());
+    }
+}
