@@ -154,6 +154,7 @@ bad! {
         (1..=100).collect::<Vec<_>>(),
     )));
     zip_of_different_lengths: check(&and("[[sweep.zip]]\n\"train.seed\" = [1, 2]\n\"train.batch_size\" = [4]"));
+    empty_zip: check(&and("[[sweep.zip]]"));
     exclude_nothing: check(&and("[sweep.grid]\n\"train.seed\" = [1, 2]\n[[sweep.exclude]]\n\"train.seed\" = 3"));
     exclude_everything: check(&and("[[sweep.exclude]]\nstrategy = \"*\""));
     include_nothing: check(&and("[[sweep.include]]\nstrategy = \"fat\"\n\"train.seed\" = 3"));

@@ -222,7 +222,8 @@ fn sweep<'a>(reader: &'a Reader<'a>, mut keys: Keys<'a>) -> Sweep {
         Some(table) => distinct_axes(reader, table),
         None => Vec::new(),
     };
-    let zip = tables(reader, keys.entry("zip"), "zip").into_iter().map(|(_, t)| zip(reader, t)).collect();
+    let zip =
+        tables(reader, keys.entry("zip"), "zip").into_iter().map(|(span, t)| zip(reader, span, t)).collect();
     let include = cases(reader, keys.entry("include"), "include");
     let exclude = cases(reader, keys.entry("exclude"), "exclude");
     keys.finish();
@@ -318,9 +319,16 @@ fn twice(message: String, second: Span, first: Span) -> Problem {
 }
 
 /// Axes that take their values together: a value may be there twice, the same of all axes may not.
-fn zip(reader: &Reader<'_>, table: &Table) -> Vec<Axis> {
+fn zip(reader: &Reader<'_>, span: Span, table: &Table) -> Vec<Axis> {
     let axes = axes(reader, table);
-    let Some(first) = axes.first() else { return axes };
+    let Some(first) = axes.first() else {
+        reader.problem(
+            Problem::new("these axes go together, and there are none")
+                .at(span)
+                .help("give at least one, or remove this table"),
+        );
+        return axes;
+    };
     if let Some(other) = axes.iter().find(|axis| axis.values.len() != first.values.len()) {
         reader.problem(
             Problem::new(format!(

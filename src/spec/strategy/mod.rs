@@ -10,10 +10,13 @@ pub use words::{Allocator, EvaluationPass, Gradients, Recompute, Release};
 
 use super::declare::{Optional, Section, Words, section};
 use super::error::Problem;
-use super::kinds::{DIMENSION, Flag, word};
+use super::kinds::{Count, DIMENSION, Flag, word};
 use super::rules::blame;
 use super::tree::{Table, quoted};
 use loss_scale::Scale;
+
+/// Each slice is operations of its own.
+const SLICES: Count = Count(1..=1 << 12);
 
 section! {
     /// The memory choices. Other keys than these are set by `set."train.clip_norm"`.
@@ -25,7 +28,7 @@ section! {
         pub loss_scale: Option<LossScale> = Optional(Scale), default LossScale::unless_said(precision);
         pub recompute: Recompute = word(), default Recompute::None;
         /// Slices of rows that logits and their gradient are computed in, one after the other, at the most.
-        pub loss_chunks: usize = DIMENSION, default 1;
+        pub loss_chunks: usize = SLICES, default 1;
         pub release: Release = word(), default Release::Eager;
         pub gradients: Gradients = word(), default Gradients::Free;
         pub allocator: Allocator = word(), default Allocator::Arena;
