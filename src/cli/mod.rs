@@ -15,6 +15,8 @@ mod output;
 mod plan;
 mod probe_device;
 mod progress;
+#[cfg(test)]
+mod readers;
 mod report;
 mod sweep;
 
