@@ -1,5 +1,5 @@
 //! Files and arguments that are wrong in ways that nobody thought of, as a user meets them: exit codes, everything that is
-//! printed, memory and time. What there are too many of to start the program for each is tried inside it (`src/cli/readers.rs`).
+//! printed, memory and time. What there are too many of to start the program for each is tried inside it (`src/cli/tests.rs`).
 
 #[path = "../src/testing/mutation.rs"]
 mod mutation;

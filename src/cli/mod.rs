@@ -15,10 +15,10 @@ mod output;
 mod plan;
 mod probe_device;
 mod progress;
-#[cfg(test)]
-mod readers;
 mod report;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use std::process::ExitCode;
 use std::time::Instant;
