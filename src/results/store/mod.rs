@@ -329,9 +329,11 @@ fn row_of(text: &[u8]) -> Result<Row, String> {
     })
 }
 
-/// Where a column stands, if it is there. Inside of text its quotes would have backslashes.
-fn line_of(column: &str, text: &[u8]) -> Option<usize> {
+/// Where a column stands, or that of a part such as `axes[0]`, if it is there. Inside of text its quotes would have
+/// backslashes.
+fn line_of(part: &str, text: &[u8]) -> Option<usize> {
     let text = str::from_utf8(text).ok()?;
+    let column = part.split(['[', '.']).next()?;
     let quoted = format!("\"{column}\"");
     let is_key = |(at, _): &(usize, &str)| text[at + quoted.len()..].trim_start().starts_with(':');
     let (at, _) = text.match_indices(&quoted).find(is_key)?;
