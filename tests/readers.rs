@@ -70,7 +70,7 @@ impl Place {
         let place = Place(tempfile::tempdir().unwrap());
         place.write("a.toml", EXPERIMENT);
         place.write("target.toml", TARGET);
-        place.write("text.txt", &"To be, or not to be.\n".repeat(99));
+        place.write("text.txt", "To be, or not to be.\n".repeat(99));
         place
     }
 
