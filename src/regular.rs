@@ -28,7 +28,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// As those of [`open`], and a file that holds more.
 pub(crate) fn open_up_to(path: &Path, most: Bytes) -> io::Result<Take<File>> {
     let file = open(path)?;
-    if file.metadata()?.len() > most.0 {
+    let found = file.metadata()?;
+    if found.is_file() && found.len() > most.0 {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it holds more than {most}")));
     }
     Ok(file.take(most.0))

@@ -329,15 +329,19 @@ fn row_of(text: &[u8]) -> Result<Row, String> {
     })
 }
 
-/// Where a column stands, or that of a part such as `axes[0]`, if it is there. Inside of text its quotes would have
-/// backslashes.
+/// Where a column stands, or that of a part such as `axes[0]`, if it is there.
 fn line_of(part: &str, text: &[u8]) -> Option<usize> {
     let text = str::from_utf8(text).ok()?;
-    let column = part.split(['[', '.']).next()?;
-    let quoted = format!("\"{column}\"");
-    let is_key = |(at, _): &(usize, &str)| text[at + quoted.len()..].trim_start().starts_with(':');
-    let (at, _) = text.match_indices(&quoted).find(is_key)?;
+    let column = part.split('[').next()?;
+    let at = key(part, text).or_else(|| key(column, text))?;
     Some(text[..at].matches('\n').count() + 1)
+}
+
+/// Where a key begins. Inside of text its quotes would have backslashes.
+fn key(name: &str, text: &str) -> Option<usize> {
+    let quoted = Value::from(name).to_string();
+    let is_key = |at: &usize| text[at + quoted.len()..].trim_start().starts_with(':');
+    text.match_indices(&quoted).map(|(at, _)| at).find(is_key)
 }
 
 fn run_ids(folder: &Path) -> Result<Vec<String>, StoreError> {
