@@ -19,7 +19,7 @@ pub use private::PrivateFolder;
 
 use serde_json::Value;
 
-use super::columns::{self, ColumnError};
+use super::columns::{self, AXES, COLUMNS, ColumnError};
 use super::{Row, Status, planned_row};
 use crate::plan::{Plan, PlannedRun};
 use crate::regular;
@@ -320,12 +320,15 @@ fn read_result(folder: &Path) -> Result<Option<Row>, StoreError> {
 /// The row that a result is, or what is wrong with it and in which line.
 fn row_of(text: &[u8]) -> Result<Row, String> {
     let fields: BTreeMap<String, Value> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let placed = |column: &str, problem: &str| match line_of(column, text) {
+        Some(line) => format!("`{column}`: {problem} at line {line}"),
+        None => format!("`{column}`: {problem}"),
+    };
+    if let Some(unknown) = fields.keys().find(|key| *key != AXES && !COLUMNS.contains(key)) {
+        return Err(placed(unknown, "there is no such column"));
+    }
     columns::row(fields).map_err(|ColumnError { column, source }: ColumnError<serde_json::Error>| {
-        let Some(column) = column else { return source.to_string() };
-        match line_of(&column, text) {
-            Some(line) => format!("`{column}`: {source} at line {line}"),
-            None => format!("`{column}`: {source}"),
-        }
+        column.map_or(source.to_string(), |column| placed(&column, &source.to_string()))
     })
 }
 
