@@ -3,7 +3,7 @@
 //! Data takes one way through it, and each module may use only those above it in this list:
 //!
 //! - [`units`]: sizes; [`statistics`]: medians and intervals; [`parallel`]: work on all processors; `temporary`: files
-//!   until they are complete; `regular`: files that can be read
+//!   until they are complete; `regular`: files that can be read; `brief`: what somebody wrote, in messages
 //! - [`ops`]: the vocabulary of a training step
 //! - [`device`], [`data`]: where it runs and what it is fed
 //! - [`spec`]: what the user wrote, resolved
@@ -13,6 +13,7 @@
 //! - [`results`], [`compare`]: rows, tables, advice
 //! - [`cli`]: the commands
 
+pub(crate) mod brief;
 pub mod cli;
 pub mod compare;
 pub mod compile;

@@ -440,5 +440,5 @@ fn a_target_that_cannot_be_is_refused() {
     };
     target(4).ended_with(0);
     let refused = target(0).ended_with(2);
-    assert_eq!(refused.err, "error: laptop.toml: `threads` must be from 1 to 65536\n");
+    assert_eq!(refused.err, "error: laptop.toml, line 4: `threads` must be from 1 to 65536\n");
 }

@@ -47,7 +47,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
 }
 
 /// `experiments/a.toml: 12 runs, 6 strategies x 2 points`
-fn summary(experiment: &Experiment) -> String {
+pub(super) fn summary(experiment: &Experiment) -> String {
     let strategies: BTreeSet<&str> = experiment.points.iter().map(|point| point.strategy.as_str()).collect();
     let places: BTreeSet<String> = experiment.points.iter().map(shared_axes).collect();
     let skipped = experiment.points.iter().filter(|point| point.config.is_err()).count();
@@ -84,7 +84,7 @@ fn counted(number: usize, name: &str) -> String {
     format!("{number} {name}{}", if number == 1 { "" } else { "s" })
 }
 
-fn resolved(experiment: &Experiment) -> String {
+pub(super) fn resolved(experiment: &Experiment) -> String {
     let mut out = String::new();
     for (index, point) in experiment.points.iter().enumerate() {
         let axes: String = point.axes.iter().map(|(key, value)| format!(", {key} = {value}")).collect();

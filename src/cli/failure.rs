@@ -1,9 +1,10 @@
 //! How a command ends.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::process::ExitCode;
 
 use super::output;
+use crate::brief;
 
 /// What a command that did its work leaves to say with its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +47,19 @@ pub(super) struct Failure {
     status: ExitStatus,
 }
 
+fn short(message: impl Display) -> String {
+    brief::lines(&message.to_string()).into_owned()
+}
+
 impl Failure {
     /// What the user wrote cannot be done, and nothing was.
     pub(super) fn input(message: impl Display) -> Failure {
-        Failure { message: message.to_string(), status: ExitStatus::WrongInput }
+        Failure { message: short(message), status: ExitStatus::WrongInput }
     }
 
     /// The machine did not do what it should have.
     pub(super) fn machine(message: impl Display) -> Failure {
-        Failure { message: message.to_string(), status: ExitStatus::Failed }
+        Failure { message: short(message), status: ExitStatus::Failed }
     }
 
     /// All values, or all failures in one: a user who mends the first should not meet the second only then.
@@ -78,7 +83,13 @@ impl Failure {
 
     /// Prints the message.
     pub(super) fn report(self) -> ExitStatus {
-        output::note(&format!("error: {}", self.message));
+        output::note(&self.to_string());
         self.status
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", self.message)
     }
 }

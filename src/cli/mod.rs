@@ -1,5 +1,6 @@
 //! The commands: one file each.
 
+mod arguments;
 mod check;
 mod compare;
 mod compile_kernels;
@@ -16,6 +17,8 @@ mod probe_device;
 mod progress;
 mod report;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -57,7 +60,11 @@ enum Command {
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let began = Instant::now();
-    let status = match Cli::parse().command {
+    let cli = match arguments::read() {
+        Ok(cli) => cli,
+        Err(status) => return status.into(),
+    };
+    let status = match cli.command {
         Command::Sweep(args) => sweep::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Compare(args) => compare::run(args),

@@ -2,6 +2,7 @@
 
 use super::inputs::Inputs;
 use super::output::say;
+use crate::brief;
 use crate::device::{DeviceKind, Target};
 use crate::units::Bytes;
 
@@ -17,7 +18,8 @@ pub(super) fn devices(inputs: &Inputs) {
     }
 }
 
-fn device(target: &Target, own: Option<Bytes>) -> String {
+/// `device: a processor (cpu, 2 threads), 8.00 GiB`
+pub(super) fn device(target: &Target, own: Option<Bytes>) -> String {
     let kind = match target.kind {
         DeviceKind::Cpu => format!("cpu, {} threads", target.threads),
         DeviceKind::Cuda => match &target.capability {
@@ -31,5 +33,5 @@ fn device(target: &Target, own: Option<Bytes>) -> String {
         Some(own) if target.memory >= own => format!(" (no less than it has, which is {own})"),
         _ => " (a smaller one's memory, but this one's speed)".to_owned(),
     };
-    format!("device: {} ({kind}), {limited}{}{caution}", target.name, target.memory)
+    format!("device: {} ({kind}), {limited}{}{caution}", brief::line(&target.name), target.memory)
 }

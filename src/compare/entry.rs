@@ -177,13 +177,16 @@ fn run(row: &Row) -> (&str, &str, &str, &[(String, String)]) {
 pub(super) fn merge(rows: &[Row], in_tokens: bool, basis: Basis) -> Vec<Entry> {
     let mut runs: Vec<Vec<&Row>> = Vec::new();
     let mut places = HashMap::new();
+    let mut known: HashMap<(usize, usize), Vec<&Row>> = HashMap::new();
     for row in rows {
         let place = *places.entry(run(row)).or_insert(runs.len());
         if place == runs.len() {
             runs.push(Vec::new());
         }
         // A file that is named twice says nothing new.
-        if !runs[place].contains(&row) {
+        let known = known.entry((place, row.repeat)).or_default();
+        if !known.contains(&row) {
+            known.push(row);
             runs[place].push(row);
         }
     }

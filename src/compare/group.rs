@@ -1,7 +1,7 @@
 //! Entries that may be compared: same machine, same axis point.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::axes;
 use super::entry::{Entry, Relative};
@@ -40,8 +40,11 @@ pub(super) fn baseline(
         found.or_else(|| entries.iter().find(|entry| entry.label.starts_with(&swept_inside)))
     };
     let Some(asked) = asked else {
-        let known = |entry: &Entry| find(&entry.row.baseline).filter(|_| !entry.row.baseline.is_empty());
-        let label = entries.iter().find_map(known).or(entries.first()).map(|entry| entry.label.clone());
+        let named = |entry: &&Entry| !entry.row.baseline.is_empty();
+        let mut seen = HashSet::new();
+        let baselines = entries.iter().filter(named).map(|entry| entry.row.baseline.as_str());
+        let found = baselines.filter(|name| seen.insert(*name)).find_map(find);
+        let label = found.or(entries.first()).map(|entry| entry.label.clone());
         return Ok(label.unwrap_or_default());
     };
     find(asked).map(|entry| entry.label.clone()).ok_or_else(|| {
@@ -70,6 +73,7 @@ pub(super) fn split(
     let keys = axes::all(&entries);
     let machines = machines(&entries);
     let mut groups: Vec<Group> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     let mut left_out = 0;
     for mut entry in entries {
         let mut parts: Vec<String> = Vec::new();
@@ -87,7 +91,8 @@ pub(super) fn split(
         let outer = axes::outer(&entry.row).filter(|(key, _)| Some(key.as_str()) != by);
         parts.extend(outer.map(|(key, value)| axes::point(key, value, &keys)));
         let heading = parts.join(", ");
-        match groups.iter_mut().find(|group| group.heading == heading) {
+        let place = *places.entry(heading.clone()).or_insert(groups.len());
+        match groups.get_mut(place) {
             Some(group) => group.entries.push(entry),
             None => groups.push(Group { heading, entries: vec![entry], baseline: None }),
         }
@@ -170,7 +175,9 @@ impl Group {
         for (entry, relative) in self.entries.iter_mut().zip(related) {
             entry.relative = relative;
         }
-        let is_idle = |entry: &Entry| self.entries.iter().any(|other| entry.is_idle_beside(other));
+        let is_idle = |entry: &Entry| {
+            !entry.row.no_effect.is_empty() && self.entries.iter().any(|other| entry.is_idle_beside(other))
+        };
         let idle: Vec<bool> = self.entries.iter().map(is_idle).collect();
         for (entry, idle) in self.entries.iter_mut().zip(idle) {
             entry.relative.idle = idle;

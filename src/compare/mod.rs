@@ -15,6 +15,7 @@ mod table;
 mod text;
 mod verdict;
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use crate::results::Row;
@@ -173,17 +174,19 @@ pub fn predicted_table(rows: &[Row], options: &Options) -> Result<String, Compar
 }
 
 fn each_experiment(rows: &[Row], options: &Options, basis: Basis) -> Result<Vec<Comparison>, CompareError> {
-    let mut experiments: Vec<(&str, Vec<Row>)> = Vec::new();
+    let mut experiments: Vec<Vec<Row>> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for row in rows {
-        match experiments.iter_mut().find(|(name, _)| *name == row.experiment) {
-            Some((_, rows)) => rows.push(row.clone()),
-            None => experiments.push((&row.experiment, vec![row.clone()])),
+        let place = *places.entry(&row.experiment).or_insert(experiments.len());
+        match experiments.get_mut(place) {
+            Some(rows) => rows.push(row.clone()),
+            None => experiments.push(vec![row.clone()]),
         }
     }
     if experiments.is_empty() {
         return Err(CompareError::NoRows);
     }
-    experiments.iter().map(|(_, rows)| Comparison::build(rows, options, basis)).collect()
+    experiments.iter().map(|rows| Comparison::build(rows, options, basis)).collect()
 }
 
 fn joined(comparisons: &[Comparison], write: impl Fn(&Comparison) -> String) -> String {

@@ -10,10 +10,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::units::Bytes;
 use crate::{regular, temporary};
 
 /// A file that changed this recently may change again without its time moving on.
 const SETTLED: Duration = Duration::from_secs(2);
+
+/// Of what is kept of them: some hundred thousand.
+const LARGEST: Bytes = Bytes(64 << 20);
 
 /// Digests of files, kept by path and by what no other contents have had there, so that a large corpus is not read again for every
 /// sweep.
@@ -68,8 +72,10 @@ pub(super) struct FileDigest {
 impl DigestCache {
     /// What is kept in the file. One that is missing or makes no sense is an empty cache: all it costs is time.
     pub fn read(file: &Path) -> DigestCache {
-        let known =
-            regular::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let known = regular::read(file, LARGEST)
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .unwrap_or_default();
         DigestCache { file: Some(file.to_path_buf()), known, changed: false }
     }
 

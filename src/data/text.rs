@@ -11,6 +11,7 @@ use super::{
 };
 use crate::ops::TensorType;
 use crate::regular;
+use crate::units::Bytes;
 
 /// The parts of a sample. Of number n, all tokens lie n places later in the text than those of number 0.
 const PARTS: &[&str] = &["tokens", "targets"];
@@ -102,8 +103,8 @@ impl TextSet {
         let mut text = Vec::new();
         let mut digests = Vec::with_capacity(files.len());
         for path in &files {
-            let contents =
-                regular::read(path).map_err(|error| DataError::Unreadable { path: path.clone(), error })?;
+            let contents = regular::read(path, Bytes(u64::MAX))
+                .map_err(|error| DataError::Unreadable { path: path.clone(), error })?;
             digests.push(digest::of_bytes(&contents));
             text.extend_from_slice(&contents);
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use toml::de::DeTable;
 
 use super::cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 use super::{Pool, Rank};
@@ -26,8 +27,8 @@ pub enum TargetError {
     Unreadable { file: String, error: io::Error },
     #[error("{file} is not a target file: {error}")]
     NotATarget { file: String, error: toml::de::Error },
-    #[error("{file}: `{key}` {must}")]
-    Impossible { file: String, key: &'static str, must: String },
+    #[error("{file}, line {line}: `{key}` {must}")]
+    Impossible { file: String, line: usize, key: &'static str, must: String },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,7 +124,7 @@ impl Target {
             Err(error) => return Err(TargetError::NotATarget { file, error }),
         };
         match target.impossible() {
-            Some((key, must)) => Err(TargetError::Impossible { file, key, must }),
+            Some((key, must)) => Err(TargetError::Impossible { file, line: line_of(key, &text), key, must }),
             None => Ok(target),
         }
     }
@@ -156,6 +157,13 @@ impl Target {
         }
         (self.memory.0 == 0).then(|| ("memory", "must be more than nothing".to_owned()))
     }
+}
+
+/// Where a key of a target file stands.
+fn line_of(key: &str, text: &str) -> usize {
+    let table = DeTable::parse(text).map(toml::Spanned::into_inner).unwrap_or_default();
+    let at = table.iter().find(|(name, _)| name.get_ref() == key).map_or(0, |(name, _)| name.span().start);
+    text[..at].matches('\n').count() + 1
 }
 
 #[cfg(test)]
@@ -191,20 +199,20 @@ mod tests {
     #[test]
     fn impossible_values_name_file_and_key() {
         let step = "must be a power of two of at most 1.00 GiB";
-        assert_eq!(said_of(|target| target.threads = 0), "FILE: `threads` must be from 1 to 65536");
+        assert_eq!(said_of(|target| target.threads = 0), "FILE, line 3: `threads` must be from 1 to 65536");
         for wrong in [0, 96, 2 << 30] {
-            assert_eq!(
-                said_of(|target| target.alignment = Bytes(wrong)),
-                format!("FILE: `alignment` {step}")
-            );
-            assert_eq!(said_of(|target| target.page = Bytes(wrong)), format!("FILE: `page` {step}"));
+            let alignment = said_of(|target| target.alignment = Bytes(wrong));
+            assert_eq!(alignment, format!("FILE, line 4: `alignment` {step}"));
+            assert_eq!(said_of(|target| target.page = Bytes(wrong)), format!("FILE, line 5: `page` {step}"));
         }
-        assert_eq!(said_of(|t| t.alignment = Bytes(32)), "FILE: `alignment` must be at least 64 B on a CPU");
-        assert_eq!(said_of(|target| target.memory = Bytes(0)), "FILE: `memory` must be more than nothing");
+        let alignment = said_of(|target| target.alignment = Bytes(32));
+        assert_eq!(alignment, "FILE, line 4: `alignment` must be at least 64 B on a CPU");
+        let memory = said_of(|target| target.memory = Bytes(0));
+        assert_eq!(memory, "FILE, line 8: `memory` must be more than nothing");
         let too_little = Bytes(LEAST_PRODUCT_WORKSPACE_PER_THREAD - 1);
         assert_eq!(
             said_of(|target| target.product_workspace = too_little),
-            "FILE: `product_workspace` must be at least 192 KiB on a CPU"
+            "FILE, line 6: `product_workspace` must be at least 192 KiB on a CPU"
         );
     }
 

@@ -75,6 +75,8 @@ fn write(file: &Path, choices: &[Choice]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::brief;
+    use crate::testing::readers::read_mutated;
 
     fn choice(product: &str) -> Choice {
         Choice {
@@ -86,6 +88,20 @@ mod tests {
             algorithm: "00ff".to_owned(),
             alignment: String::new(),
         }
+    }
+
+    #[test]
+    fn mutated_choices_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(PRODUCTS_FILE);
+        write(&file, &[choice("1x2x3 f32, default"), choice("1x2x3 f32, bias")]).unwrap();
+        let seed = std::fs::read(&file).unwrap();
+        read_mutated("choices of products", &[seed], &[PRODUCTS_FILE], |text| {
+            std::fs::write(&file, text).unwrap();
+            // The run that it is in fails with it: whoever shows that makes it harmless.
+            let told = |error: RunError| brief::lines(&error.to_string()).escape_default().to_string();
+            read(&file).map(|_| String::new()).map_err(told)
+        });
     }
 
     #[test]

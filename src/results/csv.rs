@@ -10,10 +10,15 @@ use serde_json::Value;
 use super::Row;
 use super::cell::{Cell, CellError};
 use super::columns::{self, AXES, COLUMNS};
+use crate::units::Bytes;
 use crate::{regular, temporary};
 
 /// Stands before a swept key that is also the name of a column, such as `precision`.
 const SWEPT: &str = "sweep.";
+
+/// More than anybody's results take, and more columns than there are keys to sweep.
+const LARGEST: Bytes = Bytes(1 << 30);
+const MOST_COLUMNS: usize = 1000;
 
 /// What is wrong with a file of results.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +31,7 @@ pub enum CsvError {
     Syntax { file: PathBuf, line: u64, problem: String },
     #[error("{} is not a table of results: the column `{column}` is missing", file.display())]
     MissingColumn { file: PathBuf, column: String },
-    #[error("{}: the column `{column}` is there twice", file.display())]
+    #[error("{}, line 1: the column `{column}` is there twice", file.display())]
     RepeatedColumn { file: PathBuf, column: String },
     #[error("{}, line {line}, column `{column}`: {problem}", file.display())]
     Cell { file: PathBuf, line: u64, column: String, problem: String },
@@ -47,10 +52,16 @@ pub fn write_file(file: &Path, rows: &[Row], axes: &[String]) -> Result<(), CsvE
 
 /// Reads rows back. Columns that [`Row`] does not have are swept keys.
 pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
-    let text = regular::open(file).map_err(|source| CsvError::Read { file: file.to_path_buf(), source })?;
+    let text = regular::open_up_to(file, LARGEST)
+        .map_err(|source| CsvError::Read { file: file.to_path_buf(), source })?;
     let mut reader = csv::Reader::from_reader(io::BufReader::new(text));
     let at = |error: csv::Error| syntax(file, error);
-    let header: Vec<String> = reader.headers().map_err(at)?.iter().map(str::to_string).collect();
+    let columns = reader.headers().map_err(at)?;
+    if columns.len() > MOST_COLUMNS {
+        let problem = format!("{} columns; no table of results has more than {MOST_COLUMNS}", columns.len());
+        return Err(CsvError::Syntax { file: file.to_path_buf(), line: 1, problem });
+    }
+    let header: Vec<String> = columns.iter().map(str::to_string).collect();
     if let Some(column) = header.iter().enumerate().find(|(at, name)| header[..*at].contains(name)) {
         return Err(CsvError::RepeatedColumn { file: file.to_path_buf(), column: column.1.clone() });
     }

@@ -259,7 +259,7 @@ fn few_enough_points(strategies: &[WrittenStrategy], sweep: &Sweep) -> Result<()
     let rows = sweep.zip.iter().filter_map(|group| group.first()).map(|axis| axis.values.len() as u128);
     let points = rows.fold(product(&sweep.grid), u128::saturating_mul).saturating_mul(variants);
     if points <= MOST {
-        return Ok(());
+        return few_enough_cases(points, sweep);
     }
     let own = strategies.iter().flat_map(|strategy| &strategy.axes);
     let longest = sweep.axes().chain(own).max_by_key(|axis| axis.values.len());
@@ -267,6 +267,21 @@ fn few_enough_points(strategies: &[WrittenStrategy], sweep: &Sweep) -> Result<()
     problem.places.extend(longest.map(|axis| axis.key_span));
     Err(problem
         .help(format!("up to {MOST} work; [[sweep.zip]] takes values together instead of combining them")))
+}
+
+/// Each case is held against every point, those that cases add among them.
+fn few_enough_cases(points: u128, sweep: &Sweep) -> Result<(), Problem> {
+    const MOST: u128 = 20_000_000;
+    let cases = (sweep.include.len() + sweep.exclude.len()) as u128;
+    if cases.saturating_mul(points.saturating_add(cases)) <= MOST {
+        return Ok(());
+    }
+    let mut problem =
+        Problem::new(format!("the sweep has {points} points, and {cases} cases to include or exclude"));
+    problem.places.extend(sweep.include.iter().chain(&sweep.exclude).map(|case| case.span).next());
+    Err(problem.help(format!(
+        "the product of both may be up to {MOST}; a case without some of the keys stands for many points"
+    )))
 }
 
 fn baseline(written: &Written, strategies: &[WrittenStrategy]) -> Result<String, Problem> {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::source::{Excerpt, Span};
+use crate::brief;
 
 /// Something wrong, with its places not yet looked up: a sweep may find thousands that no one will read.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +17,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(message: impl Into<String>) -> Problem {
-        Problem { message: message.into(), places: Vec::new(), help: None }
+        Problem { message: brief::line(&message.into()).into_owned(), places: Vec::new(), help: None }
     }
 
     pub(crate) fn at(mut self, place: Span) -> Problem {
@@ -25,7 +26,7 @@ impl Problem {
     }
 
     pub(crate) fn help(mut self, help: impl Into<String>) -> Problem {
-        self.help = Some(help.into());
+        self.help = Some(brief::line(&help.into()).into_owned());
         self
     }
 

@@ -249,10 +249,13 @@ fn head(path: &str) -> &str {
     path.split('.').next().unwrap_or(path)
 }
 
-/// The known name that was probably meant.
+/// The known name that was probably meant. None is by what no one types by mistake: comparing takes time and memory by the
+/// product of the lengths.
 pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    const LONGEST: usize = 100;
     let distance = |known: &str| strsim::damerau_levenshtein(name, known);
-    let near = known.iter().copied().min_by_key(|known| distance(known))?;
+    let comparable = known.iter().copied().filter(|known| name.len().max(known.len()) <= LONGEST);
+    let near = comparable.min_by_key(|known| distance(known))?;
     (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 

@@ -16,12 +16,16 @@ pub(crate) struct Key {
     segments: Vec<String>,
 }
 
+/// No key is nested deeper. What is has the rest of its name for its last segment, which nobody knows either: tables as
+/// deep as somebody may write a quoted key would be too deep to walk.
+const DEEPEST: usize = 16;
+
 /// The table that holds a strategy's own keys within a run.
 pub(crate) const STRATEGY: &str = "strategy";
 
 impl Key {
     pub(crate) fn new(dotted: &str) -> Key {
-        let mut segments: Vec<String> = dotted.split('.').map(str::to_string).collect();
+        let mut segments: Vec<String> = dotted.splitn(DEEPEST, '.').map(str::to_string).collect();
         if is_strategy_key(&segments[0]) {
             segments.insert(0, STRATEGY.to_string());
         }
@@ -68,6 +72,13 @@ mod tests {
         assert_eq!(Key::new("accumulate").segments(), ["strategy", "accumulate"]);
         assert_eq!(Key::new("strategy.accumulate").to_string(), "accumulate");
         assert_eq!(Key::new("train.seed").to_string(), "train.seed");
+    }
+
+    #[test]
+    fn names_are_kept_however_deep_they_are() {
+        let deep = ["train"; 100_000].join(".");
+        let key = Key::new(&deep);
+        assert_eq!((key.segments().len(), key.to_string()), (DEEPEST, deep));
     }
 
     #[test]

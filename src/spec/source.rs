@@ -82,7 +82,9 @@ impl Sources {
     /// points at the place where the key was written, or else at the table that would hold it.
     pub fn error_at(&self, key: &str, message: impl Into<String>, help: Option<String>) -> Error {
         let mut problem = Problem::new(message);
-        problem.help = help;
+        if let Some(help) = help {
+            problem = problem.help(help);
+        }
         let mut prefix = key.strip_prefix("strategy.").unwrap_or(key);
         loop {
             if let Some(span) = self.keys.get(prefix) {

@@ -1,5 +1,6 @@
 //! TOML as it was written: values with their places, tables in the order of the file.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -110,8 +111,10 @@ impl Table {
     }
 
     fn merge_at(&mut self, path: &mut Vec<String>, over: Table) {
+        let mut places = Places::of(self, over.entries.len());
         for entry in over.entries {
-            let Some(below) = self.entries.iter_mut().find(|below| below.key == entry.key) else {
+            let place = places.place(self, &entry.key);
+            let Some(below) = self.entries.get_mut(place) else {
                 self.entries.push(entry);
                 continue;
             };
@@ -146,11 +149,32 @@ impl Table {
 
     /// Renames nested keys to their dotted paths, so that both ways of writing them merge alike.
     pub(crate) fn flatten(&mut self) {
-        let mut flat = Table::default();
-        for Setting { key, key_span, node } in self.settings() {
-            flat.merge(Table { entries: vec![Entry { key: key.to_string(), key_span, node }] });
+        let entry = |Setting { key, key_span, node }| Entry { key: Key::to_string(&key), key_span, node };
+        let entries = self.settings().into_iter().map(entry).collect();
+        self.entries.clear();
+        self.merge(Table { entries });
+    }
+}
+
+/// Where the keys of a table stand, for many of them to be found: each alone is found as fast by a look at all.
+struct Places(Option<HashMap<String, usize>>);
+
+impl Places {
+    const MANY: usize = 16;
+
+    fn of(table: &Table, wanted: usize) -> Places {
+        let all =
+            || table.entries.iter().enumerate().map(|(place, entry)| (entry.key.clone(), place)).collect();
+        Places((wanted >= Places::MANY).then(all))
+    }
+
+    /// The place of a key, or the one behind all others, where it will stand.
+    fn place(&mut self, table: &Table, key: &str) -> usize {
+        let end = table.entries.len();
+        match &mut self.0 {
+            Some(places) => *places.entry(key.to_string()).or_insert(end),
+            None => table.entries.iter().position(|entry| entry.key == key).unwrap_or(end),
         }
-        *self = flat;
     }
 }
 

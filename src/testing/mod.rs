@@ -2,7 +2,9 @@
 
 mod hoarder;
 pub(crate) mod keys;
+mod mutation;
 mod pairwise;
+pub(crate) mod readers;
 mod tests;
 
 use std::path::PathBuf;

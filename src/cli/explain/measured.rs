@@ -11,7 +11,12 @@ use super::tables::{self, Source};
 use crate::cli::failure::Failure;
 use crate::execute::{MEMORY_FILE, STEPS_FILE};
 use crate::plan::{Plan, PlannedRun};
+use crate::regular;
 use crate::results::{self, Row, Status, Store};
+use crate::units::Bytes;
+
+/// Of a table of operations or steps: some million lines.
+const LARGEST: Bytes = Bytes(256 << 20);
 
 /// A line of `steps.csv`, as far as it is needed here.
 #[derive(Debug, Deserialize)]
@@ -74,21 +79,18 @@ fn mean_step(timed: &[&StepLine]) -> Step {
 
 /// All lines of a table; `None` if it lacks a column, as those of earlier versions do, or is missing: who keeps
 /// results for their figures may have thrown it away.
-fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<Vec<T>>, Failure> {
+pub(super) fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<Vec<T>>, Failure> {
     let broken = |error: csv::Error| Failure::input(format!("cannot read {}: {error}", file.display()));
-    let mut reader = match csv::Reader::from_path(file) {
-        Err(error) if is_missing(&error) => return Ok(None),
-        opened => opened.map_err(broken)?,
+    let opened = match regular::open_up_to(file, LARGEST) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|error| broken(error.into()))?,
     };
+    let mut reader = csv::Reader::from_reader(io::BufReader::new(opened));
     let header = reader.headers().map_err(broken)?;
     if results::fields(T::deserialize).iter().any(|column| !header.iter().any(|there| there == *column)) {
         return Ok(None);
     }
     reader.deserialize().collect::<Result<_, _>>().map(Some).map_err(broken)
-}
-
-fn is_missing(error: &csv::Error) -> bool {
-    matches!(error.kind(), csv::ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
 #[cfg(test)]

@@ -100,18 +100,19 @@ impl Line {
         Work {
             calls: times,
             ms: self.ms * times as f64,
-            flops: self.flops * times,
-            moved_bytes: moved_bytes * times,
+            flops: self.flops.saturating_mul(times),
+            moved_bytes: moved_bytes.saturating_mul(times),
         }
     }
 }
 
 impl Work {
     fn add(&mut self, other: Work) {
-        self.calls += other.calls;
+        // A table may hold any numbers.
+        self.calls = self.calls.saturating_add(other.calls);
         self.ms += other.ms;
-        self.flops += other.flops;
-        self.moved_bytes += other.moved_bytes;
+        self.flops = self.flops.saturating_add(other.flops);
+        self.moved_bytes = self.moved_bytes.saturating_add(other.moved_bytes);
     }
 }
 

@@ -1,8 +1,12 @@
 //! From `memory.csv` to tables.
 
+use super::measured;
 use super::profile::{Line, Live, Profile, Step};
 use super::tables::{self, Source};
+use crate::cli::failure::Failure;
+use crate::cli::output::visible;
 use crate::results::Row;
+use crate::testing::readers::read_mutated;
 
 /// Two blocks, two micro-batches, as a run would have written it; figures that are easy to add up.
 const MEMORY: &str = "\
@@ -84,4 +88,18 @@ fn without_rates_there_are_no_shares() {
     let line = text.lines().find(|line| line.starts_with("linear-gelu ")).unwrap();
     let cells: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(cells, ["linear-gelu", "3", "7.00", "70.0", "171.4", "-", "17.1", "-"]);
+}
+
+#[test]
+fn mutated_tables_are_read() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("memory.csv");
+    read_mutated("tables of operations", &[MEMORY.into()], &["memory.csv"], |text| {
+        std::fs::write(&file, text).unwrap();
+        let told = |failure: Failure| visible(&failure.to_string()).into_owned();
+        let lines = measured::read::<Line>(&file).map_err(told)?.unwrap_or_default();
+        let row = Row::default();
+        let source = Source { row: &row, repeats: 1, timed_steps: 1 };
+        Ok(visible(&tables::render(&source, &STEP, &Profile::of(&lines))).into_owned())
+    });
 }

@@ -18,11 +18,11 @@ pub enum StoreError {
     #[error("cannot read {path}: {error}", path = path.display())]
     Read { path: PathBuf, error: io::Error },
     #[error(
-        "{file} is not a result of this program: {error}: remove {folder} to measure that run again",
+        "{file} is not a result of this program: {problem}: remove {folder} to measure that run again",
         file = file.display(),
         folder = folder.display()
     )]
-    Corrupt { file: PathBuf, folder: PathBuf, error: serde_json::Error },
+    Corrupt { file: PathBuf, folder: PathBuf, problem: String },
     #[error(
         "{file} is the result of {result}: remove {folder} to measure the run whose place that is",
         file = file.display(),

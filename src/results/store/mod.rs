@@ -8,7 +8,7 @@ mod error;
 mod private;
 mod probe;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,20 @@ pub use dumps::Dumps;
 pub use error::StoreError;
 pub use private::PrivateFolder;
 
+use serde_json::Value;
+
+use super::columns::{self, AXES, COLUMNS, ColumnError};
 use super::{Row, Status, planned_row};
 use crate::plan::{Plan, PlannedRun};
 use crate::regular;
 use crate::temporary::InDoubt;
+use crate::units::Bytes;
 
 /// The file that makes a folder a result.
 pub const RESULT_FILE: &str = "result.json";
+
+/// Of the files of a result that are read whole.
+const LARGEST: Bytes = Bytes(16 << 20);
 
 /// An experiment's results.
 #[derive(Debug)]
@@ -116,7 +123,7 @@ impl Store {
     pub fn file_of_first(&mut self, run_id: &str, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(first) = self.finished_repeats(run_id)?.into_iter().next() else { return Ok(None) };
         let file = self.repeat_folder(run_id, first.repeat).join(name);
-        match regular::read(&file) {
+        match regular::read(&file, LARGEST) {
             Ok(contents) => Ok(Some(contents)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::read(&file)(error)),
@@ -298,16 +305,46 @@ fn is_taken(error: &io::Error) -> bool {
 
 fn read_result(folder: &Path) -> Result<Option<Row>, StoreError> {
     let file = folder.join(RESULT_FILE);
-    let text = match regular::read(&file) {
+    let text = match regular::read(&file, LARGEST) {
         Ok(text) => text,
         // A result may be replaced at any time.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::Read { path: file, error }),
     };
-    match serde_json::from_slice(&text) {
+    match row_of(&text) {
         Ok(row) => Ok(Some(row)),
-        Err(error) => Err(StoreError::Corrupt { file, folder: folder.to_path_buf(), error }),
+        Err(problem) => Err(StoreError::Corrupt { file, folder: folder.to_path_buf(), problem }),
     }
+}
+
+/// The row that a result is, or what is wrong with it and in which line.
+fn row_of(text: &[u8]) -> Result<Row, String> {
+    let fields: BTreeMap<String, Value> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let placed = |column: &str, problem: &str| match line_of(column, text) {
+        Some(line) => format!("`{column}`: {problem} at line {line}"),
+        None => format!("`{column}`: {problem}"),
+    };
+    if let Some(unknown) = fields.keys().find(|key| *key != AXES && !COLUMNS.contains(key)) {
+        return Err(placed(unknown, "there is no such column"));
+    }
+    columns::row(fields).map_err(|ColumnError { column, source }: ColumnError<serde_json::Error>| {
+        column.map_or(source.to_string(), |column| placed(&column, &source.to_string()))
+    })
+}
+
+/// Where a column stands, or that of a part such as `axes[0]`, if it is there.
+fn line_of(part: &str, text: &[u8]) -> Option<usize> {
+    let text = str::from_utf8(text).ok()?;
+    let column = part.split('[').next()?;
+    let at = key(part, text).or_else(|| key(column, text))?;
+    Some(text[..at].matches('\n').count() + 1)
+}
+
+/// Where a key begins. Inside of text its quotes would have backslashes.
+fn key(name: &str, text: &str) -> Option<usize> {
+    let quoted = Value::from(name).to_string();
+    let is_key = |at: &usize| text[at + quoted.len()..].trim_start().starts_with(':');
+    text.match_indices(&quoted).map(|(at, _)| at).find(is_key)
 }
 
 fn run_ids(folder: &Path) -> Result<Vec<String>, StoreError> {

@@ -14,11 +14,14 @@ pub use words::{Allocator, EvaluationPass, Gradients, Recompute, Release};
 
 use super::declare::{Optional, Section, Words, section};
 use super::error::Problem;
-use super::kinds::{DIMENSION, Flag, LAYERS, word};
+use super::kinds::{Count, DIMENSION, Flag, LAYERS, word};
 use super::rules::blame;
 use super::tree::{Table, quoted};
 use loss_scale::Scale;
 use place::LayerHomes;
+
+/// Each slice is operations of its own.
+const SLICES: Count = Count(1..=1 << 12);
 
 section! {
     /// The memory choices. Other keys than these are set by `set."train.clip_norm"`.
@@ -34,7 +37,7 @@ section! {
         /// Layers that are computed elsewhere than on the device. Of a run that is planned, each scope by its name.
         pub place: Places = LayerHomes, default Places::new();
         /// Slices of rows that logits and their gradient are computed in, one after the other, at the most.
-        pub loss_chunks: usize = DIMENSION, default 1;
+        pub loss_chunks: usize = SLICES, default 1;
         pub release: Release = word(), default Release::Eager;
         pub gradients: Gradients = word(), default Gradients::Free;
         pub allocator: Allocator = word(), default Allocator::Arena;

@@ -1,0 +1,40 @@
+//! Arguments that are no command, and those that ask for help.
+
+use std::ffi::OsString;
+use std::io;
+
+use clap::Parser;
+
+use super::Cli;
+use super::failure::{ExitStatus, Failure};
+use super::output::{note, visible};
+use crate::brief;
+
+/// The command that the process was started with.
+///
+/// # Errors
+/// How the process ends instead, where all is said.
+pub(super) fn read() -> Result<Cli, ExitStatus> {
+    Cli::try_parse().map_err(|error| tell(&error).unwrap_or_else(Failure::report))
+}
+
+/// Says what is wrong, or the help that was asked for. Arguments are quoted there as they came, so that signs for them are
+/// read in their place: that gives the same message, with its colours.
+fn tell(error: &clap::Error) -> Result<ExitStatus, Failure> {
+    match Cli::try_parse_from(std::env::args_os().map(shown)) {
+        Err(shown) if shown.kind() == error.kind() => match shown.print() {
+            Err(error) if !shown.use_stderr() && error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(Failure::machine(format!("cannot write the output: {error}")));
+            }
+            _ => {}
+        },
+        _ => note(brief::lines(error.render().to_string().trim_end()).as_ref()),
+    }
+    Ok(if error.use_stderr() { ExitStatus::WrongInput } else { ExitStatus::Complete })
+}
+
+/// What a message can bear of an argument.
+fn shown(argument: OsString) -> OsString {
+    let argument = argument.to_string_lossy();
+    OsString::from(visible(&brief::line(&argument)).into_owned())
+}

@@ -1,0 +1,382 @@
+//! Files and arguments that are wrong in ways that nobody thought of, as a user meets them: exit codes, everything that is
+//! printed, memory and time. What there are too many of to start the program for each is tried inside it (`src/cli/tests.rs`).
+
+#[path = "../src/testing/mutation.rs"]
+mod mutation;
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use mutation::{Random, mutated};
+
+/// The longest that the error of one file, or of one argument, may be, in bytes.
+const LONGEST: usize = 8 << 10;
+
+/// How many files are mutated for the program to read them; each has a seed of its own, from that of the first on.
+const FILES: &str = "RUNNER_TEST_MUTATIONS";
+const SEED: &str = "RUNNER_TEST_SEED";
+const FILES_OF_EVERY_TEST: u64 = 100;
+
+const EXPERIMENT: &str = r#"
+[model.transformer]
+layers = 1
+d_model = 16
+heads = 2
+context = 16
+
+[data.text]
+paths = ["text.txt"]
+
+[train]
+batch_size = 4
+optimizer.adamw = { lr = 1e-3 }
+
+[measure]
+warmup_steps = 1
+steps = 2
+
+[strategies.plain]
+
+[strategies.lean]
+recompute = "block"
+"#;
+
+const TARGET: &str = r#"
+name = "a processor"
+kind = "cpu"
+threads = 2
+alignment = "64 B"
+page = "4 KiB"
+product_workspace = "1 MiB"
+context = "0 B"
+memory = "8 GiB"
+limited = false
+"#;
+
+/// The columns that every table of results has, and a row of them.
+const COLUMNS: &str = "experiment,run_id,strategy,repeat,status,device,model,precision,no_effect,message,version,limited,configuration\n";
+
+fn row(strategy: &str, repeat: &str, message: &str) -> String {
+    format!("e,id,{strategy},{repeat},ok,cpu,m,fp32,,{message},0.1.0,false,c\n")
+}
+
+/// A folder with what the program reads.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        place.write("a.toml", EXPERIMENT);
+        place.write("target.toml", TARGET);
+        place.write("text.txt", "To be, or not to be.\n".repeat(99));
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Within 4 GiB of address space and 2 s of a processor.
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -v 4194304; ulimit -t 2; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_runner")]);
+        shell.args(arguments).current_dir(self.0.path()).output().unwrap()
+    }
+
+    /// Refused, in one short error that says where the mistake is.
+    #[track_caller]
+    fn refused(&self, what: &str, arguments: &[&str], says: &str) -> String {
+        let output = self.run(arguments);
+        let said = harmless(what, &output);
+        assert_eq!(output.status.code(), Some(2), "{what}: {said:.1000}");
+        assert!(output.stdout.is_empty() && said.starts_with("error: "), "{what}: {said:.1000}");
+        assert!(said.len() <= LONGEST, "{what}: {} bytes: {said:.1000}", said.len());
+        assert!(said.contains(says), "{what}: {said:.1000}");
+        said
+    }
+
+    /// Read, with nothing that it holds told to the terminal.
+    #[track_caller]
+    fn accepted(&self, what: &str, arguments: &[&str]) {
+        let output = self.run(arguments);
+        let said = harmless(what, &output);
+        assert_eq!(output.status.code(), Some(0), "{what}: {said:.1000}");
+    }
+}
+
+/// All that was printed, which no terminal obeys.
+#[track_caller]
+fn harmless(what: &str, output: &Output) -> String {
+    let printed = [&output.stdout[..], &output.stderr[..]].concat();
+    let said = String::from_utf8(printed).unwrap_or_else(|_| panic!("{what}: no text was printed"));
+    let is_obeyed = |c: &char| {
+        c.is_control() && *c != '\n' && *c != '\t'
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    assert_eq!(said.chars().find(is_obeyed), None, "{what}: {said:.1000}");
+    said
+}
+
+/// Arguments are quoted by the program and by what reads them for it.
+#[test]
+fn arguments_are_shown_as_signs_and_short() {
+    let place = Place::new();
+    let obeyed = "\x1b[31mred\u{202e}\r\u{9b}2J";
+    let long = "x".repeat(100_000);
+    let deep = format!("\"{}\"=1", ["a"; 30_000].join("."));
+    for text in [obeyed, &long, &"a\nb".repeat(10_000)] {
+        let flag = format!("--{text}");
+        let set = format!("train.{text}=1");
+        let value = format!("train.seed={text}");
+        let cases: [&[&str]; 12] = [
+            &[text],
+            &["check", "a.toml", &flag],
+            &["check", text],
+            &["check", &format!("[{text}")],
+            &["check", "a.toml", "--set", text],
+            &["check", "a.toml", "--set", &set],
+            &["check", "a.toml", "--set", &value],
+            &["plan", "a.toml", "--memory", text],
+            &["plan", "a.toml", "--device", text],
+            &["plan", "a.toml", "--target", text],
+            &["compare", text],
+            &["explain", "a.toml", "--device", "cpu", "--run", text],
+        ];
+        for case in cases {
+            place.refused(&format!("{:.80}", format!("{case:?}")), case, "error: ");
+        }
+    }
+    place.refused("a deep key", &["check", "a.toml", "--set", &deep], "the command line");
+    let help = place.run(&["--help"]);
+    assert_eq!((help.status.code(), help.stderr.len()), (Some(0), 0));
+    assert!(String::from_utf8(help.stdout).unwrap().contains("Usage: runner <COMMAND>"));
+}
+
+/// An experiment of nearly as much as is read at all, and one of more: what is quoted of it, compared with what is known and
+/// walked through takes no time that anybody notices.
+#[test]
+fn experiments_may_hold_much_of_anything() {
+    let place = Place::new();
+    let numbered = |count: usize, of: fn(usize) -> String| (0..count).map(of).collect::<String>();
+    for much in [1_000_000, 20 << 20] {
+        let x = "x".repeat(much);
+        let with = |from: &str, to: &str| EXPERIMENT.replacen(from, to, 1);
+        let and = |more: &str| format!("{EXPERIMENT}{more}\n");
+        let cases = [
+            ("value", with("batch_size = 4", &format!("batch_size = \"{x}\""))),
+            (
+                "line breaks in a value",
+                with("layers = 1", &format!("layers = \"{}\"", "\\n".repeat(much / 2))),
+            ),
+            ("word", with("\"block\"", &format!("\"{x}\""))),
+            ("number", with("layers = 1", &format!("layers = {}", "9".repeat(much)))),
+            ("list", with("layers = 1", &format!("layers = [{}]", "1,".repeat(much / 2)))),
+            ("key", with("layers = 1", &format!("layers = 1\n{x} = 1"))),
+            ("line breaks in a key", with("layers = 1", &format!("\"{}\" = 1", "\\n".repeat(much / 2)))),
+            ("deep key", and(&format!("set.\"train.{}\" = 1", "a.".repeat(much / 2)))),
+            ("deep axis", and(&format!("[sweep.grid]\n\"train.{}\" = [1]", "a.".repeat(much / 2)))),
+            ("name", format!("name = \"/{x}\"\n{EXPERIMENT}")),
+            ("base", format!("extends = \"{x}\"\n{EXPERIMENT}")),
+            ("variable", format!("extends = \"${{{x}}}\"\n{EXPERIMENT}")),
+            ("baseline", format!("baseline = \"{x}\"\n{EXPERIMENT}")),
+            ("extended strategy", and(&format!("extends = \"{x}\""))),
+            ("strategy's name", format!("baseline = \"plane\"\n{EXPERIMENT}[strategies.{x}]\n")),
+            ("nested lists", and(&format!("x = {}", "[".repeat(much)))),
+            ("nested tables", and(&format!("x = {}", "{a=".repeat(much / 3)))),
+            ("dotted key", and(&format!("x{} = 1", ".a".repeat(much / 2)))),
+            ("keys", and(&numbered(much / 12, |number| format!("k{number} = 1\n")))),
+            ("tables", and(&numbered(much / 12, |number| format!("[k{number}]\n")))),
+            (
+                "axes",
+                and(&format!("[sweep.grid]\n{}", numbered(much / 20, |n| format!("\"train.a{n}\"=[1]\n")))),
+            ),
+            ("cases", and(&numbered(much / 50, |n| format!("[[sweep.include]]\n\"train.seed\"={n}\n")))),
+        ];
+        for (what, text) in cases {
+            place.write("much.toml", text);
+            place.refused(&format!("{what} of {much}"), &["check", "much.toml"], "much.toml");
+        }
+    }
+}
+
+/// A base and what extends it may have many keys each.
+#[test]
+fn many_strategies_are_merged_with_many_others() {
+    let place = Place::new();
+    let strategies = |letter: char| {
+        (0..40_000).map(|number| format!("[strategies.{letter}{number}]\n")).collect::<String>()
+    };
+    place.write("base.toml", format!("{EXPERIMENT}{}", strategies('a')));
+    place.write("much.toml", format!("extends = \"base.toml\"\n{}", strategies('b')));
+    place.accepted("strategies", &["check", "much.toml"]);
+}
+
+#[test]
+fn targets_may_hold_much_of_anything() {
+    let place = Place::new();
+    for much in [1_000_000, 20 << 20] {
+        let x = "x".repeat(much);
+        let cases = [
+            ("size", TARGET.replace("64 B", &x)),
+            ("key", format!("{TARGET}{x} = 1\n")),
+            ("kind", TARGET.replace("\"cpu\"", &format!("\"{x}\""))),
+            ("number", TARGET.replace("= 2", &format!("= {}", "9".repeat(much)))),
+            ("nested lists", format!("{TARGET}x = {}", "[".repeat(much))),
+        ];
+        for (what, text) in cases {
+            place.write("much.toml", text);
+            let what = format!("{what} of {much}");
+            place.refused(&what, &["plan", "a.toml", "--target", "much.toml"], "much.toml");
+        }
+    }
+    place.write("much.toml", TARGET.replace("a processor", &"\\u001b[31mx\\n".repeat(50_000)));
+    let output = place.run(&["plan", "a.toml", "--target", "much.toml"]);
+    assert!(harmless("a long name", &output).len() <= LONGEST && output.status.success());
+}
+
+#[test]
+fn tables_of_results_may_hold_much_of_anything() {
+    let place = Place::new();
+    let much = 20 << 20;
+    let x = "x".repeat(much);
+    let columns: String = (0..much / 8).map(|number| format!(",c{number}")).collect();
+    let refused = [
+        ("number", format!("{COLUMNS}{}", row("s", &"9".repeat(much), "")), "line 2, column `repeat`"),
+        ("status", format!("{COLUMNS}{}", row("s", "0", "").replace(",ok,", &format!(",{x},"))), "line 2"),
+        ("cells", format!("{COLUMNS}{}\n", ",".repeat(much)), "line 2: "),
+        ("nothing", format!("{COLUMNS}{}", "\0".repeat(much)), "line 2: "),
+        ("quotes", format!("{COLUMNS}{}", "\"".repeat(much)), "line 2: "),
+        ("columns", format!("{}{columns}\n", COLUMNS.trim_end()), "line 1: "),
+        ("a column", format!("{},{x},{x}\n", COLUMNS.trim_end()), "line 1: "),
+        ("no table", x.clone(), "is not a table of results"),
+        ("line breaks", format!("{COLUMNS}{}", "\n".repeat(much)), "holds no rows"),
+    ];
+    for (what, text, says) in refused {
+        place.write("much.csv", text);
+        let said = place.refused(what, &["compare", "much.csv"], says);
+        assert!(said.contains("much.csv"), "{what}: {said}");
+    }
+    let repeats: String = (0..40_000).map(|repeat| row("s", &repeat.to_string(), "")).collect();
+    let rows: String = (0..20_000).map(|number| row(&format!("s{number}"), "0", "")).collect();
+    let accepted = [
+        ("message", row("s", "0", "") + &row("t", "0", &x).replace(",ok,", ",failed,")),
+        ("name", row("s", "0", "") + &row(&x, "0", "")),
+        ("repeats", repeats),
+        ("rows", rows),
+        ("escapes", row("\x1b[31m\u{202e}", "0", "\x1b[31m\u{9b}2J\u{202e}")),
+    ];
+    for (what, rows) in accepted {
+        place.write("much.csv", format!("{COLUMNS}{rows}"));
+        place.accepted(what, &["compare", "much.csv"]);
+    }
+}
+
+/// A file may say that it holds more than there is memory; others have no end, or are none.
+#[test]
+fn what_is_no_file_of_its_kind_is_refused() {
+    let place = Place::new();
+    fs::File::create(place.path("sparse")).unwrap().set_len(1 << 40).unwrap();
+    fs::create_dir(place.path("folder")).unwrap();
+    assert!(Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
+    let _socket = UnixListener::bind(place.path("socket")).unwrap();
+    std::os::unix::fs::symlink("loop", place.path("loop")).unwrap();
+    place.write("empty", "");
+    place.write("nul", "\0");
+    place.write("latin1", b"name = \"\xe9\"\n");
+    place.write("utf16", b"\xff\xfen\0a\0m\0e\0");
+    for file in [
+        "sparse",
+        "folder",
+        "pipe",
+        "socket",
+        "loop",
+        "empty",
+        "nul",
+        "latin1",
+        "utf16",
+        "/dev/zero",
+        "nowhere",
+    ] {
+        place.write("extends.toml", format!("extends = \"{file}\"\n{EXPERIMENT}"));
+        if file != "empty" {
+            place.refused(file, &["check", "extends.toml"], file);
+        }
+        for reader in [&["check", file][..], &["plan", "a.toml", "--target", file], &["compare", file]] {
+            place.refused(&format!("{reader:?}"), reader, file);
+        }
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Mutated files, each with the seed that makes it again.
+fn mutations(seeds: &[Vec<u8>]) -> impl Iterator<Item = (u64, Vec<u8>)> {
+    let first = number(SEED, 0);
+    (first..first + number(FILES, FILES_OF_EVERY_TEST)).map(|seed| {
+        let mut random = Random::new(seed);
+        (seed, mutated(&seeds[random.below(seeds.len())], seeds, &mut random))
+    })
+}
+
+/// Many in one call, with the shipped ones among them for parts.
+#[test]
+fn mutated_experiments_are_checked_and_planned() {
+    let place = Place::new();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/gpt-mini.toml");
+    let seeds = [EXPERIMENT.into(), EXPERIMENT.into(), fs::read(shipped).unwrap()];
+    let mutations: Vec<(u64, Vec<u8>)> = mutations(&seeds).collect();
+    for some in mutations.chunks(20) {
+        let name = |(seed, _): &(u64, Vec<u8>)| format!("m{seed}.toml");
+        some.iter().for_each(|mutation| place.write(&name(mutation), &mutation.1));
+        let names: Vec<String> = some.iter().map(name).collect();
+        for command in [&["check"][..], &["plan", "--target", "target.toml"]] {
+            let arguments: Vec<&str> =
+                command.iter().copied().chain(names.iter().map(String::as_str)).collect();
+            let output = place.run(&arguments);
+            let what = format!("{command:?} of seeds from {}", some[0].0);
+            let said = harmless(&what, &output);
+            assert!(matches!(output.status.code(), Some(0 | 2)), "{what}: {said}");
+        }
+    }
+}
+
+/// What a sweep left behind, mutated.
+#[test]
+fn mutated_results_are_explained() {
+    let place = Place::new();
+    let swept = Command::new(env!("CARGO_BIN_EXE_runner"))
+        .args(["sweep", "a.toml", "--device", "cpu"])
+        .current_dir(place.path(""))
+        .output()
+        .unwrap();
+    assert!(swept.status.success(), "{}", harmless("sweep", &swept));
+    let explain = ["explain", "a.toml", "--device", "cpu", "--run", "1"];
+    place.accepted("what is not mutated", &explain);
+    // Its first line begins with "run" and the beginning of its id.
+    let said = harmless("", &place.run(&explain));
+    let id = said.split([' ', ':']).nth(1).unwrap();
+    let folders = glob::glob(place.path(&format!("results/a/{id}*/[0-9]*")).to_str().unwrap()).unwrap();
+    let folder = folders.map(Result::unwrap).next().unwrap_or_else(|| panic!("no folder of {id}"));
+    let files = ["result.json", "memory.csv", "steps.csv"];
+    let seeds: Vec<Vec<u8>> = files.iter().map(|file| fs::read(folder.join(file)).unwrap()).collect();
+    for (file, seed_text) in files.iter().zip(&seeds) {
+        for (seed, text) in mutations(std::slice::from_ref(seed_text)) {
+            fs::write(folder.join(file), text).unwrap();
+            let output = place.run(&explain);
+            let said = harmless(&format!("{file}, seed {seed}"), &output);
+            assert!(matches!(output.status.code(), Some(0 | 2)), "{file}, seed {seed}: {said:.1000}");
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(error.len() <= LONGEST, "{file}, seed {seed}: {error:.1000}");
+            assert!(error.is_empty() || error.contains(file), "{file}, seed {seed}: {error}");
+        }
+        fs::write(folder.join(file), seed_text).unwrap();
+    }
+}
