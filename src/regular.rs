@@ -53,6 +53,30 @@ pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
     io::read_to_string(open_up_to(path, LONGEST_TEXT)?)
 }
 
+/// Whether a path leads to a file. One that leads nowhere does not.
+///
+/// # Errors
+/// The system does not say.
+pub(crate) fn is_file(path: &Path) -> io::Result<bool> {
+    Ok(kind(path)?.is_some_and(|kind| kind.is_file()))
+}
+
+/// Whether a path leads to a folder. One that leads nowhere does not.
+///
+/// # Errors
+/// The system does not say.
+pub(crate) fn is_folder(path: &Path) -> io::Result<bool> {
+    Ok(kind(path)?.is_some_and(|kind| kind.is_dir()))
+}
+
+fn kind(path: &Path) -> io::Result<Option<fs::FileType>> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(Some(metadata.file_type())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn refuse(kind: fs::FileType) -> io::Result<()> {
     let found = match () {
         () if kind.is_fifo() => "a pipe",

@@ -11,6 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 /// Stands in a name before the machine and the random number.
@@ -26,22 +27,22 @@ const ATTEMPTS: usize = 100;
 /// A name next to `of` that nothing else has: `.<of>.runner-<machine>-<random>`.
 pub(crate) fn name(of: impl Display) -> String {
     let random = RandomState::new().hash_one(());
-    format!(".{of}{MARK}{}-{random:016x}", machine())
+    format!(".{of}{MARK}{}-{random:016x}", *MACHINE)
 }
 
 /// Of a machine that says nothing of itself.
 const UNKNOWN: &str = "00000000000000000000000000000000";
 
 /// Processes that see each other's locks for certain have one number: that of their machine's start, which containers
-/// on it share.
-fn machine() -> String {
+/// on it share. Read once: what is made when nothing can be opened any more has its machine's number, too.
+static MACHINE: LazyLock<String> = LazyLock::new(|| {
     let start = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = start.chars().filter(char::is_ascii_hexdigit).collect();
     if digits.len() == UNKNOWN.len() { digits } else { UNKNOWN.to_owned() }
-}
+});
 
 fn is_this(machine: &str) -> bool {
-    machine != UNKNOWN && machine == self::machine()
+    machine != UNKNOWN && machine == *MACHINE
 }
 
 /// The machine in a name of [`name`]'s.
@@ -75,8 +76,13 @@ pub(crate) fn create_locked(path: &Path) -> io::Result<Option<File>> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
         file => file?,
     };
-    hold(&file);
-    Ok(is_at(&file, path)?.then_some(file))
+    match hold(&file).and_then(|()| is_at(&file, path)) {
+        Ok(is_ours) => Ok(is_ours.then_some(file)),
+        Err(error) => {
+            let _ = fs::remove_file(path);
+            Err(error)
+        }
+    }
 }
 
 /// Waits for the lock on a file that is there or, in a folder that is there, is made. `None` if the folder is gone.
@@ -86,16 +92,27 @@ pub(crate) fn lock(path: &Path) -> io::Result<Option<File>> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        hold(&file);
+        hold(&file)?;
         if is_at(&file, path)? {
             return Ok(Some(file));
         }
     }
 }
 
-/// Where there are no locks nobody needs one: nobody removes anything.
-fn hold(file: &File) {
-    let _ = file.lock();
+/// Waits for the lock on a file. Where there are no locks nobody needs one: nobody removes anything. Where there are, what
+/// is not locked may be taken for left behind.
+fn hold(file: &File) -> io::Result<()> {
+    loop {
+        match file.lock() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if has_no_locks(&error) => return Ok(()),
+            held => return held,
+        }
+    }
+}
+
+fn has_no_locks(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(libc::ENOLCK)
 }
 
 /// Opens a file to lock it: no link, and no pipe, at whose other end there may be nobody.

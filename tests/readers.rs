@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use mutation::{Random, mutated};
 
 /// The longest that the error of one file, or of one argument, may be, in bytes.
-const LONGEST: usize = 8 << 10;
+const LONGEST: usize = 64 << 10;
 
 /// How many files are mutated for the program to read them; each has a seed of its own, from that of the first on.
 const FILES: &str = "RUNNER_TEST_MUTATIONS";

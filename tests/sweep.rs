@@ -3,7 +3,7 @@
 mod place;
 
 use std::fs;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use place::{Place, Sweep, wait_for};
@@ -66,6 +66,17 @@ fn a_result_in_the_place_of_another_is_none() {
     let misplaced = misplaced.strip_prefix(place.path("")).unwrap().display().to_string();
     assert!(sweep.err.contains(&misplaced) && sweep.err.contains(id), "{}", sweep.err);
     fs::remove_dir_all(elsewhere).unwrap();
+
+    // In its own place, it says that it is of another configuration.
+    place.sweep(&[&file]).ended_with(0);
+    let result = place.results("tiny")[0].0.clone();
+    let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
+    row["configuration"] = "0123456789abcdef".into();
+    fs::write(&result, row.to_string()).unwrap();
+    let sweep = place.sweep(&[&file]).ended_with(2);
+    let said = "result.json is the result of another configuration, 0123456789abcdef: remove ";
+    assert!(sweep.err.contains(said), "{}", sweep.err);
+    fs::remove_dir_all(result.parent().unwrap()).unwrap();
     place.sweep(&[&file]).ended_with(0);
 }
 
@@ -373,6 +384,20 @@ fn a_run_that_is_killed_is_a_row_and_the_others_go_on() {
     let table = place.table("slow");
     assert_eq!(table.iter().filter(|(_, status)| status == "failed").count(), 1, "{table:?}");
     assert!(table.iter().any(|(_, status)| status == "ok"), "{table:?}");
+}
+
+/// Their ends are then nothing that a parent could wait for.
+#[test]
+fn a_sweep_hears_of_its_children_whatever_it_was_told_to_ignore() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    let mut deaf = Command::new("env");
+    deaf.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_runner"), "sweep", "--device", "cpu", &file]);
+    let mut sweep =
+        deaf.current_dir(place.path("")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("the sweep to end", || sweep.try_wait().unwrap().is_some());
+    Sweep::of(sweep.wait_with_output().unwrap()).ended_with(0);
+    assert_eq!(place.results("tiny").len(), 6);
 }
 
 #[test]

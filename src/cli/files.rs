@@ -1,9 +1,11 @@
 //! Arguments that name experiment files.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use crate::plan::{self, Experiment};
+use crate::regular;
 
 /// The files that arguments name: each a path, or a pattern that the shell passed on. Fails where one matches
 /// nothing.
@@ -26,7 +28,16 @@ fn matches(argument: &str) -> Result<Vec<PathBuf>, Failure> {
     }
     let paths = glob::glob(argument)
         .map_err(|error| Failure::input(format!("`{argument}` is not a pattern of files: {}", error.msg)))?;
-    let files: Vec<PathBuf> = paths.filter_map(Result::ok).filter(|path| path.is_file()).collect();
+    let unreadable =
+        |path: &Path, error: &io::Error| Failure::input(format!("cannot read {}: {error}", path.display()));
+    let mut files = Vec::new();
+    for path in paths {
+        // One that cannot be looked at may be an experiment, and is not left out.
+        let path = path.map_err(|error| unreadable(error.path(), error.error()))?;
+        if regular::is_file(&path).map_err(|error| unreadable(&path, &error))? {
+            files.push(path);
+        }
+    }
     if files.is_empty() {
         return Err(Failure::input(format!("no file matches `{argument}`")));
     }

@@ -119,7 +119,10 @@ fn hash_file(path: &Path) -> io::Result<FileDigest> {
     let mut buffer = vec![0; 1 << 20];
     let mut bytes = 0;
     loop {
-        let count = file.read(&mut buffer)?;
+        let count = match file.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            count => count?,
+        };
         if count == 0 {
             return Ok(FileDigest { bytes, sha256: hex(&hash.finalize()) });
         }
@@ -199,6 +202,20 @@ mod tests {
             assert_eq!(fs::metadata(&text).unwrap().modified().unwrap(), modified);
             assert_eq!(cache.of_file(&text).unwrap().sha256, of_bytes(b"two").sha256);
         }
+    }
+
+    /// Their times are the same, of modification and of change.
+    #[test]
+    fn files_of_one_moment_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = |name: String| {
+            let file = folder.path().join(name);
+            fs::write(&file, "one").unwrap();
+            Version::of(&fs::metadata(file).unwrap())
+        };
+        let mut pairs = (0..10_000).map(|number| (made(format!("a{number}")), made(format!("b{number}"))));
+        let (a, b) = pairs.find(|(a, b)| Version { inode: b.inode, ..a.clone() } == *b).expect("a moment");
+        assert_ne!(a, b);
     }
 
     #[test]

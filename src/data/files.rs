@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::DataError;
+use crate::regular;
 
 /// The files that the paths and globs name, sorted and each once. A path that exists is taken as it is, whatever
 /// characters it has; all others are globs.
@@ -45,8 +46,11 @@ fn matches(path: &Path) -> Result<Vec<PathBuf>, DataError> {
             path: error.path().to_path_buf(),
             error: error.into(),
         })?;
-        if file.is_file() {
-            files.push(file);
+        // One that cannot be looked at may be data, and is not left out.
+        match regular::is_file(&file) {
+            Ok(true) => files.push(file),
+            Ok(false) => {}
+            Err(error) => return Err(DataError::Unreadable { path: file, error }),
         }
     }
     if files.is_empty() { Err(DataError::NoMatch { pattern }) } else { Ok(files) }

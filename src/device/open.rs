@@ -1,5 +1,6 @@
 //! Which device there is, and one to work with.
 
+use std::io;
 use std::str::FromStr;
 
 use super::probe::{self, ProbeError};
@@ -52,6 +53,8 @@ pub enum DetectError {
     Probe(#[from] ProbeError),
     #[error("nothing says how much memory this machine has (no /proc/meminfo): name a limit with `--memory`")]
     UnknownMemory,
+    #[error(transparent)]
+    UnknownProcessor(#[from] io::Error),
 }
 
 /// The device that was found.
@@ -67,10 +70,10 @@ impl Detected {
     /// As a target, with its own memory or the limit that was asked for.
     ///
     /// # Errors
-    /// `UnknownMemory`.
+    /// `UnknownMemory`, `UnknownProcessor`.
     pub fn target(&self, memory: Option<Bytes>) -> Result<Target, DetectError> {
         match (&self.card, memory) {
-            (None, memory) => cpu_target(memory).ok_or(DetectError::UnknownMemory),
+            (None, memory) => cpu_target(memory)?.ok_or(DetectError::UnknownMemory),
             (Some(card), None) => Ok(card.clone()),
             (Some(card), Some(memory)) => Ok(card.clone().with_memory(memory)),
         }
@@ -100,7 +103,7 @@ pub fn find(choice: DeviceChoice) -> Result<Detected, DetectError> {
 /// What was asked for as a target, with its own memory or the limit that was asked for.
 ///
 /// # Errors
-/// As `find`, and `UnknownMemory`.
+/// As `find`, and as those of [`Detected::target`].
 pub fn detect(choice: DeviceChoice, memory: Option<Bytes>) -> Result<Target, DetectError> {
     find(choice)?.target(memory)
 }

@@ -4,8 +4,11 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Once};
 
 use serde::{Deserialize, Serialize};
+use signal_hook::consts::SIGCHLD;
+use signal_hook::flag;
 
 /// What a probe found out: a line of JSON on its standard output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,9 +45,15 @@ fn ended(status: &ExitStatus) -> String {
 /// This program again, for something that it does in a process of its own. By way of the running process where there
 /// is one: the file at its path may have been built anew since it began, and two versions must not mix.
 ///
+/// Who started this process may have had it ignore the ends of its children, and would then never learn how one ended.
+///
 /// # Errors
 /// The system does not say which program this is.
 pub fn this_program() -> io::Result<Command> {
+    static HEARS: Once = Once::new();
+    let mut hears = Ok(());
+    HEARS.call_once(|| hears = flag::register(SIGCHLD, Arc::default()).map(drop));
+    hears?;
     let running = Path::new("/proc/self/exe");
     let program = if running.exists() { running.to_path_buf() } else { std::env::current_exe()? };
     let mut command = Command::new(program);

@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn this_machine_is_possible() {
         assert_eq!(
-            super::super::cpu_target(Some(Bytes(1 << 30))).and_then(|target| target.impossible()),
+            super::super::cpu_target(Some(Bytes(1 << 30))).unwrap().and_then(|target| target.impossible()),
             None
         );
         assert_eq!(said_of(|_| ()), "");

@@ -50,6 +50,8 @@ pub enum Exit {
     NotStarted(io::Error),
     Code(i32),
     Signal(i32),
+    /// What became of it the system does not say.
+    Unknown(io::Error),
     /// Code 0, but it never said that it finished.
     Silent,
 }
@@ -61,6 +63,7 @@ impl fmt::Display for Crash {
             Exit::Code(code) => write!(f, "exited with code {code}")?,
             Exit::Signal(9) => write!(f, "killed by signal 9; the system may have run out of memory")?,
             Exit::Signal(signal) => write!(f, "killed by signal {signal}{}", signal_name(*signal))?,
+            Exit::Unknown(error) => write!(f, "could not be waited for: {error}")?,
             Exit::Silent => write!(f, "exited without a result")?,
         }
         if self.said.is_empty() {
@@ -109,8 +112,10 @@ pub fn run_child(
             // It closed its output but lives on.
             Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
         }
-        if let Some(exit) = running.exit() {
-            break Stop::Exited(exit);
+        match running.exit() {
+            Ok(None) => {}
+            Ok(Some(exit)) => break Stop::Exited(exit),
+            Err(error) => break Stop::Unknown(error),
         }
         if interrupted.load(Ordering::Relaxed) {
             break Stop::Interrupted;
@@ -120,25 +125,28 @@ pub fn run_child(
         }
     };
     let exit = match stop {
-        Stop::Exited(exit) => exit,
-        Stop::Interrupted | Stop::TimedOut => running.end(),
+        Stop::Exited(exit) => Some(exit),
+        Stop::Interrupted | Stop::TimedOut | Stop::Unknown(_) => running.end(),
     };
     running.rest(&mut receive);
     match (stop, finished) {
         (Stop::TimedOut, _) => Ending::TimedOut,
         // Whoever interrupts a run at its very end loses nothing.
-        (_, Some(outcome)) if exit.success() => Ending::Finished(outcome),
+        (_, Some(outcome)) if exit.is_some_and(|exit| exit.success()) => Ending::Finished(outcome),
         (Stop::Interrupted, _) => Ending::Interrupted,
-        (Stop::Exited(exit), _) => {
-            Ending::Failed(Crash { exit: describe(exit), said: crash_log::summary(log).unwrap_or_default() })
-        }
+        (Stop::Exited(exit), _) => failed(describe(exit), log),
+        (Stop::Unknown(error), _) => failed(Exit::Unknown(error), log),
     }
 }
 
+fn failed(exit: Exit, log: &File) -> Ending {
+    Ending::Failed(Crash { exit, said: crash_log::summary(log).unwrap_or_default() })
+}
+
 /// Why the parent stopped listening.
-#[derive(Clone, Copy)]
 enum Stop {
     Exited(ExitStatus),
+    Unknown(io::Error),
     Interrupted,
     TimedOut,
 }
@@ -174,22 +182,25 @@ impl Running {
         Ok(running)
     }
 
-    fn exit(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+    /// How it has ended, if it has.
+    fn exit(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
     }
 
-    /// Asks the child to end, by closing its standard input, and kills it if it does not.
-    fn end(&mut self) -> ExitStatus {
+    /// Asks the child to end, by closing its standard input, and kills it if it does not. Returns how it ended, if the
+    /// system says so.
+    fn end(&mut self) -> Option<ExitStatus> {
         drop(self.child.stdin.take());
         let asked = Instant::now();
         while asked.elapsed() < GRACE {
-            if let Some(exit) = self.exit() {
-                return exit;
+            match self.exit() {
+                Ok(None) => thread::sleep(TICK),
+                Ok(exit) => return exit,
+                Err(_) => break,
             }
-            thread::sleep(TICK);
         }
         let _ = self.child.kill();
-        self.child.wait().unwrap_or_default()
+        self.child.wait().ok()
     }
 
     /// Receives what the child sent before it ended.
@@ -217,8 +228,12 @@ fn listen(output: ChildStdout, mut log: File, mut send: impl FnMut(Message) -> b
     loop {
         line.clear();
         match (&mut output).take(LONGEST_LINE).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return,
+            Ok(0) => return,
             Ok(_) => {}
+            Err(error) => {
+                let _ = writeln!(log, "what it told its parent could not be read: {error}");
+                return;
+            }
         }
         match serde_json::from_slice(&line) {
             Ok(message) => {

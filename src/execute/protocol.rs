@@ -55,11 +55,20 @@ impl Reporter {
 
     /// Writes a message at once. It is for the caller to do so between timed steps, never inside one.
     ///
-    /// A message that nobody reads is dropped: its reader, the parent, has ended, and this process ends with it.
+    /// A message that nobody reads is dropped: its reader, the parent, has ended, and this process ends with it. One that
+    /// cannot be written is missed, and the log says why.
     pub fn send(&mut self, message: &Message) {
-        if let Ok(mut line) = serde_json::to_vec(message) {
+        let line = serde_json::to_vec(message).map_err(io::Error::from);
+        let sent = line.and_then(|mut line| {
             line.push(b'\n');
-            let _ = self.output.write_all(&line).and_then(|()| self.output.flush());
+            self.output.write_all(&line)?;
+            self.output.flush()
+        });
+        match sent {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                let _ = writeln!(io::stderr(), "cannot tell the parent: {error}");
+            }
+            _ => {}
         }
     }
 }
@@ -75,7 +84,10 @@ pub fn end_with_parent() -> io::Result<()> {
         loop {
             match io::stdin().read(&mut ignored) {
                 Ok(0) => break,
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => break,
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    let _ = writeln!(io::stderr(), "cannot hear whether the parent lives: {error}");
+                    break;
+                }
                 _ => {}
             }
         }

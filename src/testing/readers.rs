@@ -14,7 +14,7 @@ const FILES_OF_EVERY_TEST: u64 = 2500;
 
 /// The longest that reading a file may take of a processor, and the longest that the error of one may be, in bytes.
 const SLOWEST: Duration = Duration::from_secs(2);
-pub(crate) const LONGEST: usize = 8 << 10;
+pub(crate) const LONGEST: usize = 64 << 10;
 
 /// What is absent has no line, nor has what is about all of a file; and nobody says where a name is too deep.
 const UNPLACED: [&str; 8] = [

@@ -1,6 +1,7 @@
 //! A folder in which sweeps are started.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -101,38 +102,52 @@ impl Place {
         glob::glob(self.path(&format!("results/{name}/*/.*-*")).to_str().unwrap()).unwrap().count()
     }
 
-    /// What is in the folder for results that is nobody's result.
-    pub fn left_behind(&self) -> Vec<PathBuf> {
-        let mut left = Vec::new();
-        let mut folders = vec![self.path("results")];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
-                let name = entry.file_name().into_string().unwrap();
-                if name.starts_with('.') && name != ".digests.json" {
-                    left.push(entry.path());
-                } else if entry.file_type().unwrap().is_dir() {
-                    folders.push(entry.path());
-                }
-            }
-        }
-        left
-    }
-
     /// The strategy and status of each row of a table.
     pub fn table(&self, name: &str) -> Vec<(String, String)> {
         let mut table = csv::Reader::from_path(self.path(&format!("results/{name}.csv"))).unwrap();
         table.records().map(Result::unwrap).map(|row| (row[2].to_string(), row[4].to_string())).collect()
     }
 
+    /// Everything in the folder for results but the cache of digests, which is there once data is old enough.
+    pub fn files(&self) -> BTreeSet<PathBuf> {
+        let mut files = BTreeSet::new();
+        let mut folders = vec![self.path("results")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
+                if entry.file_type().unwrap().is_dir() {
+                    folders.push(entry.path());
+                }
+                if entry.file_name() != ".digests.json" {
+                    files.insert(entry.path());
+                }
+            }
+        }
+        files
+    }
+
+    /// What is in the folder for results that is nobody's result.
+    pub fn left_behind(&self) -> Vec<PathBuf> {
+        let is_hidden = |path: &PathBuf| path.file_name().unwrap().as_encoded_bytes().starts_with(b".");
+        self.files().into_iter().filter(is_hidden).collect()
+    }
+
+    /// The processes that were started here, and what they call themselves.
+    pub fn processes(&self) -> Vec<(String, String)> {
+        let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+        let here = processes.filter(|process| {
+            fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == self.0.path())
+        });
+        let named = here.filter_map(|process| {
+            let command = fs::read(process.path().join("cmdline")).ok()?;
+            Some((process.file_name().into_string().ok()?, String::from_utf8_lossy(&command).into_owned()))
+        });
+        named.collect()
+    }
+
     /// The id of a process that works on a run here.
     pub fn child(&self) -> Option<String> {
-        let mut processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-        let child = processes.find(|process| {
-            let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
-            fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == self.0.path())
-                && String::from_utf8_lossy(&command).contains("execute-run")
-        });
-        child.and_then(|process| process.file_name().into_string().ok())
+        let is_child = |(_, command): &(String, String)| command.contains("execute-run");
+        self.processes().into_iter().find(is_child).map(|(id, _)| id)
     }
 }
 

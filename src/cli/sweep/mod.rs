@@ -73,7 +73,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     }
     let mut sweeps = open_stores(&args, inputs.plans)?;
     let dumps = args.dump.as_deref().map(Dumps::open).transpose().map_err(Failure::input)?;
-    tell_doubts(&sweeps, dumps.as_ref());
+    let told = tell_doubts(&sweeps, dumps.as_ref(), BTreeSet::new());
     inputs.data.keep()?;
     if args.fresh {
         forget(&args, &mut sweeps)?;
@@ -89,6 +89,8 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         sweep.store.clean();
         report::comparison(sweep, args.filter.as_ref())?;
     }
+    // Of its own, now.
+    tell_doubts(&sweeps, None, told);
     let mut status = report::outcome(&ended, &queue);
     if let Some(dumps) = dumps.filter(|_| status != ExitStatus::Interrupted) {
         status = status.and(dump::dump_all(&args, &mut sweeps, &dumps, &interrupted)?);
@@ -143,12 +145,14 @@ fn open_stores(args: &Args, plans: Vec<Plan>) -> Result<Vec<Sweep>, Failure> {
     plans.into_iter().map(open).collect()
 }
 
-/// Says what may be left behind by earlier sweeps and was not removed, each once.
-fn tell_doubts(sweeps: &[Sweep], dumps: Option<&Dumps>) {
+/// Says what may be left behind by sweeps and was not removed, each once. Returns what was told.
+fn tell_doubts(sweeps: &[Sweep], dumps: Option<&Dumps>, mut told: BTreeSet<String>) -> BTreeSet<String> {
     let of_stores = sweeps.iter().flat_map(|sweep| sweep.store.in_doubt());
     let of_dumps = dumps.into_iter().flat_map(Dumps::in_doubt);
     let doubts: BTreeSet<String> = of_stores.chain(of_dumps).map(ToString::to_string).collect();
-    doubts.iter().for_each(|doubt| note(doubt));
+    doubts.difference(&told).for_each(|doubt| note(doubt));
+    told.extend(doubts);
+    told
 }
 
 fn forget(args: &Args, sweeps: &mut [Sweep]) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! What a sweep tells its user, but for its progress.
 
 use std::error::Error;
+use std::io::ErrorKind;
 
 use super::Sweep;
 use super::queue::Queue;
@@ -8,7 +9,8 @@ use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::output::{note, say};
 use crate::compare::{self, Format, Options};
 use crate::plan::{Plan, PlannedRun};
-use crate::results::{Row, Status, csv};
+use crate::results::csv::{self, CsvError};
+use crate::results::{Row, Status};
 
 /// A repeat of a run as people call it.
 pub(super) fn repeat_label(plan: &Plan, run: &PlannedRun, repeat: usize) -> String {
@@ -41,10 +43,12 @@ pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Table, Box<dyn Error>> {
         csv::write_file(&file, &rows, &plan.axes)?;
         return Ok(Table { rows, others: 0 });
     }
-    let table = if file.exists() { csv::read(&file) } else { Ok(Vec::new()) };
-    let table = table.map_err(|error| {
-        format!("{error}\n = help: --set keeps the rows of this table: move it away to begin another")
-    })?;
+    let table = match csv::read(&file) {
+        Err(CsvError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Vec::new(),
+        table => table.map_err(|error| {
+            format!("{error}\n = help: --set keeps the rows of this table: move it away to begin another")
+        })?,
+    };
     let all = store.beside(table, &rows, &plan.overrides)?;
     csv::write_file(&file, &all, &plan.axes)?;
     Ok(Table { others: all.len().saturating_sub(rows.len()), rows })

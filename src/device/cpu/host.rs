@@ -1,6 +1,7 @@
 //! What this machine is.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use super::kernels::PRODUCT_WORKSPACE_PER_THREAD;
@@ -9,10 +10,14 @@ use crate::units::Bytes;
 
 /// This machine's processor as a target, with its own memory or the limit that was asked for. `None` if nothing
 /// says how much memory there is.
-pub fn target(limit: Option<Bytes>) -> Option<Target> {
+///
+/// # Errors
+/// What says its name cannot be read: under another name it would be another machine.
+pub fn target(limit: Option<Bytes>) -> io::Result<Option<Target>> {
+    let Some(memory) = limit.or_else(|| memory().map(Bytes)) else { return Ok(None) };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Some(Target {
-        name: processor_name(),
+    Ok(Some(Target {
+        name: processor_name()?,
         kind: DeviceKind::Cpu,
         capability: None,
         threads,
@@ -20,17 +25,22 @@ pub fn target(limit: Option<Bytes>) -> Option<Target> {
         page: Bytes(4096),
         product_workspace: Bytes(PRODUCT_WORKSPACE_PER_THREAD),
         context: Bytes(0),
-        memory: limit.or_else(|| memory().map(Bytes))?,
+        memory,
         limited: limit.is_some(),
         rank: crate::device::Rank::ALONE,
-    })
+    }))
 }
 
-fn processor_name() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+fn processor_name() -> io::Result<String> {
+    const FILE: &str = "/proc/cpuinfo";
+    let info = match fs::read_to_string(FILE) {
+        Ok(info) => info,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(io::Error::new(error.kind(), format!("cannot read {FILE}: {error}"))),
+    };
     let name =
         info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
-    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+    Ok(name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned()))
 }
 
 /// The machine's physical memory, or what a control group allows this process if that is less.

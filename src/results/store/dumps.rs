@@ -1,6 +1,7 @@
 //! The folder that runs are dumped in: `<folder>/<run id>/`, each written in private and renamed into place whole.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::private::{self, PrivateFolder};
@@ -52,11 +53,18 @@ impl Dumps {
     /// Something else is in its place: the dump of another result, or what is no whole dump.
     pub fn has(&self, run_id: &str, digest: &str) -> Result<bool, StoreError> {
         let place = self.place(run_id);
-        if !place.exists() {
+        if !place.try_exists().map_err(StoreError::read(&place))? {
             return Ok(false);
         }
-        let of = regular::read_to_string(&place.join(DIGEST_FILE)).unwrap_or_default();
-        let whole = DUMP_FILES.iter().all(|name| place.join(name).is_file());
+        let file = place.join(DIGEST_FILE);
+        let of = match regular::read_to_string(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            of => of.map_err(StoreError::read(&file))?,
+        };
+        let mut whole = true;
+        for file in DUMP_FILES.map(|name| place.join(name)) {
+            whole &= regular::is_file(&file).map_err(StoreError::read(&file))?;
+        }
         if whole && of.trim() == digest {
             Ok(true)
         } else {

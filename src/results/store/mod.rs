@@ -168,7 +168,7 @@ impl Store {
     pub fn forget(&mut self, run_id: &str) -> Result<(), StoreError> {
         for repeat in repeats(&self.folder.join(run_id))? {
             // Removed on drop.
-            PrivateFolder::take_away(&self.repeat_folder(run_id, repeat), || true)?;
+            PrivateFolder::take_away(&self.repeat_folder(run_id, repeat), || Ok(true))?;
         }
         self.read.retain(|(id, _), _| id != run_id);
         Ok(())
@@ -186,6 +186,16 @@ impl Store {
         for run_id in run_ids(&self.folder)? {
             for repeat in repeats(&self.folder.join(&run_id))? {
                 if let Some(row) = self.result(&run_id, repeat)? {
+                    let is_place = |run: &&PlannedRun| run.id == run_id;
+                    if plan
+                        .runs
+                        .iter()
+                        .find(is_place)
+                        .is_some_and(|run| run.configuration != row.configuration)
+                    {
+                        let result = format!("another configuration, {}", row.configuration);
+                        return Err(self.of_another(&run_id, repeat, result));
+                    }
                     found.entry(row.configuration.clone()).or_default().push(row);
                 }
             }
@@ -248,13 +258,21 @@ impl Store {
         let row = read_result(&folder)?;
         if let Some(other) = row.as_ref().filter(|row| (row.run_id.as_str(), row.repeat) != (run_id, repeat))
         {
-            let result = format!("{}, repeat {}", other.run_id, other.repeat);
-            return Err(StoreError::OfAnother { file: folder.join(RESULT_FILE), folder, result });
+            return Err(self.of_another(
+                run_id,
+                repeat,
+                format!("{}, repeat {}", other.run_id, other.repeat),
+            ));
         }
         if let Some(row) = row.as_ref().filter(|row| row.status.is_final()) {
             self.read.insert(key, row.clone());
         }
         Ok(row)
+    }
+
+    fn of_another(&self, run_id: &str, repeat: usize, result: String) -> StoreError {
+        let folder = self.repeat_folder(run_id, repeat);
+        StoreError::OfAnother { file: folder.join(RESULT_FILE), folder, result }
     }
 }
 
@@ -279,10 +297,9 @@ fn labelled(row: Row, plan: &Plan, run: &PlannedRun) -> Row {
 
 /// Moves a result that is in the way aside, unless it is final. Returns whether the place may be free now.
 fn step_aside(place: &Path) -> Result<bool, StoreError> {
-    let Some(aside) = PrivateFolder::take_away(place, || !is_final(place))? else {
-        return Ok(!is_final(place));
-    };
-    if !is_final(aside.path()) {
+    let unwanted = || is_final(place).map(|is_final| !is_final);
+    let Some(aside) = PrivateFolder::take_away(place, unwanted)? else { return unwanted() };
+    if !is_final(aside.path())? {
         return Ok(true);
     }
     // Where there are no locks, another process may have replaced it by a final one between the look and the move: back
@@ -293,9 +310,17 @@ fn step_aside(place: &Path) -> Result<bool, StoreError> {
     }
 }
 
-/// A result that cannot be read is not final: it is in the way of one that can.
-fn is_final(folder: &Path) -> bool {
-    read_result(folder).ok().flatten().is_some_and(|row| row.status.is_final())
+/// A result that makes no sense is not final: it is in the way of one that does.
+///
+/// # Errors
+///
+/// One that cannot be read, which may be final.
+fn is_final(folder: &Path) -> Result<bool, StoreError> {
+    match read_result(folder) {
+        Ok(row) => Ok(row.is_some_and(|row| row.status.is_final())),
+        Err(StoreError::Corrupt { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// What renaming a folder onto one that is not empty says.
@@ -348,8 +373,13 @@ fn key(name: &str, text: &str) -> Option<usize> {
 }
 
 fn run_ids(folder: &Path) -> Result<Vec<String>, StoreError> {
-    let mut ids = private::names(folder)?;
-    ids.retain(|name| !name.starts_with('.') && folder.join(name).is_dir());
+    let mut ids = Vec::new();
+    for name in private::names(folder)?.into_iter().filter(|name| !name.starts_with('.')) {
+        let path = folder.join(&name);
+        if regular::is_folder(&path).map_err(StoreError::read(&path))? {
+            ids.push(name);
+        }
+    }
     ids.sort();
     Ok(ids)
 }

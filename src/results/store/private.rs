@@ -46,13 +46,13 @@ impl PrivateFolder {
     /// Moves a folder that is not private out of its place, if it is there and `unwanted` once nobody else can move it.
     pub(super) fn take_away(
         place: &Path,
-        unwanted: impl FnOnce() -> bool,
+        unwanted: impl FnOnce() -> Result<bool, StoreError>,
     ) -> Result<Option<PrivateFolder>, StoreError> {
         let at_log = place.join(LOG_FILE);
         let Some(log) = temporary::lock(&at_log).map_err(StoreError::write(&at_log))? else {
             return Ok(None);
         };
-        if !unwanted() {
+        if !unwanted()? {
             return Ok(None);
         }
         let name = place.file_name().unwrap_or_default();

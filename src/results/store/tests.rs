@@ -145,6 +145,20 @@ fn what_cannot_be_judged_stays_and_is_told() {
 }
 
 #[test]
+fn a_result_that_cannot_be_read_is_not_replaced() {
+    let out = tempfile::tempdir().unwrap();
+    let mut store = store(out.path());
+    commit(&mut store, &row("a", 1, Status::Failed));
+    let result = store.repeat_folder("a", 1).join(RESULT_FILE);
+    fs::remove_file(&result).unwrap();
+    fs::create_dir(&result).unwrap();
+    let private = store.begin("a", 1).unwrap();
+    let error = store.commit(private, &row("a", 1, Status::Ok)).unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot read {}: ", result.display())), "{error}");
+    assert!(result.is_dir());
+}
+
+#[test]
 fn a_result_that_another_process_holds_is_waited_for() {
     let out = tempfile::tempdir().unwrap();
     let mut store = store(out.path());
@@ -155,7 +169,7 @@ fn a_result_that_another_process_holds_is_waited_for() {
     std::thread::scope(|scope| {
         let replaced = scope.spawn(|| commit(&mut self::store(out.path()), &row("a", 1, Status::Ok)));
         std::thread::sleep(std::time::Duration::from_millis(100));
-        assert!(!replaced.is_finished() && !is_final(&place), "it moved what another may be moving");
+        assert!(!replaced.is_finished() && !is_final(&place).unwrap(), "it moved what another may be moving");
         // Meanwhile that one has made it final.
         let text = serde_json::to_vec(&row("a", 1, Status::Oom)).unwrap();
         fs::write(place.join(RESULT_FILE), text).unwrap();
