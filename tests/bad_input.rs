@@ -194,6 +194,10 @@ bad! {
     missing_file: check_files(&[], &["a.toml"]);
     a_folder: check_files(&[], &["."]);
     no_file_matches: check_files(&[], &["experiments/*.toml"]);
+    offload_without_what: check(&with("recompute = \"block\"", "offload = true"));
+    offload_of_something_else: check(&with("recompute = \"block\"", "offload = { optimiser = true, gradients = true }"));
+    offload_of_wrong_values: check(&with("recompute = \"block\"",
+        "offload = { parameters = 1, activations = 64, ahead = -1 }"));
     all_mistakes_of_a_file: check(&(with("heads = 2", "heads = 0\ncolour = 3").replace(
         "recompute =", "recompte =") + "\n[sweep.grid]\n\"train.seed\" = [1, -1, 2, 2.5]\n[measure]\nsteps = 0\n"));
     all_mistakes_of_syntax: check(&with("heads = 2", "heads = = 2").replace("batch_size = 8", "batch_size 8"));

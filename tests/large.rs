@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The exit code of `check` and what it prints.
 fn check(files: impl IntoIterator<Item = (String, String)>) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
-    for (name, text) in files {
+    let data = ("text.txt".to_owned(), "0123456789".repeat(1000));
+    for (name, text) in files.into_iter().chain([data]) {
         std::fs::write(folder.path().join(name), text).unwrap();
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));

@@ -166,16 +166,14 @@ impl Here<'_> {
         let stretch = (self.program.scope(scope).layer, phase);
         let written: Vec<ValueId> =
             instruction.action.writes().iter().map(|&id| self.program.storage(id)).collect();
-        let before = instruction.clone();
+        self.is_read(&instruction);
+        let cast = instruction.action.is_cast().then(|| instruction.clone());
         if let Action::Launch { op, inputs, outputs, .. } = &mut instruction.action {
             if self.stretch != Some(stretch) {
                 self.stretch = Some(stretch);
                 self.of.clear();
                 self.stored.clear();
             }
-            // What is read where it lives has to be there.
-            self.stored
-                .retain(|_, (_, there)| !inputs.contains(there) || self.program.value(*there).pool != home);
             for input in inputs.iter_mut() {
                 *input = self.input(*input, (scope, phase, home), &mut fetches, &mut casts);
             }
@@ -201,15 +199,29 @@ impl Here<'_> {
                 stores.push(copy(*output, there, scope, phase));
             }
         }
-        if before.action.is_cast()
-            && before.action.reads().iter().any(|&of| self.program.value(of).pool != home)
-        {
-            let made = before.action.writes().iter();
-            self.casts.extend(made.map(|&cast| (cast, (stretch, before.clone()))));
+        let lives_elsewhere = |of: &ValueId| self.program.value(*of).pool != home;
+        if let Some(cast) = cast.filter(|cast| cast.action.reads().iter().any(lives_elsewhere)) {
+            let made = cast.action.writes().iter();
+            self.casts.extend(made.map(|&made| (made, (stretch, cast.clone()))));
         }
         // What is taken back is there behind this instruction, as is what it writes at home.
         self.written.extend(written.into_iter().map(|storage| (storage, number + 1)));
         Moved { stretch, fetches, casts, instruction, stores }
+    }
+
+    /// What is read where it lives has to be there.
+    fn is_read(&mut self, instruction: &Instruction) {
+        if self.stored.is_empty() {
+            return;
+        }
+        let program = &*self.program;
+        let is_launch = matches!(instruction.action, Action::Launch { .. });
+        let reads: Vec<ValueId> =
+            instruction.action.reads().iter().map(|&read| program.storage(read)).collect();
+        self.stored.retain(|_, (_, there)| {
+            let lives_here = !is_launch || program.value(*there).pool == instruction.home;
+            !(lives_here && reads.contains(&program.storage(*there)))
+        });
     }
 
     /// What an operand is at home.

@@ -10,7 +10,7 @@ KEYS = {"accumulate", "precision", "loss_scale", "recompute", "freeze"}
 MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass", "graph"}
 
 # What is learnt but for the order of sums.
-ROUNDING_ONLY = {"loss_chunks", "place"}
+ROUNDING_ONLY = {"loss_chunks", "offload", "place"}
 
 # The keys of each optimizer.
 OPTIMIZERS = {

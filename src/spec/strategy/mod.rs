@@ -42,6 +42,7 @@ section! {
         pub gradients: Gradients = word(), default Gradients::Free;
         pub allocator: Allocator = word(), default Allocator::Arena;
         pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
+        /// What waits in the host's memory while the device has no use for it.
         pub offload: Offload = offload::Table, default Offload::default();
         /// Whether stretches of the step are captured and replayed as CUDA graphs.
         pub graph: bool = Flag, default false;

@@ -79,7 +79,10 @@ impl Declared for Table {
     type Output = Offload;
 
     fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Offload> {
-        let mut keys = keys.table_of(entry, "offload", "`offload`")?;
+        let Some(mut keys) = keys.table_of(entry, "offload", "`offload`") else {
+            keys.reader().advise(&format!("write {}", self.example("offload")));
+            return None;
+        };
         let offload = Offload::read(&mut keys);
         keys.finish();
         offload
