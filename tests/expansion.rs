@@ -532,3 +532,18 @@ fn the_whole_grammar_is_read() {
     // Two strategies of `lean` at 2 x 2 points, `é` at half of them, and what was included.
     assert_eq!(experiment.points.len(), 8 + 2 + 2);
 }
+
+#[test]
+fn tables_of_a_strategy_merge_with_those_that_it_extends() {
+    let experiment = expanded(
+        "[defaults]\noffload.ahead = 3\n[strategies.all]\noffload = { parameters = true, optimizer = true }\n\
+         [strategies.late]\nextends = \"all\"\noffload.ahead = 0\n\
+         [strategies.swept]\nextends = \"all\"\nsweep.\"offload.ahead\" = [1, 2]\n",
+        &[],
+    );
+    let offload = |at: usize| config(&experiment.points[at]).strategy.offload;
+    let all = Offload { parameters: true, optimizer: true, ahead: 3, ..Offload::default() };
+    assert_eq!(offload(0), all);
+    assert_eq!(offload(1), Offload { ahead: 0, ..all });
+    assert_eq!([offload(2), offload(3)], [1, 2].map(|ahead| Offload { ahead, ..all }));
+}

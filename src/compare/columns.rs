@@ -12,6 +12,9 @@ use crate::units::Count;
 /// Nothing to say.
 const NONE: &str = "-";
 
+/// Less than this in the host's memory is no choice of a strategy.
+const MUCH: u64 = 1 << 20;
+
 pub(super) fn table(comparison: &Comparison) -> Table {
     let entries: Vec<&Entry> = comparison.entries().collect();
     let unit = unit(&entries);
@@ -102,9 +105,17 @@ impl Columns<'_> {
             self.fits(),
         ];
         columns.retain(|column| column.rank <= 3 || column.cells.iter().any(|cell| cell != NONE));
+        columns.extend(self.host());
         columns.extend(self.trained());
         columns.extend(self.abnormal());
         columns
+    }
+
+    /// What the host's memory holds, where that is more than batches and what a step tells.
+    fn host(&self) -> Option<Column> {
+        let host = |entry: &Entry| entry.row.host_reserved_peak_bytes;
+        let much = |entry: &Entry| host(entry) > Some(MUCH).max(entry.memory.map(|bytes| bytes / 10));
+        self.any(much).then(|| self.bytes("host", 8, host))
     }
 
     /// How many parameters are trained, where somewhere it is not all of them.

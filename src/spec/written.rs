@@ -152,8 +152,10 @@ fn strategy(reader: &Reader<'_>, entry: &Entry) -> Option<WrittenStrategy> {
     let mut keys = reader.keys(table, "", &place);
     Strategy::read(&mut keys);
     let extends = spanned_text(&mut keys, "extends");
+    // Each key of their tables by itself, so that it alone is replaced, or swept.
     let own = |entry: &&Entry| STRATEGY_KEYS.contains(&entry.key.as_str());
-    let mut settings: Vec<Setting> = table.entries.iter().filter(own).map(setting).collect();
+    let own = Table { entries: table.entries.iter().filter(own).cloned().collect() };
+    let mut settings = own.settings();
     if let Some(set) = sub_table(reader, keys.entry("set"), "set") {
         settings.extend(checked_settings(reader, set));
     }
@@ -163,10 +165,6 @@ fn strategy(reader: &Reader<'_>, entry: &Entry) -> Option<WrittenStrategy> {
     };
     keys.finish();
     Some(WrittenStrategy { name: name.clone(), span: *span, extends, settings, axes })
-}
-
-fn setting(entry: &Entry) -> Setting {
-    Setting { key: Key::new(&entry.key), key_span: entry.key_span, node: entry.node.clone() }
 }
 
 fn sub_table<'a>(reader: &Reader<'_>, entry: Option<&'a Entry>, name: &str) -> Option<&'a Table> {
