@@ -56,7 +56,8 @@ impl Devices {
     pub(crate) fn new() -> Devices {
         let equipment = equip(0).expect("there is a card, or what stands in for it");
         let cuda = CudaDevice::new(equipment.target(Bytes(0)), 0).expect("the card can be used");
-        let target = cpu_target(Some(Bytes(4 << 30))).expect("the processor can be used");
+        let target = cpu_target(Some(Bytes(4 << 30))).expect("the processor has a name");
+        let target = target.expect("its memory is said");
         let cpu = CpuDevice::new(target).expect("threads can be started");
         Devices { cuda, cpu, rows: |_| 0 }
     }
