@@ -288,7 +288,7 @@ sweep.freeze = [[], ["blocks"]]
     assert_eq!(all[0], (both.clone(), places));
     assert_eq!(all[1], all[0]);
     let moved = ["blocks.1 host"].map(str::to_owned).to_vec();
-    assert_eq!(all[2], (both.clone(), moved.clone()), "what is said replaces what is extended");
+    assert_eq!(all[2], all[0], "what is said of a layer is beside what is extended of its parts");
     assert_eq!(all[3..], [(Vec::new(), moved.clone()), (both, moved)]);
 }
 
@@ -546,4 +546,32 @@ fn tables_of_a_strategy_merge_with_those_that_it_extends() {
     assert_eq!(offload(0), all);
     assert_eq!(offload(1), Offload { ahead: 0, ..all });
     assert_eq!([offload(2), offload(3)], [1, 2].map(|ahead| Offload { ahead, ..all }));
+}
+
+/// However it is written, wherever it comes from, and as the process that trains it reads it again.
+#[test]
+fn a_layer_and_a_part_of_it_are_placed_apart() {
+    let experiment = expanded(
+        "[defaults]\nplace.blocks.0 = \"host\"\n\
+         [strategies.quoted]\nplace = { \"blocks.1\" = \"host\", \"blocks.1.attention\" = \"device\" }\n\
+         [strategies.nested]\nplace = { \"blocks.*\" = \"host\", \"blocks.*.mlp\" = \"device\" }\n\
+         [strategies.other]\nextends = \"quoted\"\nplace.blocks.1.mlp = \"device\"\n\
+         [strategies.back]\nplace.\"blocks.0\" = \"device\"\nplace.blocks.1 = \"host\"\n",
+        &[],
+    );
+    let places = |at: usize| -> Vec<String> {
+        let place = &config(&experiment.points[at]).strategy.place;
+        place.iter().map(|(layer, home)| format!("{layer} {}", home.name())).collect()
+    };
+    assert_eq!(places(0), ["blocks.0 host", "blocks.1 host", "blocks.1.attention device"]);
+    assert_eq!(
+        places(2),
+        ["blocks.0 host", "blocks.1 host", "blocks.1.attention device", "blocks.1.mlp device"]
+    );
+    assert_eq!(places(3), ["blocks.1 host"]);
+    for point in &experiment.points {
+        let folder = folder(&[("a.toml", &config(point).to_toml("a", "plain"))]);
+        let again = expand_in(&folder, &[]).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(config(&again.points[0]), config(point), "{}", point.strategy);
+    }
 }

@@ -176,10 +176,20 @@ fn kept_for_backward(program: &Program, pair: (SectionKind, SectionKind)) -> Vec
     };
     let mut read = vec![false; program.values.len()];
     for instruction in training.code.iter().filter(|instruction| instruction.phase == Phase::Backward) {
-        instruction.action.reads().iter().for_each(|id| read[id.index()] = true);
+        // What was brought back for it is what was taken away.
+        let reads = instruction.action.reads().iter().map(|&id| program.stands_for(id));
+        reads.for_each(|id| read[id.index()] = true);
     }
     let launches = |section: &Section| -> Vec<Vec<ValueId>> {
-        let launches = section.code.iter().filter(|instruction| instruction.phase != Phase::Backward);
+        // Both have their batch. What else is copied differs between the two, and what is cast again of what was brought.
+        let launches = section.code.iter().filter(|instruction| {
+            let in_both = match instruction.action {
+                Action::Launch { .. } => !instruction.recompute,
+                Action::Copy { from, .. } => program.value(from).role == Role::Input,
+                _ => false,
+            };
+            instruction.phase != Phase::Backward && in_both
+        });
         launches
             .map(|instruction| instruction.action.writes().to_vec())
             .filter(|ids| !ids.is_empty())

@@ -9,8 +9,8 @@ use crate::spec::{RunConfig, Train};
 const MOST: usize = 1 << 20;
 
 /// Of a batch that micro-batches of one size make up: a smaller last one needs no more. 0 if not even a micro-batch of one
-/// fits. Where values are offloaded from a size on, more samples may need less: then it is one that fits while one more does
-/// not, or while one more is the first of which more is offloaded.
+/// fits. Where values come and go by copies, more samples may need less: more of them is then as large as what is offloaded,
+/// or gaps are smaller. What is found fits, but a few more may fit as well.
 pub(super) fn largest(
     compiler: &mut Compiler<'_>,
     config: &RunConfig,
@@ -81,7 +81,6 @@ mod tests {
 
     use super::*;
     use crate::compile::compile;
-    use crate::spec::Spill;
     use crate::testing::{any_config, any_target};
     use crate::units::Bytes;
 
@@ -101,8 +100,8 @@ mod tests {
                 predict(&program, &target, Cadence::of(&config)).out_of_memory.is_none()
             };
             prop_assert!(found == 0 || runs(found));
-            let offloads_more = matches!(config.strategy.offload.activations, Spill::From(least) if least.0 > 0);
-            prop_assert!(offloads_more || !runs(found + 1));
+            let copies = !config.strategy.place.is_empty() || config.strategy.offload.is_any();
+            prop_assert!(copies || !runs(found + 1));
         }
 
         /// But for what more slices of fewer rows are rounded up by, each with a few values of its own.

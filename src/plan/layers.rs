@@ -121,7 +121,10 @@ fn known(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Result<Nam
 fn there_are(scopes: &[Scope], name: &str) -> String {
     const MOST: usize = 6;
     let mut paths: Vec<&str> = scopes.iter().map(|scope| scope.path.as_str()).collect();
-    paths.sort_by_cached_key(|path| strsim::damerau_levenshtein(path, name));
+    // Comparing takes time by the product of the lengths; nobody mistypes a name as long as that.
+    if name.len() <= 100 {
+        paths.sort_by_cached_key(|path| strsim::damerau_levenshtein(path, name));
+    }
     let others = paths.len().saturating_sub(MOST);
     let shown: Vec<String> = paths.iter().take(MOST).map(|path| format!("`{path}`")).collect();
     match (others, shown.split_last()) {

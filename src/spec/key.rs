@@ -20,6 +20,9 @@ pub(crate) struct Key {
 /// deep as somebody may write a quoted key would be too deep to walk.
 const DEEPEST: usize = 16;
 
+/// Keys whose table has names of layers for its keys, dots and all: a layer and a part of it are two of them.
+pub(crate) const BY_LAYER: [&str; 1] = ["place"];
+
 /// The table that holds a strategy's own keys within a run.
 pub(crate) const STRATEGY: &str = "strategy";
 
@@ -28,6 +31,10 @@ impl Key {
         let mut segments: Vec<String> = dotted.splitn(DEEPEST, '.').map(str::to_string).collect();
         if is_strategy_key(&segments[0]) {
             segments.insert(0, STRATEGY.to_string());
+        }
+        if segments[0] == STRATEGY && segments.len() > 3 && BY_LAYER.contains(&segments[1].as_str()) {
+            let layer = segments.split_off(2).join(".");
+            segments.push(layer);
         }
         Key { segments }
     }
@@ -72,6 +79,9 @@ mod tests {
         assert_eq!(Key::new("accumulate").segments(), ["strategy", "accumulate"]);
         assert_eq!(Key::new("strategy.accumulate").to_string(), "accumulate");
         assert_eq!(Key::new("train.seed").to_string(), "train.seed");
+        assert_eq!(Key::new("place.blocks.0.mlp").segments(), ["strategy", "place", "blocks.0.mlp"]);
+        assert!(!Key::new("place.blocks.0.mlp").conflicts(&Key::new("place.blocks.0")));
+        assert!(Key::new("place.blocks.0").conflicts(&Key::new("place")));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::{Problem, all};
-use super::key::{Key, STRATEGY};
+use super::key::{BY_LAYER, Key, STRATEGY};
 use super::parse::parse;
 use super::paths::{self, Environment};
 use super::reader::no_strategy;
@@ -200,10 +200,15 @@ fn flatten(file: &mut Table) {
     if let Some(grid) = file.table_mut("sweep").and_then(|sweep| sweep.table_mut("grid")) {
         grid.flatten();
     }
+    for name in BY_LAYER {
+        if let Some(table) = file.table_mut("defaults").and_then(|defaults| defaults.table_mut(name)) {
+            table.flatten();
+        }
+    }
     let Some(strategies) = file.table_mut("strategies") else { return };
     for entry in &mut strategies.entries {
         if let Value::Table(strategy) = &mut entry.node.value {
-            for name in ["set", "sweep"] {
+            for name in ["set", "sweep"].into_iter().chain(BY_LAYER) {
                 if let Some(table) = strategy.table_mut(name) {
                     table.flatten();
                 }

@@ -12,7 +12,8 @@ use super::tree::{Entry, Node, Table, Value};
 /// Parses a text, or the part of it from `offset` on. Fails where it is not TOML, or where a name is there twice.
 pub(crate) fn parse(text: &str, source: usize, offset: usize) -> Result<Table, Vec<Problem>> {
     let place = Place { source, offset };
-    let (table, errors) = DeTable::parse_recoverable(&text[offset..]);
+    let (table, mut errors) = DeTable::parse_recoverable(&text[offset..]);
+    errors.sort_by_key(|error| error.span().map_or(usize::MAX, |span| span.start));
     if errors.is_empty() {
         return Ok(place.table(table.into_inner()));
     }

@@ -158,3 +158,14 @@ fn how_far_ahead_is_what_it_says() {
         }
     }
 }
+
+/// An evaluation that keeps what backward would need keeps the same, wherever training has it meanwhile.
+#[test]
+fn what_an_evaluation_keeps_is_not_offloaded() {
+    let kept = |spill| {
+        let mut config = offloaded(|offload| offload.activations = spill);
+        config.strategy.evaluation_pass = EvaluationPass::Grad;
+        work(&config).0.late_frees_in_evaluation
+    };
+    assert_eq!(kept(Spill::From(Bytes(0))), kept(Spill::Nothing));
+}
