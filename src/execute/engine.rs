@@ -8,9 +8,10 @@ use sha2::{Digest, Sha256};
 use super::counts::Counts;
 use super::digest;
 use super::timeline::Timeline;
-use crate::compile::{Action, Instruction, Like, Program, Results, SectionKind};
+use super::uses::Uses;
+use crate::compile::{Action, Like, Program, Results, SectionKind};
 use crate::data::Batch;
-use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Phase, Pool, Queue, Region, Tensor};
+use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Phase, Pool, Region, Tensor};
 #[cfg(test)]
 use crate::memory::Allocator;
 use crate::memory::{Backing, Failure, Manager};
@@ -53,12 +54,7 @@ pub struct Engine<'a> {
     program: &'a Program,
     manager: Manager<'a, OnDevice<'a>>,
     counts: Counts,
-    /// Launches and copies so far.
-    operations: u64,
-    /// By storage: the operation that used it last.
-    last_use: Vec<u64>,
-    /// By storage: whether the copy queue reads it.
-    leaves: Vec<bool>,
+    uses: Uses,
     /// Whether freed memory is overwritten.
     poison: bool,
     /// By section: how often it was gone through.
@@ -103,9 +99,7 @@ impl<'a> Engine<'a> {
             program,
             manager,
             counts: Counts::default(),
-            operations: 0,
-            last_use: vec![0; program.values.len()],
-            leaves: vec![false; program.values.len()],
+            uses: Uses::new(program),
             poison,
             passes: vec![0; program.sections.len()],
             graphs: program.sections.iter().map(|section| vec![None; section.segments.len()]).collect(),
@@ -405,7 +399,12 @@ impl<'a> Engine<'a> {
         let began = Instant::now();
         self.manager.advance(section, index)?;
         self.counts.count(self.program, instruction);
-        self.count_uses(instruction);
+        if self.uses.frees_late(self.program, instruction) {
+            match instruction.phase {
+                Phase::Evaluation => self.counts.late_frees_in_evaluation += 1,
+                _ => self.counts.late_frees += 1,
+            }
+        }
         match instruction.action {
             Action::Allocate(_) | Action::Free(_) => Ok(began.elapsed()),
             _ if enqueue => Ok(self.enqueue(&instruction.action, seen)?),
@@ -441,34 +440,6 @@ impl<'a> Engine<'a> {
             Action::Allocate(_) | Action::Free(_) => {}
         }
         Ok(began.elapsed())
-    }
-
-    /// Keeps track of when each storage was used last.
-    fn count_uses(&mut self, instruction: &Instruction) {
-        match &instruction.action {
-            action @ (Action::Launch { .. } | Action::Copy { .. }) => {
-                self.operations += 1;
-                // What other queues use last is held until they are done with it.
-                let awaited = instruction.queue() != Queue::Compute;
-                for id in action.touches() {
-                    let last = if awaited { u64::MAX } else { self.operations };
-                    self.last_use[self.program.storage(id).index()] = last;
-                }
-                // What leaves is held for as long as its copy takes, not by choice.
-                if let Action::Copy { queue: Queue::Copy, from, .. } = action {
-                    self.leaves[self.program.storage(*from).index()] = true;
-                }
-            }
-            Action::Free(storage)
-                if self.operations > self.last_use[storage.index()] && !self.leaves[storage.index()] =>
-            {
-                match instruction.phase {
-                    Phase::Evaluation => self.counts.late_frees_in_evaluation += 1,
-                    _ => self.counts.late_frees += 1,
-                }
-            }
-            _ => {}
-        }
     }
 
     /// Where the program expects it.

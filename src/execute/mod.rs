@@ -16,6 +16,7 @@ mod tensor_file;
 mod tests;
 mod timeline;
 mod train;
+mod uses;
 mod volume;
 mod witness;
 

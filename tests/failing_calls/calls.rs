@@ -99,19 +99,19 @@ impl Shim {
             "-ldl",
             "-o",
         ]);
-        let built = cc.arg(shim.library()).output();
+        let built = cc.arg(shim.shared_object()).output();
         let built = built.unwrap_or_else(|error| panic!("this test needs a C compiler named `cc`: {error}"));
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         shim
     }
 
-    fn library(&self) -> PathBuf {
+    fn shared_object(&self) -> PathBuf {
         self.folder.path().join("shim.so")
     }
 
     /// Counts a command's calls, and those of its children, and makes one fail.
     pub(crate) fn load(&self, command: &mut Command, failure: Option<&Failure>, log: &Path) {
-        command.env("LD_PRELOAD", self.library()).env("FAILING_CALLS_LOG", log);
+        command.env("LD_PRELOAD", self.shared_object()).env("FAILING_CALLS_LOG", log);
         if let Some(Failure { process, kind, number, lasts, error }) = failure {
             let last = if *lasts { i64::MAX.to_string() } else { number.to_string() };
             command.env("FAILING_CALLS", format!("{process} {kind} {number} {last} {error}"));
