@@ -9,7 +9,7 @@ use super::program::{
 use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, ValueKind};
-use crate::ops::{DType, Fill, GradientTerms, Members, Normal, Op, Shape, TensorType, ValueId, lay_out};
+use crate::ops::{DType, Fill, GradientTerms, Member, Members, Normal, Op, Shape, StateFormat, TensorType, ValueId, lay_out};
 use crate::spec::RunConfig;
 
 /// `config` is what the rank does of a run on batches of `batch_size`.
@@ -64,20 +64,14 @@ fn passes(graphs: &Graphs, config: &RunConfig) -> impl Iterator<Item = SectionKi
 /// One bucket for each layer that has parameters. Returns the program's value for each parameter of the graph.
 fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
     let mut values = vec![None; graph.values.len()];
-    // Numbered as the model has them, whatever the buckets.
-    let mut next = 0..;
-    let site = |value: &GraphValue| match value.kind {
-        ValueKind::Parameter { .. } => next.next().expect("there are enough numbers"),
-        _ => 0,
-    };
-    let sites: Vec<u32> = graph.values.iter().map(site).collect();
     for (bucket, Layout { group, parameters, members, ty }) in layouts(graph, config).enumerate() {
         let ty = (Like::Bucket(bucket), ty);
         let of = program.add_value("parameters", group.layer, ty, Role::Parameter, Pool::Device);
         program.buckets.push(Bucket {
             scope: group.layer,
             trainable: group.trainable,
-            members,
+            format: group.format,
+            members: members.clone(),
             parameters: of,
             gradients: None,
             states: Vec::new(),
@@ -88,7 +82,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
             let view = View { of, part: Part::Member(member) };
             let view = program.add_view(value.name, value.scope, shape, view);
             values[index] = Some(view);
-            let site = sites[index];
+            let site = members[member].site;
             program.parameters.push(Parameter { value: view, initial, site, bucket, gradient: None });
         }
     }
@@ -97,15 +91,16 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
 
 /// What parameters of one bucket have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Group {
+pub(super) struct Group {
     layer: ScopeId,
     trainable: bool,
     dtype: DType,
+    pub(super) format: StateFormat,
 }
 
 /// How parameters lie in their bucket.
 pub(super) struct Layout {
-    group: Group,
+    pub(super) group: Group,
     /// The graph's values and how they start.
     parameters: Vec<(usize, graph::Initial)>,
     /// In the same order.
@@ -116,22 +111,37 @@ pub(super) struct Layout {
 /// A layout for each group of parameters, in the order of the layers.
 pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
     let dtypes = Dtypes::of(config);
-    let states = config.train.optimizer.update(GradientTerms::default()).states();
-    let alike = states.iter().filter(|state| state.elements.is_none()).map(|state| state.dtype);
-    let all = alike.chain([dtypes.parameters, dtypes.gradients]);
-    let narrowest = all.min_by_key(|dtype| dtype.bytes()).unwrap_or(dtypes.parameters);
+    let format_of = config.state_format();
+    let looked_up = graph.looked_up();
     let decays = |shape: &Shape| config.train.optimizer.decays(shape.dims().len());
+    // Numbered as the model has them, whatever the buckets.
+    let mut next = 0..;
+    let site = |value: &GraphValue| match value.kind {
+        ValueKind::Parameter { .. } => next.next().expect("there are enough numbers"),
+        _ => 0,
+    };
+    let sites: Vec<u32> = graph.values.iter().map(site).collect();
     let mut groups: BTreeMap<Group, Vec<(usize, graph::Initial)>> = BTreeMap::new();
     for (index, value) in graph.values.iter().enumerate() {
         if let ValueKind::Parameter { initial, trainable } = value.kind {
             let layer = graph.scopes[value.scope.index()].layer;
-            let group = Group { layer, trainable, dtype: dtypes.parameters };
+            let format = if trainable {
+                format_of(&value.ty.shape, looked_up[index])
+            } else {
+                StateFormat::F32
+            };
+            let group = Group { layer, trainable, dtype: dtypes.parameters, format };
             groups.entry(group).or_default().push((index, initial));
         }
     }
     groups.into_iter().map(move |(group, parameters)| {
-        let shapes = parameters.iter().map(|&(index, _)| graph.values[index].ty.shape);
-        let (members, ty) = lay_out(shapes.map(|shape| (shape, decays(&shape))), group.dtype, narrowest);
+        let all = [group.format.dtype(), dtypes.parameters, dtypes.gradients];
+        let narrowest = all.into_iter().min_by_key(|dtype| dtype.bytes()).unwrap_or(dtypes.parameters);
+        let tensor = |&(index, _): &(usize, graph::Initial)| {
+            let shape = graph.values[index].ty.shape;
+            Member { offset: 0, shape, decay: decays(&shape), site: sites[index] }
+        };
+        let (members, ty) = lay_out(parameters.iter().map(tensor), group.dtype, narrowest);
         Layout { group, parameters, members, ty }
     })
 }
@@ -139,7 +149,8 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 /// The host's side of each step.
 fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
     let scope = program.add_scope("batch");
-    let numbers = config.train.optimizer.update(GradientTerms::default()).numbers().len();
+    let update = config.train.optimizer.update(GradientTerms::default(), StateFormat::F32);
+    let numbers = update.numbers().len();
     let samples = program.samples;
     let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);
     let whole = |index: usize| {

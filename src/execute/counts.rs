@@ -2,6 +2,7 @@
 
 use crate::compile::{Action, Instruction, Program};
 use crate::device::Phase;
+use crate::ops::{DType, Member, Rounding, StateFormat};
 
 /// Counted where it is done, never copied from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,11 @@ pub struct Counts {
     /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
     /// left out.
     pub casts: u64,
+    /// Bytes of optimizer states stored in 16 bits and in 8, at each update.
+    pub state_bytes_in_16_bits: u64,
+    pub state_bytes_in_8_bits: u64,
+    /// Numbers of these rounded at random.
+    pub random_roundings: u64,
     /// Slices of rows that losses were computed in, where it was more than one; those of evaluations left out.
     pub loss_slices: u64,
     /// Captured stretches done again, those of evaluations left out.
@@ -45,6 +51,19 @@ impl Counts {
         }
         self.casts += op.casts(outputs.len()) as u64;
         self.loss_slices += u64::from(instruction.slice.is_some() && op.as_loss().is_some());
+        if let Some(update) = op.as_update() {
+            let in_dtype = |dtype| {
+                let types = outputs[1..].iter().map(|&output| program.ty(output));
+                types.filter(|ty| ty.dtype == dtype).map(|ty| ty.bytes()).sum::<u64>()
+            };
+            self.state_bytes_in_16_bits += in_dtype(DType::BF16);
+            self.state_bytes_in_8_bits += in_dtype(DType::U8);
+            if let StateFormat::Bf16(Rounding::Stochastic { .. }) = update.format() {
+                let members = &update.gradients().members;
+                let numbers: usize = members.iter().map(Member::elements).sum();
+                self.random_roundings += (numbers * update.states().len()) as u64;
+            }
+        }
         if instruction.phase == Phase::Update && op.is_zeros() {
             self.zeroed_bytes += outputs.iter().map(|&output| program.ty(output).bytes()).sum::<u64>();
         }

@@ -2,10 +2,12 @@
 
 mod loss_scale;
 mod precision;
+mod states;
 mod words;
 
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use precision::Precision;
+pub use states::{OptimizerState, Rounding};
 pub use words::{Allocator, EvaluationPass, Gradients, Recompute, Release};
 
 use super::declare::{Optional, Section, Words, section};
@@ -23,6 +25,9 @@ section! {
         pub precision: Precision = word(), default Precision::Fp32;
         /// With fp16 alone.
         pub loss_scale: Option<LossScale> = Optional(Scale), default LossScale::unless_said(precision);
+        pub optimizer_state: OptimizerState = word(), default OptimizerState::Fp32;
+        /// Of what is stored in 16 bits.
+        pub rounding: Rounding = word(), default Rounding::Nearest;
         pub recompute: Recompute = word(), default Recompute::None;
         /// Slices of rows that logits and their gradient are computed in, one after the other, at the most.
         pub loss_chunks: usize = DIMENSION, default 1;
@@ -45,7 +50,6 @@ pub(super) const LATER_KEYS: &[&str] = &[
     "loader",
     "master_weights",
     "offload",
-    "optimizer_state",
     "parallel",
     "params",
     "place",
