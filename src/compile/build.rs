@@ -9,7 +9,9 @@ use super::program::{
 use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, ValueKind};
-use crate::ops::{DType, Fill, GradientTerms, Member, Members, Normal, Op, Shape, StateFormat, TensorType, ValueId, lay_out};
+use crate::ops::{
+    DType, Fill, GradientTerms, Member, Members, Normal, Op, Shape, StateFormat, TensorType, ValueId, lay_out,
+};
 use crate::spec::RunConfig;
 
 /// `config` is what the rank does of a run on batches of `batch_size`.
@@ -125,11 +127,8 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     for (index, value) in graph.values.iter().enumerate() {
         if let ValueKind::Parameter { initial, trainable } = value.kind {
             let layer = graph.scopes[value.scope.index()].layer;
-            let format = if trainable {
-                format_of(&value.ty.shape, looked_up[index])
-            } else {
-                StateFormat::F32
-            };
+            let format =
+                if trainable { format_of(&value.ty.shape, looked_up[index]) } else { StateFormat::F32 };
             let group = Group { layer, trainable, dtype: dtypes.parameters, format };
             groups.entry(group).or_default().push((index, initial));
         }

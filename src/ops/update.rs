@@ -1,8 +1,8 @@
 //! What optimizers have in common: an update of one bucket, in place and in one pass.
 
 use super::{
-    DType, Member, Members, Op, Operation, QUANTIZED_BLOCK, SCALE, StateFormat, Shape, Sizes, TensorType, TypeError, expect_inputs,
-    expect_type,
+    DType, Member, Members, Op, Operation, QUANTIZED_BLOCK, SCALE, Shape, Sizes, StateFormat, TensorType,
+    TypeError, expect_inputs, expect_type,
 };
 
 /// What an optimizer keeps of every bucket from step to step. It begins as zeros.
@@ -31,7 +31,11 @@ impl State {
             return (members.clone(), TensorType { dtype: self.dtype, ..bucket });
         }
         let of = |member: &Member| {
-            assert!(member.offset.is_multiple_of(self.per), "a tensor begins where one of `{}` does", self.name);
+            assert!(
+                member.offset.is_multiple_of(self.per),
+                "a tensor begins where one of `{}` does",
+                self.name
+            );
             let shape = Shape::new(&[member.elements().div_ceil(self.per)]);
             Member { offset: member.offset / self.per, shape, ..*member }
         };

@@ -124,8 +124,7 @@ pub(super) fn adamw(op: &AdamW, operands: &mut Operands, workers: &Workers) {
     let numbers = AdamWNumbers::from_array(numbers);
     let update = Update::new(op, numbers, share);
     let parameters = Parts::new(operands.output::<f32>(0));
-    let states =
-        States::new(op.format, [DynamicMap::Signed, DynamicMap::Unsigned], numbers.step, operands);
+    let states = States::new(op.format, [DynamicMap::Signed, DynamicMap::Unsigned], numbers.step, operands);
     workers.each(workers.threads(), |index| {
         for (member, range) in in_turn(runs(&op.gradients.members, CHUNK), index, workers.threads()) {
             let update = Update { decay: if member.decay { update.decay } else { 1.0 }, ..update };

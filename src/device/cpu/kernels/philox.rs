@@ -76,8 +76,9 @@ mod tests {
     fn words_are_those_of_one_block_after_the_other() {
         // Over the end of the low half, and a last block that is not whole.
         let first = (1 << 32) - 3;
-        let expected: Vec<u32> =
-            (first..first + 40).flat_map(|block: u64| philox([block as u32, (block >> 32) as u32, 5, 6], [7, 8])).collect();
+        let expected: Vec<u32> = (first..first + 40)
+            .flat_map(|block: u64| philox([block as u32, (block >> 32) as u32, 5, 6], [7, 8]))
+            .collect();
         for level in Level::available() {
             let mut words = [0; 4 * 40 - 1];
             philox_words(level, first, [5, 6], [7, 8], &mut words);

@@ -143,7 +143,9 @@ mod tests {
                     let scaled: Vec<f32> = numbers.iter().map(|number| number * scale).collect();
                     assert_eq!(codes.encode(level, &scaled, &mut found), scale);
                     if scale == 1.0 {
-                        assert!(found[..256].iter().enumerate().all(|(code, &found)| code == usize::from(found)));
+                        assert!(
+                            found[..256].iter().enumerate().all(|(code, &found)| code == usize::from(found))
+                        );
                     }
                     // Subnormal numbers have no more than a few bits.
                     let slack = if scale < f32::MIN_POSITIVE { 2e-6 } else { 1e-6 };
@@ -152,7 +154,10 @@ mod tests {
                         let distance = |code: &f64| (code - share).abs();
                         let nearest = shares.iter().map(distance).fold(f64::INFINITY, f64::min);
                         let own = distance(&shares[usize::from(code)]);
-                        assert!(own <= nearest + slack * share.abs(), "{map:?} at {level:?}: {code} for {share}");
+                        assert!(
+                            own <= nearest + slack * share.abs(),
+                            "{map:?} at {level:?}: {code} for {share}"
+                        );
                     }
                     let mut decoded = vec![0.0; found.len()];
                     codes.decode(level, &found, scale, &mut decoded);
