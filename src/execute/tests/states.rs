@@ -152,7 +152,7 @@ fn bytes_are_counted_as_they_are_updated() {
     // Two moments of two tensors of 4,096 numbers in each of two blocks.
     let (counts, receipt) = counted(OptimizerState::EightBit, Rounding::Nearest);
     assert_eq!(counts, [0, 2 * 2 * 2 * 4096, 0]);
-    assert_eq!(receipt, "32 KiB of states in 8 bits");
+    assert_eq!(receipt, "32.0 KiB of states in 8 bits");
 }
 
 /// The mean of second moments after so many steps of gradients of 1 with beta2 = 0.999: in f32, 1 - 0.999^steps.
