@@ -95,7 +95,7 @@ fn updates() -> Vec<Case> {
         let inputs = inputs.chain([TensorType::f32(&[op.numbers().len()])]).collect();
         Case { name: format!("adamw {name}"), op: Op::AdamW(op), inputs, in_place: false }
     };
-    formats.map(update).to_vec()
+    formats.map(update).into()
 }
 
 /// Products large enough for the highest rate, and an addition to 64 MiB, which moves memory as fast as it goes.
