@@ -97,26 +97,55 @@ simd! {
 
 simd! {
     fn encode(encoder: Encoder, from: &[f32], scale: f32, codes: &mut [u8]) {
-        let Encoder { least, parts, count, before, zero, signed } = encoder;
-        for (code, &value) in codes.iter_mut().zip(from) {
-            let share = value.abs() / scale;
-            let (mut part, mut parts_of_decade) = (0.0f32, 0.0f32);
-            for decade in 0..ALL_DECADES {
-                let reached = share >= least[decade];
-                part = if reached { parts[decade] } else { part };
-                parts_of_decade = if reached { count[decade] } else { parts_of_decade };
-            }
-            // The first tenth of what a decade is parted in lies below it. All is 0 where no decade is reached.
-            let place = share * part - parts_of_decade * (1.0 / 9.0);
-            let place = if place < parts_of_decade - 1.0 { place } else { parts_of_decade - 1.0 };
-            let place = if place > 0.0 { place } else { 0.0 };
-            let first = if parts_of_decade > before { parts_of_decade - before } else { 0.0 };
-            // There is one code less below 0 than above.
-            let above = first + (place as i32) as f32;
-            let below = if above < zero { above } else { zero };
-            let number = if signed && value < 0.0 { zero - below } else { zero + above };
-            *code = number as i32 as u8;
+        let (whole, rest) = from.as_chunks();
+        let (whole_codes, rest_codes) = codes.as_chunks_mut();
+        for (from, codes) in whole.iter().zip(whole_codes) {
+            *codes = encoder.codes(from, scale);
         }
+        let mut last = [0.0; LANES];
+        last[..rest.len()].copy_from_slice(rest);
+        rest_codes.copy_from_slice(&encoder.codes(&last, scale)[..rest.len()]);
+    }
+}
+
+/// Numbers that are encoded side by side.
+const LANES: usize = 16;
+
+impl Encoder {
+    #[inline(always)]
+    fn codes(&self, from: &[f32; LANES], scale: f32) -> [u8; LANES] {
+        // What is added to it is rounded to a whole number, which its last bits then are.
+        const MAGNET: f32 = 12_582_912.0;
+        let mut shares = [0.0; LANES];
+        for (share, value) in shares.iter_mut().zip(from) {
+            *share = value.abs() / scale;
+        }
+        let (mut part, mut count) = ([0.0f32; LANES], [0.0f32; LANES]);
+        for decade in 0..ALL_DECADES {
+            let (least, parts, counted) = (self.least[decade], self.parts[decade], self.count[decade]);
+            for lane in 0..LANES {
+                let reached = shares[lane] >= least;
+                part[lane] = if reached { parts } else { part[lane] };
+                count[lane] = if reached { counted } else { count[lane] };
+            }
+        }
+        let mut codes = [0; LANES];
+        for lane in 0..LANES {
+            // The first tenth of what a decade is parted in lies below it. All is 0 where no decade is reached.
+            let place = shares[lane] * part[lane] - count[lane] * (1.0 / 9.0);
+            let place = if place < count[lane] - 0.25 { place } else { count[lane] - 0.25 };
+            let place = if place > 0.25 { place } else { 0.25 };
+            // Rounded down, or a number between two parts to either.
+            let place = (place - 0.5 + MAGNET) - MAGNET;
+            let first = if count[lane] > self.before { count[lane] - self.before } else { 0.0 };
+            let above = first + place;
+            // There is one code less below 0 than above.
+            let below = if above < self.zero { above } else { self.zero };
+            let is_below = self.signed && from[lane] < 0.0;
+            let number = if is_below { self.zero - below } else { self.zero + above };
+            codes[lane] = (number + MAGNET).to_bits() as u8;
+        }
+        codes
     }
 }
 
@@ -133,7 +162,11 @@ mod tests {
             let mut numbers: Vec<f32> = shares.iter().map(|&share| share as f32).collect();
             let mut x = 1.0f32;
             while x > 1e-9 {
-                numbers.push(if map == DynamicMap::Signed && numbers.len() % 2 == 0 { -x } else { x });
+                numbers.push(if map == DynamicMap::Signed && numbers.len().is_multiple_of(2) {
+                    -x
+                } else {
+                    x
+                });
                 x *= 0.9987;
             }
             numbers.push(0.0);
