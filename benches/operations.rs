@@ -11,7 +11,10 @@ use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use runner::compile::{Action, SectionKind, compile};
 use runner::device::{Device, DeviceChoice, Pool, Region, Target, Tensor, detect, open};
-use runner::ops::{Add, DType, Linear, Op, TensorType};
+use runner::ops::{
+    self, Add, DType, GradientTerms, Linear, Member, Op, Rounding, Shape, StateFormat, TensorType, Update,
+    lay_out,
+};
 use runner::spec::{
     AdamW, Data, Decay, Measure, Model, Optimizer, Precision, RunConfig, Strategy, Text, Tokens, Train,
     Transformer,
@@ -43,6 +46,11 @@ fn limit(bencher: Bencher, case: &Case) {
     measure(bencher, case);
 }
 
+#[divan::bench(args = updates())]
+fn update(bencher: Bencher, case: &Case) {
+    measure(bencher, case);
+}
+
 /// The model of `experiments/gpt-mini.toml`.
 #[divan::bench(args = operations(Precision::Fp32, 6, 384, 6, 256, 8))]
 fn mini(bencher: Bencher, case: &Case) {
@@ -67,6 +75,27 @@ fn long(bencher: Bencher, case: &Case) {
 #[divan::bench(args = operations(Precision::Fp32, 2, 128, 4, 64, 8))]
 fn small(bencher: Bencher, case: &Case) {
     measure(bencher, case);
+}
+
+/// AdamW of a tensor of 64 MiB, its states stored in each way.
+fn updates() -> Vec<Case> {
+    let formats = [
+        ("f32", StateFormat::F32),
+        ("bf16", StateFormat::Bf16(Rounding::Nearest)),
+        ("bf16 at random", StateFormat::Bf16(Rounding::Stochastic { seed: 0 })),
+        ("8 bits", StateFormat::Quantized),
+    ];
+    let update = |(name, format): (&str, StateFormat)| {
+        let tensor = Member { offset: 0, shape: Shape::new(&[1 << 24]), decay: true, site: 0 };
+        let (members, ty) = lay_out(std::iter::once(tensor), DType::F32, format.dtype());
+        let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
+        let op = ops::AdamW { gradients, format, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
+        let states = op.states().iter().map(|state| state.layout(&members, ty).1);
+        let inputs = [ty, ty].into_iter().chain(states);
+        let inputs = inputs.chain([TensorType::f32(&[op.numbers().len()])]).collect();
+        Case { name: format!("adamw {name}"), op: Op::AdamW(op), inputs, in_place: false }
+    };
+    formats.map(update).into()
 }
 
 /// Products large enough for the highest rate, and an addition to 64 MiB, which moves memory as fast as it goes.
@@ -168,6 +197,7 @@ fn operand(device: &mut dyn Device, ty: TensorType) -> Tensor {
         DType::F32 => (number(index) as f32).to_ne_bytes().to_vec(),
         // The upper half of an f32; as a half-precision number, one between 0 and 2.
         DType::BF16 | DType::F16 => (number(index) as f32).to_ne_bytes()[2..].to_vec(),
+        DType::U8 => vec![(number(index) * 256.0) as u8],
         DType::I32 => ((number(index) * VOCABULARY as f64) as i32).to_ne_bytes().to_vec(),
     };
     let bytes: Vec<u8> = (0..ty.elements()).flat_map(bytes).collect();

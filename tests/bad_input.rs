@@ -140,6 +140,9 @@ bad! {
     loss_scale_of_nothing: check(&with("recompute = \"block\"",
         "precision = \"fp16\"\nloss_scale = { dynamic = \"off\" }"));
     no_loss_chunk: check(&with("recompute = \"block\"", "loss_chunks = 0"));
+    rounding_of_nothing: check(&with("recompute = \"block\"", "rounding = \"stochastic\""));
+    rounding_of_codes: check(&with("recompute = \"block\"", "optimizer_state = \"8bit\"\nrounding = \"stochastic\""));
+    other_optimizer_state: check(&with("recompute = \"block\"", "optimizer_state = \"fp16\""));
     graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));
     no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 9").replace(
         "[strategies.plain]", "[sweep.grid]\n\"train.batch_size\" = [4, 8]\n\n[strategies.plain]"));

@@ -10,7 +10,9 @@ use super::program::{
 use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, ValueKind};
-use crate::ops::{DType, Fill, GradientTerms, Members, Normal, Op, Shape, TensorType, ValueId, lay_out};
+use crate::ops::{
+    DType, Fill, GradientTerms, Member, Members, Normal, Op, Shape, StateFormat, TensorType, ValueId, lay_out,
+};
 use crate::spec::RunConfig;
 
 /// `config` is what the rank does of a run on batches of `batch_size`.
@@ -66,20 +68,14 @@ fn passes(graphs: &Graphs, config: &RunConfig) -> impl Iterator<Item = SectionKi
 /// One bucket for each layer that has parameters. Returns the program's value for each parameter of the graph.
 fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
     let mut values = vec![None; graph.values.len()];
-    // Numbered as the model has them, whatever the buckets.
-    let mut next = 0..;
-    let site = |value: &GraphValue| match value.kind {
-        ValueKind::Parameter { .. } => next.next().expect("there are enough numbers"),
-        _ => 0,
-    };
-    let sites: Vec<u32> = graph.values.iter().map(site).collect();
     for (bucket, Layout { group, parameters, members, ty }) in layouts(graph, config).enumerate() {
         let ty = (Like::Bucket(bucket), ty);
         let of = program.add_value("parameters", group.layer, ty, Role::Parameter, group.home);
         program.buckets.push(Bucket {
             scope: group.layer,
             trainable: group.trainable,
-            members,
+            format: group.format,
+            members: members.clone(),
             parameters: of,
             gradients: None,
             states: Vec::new(),
@@ -90,7 +86,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
             let view = View { of, part: Part::Member(member) };
             let view = program.add_view(value.name, value.scope, shape, view);
             values[index] = Some(view);
-            let site = sites[index];
+            let site = members[member].site;
             program.parameters.push(Parameter { value: view, initial, site, bucket, gradient: None });
         }
     }
@@ -99,16 +95,17 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
 
 /// What parameters of one bucket have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Group {
+pub(super) struct Group {
     layer: ScopeId,
     trainable: bool,
     dtype: DType,
+    pub(super) format: StateFormat,
     home: Pool,
 }
 
 /// How parameters lie in their bucket.
 pub(super) struct Layout {
-    group: Group,
+    pub(super) group: Group,
     /// The graph's values and how they start.
     parameters: Vec<(usize, graph::Initial)>,
     /// In the same order.
@@ -120,19 +117,26 @@ pub(super) struct Layout {
 /// are summed in one order however a layer is divided.
 pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
     let dtypes = Dtypes::of(config);
-    let states = config.train.optimizer.update(GradientTerms::default()).states();
-    let alike = states.iter().filter(|state| state.elements.is_none()).map(|state| state.dtype);
-    let all = alike.chain([dtypes.parameters, dtypes.gradients]);
-    let narrowest = all.min_by_key(|dtype| dtype.bytes()).unwrap_or(dtypes.parameters);
+    let format_of = config.state_format();
+    let looked_up = graph.looked_up();
     let decays = |shape: &Shape| config.train.optimizer.decays(shape.dims().len());
     let homes = homes(&graph.scopes, config);
+    // Numbered as the model has them, whatever the buckets.
+    let mut next = 0..;
+    let site = |value: &GraphValue| match value.kind {
+        ValueKind::Parameter { .. } => next.next().expect("there are enough numbers"),
+        _ => 0,
+    };
+    let sites: Vec<u32> = graph.values.iter().map(site).collect();
     let mut groups: Vec<(Group, Vec<(usize, graph::Initial)>)> = Vec::new();
     let mut places: HashMap<Group, usize> = HashMap::new();
     for (index, value) in graph.values.iter().enumerate() {
         if let ValueKind::Parameter { initial, trainable } = value.kind {
             let layer = graph.scopes[value.scope.index()].layer;
+            let format =
+                if trainable { format_of(&value.ty.shape, looked_up[index]) } else { StateFormat::F32 };
             let home = homes.get(value.scope.index()).copied().unwrap_or(Pool::Device);
-            let group = Group { layer, trainable, dtype: dtypes.parameters, home };
+            let group = Group { layer, trainable, dtype: dtypes.parameters, format, home };
             let place = *places.entry(group).or_insert(groups.len());
             if place == groups.len() {
                 groups.push((group, Vec::new()));
@@ -142,8 +146,13 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     }
     groups.sort_by_key(|(group, _)| group.layer);
     groups.into_iter().map(move |(group, parameters)| {
-        let shapes = parameters.iter().map(|&(index, _)| graph.values[index].ty.shape);
-        let (members, ty) = lay_out(shapes.map(|shape| (shape, decays(&shape))), group.dtype, narrowest);
+        let all = [group.format.dtype(), dtypes.parameters, dtypes.gradients];
+        let narrowest = all.into_iter().min_by_key(|dtype| dtype.bytes()).unwrap_or(dtypes.parameters);
+        let tensor = |&(index, _): &(usize, graph::Initial)| {
+            let shape = graph.values[index].ty.shape;
+            Member { offset: 0, shape, decay: decays(&shape), site: sites[index] }
+        };
+        let (members, ty) = lay_out(parameters.iter().map(tensor), group.dtype, narrowest);
         Layout { group, parameters, members, ty }
     })
 }
@@ -151,7 +160,8 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 /// The host's side of each step.
 fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
     let scope = program.add_scope("batch");
-    let numbers = config.train.optimizer.update(GradientTerms::default()).numbers().len();
+    let update = config.train.optimizer.update(GradientTerms::default(), StateFormat::F32);
+    let numbers = update.numbers().len();
     let samples = program.samples;
     let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);
     let whole = |index: usize| {

@@ -4,8 +4,8 @@
 //! like at any size, so that the graph of another run gives it the sizes of that run. That the result is what
 //! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
 
-use super::build::layouts;
-use super::program::{Action, Program, Section, SectionKind, Sliced, Spillable, Types};
+use super::build::{Layout, layouts};
+use super::program::{Action, Parameter, Program, Section, SectionKind, Sliced, Spillable, Types};
 use super::value::{Like, Value};
 use super::verify::{Violation, verify};
 use super::{compile_graphs, copies, of_rank, place, slices, workspaces};
@@ -79,7 +79,7 @@ impl<'a> Compiler<'a> {
 
 /// Gives a program the sizes of a run whose graphs have the same structure. Places stay as they are. False if only
 /// compiling the run anew gives its program: where an operation needs scratch memory at one of two sizes, or where there
-/// are more slices of rows, or sections, or values that leave the device, at one of them.
+/// are more slices of rows, sections, buckets, or values that leave the device, at one of them.
 #[must_use]
 fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &Target) -> bool {
     let shape = |micro_batch, value: usize| graphs.get(micro_batch).values[value].ty.shape;
@@ -92,13 +92,17 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
     if further != program.section(SectionKind::Micro).is_some() {
         return false;
     }
+    let layouts: Vec<Layout> = layouts(&graphs.full, config).collect();
+    if !have_buckets(program, &layouts) {
+        return false;
+    }
     (program.batch_size, program.samples) = (config.train.batch_size, own.train.batch_size);
     program.sections.iter_mut().for_each(|section| section.resize(&own));
-    let states = config.train.optimizer.update(GradientTerms::default()).states();
     let mut buckets = Vec::with_capacity(program.buckets.len());
-    for (bucket, layout) in program.buckets.iter_mut().zip(layouts(&graphs.full, config)) {
+    for (bucket, layout) in program.buckets.iter_mut().zip(layouts) {
         let mut shapes = vec![layout.ty.shape];
-        for (kept, state) in bucket.states.iter_mut().zip(states) {
+        let update = config.train.optimizer.update(GradientTerms::default(), bucket.format);
+        for (kept, state) in bucket.states.iter_mut().zip(update.states()) {
             let (members, ty) = state.layout(&layout.members, layout.ty);
             kept.members = members;
             shapes.push(ty.shape);
@@ -131,6 +135,19 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
         }
     }
     resize_operations(program, target)
+}
+
+/// Whether parameters lie in the program's buckets at the sizes of the layouts, too: some strategies treat small ones
+/// differently.
+fn have_buckets(program: &Program, layouts: &[Layout]) -> bool {
+    let sites = layouts.iter().enumerate().flat_map(|(bucket, layout)| {
+        let dtype = layout.group.format.dtype();
+        layout.members.iter().map(move |member| (bucket, member.site, dtype))
+    });
+    let of = |parameter: &Parameter| {
+        (parameter.bucket, parameter.site, program.buckets[parameter.bucket].format.dtype())
+    };
+    sites.eq(program.parameters.iter().map(of))
 }
 
 /// Operations, their scratch memory and FLOPs, over values that have their sizes.
@@ -216,7 +233,10 @@ mod tests {
                 let further = Section::new(SectionKind::Micro, config).times > 0;
                 let program = compile(config, &target).unwrap();
                 let spilled: Vec<bool> = program.spillable.iter().map(|value| value.is_spilled).collect();
-                (slices(&full), tail.as_ref().map(slices), further, spilled)
+                let formats: Vec<_> = layouts(&full, config)
+                    .flat_map(|Layout { group, members, .. }| vec![group.format.dtype(); members.len()])
+                    .collect();
+                (slices(&full), tail.as_ref().map(slices), further, spilled, formats)
             };
             let mut compiler = Compiler::new(&target);
             compiler.compile(&other).unwrap();

@@ -128,8 +128,8 @@ fn begins_to_bring(moved: &[Moved], ahead: usize) -> Vec<usize> {
     begins
 }
 
-/// Code about one layer, in one pass.
-type Stretch = (ScopeId, Phase);
+/// Code about one layer, in one pass; none if slices of a loss go through their layers forward and backward in turns.
+type Stretch = Option<(ScopeId, Phase)>;
 
 /// An instruction on values of its home, and the copies that it takes.
 struct Moved {
@@ -147,6 +147,7 @@ struct Here<'a> {
     program: &'a mut Program,
     /// Where the forward pass's values go that are not here in backward.
     spilled: HashMap<ValueId, ValueId>,
+    /// None before the first.
     stretch: Option<Stretch>,
     of: HashMap<(Pool, ValueId), ValueId>,
     /// By storage that something is written to: the instruction behind the last that did.
@@ -163,7 +164,7 @@ impl Here<'_> {
     fn instruction(&mut self, number: usize, mut instruction: Instruction) -> Moved {
         let (mut fetches, mut stores, mut casts) = (Vec::new(), Vec::new(), Vec::new());
         let (scope, phase, home) = (instruction.scope, instruction.phase, instruction.home);
-        let stretch = (self.program.scope(scope).layer, phase);
+        let stretch = instruction.slice.is_none().then(|| (self.program.scope(scope).layer, phase));
         let written: Vec<ValueId> =
             instruction.action.writes().iter().map(|&id| self.program.storage(id)).collect();
         self.is_read(&instruction);

@@ -34,6 +34,7 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
         all.extend_from_slice(stretch);
         if stretch[0].slice.is_some() {
             stretch.iter().rev().for_each(|instruction| backward.instruction(instruction));
+            backward.emitted.iter_mut().for_each(|instruction| instruction.slice = stretch[0].slice);
             all.append(&mut backward.emitted);
         }
     }

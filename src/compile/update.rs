@@ -8,7 +8,7 @@ use super::value::{Like, Value};
 use super::{Draft, Marks};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
-use crate::ops::{self, GlobalNorm, Op, State, TensorType, ValueId};
+use crate::ops::{self, GlobalNorm, GradientTerms, Op, State, TensorType, ValueId};
 use crate::spec::{DynamicLossScale, Gradients, LossScale, Optimizer};
 
 pub(super) fn update(draft: &mut Draft) {
@@ -34,7 +34,8 @@ pub(super) fn update(draft: &mut Draft) {
     let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope, home));
     for index in program.trained() {
         let members = program.buckets[index].members.clone();
-        let op = optimizer.update(ops::GradientTerms { members, clip_norm, scaled: scale.is_some() }).to_op();
+        let gradients = GradientTerms { members, clip_norm, scaled: scale.is_some() };
+        let op = optimizer.update(gradients, program.buckets[index].format).to_op();
         code.push(apply(program, index, op, [Some(numbers), norm, scale]));
     }
     if let (Some(choice), Some(norm)) = (config.strategy.loss_scale, norm) {
@@ -64,11 +65,11 @@ fn gradient_buckets(program: &Program) -> Vec<ValueId> {
 
 /// What the optimizer keeps of each bucket, zero from the start and there all the time.
 fn add_states(program: &mut Program, optimizer: &Optimizer, marks: &Marks) {
-    let states = optimizer.update(ops::GradientTerms::default()).states();
-    let mut values = Vec::with_capacity(states.len() * program.buckets.len());
+    let mut values = Vec::new();
     for bucket in program.trained() {
-        for (index, state) in states.iter().enumerate() {
-            let pool = marks.beside(program.buckets[bucket].parameters, marks.states);
+        let pool = marks.beside(program.buckets[bucket].parameters, marks.states);
+        let update = optimizer.update(GradientTerms::default(), program.buckets[bucket].format);
+        for (index, state) in update.states().iter().enumerate() {
             let added = add_state(program, (bucket, index), state, pool);
             values.push(added.value);
             program.buckets[bucket].states.push(added);

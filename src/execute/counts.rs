@@ -2,7 +2,7 @@
 
 use crate::compile::{Action, Instruction, Program};
 use crate::device::{Phase, Pool, Role};
-use crate::ops::{Op, Update, ValueId};
+use crate::ops::{DType, Op, Rounding, StateFormat, ValueId};
 
 /// Counted where it is done, never copied from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,11 @@ pub struct Counts {
     /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
     /// left out.
     pub casts: u64,
+    /// Bytes of optimizer states stored in 16 bits and in 8, at each update.
+    pub state_bytes_in_16_bits: u64,
+    pub state_bytes_in_8_bits: u64,
+    /// Numbers of these rounded at random.
+    pub random_roundings: u64,
     /// Slices of rows that losses were computed in, where it was more than one; those of evaluations left out.
     pub loss_slices: u64,
     /// Captured stretches done again, those of evaluations left out.
@@ -76,9 +81,20 @@ impl Counts {
         }
         self.casts += op.casts(outputs.len()) as u64;
         self.loss_slices += u64::from(instruction.slice.is_some() && op.as_loss().is_some());
-        let updated = op.as_update().map(Update::gradients);
-        let updated = updated.into_iter().flat_map(|gradients| gradients.members.iter());
-        self.trained_parameters += updated.map(|member| member.elements() as u64).sum::<u64>();
+        if let Some(update) = op.as_update() {
+            let numbers =
+                update.gradients().members.iter().map(|member| member.elements() as u64).sum::<u64>();
+            self.trained_parameters += numbers;
+            let in_dtype = |dtype| {
+                let types = outputs[1..].iter().map(|&output| program.ty(output));
+                types.filter(|ty| ty.dtype == dtype).map(|ty| ty.bytes()).sum::<u64>()
+            };
+            self.state_bytes_in_16_bits += in_dtype(DType::BF16);
+            self.state_bytes_in_8_bits += in_dtype(DType::U8);
+            if let StateFormat::Bf16(Rounding::Stochastic { .. }) = update.format() {
+                self.random_roundings += numbers * update.states().len() as u64;
+            }
+        }
         if instruction.phase == Phase::Update && op.is_zeros() {
             self.zeroed_bytes += outputs.iter().map(|&output| program.ty(output).bytes()).sum::<u64>();
         }

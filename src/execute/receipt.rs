@@ -49,6 +49,18 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
         parts.push(format!("{} to the host and {} back", Bytes(to), Bytes(back)));
         parts.extend(run.copies_hidden.map(|share| format!("{:.0}% of copies hidden", 100.0 * share)));
     }
+    let in_16_bits = per_step(|counts| counts.state_bytes_in_16_bits);
+    if in_16_bits > 0 {
+        parts.push(format!("{} of states in 16 bits", Bytes(in_16_bits)));
+    }
+    let in_8_bits = per_step(|counts| counts.state_bytes_in_8_bits);
+    if in_8_bits > 0 {
+        parts.push(format!("{} of states in 8 bits", Bytes(in_8_bits)));
+    }
+    let random = per_step(|counts| counts.random_roundings);
+    if random > 0 {
+        parts.push(format!("{random} numbers rounded at random"));
+    }
     let slices = per_step(|counts| counts.loss_slices);
     if slices > 0 {
         parts.push(format!("{slices} slices of the loss"));

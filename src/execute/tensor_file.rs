@@ -81,6 +81,7 @@ fn header(tensors: &[Entry]) -> io::Result<Vec<u8>> {
             DType::BF16 => Dtype::BF16,
             DType::F16 => Dtype::F16,
             DType::I32 => Dtype::I32,
+            DType::U8 => Dtype::U8,
         };
         let start = end;
         end += entry.bytes() as usize;

@@ -204,6 +204,17 @@ impl Graph {
         (0..self.values.len()).filter(|&index| self.values[index].kind == ValueKind::Input)
     }
 
+    /// By value: whether an operation looks its rows up by their numbers.
+    pub fn looked_up(&self) -> Vec<bool> {
+        let mut looked_up = vec![false; self.values.len()];
+        for node in &self.nodes {
+            for (index, &input) in node.inputs.iter().enumerate() {
+                looked_up[input] |= node.op.looks_up(index);
+            }
+        }
+        looked_up
+    }
+
     /// Numbers in parameters.
     pub fn parameters(&self) -> u64 {
         let parameters = self.values.iter().filter(|value| matches!(value.kind, ValueKind::Parameter { .. }));

@@ -1,11 +1,13 @@
 //! Adam with decoupled weight decay.
 
-use super::{GradientTerms, Op, State, Update};
+use super::{DType, GradientTerms, Op, State, StateFormat, Update};
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter 2019). States: first and second moments.
+/// Adam with decoupled weight decay (Loshchilov and Hutter 2019). States: first and second moments, each followed by its
+/// scales where they are quantized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {
     pub gradients: GradientTerms,
+    pub format: StateFormat,
     /// What the moments keep of their old value, in f64: `1 - beta2`, taken in f32, would be off by 1e-5.
     pub beta1: f64,
     pub beta2: f64,
@@ -21,16 +23,18 @@ pub struct AdamWNumbers {
     pub bias_correction1: f32,
     /// `1 - beta2^t`
     pub bias_correction2: f32,
+    /// `t`, for what is drawn: exact up to 2^24.
+    pub step: f32,
 }
 
 impl AdamWNumbers {
     /// In the order of `AdamW::numbers`.
-    pub fn to_array(self) -> [f32; 3] {
-        [self.learning_rate, self.bias_correction1, self.bias_correction2]
+    pub fn to_array(self) -> [f32; 4] {
+        [self.learning_rate, self.bias_correction1, self.bias_correction2, self.step]
     }
 
-    pub fn from_array([learning_rate, bias_correction1, bias_correction2]: [f32; 3]) -> AdamWNumbers {
-        AdamWNumbers { learning_rate, bias_correction1, bias_correction2 }
+    pub fn from_array([learning_rate, bias_correction1, bias_correction2, step]: [f32; 4]) -> AdamWNumbers {
+        AdamWNumbers { learning_rate, bias_correction1, bias_correction2, step }
     }
 }
 
@@ -40,15 +44,31 @@ impl Update for AdamW {
     }
 
     fn states(&self) -> &'static [State] {
-        const { &[State::elementwise("moment1"), State::elementwise("moment2")] }
+        const fn moments(dtype: DType) -> [State; 2] {
+            [State::elementwise("moment1", dtype), State::elementwise("moment2", dtype)]
+        }
+        match self.format {
+            StateFormat::F32 => const { &moments(DType::F32) },
+            StateFormat::Bf16(_) => const { &moments(DType::BF16) },
+            StateFormat::Quantized => {
+                const {
+                    let [first, second] = moments(DType::U8);
+                    &[first, State::scales("moment1.scales"), second, State::scales("moment2.scales")]
+                }
+            }
+        }
     }
 
     fn numbers(&self) -> &'static [&'static str] {
-        &["learning_rate", "bias_correction1", "bias_correction2"]
+        &["learning_rate", "bias_correction1", "bias_correction2", "step"]
     }
 
     fn gradients(&self) -> &GradientTerms {
         &self.gradients
+    }
+
+    fn format(&self) -> StateFormat {
+        self.format
     }
 
     fn gradients_mut(&mut self) -> &mut GradientTerms {

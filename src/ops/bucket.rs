@@ -15,6 +15,8 @@ pub struct Member {
     pub shape: Shape,
     /// Whether weight decay applies.
     pub decay: bool,
+    /// Of the parameter's random numbers.
+    pub site: u32,
 }
 
 /// The tensors of a bucket, in order.
@@ -27,18 +29,18 @@ impl Member {
     }
 }
 
-/// One tensor after the other, each with whether it decays. Returns them with the bucket's type. What lies as they do may be
-/// of dtypes down to the narrowest.
+/// Gives tensors their offsets, one after the other. Returns them with the bucket's type. What lies as they do may be of
+/// dtypes down to the narrowest.
 pub fn lay_out(
-    tensors: impl Iterator<Item = (Shape, bool)>,
+    tensors: impl Iterator<Item = Member>,
     dtype: DType,
     narrowest: DType,
 ) -> (Members, TensorType) {
     let mut end = 0usize;
-    let members = tensors.map(|(shape, decay)| {
+    let members = tensors.map(|member| {
         let offset = end.next_multiple_of(ALIGNMENT / narrowest.bytes() as usize);
-        end = offset + shape.elements();
-        Member { offset, shape, decay }
+        end = offset + member.elements();
+        Member { offset, ..member }
     });
     let members = members.collect();
     (members, TensorType::new(dtype, &[end]))

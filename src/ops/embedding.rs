@@ -55,6 +55,10 @@ impl Operation for Embedding {
         Operand::Accumulator
     }
 
+    fn looks_up(&self, input: usize) -> bool {
+        input > 0
+    }
+
     /// Of the table, one row for each token, or each row once where there are more tokens than rows.
     fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
         let [tokens, table, positions] = [inputs[0], inputs[1], inputs[2]];

@@ -2,7 +2,7 @@
 
 use super::{DType, Operation, Sizes, TensorType, TypeError, expect_inputs, expect_type};
 
-/// Every element the same number. No inputs; one f32 output of any shape.
+/// Every element the same number. No inputs; one f32 output of any shape, or of any type and with no bit set for 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fill {
     pub output: TensorType,
@@ -26,7 +26,9 @@ impl Operation for Fill {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 0)?;
-        expect_type(self.name(), "it", &self.output, TensorType { dtype: DType::F32, ..self.output })?;
+        if !self.is_zeros() {
+            expect_type(self.name(), "it", &self.output, TensorType { dtype: DType::F32, ..self.output })?;
+        }
         Ok(vec![self.output])
     }
 

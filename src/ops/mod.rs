@@ -23,6 +23,7 @@ mod linear;
 mod loss;
 mod loss_scale;
 mod sgd;
+mod state_format;
 mod types;
 mod update;
 
@@ -40,6 +41,7 @@ pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
 pub use sgd::Sgd;
+pub use state_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat};
 pub use types::{DType, Shape, Slice, TensorType};
 pub use update::{GradientTerms, State, Update};
 
@@ -160,6 +162,11 @@ pub trait Operation {
     /// How it takes an input.
     fn operand(&self, _input: usize) -> Operand {
         Operand::Any
+    }
+
+    /// Whether it looks rows of an input up by their numbers, so that few of them matter to a sample: an embedding's table.
+    fn looks_up(&self, _input: usize) -> bool {
+        false
     }
 
     /// Takes on the precision of matrix work: how it multiplies, or in which dtype it gives what is multiplied next.

@@ -13,6 +13,8 @@ pub enum DType {
     F16,
     /// Token and class numbers.
     I32,
+    /// Codes that stand for numbers.
+    U8,
 }
 
 impl DType {
@@ -20,6 +22,7 @@ impl DType {
         match self {
             DType::F32 | DType::I32 => 4,
             DType::BF16 | DType::F16 => 2,
+            DType::U8 => 1,
         }
     }
 
@@ -27,7 +30,7 @@ impl DType {
     pub fn is_float(self) -> bool {
         match self {
             DType::F32 | DType::BF16 | DType::F16 => true,
-            DType::I32 => false,
+            DType::I32 | DType::U8 => false,
         }
     }
 }
@@ -39,6 +42,7 @@ impl fmt::Display for DType {
             DType::BF16 => "bf16",
             DType::F16 => "f16",
             DType::I32 => "i32",
+            DType::U8 => "u8",
         })
     }
 }

@@ -1,9 +1,8 @@
 //! What optimizers have in common: an update of one bucket, in place and in one pass.
 
-use super::bucket::lay_out;
 use super::{
-    DType, Member, Members, Op, Operation, SCALE, Shape, Sizes, TensorType, TypeError, expect_inputs,
-    expect_type,
+    DType, Member, Members, Op, Operation, QUANTIZED_BLOCK, SCALE, Shape, Sizes, StateFormat, TensorType,
+    TypeError, expect_inputs, expect_type,
 };
 
 /// What an optimizer keeps of every bucket from step to step. It begins as zeros.
@@ -11,25 +10,37 @@ use super::{
 pub struct State {
     pub name: &'static str,
     pub dtype: DType,
-    /// How many elements it has for a tensor; `None` for one for each of the tensor's, that lie as these do.
-    pub elements: Option<fn(&Member) -> usize>,
+    /// How many of a tensor's elements it has one for. A tensor begins where one of these does, and they lie as it does.
+    pub per: usize,
 }
 
 impl State {
     /// A number for each of a parameter's.
-    pub const fn elementwise(name: &'static str) -> State {
-        State { name, dtype: DType::F32, elements: None }
+    pub const fn elementwise(name: &'static str, dtype: DType) -> State {
+        State { name, dtype, per: 1 }
+    }
+
+    /// The largest magnitude of each block of quantized numbers.
+    pub const fn scales(name: &'static str) -> State {
+        State { name, dtype: DType::F32, per: QUANTIZED_BLOCK }
     }
 
     /// How it lies in memory for a bucket of these members and this type.
     pub fn layout(&self, members: &Members, bucket: TensorType) -> (Members, TensorType) {
-        match self.elements {
-            None => (members.clone(), TensorType { dtype: self.dtype, ..bucket }),
-            Some(elements) => {
-                let tensors = members.iter().map(|member| (Shape::new(&[elements(member)]), member.decay));
-                lay_out(tensors, self.dtype, self.dtype)
-            }
+        if self.per == 1 {
+            return (members.clone(), TensorType { dtype: self.dtype, ..bucket });
         }
+        let of = |member: &Member| {
+            assert!(
+                member.offset.is_multiple_of(self.per),
+                "a tensor begins where one of `{}` does",
+                self.name
+            );
+            let shape = Shape::new(&[member.elements().div_ceil(self.per)]);
+            Member { offset: member.offset / self.per, shape, ..*member }
+        };
+        let len = bucket.elements().div_ceil(self.per);
+        (members.iter().map(of).collect(), TensorType::new(self.dtype, &[len]))
     }
 }
 
@@ -65,6 +76,9 @@ pub trait Update {
     fn numbers(&self) -> &'static [&'static str];
 
     fn gradients(&self) -> &GradientTerms;
+
+    /// What its states are stored as.
+    fn format(&self) -> StateFormat;
 
     fn gradients_mut(&mut self) -> &mut GradientTerms;
 

@@ -194,6 +194,8 @@ optimizer.adamw.lr = 1e-3
         "strategy.loss_scale = \"off\"",
         // Of fp16.
         "strategy.loss_scale = { dynamic = { initial = 65536.0, backoff = 0.5, growth = 2.0, interval = 2000 } }",
+        "strategy.optimizer_state = \"fp32\"",
+        "strategy.rounding = \"nearest\"",
         "strategy.recompute = \"none\"",
         "strategy.freeze = []",
         "strategy.place = {}",

@@ -17,6 +17,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         train.optimizer.check(tree),
         strategy.scales_fp16(tree),
         strategy.graphs_need_an_arena(tree),
+        strategy.rounds_something(tree),
     ]
     .into_iter()
     .filter_map(Result::err)

@@ -59,6 +59,20 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Training(0.01),
     },
     Key {
+        name: "optimizer_state",
+        values: &[r#""fp32""#, r#""bf16""#, r#""8bit""#],
+        first_in_need: 1,
+        needs: &[],
+        same: Same::Training(0.03),
+    },
+    Key {
+        name: "rounding",
+        values: &[r#""nearest""#, r#""stochastic""#],
+        first_in_need: 1,
+        needs: &[("optimizer_state", &[r#""bf16""#])],
+        same: Same::Training(0.03),
+    },
+    Key {
         name: "recompute",
         values: &[r#""none""#, r#""block""#],
         first_in_need: 1,

@@ -108,6 +108,11 @@ impl Devices {
         launch(&mut self.cpu, reference, &widened, false, |_| 0)
     }
 
+    /// The outputs of `op` on the CPU device, of the same operands.
+    pub(crate) fn expected_of_same(&mut self, op: &Op, inputs: &[Data]) -> Vec<Data> {
+        launch(&mut self.cpu, op, inputs, false, |_| 0)
+    }
+
     /// Asserts that `op` on the CUDA device makes of its inputs what the CPU device makes of the same numbers in
     /// f32 with `reference`, but for the rounding to the output's own type.
     pub(crate) fn check(&mut self, op: &Op, reference: &Op, inputs: &[Data]) {
@@ -184,7 +189,7 @@ impl HalfUnit {
 
 pub(crate) fn half_unit(dtype: DType) -> Option<HalfUnit> {
     match dtype {
-        DType::F32 | DType::I32 => None,
+        DType::F32 | DType::I32 | DType::U8 => None,
         DType::BF16 => Some(HalfUnit { relative: 2.0_f64.powi(-8), least: 2.0_f64.powi(-134) }),
         DType::F16 => Some(HalfUnit { relative: 2.0_f64.powi(-11), least: 2.0_f64.powi(-25) }),
     }

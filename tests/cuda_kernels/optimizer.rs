@@ -1,7 +1,8 @@
 //! What happens to whole buckets at the end of a step.
 
 use runner::ops::{
-    AdamW, AdamWNumbers, DType, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Sgd, Shape, Update,
+    AdamW, AdamWNumbers, DType, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Rounding, Sgd,
+    Shape, StateFormat, TensorType, Update, lay_out,
 };
 
 use super::harness::Devices;
@@ -9,14 +10,17 @@ use super::numbers::Data;
 
 /// Two members that decay and one that does not, padding between them.
 fn members(len: usize) -> Members {
-    let member = |offset, len, decay| Member { offset, shape: Shape::new(&[len]), decay };
+    let member = |offset, len, decay| Member { offset, shape: Shape::new(&[len]), decay, site: 3 };
     [member(0, 7, true), member(16, len - 40, false), member(len - 16, 9, true)].into()
 }
 
 /// Many small ones: more than a table holds.
 fn many_members(count: usize) -> Members {
     (0..count)
-        .map(|i| Member { offset: 16 * i + i % 2, shape: Shape::new(&[1 + i % 15]), decay: i % 3 == 0 })
+        .map(|i| {
+            let (offset, shape) = (16 * i + i % 2, Shape::new(&[1 + i % 15]));
+            Member { offset, shape, decay: i % 3 == 0, site: i as u32 }
+        })
         .collect()
 }
 
@@ -43,7 +47,8 @@ fn a_norm_beyond_f32_squares_is_finite() {
 
 /// Operands of an update, with a norm and a loss scale where there is one.
 fn operands(op: &dyn Update, len: usize, norm: Option<f32>, scale: Option<f32>) -> Vec<Data> {
-    let numbers = AdamWNumbers { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
+    let numbers =
+        AdamWNumbers { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297, step: 5.0 };
     let random = |scale, seed| Data::random(DType::F32, &[len], scale, seed);
     let mut inputs = vec![random(1.0, 1), random(scale.unwrap_or(1.0), 2)];
     // Second moments are squares.
@@ -56,15 +61,21 @@ fn operands(op: &dyn Update, len: usize, norm: Option<f32>, scale: Option<f32>) 
     inputs
 }
 
-/// Every kind of update of the same gradients.
-fn every_update(gradients: &GradientTerms) -> Vec<Box<dyn Update>> {
+/// Every kind of update of the same gradients, its states stored like this.
+fn every_update(gradients: &GradientTerms, format: StateFormat) -> Vec<Box<dyn Update>> {
     let (beta1, beta2, epsilon, weight_decay) = (0.9, 0.999, 1e-8, 0.1);
     let mut updates: Vec<Box<dyn Update>> =
-        vec![Box::new(AdamW { gradients: gradients.clone(), beta1, beta2, epsilon, weight_decay })];
+        vec![Box::new(AdamW { gradients: gradients.clone(), format, beta1, beta2, epsilon, weight_decay })];
     for (momentum, nesterov, weight_decay) in
         [(0.0, false, 0.0), (0.0, false, 0.1), (0.9, false, 0.1), (0.9, true, 0.0), (0.9, true, 0.1)]
     {
-        updates.push(Box::new(Sgd { gradients: gradients.clone(), momentum, nesterov, weight_decay }));
+        updates.push(Box::new(Sgd {
+            gradients: gradients.clone(),
+            format,
+            momentum,
+            nesterov,
+            weight_decay,
+        }));
     }
     updates
 }
@@ -78,7 +89,7 @@ fn updates() {
         {
             let gradients = GradientTerms { members: members.clone(), clip_norm, scaled };
             let norm = gradients.need_norm().then_some(2.0);
-            for update in every_update(&gradients) {
+            for update in every_update(&gradients, StateFormat::F32) {
                 let op = update.to_op();
                 // Padding is not a number in the reference's operands either, and stays as it is.
                 devices.check(&op, &op, &operands(&*update, len, norm, scaled.then_some(1024.0)));
@@ -87,12 +98,88 @@ fn updates() {
     }
 }
 
+/// The states in their own format, of random numbers, the same bits on both devices. Codes and 16-bit numbers that a last bit
+/// of the arithmetic decides about may be the next ones.
+#[test]
+fn updates_of_states_in_fewer_bits() {
+    let mut devices = Devices::new();
+    let formats = [
+        StateFormat::Bf16(Rounding::Nearest),
+        StateFormat::Bf16(Rounding::Stochastic { seed: 0x1234_5678_9abc }),
+        StateFormat::Quantized,
+    ];
+    let lens = [[4096, 7, 300], [1, 256, 13_001]];
+    for (format, lens) in formats.into_iter().flat_map(|format| lens.map(|lens| (format, lens))) {
+        let tensor = |(index, len): (usize, usize)| Member {
+            offset: 0,
+            shape: Shape::new(&[len]),
+            decay: index % 2 == 0,
+            site: 5 + index as u32,
+        };
+        let tensors = lens.into_iter().enumerate().map(tensor);
+        let (members, ty) = lay_out(tensors, DType::F32, format.dtype());
+        let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
+        for update in
+            every_update(&gradients, format).into_iter().filter(|update| !update.states().is_empty())
+        {
+            let len = ty.elements();
+            let plain = operands(&*update, len, Some(2.0), None);
+            let mut inputs = plain[..2].to_vec();
+            let mut types = vec![ty];
+            for (index, state) in update.states().iter().enumerate() {
+                let ty = state.layout(&members, ty).1;
+                let random = Data::random(DType::F32, &[ty.elements()], 1.0, 9 + index as u64);
+                let (scale, shift) = if ty.dtype == DType::U8 { (127.0, 127.5) } else { (1.0, 0.0) };
+                let is_square = state.name.starts_with("moment2") || ty.elements() < len;
+                let number = |x: f32| if is_square && ty.dtype != DType::U8 { x.abs() } else { x };
+                let numbers = random.numbers.iter().map(|&x| number(x * scale + shift));
+                let numbers = numbers.map(|x| if ty.dtype == DType::U8 { x.floor() } else { x }).collect();
+                inputs.push(Data::new(ty.dtype, &[ty.elements()], numbers));
+                types.push(ty);
+            }
+            inputs.extend_from_slice(&plain[plain.len() - 2..]);
+            let op = update.to_op();
+            let expected = devices.expected_of_same(&op, &inputs);
+            let found = devices.cuda(&op, &inputs);
+            for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let place = format!("{op:?}: output {index}");
+                let members = match index {
+                    0 => members.clone(),
+                    index => update.states()[index - 1].layout(&members, ty).0,
+                };
+                assert_near(found, expected, &members, &place);
+            }
+        }
+    }
+}
+
+/// All of some tensors, and nothing between them.
+fn assert_near(found: &Data, expected: &Data, members: &Members, place: &str) {
+    let TensorType { dtype, .. } = found.ty;
+    let mut others = 0;
+    for i in members.iter().flat_map(|member| member.offset..member.offset + member.elements()) {
+        let (found, expected) = (found.numbers[i], expected.numbers[i]);
+        let near = match dtype {
+            DType::U8 => (found - expected).abs() <= 1.0,
+            DType::BF16 => (found - expected).abs() <= expected.abs() / 127.0,
+            _ => (found - expected).abs() <= 1e-5 * expected.abs().max(1e-2),
+        };
+        assert!(near, "{place}, {dtype} at {i}: {found} for {expected}");
+        others += usize::from(found != expected && dtype != DType::F32);
+    }
+    let all: usize = members.iter().map(Member::elements).sum();
+    assert!(others <= 1 + all / 100, "{place}: {others} of {all} are others");
+}
+
 #[test]
 fn a_step_without_a_finite_norm_changes_nothing() {
     let mut devices = Devices::new();
     for norm in [f32::INFINITY, f32::NAN] {
         for clip_norm in [None, Some(1.0)] {
-            for update in every_update(&GradientTerms { members: members(5000), clip_norm, scaled: true }) {
+            for update in every_update(
+                &GradientTerms { members: members(5000), clip_norm, scaled: true },
+                StateFormat::F32,
+            ) {
                 let inputs = operands(&*update, 5000, Some(norm), Some(1024.0));
                 let op = update.to_op();
                 let outputs = devices.cuda(&op, &inputs);

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+import states
+
 LAYER_NORM_EPSILON = 1e-5
 
 
@@ -61,6 +63,9 @@ def make_optimizer(run, parameters):
         {"params": [parameters[name] for name in parameters.keys() - decays], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
+    keeps_states = run.optimizer == "adamw" or update["momentum"] > 0
+    if run.optimizer_state != "fp32" and keeps_states:
+        return {"adamw": states.AdamW, "sgd": states.SGD}[run.optimizer](run, parameters, groups)
     if run.optimizer == "sgd":
         momentum = {"momentum": update["momentum"], "nesterov": update["nesterov"]}
         return torch.optim.SGD(groups, lr=update["lr"], **momentum, fused=True)

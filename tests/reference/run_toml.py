@@ -3,7 +3,7 @@
 import tomllib
 
 # What a strategy may say that decides which numbers come out.
-KEYS = {"accumulate", "precision", "loss_scale", "recompute", "freeze"}
+KEYS = {"accumulate", "precision", "loss_scale", "optimizer_state", "rounding", "recompute", "freeze"}
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
 # is handed to a card.
@@ -55,6 +55,11 @@ class Run:
         self.precision = strategy["precision"]
         expect_word("precision", self.precision, PRECISIONS)
         self.loss_scale = loss_scale(strategy["loss_scale"])
+        # Of stored vectors' runs, which are older than the key.
+        self.optimizer_state = strategy.get("optimizer_state", "fp32")
+        expect_word("optimizer_state", self.optimizer_state, {"fp32", "bf16", "8bit"})
+        # What is drawn is drawn by a generator that PyTorch does not have.
+        expect_word("rounding", strategy.get("rounding", "nearest"), {"nearest"})
 
     def is_trained(self, parameter):
         """Whether the parameter of that name is: the layers in a `run.toml` are called by their own names."""

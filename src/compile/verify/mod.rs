@@ -227,6 +227,7 @@ fn random_sites(program: &Program) -> Result<(), Violation> {
 /// Where a step sees samples, each gradient is written anew once, or only added to if it is carried in.
 fn one_gradient(program: &Program) -> Result<(), Violation> {
     for section in program.step().filter(|section| section.samples > 0) {
+        let carried = program.marked(&section.entry);
         let mut anew = vec![0u32; program.values.len()];
         let mut updated = vec![0u32; program.values.len()];
         let origin = |mut id: ValueId| {
@@ -239,14 +240,16 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
             for &write in instruction.action.writes() {
                 let value = program.value(write);
                 if value.role == crate::device::Role::Gradient {
+                    let first = origin(write);
+                    // What sums up elsewhere may be stored here as the first that there is.
+                    let is_there = anew[first.index()] > 0 || carried[program.storage(first).index()];
                     match value.previous {
-                        None => anew[write.index()] += 1,
-                        Some(_) => updated[origin(write).index()] += 1,
+                        Some(_) if is_there => updated[first.index()] += 1,
+                        _ => anew[first.index()] += 1,
                     }
                 }
             }
         }
-        let carried = program.marked(&section.entry);
         for parameter in &program.parameters {
             let trainable = program.buckets[parameter.bucket].trainable;
             let gradient = match parameter.gradient {

@@ -33,6 +33,7 @@ pub(super) const SOURCES: &[Source] = &[
     source!("initialise.cu"),
     source!("layer_norm.cu"),
     source!("optimizer.cu"),
+    source!("optimizer_quantized.cu"),
     source!("reduction.cu"),
     source!("token_order.cu"),
 ];
@@ -47,6 +48,8 @@ pub(super) const HEADERS: &[Source] = &[
     source!("attention_tiles.cuh"),
     source!("compat.cuh"),
     source!("gelu.cuh"),
+    source!("optimizer.cuh"),
+    source!("philox.cuh"),
     source!("reductions.cuh"),
     source!("tables.cuh"),
     source!("vectors.cuh"),

@@ -72,6 +72,9 @@ fn an_offloaded_optimizer_leaves_the_device_its_parameters() {
     // updated and come back.
     let table = 4 * V * C;
     assert_eq!(counts.bytes_to_host, 2 * (WEIGHTS + table + bytes));
+    // What slices of the loss add to it goes once.
+    let sliced = with(|strategy| (strategy.offload.optimizer, strategy.loss_chunks) = (true, 7));
+    assert_eq!(work(&sliced).0.bytes_to_host, counts.bytes_to_host);
     assert_eq!(counts.bytes_to_device, 2 * (table + bytes));
 }
 

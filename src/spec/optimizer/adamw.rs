@@ -1,7 +1,7 @@
 //! `[train.optimizer.adamw]`
 
 use super::{Decay, UpdateRule};
-use crate::ops::{self, AdamWNumbers, GradientTerms, Update};
+use crate::ops::{self, AdamWNumbers, GradientTerms, StateFormat, Update};
 use crate::spec::declare::section;
 use crate::spec::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
 
@@ -18,9 +18,10 @@ section! {
 }
 
 impl UpdateRule for AdamW {
-    fn update(&self, gradients: GradientTerms) -> Box<dyn Update> {
+    fn update(&self, gradients: GradientTerms, format: StateFormat) -> Box<dyn Update> {
+        let AdamW { beta1, beta2, .. } = *self;
         let (epsilon, weight_decay) = (self.epsilon as f32, self.weight_decay as f32);
-        Box::new(ops::AdamW { gradients, beta1: self.beta1, beta2: self.beta2, epsilon, weight_decay })
+        Box::new(ops::AdamW { gradients, format, beta1, beta2, epsilon, weight_decay })
     }
 
     fn numbers(&self, step: usize) -> Vec<f32> {
@@ -29,6 +30,7 @@ impl UpdateRule for AdamW {
             learning_rate: self.lr as f32,
             bias_correction1: correction(self.beta1),
             bias_correction2: correction(self.beta2),
+            step: step as f32,
         };
         numbers.to_array().to_vec()
     }

@@ -1,7 +1,7 @@
 //! `[train.optimizer.sgd]`
 
 use super::{Decay, UpdateRule};
-use crate::ops::{self, GradientTerms, Update};
+use crate::ops::{self, GradientTerms, StateFormat, Update};
 use crate::spec::declare::section;
 use crate::spec::error::Problem;
 use crate::spec::kinds::{DECAY_RATE, Flag, NOT_NEGATIVE, POSITIVE, word};
@@ -20,13 +20,13 @@ section! {
 }
 
 impl UpdateRule for Sgd {
-    fn update(&self, gradients: GradientTerms) -> Box<dyn Update> {
+    fn update(&self, gradients: GradientTerms, format: StateFormat) -> Box<dyn Update> {
         let (momentum, weight_decay) = (self.momentum as f32, self.weight_decay as f32);
-        Box::new(ops::Sgd { gradients, momentum, nesterov: self.nesterov, weight_decay })
+        Box::new(ops::Sgd { gradients, format, momentum, nesterov: self.nesterov, weight_decay })
     }
 
-    fn numbers(&self, _step: usize) -> Vec<f32> {
-        vec![self.lr as f32]
+    fn numbers(&self, step: usize) -> Vec<f32> {
+        vec![self.lr as f32, step as f32]
     }
 
     fn decays(&self, dimensions: usize) -> bool {

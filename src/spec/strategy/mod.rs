@@ -4,12 +4,14 @@ mod loss_scale;
 mod offload;
 mod place;
 mod precision;
+mod states;
 mod words;
 
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{Offload, Spill};
 pub use place::{Home, Places};
 pub use precision::Precision;
+pub use states::{OptimizerState, Rounding};
 pub use words::{Allocator, EvaluationPass, Gradients, Recompute, Release};
 
 use super::declare::{Optional, Section, Words, section};
@@ -31,6 +33,9 @@ section! {
         pub precision: Precision = word(), default Precision::Fp32;
         /// With fp16 alone.
         pub loss_scale: Option<LossScale> = Optional(Scale), default LossScale::unless_said(precision);
+        pub optimizer_state: OptimizerState = word(), default OptimizerState::Fp32;
+        /// Of what is stored in 16 bits.
+        pub rounding: Rounding = word(), default Rounding::Nearest;
         pub recompute: Recompute = word(), default Recompute::None;
         /// Layers that are not trained. Of a run that is planned, each scope by its name.
         pub freeze: Vec<String> = LAYERS, default Vec::new();
@@ -52,17 +57,8 @@ section! {
 pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
 /// Keys that the experiment file has words for, but not this version.
-pub(super) const LATER_KEYS: &[&str] = &[
-    "attention",
-    "empty_cache",
-    "init",
-    "loader",
-    "master_weights",
-    "optimizer_state",
-    "parallel",
-    "params",
-    "update",
-];
+pub(super) const LATER_KEYS: &[&str] =
+    &["attention", "empty_cache", "init", "loader", "master_weights", "parallel", "params", "update"];
 
 impl Strategy {
     pub(super) fn scales_fp16(&self, tree: &Table) -> Result<(), Problem> {

@@ -6,16 +6,21 @@
 //! (c, d), and each pair (u, v) two normal numbers, `r cos t` and `r sin t` with `r = sqrt(-2 ln((u + 1) / 2^32))`
 //! and `t = 2 pi v / 2^32` (Box and Muller 1958), computed in f64, multiplied by the deviation and rounded to f32.
 
-use crate::ops::{Fill, Normal};
+use crate::ops::{DType, Fill, Normal};
 
 use super::operands::Operands;
+use super::philox::philox;
 use super::workers::{Parts, Workers};
 
 /// Elements that a thread takes at a time: whole blocks of four.
 const CHUNK: usize = 1 << 14;
 
 pub(super) fn fill(op: &Fill, operands: &mut Operands, workers: &Workers) {
-    each_chunk(operands.output(0), workers, |_, part| part.fill(op.value));
+    match op.output.dtype {
+        DType::F32 => each_chunk(operands.output(0), workers, |_, part: &mut [f32]| part.fill(op.value)),
+        // Of other types, zeros alone.
+        _ => each_chunk(operands.bytes(0), workers, |_, part| part.fill(0)),
+    }
 }
 
 pub(super) fn normal(op: &Normal, operands: &mut Operands, workers: &Workers) {
@@ -29,7 +34,7 @@ pub(super) fn normal(op: &Normal, operands: &mut Operands, workers: &Workers) {
     });
 }
 
-fn each_chunk(output: &mut [f32], workers: &Workers, work: impl Fn(usize, &mut [f32]) + Sync) {
+fn each_chunk<T: Send>(output: &mut [T], workers: &Workers, work: impl Fn(usize, &mut [T]) + Sync) {
     let output = Parts::new(output);
     workers.chunks(output.len(), CHUNK, |range| {
         // SAFETY: chunks do not overlap.
@@ -49,39 +54,4 @@ fn normals(block: u64, seed: u64, site: u32) -> [f64; 4] {
     };
     let ([a, b], [c, d]) = (pair(words[0], words[1]), pair(words[2], words[3]));
     [a, b, c, d]
-}
-
-/// Philox4x32 with ten rounds.
-fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    for _ in 0..10 {
-        let first = u64::from(counter[0]) * 0xD251_1F53;
-        let second = u64::from(counter[2]) * 0xCD9E_8D57;
-        counter = [
-            (second >> 32) as u32 ^ counter[1] ^ key[0],
-            second as u32,
-            (first >> 32) as u32 ^ counter[3] ^ key[1],
-            first as u32,
-        ];
-        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
-    }
-    counter
-}
-
-#[cfg(test)]
-mod tests {
-    use super::philox;
-
-    /// The known answers that come with the authors' Random123 library.
-    #[test]
-    fn philox_gives_the_published_numbers() {
-        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-        assert_eq!(
-            philox([u32::MAX; 4], [u32::MAX; 2]),
-            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
-        );
-        assert_eq!(
-            philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
-            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
-        );
-    }
 }

@@ -17,8 +17,11 @@ mod loss_scale;
 mod math;
 mod operands;
 mod optimizer;
+mod philox;
 mod product;
+mod quantize;
 mod simd;
+mod states;
 mod team;
 #[cfg(test)]
 mod tests;

@@ -55,6 +55,19 @@ impl<'a> Operands<'a> {
         unsafe { std::slice::from_raw_parts(address.cast(), ty.elements()) }
     }
 
+    /// An output of codes.
+    pub(super) fn codes(&mut self, index: usize) -> &'a mut [u8] {
+        assert_eq!(self.outputs[index].ty.dtype, DType::U8, "an output of codes");
+        self.bytes(index)
+    }
+
+    /// An output of any type.
+    pub(super) fn bytes(&mut self, index: usize) -> &'a mut [u8] {
+        let Operand { address, ty } = self.outputs[index];
+        // SAFETY: by the contract of `new`.
+        unsafe { std::slice::from_raw_parts_mut(address, ty.bytes() as usize) }
+    }
+
     pub(super) fn output<T: Float>(&mut self, index: usize) -> &'a mut [T] {
         let Operand { address, ty } = self.outputs[index];
         assert_eq!(ty.dtype, T::DTYPE, "an output of numbers");

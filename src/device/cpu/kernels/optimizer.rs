@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use crate::ops::{AdamW, AdamWNumbers, GlobalNorm, GradientTerms, Member, Sgd, Update as _};
+use crate::ops::{AdamW, AdamWNumbers, DynamicMap, GlobalNorm, GradientTerms, Member, Sgd, Update as _};
 
 use super::as_f64;
 use super::operands::Operands;
 use super::simd::simd;
+use super::states::States;
 use super::workers::{Parts, Workers};
 
 /// Elements that a thread takes at a time.
@@ -120,16 +121,24 @@ pub(super) fn adamw(op: &AdamW, operands: &mut Operands, workers: &Workers) {
     let at = op.numbers_input();
     let numbers = operands.input(at).try_into().expect("the type of the step's numbers was checked");
     let Some(share) = share(&op.gradients, operands, at + 1) else { return };
-    let update = Update::new(op, AdamWNumbers::from_array(numbers), share);
-    let [parameters, first, second] = [0, 1, 2].map(|index| Parts::new(operands.output::<f32>(index)));
+    let numbers = AdamWNumbers::from_array(numbers);
+    let update = Update::new(op, numbers, share);
+    let parameters = Parts::new(operands.output::<f32>(0));
+    let states = States::new(op.format, [DynamicMap::Signed, DynamicMap::Unsigned], numbers.step, operands);
     workers.each(workers.threads(), |index| {
         for (member, range) in in_turn(runs(&op.gradients.members, CHUNK), index, workers.threads()) {
-            // SAFETY: runs do not overlap.
-            #[allow(unsafe_code)]
-            let [parameters, first, second] =
-                unsafe { [&parameters, &first, &second].map(|whole| whole.part(range.clone())) };
             let update = Update { decay: if member.decay { update.decay } else { 1.0 }, ..update };
-            step(workers.level(), update, parameters, &gradients[range], first, second);
+            let work = |piece: Range<usize>, [first, second]: [&mut [f32]; 2]| {
+                // SAFETY: runs do not overlap, nor do their pieces.
+                #[allow(unsafe_code)]
+                let parameters = unsafe { parameters.part(piece.clone()) };
+                step(workers.level(), update, parameters, &gradients[piece], first, second);
+            };
+            // SAFETY: as above.
+            #[allow(unsafe_code)]
+            unsafe {
+                states.update(workers.level(), member, range, work);
+            }
         }
     });
 }
@@ -163,23 +172,33 @@ struct Descent {
 pub(super) fn sgd(op: &Sgd, operands: &mut Operands, workers: &Workers) {
     let gradients = operands.input::<f32>(1);
     let at = op.numbers_input();
-    let rate = operands.input::<f32>(at)[0];
+    let &[rate, number] = operands.input::<f32>(at) else {
+        unreachable!("the type of the step's numbers was checked")
+    };
     let Some(share) = share(&op.gradients, operands, at + 1) else { return };
     let Sgd { momentum, nesterov, weight_decay, .. } = *op;
     let parameters = Parts::new(operands.output::<f32>(0));
-    let velocities = (momentum != 0.0).then(|| Parts::new(operands.output::<f32>(1)));
+    let velocities =
+        (momentum != 0.0).then(|| States::new(op.format, [DynamicMap::Signed], number, operands));
     workers.each(workers.threads(), |index| {
         for (member, range) in in_turn(runs(&op.gradients.members, CHUNK), index, workers.threads()) {
             let decay = if member.decay { weight_decay } else { 0.0 };
             let descent = Descent { share, rate, momentum, nesterov, decay };
-            // SAFETY: runs do not overlap.
+            // SAFETY: runs do not overlap, nor do their pieces.
             #[allow(unsafe_code)]
-            let (parameters, velocities) = unsafe {
-                (parameters.part(range.clone()), velocities.as_ref().map(|all| all.part(range.clone())))
+            let parameters = |piece| unsafe { parameters.part(piece) };
+            let Some(velocities) = &velocities else {
+                descend(workers.level(), descent, parameters(range.clone()), &gradients[range]);
+                continue;
             };
-            match velocities {
-                None => descend(workers.level(), descent, parameters, &gradients[range]),
-                Some(velocities) => roll(workers.level(), descent, parameters, &gradients[range], velocities),
+            let work = |piece: Range<usize>, [velocities]: [&mut [f32]; 1]| {
+                let parameters = parameters(piece.clone());
+                roll(workers.level(), descent, parameters, &gradients[piece], velocities);
+            };
+            // SAFETY: as above.
+            #[allow(unsafe_code)]
+            unsafe {
+                velocities.update(workers.level(), member, range, work);
             }
         }
     });

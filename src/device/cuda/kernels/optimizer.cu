@@ -1,10 +1,9 @@
 // What happens to whole buckets of gradients and parameters at the end of a step. Padding between the tensors of a
 // bucket is neither read nor written.
+#include "optimizer.cuh"
+#include "philox.cuh"
 #include "reductions.cuh"
-#include "tables.cuh"
 #include "vectors.cuh"
-
-constexpr int BLOCK = 256;
 
 // One tensor of a bucket. Its blocks take NORM_ELEMENTS each, and each makes one partial sum.
 struct NormEntry {
@@ -59,85 +58,63 @@ extern "C" __global__ void __launch_bounds__(1024)
 }
 REGISTER(norm_of_partials)
 
-// One tensor of a bucket. Its blocks take UPDATE_ELEMENTS each.
-struct UpdateEntry {
-    uint64_t first_block;
-    uint64_t offset;
-    uint64_t len;
-    // Whether the parameters decay.
-    uint64_t decay;
-};
-
-// Runs of four elements that a thread updates.
-constexpr int UPDATE_QUADS = 4;
-constexpr uint64_t UPDATE_ELEMENTS = 4 * UPDATE_QUADS * BLOCK;
-
-// What is the same for all elements of all steps.
-struct AdamW {
-    // What remains of the moments, and what the gradient and its square add to them: f32 of numbers made in f64.
-    float beta1;
-    float added1;
-    float beta2;
-    float added2;
-    float epsilon;
-    float weight_decay;
-    // Infinite: gradients are not clipped.
-    float clip_norm;
-    uint32_t padding;
-};
-
-// What is the same for all elements of one step.
-struct Step {
-    // What the gradient is multiplied by.
-    float gradient;
-    // Learning rate over the first moment's bias correction.
-    float rate;
-    // 1 over the root of the second moment's bias correction.
-    float correction;
-    // What remains of a parameter.
-    float kept;
-};
-
-__device__ __forceinline__ void update(const AdamW& adamw, const Step& step, float& parameter, float gradient,
-                                       float& first, float& second) {
-    gradient *= step.gradient;
-    first = adamw.beta1 * first + adamw.added1 * gradient;
-    second = adamw.beta2 * second + adamw.added2 * gradient * gradient;
-    const float denominator = sqrtf(second) * step.correction + adamw.epsilon;
-    parameter = parameter * step.kept - step.rate * (first / denominator);
+// An f32 in 16 bits, up or down: up as often as so many of 65536 random numbers add up to one with the bits that are cut
+// off.
+__device__ __forceinline__ uint32_t round_at_random(float value, uint32_t draw) {
+    const uint32_t bits = __float_as_uint(value);
+    const bool is_number = (bits & 0x7fffffffu) <= 0x7f800000u;
+    return (is_number ? bits + (draw & 0xffffu) : bits | 0x00400000u) >> 16;
 }
 
-// In what follows, `norm` is null where gradients are neither clipped nor scaled, `scaling` where they are not scaled. A step
-// whose scaled gradients have no finite norm is left out.
-__device__ __forceinline__ bool is_left_out(const float* norm, const float* scaling) {
-    return scaling != nullptr && !(norm[0] < INFINITY);
-}
+// The states of one tensor in T: each rounded to the nearest or at random, where a draw depends on the seed, the step, the
+// tensor's site and the element.
+template <class T, bool RANDOM>
+struct States {
+    uint64_t seed;
+    uint32_t site;
+    uint32_t step;
 
-// What gradients are multiplied by: what clipping leaves of them, over the loss scale.
-__device__ __forceinline__ float share(float clip_norm, const float* norm, const float* scaling) {
-    float share = 1.0f;
-    if (norm != nullptr) {
-        const float ratio = clip_norm / (norm[0] + 1e-6f);
-        // A norm that is not a number must show in the parameters.
-        if (clip_norm < INFINITY && !(ratio > 1.0f)) share = ratio;
+    // Four words, the halves of each for two states of an element, for four elements from this one of the tensor on, a
+    // multiple of four.
+    __device__ __forceinline__ uint4 draw(uint64_t element) const {
+        return RANDOM ? philox(element / 4, site, step, seed) : make_uint4(0, 0, 0, 0);
     }
-    return scaling == nullptr ? share : share / scaling[0];
-}
+
+    __device__ __forceinline__ void store(T* sink, float4 values, const uint4& words, uint32_t shift) const {
+        if constexpr (RANDOM) {
+            const auto pair = [&](float low, uint32_t word, float high, uint32_t next) {
+                return round_at_random(low, word >> shift) | round_at_random(high, next >> shift) << 16;
+            };
+            *reinterpret_cast<uint2*>(sink) = make_uint2(pair(values.x, words.x, values.y, words.y),
+                                                         pair(values.z, words.z, values.w, words.w));
+        } else {
+            store_quad(sink, values);
+        }
+    }
+
+    // One element of the tensor.
+    __device__ __forceinline__ void store(T& sink, float value, uint64_t element, uint32_t shift) const {
+        if constexpr (RANDOM) {
+            const uint4 words = draw(element / 4 * 4);
+            const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+            sink = T{static_cast<uint16_t>(round_at_random(value, all[element % 4] >> shift))};
+        } else {
+            sink = from_float<T>(value);
+        }
+    }
+};
 
 // Adam with decoupled weight decay (Loshchilov and Hutter 2019).
-extern "C" __global__ void __launch_bounds__(BLOCK)
-    adamw(float* __restrict__ parameters, const float* __restrict__ gradients, float* __restrict__ first,
-          float* __restrict__ second, const float* __restrict__ numbers, const float* __restrict__ norm,
-          const float* __restrict__ scaling, const AdamW constants, const Table<UpdateEntry> table) {
+template <class T, bool RANDOM>
+__device__ __forceinline__ void update_adamw(float* __restrict__ parameters, const float* __restrict__ gradients,
+                                             T* __restrict__ first, T* __restrict__ second,
+                                             const float* __restrict__ numbers, const float* __restrict__ norm,
+                                             const float* __restrict__ scaling, const AdamW& constants, uint64_t seed,
+                                             const Table<UpdateEntry>& table) {
     if (is_left_out(norm, scaling)) return;
-    Step step;
-    step.gradient = share(constants.clip_norm, norm, scaling);
-
     const UpdateEntry& entry = entry_of_block(table);
-    step.rate = numbers[0] / numbers[1];
-    step.correction = 1.0f / sqrtf(numbers[2]);
-    step.kept = entry.decay ? 1.0f - numbers[0] * constants.weight_decay : 1.0f;
-
+    const AdamWStep step(constants, entry, numbers, norm, scaling);
+    const States<T, RANDOM> states{seed, static_cast<uint32_t>(entry.site), static_cast<uint32_t>(numbers[3])};
     const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
     const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));
     parameters += entry.offset + begin;
@@ -153,54 +130,60 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
             const float4 g = load_quad(gradients + 4 * quad);
             float4 m = load_quad(first + 4 * quad);
             float4 v = load_quad(second + 4 * quad);
-            update(constants, step, p.x, g.x, m.x, v.x);
-            update(constants, step, p.y, g.y, m.y, v.y);
-            update(constants, step, p.z, g.z, m.z, v.z);
-            update(constants, step, p.w, g.w, m.w, v.w);
+            update(constants, step, p, g, m, v);
             store_quad(parameters + 4 * quad, p);
-            store_quad(first + 4 * quad, m);
-            store_quad(second + 4 * quad, v);
+            const uint4 words = states.draw(begin + 4 * quad);
+            states.store(first + 4 * quad, m, words, 0);
+            states.store(second + 4 * quad, v, words, 16);
         }
     }
     for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) {
-        update(constants, step, parameters[i], gradients[i], first[i], second[i]);
+        float m = to_float(first[i]);
+        float v = to_float(second[i]);
+        update(constants, step, parameters[i], gradients[i], m, v);
+        states.store(first[i], m, begin + i, 0);
+        states.store(second[i], v, begin + i, 16);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    adamw(float* __restrict__ parameters, const float* __restrict__ gradients, float* __restrict__ first,
+          float* __restrict__ second, const float* __restrict__ numbers, const float* __restrict__ norm,
+          const float* __restrict__ scaling, const AdamW constants, uint64_t seed, const Table<UpdateEntry> table) {
+    update_adamw<float, false>(parameters, gradients, first, second, numbers, norm, scaling, constants, seed, table);
 }
 REGISTER(adamw)
 
-// What is the same for all elements of all steps.
-struct Sgd {
-    float momentum;
-    // 1 for Nesterov's, 0 for Polyak's.
-    float nesterov;
-    float weight_decay;
-    // Infinite: gradients are not clipped.
-    float clip_norm;
-};
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    adamw_bf16(float* __restrict__ parameters, const float* __restrict__ gradients, bf16* __restrict__ first,
+               bf16* __restrict__ second, const float* __restrict__ numbers, const float* __restrict__ norm,
+               const float* __restrict__ scaling, const AdamW constants, uint64_t seed,
+               const Table<UpdateEntry> table) {
+    update_adamw<bf16, false>(parameters, gradients, first, second, numbers, norm, scaling, constants, seed, table);
+}
+REGISTER(adamw_bf16)
 
-// Stochastic gradient descent; `velocity` is null without momentum.
-template <bool MOMENTUM>
-__device__ __forceinline__ void descend(float* __restrict__ parameters, const float* __restrict__ gradients,
-                                        float* __restrict__ velocity, float rate, const float* __restrict__ norm,
-                                        const float* __restrict__ scaling, const Sgd& sgd,
-                                        const Table<UpdateEntry>& table) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    adamw_bf16_random(float* __restrict__ parameters, const float* __restrict__ gradients, bf16* __restrict__ first,
+                      bf16* __restrict__ second, const float* __restrict__ numbers, const float* __restrict__ norm,
+                      const float* __restrict__ scaling, const AdamW constants, uint64_t seed,
+                      const Table<UpdateEntry> table) {
+    update_adamw<bf16, true>(parameters, gradients, first, second, numbers, norm, scaling, constants, seed, table);
+}
+REGISTER(adamw_bf16_random)
+
+// Stochastic gradient descent without momentum.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    sgd(float* __restrict__ parameters, const float* __restrict__ gradients, const float* __restrict__ numbers,
+        const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants, uint64_t,
+        const Table<UpdateEntry> table) {
     if (is_left_out(norm, scaling)) return;
-    const float gradient_share = share(sgd.clip_norm, norm, scaling);
     const UpdateEntry& entry = entry_of_block(table);
-    const float decay = entry.decay ? sgd.weight_decay : 0.0f;
+    const SgdStep step(constants, entry, numbers, norm, scaling);
     const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
     const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));
     parameters += entry.offset + begin;
     gradients += entry.offset + begin;
-    if (MOMENTUM) velocity += entry.offset + begin;
-    const auto update = [&](float& parameter, float gradient, float& v) {
-        gradient = gradient * gradient_share + decay * parameter;
-        if (MOMENTUM) {
-            v = sgd.momentum * v + gradient;
-            gradient = sgd.nesterov != 0.0f ? gradient + sgd.momentum * v : v;
-        }
-        parameter -= rate * gradient;
-    };
     const uint32_t whole = is_vector_aligned(parameters) ? count / 4 : 0;
 #pragma unroll
     for (int q = 0; q < UPDATE_QUADS; ++q) {
@@ -208,37 +191,78 @@ __device__ __forceinline__ void descend(float* __restrict__ parameters, const fl
         if (quad < whole) {
             float4 p = load_quad(parameters + 4 * quad);
             const float4 g = load_quad(gradients + 4 * quad);
-            float4 v = MOMENTUM ? load_quad(velocity + 4 * quad) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            update(p.x, g.x, v.x);
-            update(p.y, g.y, v.y);
-            update(p.z, g.z, v.z);
-            update(p.w, g.w, v.w);
+            descend(step, p.x, g.x);
+            descend(step, p.y, g.y);
+            descend(step, p.z, g.z);
+            descend(step, p.w, g.w);
             store_quad(parameters + 4 * quad, p);
-            if (MOMENTUM) store_quad(velocity + 4 * quad, v);
+        }
+    }
+    for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) descend(step, parameters[i], gradients[i]);
+}
+REGISTER(sgd)
+
+template <class T, bool RANDOM>
+__device__ __forceinline__ void update_momentum(float* __restrict__ parameters, const float* __restrict__ gradients,
+                                                T* __restrict__ velocity, const float* __restrict__ numbers,
+                                                const float* __restrict__ norm, const float* __restrict__ scaling,
+                                                const Sgd& constants, uint64_t seed,
+                                                const Table<UpdateEntry>& table) {
+    if (is_left_out(norm, scaling)) return;
+    const UpdateEntry& entry = entry_of_block(table);
+    const SgdStep step(constants, entry, numbers, norm, scaling);
+    const States<T, RANDOM> states{seed, static_cast<uint32_t>(entry.site), static_cast<uint32_t>(numbers[1])};
+    const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
+    const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));
+    parameters += entry.offset + begin;
+    gradients += entry.offset + begin;
+    velocity += entry.offset + begin;
+    const uint32_t whole = is_vector_aligned(parameters) ? count / 4 : 0;
+#pragma unroll
+    for (int q = 0; q < UPDATE_QUADS; ++q) {
+        const uint32_t quad = q * BLOCK + threadIdx.x;
+        if (quad < whole) {
+            float4 p = load_quad(parameters + 4 * quad);
+            const float4 g = load_quad(gradients + 4 * quad);
+            float4 v = load_quad(velocity + 4 * quad);
+            roll(constants, step, p, g, v);
+            store_quad(parameters + 4 * quad, p);
+            states.store(velocity + 4 * quad, v, states.draw(begin + 4 * quad), 0);
         }
     }
     for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) {
-        float v = MOMENTUM ? velocity[i] : 0.0f;
-        update(parameters[i], gradients[i], v);
-        if (MOMENTUM) velocity[i] = v;
+        float v = to_float(velocity[i]);
+        roll(constants, step, parameters[i], gradients[i], v);
+        states.store(velocity[i], v, begin + i, 0);
     }
 }
-
-extern "C" __global__ void __launch_bounds__(BLOCK)
-    sgd(float* __restrict__ parameters, const float* __restrict__ gradients, const float* __restrict__ numbers,
-        const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants,
-        const Table<UpdateEntry> table) {
-    descend<false>(parameters, gradients, nullptr, numbers[0], norm, scaling, constants, table);
-}
-REGISTER(sgd)
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
     sgd_momentum(float* __restrict__ parameters, const float* __restrict__ gradients, float* __restrict__ velocity,
                  const float* __restrict__ numbers, const float* __restrict__ norm,
-                 const float* __restrict__ scaling, const Sgd constants, const Table<UpdateEntry> table) {
-    descend<true>(parameters, gradients, velocity, numbers[0], norm, scaling, constants, table);
+                 const float* __restrict__ scaling, const Sgd constants, uint64_t seed,
+                 const Table<UpdateEntry> table) {
+    update_momentum<float, false>(parameters, gradients, velocity, numbers, norm, scaling, constants, seed, table);
 }
 REGISTER(sgd_momentum)
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    sgd_momentum_bf16(float* __restrict__ parameters, const float* __restrict__ gradients, bf16* __restrict__ velocity,
+                      const float* __restrict__ numbers, const float* __restrict__ norm,
+                      const float* __restrict__ scaling, const Sgd constants, uint64_t seed,
+                      const Table<UpdateEntry> table) {
+    update_momentum<bf16, false>(parameters, gradients, velocity, numbers, norm, scaling, constants, seed, table);
+}
+REGISTER(sgd_momentum_bf16)
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    sgd_momentum_bf16_random(float* __restrict__ parameters, const float* __restrict__ gradients, bf16* __restrict__ velocity,
+                             const float* __restrict__ numbers, const float* __restrict__ norm,
+                             const float* __restrict__ scaling, const Sgd constants, uint64_t seed,
+                             const Table<UpdateEntry> table) {
+    update_momentum<bf16, true>(parameters, gradients, velocity, numbers, norm, scaling, constants, seed, table);
+}
+REGISTER(sgd_momentum_bf16_random)
 
 // Dynamic loss scaling, one thread. `counts` holds the good steps since the scale last changed and the steps left out.
 extern "C" __global__ void loss_scale(float* scale, float* counts, const float* norm, float backoff, float growth,

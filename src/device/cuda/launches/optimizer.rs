@@ -2,7 +2,7 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{AdamW, GlobalNorm, LossScale, Sgd, Update};
+use crate::ops::{AdamW, GlobalNorm, LossScale, Rounding, Sgd, StateFormat, Update};
 
 use super::sizes::{BLOCK, optional, pointer, size_argument};
 use super::tables::{Work, each_table};
@@ -61,9 +61,19 @@ fn update(
     operands.push(optional(gradients.need_norm().then(|| inputs[numbers + 1].address)));
     operands.push(optional(gradients.scaled.then(|| inputs[numbers + 2].address)));
     operands.push(constants.clone());
+    let seed = match update.format() {
+        StateFormat::Bf16(Rounding::Stochastic { seed }) => seed,
+        StateFormat::F32 | StateFormat::Bf16(Rounding::Nearest) | StateFormat::Quantized => 0,
+    };
+    operands.push(Argument::U64(seed));
     let work = gradients.members.iter().map(|member| Work {
         blocks: member.elements().div_ceil(UPDATE_ELEMENTS),
-        fields: [member.offset as u64, member.elements() as u64, u64::from(member.decay)],
+        fields: [
+            member.offset as u64,
+            member.elements() as u64,
+            u64::from(member.decay),
+            u64::from(member.site),
+        ],
     });
     each_table(work, |blocks, table| {
         let arguments: Vec<Argument> = operands.iter().cloned().chain([table]).collect();
@@ -75,6 +85,16 @@ fn update(
 fn constants<const N: usize>(numbers: [f32; N]) -> Argument {
     let word = |pair: &[f32; 2]| u64::from(pair[0].to_bits()) | u64::from(pair[1].to_bits()) << 32;
     Argument::Words(numbers.as_chunks().0.iter().map(word).collect())
+}
+
+/// The kernel for states in f32, in bf16, in bf16 rounded at random, and quantized.
+fn by_format(format: StateFormat, [f32, bf16, random, quantized]: [&'static str; 4]) -> &'static str {
+    match format {
+        StateFormat::F32 => f32,
+        StateFormat::Bf16(Rounding::Nearest) => bf16,
+        StateFormat::Bf16(Rounding::Stochastic { .. }) => random,
+        StateFormat::Quantized => quantized,
+    }
 }
 
 /// What gradients are clipped to; infinite where they are not.
@@ -94,14 +114,18 @@ pub(super) fn adamw(op: &AdamW, inputs: &[Operand], launcher: &mut Launcher) -> 
         clip_norm(op),
         0.0,
     ]);
-    update("adamw", op, inputs, &constants, launcher)
+    let kernel = by_format(op.format, ["adamw", "adamw_bf16", "adamw_bf16_random", "adamw_quantized"]);
+    update(kernel, op, inputs, &constants, launcher)
 }
 
 /// With the struct `Sgd` of `optimizer.cu`.
 pub(super) fn sgd(op: &Sgd, inputs: &[Operand], launcher: &mut Launcher) -> Result<(), DeviceError> {
     let nesterov = if op.nesterov { 1.0 } else { 0.0 };
     let constants = constants([op.momentum, nesterov, op.weight_decay, clip_norm(op)]);
-    update(if op.momentum == 0.0 { "sgd" } else { "sgd_momentum" }, op, inputs, &constants, launcher)
+    let with_momentum =
+        ["sgd_momentum", "sgd_momentum_bf16", "sgd_momentum_bf16_random", "sgd_momentum_quantized"];
+    let kernel = if op.momentum == 0.0 { "sgd" } else { by_format(op.format, with_momentum) };
+    update(kernel, op, inputs, &constants, launcher)
 }
 
 /// Scale and counts are updated in place.

@@ -56,7 +56,9 @@ pub(super) fn by_dtype(
         DType::F32 => Ok(f32),
         DType::BF16 => Ok(bf16),
         DType::F16 => Ok(f16),
-        DType::I32 => Err(TypeError { operation: f32, problem: format!("has no kernel for {dtype}") }.into()),
+        DType::I32 | DType::U8 => {
+            Err(TypeError { operation: f32, problem: format!("has no kernel for {dtype}") }.into())
+        }
     }
 }
 

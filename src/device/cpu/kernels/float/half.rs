@@ -36,6 +36,19 @@ impl Bf16 {
     }
 }
 
+simd! {
+    /// `to = from`, up or down: up as often as so many of 65536 random numbers add up to one with the bits that are cut off.
+    /// Those numbers are 16 bits of each word from bit `shift` on.
+    pub(crate) fn round_at_random(from: &[f32], words: &[u32], shift: u32, to: &mut [Bf16]) {
+        for ((to, from), word) in to.iter_mut().zip(from).zip(words) {
+            let bits = from.to_bits();
+            let is_number = bits & !SIGN <= INFINITY;
+            let rounded = bits.wrapping_add(word >> shift & 0xFFFF);
+            *to = Bf16(((if is_number { rounded } else { bits | QUIET }) >> 16) as u16);
+        }
+    }
+}
+
 impl F16 {
     /// Bits of significand that an f32 has more.
     const SHIFT: u32 = 23 - 10;

@@ -5,7 +5,7 @@ mod half;
 
 use std::ops::Range;
 
-pub(super) use half::{Bf16, F16};
+pub(super) use half::{Bf16, F16, round_at_random};
 
 use super::simd::Level;
 use crate::ops::DType;
@@ -88,7 +88,9 @@ macro_rules! with_float {
                 type $float = $crate::device::cpu::kernels::float::F16;
                 $body
             }
-            $crate::ops::DType::I32 => unreachable!("an operation's types are checked before it runs"),
+            $crate::ops::DType::I32 | $crate::ops::DType::U8 => {
+                unreachable!("an operation's types are checked before it runs")
+            }
         }
     };
 }

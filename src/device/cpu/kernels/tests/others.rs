@@ -4,7 +4,7 @@ use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
     AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Embedding, EmbeddingBackward, Fill, GeluBackward,
     GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members, Normal, Op, Sgd,
-    Shape, Slice, TensorType, Update,
+    Shape, Slice, StateFormat, TensorType, Update,
 };
 
 use super::harness::{Data, How, NUMBERS, added, assert_slope, check, inner_product, launch};
@@ -201,7 +201,7 @@ fn the_reference_of_cross_entropy_is_differentiated_right() {
 
 /// Two members that decay and one that does not, padding between them.
 fn members(len: usize) -> Members {
-    let member = |offset, len, decay| Member { offset, shape: Shape::new(&[len]), decay };
+    let member = |offset, len, decay| Member { offset, shape: Shape::new(&[len]), decay, site: 3 };
     [member(0, 7, true), member(16, len - 40, false), member(len - 16, 9, true)].into()
 }
 
@@ -225,11 +225,19 @@ fn the_global_norm_matches_the_reference() {
 /// An update of a bucket of this many elements, with the loss scale that its gradients are multiplied by.
 fn update(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> (AdamW, Vec<Data>) {
     let gradients = GradientTerms { members: members(len), clip_norm, scaled: loss_scale.is_some() };
-    let op = AdamW { gradients, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
-    let numbers = AdamWNumbers { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297 };
+    let op = AdamW {
+        gradients,
+        format: StateFormat::F32,
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+    };
+    let numbers =
+        AdamWNumbers { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297, step: 5.0 };
     let mut inputs: Vec<Data> = (0..4).map(|seed| Data::random(&[len], seed)).collect();
     inputs[3] = inputs[3].clone().map(f32::abs);
-    inputs.push(Data::F32(TensorType::f32(&[3]), numbers.to_array().to_vec()));
+    inputs.push(Data::F32(TensorType::f32(&[4]), numbers.to_array().to_vec()));
     inputs.extend((clip_norm.is_some() || loss_scale.is_some()).then(|| Data::scalar(norm)));
     inputs.extend(loss_scale.map(Data::scalar));
     (op, inputs)
@@ -269,9 +277,10 @@ fn adamw_matches_the_reference() {
 fn descents(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Sgd, Vec<Data>)> {
     let (AdamW { gradients, .. }, inputs) = update(len, clip_norm, norm, loss_scale);
     let descent = |(momentum, nesterov, weight_decay)| {
-        let op = Sgd { gradients: gradients.clone(), momentum, nesterov, weight_decay };
+        let op =
+            Sgd { gradients: gradients.clone(), format: StateFormat::F32, momentum, nesterov, weight_decay };
         let states = op.states().len();
-        let rate = Data::F32(TensorType::f32(&[1]), vec![0.01]);
+        let rate = Data::F32(TensorType::f32(&[2]), vec![0.01, 5.0]);
         let inputs = [&inputs[..2 + states], &[rate], &inputs[5..]].concat();
         (op, inputs)
     };

@@ -1,0 +1,209 @@
+//! Optimizer states in fewer bits: what is learnt, what they take, what is counted, and that small changes of them are not lost
+//! where they are rounded at random.
+
+use super::super::counts::Counts;
+use super::super::engine::Engine;
+use super::super::receipt::{Run, receipt};
+use super::batch;
+use crate::compile::compile;
+use crate::device::{Pool, Region, Role, Tensor};
+use crate::memory::{Cadence, predict};
+use crate::ops::{
+    AdamW, AdamWNumbers, DType, GradientTerms, Member, Op, Rounding as Rounded, Shape, StateFormat,
+    TensorType, Update, lay_out,
+};
+use crate::spec::{OptimizerState, Rounding, RunConfig};
+use crate::testing::{self, with_optimizer};
+
+const MOMENTUM: &str = "sgd = { lr = 0.1, momentum = 0.9 }";
+
+fn stored(optimizer_state: OptimizerState, rounding: Rounding) -> RunConfig {
+    let mut config = testing::small();
+    config.strategy.optimizer_state = optimizer_state;
+    config.strategy.rounding = rounding;
+    config
+}
+
+const CHOICES: [(OptimizerState, Rounding); 3] = [
+    (OptimizerState::Bf16, Rounding::Nearest),
+    (OptimizerState::Bf16, Rounding::Stochastic),
+    (OptimizerState::EightBit, Rounding::Nearest),
+];
+
+/// The losses of twenty steps, the digest after them, and what was counted.
+fn train(config: &RunConfig) -> (Vec<f32>, String, Counts, String) {
+    let program = compile(config, &testing::target()).unwrap();
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start().unwrap();
+    let before = engine.counts();
+    let losses = (0..20).map(|step| {
+        let batch = batch(config, step % 3, config.train.batch_size);
+        engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap().loss
+    });
+    let losses = losses.collect();
+    let run = Run { micro_batches: 1, parameters: program.numbers_of(|_| true), copies_hidden: None };
+    let receipt = receipt(&before, &engine.counts(), run, None);
+    (losses, engine.digest().unwrap(), engine.counts(), receipt)
+}
+
+#[test]
+fn the_loss_stays_within_three_percent() {
+    for optimizer in [None, Some(MOMENTUM)] {
+        let optimized = |config: RunConfig| match optimizer {
+            None => config,
+            Some(optimizer) => with_optimizer(&config, optimizer),
+        };
+        let full = train(&optimized(testing::small())).0;
+        assert!(full[19] < full[0] - 0.5, "there is something to learn: {full:?}");
+        for (state, rounding) in CHOICES {
+            let config = optimized(stored(state, rounding));
+            let found = train(&config);
+            for (step, (a, b)) in full.iter().zip(&found.0).enumerate() {
+                assert!((a - b).abs() <= 0.03 * a, "{state:?}, {rounding:?}, step {}: {a} and {b}", step + 1);
+            }
+            assert_ne!(full, found.0, "{state:?} makes no difference");
+            assert_eq!(train(&config).1, found.1, "{state:?}, {rounding:?}: the same bits each time");
+        }
+    }
+}
+
+/// A seed draws other numbers, and nothing else of rounding to the nearest.
+#[test]
+fn draws_depend_on_the_seed_of_the_run() {
+    let digest = |rounding, seed| {
+        let mut config = stored(OptimizerState::Bf16, rounding);
+        let program = compile(&config, &testing::target()).unwrap();
+        config.train.seed = seed;
+        let mut other = compile(&config, &testing::target()).unwrap();
+        // From the same parameters.
+        for (other, own) in other.sections.iter_mut().zip(&program.sections).take(1) {
+            other.code.clone_from(&own.code);
+        }
+        let mut device = testing::device(testing::target());
+        let mut engine = Engine::new(&other, device.as_mut(), true).unwrap();
+        engine.start().unwrap();
+        engine.step(&batch(&config, 0, 4), &config.train.optimizer.numbers(1)).unwrap();
+        engine.digest().unwrap()
+    };
+    assert_eq!(digest(Rounding::Nearest, 7), digest(Rounding::Nearest, 8));
+    assert_ne!(digest(Rounding::Stochastic, 7), digest(Rounding::Stochastic, 8));
+}
+
+/// C d_model, V vocabulary, T context, of two blocks. Tensors begin at multiples of 256 bytes of their narrowest type.
+#[test]
+fn states_take_the_bytes_of_their_types() {
+    let [c, v, t] = [32u64, 256, 16];
+    let end = |tensors: &[u64], unit: u64| {
+        tensors.iter().fold(0u64, |end, tensor| end.next_multiple_of(unit) + tensor)
+    };
+    let rounded = |bytes: u64| bytes.next_multiple_of(256);
+    let embedding = [v * c, t * c];
+    let head = [c, c];
+    let attention = [c, c, 3 * c * c, 3 * c, c * c, c];
+    let mlp = [c, c, 4 * c * c, 4 * c, 4 * c * c, c];
+    let block = [&attention[..], &mlp].concat();
+    // Of the block, the two tensors of 4,096 numbers.
+    let large = [4 * c * c, 4 * c * c];
+    let small: Vec<u64> = block.iter().copied().filter(|&tensor| tensor < 4096).collect();
+    let uniform = |bytes: u64| {
+        let unit = 256 / bytes;
+        let of = |tensors: &[u64]| 2 * rounded(bytes * end(tensors, unit));
+        of(&embedding) + 2 * of(&block) + of(&head)
+    };
+    let full = |tensors: &[u64]| 2 * rounded(4 * end(tensors, 64));
+    let codes = end(&large, 256);
+    let scales = codes / 256;
+    let quantized =
+        full(&embedding) + full(&head) + 2 * (full(&small) + 2 * rounded(codes) + 2 * rounded(4 * scales));
+    for (state, expected) in [
+        (OptimizerState::Fp32, uniform(4)),
+        (OptimizerState::Bf16, uniform(2)),
+        (OptimizerState::EightBit, quantized),
+    ] {
+        let config = stored(state, Rounding::Nearest);
+        let program = compile(&config, &testing::target()).unwrap();
+        let usage = predict(&program, &testing::target(), Cadence::of(&config)).device;
+        assert_eq!(
+            usage.phase_peak(crate::device::Phase::Forward).live[Role::Optimizer],
+            expected,
+            "{state:?}"
+        );
+    }
+}
+
+#[test]
+fn bytes_are_counted_as_they_are_updated() {
+    let counted = |state, rounding| {
+        let (.., counts, receipt) = train(&stored(state, rounding));
+        let Counts { state_bytes_in_16_bits, state_bytes_in_8_bits, random_roundings, .. } = counts;
+        ([state_bytes_in_16_bits, state_bytes_in_8_bits, random_roundings].map(|all| all / 20), receipt)
+    };
+    let program = compile(&stored(OptimizerState::Bf16, Rounding::Nearest), &testing::target()).unwrap();
+    let halves: u64 = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes()).sum();
+    let numbers: usize =
+        program.buckets.iter().flat_map(|bucket| bucket.members.iter()).map(Member::elements).sum();
+    assert_eq!(counted(OptimizerState::Fp32, Rounding::Nearest), ([0, 0, 0], String::new()));
+    let (counts, receipt) = counted(OptimizerState::Bf16, Rounding::Nearest);
+    assert_eq!(counts, [halves, 0, 0]);
+    assert!(receipt.ends_with(" of states in 16 bits"), "{receipt}");
+    let (counts, receipt) = counted(OptimizerState::Bf16, Rounding::Stochastic);
+    assert_eq!(counts, [halves, 0, 2 * numbers as u64]);
+    assert!(receipt.ends_with(&format!("{} numbers rounded at random", 2 * numbers)), "{receipt}");
+    // Two moments of two tensors of 4,096 numbers in each of two blocks.
+    let (counts, receipt) = counted(OptimizerState::EightBit, Rounding::Nearest);
+    assert_eq!(counts, [0, 2 * 2 * 2 * 4096, 0]);
+    assert_eq!(receipt, "32.0 KiB of states in 8 bits");
+}
+
+/// The mean of second moments after so many steps of gradients of 1 with beta2 = 0.999: in f32, 1 - 0.999^steps.
+fn second_moment(format: StateFormat, steps: usize) -> f64 {
+    const LEN: usize = 8192;
+    let member = Member { offset: 0, shape: Shape::new(&[LEN]), decay: false, site: 1 };
+    let (members, ty) = lay_out(std::iter::once(member), DType::F32, format.dtype());
+    let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
+    let op = AdamW { gradients, format, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    let states: Vec<TensorType> = op.states().iter().map(|state| state.layout(&members, ty).1).collect();
+    let types = [&[ty, ty], &states[..], &[TensorType::f32(&[op.numbers().len()])]].concat();
+    let mut device = testing::device(testing::target());
+    let tensors: Vec<Tensor> = types
+        .iter()
+        .map(|&ty| {
+            let buffer = device.allocate(Pool::Device, ty.bytes()).unwrap();
+            device
+                .write(Region { buffer, offset: 0, bytes: ty.bytes() }, &vec![0; ty.bytes() as usize])
+                .unwrap();
+            Tensor { buffer, offset: 0, ty }
+        })
+        .collect();
+    let ones: Vec<u8> = [1.0f32; LEN].iter().flat_map(|one| one.to_ne_bytes()).collect();
+    device.write(tensors[1].region(), &ones).unwrap();
+    let outputs: Vec<Tensor> =
+        std::iter::once(tensors[0]).chain(tensors[2..types.len() - 1].to_vec()).collect();
+    for step in 1..=steps {
+        let numbers = AdamWNumbers {
+            learning_rate: 0.0,
+            bias_correction1: 1.0,
+            bias_correction2: 1.0,
+            step: step as f32,
+        };
+        let bytes: Vec<u8> = numbers.to_array().iter().flat_map(|number| number.to_ne_bytes()).collect();
+        device.write(tensors[types.len() - 1].region(), &bytes).unwrap();
+        device.launch(&Op::AdamW(op.clone()), &tensors, &outputs, None).unwrap();
+    }
+    let mut bytes = vec![0; tensors[3].ty.bytes() as usize];
+    device.read(tensors[3].region(), &mut bytes).unwrap();
+    let halves = bytes.as_chunks::<2>().0.iter().map(|&half| u16::from_ne_bytes(half));
+    let sum: f64 = halves.map(|half| f64::from(f32::from_bits(u32::from(half) << 16))).sum();
+    sum / LEN as f64
+}
+
+/// What is added to a moment shrinks as it nears what it tends to, and is soon less than half a unit in the last of 8 bits.
+#[test]
+fn a_moment_rounded_to_the_nearest_stops_moving_and_one_rounded_at_random_does_not() {
+    let nearest = |steps| second_moment(StateFormat::Bf16(Rounded::Nearest), steps);
+    let expected = 1.0 - 0.999f64.powi(1000);
+    assert_eq!((nearest(300), nearest(1000)), (0.25, 0.25), "it should be {expected}");
+    let random = second_moment(StateFormat::Bf16(Rounded::Stochastic { seed: 1 }), 1000);
+    assert!((random / expected - 1.0).abs() < 2e-3, "{random} for {expected}");
+}

@@ -1,0 +1,124 @@
+"""Optimizers whose states are stored in fewer than 32 bits: `optimizer_state` other than fp32. PyTorch has none that keep
+fp32 parameters beside them, so these are written here, from the definitions; updates are computed in fp32."""
+
+import torch
+
+# Numbers that share a scale.
+BLOCK = 256
+# Tensors of fewer numbers are left in fp32, as are tables whose rows are looked up.
+LEAST_QUANTIZED = 4096
+DECADES = 7
+
+
+class Full:
+    """A state in fp32."""
+
+    def __init__(self, like, _signed):
+        self.stored = torch.zeros_like(like)
+
+    def load(self):
+        return self.stored
+
+    def store(self, numbers):
+        self.stored = numbers
+
+
+class Half(Full):
+    """A state in bf16, rounded to the nearest."""
+
+    def load(self):
+        return self.stored.float()
+
+    def store(self, numbers):
+        self.stored = numbers.bfloat16()
+
+
+class Quantized:
+    """Block-wise dynamic quantization (Dettmers et al. 2022): codes, and the largest magnitude of each block of them."""
+
+    def __init__(self, like, signed):
+        self.shares, self.shape, self.count = dynamic_map(signed), like.shape, like.numel()
+        self.middles = ((self.shares[1:] + self.shares[:-1]) / 2).float()
+        self.shares = self.shares.float()
+        self.store(torch.zeros_like(like))
+
+    def load(self):
+        return (self.shares[self.codes] * self.scales).flatten()[: self.count].view(self.shape)
+
+    def store(self, numbers):
+        missing = -self.count % BLOCK
+        blocks = torch.nn.functional.pad(numbers.flatten(), (0, missing)).view(-1, BLOCK)
+        self.scales = blocks.abs().amax(dim=1, keepdim=True)
+        shares = torch.where(self.scales > 0, blocks / self.scales, 0)
+        self.codes = torch.bucketize(shares, self.middles)
+
+
+def dynamic_map(signed):
+    """What the 256 codes stand for, f64[256]: 0, 1 and between them seven decades, each with twice as many numbers as the
+    one below it, in the middles of equal parts of it; of either sign, half as many each."""
+    shares = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
+    for decade in range(DECADES):
+        edges = torch.linspace(0.1, 1, 2 ** (decade + (not signed)) + 1, dtype=torch.float64)
+        middles = (edges[1:] + edges[:-1]) / 2 * 10.0 ** (decade - DECADES + 1)
+        shares += [middles, -middles] if signed else [middles]
+    return torch.cat(shares).sort().values
+
+
+def kind_of_state(run, name, parameter):
+    if run.optimizer_state == "bf16":
+        return Half
+    looked_up = name.startswith("embedding.")
+    return Full if looked_up or parameter.numel() < LEAST_QUANTIZED else Quantized
+
+
+class Stored(torch.optim.Optimizer):
+    """What the two have in common: `groups` as PyTorch's optimizers take them, states by parameter."""
+
+    def __init__(self, run, parameters, groups, signs):
+        super().__init__(groups, {})
+        self.update, self.steps = run.update, 0
+        kinds = {parameter: kind_of_state(run, name, parameter) for name, parameter in parameters.items()}
+        self.states = {
+            parameter: [kind(parameter.detach(), signed) for signed in signs] for parameter, kind in kinds.items()
+        }
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                states = self.states[parameter]
+                numbers = self.updated(parameter, group["weight_decay"], [state.load() for state in states])
+                for state, after in zip(states, numbers):
+                    state.store(after)
+
+
+class AdamW(Stored):
+    """Second moments are squares, and have no sign."""
+
+    def __init__(self, run, parameters, groups):
+        super().__init__(run, parameters, groups, (True, False))
+
+    def updated(self, parameter, weight_decay, moments):
+        lr, betas = self.update["lr"], (self.update["beta1"], self.update["beta2"])
+        gradient = parameter.grad
+        first, second = (
+            beta * moment + (1 - beta) * added
+            for beta, moment, added in zip(betas, moments, (gradient, gradient * gradient))
+        )
+        corrections = [1 - beta**self.steps for beta in betas]
+        denominator = second.sqrt() / corrections[1] ** 0.5 + self.update["epsilon"]
+        parameter.mul_(1 - lr * weight_decay).sub_(lr / corrections[0] * (first / denominator))
+        return first, second
+
+
+class SGD(Stored):
+    def __init__(self, run, parameters, groups):
+        super().__init__(run, parameters, groups, (True,))
+
+    def updated(self, parameter, weight_decay, velocities):
+        momentum = self.update["momentum"]
+        gradient = parameter.grad + weight_decay * parameter
+        velocity = momentum * velocities[0] + gradient
+        parameter.sub_(self.update["lr"] * (gradient + momentum * velocity if self.update["nesterov"] else velocity))
+        return (velocity,)
