@@ -11,7 +11,8 @@ use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, ValueKind};
 use crate::ops::{
-    DType, Fill, GradientTerms, Member, Members, Normal, Op, Shape, StateFormat, TensorType, ValueId, lay_out,
+    DType, Fill, GradientTerms, Member, Members, Normal, Op, Shape, TensorType, UpdateFormat, ValueId,
+    lay_out,
 };
 use crate::spec::RunConfig;
 
@@ -99,7 +100,7 @@ pub(super) struct Group {
     layer: ScopeId,
     trainable: bool,
     dtype: DType,
-    pub(super) format: StateFormat,
+    pub(super) format: UpdateFormat,
     home: Pool,
 }
 
@@ -117,7 +118,7 @@ pub(super) struct Layout {
 /// are summed in one order however a layer is divided.
 pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
     let dtypes = Dtypes::of(config);
-    let format_of = config.state_format();
+    let format_of = config.update_format();
     let looked_up = graph.looked_up();
     let decays = |shape: &Shape| config.train.optimizer.decays(shape.dims().len());
     let homes = homes(&graph.scopes, config);
@@ -133,8 +134,11 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     for (index, value) in graph.values.iter().enumerate() {
         if let ValueKind::Parameter { initial, trainable } = value.kind {
             let layer = graph.scopes[value.scope.index()].layer;
-            let format =
-                if trainable { format_of(&value.ty.shape, looked_up[index]) } else { StateFormat::F32 };
+            let format = if trainable {
+                format_of(&value.ty.shape, looked_up[index])
+            } else {
+                UpdateFormat::default()
+            };
             let home = homes.get(value.scope.index()).copied().unwrap_or(Pool::Device);
             let group = Group { layer, trainable, dtype: dtypes.parameters, format, home };
             let place = *places.entry(group).or_insert(groups.len());
@@ -146,7 +150,7 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     }
     groups.sort_by_key(|(group, _)| group.layer);
     groups.into_iter().map(move |(group, parameters)| {
-        let all = [group.format.dtype(), dtypes.parameters, dtypes.gradients];
+        let all = [group.format.narrowest(), dtypes.parameters, dtypes.gradients];
         let narrowest = all.into_iter().min_by_key(|dtype| dtype.bytes()).unwrap_or(dtypes.parameters);
         let tensor = |&(index, _): &(usize, graph::Initial)| {
             let shape = graph.values[index].ty.shape;
@@ -160,7 +164,7 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 /// The host's side of each step.
 fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
     let scope = program.add_scope("batch");
-    let update = config.train.optimizer.update(GradientTerms::default(), StateFormat::F32);
+    let update = config.train.optimizer.update(GradientTerms::default(), UpdateFormat::default());
     let numbers = update.numbers().len();
     let samples = program.samples;
     let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);

@@ -102,7 +102,7 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
     for (bucket, layout) in program.buckets.iter_mut().zip(layouts) {
         let mut shapes = vec![layout.ty.shape];
         let update = config.train.optimizer.update(GradientTerms::default(), bucket.format);
-        for (kept, state) in bucket.states.iter_mut().zip(update.states()) {
+        for (kept, state) in bucket.states.iter_mut().zip(update.kept()) {
             let (members, ty) = state.layout(&layout.members, layout.ty);
             kept.members = members;
             shapes.push(ty.shape);
@@ -141,11 +141,11 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
 /// differently.
 fn have_buckets(program: &Program, layouts: &[Layout]) -> bool {
     let sites = layouts.iter().enumerate().flat_map(|(bucket, layout)| {
-        let dtype = layout.group.format.dtype();
+        let dtype = layout.group.format.states;
         layout.members.iter().map(move |member| (bucket, member.site, dtype))
     });
     let of = |parameter: &Parameter| {
-        (parameter.bucket, parameter.site, program.buckets[parameter.bucket].format.dtype())
+        (parameter.bucket, parameter.site, program.buckets[parameter.bucket].format.states)
     };
     sites.eq(program.parameters.iter().map(of))
 }
@@ -234,7 +234,7 @@ mod tests {
                 let program = compile(config, &target).unwrap();
                 let spilled: Vec<bool> = program.spillable.iter().map(|value| value.is_spilled).collect();
                 let formats: Vec<_> = layouts(&full, config)
-                    .flat_map(|Layout { group, members, .. }| vec![group.format.dtype(); members.len()])
+                    .flat_map(|Layout { group, members, .. }| vec![group.format.states; members.len()])
                     .collect();
                 (slices(&full), tail.as_ref().map(slices), further, spilled, formats)
             };

@@ -27,7 +27,8 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
     let mut code = std::mem::take(&mut program.sections[at].code);
     let loss = give_losses_gradients(program, &mut code);
 
-    let mut backward = Backward::new(program, &draft.marks, &code);
+    let gradients = Dtypes::of(draft.config).gradients;
+    let mut backward = Backward::new(program, &draft.marks, gradients, &code);
     let mut all = Vec::with_capacity(code.len() * 3);
     // The slices of a loss take their gradients with them, so that no two of them are there at a time.
     for stretch in code.chunk_by(|a, b| a.slice == b.slice) {
@@ -179,9 +180,11 @@ struct Backward<'a> {
     gradients: Vec<Option<ValueId>>,
     /// The same of what is a part of a value of the forward pass, whatever the view.
     parts: HashMap<View, ValueId>,
+    /// What those of parameters are stored as.
+    gradient_dtype: DType,
     /// The first version of each parameter's gradient.
     parameter_gradients: HashMap<ValueId, ValueId>,
-    /// The parameter of each cast: they have one gradient, in full precision.
+    /// The parameter of each cast: they have one gradient, the parameter's.
     cast_of: HashMap<ValueId, ValueId>,
     emitted: Vec<Instruction>,
     /// Set within a stretch that is computed again.
@@ -197,7 +200,12 @@ struct Node {
 }
 
 impl<'a> Backward<'a> {
-    fn new(program: &'a mut Program, marks: &'a Marks, code: &[Instruction]) -> Backward<'a> {
+    fn new(
+        program: &'a mut Program,
+        marks: &'a Marks,
+        gradient_dtype: DType,
+        code: &[Instruction],
+    ) -> Backward<'a> {
         let mut wanted = vec![false; program.values.len()];
         let mut parameter_gradients = HashMap::new();
         for parameter in &program.parameters {
@@ -227,6 +235,7 @@ impl<'a> Backward<'a> {
             wanted,
             gradients,
             parts,
+            gradient_dtype,
             parameter_gradients,
             cast_of,
             emitted,
@@ -314,6 +323,10 @@ impl Tape for Backward<'_> {
 
     fn input_type(&self, index: usize) -> TensorType {
         self.program.ty(self.node.inputs[index])
+    }
+
+    fn parameter_gradients(&self) -> DType {
+        self.gradient_dtype
     }
 
     fn output_gradient(&self, index: usize) -> ValueId {

@@ -8,9 +8,9 @@ use super::program::{Action, Instruction, LossScaling, Program, Section, Section
 use super::value::{Form, Like, Part, Value};
 use crate::device::{DeviceKind, Phase, Pool, Role};
 use crate::ops::{
-    Cast, DType, Fill, Loss, MatrixPrecision, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId,
+    Arithmetic, Cast, DType, Fill, Loss, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId,
 };
-use crate::spec::{LossScale, Precision, RunConfig};
+use crate::spec::{LossScale, Precision, RunConfig, StoredIn, Strategy};
 
 /// What each kind of number is kept in.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +25,9 @@ pub(super) struct Dtypes {
 
 impl Dtypes {
     pub(super) fn of(config: &RunConfig) -> Dtypes {
-        let (parameters, gradients, accumulators) = (DType::F32, DType::F32, DType::F32);
-        Dtypes { parameters, gradients, accumulators, matrices: config.strategy.precision.dtype() }
+        let Strategy { params, gradient_dtype, residual, precision, .. } = config.strategy;
+        let [parameters, gradients, accumulators] = [params, gradient_dtype, residual].map(StoredIn::dtype);
+        Dtypes { parameters, gradients, accumulators, matrices: precision.dtype() }
     }
 
     /// What an operation wants an operand in, if it minds.
@@ -34,6 +35,7 @@ impl Dtypes {
         match operand {
             Operand::Matrix => Some(self.matrices),
             Operand::Accumulator => Some(self.accumulators),
+            Operand::Full => Some(DType::F32),
             Operand::Any => None,
         }
     }
@@ -57,22 +59,27 @@ pub(super) fn choose(draft: &mut Draft) {
 struct Casting<'a> {
     program: &'a mut Program,
     dtypes: Dtypes,
-    precision: MatrixPrecision,
+    arithmetic: Arithmetic,
     /// What values were cast to in this section.
     cast: HashMap<(ValueId, DType), ValueId>,
 }
 
 impl<'a> Casting<'a> {
     fn new(program: &'a mut Program, dtypes: Dtypes, tf32: bool) -> Casting<'a> {
-        let precision = MatrixPrecision { dtype: dtypes.matrices, tf32 };
-        Casting { program, dtypes, precision, cast: HashMap::new() }
+        let Dtypes { matrices, accumulators, .. } = dtypes;
+        Casting {
+            program,
+            dtypes,
+            arithmetic: Arithmetic { matrices, accumulators, tf32 },
+            cast: HashMap::new(),
+        }
     }
 
     fn section(&mut self, code: Vec<Instruction>) -> Vec<Instruction> {
         let mut result = Vec::with_capacity(code.len() * 2);
         for mut instruction in code {
             if let Action::Launch { op, inputs, outputs, .. } = &mut instruction.action {
-                op.set_precision(self.precision);
+                op.set_arithmetic(self.arithmetic);
                 inputs.iter().for_each(|&input| self.program.follow_parent(input));
                 let casts = self.cast(op, inputs).into_iter();
                 let (scope, phase) = (instruction.scope, instruction.phase);

@@ -112,8 +112,12 @@ impl Marks {
             Action::Launch { op, inputs, .. } if op.as_update().is_some() => {
                 self.beside(program.storage(inputs[0]), self.updates)
             }
-            // What is made of nothing is made where it lives.
-            Action::Launch { inputs, outputs, .. } if inputs.is_empty() => pool(outputs[0]),
+            // What is there from the start, or is made of nothing, is made where it lives.
+            Action::Launch { inputs, outputs, .. }
+                if inputs.is_empty() || instruction.phase == Phase::Start =>
+            {
+                pool(outputs[0])
+            }
             Action::Launch { .. } if instruction.phase == Phase::Update => self.updates,
             Action::Launch { .. } => self.home_of(instruction.scope),
             _ => Pool::Device,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::value::Value;
 use crate::device::{Event, Phase, Placed, Pool, Queue, Work};
 use crate::graph::{Initial, MicroBatch, Scope, ScopeId};
-use crate::ops::{Members, Op, Slice, StateFormat, TensorType, ValueId};
+use crate::ops::{Members, Op, Slice, TensorType, UpdateFormat, ValueId};
 use crate::spec::Allocator;
 
 /// What an instruction does.
@@ -141,7 +141,7 @@ pub struct Bucket {
     /// Whether its parameters are trained. Frozen ones have no gradients, no states and no update.
     pub trainable: bool,
     /// How the optimizer stores what it keeps of them.
-    pub format: StateFormat,
+    pub format: UpdateFormat,
     pub members: Members,
     pub parameters: ValueId,
     pub gradients: Option<ValueId>,

@@ -8,7 +8,7 @@ use super::value::{Like, Value};
 use super::{Draft, Marks};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
-use crate::ops::{self, GlobalNorm, GradientTerms, Op, State, TensorType, ValueId};
+use crate::ops::{self, Cast, GlobalNorm, GradientTerms, Op, State, TensorType, ValueId};
 use crate::spec::{DynamicLossScale, Gradients, LossScale, Optimizer};
 
 pub(super) fn update(draft: &mut Draft) {
@@ -63,27 +63,39 @@ fn gradient_buckets(program: &Program) -> Vec<ValueId> {
     program.buckets.iter().filter_map(|bucket| bucket.gradients).collect()
 }
 
-/// What the optimizer keeps of each bucket, zero from the start and there all the time.
+/// What the optimizer keeps of each bucket, zeros or a copy of its parameters from the start, and there all the time.
 fn add_states(program: &mut Program, optimizer: &Optimizer, marks: &Marks) {
     let mut values = Vec::new();
+    let mut start = Vec::new();
     for bucket in program.trained() {
         let pool = marks.beside(program.buckets[bucket].parameters, marks.states);
         let update = optimizer.update(GradientTerms::default(), program.buckets[bucket].format);
-        for (index, state) in update.states().iter().enumerate() {
+        for (index, state) in update.kept().iter().enumerate() {
             let added = add_state(program, (bucket, index), state, pool);
             values.push(added.value);
+            start.push(if state.copy {
+                copy_of_parameters(program, bucket, added.value)
+            } else {
+                fill_with_zeros(program, added.value, added.value, Phase::Start)
+            });
             program.buckets[bucket].states.push(added);
         }
     }
-    let zeros: Vec<Instruction> =
-        values.iter().map(|&value| fill_with_zeros(program, value, value, Phase::Start)).collect();
     for section in &mut program.sections {
         section.exit.splice(0..0, values.iter().copied());
         match section.kind {
-            SectionKind::Start => section.code.extend(zeros.iter().cloned()),
+            SectionKind::Start => section.code.extend(start.iter().cloned()),
             _ => drop(section.entry.splice(0..0, values.iter().copied())),
         }
     }
+}
+
+/// What parameters are rounded from.
+fn copy_of_parameters(program: &Program, bucket: usize, copy: ValueId) -> Instruction {
+    let (of, scope) = (program.buckets[bucket].parameters, program.buckets[bucket].scope);
+    let op = Op::Cast(Cast { to: program.ty(copy).dtype });
+    let action = Action::Launch { op, inputs: vec![of], outputs: vec![copy], workspace: None };
+    Instruction::new(action, scope, Phase::Start)
 }
 
 fn add_state(
@@ -95,7 +107,8 @@ fn add_state(
     let of = &program.buckets[bucket];
     let parameters = program.value(of.parameters).clone();
     let (members, ty) = state.layout(&of.members, parameters.ty);
-    let (name, like, role) = (state.name, Like::State(bucket, index), Role::Optimizer);
+    let (name, like) = (state.name, Like::State(bucket, index));
+    let role = if state.copy { Role::MasterWeight } else { Role::Optimizer };
     BucketState { value: program.add_like(Value { name, ty, like, role, pool, ..parameters }), members }
 }
 

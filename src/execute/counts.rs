@@ -2,7 +2,7 @@
 
 use crate::compile::{Action, Instruction, Program};
 use crate::device::{Phase, Pool, Role};
-use crate::ops::{DType, Op, Rounding, StateFormat, ValueId};
+use crate::ops::{DType, Op, StateFormat, UpdateFormat, ValueId, WeightFormat};
 
 /// Counted where it is done, never copied from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,10 +27,12 @@ pub struct Counts {
     /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
     /// left out.
     pub casts: u64,
+    /// Bytes of parameters stored in 16 bits, at each update.
+    pub parameter_bytes_in_16_bits: u64,
     /// Bytes of optimizer states stored in 16 bits and in 8, at each update.
     pub state_bytes_in_16_bits: u64,
     pub state_bytes_in_8_bits: u64,
-    /// Numbers of these rounded at random.
+    /// Numbers of both rounded at random.
     pub random_roundings: u64,
     /// Slices of rows that losses were computed in, where it was more than one; those of evaluations left out.
     pub loss_slices: u64,
@@ -90,9 +92,21 @@ impl Counts {
                 types.filter(|ty| ty.dtype == dtype).map(|ty| ty.bytes()).sum::<u64>()
             };
             self.state_bytes_in_16_bits += in_dtype(DType::BF16);
+            self.parameter_bytes_in_16_bits += match program.ty(outputs[0]) {
+                ty if ty.dtype == DType::F32 => 0,
+                ty => ty.bytes(),
+            };
             self.state_bytes_in_8_bits += in_dtype(DType::U8);
-            if let StateFormat::Bf16(Rounding::Stochastic { .. }) = update.format() {
+            let UpdateFormat { states, weights } = update.format();
+            if let StateFormat::Bf16(rounding) = states
+                && rounding.seed().is_some()
+            {
                 self.random_roundings += numbers * update.states().len() as u64;
+            }
+            if let WeightFormat::InPlace(rounding) = weights
+                && rounding.seed().is_some()
+            {
+                self.random_roundings += numbers;
             }
         }
         if instruction.phase == Phase::Update && op.is_zeros() {

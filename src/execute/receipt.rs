@@ -49,6 +49,10 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
         parts.push(format!("{} to the host and {} back", Bytes(to), Bytes(back)));
         parts.extend(run.copies_hidden.map(|share| format!("{:.0}% of copies hidden", 100.0 * share)));
     }
+    let parameters = per_step(|counts| counts.parameter_bytes_in_16_bits);
+    if parameters > 0 {
+        parts.push(format!("{} of parameters in 16 bits", Bytes(parameters)));
+    }
     let in_16_bits = per_step(|counts| counts.state_bytes_in_16_bits);
     if in_16_bits > 0 {
         parts.push(format!("{} of states in 16 bits", Bytes(in_16_bits)));

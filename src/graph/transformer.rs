@@ -19,7 +19,12 @@ pub(super) fn build(model: &Transformer, micro_batch: usize) -> Graph {
     let [tokens, targets] = model.parts().map(|part| graph.input(embedding, &part, micro_batch));
     let table = graph.parameter("table", embedding, &[v, c], Initial::Normal(DEVIATION));
     let positions = graph.parameter("positions", embedding, &[t, c], Initial::Normal(DEVIATION));
-    let [mut x] = graph.node(Op::Embedding(Embedding), embedding, vec![tokens, table, positions], ["x"]);
+    let [mut x] = graph.node(
+        Op::Embedding(Embedding { output: DType::F32 }),
+        embedding,
+        vec![tokens, table, positions],
+        ["x"],
+    );
 
     for layer in 0..model.layers {
         x = block(&mut graph, model, layer, x);

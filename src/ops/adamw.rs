@@ -1,13 +1,13 @@
 //! Adam with decoupled weight decay.
 
-use super::{DType, GradientTerms, Op, State, StateFormat, Update};
+use super::{DType, GradientTerms, Op, State, StateFormat, Update, UpdateFormat};
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter 2019). States: first and second moments, each followed by its
 /// scales where they are quantized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {
     pub gradients: GradientTerms,
-    pub format: StateFormat,
+    pub format: UpdateFormat,
     /// What the moments keep of their old value, in f64: `1 - beta2`, taken in f32, would be off by 1e-5.
     pub beta1: f64,
     pub beta2: f64,
@@ -47,7 +47,7 @@ impl Update for AdamW {
         const fn moments(dtype: DType) -> [State; 2] {
             [State::elementwise("moment1", dtype), State::elementwise("moment2", dtype)]
         }
-        match self.format {
+        match self.format.states {
             StateFormat::F32 => const { &moments(DType::F32) },
             StateFormat::Bf16(_) => const { &moments(DType::BF16) },
             StateFormat::Quantized => {
@@ -67,7 +67,7 @@ impl Update for AdamW {
         &self.gradients
     }
 
-    fn format(&self) -> StateFormat {
+    fn format(&self) -> UpdateFormat {
         self.format
     }
 

@@ -1,8 +1,8 @@
 //! Operations on each element by itself.
 
-use super::{DType, Operation, TensorType, TypeError, expect_inputs, expect_type};
+use super::{Operation, TensorType, TypeError, expect_float, expect_inputs, expect_type};
 
-/// `sum = a + b`. Inputs: a, b f32 of one shape. Output: sum, of the same.
+/// `sum = a + b`. Inputs: a, b num of one shape. Output: sum, of the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Add;
 
@@ -17,7 +17,7 @@ impl Operation for Add {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 2)?;
-        expect_type(self.name(), "a", &inputs[0], TensorType { dtype: DType::F32, ..inputs[0] })?;
+        expect_float(self.name(), "a", &inputs[0])?;
         expect_type(self.name(), "b", &inputs[1], inputs[0])?;
         Ok(vec![inputs[0]])
     }

@@ -1,24 +1,29 @@
 //! Token plus learned position embedding.
 
 use super::{
-    Emitted, Op, Operand, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
-    expect_inputs, expect_type,
+    Arithmetic, DType, Emitted, Op, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError,
+    WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
 /// `x[b,t,:] = table[tokens[b,t],:] + positions[t,:]`
 ///
-/// Inputs: tokens i32[B,T], table f32[V,C], positions f32[T,C]. Output: x f32[B,T,C].
+/// Inputs: tokens i32[B,T], table num[V,C], positions num[T,C]. Output: x num[B,T,C], added in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Embedding;
+pub struct Embedding {
+    /// What x is rounded to.
+    pub output: DType,
+}
 
 /// Gradients of both tables.
 ///
-/// Inputs: tokens i32[B,T], dx f32[B,T,C], then the previous dtable f32[V,C] and dpositions f32[T,C] where
-/// they are accumulated. Outputs: dtable f32[V,C], dpositions f32[T,C]. A gradient that is not accumulated is
+/// Inputs: tokens i32[B,T], dx num[B,T,C], then the previous dtable num[V,C] and dpositions num[T,C] where
+/// they are accumulated. Outputs: dtable num[V,C], dpositions num[T,C]. A gradient that is not accumulated is
 /// overwritten whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmbeddingBackward {
     pub vocabulary: usize,
+    /// What the gradients are stored as; they are summed in f32.
+    pub gradients: DType,
     pub accumulate_table: bool,
     pub accumulate_positions: bool,
 }
@@ -44,15 +49,16 @@ impl Operation for Embedding {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 3)?;
         let [batch, sequence] = matrix(self.name(), "tokens", &inputs[0])?;
-        let [vocabulary, channels] = matrix(self.name(), "table", &inputs[1])?;
+        let [_, channels] = matrix(self.name(), "table", &inputs[1])?;
         expect_type(self.name(), "tokens", &inputs[0], TensorType::i32(&[batch, sequence]))?;
-        expect_type(self.name(), "table", &inputs[1], TensorType::f32(&[vocabulary, channels]))?;
-        expect_type(self.name(), "positions", &inputs[2], TensorType::f32(&[sequence, channels]))?;
-        Ok(vec![TensorType::f32(&[batch, sequence, channels])])
+        let dtype = expect_float(self.name(), "table", &inputs[1])?;
+        expect_type(self.name(), "positions", &inputs[2], TensorType::new(dtype, &[sequence, channels]))?;
+        Ok(vec![TensorType::new(self.output, &[batch, sequence, channels])])
     }
 
-    fn operand(&self, _input: usize) -> Operand {
-        Operand::Accumulator
+    /// It begins the residual stream.
+    fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
+        self.output = arithmetic.accumulators;
     }
 
     fn looks_up(&self, input: usize) -> bool {
@@ -75,6 +81,7 @@ impl Operation for Embedding {
         inputs.extend(positions);
         let op = EmbeddingBackward {
             vocabulary: tape.input_type(1).shape.dims()[0],
+            gradients: tape.parameter_gradients(),
             accumulate_table: table.is_some(),
             accumulate_positions: positions.is_some(),
         };
@@ -92,20 +99,23 @@ impl Operation for EmbeddingBackward {
         expect_inputs(self.name(), inputs, 2 + previous)?;
         let [batch, sequence] = matrix(self.name(), "tokens", &inputs[0])?;
         let channels = inputs[1].shape.last();
-        expect_type(self.name(), "dx", &inputs[1], TensorType::f32(&[batch, sequence, channels]))?;
+        let dtype = expect_float(self.name(), "dx", &inputs[1])?;
+        expect_type(self.name(), "dx", &inputs[1], TensorType::new(dtype, &[batch, sequence, channels]))?;
         let outputs =
-            vec![TensorType::f32(&[self.vocabulary, channels]), TensorType::f32(&[sequence, channels])];
+            [self.vocabulary, sequence].map(|rows| TensorType::new(self.gradients, &[rows, channels]));
         let accumulated = [self.accumulate_table, self.accumulate_positions];
         let expected = outputs.iter().zip(accumulated).filter(|(_, accumulate)| *accumulate);
         for (found, (wanted, _)) in inputs[2..].iter().zip(expected) {
             expect_type(self.name(), "a previous gradient", found, *wanted)?;
         }
-        Ok(outputs)
+        Ok(outputs.to_vec())
     }
 
+    /// On a processor, the places of a batch in the order of their tokens, where sums of rows have to be rounded.
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         match limits.processor {
-            Processor::Cpu => 0,
+            Processor::Cpu if self.gradients == DType::F32 => 0,
+            Processor::Cpu => inputs[0].bytes(),
             Processor::Cuda => Self::workspace_parts(&inputs[0], inputs[1].shape.last()).iter().sum(),
         }
     }
@@ -166,13 +176,20 @@ mod tests {
         let (table, positions) = (TensorType::f32(&[256, 8]), TensorType::f32(&[4, 8]));
         let (tokens, x) = (TensorType::i32(&[2, 4]), TensorType::f32(&[2, 4, 8]));
         // 8 tokens of 4 bytes; 8 rows of 32 bytes of the table, 4 of positions, 8 of x.
-        assert_eq!(Embedding.bytes(&[tokens, table, positions], &[x]), 32 + 32 * (8 + 4 + 8));
+        assert_eq!(
+            Embedding { output: DType::F32 }.bytes(&[tokens, table, positions], &[x]),
+            32 + 32 * (8 + 4 + 8)
+        );
         // More tokens than rows: the table once.
         let (many, long) = (TensorType::i32(&[100, 4]), TensorType::f32(&[100, 4, 8]));
-        assert_eq!(Embedding.bytes(&[many, table, positions], &[long]), 1600 + 32 * (256 + 4 + 400));
+        assert_eq!(
+            Embedding { output: DType::F32 }.bytes(&[many, table, positions], &[long]),
+            1600 + 32 * (256 + 4 + 400)
+        );
 
         let backward = |accumulate_table| EmbeddingBackward {
             vocabulary: 256,
+            gradients: DType::F32,
             accumulate_table,
             accumulate_positions: true,
         };
@@ -187,8 +204,12 @@ mod tests {
         let bytes = |processor, batch, channels| {
             let (tokens, dx) = (TensorType::i32(&[batch, 1024]), TensorType::f32(&[batch, 1024, channels]));
             let limits = WorkspaceLimits { processor, threads: 2, product_bytes_per_thread: 1 << 20 };
-            let op =
-                EmbeddingBackward { vocabulary: 50304, accumulate_table: true, accumulate_positions: false };
+            let op = EmbeddingBackward {
+                vocabulary: 50304,
+                gradients: DType::F32,
+                accumulate_table: true,
+                accumulate_positions: false,
+            };
             op.workspace(&[tokens, dx], &[], &limits)
         };
         assert_eq!(bytes(Processor::Cuda, 16, 768), 4 * 16 * 1024 + 512 * 768 * 4);
@@ -200,7 +221,7 @@ mod tests {
     #[test]
     fn a_table_of_other_width_is_refused() {
         let inputs = [TensorType::i32(&[2, 4]), TensorType::f32(&[256, 8]), TensorType::f32(&[4, 16])];
-        let error = Embedding.outputs(&inputs).unwrap_err();
+        let error = Embedding { output: DType::F32 }.outputs(&inputs).unwrap_err();
         assert_eq!(
             error.to_string(),
             "embedding: positions is f32[4, 16], the other operands call for f32[4, 8]"

@@ -6,7 +6,7 @@ use super::{
 
 /// `norm = sqrt(sum of the squares of all elements)`, summed in f64, over the loss scale if they are `scaled`.
 ///
-/// Inputs: any number of buckets f32[len], then the loss scale f32[1] if `scaled`. Output: norm f32[1].
+/// Inputs: any number of buckets num[len], then the loss scale f32[1] if `scaled`. Output: norm f32[1].
 #[derive(Clone, Debug, PartialEq)]
 pub struct GlobalNorm {
     /// One entry for each bucket.

@@ -1,8 +1,8 @@
 //! Where values come from: constants and random numbers.
 
-use super::{DType, Operation, Sizes, TensorType, TypeError, expect_inputs, expect_type};
+use super::{Operation, Sizes, TensorType, TypeError, expect_float, expect_inputs};
 
-/// Every element the same number. No inputs; one f32 output of any shape, or of any type and with no bit set for 0.
+/// Every element the same number. No inputs; one output num of any shape, or for 0 of any type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fill {
     pub output: TensorType,
@@ -10,7 +10,8 @@ pub struct Fill {
 }
 
 /// Normal random numbers of mean 0. Element i is a pure function of (seed, site, i): no state, so the order
-/// in which values are made changes nothing. No inputs; one f32 output of any shape.
+/// in which values are made changes nothing. It is made in f32 and rounded to the nearest. No inputs; one output num of any
+/// shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normal {
     pub output: TensorType,
@@ -27,7 +28,7 @@ impl Operation for Fill {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 0)?;
         if !self.is_zeros() {
-            expect_type(self.name(), "it", &self.output, TensorType { dtype: DType::F32, ..self.output })?;
+            expect_float(self.name(), "it", &self.output)?;
         }
         Ok(vec![self.output])
     }
@@ -48,7 +49,7 @@ impl Operation for Normal {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 0)?;
-        expect_type(self.name(), "it", &self.output, TensorType { dtype: DType::F32, ..self.output })?;
+        expect_float(self.name(), "it", &self.output)?;
         Ok(vec![self.output])
     }
 

@@ -1,13 +1,13 @@
 //! Layer normalisation over the innermost dimension (Ba et al. 2016).
 
 use super::{
-    DType, Emitted, MatrixPrecision, Op, Operand, Operation, Tape, TensorType, TypeError, expect_float,
-    expect_inputs, expect_type,
+    Arithmetic, DType, Emitted, Op, Operand, Operation, Tape, TensorType, TypeError, expect_f32_or,
+    expect_float, expect_inputs, expect_type,
 };
 
 /// `y = (x - mean) * rstd * weight + bias`, with `rstd = 1 / sqrt(variance + epsilon)`.
 ///
-/// Inputs: x f32[..,C], weight f32[C], bias f32[C]. Outputs: y num[..,C], mean f32[N], rstd f32[N].
+/// Inputs: x num[..,C], weight f32[C], bias f32[C]. Outputs: y num[..,C], mean f32[N], rstd f32[N].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNorm {
     pub epsilon: f32,
@@ -15,12 +15,14 @@ pub struct LayerNorm {
     pub output: DType,
 }
 
-/// Inputs: dy num[..,C], x f32[..,C], weight f32[C], mean f32[N], rstd f32[N]; then the gradient that x has so
-/// far f32[..,C] (`accumulate`, the residual stream's), then the previous dweight and dbias f32[C]
-/// (`accumulate_weights`). Outputs: dx f32[..,C], dweight f32[C], dbias f32[C] and, with `cast`, dx rounded to the
-/// type of dy, num[..,C].
+/// Inputs: dy num[..,C], x num[..,C], weight f32[C], mean f32[N], rstd f32[N]; then the gradient that x has so
+/// far num[..,C] (`accumulate`, the residual stream's), then the previous dweight and dbias num[C]
+/// (`accumulate_weights`). Outputs: dx num[..,C], of the type of x, dweight num[C], dbias num[C] and, with `cast`, dx
+/// rounded to the type of dy, num[..,C].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormBackward {
+    /// What dweight and dbias are stored as; they are summed in f32.
+    pub gradients: DType,
     pub accumulate: bool,
     pub accumulate_weights: bool,
     /// Whether dx is stored in the type of dy, too, for the matrix work that reads it next.
@@ -41,20 +43,20 @@ impl Operation for LayerNorm {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 3)?;
         let channels = inputs[0].shape.last();
-        expect_type(self.name(), "x", &inputs[0], TensorType { dtype: DType::F32, ..inputs[0] })?;
+        expect_f32_or(self.output, self.name(), "x", &inputs[0])?;
         expect_type(self.name(), "weight", &inputs[1], TensorType::f32(&[channels]))?;
         expect_type(self.name(), "bias", &inputs[2], TensorType::f32(&[channels]))?;
         let statistics = TensorType::f32(&[inputs[0].shape.rows()]);
         Ok(vec![TensorType { dtype: self.output, ..inputs[0] }, statistics, statistics])
     }
 
-    fn operand(&self, _input: usize) -> Operand {
-        Operand::Accumulator
+    fn operand(&self, input: usize) -> Operand {
+        if input == 0 { Operand::Accumulator } else { Operand::Full }
     }
 
     /// What is normalised goes into matrix work.
-    fn set_precision(&mut self, precision: MatrixPrecision) {
-        self.output = precision.dtype;
+    fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
+        self.output = arithmetic.matrices;
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
@@ -69,7 +71,8 @@ impl Operation for LayerNorm {
             inputs.extend([weight, bias]);
         }
         let (accumulate, accumulate_weights) = (residual.is_some(), weight.is_some());
-        let op = LayerNormBackward { accumulate, accumulate_weights, cast: false };
+        let gradients = tape.parameter_gradients();
+        let op = LayerNormBackward { gradients, accumulate, accumulate_weights, cast: false };
         tape.emit(Op::LayerNormBackward(op), inputs, &[stream, weights[0], weights[1]]);
     }
 }
@@ -86,7 +89,7 @@ impl Operation for LayerNormBackward {
         let weight = TensorType::f32(&[x.shape.last()]);
         let statistics = TensorType::f32(&[x.shape.rows()]);
         let dtype = expect_float(self.name(), "dy", &inputs[0])?;
-        expect_type(self.name(), "x", &x, TensorType { dtype: DType::F32, ..x })?;
+        expect_f32_or(dtype, self.name(), "x", &x)?;
         expect_type(self.name(), "dy", &inputs[0], TensorType { dtype, ..x })?;
         expect_type(self.name(), "weight", &inputs[2], weight)?;
         expect_type(self.name(), "mean", &inputs[3], statistics)?;
@@ -94,10 +97,11 @@ impl Operation for LayerNormBackward {
         if self.accumulate {
             expect_type(self.name(), "the gradient so far", &inputs[5], x)?;
         }
+        let gradient = TensorType { dtype: self.gradients, ..weight };
         for found in &inputs[5 + usize::from(self.accumulate)..] {
-            expect_type(self.name(), "a previous gradient", found, weight)?;
+            expect_type(self.name(), "a previous gradient", found, gradient)?;
         }
-        let mut outputs = vec![x, weight, weight];
+        let mut outputs = vec![x, gradient, gradient];
         outputs.extend(self.cast.then_some(inputs[0]));
         Ok(outputs)
     }
@@ -119,7 +123,7 @@ impl Operation for LayerNormBackward {
     }
 
     fn storing_cast(&self, output: usize, to: DType, inputs: &[TensorType]) -> Option<Op> {
-        let can = output == 0 && to == inputs[0].dtype && to != DType::F32 && !self.cast;
+        let can = output == 0 && to == inputs[0].dtype && to != inputs[1].dtype && !self.cast;
         can.then_some(Op::LayerNormBackward(LayerNormBackward { cast: true, ..*self }))
     }
 

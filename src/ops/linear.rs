@@ -1,8 +1,8 @@
 //! Matrix products with what is usually fused to them. Weights are stored `[out, in]`, as PyTorch does.
 
 use super::{
-    Cast, DType, Emitted, GeluBackward, MatrixPrecision, Op, Operand, Operation, Processor, Tape, TensorType,
-    TypeError, WorkspaceLimits, expect_float, expect_inputs, expect_type,
+    Arithmetic, Cast, DType, Emitted, GeluBackward, Op, Operand, Operation, Processor, Tape, TensorType,
+    TypeError, WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
 };
 
 /// What follows the product.
@@ -14,9 +14,9 @@ pub enum Activation {
 
 /// `y = activation(x W^T + bias) + residual`
 ///
-/// Inputs: x num[..,K], weight num[M,K], then bias num[M] and residual f32[..,M] where there are any; with a
-/// residual, the bias is f32 too. Outputs: y num[..,M], f32 with a residual, and, with an activation, what went into
-/// it num[..,M].
+/// Inputs: x num[..,K], weight num[M,K], then bias num[M] and residual num[..,M] where there are any; the bias is of the
+/// residual's type if there is one, of x's if not. Outputs: y num[..,M], of the same type as the bias, and, with an
+/// activation, what went into it num[..,M], of x's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linear {
     pub bias: bool,
@@ -39,21 +39,25 @@ pub struct LinearInputGradient {
 
 /// `dweight = dy^T x`, `dbias = sum of the rows of dy`, added to the previous ones with `accumulate`.
 ///
-/// Inputs: x num[..,K], dy num[..,M], then the previous dweight f32[M,K] and dbias f32[M].
-/// Outputs: dweight f32[M,K] and, with `bias`, dbias f32[M].
+/// Inputs: x num[..,K], dy num[..,M], then the previous dweight num[M,K] and dbias num[M].
+/// Outputs: dweight num[M,K] and, with `bias`, dbias num[M].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearWeightGradient {
+    /// What the gradients are stored as; they are summed in f32.
+    pub gradients: DType,
     pub bias: bool,
     pub accumulate: bool,
     pub tf32: bool,
 }
 
 impl LinearWeightGradient {
-    /// Bytes of scratch memory that hold the sums of the rows of dy, before they are added to the previous dbias, on a
-    /// card: the product that reads a 16-bit dy sums it too, but can only store. They come before what the product itself
-    /// uses, which is then the same whether gradients are stored or added, and so are the sums.
+    /// Bytes of scratch memory that hold the sums of the rows of dy, where dbias cannot: before they are rounded; and, on a
+    /// card, before they are added to the previous dbias, as the product that reads a 16-bit dy sums it too, but can only
+    /// store. They come before what the product itself uses, which is then the same whether gradients are stored or added,
+    /// and so are the sums.
     pub fn sums_bytes(&self, dy: &TensorType, processor: Processor) -> u64 {
-        let apart = processor == Processor::Cuda && self.bias && self.accumulate && dy.dtype != DType::F32;
+        let are_added = processor == Processor::Cuda && self.accumulate && dy.dtype != DType::F32;
+        let apart = self.bias && (are_added || self.gradients != DType::F32);
         let sums = TensorType::f32(&[dy.shape.last()]).bytes();
         if apart { sums.next_multiple_of(WORKSPACE_ALIGNMENT) } else { 0 }
     }
@@ -98,13 +102,14 @@ impl Operation for Linear {
             TensorType::new(dtype, &[out, inputs[0].shape.last()]),
         )?;
         let before = TensorType { dtype, shape: inputs[0].shape.with_last(out) };
-        // A sum of many terms: it is kept in full precision.
-        let y = if self.residual { TensorType { dtype: DType::F32, ..before } } else { before };
+        let mut y = before;
+        if self.residual {
+            let residual = &inputs[2 + usize::from(self.bias)];
+            y.dtype = expect_f32_or(dtype, self.name(), "residual", residual)?;
+            expect_type(self.name(), "residual", residual, y)?;
+        }
         if self.bias {
             expect_type(self.name(), "bias", &inputs[2], TensorType::new(y.dtype, &[out]))?;
-        }
-        if self.residual {
-            expect_type(self.name(), "residual", &inputs[2 + usize::from(self.bias)], y)?;
         }
         Ok(if self.activation.is_some() { vec![y, before] } else { vec![y] })
     }
@@ -121,7 +126,7 @@ impl Operation for Linear {
         true
     }
 
-    /// What is added to a residual stream stays in full precision.
+    /// What is added to a residual stream is of its type.
     fn operand(&self, input: usize) -> Operand {
         match input {
             0 | 1 => Operand::Matrix,
@@ -130,8 +135,8 @@ impl Operation for Linear {
         }
     }
 
-    fn set_precision(&mut self, precision: MatrixPrecision) {
-        self.tf32 = precision.tf32;
+    fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
+        self.tf32 = arithmetic.tf32;
     }
 
     fn rowwise(&self) -> Option<&'static [usize]> {
@@ -154,7 +159,8 @@ impl Operation for Linear {
             tape.pass(2 + usize::from(self.bias), dy);
         }
         let dtype = tape.input_type(0).dtype;
-        let dy = if self.residual && dtype != DType::F32 {
+        let is_stream = self.residual && tape.input_type(2 + usize::from(self.bias)).dtype != dtype;
+        let dy = if is_stream {
             tape.emit(Op::Cast(Cast { to: dtype }), vec![dy], &[Emitted::Like(0)])[0]
         } else {
             dy
@@ -179,8 +185,12 @@ impl Operation for Linear {
             if self.bias && previous.is_some() {
                 inputs.extend(tape.partial(2));
             }
-            let op =
-                LinearWeightGradient { bias: self.bias, accumulate: previous.is_some(), tf32: self.tf32 };
+            let op = LinearWeightGradient {
+                gradients: tape.parameter_gradients(),
+                bias: self.bias,
+                accumulate: previous.is_some(),
+                tf32: self.tf32,
+            };
             let gradients = [Emitted::Gradient(1), Emitted::Gradient(2)];
             tape.emit(Op::LinearWeightGradient(op), inputs, &gradients[..1 + usize::from(self.bias)]);
         }
@@ -259,9 +269,10 @@ impl Operation for LinearWeightGradient {
             &inputs[1],
             TensorType { shape: inputs[0].shape.with_last(out), ..inputs[0] },
         )?;
-        let mut outputs = vec![TensorType::f32(&[out, inner])];
+        let mut outputs = vec![TensorType::new(self.gradients, &[out, inner])];
+        expect_f32_or(inputs[0].dtype, self.name(), "dweight", &outputs[0])?;
         if self.bias {
-            outputs.push(TensorType::f32(&[out]));
+            outputs.push(TensorType::new(self.gradients, &[out]));
         }
         for (found, wanted) in inputs[2..].iter().zip(&outputs) {
             expect_type(self.name(), "a previous gradient", found, *wanted)?;
@@ -305,7 +316,7 @@ mod tests {
     #[test]
     fn sums_that_are_added_to_a_bias_gradient_have_room_of_their_own() {
         let bytes = |accumulate, bias, dtype, processor| {
-            let op = LinearWeightGradient { bias, accumulate, tf32: false };
+            let op = LinearWeightGradient { gradients: DType::F32, bias, accumulate, tf32: false };
             let (x, dy) = (TensorType::new(dtype, &[64, 8]), TensorType::new(dtype, &[64, 100]));
             let limits = WorkspaceLimits { processor, threads: 1, product_bytes_per_thread: 4096 };
             op.workspace(&[x, dy], &[], &limits) - 4096

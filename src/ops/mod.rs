@@ -23,9 +23,9 @@ mod linear;
 mod loss;
 mod loss_scale;
 mod sgd;
-mod state_format;
 mod types;
 mod update;
+mod update_format;
 
 pub use adamw::{AdamW, AdamWNumbers};
 pub use attention::{Attention, AttentionBackward};
@@ -41,9 +41,9 @@ pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
 pub use sgd::Sgd;
-pub use state_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat};
 pub use types::{DType, Shape, Slice, TensorType};
 pub use update::{GradientTerms, State, Update};
+pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
 
 /// Names a value of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,16 +95,20 @@ pub struct Sizes<'a> {
 pub enum Operand {
     /// Part of matrix work, or of what is computed in the same dtype: activations, weights, biases.
     Matrix,
-    /// What is accumulated in full precision, such as a residual stream, and what is added to it.
+    /// A sum of many terms, such as a residual stream, or what is added to it.
     Accumulator,
+    /// It is computed with in full precision, as f32.
+    Full,
     /// It takes what there is.
     Any,
 }
 
-/// What matrix work is done in.
+/// What a forward pass is computed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MatrixPrecision {
-    pub dtype: DType,
+pub struct Arithmetic {
+    pub matrices: DType,
+    /// What sums of many terms are kept in.
+    pub accumulators: DType,
     /// Whether f32 factors may be rounded to 11 bits of significand, as tensor cores take them.
     pub tf32: bool,
 }
@@ -169,8 +173,9 @@ pub trait Operation {
         false
     }
 
-    /// Takes on the precision of matrix work: how it multiplies, or in which dtype it gives what is multiplied next.
-    fn set_precision(&mut self, _precision: MatrixPrecision) {}
+    /// Takes on the arithmetic of the pass that it is part of: how it multiplies, or in which dtype it gives what is computed
+    /// with next.
+    fn set_arithmetic(&mut self, _arithmetic: Arithmetic) {}
 
     /// Whether its operands may begin at any row of a tensor, as views of rows do. Those of others begin where memory does
     /// that was asked for.
@@ -248,6 +253,8 @@ pub trait Tape {
     fn output(&mut self, index: usize) -> ValueId;
     /// The type of the node's input.
     fn input_type(&self, index: usize) -> TensorType;
+    /// What gradients of parameters are stored as.
+    fn parameter_gradients(&self) -> DType;
     /// The complete gradient of an output.
     fn output_gradient(&self, index: usize) -> ValueId;
     /// Whether this input is trained, or something that it was made from.
@@ -350,6 +357,20 @@ fn expect_type(
         operation,
         problem: format!("{operand} is {found}, the other operands call for {wanted}"),
     })
+}
+
+/// Fails unless an operand is of f32 or of the type that the others call for.
+fn expect_f32_or(
+    other: DType,
+    operation: &'static str,
+    operand: &str,
+    found: &TensorType,
+) -> Result<DType, TypeError> {
+    if [DType::F32, other].contains(&found.dtype) {
+        return Ok(found.dtype);
+    }
+    let wanted = if other == DType::F32 { String::new() } else { format!(" or {other}") };
+    Err(TypeError { operation, problem: format!("{operand} is {found}, not of {}{wanted}", DType::F32) })
 }
 
 /// Fails unless an operand is of a type that matrix work is done on.

@@ -1,6 +1,6 @@
 //! Stochastic gradient descent.
 
-use super::{DType, GradientTerms, Op, State, StateFormat, Update};
+use super::{DType, GradientTerms, Op, State, StateFormat, Update, UpdateFormat};
 
 /// Stochastic gradient descent, with momentum (Polyak 1964) or Nesterov's (Sutskever et al. 2013) as PyTorch computes
 /// them. Weight decay is added to the gradient: `g += weight_decay * p`. With momentum, `v = momentum * v + g`, and the
@@ -9,7 +9,7 @@ use super::{DType, GradientTerms, Op, State, StateFormat, Update};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sgd {
     pub gradients: GradientTerms,
-    pub format: StateFormat,
+    pub format: UpdateFormat,
     pub momentum: f32,
     pub nesterov: bool,
     pub weight_decay: f32,
@@ -24,7 +24,7 @@ impl Update for Sgd {
         const fn momentum(dtype: DType) -> State {
             State::elementwise("momentum", dtype)
         }
-        match self.format {
+        match self.format.states {
             _ if self.momentum == 0.0 => &[],
             StateFormat::F32 => const { &[momentum(DType::F32)] },
             StateFormat::Bf16(_) => const { &[momentum(DType::BF16)] },
@@ -40,7 +40,7 @@ impl Update for Sgd {
         &self.gradients
     }
 
-    fn format(&self) -> StateFormat {
+    fn format(&self) -> UpdateFormat {
         self.format
     }
 

@@ -1,28 +1,33 @@
 //! What optimizers have in common: an update of one bucket, in place and in one pass.
 
 use super::{
-    DType, Member, Members, Op, Operation, QUANTIZED_BLOCK, SCALE, Shape, Sizes, StateFormat, TensorType,
-    TypeError, expect_inputs, expect_type,
+    DType, Member, Members, Op, Operation, QUANTIZED_BLOCK, SCALE, Shape, Sizes, TensorType, TypeError,
+    UpdateFormat, expect_float, expect_inputs, expect_type,
 };
 
-/// What an optimizer keeps of every bucket from step to step. It begins as zeros.
+/// What an optimizer keeps of every bucket from step to step.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
     pub name: &'static str,
     pub dtype: DType,
     /// How many of a tensor's elements it has one for. A tensor begins where one of these does, and they lie as it does.
     pub per: usize,
+    /// Whether it begins as the parameters do, and not as zeros.
+    pub copy: bool,
 }
 
 impl State {
     /// A number for each of a parameter's.
     pub const fn elementwise(name: &'static str, dtype: DType) -> State {
-        State { name, dtype, per: 1 }
+        State { name, dtype, per: 1, copy: false }
     }
+
+    /// The parameters themselves, before they are rounded; at first, what they are rounded to.
+    pub const MASTER: State = State { name: "master", dtype: DType::F32, per: 1, copy: true };
 
     /// The largest magnitude of each block of quantized numbers.
     pub const fn scales(name: &'static str) -> State {
-        State { name, dtype: DType::F32, per: QUANTIZED_BLOCK }
+        State { name, dtype: DType::F32, per: QUANTIZED_BLOCK, copy: false }
     }
 
     /// How it lies in memory for a bucket of these members and this type.
@@ -63,13 +68,18 @@ impl GradientTerms {
 
 /// An optimizer's update of one bucket.
 ///
-/// Inputs: parameters and gradients, each f32[len]; the states; the step's numbers f32[..]; then the norm f32[1] with
-/// clipping or if scaled, and the loss scale f32[1] if scaled. Outputs: parameters and states, in place.
+/// Inputs: parameters and gradients, each num[len]; what is kept; the step's numbers f32[..]; then the norm f32[1] with
+/// clipping or if scaled, and the loss scale f32[1] if scaled. Outputs: parameters and what is kept, in place.
 pub trait Update {
     fn name(&self) -> &'static str;
 
-    /// At the most fifteen.
+    /// Its own: at the most fourteen.
     fn states(&self) -> &'static [State];
+
+    /// These, and behind them the copy of parameters in 16 bits, where there is one.
+    fn kept(&self) -> Vec<State> {
+        self.states().iter().copied().chain(self.format().has_master().then_some(State::MASTER)).collect()
+    }
 
     /// What changes from step to step, in the order of the elements of one vector: it lies in device memory, so that a
     /// captured step can be replayed.
@@ -77,8 +87,8 @@ pub trait Update {
 
     fn gradients(&self) -> &GradientTerms;
 
-    /// What its states are stored as.
-    fn format(&self) -> StateFormat;
+    /// How it stores what it changes.
+    fn format(&self) -> UpdateFormat;
 
     fn gradients_mut(&mut self) -> &mut GradientTerms;
 
@@ -86,7 +96,7 @@ pub trait Update {
 
     /// Which input the step's numbers are. Norm and loss scale follow them.
     fn numbers_input(&self) -> usize {
-        2 + self.states().len()
+        FIRST_STATE + self.states().len() + usize::from(self.format().has_master())
     }
 }
 
@@ -121,9 +131,11 @@ impl<T: Update + 'static> Operation for T {
         let norm = usize::from(self.gradients().need_norm());
         let numbers = self.numbers_input();
         expect_inputs(name, inputs, numbers + 1 + norm + usize::from(scaled))?;
-        expect_type(name, "gradients", &inputs[1], inputs[0])?;
+        expect_float(name, "parameters", &inputs[0])?;
+        let dtype = expect_float(name, "gradients", &inputs[1])?;
+        expect_type(name, "gradients", &inputs[1], TensorType { dtype, ..inputs[0] })?;
         let states = &inputs[FIRST_STATE..numbers];
-        for (state, found) in self.states().iter().zip(states) {
+        for (state, found) in self.kept().iter().zip(states) {
             expect_type(name, state.name, found, state.layout(&self.gradients().members, inputs[0]).1)?;
         }
         let length = self.numbers().len();
@@ -137,11 +149,16 @@ impl<T: Update + 'static> Operation for T {
         Ok([&inputs[..1], states].concat())
     }
 
+    /// Parameters that are made of their copy.
+    fn casts(&self, _outputs: usize) -> usize {
+        if self.format().has_master() { self.gradients().members.len() } else { 0 }
+    }
+
     fn resize(&mut self, sizes: &Sizes) {
         self.gradients_mut().members = sizes.buckets[0].clone();
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {
-        &PAIRS[..=self.states().len()]
+        &PAIRS[..self.numbers_input() - 1]
     }
 }

@@ -190,6 +190,10 @@ optimizer.adamw.lr = 1e-3
         "measure.warmup_steps = 3",
         "measure.steps = 20",
         "strategy.accumulate = 1",
+        "strategy.params = \"fp32\"",
+        "strategy.master_weights = true",
+        "strategy.gradient_dtype = \"fp32\"",
+        "strategy.residual = \"fp32\"",
         "strategy.precision = \"fp32\"",
         "strategy.loss_scale = \"off\"",
         // Of fp16.

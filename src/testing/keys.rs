@@ -10,11 +10,17 @@ pub(crate) struct Key {
     pub(crate) name: &'static str,
     /// The first is the default; `UNSAID` where what that is depends on other keys.
     pub(crate) values: &'static [&'static str],
-    /// The first of its values that needs anything of other keys; the default does not.
-    pub(crate) first_in_need: usize,
-    /// What it and those after it need: other keys, each with one of these values.
-    pub(crate) needs: &'static [(&'static str, &'static [&'static str])],
+    /// What some of its values need of other keys; the default needs nothing.
+    pub(crate) needs: &'static [Need],
     pub(crate) same: Same,
+}
+
+/// These values of a key need another key to have one of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Need {
+    pub(crate) of: &'static [&'static str],
+    pub(crate) key: &'static str,
+    pub(crate) one_of: &'static [&'static str],
 }
 
 /// What a run has in common with the same run without the key.
@@ -41,48 +47,66 @@ pub(crate) const OPTIMIZERS: &[&str] = &[
     "sgd = { lr = 0.05, momentum = 0.9, nesterov = true, decay = 'all' }",
 ];
 
+/// What follows `params` where nothing is said of it.
+const STORED_IN: &[&str] = &[UNSAID, r#""fp32""#, r#""bf16""#, r#""fp16""#];
+const AS_PARAMS: &[Need] = &[
+    Need { of: &[r#""bf16""#], key: "params", one_of: &[r#""bf16""#] },
+    Need { of: &[r#""fp16""#], key: "params", one_of: &[r#""fp16""#] },
+];
+
 pub(crate) const KEYS: &[Key] = &[
-    Key { name: "accumulate", values: &["1", "2", "3"], first_in_need: 1, needs: &[], same: Same::Rounding },
+    Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
+    Key {
+        name: "params",
+        values: &[r#""fp32""#, r#""bf16""#, r#""fp16""#],
+        needs: &[],
+        same: Same::Training(0.03),
+    },
+    Key {
+        name: "master_weights",
+        values: &["true", "false"],
+        needs: &[Need { of: &["false"], key: "params", one_of: &[r#""bf16""#, r#""fp16""#] }],
+        same: Same::Training(0.03),
+    },
+    Key { name: "gradient_dtype", values: STORED_IN, needs: AS_PARAMS, same: Same::Training(0.03) },
+    Key { name: "residual", values: STORED_IN, needs: AS_PARAMS, same: Same::Training(0.03) },
     Key {
         name: "precision",
-        values: &[r#""fp32""#, r#""tf32""#, r#""bf16""#, r#""fp16""#],
-        first_in_need: 1,
-        needs: &[],
+        values: &[UNSAID, r#""fp32""#, r#""tf32""#, r#""bf16""#, r#""fp16""#],
+        needs: &[
+            Need { of: &[r#""fp32""#, r#""tf32""#], key: "params", one_of: &[r#""fp32""#] },
+            Need { of: &[r#""bf16""#], key: "params", one_of: &[r#""fp32""#, r#""bf16""#] },
+            Need { of: &[r#""fp16""#], key: "params", one_of: &[r#""fp32""#, r#""fp16""#] },
+        ],
         same: Same::Training(0.01),
     },
     Key {
         name: "loss_scale",
         // The last scale grows while a test trains.
         values: &[UNSAID, r#""off""#, "128", "{ dynamic = { initial = 1024, interval = 2 } }"],
-        first_in_need: 2,
-        needs: &[("precision", &[r#""fp16""#])],
+        needs: &[Need {
+            of: &["128", "{ dynamic = { initial = 1024, interval = 2 } }"],
+            key: "precision",
+            one_of: &[r#""fp16""#],
+        }],
         same: Same::Training(0.01),
     },
     Key {
         name: "optimizer_state",
         values: &[r#""fp32""#, r#""bf16""#, r#""8bit""#],
-        first_in_need: 1,
         needs: &[],
         same: Same::Training(0.03),
     },
     Key {
         name: "rounding",
         values: &[r#""nearest""#, r#""stochastic""#],
-        first_in_need: 1,
-        needs: &[("optimizer_state", &[r#""bf16""#])],
+        needs: &[Need { of: &[r#""stochastic""#], key: "optimizer_state", one_of: &[r#""bf16""#] }],
         same: Same::Training(0.03),
     },
-    Key {
-        name: "recompute",
-        values: &[r#""none""#, r#""block""#],
-        first_in_need: 1,
-        needs: &[],
-        same: Same::Bitwise,
-    },
+    Key { name: "recompute", values: &[r#""none""#, r#""block""#], needs: &[], same: Same::Bitwise },
     Key {
         name: "freeze",
         values: &["[]", r#"["embedding", "blocks.0"]"#, r#"["blocks.*.attention"]"#],
-        first_in_need: 1,
         needs: &[],
         same: Same::Start,
     },
@@ -93,40 +117,20 @@ pub(crate) const KEYS: &[Key] = &[
             r#"{ embedding = "host", head = "host", "blocks.0" = "host" }"#,
             r#"{ "blocks.*" = "host", "blocks.0" = "device", "blocks.0.mlp" = "host" }"#,
         ],
-        first_in_need: 1,
         needs: &[],
         // A card and the host's processor round in their own ways.
         same: if cfg!(feature = "cuda-tests") { Same::Rounding } else { Same::Bitwise },
     },
-    Key { name: "loss_chunks", values: &["1", "2", "7"], first_in_need: 1, needs: &[], same: Same::Rounding },
+    Key { name: "loss_chunks", values: &["1", "2", "7"], needs: &[], same: Same::Rounding },
     Key {
         name: "release",
         values: &[r#""eager""#, r#""scope""#, r#""step""#],
-        first_in_need: 1,
         needs: &[],
         same: Same::Bitwise,
     },
-    Key {
-        name: "gradients",
-        values: &[r#""free""#, r#""zero""#],
-        first_in_need: 1,
-        needs: &[],
-        same: Same::Bitwise,
-    },
-    Key {
-        name: "allocator",
-        values: &[r#""arena""#, r#""direct""#],
-        first_in_need: 1,
-        needs: &[],
-        same: Same::Bitwise,
-    },
-    Key {
-        name: "evaluation_pass",
-        values: &[r#""no_grad""#, r#""grad""#],
-        first_in_need: 1,
-        needs: &[],
-        same: Same::Bitwise,
-    },
+    Key { name: "gradients", values: &[r#""free""#, r#""zero""#], needs: &[], same: Same::Bitwise },
+    Key { name: "allocator", values: &[r#""arena""#, r#""direct""#], needs: &[], same: Same::Bitwise },
+    Key { name: "evaluation_pass", values: &[r#""no_grad""#, r#""grad""#], needs: &[], same: Same::Bitwise },
     Key {
         name: "offload",
         values: &[
@@ -136,15 +140,13 @@ pub(crate) const KEYS: &[Key] = &[
             "{ activations = '600 B', ahead = 2 }",
             "{ parameters = true, optimizer = true, activations = true }",
         ],
-        first_in_need: 1,
         needs: &[],
         same: Same::Bitwise,
     },
     Key {
         name: "graph",
         values: &["false", "true"],
-        first_in_need: 1,
-        needs: &[("allocator", &[r#""arena""#])],
+        needs: &[Need { of: &["true"], key: "allocator", one_of: &[r#""arena""#] }],
         same: Same::Bitwise,
     },
 ];
@@ -188,13 +190,20 @@ impl Choice {
     }
 }
 
+impl Key {
+    /// What one of its values needs.
+    pub(crate) fn needs_of(&self, value: usize) -> impl Iterator<Item = &'static Need> {
+        let value = self.values[value];
+        self.needs.iter().filter(move |need| need.of.contains(&value))
+    }
+}
+
 /// Whether the keys that a value needs have the values that it needs.
 pub(crate) fn meets_needs(keys: &[Key], values: &[usize], key: usize) -> bool {
-    let has = |name: &str, one_of: &[&str]| {
-        let other = position(keys, name);
-        one_of.contains(&keys[other].values[values[other]])
-    };
-    values[key] < keys[key].first_in_need || keys[key].needs.iter().all(|(name, one_of)| has(name, one_of))
+    keys[key].needs_of(values[key]).all(|need| {
+        let other = position(keys, need.key);
+        need.one_of.contains(&keys[other].values[values[other]])
+    })
 }
 
 pub(crate) fn position(keys: &[Key], name: &str) -> usize {

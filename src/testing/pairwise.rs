@@ -53,11 +53,10 @@ pub(super) fn legal(keys: &[Key], values: &[Valued]) -> Option<Partial> {
 }
 
 fn with_needs(keys: &[Key], chosen: Partial) -> Option<Partial> {
-    let in_need =
-        (0..keys.len()).filter(|&key| chosen[key].is_some_and(|value| value >= keys[key].first_in_need));
-    for (name, one_of) in in_need.flat_map(|key| keys[key].needs) {
-        let other = position(keys, name);
-        let serves = |value: usize| one_of.contains(&keys[other].values[value]);
+    let in_need = keys.iter().zip(&chosen).filter_map(|(key, value)| Some(key.needs_of((*value)?)));
+    for need in in_need.flatten() {
+        let other = position(keys, need.key);
+        let serves = |value: usize| need.one_of.contains(&keys[other].values[value]);
         match chosen[other] {
             Some(value) if serves(value) => {}
             Some(_) => return None,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::keys::{Choice, KEYS, Key, Same, meets_needs};
+use super::keys::{Choice, KEYS, Key, Need, Same, meets_needs};
 use super::pairwise::{Valued, legal, legal_pairs, pairs, pairwise};
 use super::{choice, small, small_with, with};
 use crate::spec::{STRATEGY_KEYS, Strategy};
@@ -96,9 +96,10 @@ fn combinations_stay_few_as_keys_become_many() {
     const NAMES: &str = "abcdefghijklmnopqr";
     const ONE_OF: &[&str] = &["0", "1", "2"];
     let key = |at: usize| -> Key {
-        let needs = (1..=at).rev().take(1).map(|at| (&NAMES[at - 1..at], ONE_OF)).collect::<Vec<_>>();
+        let need = |at: usize| Need { of: &["1", "2", "3"], key: &NAMES[at - 1..at], one_of: ONE_OF };
+        let needs = (1..=at).rev().take(1).map(need).collect::<Vec<_>>();
         let values = &["0", "1", "2", "3"];
-        Key { name: &NAMES[at..at + 1], values, first_in_need: 1, needs: needs.leak(), same: Same::Bitwise }
+        Key { name: &NAMES[at..at + 1], values, needs: needs.leak(), same: Same::Bitwise }
     };
     let keys: Vec<Key> = (0..NAMES.len()).map(key).collect();
     assert!(legal(&keys, &[(3, 3), (4, 1)]).is_none() && legal(&keys, &[(3, 3), (4, 0)]).is_some());

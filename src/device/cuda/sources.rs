@@ -53,4 +53,5 @@ pub(super) const HEADERS: &[Source] = &[
     source!("reductions.cuh"),
     source!("tables.cuh"),
     source!("vectors.cuh"),
+    source!("weights.cuh"),
 ];

@@ -10,7 +10,7 @@ use crate::device::{Pool, Region, Role, Tensor};
 use crate::memory::{Cadence, predict};
 use crate::ops::{
     AdamW, AdamWNumbers, DType, GradientTerms, Member, Op, Rounding as Rounded, Shape, StateFormat,
-    TensorType, Update, lay_out,
+    TensorType, Update, UpdateFormat, lay_out,
 };
 use crate::spec::{OptimizerState, Rounding, RunConfig};
 use crate::testing::{self, with_optimizer};
@@ -162,6 +162,7 @@ fn second_moment(format: StateFormat, steps: usize) -> f64 {
     let member = Member { offset: 0, shape: Shape::new(&[LEN]), decay: false, site: 1 };
     let (members, ty) = lay_out(std::iter::once(member), DType::F32, format.dtype());
     let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
+    let format = UpdateFormat::of_states(format);
     let op = AdamW { gradients, format, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let states: Vec<TensorType> = op.states().iter().map(|state| state.layout(&members, ty).1).collect();
     let types = [&[ty, ty], &states[..], &[TensorType::f32(&[op.numbers().len()])]].concat();

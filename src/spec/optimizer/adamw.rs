@@ -1,7 +1,7 @@
 //! `[train.optimizer.adamw]`
 
 use super::{Decay, UpdateRule};
-use crate::ops::{self, AdamWNumbers, GradientTerms, StateFormat, Update};
+use crate::ops::{self, AdamWNumbers, GradientTerms, Update, UpdateFormat};
 use crate::spec::declare::section;
 use crate::spec::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
 
@@ -18,7 +18,7 @@ section! {
 }
 
 impl UpdateRule for AdamW {
-    fn update(&self, gradients: GradientTerms, format: StateFormat) -> Box<dyn Update> {
+    fn update(&self, gradients: GradientTerms, format: UpdateFormat) -> Box<dyn Update> {
         let AdamW { beta1, beta2, .. } = *self;
         let (epsilon, weight_decay) = (self.epsilon as f32, self.weight_decay as f32);
         Box::new(ops::AdamW { gradients, format, beta1, beta2, epsilon, weight_decay })

@@ -9,7 +9,7 @@ pub use sgd::Sgd;
 use super::declare::{choice, words};
 use super::error::Problem;
 use super::tree::Table;
-use crate::ops::{GradientTerms, StateFormat, Update};
+use crate::ops::{GradientTerms, Update, UpdateFormat};
 
 choice! {
     pub enum Optimizer("train.optimizer"): UpdateRule {
@@ -21,8 +21,8 @@ choice! {
 
 /// What each optimizer says of itself.
 trait UpdateRule {
-    /// Its update of a bucket whose states are stored like this.
-    fn update(&self, gradients: GradientTerms, format: StateFormat) -> Box<dyn Update>;
+    /// Its update of a bucket that is stored like this.
+    fn update(&self, gradients: GradientTerms, format: UpdateFormat) -> Box<dyn Update>;
 
     /// What its update takes as the numbers of step `step`, counted from 1; steps that were skipped do not count.
     fn numbers(&self, step: usize) -> Vec<f32>;
@@ -37,8 +37,8 @@ trait UpdateRule {
 }
 
 impl Optimizer {
-    /// Its update of a bucket whose states are stored like this.
-    pub fn update(&self, gradients: GradientTerms, format: StateFormat) -> Box<dyn Update> {
+    /// Its update of a bucket that is stored like this.
+    pub fn update(&self, gradients: GradientTerms, format: UpdateFormat) -> Box<dyn Update> {
         self.each().update(gradients, format)
     }
 
@@ -49,7 +49,7 @@ impl Optimizer {
 
     /// What it keeps of each parameter, by name: of equal names, equal states, if they are stored alike.
     pub(super) fn states(&self) -> Vec<&'static str> {
-        let update = self.update(GradientTerms::default(), StateFormat::F32);
+        let update = self.update(GradientTerms::default(), UpdateFormat::default());
         update.states().iter().map(|state| state.name).chain([update.name()]).collect()
     }
 

@@ -1,7 +1,7 @@
 //! `[train.optimizer.sgd]`
 
 use super::{Decay, UpdateRule};
-use crate::ops::{self, GradientTerms, StateFormat, Update};
+use crate::ops::{self, GradientTerms, Update, UpdateFormat};
 use crate::spec::declare::section;
 use crate::spec::error::Problem;
 use crate::spec::kinds::{DECAY_RATE, Flag, NOT_NEGATIVE, POSITIVE, word};
@@ -20,7 +20,7 @@ section! {
 }
 
 impl UpdateRule for Sgd {
-    fn update(&self, gradients: GradientTerms, format: StateFormat) -> Box<dyn Update> {
+    fn update(&self, gradients: GradientTerms, format: UpdateFormat) -> Box<dyn Update> {
         let (momentum, weight_decay) = (self.momentum as f32, self.weight_decay as f32);
         Box::new(ops::Sgd { gradients, format, momentum, nesterov: self.nesterov, weight_decay })
     }

@@ -2,6 +2,7 @@
 
 mod loss_scale;
 mod offload;
+mod params;
 mod place;
 mod precision;
 mod states;
@@ -9,6 +10,7 @@ mod words;
 
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{Offload, Spill};
+pub use params::StoredIn;
 pub use place::{Home, Places};
 pub use precision::Precision;
 pub use states::{OptimizerState, Rounding};
@@ -30,7 +32,15 @@ section! {
     pub struct Strategy: Default {
         /// Micro-batches per optimizer step.
         pub accumulate: usize = DIMENSION, default 1;
-        pub precision: Precision = word(), default Precision::Fp32;
+        /// What parameters are stored in.
+        pub params: StoredIn = word(), default StoredIn::Fp32;
+        /// Of parameters in 16 bits: whether the optimizer keeps a copy in fp32, which it updates and they are rounded from.
+        pub master_weights: bool = Flag, default true;
+        /// As parameters are, or fp32.
+        pub gradient_dtype: StoredIn = word(), default StoredIn::of_gradients(params);
+        /// What blocks add to, and its gradient: as parameters are, or fp32.
+        pub residual: StoredIn = word(), default StoredIn::of_residual(params, master_weights);
+        pub precision: Precision = word(), default Precision::of(params);
         /// With fp16 alone.
         pub loss_scale: Option<LossScale> = Optional(Scale), default LossScale::unless_said(precision);
         pub optimizer_state: OptimizerState = word(), default OptimizerState::Fp32;
@@ -57,8 +67,7 @@ section! {
 pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
 /// Keys that the experiment file has words for, but not this version.
-pub(super) const LATER_KEYS: &[&str] =
-    &["attention", "empty_cache", "init", "loader", "master_weights", "parallel", "params", "update"];
+pub(super) const LATER_KEYS: &[&str] = &["attention", "empty_cache", "init", "loader", "parallel", "update"];
 
 impl Strategy {
     pub(super) fn scales_fp16(&self, tree: &Table) -> Result<(), Problem> {

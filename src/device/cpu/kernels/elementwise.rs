@@ -9,8 +9,8 @@ use super::workers::{Parts, Workers};
 /// Elements that a thread takes at a time.
 const CHUNK: usize = 1 << 14;
 
-pub(super) fn add(operands: &mut Operands, workers: &Workers) {
-    let (source, other) = (operands.source::<f32>(0, 0), operands.input::<f32>(1));
+pub(super) fn add<T: Float>(operands: &mut Operands, workers: &Workers) {
+    let (source, other) = (operands.source::<T>(0, 0), operands.input::<T>(1));
     in_place(operands.output(0), source, other, workers, add_to);
 }
 

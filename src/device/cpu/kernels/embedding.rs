@@ -1,9 +1,14 @@
 //! Token plus learned position embedding.
 
-use crate::ops::EmbeddingBackward;
+use std::ops::Range;
 
+use crate::ops::{DType, EmbeddingBackward};
+
+use super::as_u32;
 use super::elementwise::add_to;
+use super::float::{BUFFER, Float, read, update};
 use super::operands::Operands;
+use super::simd::Level;
 use super::workers::{Parts, Workers};
 
 /// Rows that a thread takes at a time.
@@ -11,54 +16,123 @@ const ROWS: usize = 32;
 /// Channels that a thread takes at a time where it takes all rows.
 const CHANNELS: usize = 64;
 
-pub(super) fn forward(operands: &mut Operands, workers: &Workers) {
-    let (tokens, table, positions) = (operands.tokens(0), operands.input::<f32>(1), operands.input::<f32>(2));
+pub(super) fn forward<P: Float, X: Float>(operands: &mut Operands, workers: &Workers) {
+    let (tokens, table, positions) = (operands.tokens(0), operands.input::<P>(1), operands.input::<P>(2));
     let (sequence, channels) = (operands.input_type(0).shape.last(), operands.input_type(1).shape.last());
-    let x = Parts::new(operands.output::<f32>(0));
+    let (x, level) = (Parts::new(operands.output::<X>(0)), workers.level());
     workers.chunks(tokens.len(), ROWS, |rows| {
+        let (mut sum, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
         for row in rows {
             // SAFETY: runs of rows do not overlap.
             #[allow(unsafe_code)]
             let x = unsafe { x.part(row * channels..(row + 1) * channels) };
             let (token, position) = (tokens[row] as usize * channels, row % sequence * channels);
-            x.copy_from_slice(&table[token..token + channels]);
-            add_to(workers.level(), x, &positions[position..position + channels]);
+            for start in (0..channels).step_by(BUFFER) {
+                let run = start..channels.min(start + BUFFER);
+                let of = |row: usize| row + run.start..row + run.end;
+                let sum = &mut sum[..run.len()];
+                P::widen(level, &table[of(token)], sum);
+                add_to(level, sum, P::widened(level, &positions[of(position)], &mut wide));
+                X::narrow(level, sum, &mut x[run]);
+            }
         }
     });
 }
 
-pub(super) fn backward(op: &EmbeddingBackward, operands: &mut Operands, workers: &Workers) {
-    let (tokens, dx) = (operands.tokens(0), operands.input::<f32>(1));
+pub(super) fn backward<X: Float, G: Float>(
+    op: &EmbeddingBackward,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    let (tokens, dx) = (operands.tokens(0), operands.input::<X>(1));
     let (sequence, channels) = (operands.input_type(0).shape.last(), operands.input_type(1).shape.last());
-    let (dtable, dpositions) = (Parts::new(operands.output(0)), Parts::new(operands.output(1)));
-    // Threads divide the channels: each adds all rows in order, so no two add to the same element.
-    workers.chunks(channels, CHANNELS, |part| {
-        let part_of = |row: usize| row * channels + part.start..row * channels + part.end;
-        if !op.accumulate_table {
-            for token in 0..op.vocabulary {
-                // SAFETY: parts of the channels do not overlap.
-                #[allow(unsafe_code)]
-                unsafe { dtable.part(part_of(token)) }.fill(0.0);
-            }
-        }
-        for (row, &token) in tokens.iter().enumerate() {
-            // SAFETY: as above.
-            #[allow(unsafe_code)]
-            let dtable = unsafe { dtable.part(part_of(token as usize)) };
-            add_to(workers.level(), dtable, &dx[part_of(row)]);
-        }
-    });
+    let (dtable, dpositions) = (Parts::new(operands.output::<G>(0)), Parts::new(operands.output::<G>(1)));
+    let level = workers.level();
+    let table = Table { tokens, dx, dtable, channels, level };
+    if G::DTYPE == DType::F32 {
+        // Threads divide the channels: each adds all rows in order, so no two add to the same element.
+        workers.chunks(channels, CHANNELS, |part| table.add_rows(op, &part));
+    } else {
+        // A sum is rounded once: the rows of a token follow each other.
+        let order = &mut as_u32(scratch)[..tokens.len()];
+        order.iter_mut().zip(0..).for_each(|(place, row)| *place = row);
+        order.sort_unstable_by_key(|&row| (tokens[row as usize], row));
+        let order = &*order;
+        workers.chunks(channels, CHANNELS, |part| table.sum_rows(op, order, &part));
+    }
     workers.chunks(sequence, ROWS, |positions| {
         for position in positions {
             // SAFETY: runs of positions do not overlap.
             #[allow(unsafe_code)]
             let sum = unsafe { dpositions.part(position * channels..(position + 1) * channels) };
             if !op.accumulate_positions {
-                sum.fill(0.0);
+                sum.fill(G::default());
             }
-            for dx in dx.chunks_exact(channels).skip(position).step_by(sequence) {
-                add_to(workers.level(), sum, dx);
-            }
+            let (mut sums, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
+            update(level, sum, &mut sums, |run, sum| {
+                for dx in dx.chunks_exact(channels).skip(position).step_by(sequence) {
+                    read(level, &dx[run.clone()], &mut wide, |run, dx| add_to(level, &mut sum[run], dx));
+                }
+            });
         }
     });
+}
+
+/// What the gradient of the table is made of.
+struct Table<'a, X, G> {
+    tokens: &'a [i32],
+    dx: &'a [X],
+    dtable: Parts<'a, G>,
+    channels: usize,
+    level: Level,
+}
+
+impl<X: Float, G: Float> Table<'_, X, G> {
+    /// Some channels of a row, at the most `CHANNELS`.
+    fn part_of(&self, row: usize, part: &Range<usize>) -> Range<usize> {
+        row * self.channels + part.start..row * self.channels + part.end
+    }
+
+    /// The same of the gradient.
+    fn sum(&self, token: usize, part: &Range<usize>) -> &mut [G] {
+        // SAFETY: parts of the channels do not overlap, and who asks for one of a token's has given others back.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.dtable.part(self.part_of(token, part))
+        }
+    }
+
+    fn clear(&self, op: &EmbeddingBackward, part: &Range<usize>) {
+        if !op.accumulate_table {
+            (0..op.vocabulary).for_each(|token| self.sum(token, part).fill(G::default()));
+        }
+    }
+
+    /// Adds every row where its token's sum lies.
+    fn add_rows(&self, op: &EmbeddingBackward, part: &Range<usize>) {
+        self.clear(op, part);
+        let (mut sums, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
+        for (row, &token) in self.tokens.iter().enumerate() {
+            let dx = X::widened(self.level, &self.dx[self.part_of(row, part)], &mut wide);
+            let sum = self.sum(token as usize, part);
+            update(self.level, sum, &mut sums, |_, sum| add_to(self.level, sum, dx));
+        }
+    }
+
+    /// Adds the rows of each token, which follow each other in this order, and stores their sum.
+    fn sum_rows(&self, op: &EmbeddingBackward, order: &[u32], part: &Range<usize>) {
+        self.clear(op, part);
+        let (mut sums, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
+        let token = |row: u32| self.tokens[row as usize];
+        for rows in order.chunk_by(|&a, &b| token(a) == token(b)) {
+            let sum = self.sum(token(rows[0]) as usize, part);
+            update(self.level, sum, &mut sums, |_, sum| {
+                for &row in rows {
+                    let dx = &self.dx[self.part_of(row as usize, part)];
+                    add_to(self.level, sum, X::widened(self.level, dx, &mut wide));
+                }
+            });
+        }
+    }
 }

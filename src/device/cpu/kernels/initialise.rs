@@ -6,8 +6,9 @@
 //! (c, d), and each pair (u, v) two normal numbers, `r cos t` and `r sin t` with `r = sqrt(-2 ln((u + 1) / 2^32))`
 //! and `t = 2 pi v / 2^32` (Box and Muller 1958), computed in f64, multiplied by the deviation and rounded to f32.
 
-use crate::ops::{DType, Fill, Normal};
+use crate::ops::{Fill, Normal, Operation as _};
 
+use super::float::{BUFFER, Float, with_float, write};
 use super::operands::Operands;
 use super::philox::philox;
 use super::workers::{Parts, Workers};
@@ -17,20 +18,29 @@ const CHUNK: usize = 1 << 14;
 
 pub(super) fn fill(op: &Fill, operands: &mut Operands, workers: &Workers) {
     match op.output.dtype {
-        DType::F32 => each_chunk(operands.output(0), workers, |_, part: &mut [f32]| part.fill(op.value)),
         // Of other types, zeros alone.
-        _ => each_chunk(operands.bytes(0), workers, |_, part| part.fill(0)),
+        dtype if op.is_zeros() || !dtype.is_float() => {
+            each_chunk(operands.bytes(0), workers, |_, part| part.fill(0))
+        }
+        dtype => with_float!(dtype, T => {
+            let mut value = T::default();
+            T::narrow(workers.level(), &[op.value], std::slice::from_mut(&mut value));
+            each_chunk(operands.output::<T>(0), workers, |_, part| part.fill(value));
+        }),
     }
 }
 
-pub(super) fn normal(op: &Normal, operands: &mut Operands, workers: &Workers) {
-    each_chunk(operands.output(0), workers, |start, part| {
-        for (index, block) in part.chunks_mut(4).enumerate() {
-            let numbers = normals((start / 4 + index) as u64, op.seed, op.site);
-            for (element, number) in block.iter_mut().zip(numbers) {
-                *element = (number * f64::from(op.deviation)) as f32;
+pub(super) fn normal<T: Float>(op: &Normal, operands: &mut Operands, workers: &Workers) {
+    let level = workers.level();
+    each_chunk(operands.output::<T>(0), workers, |start, part| {
+        write(level, part, &mut [0.0; BUFFER], |run, numbers| {
+            for (index, block) in numbers.chunks_mut(4).enumerate() {
+                let made = normals(((start + run.start) / 4 + index) as u64, op.seed, op.site);
+                for (element, number) in block.iter_mut().zip(made) {
+                    *element = (number * f64::from(op.deviation)) as f32;
+                }
             }
-        }
+        });
     });
 }
 

@@ -3,16 +3,16 @@
 use crate::ops::{LayerNorm, LayerNormBackward};
 
 use super::elementwise::add_to;
-use super::float::{BUFFER, Float, read, write};
+use super::float::{BUFFER, Float, read, update, write};
 use super::math::sum;
 use super::operands::{Operands, Start};
-use super::simd::simd;
+use super::simd::{Level, simd};
 use super::workers::{Parts, Workers};
 
 const ROWS: usize = LayerNormBackward::ROWS_PER_PARTIAL;
 
-pub(super) fn forward<T: Float>(op: &LayerNorm, operands: &mut Operands, workers: &Workers) {
-    let (x, weight, bias) = (operands.input::<f32>(0), operands.input(1), operands.input(2));
+pub(super) fn forward<X: Float, T: Float>(op: &LayerNorm, operands: &mut Operands, workers: &Workers) {
+    let (x, weight, bias) = (operands.input::<X>(0), operands.input::<f32>(1), operands.input::<f32>(2));
     let channels = weight.len();
     let y = Parts::new(operands.output::<T>(0));
     let (mean, rstd) = (Parts::new(operands.output(1)), Parts::new(operands.output(2)));
@@ -23,23 +23,36 @@ pub(super) fn forward<T: Float>(op: &LayerNorm, operands: &mut Operands, workers
         let (y, mean, rstd) = unsafe { (y.part(elements.clone()), mean.part(rows.clone()), rstd.part(rows)) };
         let level = workers.level();
         let rows = x[elements].chunks_exact(channels).zip(y.chunks_exact_mut(channels));
-        let mut buffer = [0.0; BUFFER];
+        let (mut buffer, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
         for ((x, y), (mean, rstd)) in rows.zip(mean.iter_mut().zip(rstd)) {
             (*mean, *rstd) = statistics(level, x, op.epsilon);
             write(level, y, &mut buffer, |run, y| {
-                normalise(level, &x[run.clone()], &weight[run.clone()], &bias[run], (*mean, *rstd), y);
+                let x = X::widened(level, &x[run.clone()], &mut wide);
+                normalise(level, x, &weight[run.clone()], &bias[run], (*mean, *rstd), y);
             });
         }
     });
 }
 
+/// Mean of a row, and 1 over its deviation.
+fn statistics<X: Float>(level: Level, x: &[X], epsilon: f32) -> (f32, f32) {
+    let (mut buffer, channels) = ([0.0; BUFFER], x.len() as f32);
+    let (mut total, mut squares) = (0.0, 0.0);
+    read(level, x, &mut buffer, |_, x| total += sum_of(level, x));
+    let mean = total / channels;
+    read(level, x, &mut buffer, |_, x| squares += squares_about(level, x, mean));
+    (mean, 1.0 / (squares / channels + epsilon).sqrt())
+}
+
 simd! {
-    /// Mean, and 1 over the deviation.
-    fn statistics(x: &[f32], epsilon: f32) -> (f32, f32) {
-        let channels = x.len();
-        let mean = sum(channels, |c| x[c]) / channels as f32;
-        let squares = sum(channels, |c| (x[c] - mean) * (x[c] - mean));
-        (mean, 1.0 / (squares / channels as f32 + epsilon).sqrt())
+    fn sum_of(x: &[f32]) -> f32 {
+        sum(x.len(), |c| x[c])
+    }
+}
+
+simd! {
+    fn squares_about(x: &[f32], mean: f32) -> f32 {
+        sum(x.len(), |c| (x[c] - mean) * (x[c] - mean))
     }
 }
 
@@ -54,7 +67,7 @@ simd! {
     }
 }
 
-pub(super) fn backward<T: Float>(
+pub(super) fn backward<T: Float, X: Float, G: Float>(
     op: &LayerNormBackward,
     operands: &mut Operands,
     scratch: &mut [f32],
@@ -62,10 +75,11 @@ pub(super) fn backward<T: Float>(
 ) {
     // What is cast may take the place of dy.
     let dy = if op.cast { operands.source::<T>(3, 0) } else { Some(operands.input::<T>(0)) };
-    let [x, weight, mean, rstd] = [1, 2, 3, 4].map(|index| operands.input::<f32>(index));
+    let x = operands.input::<X>(1);
+    let [weight, mean, rstd] = [2, 3, 4].map(|index| operands.input::<f32>(index));
     let channels = weight.len();
-    let start = operands.start(0, op.accumulate.then_some(5));
-    let dx = Parts::new(operands.output(0));
+    let start = operands.start::<X>(0, op.accumulate.then_some(5));
+    let dx = Parts::new(operands.output::<X>(0));
     let cast = op.cast.then(|| Parts::new(operands.output::<T>(3)));
     let rows = x.len() / channels;
     let scratch = &mut scratch[..rows.div_ceil(ROWS) * 2 * channels];
@@ -78,14 +92,14 @@ pub(super) fn backward<T: Float>(
         let (dx, partial) =
             unsafe { (dx.part(elements.clone()), partials.part(partial..partial + 2 * channels)) };
         match start {
-            Start::Zero => dx.fill(0.0),
+            Start::Zero => dx.fill(X::default()),
             Start::Output => {}
             Start::Other(so_far) => dx.copy_from_slice(&so_far[elements.clone()]),
         }
         let level = workers.level();
         partial.fill(0.0);
         let (dweight, dbias) = partial.split_at_mut(channels);
-        let mut buffer = [0.0; BUFFER];
+        let (mut buffer, mut wide, mut sums) = ([0.0; BUFFER], [0.0; BUFFER], [0.0; BUFFER]);
         for (dx, row) in dx.chunks_exact_mut(channels).zip(rows) {
             let elements = row * channels..(row + 1) * channels;
             let (x, mean, rstd) = (&x[elements.clone()], mean[row], rstd[row]);
@@ -99,35 +113,32 @@ pub(super) fn backward<T: Float>(
             };
             let (mut through, mut along) = (0.0, 0.0);
             read(level, dy, &mut buffer, |run, dy| {
-                let sums = gradient_sums(level, dy, &x[run.clone()], &weight[run], mean, rstd);
+                let x = X::widened(level, &x[run.clone()], &mut wide);
+                let sums = gradient_sums(level, dy, x, &weight[run], mean, rstd);
                 (through, along) = (through + sums.0 / channels as f32, along + sums.1 / channels as f32);
             });
             let row = Row { mean, rstd, through, along };
             read(level, dy, &mut buffer, |run, dy| {
                 let (dweight, dbias) = (&mut dweight[run.clone()], &mut dbias[run.clone()]);
-                differentiate(
-                    level,
-                    row,
-                    dy,
-                    &x[run.clone()],
-                    &weight[run.clone()],
-                    &mut dx[run],
-                    dweight,
-                    dbias,
-                );
+                let x = X::widened(level, &x[run.clone()], &mut wide);
+                update(level, &mut dx[run.clone()], &mut sums, |_, dx| {
+                    differentiate(level, row, dy, x, &weight[run.clone()], dx, dweight, dbias);
+                });
             });
-            if let Some(cast) = cast {
+            if let (Some(cast), Some(dx)) = (cast, X::as_f32(dx)) {
                 T::narrow(level, dx, cast);
             }
         }
     });
-    for (index, sums) in [operands.output(1), operands.output(2)].into_iter().enumerate() {
+    for (index, sums) in [operands.output::<G>(1), operands.output(2)].into_iter().enumerate() {
         if !op.accumulate_weights {
-            sums.fill(0.0);
+            sums.fill(G::default());
         }
-        for partial in scratch.chunks_exact(channels).skip(index).step_by(2) {
-            add_to(workers.level(), sums, partial);
-        }
+        update(workers.level(), sums, &mut [0.0; BUFFER], |run, sums| {
+            for partial in scratch.chunks_exact(channels).skip(index).step_by(2) {
+                add_to(workers.level(), sums, &partial[run.clone()]);
+            }
+        });
     }
 }
 

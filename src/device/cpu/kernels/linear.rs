@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::ops::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
+use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
 
 use super::elementwise::{gelu_add_to, gelu_of, scale_by_slope};
 use super::float::{BUFFER, Float, read, update, write};
@@ -16,11 +16,12 @@ pub(super) fn forward<T: Float>(
     scratch: &mut [f32],
     workers: &Workers,
 ) {
-    match (op.activation, op.residual) {
-        (None, true) => plain::<T, f32>(op, operands, scratch, workers),
-        (None, false) => plain::<T, T>(op, operands, scratch, workers),
-        (Some(Activation::GeluTanh), true) => with_gelu::<T, f32>(op, operands, scratch, workers),
-        (Some(Activation::GeluTanh), false) => with_gelu::<T, T>(op, operands, scratch, workers),
+    let residual = op.residual.then(|| operands.input_type(2 + usize::from(op.bias)).dtype);
+    match (op.activation, residual) {
+        (None, Some(DType::F32)) => plain::<T, f32>(op, operands, scratch, workers),
+        (None, _) => plain::<T, T>(op, operands, scratch, workers),
+        (Some(Activation::GeluTanh), Some(DType::F32)) => with_gelu::<T, f32>(op, operands, scratch, workers),
+        (Some(Activation::GeluTanh), _) => with_gelu::<T, T>(op, operands, scratch, workers),
     }
 }
 
@@ -108,7 +109,7 @@ pub(super) fn input_gradient<T: Float>(
     }
 }
 
-pub(super) fn weight_gradient<T: Float>(
+pub(super) fn weight_gradient<T: Float, G: Float>(
     op: &LinearWeightGradient,
     operands: &mut Operands,
     scratch: &mut [f32],
@@ -116,7 +117,16 @@ pub(super) fn weight_gradient<T: Float>(
 ) {
     let (inner, out) = (operands.input_type(0).shape.last(), operands.input_type(1).shape.last());
     let (x, dy) = (operands.input::<T>(0), operands.input::<T>(1));
-    let product: Product<T, f32, f32> = Product {
+    let sums_bytes = op.sums_bytes(operands.input_type(1), Processor::Cpu) as usize;
+    let (sums, scratch) = scratch.split_at_mut(sums_bytes / size_of::<f32>());
+    let (is_rounded, level) = (!sums.is_empty(), workers.level());
+    // Where they are rounded, rows are summed beside it.
+    let dbias = is_rounded.then(|| operands.output::<G>(1));
+    if let Some(dbias) = dbias.as_deref().filter(|_| op.accumulate) {
+        G::widen(level, dbias, &mut sums[..out]);
+    }
+    let row_sums = op.bias.then(|| if is_rounded { &mut sums[..out] } else { operands.output::<f32>(1) });
+    let product: Product<T, G, f32> = Product {
         rows: out,
         inner: operands.input_type(0).shape.rows(),
         columns: inner,
@@ -124,7 +134,10 @@ pub(super) fn weight_gradient<T: Float>(
         right: Matrix::new(x, inner),
         start: if op.accumulate { Start::Output } else { Start::Zero },
         bias: None,
-        sums: op.bias.then(|| RowSums { sums: Parts::new(operands.output(1)), accumulate: op.accumulate }),
+        sums: row_sums.map(|sums| RowSums { sums: Parts::new(sums), accumulate: op.accumulate }),
     };
     product.run(operands.output(0), None, scratch, workers);
+    if let Some(dbias) = dbias {
+        G::narrow(level, &sums[..out], dbias);
+    }
 }

@@ -25,11 +25,12 @@ mod states;
 mod team;
 #[cfg(test)]
 mod tests;
+mod weights;
 mod workers;
 
 use crate::ops::Op;
 
-use float::with_float;
+use float::{with_f32_or, with_float};
 pub(super) use operands::Operand;
 use operands::Operands;
 pub(super) use workers::Workers;
@@ -71,7 +72,7 @@ pub(super) unsafe fn run(
     let dtype = |input: usize| inputs[input].ty.dtype;
     match op {
         Op::AdamW(op) => optimizer::adamw(op, &mut operands, workers),
-        Op::Add(_) => elementwise::add(&mut operands, workers),
+        Op::Add(_) => with_float!(dtype(0), T => elementwise::add::<T>(&mut operands, workers)),
         Op::Attention(op) => {
             with_float!(dtype(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
         }
@@ -82,18 +83,28 @@ pub(super) unsafe fn run(
         Op::CrossEntropy(op) => {
             with_float!(dtype(0), T => cross_entropy::run::<T>(op, &mut operands, scratch, workers));
         }
-        Op::Embedding(_) => embedding::forward(&mut operands, workers),
-        Op::EmbeddingBackward(op) => embedding::backward(op, &mut operands, workers),
+        Op::Embedding(op) => with_float!(dtype(1), P => {
+            with_float!(op.output, X => embedding::forward::<P, X>(&mut operands, workers));
+        }),
+        Op::EmbeddingBackward(op) => with_float!(dtype(1), X => {
+            with_float!(op.gradients, G => {
+                embedding::backward::<X, G>(op, &mut operands, scratch, workers);
+            });
+        }),
         Op::Fill(op) => initialise::fill(op, &mut operands, workers),
         Op::GeluBackward(_) => {
             with_float!(dtype(0), T => elementwise::gelu_backward::<T>(&mut operands, workers));
         }
         Op::GlobalNorm(op) => optimizer::global_norm(op, &mut operands, scratch, workers),
         Op::LayerNorm(op) => {
-            with_float!(op.output, T => layer_norm::forward::<T>(op, &mut operands, workers));
+            with_float!(op.output, T => with_f32_or!(T, dtype(0), X => {
+                layer_norm::forward::<X, T>(op, &mut operands, workers);
+            }));
         }
         Op::LayerNormBackward(op) => {
-            with_float!(dtype(0), T => layer_norm::backward::<T>(op, &mut operands, scratch, workers));
+            with_float!(dtype(0), T => with_f32_or!(T, dtype(1), X => with_f32_or!(T, op.gradients, G => {
+                layer_norm::backward::<T, X, G>(op, &mut operands, scratch, workers);
+            })));
         }
         Op::Linear(op) => {
             with_float!(dtype(0), T => linear::forward::<T>(op, &mut operands, scratch, workers));
@@ -102,11 +113,24 @@ pub(super) unsafe fn run(
             with_float!(dtype(0), T => linear::input_gradient::<T>(op, &mut operands, scratch, workers));
         }
         Op::LinearWeightGradient(op) => {
-            with_float!(dtype(0), T => linear::weight_gradient::<T>(op, &mut operands, scratch, workers));
+            with_float!(dtype(0), T => with_f32_or!(T, op.gradients, G => {
+                linear::weight_gradient::<T, G>(op, &mut operands, scratch, workers);
+            }));
         }
         Op::LossScale(op) => loss_scale::run(op, &mut operands),
-        Op::Normal(op) => initialise::normal(op, &mut operands, workers),
+        Op::Normal(op) => {
+            with_float!(op.output.dtype, T => initialise::normal::<T>(op, &mut operands, workers));
+        }
         Op::Sgd(op) => optimizer::sgd(op, &mut operands, workers),
+    }
+}
+
+/// Whole numbers in scratch memory.
+fn as_u32(scratch: &mut [f32]) -> &mut [u32] {
+    // SAFETY: as large, aligned alike, and any bits are a number.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), scratch.len())
     }
 }
 

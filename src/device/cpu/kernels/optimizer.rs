@@ -5,9 +5,11 @@ use std::ops::Range;
 use crate::ops::{AdamW, AdamWNumbers, DynamicMap, GlobalNorm, GradientTerms, Member, Sgd, Update as _};
 
 use super::as_f64;
+use super::float::{BUFFER, read, with_float};
 use super::operands::Operands;
 use super::simd::simd;
 use super::states::States;
+use super::weights::Weights;
 use super::workers::{Parts, Workers};
 
 /// Elements that a thread takes at a time.
@@ -40,7 +42,12 @@ pub(super) fn global_norm(op: &GlobalNorm, operands: &mut Operands, scratch: &mu
             // SAFETY: each run has a partial sum of its own.
             #[allow(unsafe_code)]
             let sum = unsafe { parts.part(partial..partial + 1) };
-            sum[0] = sum_of_squares(workers.level(), &operands.input::<f32>(bucket)[range]);
+            sum[0] = 0.0;
+            with_float!(operands.input_type(bucket).dtype, G => {
+                read(workers.level(), &operands.input::<G>(bucket)[range], &mut [0.0; BUFFER], |_, numbers| {
+                    sum[0] += sum_of_squares(workers.level(), numbers);
+                });
+            });
         }
     });
     let scale = if op.scaled { operands.input::<f32>(op.buckets.len())[0] } else { 1.0 };
@@ -117,22 +124,27 @@ impl Update {
 }
 
 pub(super) fn adamw(op: &AdamW, operands: &mut Operands, workers: &Workers) {
-    let gradients = operands.input::<f32>(1);
     let at = op.numbers_input();
     let numbers = operands.input(at).try_into().expect("the type of the step's numbers was checked");
     let Some(share) = share(&op.gradients, operands, at + 1) else { return };
     let numbers = AdamWNumbers::from_array(numbers);
     let update = Update::new(op, numbers, share);
-    let parameters = Parts::new(operands.output::<f32>(0));
-    let states = States::new(op.format, [DynamicMap::Signed, DynamicMap::Unsigned], numbers.step, operands);
+    let weights = Weights::new(op, numbers.step, operands);
+    let states =
+        States::new(op.format.states, [DynamicMap::Signed, DynamicMap::Unsigned], numbers.step, operands);
     workers.each(workers.threads(), |index| {
         for (member, range) in in_turn(runs(&op.gradients.members, CHUNK), index, workers.threads()) {
             let update = Update { decay: if member.decay { update.decay } else { 1.0 }, ..update };
             let work = |piece: Range<usize>, [first, second]: [&mut [f32]; 2]| {
+                let step = |run: Range<usize>, parameters: &mut [f32], gradients: &[f32]| {
+                    let (first, second) = (&mut first[run.clone()], &mut second[run]);
+                    step(workers.level(), update, parameters, gradients, first, second);
+                };
                 // SAFETY: runs do not overlap, nor do their pieces.
                 #[allow(unsafe_code)]
-                let parameters = unsafe { parameters.part(piece.clone()) };
-                step(workers.level(), update, parameters, &gradients[piece], first, second);
+                unsafe {
+                    weights.update(workers.level(), member, piece, step);
+                }
             };
             // SAFETY: as above.
             #[allow(unsafe_code)]
@@ -170,30 +182,39 @@ struct Descent {
 }
 
 pub(super) fn sgd(op: &Sgd, operands: &mut Operands, workers: &Workers) {
-    let gradients = operands.input::<f32>(1);
     let at = op.numbers_input();
     let &[rate, number] = operands.input::<f32>(at) else {
         unreachable!("the type of the step's numbers was checked")
     };
     let Some(share) = share(&op.gradients, operands, at + 1) else { return };
     let Sgd { momentum, nesterov, weight_decay, .. } = *op;
-    let parameters = Parts::new(operands.output::<f32>(0));
+    let weights = Weights::new(op, number, operands);
     let velocities =
-        (momentum != 0.0).then(|| States::new(op.format, [DynamicMap::Signed], number, operands));
+        (momentum != 0.0).then(|| States::new(op.format.states, [DynamicMap::Signed], number, operands));
     workers.each(workers.threads(), |index| {
         for (member, range) in in_turn(runs(&op.gradients.members, CHUNK), index, workers.threads()) {
             let decay = if member.decay { weight_decay } else { 0.0 };
             let descent = Descent { share, rate, momentum, nesterov, decay };
-            // SAFETY: runs do not overlap, nor do their pieces.
-            #[allow(unsafe_code)]
-            let parameters = |piece| unsafe { parameters.part(piece) };
             let Some(velocities) = &velocities else {
-                descend(workers.level(), descent, parameters(range.clone()), &gradients[range]);
+                let step = |_, parameters: &mut [f32], gradients: &[f32]| {
+                    descend(workers.level(), descent, parameters, gradients);
+                };
+                // SAFETY: runs do not overlap.
+                #[allow(unsafe_code)]
+                unsafe {
+                    weights.update(workers.level(), member, range, step);
+                }
                 continue;
             };
             let work = |piece: Range<usize>, [velocities]: [&mut [f32]; 1]| {
-                let parameters = parameters(piece.clone());
-                roll(workers.level(), descent, parameters, &gradients[piece], velocities);
+                let step = |run: Range<usize>, parameters: &mut [f32], gradients: &[f32]| {
+                    roll(workers.level(), descent, parameters, gradients, &mut velocities[run]);
+                };
+                // SAFETY: runs do not overlap, nor do their pieces.
+                #[allow(unsafe_code)]
+                unsafe {
+                    weights.update(workers.level(), member, piece, step);
+                }
             };
             // SAFETY: as above.
             #[allow(unsafe_code)]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::float::{Bf16, Float as _, round_at_random};
+use super::float::{Bf16, Float as _, Half as _};
 use super::operands::Operands;
 use super::philox::philox_words;
 use super::quantize::Codes;
@@ -11,7 +11,7 @@ use super::workers::Parts;
 use crate::ops::{DynamicMap, Member, QUANTIZED_BLOCK, Rounding, StateFormat};
 
 /// Numbers that are brought to f32 at a time, where they are not in f32 already: few enough to stay in the nearest cache.
-const PIECE: usize = 4 * QUANTIZED_BLOCK;
+pub(super) const PIECE: usize = 4 * QUANTIZED_BLOCK;
 
 /// `N` states of a bucket, at the most two: the draws of each are half a word.
 pub(super) enum States<'a, const N: usize> {
@@ -26,6 +26,9 @@ pub(super) struct Draws {
     seed: u64,
     step: u32,
 }
+
+/// Of the steps that parameters are drawn for: a bit that no number of a step has.
+const OF_PARAMETERS: u32 = 1 << 31;
 
 pub(super) struct Quantized<'a> {
     map: &'static Codes,
@@ -46,10 +49,7 @@ impl<'a, const N: usize> States<'a, N> {
         match format {
             StateFormat::F32 => States::F32(indices.map(|state| Parts::new(operands.output(1 + state)))),
             StateFormat::Bf16(rounding) => {
-                let draws = match rounding {
-                    Rounding::Nearest => None,
-                    Rounding::Stochastic { seed } => Some(Draws { seed, step: step as u32 }),
-                };
+                let draws = Draws::of_states(rounding, step);
                 States::Bf16(indices.map(|state| Parts::new(operands.output(1 + state))), draws)
             }
             StateFormat::Quantized => States::Quantized(indices.map(|state| Quantized {
@@ -97,7 +97,9 @@ impl<'a, const N: usize> States<'a, N> {
                     for (index, (state, numbers)) in states.into_iter().zip(numbers).enumerate() {
                         match &words {
                             None => Bf16::narrow(level, numbers, state),
-                            Some(words) => round_at_random(level, numbers, words, 16 * index as u32, state),
+                            Some(words) => {
+                                Bf16::round_at_random(level, numbers, words, 16 * index as u32, state)
+                            }
                         }
                     }
                 }
@@ -128,10 +130,19 @@ impl<'a, const N: usize> States<'a, N> {
 }
 
 impl Draws {
+    fn of_states(rounding: Rounding, step: f32) -> Option<Draws> {
+        rounding.seed().map(|seed| Draws { seed, step: step as u32 })
+    }
+
+    pub(super) fn of_parameters(rounding: Rounding, step: f32) -> Option<Draws> {
+        let draws = Draws::of_states(rounding, step);
+        draws.map(|draws| Draws { step: draws.step | OF_PARAMETERS, ..draws })
+    }
+
     /// 32 random bits for each element: word `e % 4` of the block of Philox4x32-10 whose counter is (low half of `e / 4`, high
     /// half, site, step) for element `e` of the tensor, and whose key is the seed. Steps count from 1: no first value of a
     /// parameter was drawn from the same.
-    fn words(self, level: Level, member: &Member, elements: &Range<usize>) -> [u32; PIECE] {
+    pub(super) fn words(self, level: Level, member: &Member, elements: &Range<usize>) -> [u32; PIECE] {
         let mut words = [0; PIECE];
         let first = (elements.start - member.offset) as u64 / 4;
         let key = [self.seed as u32, (self.seed >> 32) as u32];

@@ -41,10 +41,16 @@ __device__ __forceinline__ void map2(T* out, const T* a, const T* b, uint64_t co
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) add(float* sum, const float* a, const float* b, uint64_t count) {
-    map2(sum, a, b, count, [](float a, float b) { return a + b; });
-}
-REGISTER(add)
+#define ADD(T, suffix)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+        add_##suffix(T* sum, const T* a, const T* b, uint64_t count) {                                               \
+        map2(sum, a, b, count, [](float a, float b) { return a + b; });                                              \
+    }                                                                                                                \
+    REGISTER(add_##suffix)
+
+ADD(float, f32)
+ADD(bf16, bf16)
+ADD(f16, f16)
 
 // dx[i] = dy[i] * gelu'(x[i])
 #define GELU_BACKWARD(T, suffix)                                                                                     \
@@ -84,19 +90,19 @@ ADD_BIAS(f16, f16)
 // before[r, c] += bias[c]; y[r, c] = gelu(before[r, c]) + residual[r, c]. `bias` and `residual` may be null, and
 // `residual` may be `y`.
 template <class T, class Y>
-__device__ __forceinline__ void finish_gelu(Y* y, T* before, const Y* bias, const float* residual, uint32_t columns) {
+__device__ __forceinline__ void finish_gelu(Y* y, T* before, const Y* bias, const Y* residual, uint32_t columns) {
     const uint64_t start = static_cast<uint64_t>(blockIdx.x) * columns;
     const uint32_t end = min(columns, (blockIdx.y + 1) * 4 * BLOCK);
     for (uint32_t c = blockIdx.y * 4 * BLOCK + threadIdx.x; c < end; c += BLOCK) {
         const float x = to_float(before[start + c]) + (bias == nullptr ? 0.0f : to_float(bias[c]));
         before[start + c] = from_float<T>(x);
-        y[start + c] = from_float<Y>(gelu(x) + (residual == nullptr ? 0.0f : residual[start + c]));
+        y[start + c] = from_float<Y>(gelu(x) + (residual == nullptr ? 0.0f : to_float(residual[start + c])));
     }
 }
 
 #define FINISH_GELU(name, T, Y)                                                                                      \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
-        name(Y* y, T* before, const Y* bias, const float* residual, uint32_t columns) {                              \
+        name(Y* y, T* before, const Y* bias, const Y* residual, uint32_t columns) {                                  \
         finish_gelu(y, before, bias, residual, columns);                                                             \
     }                                                                                                                \
     REGISTER(name)

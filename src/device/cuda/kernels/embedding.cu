@@ -12,19 +12,22 @@ template <int Width>
 struct Channels {
     float values[Width];
 
-    __device__ __forceinline__ void load(const float* source) {
+    template <class T>
+    __device__ __forceinline__ void load(const T* source) {
         if constexpr (Width == 4) {
-            load_floats(values, source);
+            const float4 quad = load_quad(source);
+            values[0] = quad.x, values[1] = quad.y, values[2] = quad.z, values[3] = quad.w;
         } else {
-            values[0] = *source;
+            values[0] = to_float(*source);
         }
     }
 
-    __device__ __forceinline__ void store(float* sink) const {
+    template <class T>
+    __device__ __forceinline__ void store(T* sink) const {
         if constexpr (Width == 4) {
-            store_floats(sink, values);
+            store_quad(sink, make_float4(values[0], values[1], values[2], values[3]));
         } else {
-            *sink = values[0];
+            *sink = from_float<T>(values[0]);
         }
     }
 
@@ -39,8 +42,8 @@ struct Channels {
     }
 };
 
-template <int Width>
-__device__ __forceinline__ void embed(float* x, const float* token, const float* position, uint32_t channels) {
+template <int Width, class P, class X>
+__device__ __forceinline__ void embed(X* x, const P* token, const P* position, uint32_t channels) {
 #pragma unroll 4
     for (uint32_t c = threadIdx.x % 32 * Width; c < channels; c += 32 * Width) {
         Channels<Width> sum, other;
@@ -53,30 +56,42 @@ __device__ __forceinline__ void embed(float* x, const float* token, const float*
 
 // x[n, :] = table[tokens[n], :] + positions[n % sequence, :]. One warp per row. A token that the table does not have is
 // no number: what lies outside of the table is not read.
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    embedding(float* __restrict__ x, const int* __restrict__ tokens, const float* __restrict__ table,
-              const float* __restrict__ positions, uint32_t rows, uint32_t sequence, uint32_t channels,
-              uint32_t vocabulary) {
+template <class P, class X>
+__device__ __forceinline__ void embed_row(X* x, const int* tokens, const P* table, const P* positions, uint32_t rows,
+                                          uint32_t sequence, uint32_t channels, uint32_t vocabulary) {
     const uint32_t row = blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
     x += static_cast<uint64_t>(row) * channels;
     const uint32_t number = tokens[row];
     if (number >= vocabulary) {
-        for (uint32_t c = threadIdx.x % 32; c < channels; c += 32) x[c] = not_a_number();
+        for (uint32_t c = threadIdx.x % 32; c < channels; c += 32) x[c] = from_float<X>(not_a_number());
         return;
     }
-    const float* token = table + static_cast<uint64_t>(number) * channels;
-    const float* position = positions + static_cast<uint64_t>(row % sequence) * channels;
+    const P* token = table + static_cast<uint64_t>(number) * channels;
+    const P* position = positions + static_cast<uint64_t>(row % sequence) * channels;
     if (channels % 4 == 0) {
         embed<4>(x, token, position, channels);
     } else {
         embed<1>(x, token, position, channels);
     }
 }
-REGISTER(embedding)
 
-template <int Width>
-__device__ __forceinline__ void sum_over_batch(float* dpositions, const float* dx, uint32_t batch, uint64_t stride,
+#define EMBEDDING(P, X, suffix)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS) embedding_##suffix(                                     \
+        X* __restrict__ x, const int* __restrict__ tokens, const P* __restrict__ table,                              \
+        const P* __restrict__ positions, uint32_t rows, uint32_t sequence, uint32_t channels, uint32_t vocabulary) { \
+        embed_row(x, tokens, table, positions, rows, sequence, channels, vocabulary);                                \
+    }                                                                                                                \
+    REGISTER(embedding_##suffix)
+
+EMBEDDING(float, float, f32_f32)
+EMBEDDING(bf16, float, bf16_f32)
+EMBEDDING(bf16, bf16, bf16_bf16)
+EMBEDDING(f16, float, f16_f32)
+EMBEDDING(f16, f16, f16_f16)
+
+template <int Width, class X, class G>
+__device__ __forceinline__ void sum_over_batch(G* dpositions, const X* dx, uint32_t batch, uint64_t stride,
                                                uint32_t accumulate) {
     Channels<Width> sum;
     if (accumulate) {
@@ -94,8 +109,9 @@ __device__ __forceinline__ void sum_over_batch(float* dpositions, const float* d
 }
 
 // dpositions[i] (+)= the sum of dx[b, i] over the batch, i over `stride` = sequence * channels elements.
-extern "C" __global__ void embedding_positions_backward(float* __restrict__ dpositions, const float* __restrict__ dx,
-                                                        uint32_t batch, uint64_t stride, uint32_t accumulate) {
+template <class X, class G>
+__device__ __forceinline__ void sum_positions(G* dpositions, const X* dx, uint32_t batch, uint64_t stride,
+                                              uint32_t accumulate) {
     const uint64_t thread = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (stride % 4 == 0) {
         const uint64_t i = thread * 4;
@@ -107,7 +123,6 @@ extern "C" __global__ void embedding_positions_backward(float* __restrict__ dpos
         }
     }
 }
-REGISTER(embedding_positions_backward)
 
 // The gradient of the table without atomics: `order_tokens` has sorted the places of the tokens by their row of the
 // table, and a warp takes CHUNK of them, whatever rows they are of. It sums each row's run of places. A run begins in
@@ -134,8 +149,8 @@ __device__ __forceinline__ uint32_t row_at(const uint32_t* order, const int* tok
 }
 
 // row = sum, or row + sum.
-template <int Width>
-__device__ __forceinline__ void add_to_row(float* row, const Channels<Width>& sum, bool accumulate) {
+template <int Width, class G>
+__device__ __forceinline__ void add_to_row(G* row, const Channels<Width>& sum, bool accumulate) {
     Channels<Width> total;
     total.fill(0.0f);
     if (accumulate) total.load(row);
@@ -143,9 +158,9 @@ __device__ __forceinline__ void add_to_row(float* row, const Channels<Width>& su
     total.store(row);
 }
 
-template <int Width>
-__device__ __forceinline__ void sum_runs(float* dtable, float* partials, const uint32_t* order, const int* tokens,
-                                         const float* dx, uint32_t token_count, uint32_t vocabulary,
+template <int Width, class X, class G>
+__device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint32_t* order, const int* tokens,
+                                         const X* dx, uint32_t token_count, uint32_t vocabulary,
                                          uint32_t channels, uint32_t accumulate) {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t chunk = blockIdx.x * WARPS + threadIdx.x / 32;
@@ -198,21 +213,35 @@ __device__ __forceinline__ void sum_runs(float* dtable, float* partials, const u
 // dtable[v, :] (+)= the sum of dx[n, :] over the places n of token v, up to the end of the chunk that the first of them
 // is in; partials[chunk, :] = the sum over those of the chunk whose run began in another. Rows without tokens are left
 // alone. Grid: blocks of WARPS chunks, runs of CHANNELS channels.
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    embedding_table_backward(float* __restrict__ dtable, float* __restrict__ partials,
-                             const uint32_t* __restrict__ order, const int* __restrict__ tokens,
-                             const float* __restrict__ dx, uint32_t token_count, uint32_t vocabulary,
-                             uint32_t channels, uint32_t accumulate) {
-    if (channels % 4 == 0) {
-        sum_runs<4>(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, accumulate);
-    } else {
-        sum_runs<1>(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, accumulate);
-    }
-}
-REGISTER(embedding_table_backward)
+#define EMBEDDING_BACKWARD(X, G, suffix)                                                                             \
+    extern "C" __global__ void embedding_positions_backward_##suffix(                                                \
+        G* __restrict__ dpositions, const X* __restrict__ dx, uint32_t batch, uint64_t stride,                       \
+        uint32_t accumulate) {                                                                                       \
+        sum_positions(dpositions, dx, batch, stride, accumulate);                                                    \
+    }                                                                                                                \
+    REGISTER(embedding_positions_backward_##suffix)                                                                  \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS) embedding_table_backward_##suffix(                      \
+        G* __restrict__ dtable, float* __restrict__ partials, const uint32_t* __restrict__ order,                    \
+        const int* __restrict__ tokens, const X* __restrict__ dx, uint32_t token_count, uint32_t vocabulary,         \
+        uint32_t channels, uint32_t accumulate) {                                                                    \
+        if (channels % 4 == 0) {                                                                                     \
+            sum_runs<4>(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, accumulate);         \
+        } else {                                                                                                     \
+            sum_runs<1>(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, accumulate);         \
+        }                                                                                                            \
+    }                                                                                                                \
+    REGISTER(embedding_table_backward_##suffix)
 
-template <int Width>
-__device__ __forceinline__ void add_partials(float* row, const float* partials, uint32_t count, uint32_t channels,
+EMBEDDING_BACKWARD(float, float, f32_f32)
+EMBEDDING_BACKWARD(float, bf16, f32_bf16)
+EMBEDDING_BACKWARD(bf16, float, bf16_f32)
+EMBEDDING_BACKWARD(bf16, bf16, bf16_bf16)
+EMBEDDING_BACKWARD(float, f16, f32_f16)
+EMBEDDING_BACKWARD(f16, float, f16_f32)
+EMBEDDING_BACKWARD(f16, f16, f16_f16)
+
+template <int Width, class G>
+__device__ __forceinline__ void add_partials(G* row, const float* partials, uint32_t count, uint32_t channels,
                                              uint32_t begin, uint32_t end) {
 #pragma unroll 1
     for (uint32_t c = begin + threadIdx.x % 32 * Width; c < end; c += 32 * Width) {
@@ -229,11 +258,10 @@ __device__ __forceinline__ void add_partials(float* row, const float* partials, 
 }
 
 // Adds what later chunks have of a run to its row, by the warp of the chunk that the run begins in. The grid is that of
-// `embedding_table_backward`. With registers for eight blocks to a multiprocessor, sm_90 would spill.
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 4)
-    embedding_table_finish(float* __restrict__ dtable, const float* __restrict__ partials,
-                           const uint32_t* __restrict__ order, const int* __restrict__ tokens, uint32_t token_count,
-                           uint32_t vocabulary, uint32_t channels) {
+// the table's. With registers for eight blocks to a multiprocessor, sm_90 would spill.
+template <class G>
+__device__ __forceinline__ void finish_runs(G* dtable, const float* partials, const uint32_t* order, const int* tokens,
+                                            uint32_t token_count, uint32_t vocabulary, uint32_t channels) {
     const uint32_t chunk = blockIdx.x * WARPS + threadIdx.x / 32;
     const uint32_t first = chunk * CHUNK;
     const uint32_t next = first + CHUNK;
@@ -262,4 +290,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4)
         add_partials<1>(dtable, partials, count, channels, begin, end);
     }
 }
-REGISTER(embedding_table_finish)
+
+#define EMBEDDING_FINISH(G, suffix)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) embedding_table_finish_##suffix(                     \
+        G* __restrict__ dtable, const float* __restrict__ partials, const uint32_t* __restrict__ order,              \
+        const int* __restrict__ tokens, uint32_t token_count, uint32_t vocabulary, uint32_t channels) {              \
+        finish_runs(dtable, partials, order, tokens, token_count, vocabulary, channels);                             \
+    }                                                                                                                \
+    REGISTER(embedding_table_finish_##suffix)
+
+EMBEDDING_FINISH(float, f32)
+EMBEDDING_FINISH(bf16, bf16)
+EMBEDDING_FINISH(f16, f16)

@@ -10,22 +10,28 @@
 constexpr double UNIT = 1.0 / 4294967296.0;
 
 // Stores what there are of four values.
-__device__ __forceinline__ void store_up_to_four(float* sink, const float (&values)[4], uint64_t left) {
+template <class T>
+__device__ __forceinline__ void store_up_to_four(T* sink, const float (&values)[4], uint64_t left) {
     if (left >= 4) {
-        store_floats(sink, values);
+        store_quad(sink, make_float4(values[0], values[1], values[2], values[3]));
     } else {
 #pragma unroll
         for (uint32_t i = 0; i < 3; ++i) {
-            if (i < left) sink[i] = values[i];
+            if (i < left) sink[i] = from_float<T>(values[i]);
         }
     }
 }
 
-extern "C" __global__ void fill(float* output, uint64_t count, float value) {
-    const uint64_t start = 4 * (static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
-    if (start < count) store_up_to_four(output + start, {value, value, value, value}, count - start);
-}
-REGISTER(fill)
+#define FILL(T, suffix)                                                                                              \
+    extern "C" __global__ void fill_##suffix(T* output, uint64_t count, float value) {                               \
+        const uint64_t start = 4 * (static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x);                   \
+        if (start < count) store_up_to_four(output + start, {value, value, value, value}, count - start);            \
+    }                                                                                                                \
+    REGISTER(fill_##suffix)
+
+FILL(float, f32)
+FILL(bf16, bf16)
+FILL(f16, f16)
 
 // Memory that no bit is set in, whatever it is read as.
 extern "C" __global__ void zeros(uint8_t* output, uint64_t bytes) {
@@ -47,7 +53,8 @@ __device__ __forceinline__ void box_muller(float* numbers, uint32_t u, uint32_t 
     numbers[1] = static_cast<float>(radius * sine * deviation);
 }
 
-extern "C" __global__ void normal(float* output, uint64_t count, float deviation, uint64_t seed, uint32_t site) {
+template <class T>
+__device__ __forceinline__ void draw_normal(T* output, uint64_t count, float deviation, uint64_t seed, uint32_t site) {
     const uint64_t block = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (4 * block >= count) return;
     const uint4 words = philox(block, site, 0, seed);
@@ -56,4 +63,14 @@ extern "C" __global__ void normal(float* output, uint64_t count, float deviation
     box_muller(numbers + 2, words.z, words.w, deviation);
     store_up_to_four(output + 4 * block, numbers, count - 4 * block);
 }
-REGISTER(normal)
+
+#define NORMAL(T, suffix)                                                                                            \
+    extern "C" __global__ void normal_##suffix(T* output, uint64_t count, float deviation, uint64_t seed,            \
+                                               uint32_t site) {                                                      \
+        draw_normal(output, count, deviation, seed, site);                                                           \
+    }                                                                                                                \
+    REGISTER(normal_##suffix)
+
+NORMAL(float, f32)
+NORMAL(bf16, bf16)
+NORMAL(f16, f16)

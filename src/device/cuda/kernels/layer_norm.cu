@@ -48,8 +48,8 @@ __device__ __forceinline__ float4 normalised(float4 x, float mean, float rstd) {
     return make_float4((x.x - mean) * rstd, (x.y - mean) * rstd, (x.z - mean) * rstd, (x.w - mean) * rstd);
 }
 
-template <class T, int Warps>
-__device__ __forceinline__ void forward(T* y, float* mean, float* rstd, const float* x, const float* weight,
+template <class T, int Warps, class X>
+__device__ __forceinline__ void forward(T* y, float* mean, float* rstd, const X* x, const float* weight,
                                         const float* bias, uint32_t rows, uint32_t channels, float epsilon) {
     constexpr uint32_t STEP = 32 * Warps * 4;
     const uint32_t row = blockIdx.x * (BLOCK_WARPS / Warps) + threadIdx.x / (32 * Warps);
@@ -93,19 +93,22 @@ __device__ __forceinline__ void forward(T* y, float* mean, float* rstd, const fl
 }
 
 // One block per row, which it reads three times.
-template <class T>
-__device__ __forceinline__ void forward_any(T* y, float* mean, float* rstd, const float* x, const float* weight,
+template <class T, class X>
+__device__ __forceinline__ void forward_any(T* y, float* mean, float* rstd, const X* x, const float* weight,
                                             const float* bias, uint32_t channels, float epsilon) {
     x += static_cast<uint64_t>(blockIdx.x) * channels;
     y += static_cast<uint64_t>(blockIdx.x) * channels;
     float sum = 0.0f;
-    for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) sum += x[c];
+    for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) sum += to_float(x[c]);
     const float centre = block_sum(sum) / channels;
     float squares = 0.0f;
-    for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) squares += (x[c] - centre) * (x[c] - centre);
+    for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) {
+        const float apart = to_float(x[c]) - centre;
+        squares += apart * apart;
+    }
     const float scale = 1.0f / sqrtf(block_sum(squares) / channels + epsilon);
     for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) {
-        y[c] = from_float<T>((x[c] - centre) * scale * weight[c] + bias[c]);
+        y[c] = from_float<T>((to_float(x[c]) - centre) * scale * weight[c] + bias[c]);
     }
     if (threadIdx.x == 0) {
         mean[blockIdx.x] = centre;
@@ -115,9 +118,9 @@ __device__ __forceinline__ void forward_any(T* y, float* mean, float* rstd, cons
 
 // A block takes the rows of one partial sum, a group of its warps every so-manieth of them. `so_far` may be null, or
 // `dx` itself; `cast`, where dx goes rounded to T, may be null, or `dy` itself.
-template <class T, int Warps>
-__device__ __forceinline__ void backward(float* dx, float* partials, const T* dy, const float* x, const float* weight,
-                                         const float* mean, const float* rstd, const float* so_far, T* cast,
+template <class T, int Warps, class X>
+__device__ __forceinline__ void backward(X* dx, float* partials, const T* dy, const X* x, const float* weight,
+                                         const float* mean, const float* rstd, const X* so_far, T* cast,
                                          uint32_t rows, uint32_t channels) {
     constexpr uint32_t GROUPS = BLOCK_WARPS / Warps;
     constexpr uint32_t STEP = 32 * Warps * 4;
@@ -149,8 +152,8 @@ __device__ __forceinline__ void backward(float* dx, float* partials, const T* dy
             normals[q] = c < end ? load_quad(x + start + c) : zero;
             slopes[q] = c < end ? load_quad(dy + start + c) : zero;
         }
-        // It arrives during the sums, not after them.
-        if (so_far != nullptr) {
+        // It arrives during the sums, not after them; of 16 bits, it is too little at a time for that.
+        if (sizeof(X) == 4 && so_far != nullptr) {
 #pragma unroll
             for (int q = 0; q < QUADS; ++q) {
                 const uint32_t c = first + q * STEP;
@@ -182,7 +185,7 @@ __device__ __forceinline__ void backward(float* dx, float* partials, const T* dy
         const float2 sums = group_sums<Warps>(through, along);
         through = sums.x / channels;
         along = sums.y / channels;
-        if (so_far != nullptr) cp_wait(0);
+        if (sizeof(X) == 4 && so_far != nullptr) cp_wait(0);
 #pragma unroll
         for (int q = 0; q < QUADS; ++q) {
             const uint32_t c = first + q * STEP;
@@ -193,7 +196,7 @@ __device__ __forceinline__ void backward(float* dx, float* partials, const T* dy
                     row_rstd * (s.x - through - n.x * along), row_rstd * (s.y - through - n.y * along),
                     row_rstd * (s.z - through - n.z * along), row_rstd * (s.w - through - n.w * along));
                 if (so_far != nullptr) {
-                    const float4 other = load_quad(waiting + c);
+                    const float4 other = sizeof(X) == 4 ? load_quad(waiting + c) : load_quad(so_far + start + c);
                     d = make_float4(other.x + d.x, other.y + d.y, other.z + d.z, other.w + d.w);
                 }
                 store_quad(dx + start + c, d);
@@ -222,10 +225,10 @@ __device__ __forceinline__ void backward(float* dx, float* partials, const T* dy
 
 // One block takes the rows of one partial sum, one after the other. Each thread keeps to its channels, so that it adds
 // to partial sums of its own.
-template <class T>
-__device__ __forceinline__ void backward_any(float* dx, float* partials, const T* dy, const float* x,
+template <class T, class X>
+__device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy, const X* x,
                                              const float* weight, const float* mean, const float* rstd,
-                                             const float* so_far, T* cast, uint32_t rows, uint32_t channels) {
+                                             const X* so_far, T* cast, uint32_t rows, uint32_t channels) {
     float* dweight = partials + static_cast<uint64_t>(blockIdx.x) * 2 * channels;
     float* dbias = dweight + channels;
     for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) dweight[c] = dbias[c] = 0.0f;
@@ -236,7 +239,7 @@ __device__ __forceinline__ void backward_any(float* dx, float* partials, const T
         float along = 0.0f;
         for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) {
             const float d = to_float(dy[start + c]);
-            const float normal = (x[start + c] - mean[row]) * rstd[row];
+            const float normal = (to_float(x[start + c]) - mean[row]) * rstd[row];
             dweight[c] += d * normal;
             dbias[c] += d;
             through += d * weight[c];
@@ -245,52 +248,54 @@ __device__ __forceinline__ void backward_any(float* dx, float* partials, const T
         through = block_sum(through) / channels;
         along = block_sum(along) / channels;
         for (uint32_t c = threadIdx.x; c < channels; c += BLOCK) {
-            const float normal = (x[start + c] - mean[row]) * rstd[row];
+            const float normal = (to_float(x[start + c]) - mean[row]) * rstd[row];
             const float slope = to_float(dy[start + c]) * weight[c];
-            const float before = so_far == nullptr ? 0.0f : so_far[start + c];
+            const float before = so_far == nullptr ? 0.0f : to_float(so_far[start + c]);
             const float d = before + rstd[row] * (slope - through - normal * along);
-            dx[start + c] = d;
+            dx[start + c] = from_float<X>(d);
             if (cast != nullptr) cast[start + c] = from_float<T>(d);
         }
     }
 }
 
-#define LAYER_NORM(T, suffix, Warps)                                                                                 \
+#define LAYER_NORM(T, X, suffix, Warps)                                                                              \
     extern "C" __global__ void __launch_bounds__(BLOCK) layer_norm_##suffix##_##Warps(                               \
-        T* __restrict__ y, float* __restrict__ mean, float* __restrict__ rstd, const float* __restrict__ x,          \
+        T* __restrict__ y, float* __restrict__ mean, float* __restrict__ rstd, const X* __restrict__ x,              \
         const float* __restrict__ weight, const float* __restrict__ bias, uint32_t rows, uint32_t channels,          \
         float epsilon) {                                                                                             \
         forward<T, Warps>(y, mean, rstd, x, weight, bias, rows, channels, epsilon);                                  \
     }                                                                                                                \
     REGISTER(layer_norm_##suffix##_##Warps)                                                                          \
     extern "C" __global__ void __launch_bounds__(BLOCK, 2) layer_norm_backward_##suffix##_##Warps(                   \
-        float* dx, float* __restrict__ partials, const T* dy, const float* __restrict__ x,                           \
+        X* dx, float* __restrict__ partials, const T* dy, const X* __restrict__ x,                                   \
         const float* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd,            \
-        const float* so_far, T* cast, uint32_t rows, uint32_t channels) {                                            \
+        const X* so_far, T* cast, uint32_t rows, uint32_t channels) {                                                \
         backward<T, Warps>(dx, partials, dy, x, weight, mean, rstd, so_far, cast, rows, channels);                   \
     }                                                                                                                \
     REGISTER(layer_norm_backward_##suffix##_##Warps)
 
 // With the registers of eight blocks to a multiprocessor, sm_100 would spill in the last of them.
-#define LAYER_NORM_OF(T, suffix)                                                                                     \
-    LAYER_NORM(T, suffix, 1)                                                                                         \
-    LAYER_NORM(T, suffix, 2)                                                                                         \
-    LAYER_NORM(T, suffix, 4)                                                                                         \
-    LAYER_NORM(T, suffix, 8)                                                                                         \
+#define LAYER_NORM_OF(T, X, suffix)                                                                                  \
+    LAYER_NORM(T, X, suffix, 1)                                                                                      \
+    LAYER_NORM(T, X, suffix, 2)                                                                                      \
+    LAYER_NORM(T, X, suffix, 4)                                                                                      \
+    LAYER_NORM(T, X, suffix, 8)                                                                                      \
     extern "C" __global__ void __launch_bounds__(BLOCK) layer_norm_##suffix##_any(                                   \
-        T* __restrict__ y, float* __restrict__ mean, float* __restrict__ rstd, const float* __restrict__ x,          \
+        T* __restrict__ y, float* __restrict__ mean, float* __restrict__ rstd, const X* __restrict__ x,              \
         const float* __restrict__ weight, const float* __restrict__ bias, uint32_t channels, float epsilon) {        \
         forward_any<T>(y, mean, rstd, x, weight, bias, channels, epsilon);                                           \
     }                                                                                                                \
     REGISTER(layer_norm_##suffix##_any)                                                                              \
     extern "C" __global__ void __launch_bounds__(BLOCK, 4) layer_norm_backward_##suffix##_any(                       \
-        float* dx, float* __restrict__ partials, const T* dy, const float* __restrict__ x,                           \
+        X* dx, float* __restrict__ partials, const T* dy, const X* __restrict__ x,                                   \
         const float* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd,            \
-        const float* so_far, T* cast, uint32_t rows, uint32_t channels) {                                            \
+        const X* so_far, T* cast, uint32_t rows, uint32_t channels) {                                                \
         backward_any<T>(dx, partials, dy, x, weight, mean, rstd, so_far, cast, rows, channels);                      \
     }                                                                                                                \
     REGISTER(layer_norm_backward_##suffix##_any)
 
-LAYER_NORM_OF(float, f32)
-LAYER_NORM_OF(bf16, bf16)
-LAYER_NORM_OF(f16, f16)
+LAYER_NORM_OF(float, float, f32)
+LAYER_NORM_OF(bf16, float, bf16)
+LAYER_NORM_OF(f16, float, f16)
+LAYER_NORM_OF(bf16, bf16, bf16_bf16)
+LAYER_NORM_OF(f16, f16, f16_f16)

@@ -1,9 +1,9 @@
 // What happens to whole buckets of gradients and parameters at the end of a step. Padding between the tensors of a
 // bucket is neither read nor written.
 #include "optimizer.cuh"
-#include "philox.cuh"
 #include "reductions.cuh"
 #include "vectors.cuh"
+#include "weights.cuh"
 
 // One tensor of a bucket. Its blocks take NORM_ELEMENTS each, and each makes one partial sum.
 struct NormEntry {
@@ -21,11 +21,11 @@ __device__ __forceinline__ double square(float value) {
 }
 
 // partials[block] = the sum of the squares of the block's elements.
-extern "C" __global__ void __launch_bounds__(NORM_BLOCK)
-    norm_partials(double* __restrict__ partials, const Table<NormEntry> table) {
+template <class G>
+__device__ __forceinline__ void sum_squares(double* partials, const Table<NormEntry>& table) {
     const NormEntry& entry = entry_of_block(table);
     const uint64_t begin = (blockIdx.x - entry.first_block) * NORM_ELEMENTS;
-    const float* gradients = reinterpret_cast<const float*>(entry.gradients) + begin;
+    const G* gradients = reinterpret_cast<const G*>(entry.gradients) + begin;
     const uint32_t count = static_cast<uint32_t>(min(NORM_ELEMENTS, entry.len - begin));
     const uint32_t whole = is_vector_aligned(gradients) ? count / 4 : 0;
     // Two chains of additions, because f64 units are slow to answer.
@@ -37,11 +37,21 @@ extern "C" __global__ void __launch_bounds__(NORM_BLOCK)
         even += square(v.x) + square(v.y);
         odd += square(v.z) + square(v.w);
     }
-    for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += NORM_BLOCK) even += square(gradients[i]);
+    for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += NORM_BLOCK) even += square(to_float(gradients[i]));
     const double sum = block_sum(even + odd);
     if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
-REGISTER(norm_partials)
+
+#define NORM_PARTIALS(G, suffix)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(NORM_BLOCK)                                                         \
+        norm_partials_##suffix(double* __restrict__ partials, const Table<NormEntry> table) {                        \
+        sum_squares<G>(partials, table);                                                                             \
+    }                                                                                                                \
+    REGISTER(norm_partials_##suffix)
+
+NORM_PARTIALS(float, f32)
+NORM_PARTIALS(bf16, bf16)
+NORM_PARTIALS(f16, f16)
 
 // norm[0] = sqrt(the sum of the partial sums), divided by scaling[0] unless `scaling` is null. One block.
 extern "C" __global__ void __launch_bounds__(1024)
@@ -57,14 +67,6 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
 }
 REGISTER(norm_of_partials)
-
-// An f32 in 16 bits, up or down: up as often as so many of 65536 random numbers add up to one with the bits that are cut
-// off.
-__device__ __forceinline__ uint32_t round_at_random(float value, uint32_t draw) {
-    const uint32_t bits = __float_as_uint(value);
-    const bool is_number = (bits & 0x7fffffffu) <= 0x7f800000u;
-    return (is_number ? bits + (draw & 0xffffu) : bits | 0x00400000u) >> 16;
-}
 
 // The states of one tensor in T: each rounded to the nearest or at random, where a draw depends on the seed, the step, the
 // tensor's site and the element.
@@ -83,7 +85,7 @@ struct States {
     __device__ __forceinline__ void store(T* sink, float4 values, const uint4& words, uint32_t shift) const {
         if constexpr (RANDOM) {
             const auto pair = [&](float low, uint32_t word, float high, uint32_t next) {
-                return round_at_random(low, word >> shift) | round_at_random(high, next >> shift) << 16;
+                return bfloat_at_random(low, word >> shift) | bfloat_at_random(high, next >> shift) << 16;
             };
             *reinterpret_cast<uint2*>(sink) = make_uint2(pair(values.x, words.x, values.y, words.y),
                                                          pair(values.z, words.z, values.w, words.w));
@@ -97,7 +99,7 @@ struct States {
         if constexpr (RANDOM) {
             const uint4 words = draw(element / 4 * 4);
             const uint32_t all[4] = {words.x, words.y, words.z, words.w};
-            sink = T{static_cast<uint16_t>(round_at_random(value, all[element % 4] >> shift))};
+            sink = T{static_cast<uint16_t>(bfloat_at_random(value, all[element % 4] >> shift))};
         } else {
             sink = from_float<T>(value);
         }
@@ -106,163 +108,151 @@ struct States {
 
 // Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 template <class T, bool RANDOM>
-__device__ __forceinline__ void update_adamw(float* __restrict__ parameters, const float* __restrict__ gradients,
-                                             T* __restrict__ first, T* __restrict__ second,
-                                             const float* __restrict__ numbers, const float* __restrict__ norm,
-                                             const float* __restrict__ scaling, const AdamW& constants, uint64_t seed,
+__device__ __forceinline__ void update_adamw(void* parameters, const void* gradients, T* __restrict__ first,
+                                             T* __restrict__ second, const float* __restrict__ numbers, float* master,
+                                             const float* __restrict__ norm, const float* __restrict__ scaling,
+                                             const AdamW& constants, const Formats& formats,
                                              const Table<UpdateEntry>& table) {
     if (is_left_out(norm, scaling)) return;
     const UpdateEntry& entry = entry_of_block(table);
     const AdamWStep step(constants, entry, numbers, norm, scaling);
-    const States<T, RANDOM> states{seed, static_cast<uint32_t>(entry.site), static_cast<uint32_t>(numbers[3])};
+    const uint32_t site = static_cast<uint32_t>(entry.site);
+    const uint32_t number = static_cast<uint32_t>(numbers[3]);
+    const Weights weights{parameters, gradients, master, formats, entry.offset, site, number};
+    const States<T, RANDOM> states{formats.states_seed, site, number};
     const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
     const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));
-    parameters += entry.offset + begin;
-    gradients += entry.offset + begin;
     first += entry.offset + begin;
     second += entry.offset + begin;
-    const uint32_t whole = is_vector_aligned(parameters) ? count / 4 : 0;
+    const uint32_t whole = entry.offset % 4 == 0 ? count / 4 : 0;
 #pragma unroll
     for (int q = 0; q < UPDATE_QUADS; ++q) {
         const uint32_t quad = q * BLOCK + threadIdx.x;
         if (quad < whole) {
-            float4 p = load_quad(parameters + 4 * quad);
-            const float4 g = load_quad(gradients + 4 * quad);
+            float4 p = weights.parameter_quad(begin + 4 * quad);
+            const float4 g = weights.gradient_quad(begin + 4 * quad);
             float4 m = load_quad(first + 4 * quad);
             float4 v = load_quad(second + 4 * quad);
             update(constants, step, p, g, m, v);
-            store_quad(parameters + 4 * quad, p);
+            weights.store_quad_of(begin + 4 * quad, p);
             const uint4 words = states.draw(begin + 4 * quad);
             states.store(first + 4 * quad, m, words, 0);
             states.store(second + 4 * quad, v, words, 16);
         }
     }
     for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) {
+        float p = weights.parameter(begin + i);
         float m = to_float(first[i]);
         float v = to_float(second[i]);
-        update(constants, step, parameters[i], gradients[i], m, v);
+        update(constants, step, p, weights.gradient(begin + i), m, v);
+        weights.store(begin + i, p);
         states.store(first[i], m, begin + i, 0);
         states.store(second[i], v, begin + i, 16);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
-    adamw(float* __restrict__ parameters, const float* __restrict__ gradients, float* __restrict__ first,
-          float* __restrict__ second, const float* __restrict__ numbers, const float* __restrict__ norm,
-          const float* __restrict__ scaling, const AdamW constants, uint64_t seed, const Table<UpdateEntry> table) {
-    update_adamw<float, false>(parameters, gradients, first, second, numbers, norm, scaling, constants, seed, table);
-}
-REGISTER(adamw)
+#define ADAMW(name, T, RANDOM)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+        name(void* parameters, const void* gradients, T* __restrict__ first, T* __restrict__ second,                 \
+             const float* __restrict__ numbers, float* master, const float* __restrict__ norm,                       \
+             const float* __restrict__ scaling, const AdamW constants, const Formats formats,                        \
+             const Table<UpdateEntry> table) {                                                                       \
+        update_adamw<T, RANDOM>(parameters, gradients, first, second, numbers, master, norm, scaling, constants,     \
+                                formats, table);                                                                     \
+    }                                                                                                                \
+    REGISTER(name)
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
-    adamw_bf16(float* __restrict__ parameters, const float* __restrict__ gradients, bf16* __restrict__ first,
-               bf16* __restrict__ second, const float* __restrict__ numbers, const float* __restrict__ norm,
-               const float* __restrict__ scaling, const AdamW constants, uint64_t seed,
-               const Table<UpdateEntry> table) {
-    update_adamw<bf16, false>(parameters, gradients, first, second, numbers, norm, scaling, constants, seed, table);
-}
-REGISTER(adamw_bf16)
-
-extern "C" __global__ void __launch_bounds__(BLOCK)
-    adamw_bf16_random(float* __restrict__ parameters, const float* __restrict__ gradients, bf16* __restrict__ first,
-                      bf16* __restrict__ second, const float* __restrict__ numbers, const float* __restrict__ norm,
-                      const float* __restrict__ scaling, const AdamW constants, uint64_t seed,
-                      const Table<UpdateEntry> table) {
-    update_adamw<bf16, true>(parameters, gradients, first, second, numbers, norm, scaling, constants, seed, table);
-}
-REGISTER(adamw_bf16_random)
+ADAMW(adamw, float, false)
+ADAMW(adamw_bf16, bf16, false)
+ADAMW(adamw_bf16_random, bf16, true)
 
 // Stochastic gradient descent without momentum.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-    sgd(float* __restrict__ parameters, const float* __restrict__ gradients, const float* __restrict__ numbers,
-        const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants, uint64_t,
+    sgd(void* parameters, const void* gradients, const float* __restrict__ numbers, float* master,
+        const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants, const Formats formats,
         const Table<UpdateEntry> table) {
     if (is_left_out(norm, scaling)) return;
     const UpdateEntry& entry = entry_of_block(table);
     const SgdStep step(constants, entry, numbers, norm, scaling);
+    const Weights weights{parameters,   gradients,
+                          master,       formats,
+                          entry.offset, static_cast<uint32_t>(entry.site),
+                          static_cast<uint32_t>(numbers[1])};
     const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
     const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));
-    parameters += entry.offset + begin;
-    gradients += entry.offset + begin;
-    const uint32_t whole = is_vector_aligned(parameters) ? count / 4 : 0;
+    const uint32_t whole = entry.offset % 4 == 0 ? count / 4 : 0;
 #pragma unroll
     for (int q = 0; q < UPDATE_QUADS; ++q) {
         const uint32_t quad = q * BLOCK + threadIdx.x;
         if (quad < whole) {
-            float4 p = load_quad(parameters + 4 * quad);
-            const float4 g = load_quad(gradients + 4 * quad);
+            float4 p = weights.parameter_quad(begin + 4 * quad);
+            const float4 g = weights.gradient_quad(begin + 4 * quad);
             descend(step, p.x, g.x);
             descend(step, p.y, g.y);
             descend(step, p.z, g.z);
             descend(step, p.w, g.w);
-            store_quad(parameters + 4 * quad, p);
+            weights.store_quad_of(begin + 4 * quad, p);
         }
     }
-    for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) descend(step, parameters[i], gradients[i]);
+    for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) {
+        float p = weights.parameter(begin + i);
+        descend(step, p, weights.gradient(begin + i));
+        weights.store(begin + i, p);
+    }
 }
 REGISTER(sgd)
 
 template <class T, bool RANDOM>
-__device__ __forceinline__ void update_momentum(float* __restrict__ parameters, const float* __restrict__ gradients,
-                                                T* __restrict__ velocity, const float* __restrict__ numbers,
+__device__ __forceinline__ void update_momentum(void* parameters, const void* gradients, T* __restrict__ velocity,
+                                                const float* __restrict__ numbers, float* master,
                                                 const float* __restrict__ norm, const float* __restrict__ scaling,
-                                                const Sgd& constants, uint64_t seed,
+                                                const Sgd& constants, const Formats& formats,
                                                 const Table<UpdateEntry>& table) {
     if (is_left_out(norm, scaling)) return;
     const UpdateEntry& entry = entry_of_block(table);
     const SgdStep step(constants, entry, numbers, norm, scaling);
-    const States<T, RANDOM> states{seed, static_cast<uint32_t>(entry.site), static_cast<uint32_t>(numbers[1])};
+    const uint32_t site = static_cast<uint32_t>(entry.site);
+    const uint32_t number = static_cast<uint32_t>(numbers[1]);
+    const Weights weights{parameters, gradients, master, formats, entry.offset, site, number};
+    const States<T, RANDOM> states{formats.states_seed, site, number};
     const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
     const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));
-    parameters += entry.offset + begin;
-    gradients += entry.offset + begin;
     velocity += entry.offset + begin;
-    const uint32_t whole = is_vector_aligned(parameters) ? count / 4 : 0;
+    const uint32_t whole = entry.offset % 4 == 0 ? count / 4 : 0;
 #pragma unroll
     for (int q = 0; q < UPDATE_QUADS; ++q) {
         const uint32_t quad = q * BLOCK + threadIdx.x;
         if (quad < whole) {
-            float4 p = load_quad(parameters + 4 * quad);
-            const float4 g = load_quad(gradients + 4 * quad);
+            float4 p = weights.parameter_quad(begin + 4 * quad);
+            const float4 g = weights.gradient_quad(begin + 4 * quad);
             float4 v = load_quad(velocity + 4 * quad);
             roll(constants, step, p, g, v);
-            store_quad(parameters + 4 * quad, p);
+            weights.store_quad_of(begin + 4 * quad, p);
             states.store(velocity + 4 * quad, v, states.draw(begin + 4 * quad), 0);
         }
     }
     for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) {
+        float p = weights.parameter(begin + i);
         float v = to_float(velocity[i]);
-        roll(constants, step, parameters[i], gradients[i], v);
+        roll(constants, step, p, weights.gradient(begin + i), v);
+        weights.store(begin + i, p);
         states.store(velocity[i], v, begin + i, 0);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
-    sgd_momentum(float* __restrict__ parameters, const float* __restrict__ gradients, float* __restrict__ velocity,
-                 const float* __restrict__ numbers, const float* __restrict__ norm,
-                 const float* __restrict__ scaling, const Sgd constants, uint64_t seed,
-                 const Table<UpdateEntry> table) {
-    update_momentum<float, false>(parameters, gradients, velocity, numbers, norm, scaling, constants, seed, table);
-}
-REGISTER(sgd_momentum)
+#define SGD_MOMENTUM(name, T, RANDOM)                                                                                \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+        name(void* parameters, const void* gradients, T* __restrict__ velocity, const float* __restrict__ numbers,   \
+             float* master, const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants,  \
+             const Formats formats, const Table<UpdateEntry> table) {                                                \
+        update_momentum<T, RANDOM>(parameters, gradients, velocity, numbers, master, norm, scaling, constants,       \
+                                   formats, table);                                                                  \
+    }                                                                                                                \
+    REGISTER(name)
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
-    sgd_momentum_bf16(float* __restrict__ parameters, const float* __restrict__ gradients, bf16* __restrict__ velocity,
-                      const float* __restrict__ numbers, const float* __restrict__ norm,
-                      const float* __restrict__ scaling, const Sgd constants, uint64_t seed,
-                      const Table<UpdateEntry> table) {
-    update_momentum<bf16, false>(parameters, gradients, velocity, numbers, norm, scaling, constants, seed, table);
-}
-REGISTER(sgd_momentum_bf16)
-
-extern "C" __global__ void __launch_bounds__(BLOCK)
-    sgd_momentum_bf16_random(float* __restrict__ parameters, const float* __restrict__ gradients, bf16* __restrict__ velocity,
-                             const float* __restrict__ numbers, const float* __restrict__ norm,
-                             const float* __restrict__ scaling, const Sgd constants, uint64_t seed,
-                             const Table<UpdateEntry> table) {
-    update_momentum<bf16, true>(parameters, gradients, velocity, numbers, norm, scaling, constants, seed, table);
-}
-REGISTER(sgd_momentum_bf16_random)
+SGD_MOMENTUM(sgd_momentum, float, false)
+SGD_MOMENTUM(sgd_momentum_bf16, bf16, false)
+SGD_MOMENTUM(sgd_momentum_bf16_random, bf16, true)
 
 // Dynamic loss scaling, one thread. `counts` holds the good steps since the scale last changed and the steps left out.
 extern "C" __global__ void loss_scale(float* scale, float* counts, const float* norm, float backoff, float growth,

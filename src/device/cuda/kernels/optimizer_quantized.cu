@@ -3,6 +3,7 @@
 #include "optimizer.cuh"
 #include "reductions.cuh"
 #include "vectors.cuh"
+#include "weights.cuh"
 
 constexpr uint32_t QUANTIZED = 256;
 constexpr int WARPS = BLOCK / 32;
@@ -87,27 +88,6 @@ struct Shares {
     }
 };
 
-// Up to four numbers; the others are 0, and so are their codes read.
-__device__ __forceinline__ void load_some(float (&values)[4], const float* source, int count) {
-    if (count == 4) {
-        load_floats(values, source);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] = i < count ? source[i] : 0.0f;
-}
-
-__device__ __forceinline__ void store_some(float* sink, const float (&values)[4], int count) {
-    if (count == 4) {
-        store_floats(sink, values);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        if (i < count) sink[i] = values[i];
-    }
-}
-
 __device__ __forceinline__ uint32_t load_codes(const uint8_t* source, int count) {
     if (count >= 4) return *reinterpret_cast<const uint32_t*>(source);
     uint32_t codes = 0;
@@ -129,8 +109,8 @@ struct Quantized {
     float* scales;
 };
 
-// Brings up to four numbers of each of N states of every lane to f32, calls `work(offset, count, values)` for them, where they
-// lie `offset` numbers from the bucket's start, and stores them again. `shares(state)` is its map.
+// Brings up to four numbers of each of N states of every lane to f32, calls `work(place, count, values)` for them, where the
+// first is that of the tensor's element `place`, and stores them again. `shares(state)` is its map.
 template <int N, class Maps, class Work>
 __device__ __forceinline__ void each_block(const UpdateEntry& entry, const Quantized (&states)[N], Maps maps, Work work) {
     const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
@@ -156,7 +136,7 @@ __device__ __forceinline__ void each_block(const UpdateEntry& entry, const Quant
                 const uint32_t codes = load_codes(states[state].codes + offset, count);
                 maps(state, [&](const auto& map) { map.decode(numbers[state], codes, states[state].scales[scale]); });
             }
-            if (count > 0) work(offset, count, numbers);
+            if (count > 0) work(block + place, count, numbers);
 #pragma unroll
             for (int state = 0; state < N; ++state) {
 #pragma unroll
@@ -184,12 +164,36 @@ __device__ __forceinline__ void each_block(const UpdateEntry& entry, const Quant
     }
 }
 
+// Lets `work` change up to four parameters, given each with its gradient and its place among them.
+template <class Work>
+__device__ __forceinline__ void each_weight(const Weights& weights, uint64_t place, int count, Work work) {
+    if (count == 4) {
+        float4 p = weights.parameter_quad(place);
+        const float4 g = weights.gradient_quad(place);
+        work(p.x, g.x, 0);
+        work(p.y, g.y, 1);
+        work(p.z, g.z, 2);
+        work(p.w, g.w, 3);
+        weights.store_quad_of(place, p);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if (i < count) {
+            float p = weights.parameter(place + i);
+            work(p, weights.gradient(place + i), i);
+            weights.store(place + i, p);
+        }
+    }
+}
+
 // Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 extern "C" __global__ void __launch_bounds__(BLOCK)
-    adamw_quantized(float* __restrict__ parameters, const float* __restrict__ gradients, uint8_t* __restrict__ first,
+    adamw_quantized(void* parameters, const void* gradients, uint8_t* __restrict__ first,
                     float* __restrict__ first_scales, uint8_t* __restrict__ second, float* __restrict__ second_scales,
-                    const float* __restrict__ numbers, const float* __restrict__ norm,
-                    const float* __restrict__ scaling, const AdamW constants, uint64_t, const Table<UpdateEntry> table) {
+                    const float* __restrict__ numbers, float* master, const float* __restrict__ norm,
+                    const float* __restrict__ scaling, const AdamW constants, const Formats formats,
+                    const Table<UpdateEntry> table) {
     if (is_left_out(norm, scaling)) return;
     __shared__ Shares<true> signed_shares;
     __shared__ Shares<false> unsigned_shares;
@@ -198,6 +202,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     __syncthreads();
     const UpdateEntry& entry = entry_of_block(table);
     const AdamWStep step(constants, entry, numbers, norm, scaling);
+    const Weights weights{parameters,   gradients,
+                          master,       formats,
+                          entry.offset, static_cast<uint32_t>(entry.site),
+                          static_cast<uint32_t>(numbers[3])};
     const Quantized states[2] = {{first, first_scales}, {second, second_scales}};
     const auto maps = [&](int state, auto use) {
         if (state == 0) {
@@ -206,41 +214,36 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
             use(unsigned_shares);
         }
     };
-    each_block<2>(entry, states, maps, [&](uint64_t offset, int count, float (&moments)[2][4]) {
-        float p[4];
-        float g[4];
-        load_some(p, parameters + offset, count);
-        load_some(g, gradients + offset, count);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) update(constants, step, p[i], g[i], moments[0][i], moments[1][i]);
-        store_some(parameters + offset, p, count);
+    each_block<2>(entry, states, maps, [&](uint64_t place, int count, float (&moments)[2][4]) {
+        each_weight(weights, place, count, [&](float& parameter, float gradient, int i) {
+            update(constants, step, parameter, gradient, moments[0][i], moments[1][i]);
+        });
     });
 }
 REGISTER(adamw_quantized)
 
 // Stochastic gradient descent with momentum.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-    sgd_momentum_quantized(float* __restrict__ parameters, const float* __restrict__ gradients,
-                           uint8_t* __restrict__ velocity, float* __restrict__ scales,
-                           const float* __restrict__ numbers, const float* __restrict__ norm,
-                           const float* __restrict__ scaling, const Sgd constants, uint64_t,
-                           const Table<UpdateEntry> table) {
+    sgd_momentum_quantized(void* parameters, const void* gradients, uint8_t* __restrict__ velocity,
+                           float* __restrict__ scales, const float* __restrict__ numbers, float* master,
+                           const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants,
+                           const Formats formats, const Table<UpdateEntry> table) {
     if (is_left_out(norm, scaling)) return;
     __shared__ Shares<true> shares;
     shares.make();
     __syncthreads();
     const UpdateEntry& entry = entry_of_block(table);
     const SgdStep step(constants, entry, numbers, norm, scaling);
+    const Weights weights{parameters,   gradients,
+                          master,       formats,
+                          entry.offset, static_cast<uint32_t>(entry.site),
+                          static_cast<uint32_t>(numbers[1])};
     const Quantized states[1] = {{velocity, scales}};
     const auto maps = [&](int, auto use) { use(shares); };
-    each_block<1>(entry, states, maps, [&](uint64_t offset, int count, float (&velocities)[1][4]) {
-        float p[4];
-        float g[4];
-        load_some(p, parameters + offset, count);
-        load_some(g, gradients + offset, count);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) roll(constants, step, p[i], g[i], velocities[0][i]);
-        store_some(parameters + offset, p, count);
+    each_block<1>(entry, states, maps, [&](uint64_t place, int count, float (&velocities)[1][4]) {
+        each_weight(weights, place, count, [&](float& parameter, float gradient, int i) {
+            roll(constants, step, parameter, gradient, velocities[0][i]);
+        });
     });
 }
 REGISTER(sgd_momentum_quantized)

@@ -62,9 +62,9 @@ COLUMN_SUMS(column_sums_wide_f16, f16, 8)
 
 // The sum of `count` rows of partial sums [count, columns], stored in or added to `first`, but for the columns from
 // `split` on, which are those of `second`. A block takes 32 columns, each of its 32 warps some of the rows.
-extern "C" __global__ void __launch_bounds__(1024)
-    sum_partials(float* __restrict__ first, float* __restrict__ second, const float* __restrict__ partials,
-                 uint32_t count, uint32_t columns, uint32_t split, uint32_t accumulate) {
+template <class G>
+__device__ __forceinline__ void add_up(G* first, G* second, const float* partials, uint32_t count, uint32_t columns,
+                                       uint32_t split, uint32_t accumulate) {
     __shared__ float sums[32][32];
     const uint32_t warp = threadIdx.x / 32;
     const uint32_t lane = threadIdx.x % 32;
@@ -80,8 +80,19 @@ extern "C" __global__ void __launch_bounds__(1024)
         float total = 0.0f;
 #pragma unroll
         for (int i = 0; i < 32; ++i) total += sums[i][lane];
-        float* sink = column < split ? first + column : second + (column - split);
-        *sink = accumulate ? *sink + total : total;
+        G* sink = column < split ? first + column : second + (column - split);
+        *sink = from_float<G>(accumulate ? to_float(*sink) + total : total);
     }
 }
-REGISTER(sum_partials)
+
+#define SUM_PARTIALS(G, suffix)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(1024) sum_partials_##suffix(                                        \
+        G* __restrict__ first, G* __restrict__ second, const float* __restrict__ partials, uint32_t count,           \
+        uint32_t columns, uint32_t split, uint32_t accumulate) {                                                     \
+        add_up(first, second, partials, count, columns, split, accumulate);                                          \
+    }                                                                                                                \
+    REGISTER(sum_partials_##suffix)
+
+SUM_PARTIALS(float, f32)
+SUM_PARTIALS(bf16, bf16)
+SUM_PARTIALS(f16, f16)

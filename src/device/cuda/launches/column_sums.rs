@@ -52,7 +52,14 @@ pub(super) fn column_sums(
     if alone {
         return Ok(());
     }
-    sum_partials([sums, 0], workspace, [partials, columns, columns], accumulate, launcher)
+    let sinks = Sums { dtype: DType::F32, addresses: [sums, 0] };
+    sum_partials(sinks, workspace, [partials, columns, columns], accumulate, launcher)
+}
+
+/// Where sums go, and what they are stored as.
+pub(super) struct Sums {
+    pub(super) dtype: DType,
+    pub(super) addresses: [u64; 2],
 }
 
 /// Stores the sum of `count` rows of partial sums, or adds it: the columns before `split` at the first address, the
@@ -61,14 +68,14 @@ pub(super) fn column_sums(
 /// # Errors
 /// As `column_sums`.
 pub(super) fn sum_partials(
-    [first, second]: [u64; 2],
+    Sums { dtype, addresses: [first, second] }: Sums,
     partials: u64,
     [count, columns, split]: [usize; 3],
     accumulate: bool,
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     launcher.kernel(
-        "sum_partials",
+        by_dtype(dtype, ["sum_partials_f32", "sum_partials_bf16", "sum_partials_f16"])?,
         [blocks(columns, 32)?, 1, 1],
         1024,
         0,

@@ -21,7 +21,8 @@ pub(super) fn add(
     outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    map2("add", [&outputs[0], &inputs[0], &inputs[1]], launcher)
+    let name = by_dtype(outputs[0].ty.dtype, ["add_f32", "add_bf16", "add_f16"])?;
+    map2(name, [&outputs[0], &inputs[0], &inputs[1]], launcher)
 }
 
 pub(super) fn gelu_backward(
@@ -58,7 +59,7 @@ pub(super) fn add_bias(y: &Operand, bias: u64, launcher: &mut Launcher) -> Resul
     )
 }
 
-/// `before += bias; y = gelu(before) + residual`, the bias being of y's type and y f32 where there is a residual.
+/// `before += bias; y = gelu(before) + residual`, bias and residual being of y's type.
 pub(super) fn finish_gelu(
     y: &Operand,
     before: &Operand,

@@ -2,10 +2,10 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{EmbeddingBackward, Fill};
+use crate::ops::{DType, EmbeddingBackward, Fill, TypeError};
 
 use super::initialise::fill;
-use super::sizes::{BLOCK, blocks, count, flag, pointer, size_argument};
+use super::sizes::{BLOCK, blocks, by_dtype, count, flag, pointer, size_argument};
 
 /// Rows of x that a block makes: one for each of its warps.
 const ROWS: usize = 8;
@@ -20,6 +20,48 @@ const DIGIT_BITS: u32 = 8;
 /// Threads of the block that sorts.
 const SORT_BLOCK: u32 = 1024;
 
+/// Kernels, each with the types that it reads and makes.
+type Kernels = &'static [(DType, DType, &'static str)];
+
+/// By the type of the tables and that of x.
+const EMBEDDING: Kernels = &[
+    (DType::F32, DType::F32, "embedding_f32_f32"),
+    (DType::BF16, DType::F32, "embedding_bf16_f32"),
+    (DType::BF16, DType::BF16, "embedding_bf16_bf16"),
+    (DType::F16, DType::F32, "embedding_f16_f32"),
+    (DType::F16, DType::F16, "embedding_f16_f16"),
+];
+
+/// The names for the types of dx and of gradients.
+macro_rules! backward {
+    ($name:literal) => {
+        &[
+            (DType::F32, DType::F32, concat!($name, "f32_f32")),
+            (DType::F32, DType::BF16, concat!($name, "f32_bf16")),
+            (DType::BF16, DType::F32, concat!($name, "bf16_f32")),
+            (DType::BF16, DType::BF16, concat!($name, "bf16_bf16")),
+            (DType::F32, DType::F16, concat!($name, "f32_f16")),
+            (DType::F16, DType::F32, concat!($name, "f16_f32")),
+            (DType::F16, DType::F16, concat!($name, "f16_f16")),
+        ]
+    };
+}
+
+const POSITIONS: Kernels = backward!("embedding_positions_backward_");
+const TABLE: Kernels = backward!("embedding_table_backward_");
+
+/// # Errors
+/// Types that there is no kernel for.
+fn by_dtypes(
+    operation: &'static str,
+    [from, to]: [DType; 2],
+    kernels: Kernels,
+) -> Result<&'static str, DeviceError> {
+    let kernel = kernels.iter().find(|kernel| (kernel.0, kernel.1) == (from, to));
+    let none = || TypeError { operation, problem: format!("has no kernel from {from} to {to}") };
+    Ok(kernel.ok_or_else(none)?.2)
+}
+
 pub(super) fn forward(
     inputs: &[Operand],
     outputs: &[Operand],
@@ -28,7 +70,7 @@ pub(super) fn forward(
     let [tokens, table, positions] = [0, 1, 2].map(|index| &inputs[index]);
     let rows = tokens.ty.elements();
     launcher.kernel(
-        "embedding",
+        by_dtypes("embedding", [table.ty.dtype, outputs[0].ty.dtype], EMBEDDING)?,
         [blocks(rows, ROWS)?, 1, 1],
         BLOCK,
         0,
@@ -57,7 +99,7 @@ pub(super) fn backward(
     let dx = &inputs[1];
     let elements = outputs[1].ty.elements();
     launcher.kernel(
-        "embedding_positions_backward",
+        by_dtypes("embedding-backward", [dx.ty.dtype, op.gradients], POSITIONS)?,
         [blocks(elements, POSITION_ELEMENTS)?, 1, 1],
         BLOCK,
         0,
@@ -108,10 +150,12 @@ fn table_gradient(
     let mut arguments = vec![pointer(table), partials.clone(), order.clone(), pointer(tokens), pointer(dx)];
     arguments.extend(sizes.clone());
     arguments.push(flag(op.accumulate_table));
-    launcher.kernel("embedding_table_backward", grid, BLOCK, 0, &arguments)?;
+    let name = by_dtypes("embedding-backward", [dx.ty.dtype, op.gradients], TABLE)?;
+    launcher.kernel(name, grid, BLOCK, 0, &arguments)?;
     let mut arguments = vec![pointer(table), partials, order, pointer(tokens)];
     arguments.extend(sizes);
-    launcher.kernel("embedding_table_finish", grid, BLOCK, 0, &arguments)
+    let names = ["embedding_table_finish_f32", "embedding_table_finish_bf16", "embedding_table_finish_f16"];
+    launcher.kernel(by_dtype(op.gradients, names)?, grid, BLOCK, 0, &arguments)
 }
 
 /// How often tokens are sorted by a digit: the largest number is that of tokens which the vocabulary does not have, its

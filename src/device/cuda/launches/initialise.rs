@@ -2,9 +2,9 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{DType, Fill, Normal};
+use crate::ops::{Fill, Normal, Operation as _};
 
-use super::sizes::{BLOCK, blocks, count, pointer};
+use super::sizes::{BLOCK, blocks, by_dtype, count, pointer};
 
 /// Elements that a block makes.
 const ELEMENTS: usize = 1024;
@@ -12,15 +12,15 @@ const ELEMENTS: usize = 1024;
 const ZEROS: usize = 4096;
 
 pub(super) fn fill(op: &Fill, outputs: &[Operand], launcher: &mut Launcher) -> Result<(), DeviceError> {
-    if op.output.dtype != DType::F32 {
-        // Of other types, zeros alone.
+    if op.is_zeros() {
         let bytes = outputs[0].ty.bytes() as usize;
         let arguments = [pointer(&outputs[0]), count(bytes)];
         return launcher.kernel("zeros", [blocks(bytes, ZEROS)?, 1, 1], BLOCK, 0, &arguments);
     }
     let elements = outputs[0].ty.elements();
     let arguments = [pointer(&outputs[0]), count(elements), Argument::F32(op.value)];
-    launcher.kernel("fill", [blocks(elements, ELEMENTS)?, 1, 1], BLOCK, 0, &arguments)
+    let name = by_dtype(op.output.dtype, ["fill_f32", "fill_bf16", "fill_f16"])?;
+    launcher.kernel(name, [blocks(elements, ELEMENTS)?, 1, 1], BLOCK, 0, &arguments)
 }
 
 pub(super) fn normal(op: &Normal, outputs: &[Operand], launcher: &mut Launcher) -> Result<(), DeviceError> {
@@ -32,5 +32,6 @@ pub(super) fn normal(op: &Normal, outputs: &[Operand], launcher: &mut Launcher) 
         Argument::U64(op.seed),
         Argument::U32(op.site),
     ];
-    launcher.kernel("normal", [blocks(elements, ELEMENTS)?, 1, 1], BLOCK, 0, &arguments)
+    let name = by_dtype(op.output.dtype, ["normal_f32", "normal_bf16", "normal_f16"])?;
+    launcher.kernel(name, [blocks(elements, ELEMENTS)?, 1, 1], BLOCK, 0, &arguments)
 }

@@ -4,7 +4,7 @@ use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
 use crate::ops::{DType, LayerNorm, LayerNormBackward};
 
-use super::column_sums::sum_partials;
+use super::column_sums::{Sums, sum_partials};
 use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size_argument};
 
 /// Warps of a block.
@@ -18,33 +18,30 @@ fn warps_per_row(channels: usize) -> Option<usize> {
     (channels.is_multiple_of(4) && warps <= BLOCK_WARPS).then_some(warps)
 }
 
-/// The names of the kernels of both directions, each for f32, bf16 and f16.
+/// The names of the kernels of both directions: of y in f32, bf16 and f16 with x in f32, and with x of the same type.
 macro_rules! names {
     ($warps:literal) => {
         [
-            [
-                concat!("layer_norm_f32_", $warps),
-                concat!("layer_norm_bf16_", $warps),
-                concat!("layer_norm_f16_", $warps),
-            ],
-            [
-                concat!("layer_norm_backward_f32_", $warps),
-                concat!("layer_norm_backward_bf16_", $warps),
-                concat!("layer_norm_backward_f16_", $warps),
-            ],
+            names!("layer_norm_", $warps, ["f32_", "bf16_", "f16_"], ["f32_", "bf16_bf16_", "f16_f16_"]),
+            names!("layer_norm_backward_", $warps, ["f32_", "bf16_", "f16_"], ["f32_", "bf16_bf16_", "f16_f16_"]),
         ]
+    };
+    ($name:literal, $warps:literal, $([$($types:literal),+]),+) => {
+        [$([$(concat!($name, $types, $warps)),+]),+]
     };
 }
 
-/// Those for rows that as many warps hold.
-fn names(warps: Option<usize>) -> [[&'static str; 3]; 2] {
-    match warps {
+/// The kernels for rows that as many warps hold: forward and backward.
+fn kernels(warps: Option<usize>, y: DType, x: DType) -> Result<[&'static str; 2], DeviceError> {
+    let names = match warps {
         None => names!("any"),
         Some(1) => names!("1"),
         Some(2) => names!("2"),
         Some(4) => names!("4"),
         Some(_) => names!("8"),
-    }
+    };
+    let [forward, backward] = names.map(|by_x| by_dtype(y, by_x[usize::from(x != DType::F32)]));
+    Ok([forward?, backward?])
 }
 
 pub(super) fn forward(
@@ -55,15 +52,14 @@ pub(super) fn forward(
 ) -> Result<(), DeviceError> {
     let (rows, channels) = (inputs[0].ty.shape.rows(), inputs[0].ty.shape.last());
     let warps = warps_per_row(channels);
-    let [forward, _] = names(warps);
+    let [forward, _] = kernels(warps, outputs[0].ty.dtype, inputs[0].ty.dtype)?;
     let block_rows = warps.map_or(1, |warps| BLOCK_WARPS / warps);
     let mut arguments: Vec<Argument> = outputs.iter().chain(inputs).map(pointer).collect();
     if warps.is_some() {
         arguments.push(size_argument(rows)?);
     }
     arguments.extend([size_argument(channels)?, Argument::F32(op.epsilon)]);
-    let name = by_dtype(outputs[0].ty.dtype, forward)?;
-    launcher.kernel(name, [blocks(rows, block_rows)?, 1, 1], BLOCK, 0, &arguments)
+    launcher.kernel(forward, [blocks(rows, block_rows)?, 1, 1], BLOCK, 0, &arguments)
 }
 
 pub(super) fn backward(
@@ -76,12 +72,12 @@ pub(super) fn backward(
     let [dy, x, weight, mean, rstd] = [0, 1, 2, 3, 4].map(|index| &inputs[index]);
     let (rows, channels) = (x.ty.shape.rows(), x.ty.shape.last());
     let warps = warps_per_row(channels);
-    let [_, backward] = names(warps);
+    let [_, backward] = kernels(warps, dy.ty.dtype, x.ty.dtype)?;
     let count = rows.div_ceil(LayerNormBackward::ROWS_PER_PARTIAL);
     // Each group of warps has its sums of dweight and dbias there, before they are added up.
     let sums = warps.map_or(0, |warps| BLOCK_WARPS / warps * 2 * channels);
     launcher.kernel(
-        by_dtype(dy.ty.dtype, backward)?,
+        backward,
         [blocks(count, 1)?, 1, 1],
         BLOCK,
         sums as u32 * DType::F32.bytes() as u32,
@@ -99,7 +95,7 @@ pub(super) fn backward(
             size_argument(channels)?,
         ],
     )?;
-    let sinks = [outputs[1].address, outputs[2].address];
+    let sinks = Sums { dtype: op.gradients, addresses: [outputs[1].address, outputs[2].address] };
     sum_partials(sinks, partials, [count, 2 * channels, channels], op.accumulate_weights, launcher)
 }
 

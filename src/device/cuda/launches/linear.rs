@@ -9,7 +9,7 @@ use crate::device::cuda::launcher::{Launcher, Operand};
 use crate::device::cuda::products::{Epilogue, Matrix, Product};
 use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
 
-use super::column_sums::{column_sums, sum_partials};
+use super::column_sums::{Sums, column_sums, sum_partials};
 use super::elementwise::{add_bias, finish_gelu, gelu_backward};
 
 fn matrix(operand: &Operand) -> Matrix {
@@ -150,15 +150,21 @@ pub(super) fn weight_gradient(
         launcher.product(&plain)?;
         return column_sums(dy, dbias, op.accumulate, workspace, launcher);
     }
-    // Whoever sums, stores, and the sums are then added: gradients that are kept and zeroed are those that are not, to
-    // the bit, as long as the same algorithm is taken for both.
-    let sums = if op.accumulate { address } else { dbias };
-    finished(plain, Epilogue::BiasGradient(sums), launcher, |launcher| {
-        column_sums(dy, sums, false, workspace, launcher)
-    })?;
-    if op.accumulate {
+    // Whoever sums, stores, and the sums are then added or rounded: gradients that are kept and zeroed are those that are
+    // not, to the bit, as long as the same algorithm is taken for both.
+    let sums = if sums_bytes > 0 { address } else { dbias };
+    let sum = |launcher: &mut Launcher| column_sums(dy, sums, false, workspace, launcher);
+    if op.gradients == DType::F32 {
+        finished(plain, Epilogue::BiasGradient(sums), launcher, sum)?;
+    } else {
+        // With a product that is stored in 16 bits, the library's sums are, too.
+        launcher.product(&plain)?;
+        sum(launcher)?;
+    }
+    if sums_bytes > 0 {
         let features = dy.ty.shape.last();
-        sum_partials([dbias, 0], sums, [1, features, features], true, launcher)?;
+        let sinks = Sums { dtype: op.gradients, addresses: [dbias, 0] };
+        sum_partials(sinks, sums, [1, features, features], op.accumulate, launcher)?;
     }
     Ok(())
 }

@@ -2,9 +2,12 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{AdamW, GlobalNorm, LossScale, Rounding, Sgd, StateFormat, Update};
+use crate::ops::{
+    AdamW, DType, GlobalNorm, LossScale, Rounding, Sgd, StateFormat, TypeError, Update, UpdateFormat,
+    WeightFormat,
+};
 
-use super::sizes::{BLOCK, optional, pointer, size_argument};
+use super::sizes::{BLOCK, by_dtype, optional, pointer, size_argument};
 use super::tables::{Work, each_table};
 
 /// Threads of a block that makes a partial sum of a norm.
@@ -19,19 +22,22 @@ pub(super) fn global_norm(
     (partials, _): (u64, u64),
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let work = op.buckets.iter().zip(inputs).flat_map(|(members, bucket)| {
-        let element = bucket.ty.dtype.bytes();
-        members.iter().map(move |member| Work {
-            blocks: member.elements().div_ceil(GlobalNorm::ELEMENTS_PER_PARTIAL),
-            fields: [bucket.address + member.offset as u64 * element, member.elements() as u64],
-        })
-    });
     let mut made = 0;
-    each_table(work, |blocks, table| {
-        let sums = partials + made as u64 * size_of::<f64>() as u64;
-        made += blocks as usize;
-        launcher.kernel("norm_partials", [blocks, 1, 1], NORM_BLOCK, 0, &[Argument::Pointer(sums), table])
-    })?;
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let name = by_dtype(dtype, ["norm_partials_f32", "norm_partials_bf16", "norm_partials_f16"])?;
+        let buckets = op.buckets.iter().zip(inputs).filter(|(_, bucket)| bucket.ty.dtype == dtype);
+        let work = buckets.flat_map(|(members, bucket)| {
+            members.iter().map(move |member| Work {
+                blocks: member.elements().div_ceil(GlobalNorm::ELEMENTS_PER_PARTIAL),
+                fields: [bucket.address + member.offset as u64 * dtype.bytes(), member.elements() as u64],
+            })
+        });
+        each_table(work, |blocks, table| {
+            let sums = partials + made as u64 * size_of::<f64>() as u64;
+            made += blocks as usize;
+            launcher.kernel(name, [blocks, 1, 1], NORM_BLOCK, 0, &[Argument::Pointer(sums), table])
+        })?;
+    }
     launcher.kernel(
         "norm_of_partials",
         [1, 1, 1],
@@ -57,15 +63,14 @@ fn update(
 ) -> Result<(), DeviceError> {
     let gradients = update.gradients();
     let numbers = update.numbers_input();
-    let mut operands: Vec<Argument> = inputs[..=numbers].iter().map(pointer).collect();
+    let states = 2 + update.states().len();
+    let mut operands: Vec<Argument> = inputs[..states].iter().map(pointer).collect();
+    operands.push(pointer(&inputs[numbers]));
+    operands.push(optional(update.format().has_master().then(|| inputs[states].address)));
     operands.push(optional(gradients.need_norm().then(|| inputs[numbers + 1].address)));
     operands.push(optional(gradients.scaled.then(|| inputs[numbers + 2].address)));
     operands.push(constants.clone());
-    let seed = match update.format() {
-        StateFormat::Bf16(Rounding::Stochastic { seed }) => seed,
-        StateFormat::F32 | StateFormat::Bf16(Rounding::Nearest) | StateFormat::Quantized => 0,
-    };
-    operands.push(Argument::U64(seed));
+    operands.push(formats(update.format(), [&inputs[0], &inputs[1]].map(|operand| operand.ty.dtype))?);
     let work = gradients.members.iter().map(|member| Work {
         blocks: member.elements().div_ceil(UPDATE_ELEMENTS),
         fields: [
@@ -79,6 +84,41 @@ fn update(
         let arguments: Vec<Argument> = operands.iter().cloned().chain([table]).collect();
         launcher.kernel(kernel, [blocks, 1, 1], BLOCK, 0, &arguments)
     })
+}
+
+/// The struct `Formats` of `weights.cuh`, for parameters and gradients of these types.
+///
+/// # Errors
+/// Types that are not of numbers.
+fn formats(format: UpdateFormat, dtypes: [DType; 2]) -> Result<Argument, DeviceError> {
+    let UpdateFormat { states, weights } = format;
+    let states_seed = match states {
+        StateFormat::Bf16(rounding) => rounding.seed(),
+        StateFormat::F32 | StateFormat::Quantized => None,
+    };
+    let weights_seed = match weights {
+        WeightFormat::InPlace(rounding) => rounding.seed(),
+        WeightFormat::Master => None,
+    };
+    let mut numbers = [0; 2];
+    for (number, dtype) in numbers.iter_mut().zip(dtypes) {
+        *number = match dtype {
+            DType::F32 => 0,
+            DType::BF16 => 1,
+            DType::F16 => 2,
+            DType::I32 | DType::U8 => {
+                let problem = format!("has no kernel for {dtype}");
+                return Err(TypeError { operation: "update", problem }.into());
+            }
+        };
+    }
+    let [parameters, gradients] = numbers;
+    Ok(Argument::Words(vec![
+        states_seed.unwrap_or(0),
+        weights_seed.unwrap_or(0),
+        parameters | gradients << 32,
+        u64::from(weights_seed.is_some()),
+    ]))
 }
 
 /// Constants of a kernel, as many numbers as fill words.
@@ -114,7 +154,7 @@ pub(super) fn adamw(op: &AdamW, inputs: &[Operand], launcher: &mut Launcher) -> 
         clip_norm(op),
         0.0,
     ]);
-    let kernel = by_format(op.format, ["adamw", "adamw_bf16", "adamw_bf16_random", "adamw_quantized"]);
+    let kernel = by_format(op.format.states, ["adamw", "adamw_bf16", "adamw_bf16_random", "adamw_quantized"]);
     update(kernel, op, inputs, &constants, launcher)
 }
 
@@ -124,7 +164,7 @@ pub(super) fn sgd(op: &Sgd, inputs: &[Operand], launcher: &mut Launcher) -> Resu
     let constants = constants([op.momentum, nesterov, op.weight_decay, clip_norm(op)]);
     let with_momentum =
         ["sgd_momentum", "sgd_momentum_bf16", "sgd_momentum_bf16_random", "sgd_momentum_quantized"];
-    let kernel = if op.momentum == 0.0 { "sgd" } else { by_format(op.format, with_momentum) };
+    let kernel = if op.momentum == 0.0 { "sgd" } else { by_format(op.format.states, with_momentum) };
     update(kernel, op, inputs, &constants, launcher)
 }
 

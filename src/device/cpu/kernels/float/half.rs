@@ -36,15 +36,39 @@ impl Bf16 {
     }
 }
 
+/// A number of 16 bits that others are rounded to up or down: up as often as so many of 65536 random numbers add up to one
+/// with what is cut off. Those numbers are 16 bits of each word from bit `shift` on.
+pub(crate) trait Half: Float {
+    fn round_at_random(level: Level, from: &[f32], words: &[u32], shift: u32, to: &mut [Self]);
+}
+
+impl Half for Bf16 {
+    fn round_at_random(level: Level, from: &[f32], words: &[u32], shift: u32, to: &mut [Bf16]) {
+        round_bf16_at_random(level, from, words, shift, to);
+    }
+}
+
+impl Half for F16 {
+    fn round_at_random(level: Level, from: &[f32], words: &[u32], shift: u32, to: &mut [F16]) {
+        round_f16_at_random(level, from, words, shift, to);
+    }
+}
+
 simd! {
-    /// `to = from`, up or down: up as often as so many of 65536 random numbers add up to one with the bits that are cut off.
-    /// Those numbers are 16 bits of each word from bit `shift` on.
-    pub(crate) fn round_at_random(from: &[f32], words: &[u32], shift: u32, to: &mut [Bf16]) {
+    fn round_bf16_at_random(from: &[f32], words: &[u32], shift: u32, to: &mut [Bf16]) {
         for ((to, from), word) in to.iter_mut().zip(from).zip(words) {
             let bits = from.to_bits();
             let is_number = bits & !SIGN <= INFINITY;
             let rounded = bits.wrapping_add(word >> shift & 0xFFFF);
             *to = Bf16(((if is_number { rounded } else { bits | QUIET }) >> 16) as u16);
+        }
+    }
+}
+
+simd! {
+    fn round_f16_at_random(from: &[f32], words: &[u32], shift: u32, to: &mut [F16]) {
+        for ((to, &from), word) in to.iter_mut().zip(from).zip(words) {
+            *to = F16::at_random(from, word >> shift & 0xFFFF);
         }
     }
 }
@@ -70,6 +94,23 @@ impl F16 {
         let value = if exponent == 0 { subnormal } else { normal };
         let value = if exponent == F16::EXPONENT << F16::SHIFT { bits | INFINITY } else { value };
         f32::from_bits(value | u32::from(self.0 & 0x8000) << 16)
+    }
+
+    /// `draw` is below 65536.
+    #[inline(always)]
+    fn at_random(value: f32, draw: u32) -> F16 {
+        /// What a subnormal number is a multiple of is 65536 of these.
+        const UNITS: f32 = (1u64 << 40) as f32;
+        let sign = value.to_bits() & SIGN;
+        let bits = value.to_bits() ^ sign;
+        let normal = bits.wrapping_sub(F16::BIAS).wrapping_add(draw >> 3) >> F16::SHIFT;
+        let magnitude = if bits < F16::LEAST_NORMAL { f32::from_bits(bits) } else { 0.0 };
+        let subnormal = ((magnitude * UNITS) as u32 + draw) >> 16;
+        let value = if bits < F16::LEAST_NORMAL { subnormal } else { normal };
+        let value = if bits >= F16::TOO_LARGE { F16::EXPONENT } else { value };
+        let not_a_number = F16::EXPONENT | ((QUIET | bits & !INFINITY) >> F16::SHIFT);
+        let value = if bits > INFINITY { not_a_number } else { value };
+        F16((value | sign >> 16) as u16)
     }
 
     #[inline(always)]
@@ -377,5 +418,32 @@ mod tests {
         fn map_bits(&self) -> Vec<u16> {
             self.iter().map(|number| number.0).collect()
         }
+    }
+
+    /// Up or down as often as the draws say, whichever part of the range a number is in.
+    #[test]
+    fn a_number_of_f16_is_rounded_up_as_often_as_it_is_near() {
+        let words: Vec<u32> = (0..1 << 16).collect();
+        let up = |value: f32| {
+            let mut all = vec![F16::default(); words.len()];
+            F16::round_at_random(Level::best(), &vec![value; words.len()], &words, 0, &mut all);
+            let wide = widened(Level::best(), &all);
+            let least = wide.iter().copied().fold(f32::INFINITY, f32::min);
+            (least, wide.iter().filter(|&&found| found > least).count())
+        };
+        // Exact numbers stay, the least subnormal and the largest among them; an eighth of the way up, and half.
+        for exact in [0.0, 1.0, -1.5, 65504.0, 2f32.powi(-24), 2f32.powi(-14), 3.0 * 2f32.powi(-24)] {
+            assert_eq!(up(exact), (exact, 0));
+        }
+        assert_eq!(up(1.0 + 2f32.powi(-13)), (1.0, 1 << 13));
+        assert_eq!(up(-(1.0 + 2f32.powi(-11))).1, 1 << 15);
+        assert_eq!(up(2f32.powi(-25)), (0.0, 1 << 15));
+        assert_eq!(up(2f32.powi(-14) - 2f32.powi(-25)), (2f32.powi(-14) - 2f32.powi(-24), 1 << 15));
+        assert_eq!(up(f32::INFINITY), (f32::INFINITY, 0));
+        assert_eq!(up(1e6), (f32::INFINITY, 0));
+        assert_eq!(up(65520.0), (65504.0, 1 << 15));
+        let mut found = [F16::default(); 1];
+        F16::round_at_random(Level::best(), &[f32::NAN], &[0xFFFF], 0, &mut found);
+        assert!(widened(Level::best(), &found)[0].is_nan());
     }
 }

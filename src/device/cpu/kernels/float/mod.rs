@@ -5,7 +5,7 @@ mod half;
 
 use std::ops::Range;
 
-pub(super) use half::{Bf16, F16, round_at_random};
+pub(super) use half::{Bf16, F16, Half};
 
 use super::simd::Level;
 use crate::ops::DType;
@@ -95,7 +95,21 @@ macro_rules! with_float {
     };
 }
 
-pub(super) use with_float;
+/// The same of a dtype that is f32 or that of another type.
+macro_rules! with_f32_or {
+    ($other:ty, $dtype:expr, $float:ident => $body:expr) => {
+        if $dtype == $crate::ops::DType::F32 {
+            type $float = f32;
+            $body
+        } else {
+            assert_eq!($dtype, <$other as $crate::device::cpu::kernels::float::Float>::DTYPE);
+            type $float = $other;
+            $body
+        }
+    };
+}
+
+pub(super) use {with_f32_or, with_float};
 
 /// Runs of at most `BUFFER` numbers, or all at once where they are stored in f32.
 fn runs<T: Float>(len: usize) -> impl Iterator<Item = Range<usize>> {

@@ -23,7 +23,9 @@ fn cases(combinations: usize) -> impl Iterator<Item = ([usize; 3], DType, usize)
 
 #[test]
 fn linear_matches_the_reference() {
-    for ([rows, inner, out], number, combination) in cases(8) {
+    for ([rows, inner, out], number, combination) in cases(16) {
+        // What the residual stream is stored in.
+        let stream = if combination & 8 > 0 { number } else { DType::F32 };
         let (bias, residual) = (combination & 1 > 0, combination & 2 > 0);
         let activation = (combination & 4 > 0).then_some(Activation::GeluTanh);
         let mut inputs = vec![
@@ -33,7 +35,7 @@ fn linear_matches_the_reference() {
         let (x, weight) = (inputs[0].to_f64(), inputs[1].to_f64());
         let mut y = product(&x, &transposed(&weight, inner), inner);
         if bias {
-            inputs.push(Data::random(&[out], 3).stored_as(if residual { DType::F32 } else { number }));
+            inputs.push(Data::random(&[out], 3).stored_as(if residual { stream } else { number }));
             let bias = inputs[2].to_f64();
             y.iter_mut().enumerate().for_each(|(i, y)| *y += bias[i % out]);
         }
@@ -42,7 +44,7 @@ fn linear_matches_the_reference() {
             expected.insert(0, expected[0].iter().map(|&x| gelu(x)).collect());
         }
         if residual {
-            inputs.push(Data::random(&[rows, out], 4));
+            inputs.push(Data::random(&[rows, out], 4).stored_as(stream));
             expected[0] = added(&expected[0], &inputs[inputs.len() - 1].to_f64());
         }
         check(Op::Linear(Linear { bias, activation, residual, tf32: false }), &inputs, &expected);
@@ -56,32 +58,38 @@ fn gradients_match_the_reference() {
         let stored =
             |rows: usize, columns: usize, seed| Data::random(&[rows, columns], seed).stored_as(number);
         let (x, dy, weight) = (stored(rows, inner, 1), stored(rows, out, 2), stored(out, inner, 3));
-        let so_far = [stored(rows, inner, 4), Data::random(&[out, inner], 5), Data::random(&[out], 6)];
+        let mut weights_so_far = vec![Data::random(&[out, inner], 5), Data::random(&[out], 6)];
+        weights_so_far.truncate(1 + usize::from(bias));
         let before = stored(rows, inner, 7);
-        let mut expected = [
-            product(&dy.to_f64(), &weight.to_f64(), out),
-            product(&transposed(&dy.to_f64(), out), &x.to_f64(), rows),
-            row_sum(&dy.to_f64(), out),
-        ];
-        let (mut input, mut weights) = (vec![dy.clone(), weight], vec![x, dy]);
+        let mut dx = product(&dy.to_f64(), &weight.to_f64(), out);
+        let of_weights =
+            [product(&transposed(&dy.to_f64(), out), &x.to_f64(), rows), row_sum(&dy.to_f64(), out)];
+        let of_weights = of_weights[..1 + usize::from(bias)].to_vec();
+        let mut input = vec![dy.clone(), weight];
         if accumulate {
-            for (expected, so_far) in expected.iter_mut().zip(&so_far) {
-                *expected = added(expected, &so_far.to_f64());
-            }
-            let [dx, dweight, dbias] = so_far;
-            input.push(dx);
-            weights.push(dweight);
-            weights.extend(bias.then_some(dbias));
+            let so_far = stored(rows, inner, 4);
+            dx = added(&dx, &so_far.to_f64());
+            input.push(so_far);
         }
         let op = LinearInputGradient { accumulate, activation: None, tf32: false };
-        check(Op::LinearInputGradient(op), &input, &expected[..1]);
+        check(Op::LinearInputGradient(op), &input, std::slice::from_ref(&dx));
         let slopes = before.to_f64().into_iter().map(gelu_slope);
-        let through: Vec<f64> = expected[0].iter().zip(slopes).map(|(dx, slope)| dx * slope).collect();
+        let through: Vec<f64> = dx.iter().zip(slopes).map(|(dx, slope)| dx * slope).collect();
         input.push(before);
         let op = LinearInputGradient { activation: Some(Activation::GeluTanh), ..op };
         check(Op::LinearInputGradient(op), &input, &[through]);
-        let op = Op::LinearWeightGradient(LinearWeightGradient { bias, accumulate, tf32: false });
-        check(op, &weights, &expected[1..2 + usize::from(bias)]);
+        let mut types = vec![DType::F32, number];
+        types.dedup();
+        for gradients in types {
+            let (mut inputs, mut expected) = (vec![x.clone(), dy.clone()], of_weights.clone());
+            for (expected, so_far) in expected.iter_mut().zip(&weights_so_far).filter(|_| accumulate) {
+                let so_far = so_far.clone().stored_as(gradients);
+                *expected = added(expected, &so_far.to_f64());
+                inputs.push(so_far);
+            }
+            let op = LinearWeightGradient { gradients, bias, accumulate, tf32: false };
+            check(Op::LinearWeightGradient(op), &inputs, &expected);
+        }
     }
 }
 

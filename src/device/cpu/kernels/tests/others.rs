@@ -4,18 +4,26 @@ use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
     AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Embedding, EmbeddingBackward, Fill, GeluBackward,
     GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members, Normal, Op, Sgd,
-    Shape, Slice, StateFormat, TensorType, Update,
+    Shape, Slice, TensorType, Update, UpdateFormat,
 };
 
 use super::harness::{Data, How, NUMBERS, added, assert_slope, check, inner_product, launch};
 use super::reference;
 
+/// Every two types that numbers are stored in.
+fn pairs() -> impl Iterator<Item = (DType, DType)> {
+    NUMBERS.into_iter().flat_map(|a| NUMBERS.map(|b| (a, b)))
+}
+
 #[test]
 fn elementwise_operations_match_the_reference() {
     for elements in [1, 40, 40_003] {
-        let (a, b) = (Data::random(&[elements], 1), Data::random(&[elements], 2).map(|x| 12.0 * x));
-        let sum = added(&a.to_f64(), &b.to_f64());
-        check(Op::Add(Add), &[a, b], &[sum]);
+        for number in NUMBERS {
+            let (a, b) = (Data::random(&[elements], 1), Data::random(&[elements], 2).map(|x| 12.0 * x));
+            let [a, b] = [a, b].map(|operand| operand.stored_as(number));
+            let sum = added(&a.to_f64(), &b.to_f64());
+            check(Op::Add(Add), &[a, b], &[sum]);
+        }
     }
     for (elements, number) in [1, 40_003].into_iter().flat_map(|len| NUMBERS.map(|number| (len, number))) {
         let dy = Data::random(&[elements], 1).stored_as(number);
@@ -41,29 +49,43 @@ fn embedding_matches_the_reference() {
         let (table, positions) =
             (Data::random(&[vocabulary, channels], 1), Data::random(&[sequence, channels], 2));
         let dx = Data::random(&[batch, sequence, channels], 3);
-        let mut x = Vec::new();
-        let mut gradients = [vec![0.0; vocabulary * channels], vec![0.0; sequence * channels]];
-        for (row, &token) in numbers.iter().enumerate() {
-            for c in 0..channels {
-                let places = [token as usize * channels + c, row % sequence * channels + c];
-                x.push(table.to_f64()[places[0]] + positions.to_f64()[places[1]]);
-                let dx = dx.to_f64()[row * channels + c];
-                gradients.iter_mut().zip(places).for_each(|(gradient, place)| gradient[place] += dx);
-            }
+        for (stored, output) in pairs() {
+            let inputs = [table.clone(), positions.clone()].map(|table| table.stored_as(stored));
+            let [table, positions] = inputs.each_ref().map(Data::to_f64);
+            let expected = numbers.iter().enumerate().flat_map(|(row, &token)| {
+                let at = [token as usize * channels, row % sequence * channels];
+                (0..channels)
+                    .map(move |c| (at[0] + c, at[1] + c))
+                    .map(|(a, b)| table[a] + positions[b])
+                    .collect::<Vec<_>>()
+            });
+            let expected = expected.collect();
+            let [table, positions] = inputs;
+            check(Op::Embedding(Embedding { output }), &[tokens.clone(), table, positions], &[expected]);
         }
-        check(Op::Embedding(Embedding), &[tokens.clone(), table.clone(), positions.clone()], &[x]);
-        for flags in 0..4 {
+        for (flags, (of_dx, of_gradients)) in (0..4).flat_map(|flags| pairs().map(move |pair| (flags, pair)))
+        {
             let accumulated = [flags & 1 > 0, flags & 2 > 0];
+            let dx = dx.clone().stored_as(of_dx);
+            let so_far = [&table, &positions].map(|table| table.clone().stored_as(of_gradients));
             let mut inputs = vec![tokens.clone(), dx.clone()];
-            let mut expected = gradients.to_vec();
-            for (index, so_far) in [&table, &positions].into_iter().enumerate() {
+            let mut expected = [vec![0.0; vocabulary * channels], vec![0.0; sequence * channels]];
+            for (row, &token) in numbers.iter().enumerate() {
+                for c in 0..channels {
+                    let places = [token as usize * channels + c, row % sequence * channels + c];
+                    let dx = dx.to_f64()[row * channels + c];
+                    expected.iter_mut().zip(places).for_each(|(gradient, place)| gradient[place] += dx);
+                }
+            }
+            for (index, so_far) in so_far.iter().enumerate() {
                 if accumulated[index] {
                     inputs.push(so_far.clone());
                     expected[index] = added(&expected[index], &so_far.to_f64());
                 }
             }
             let [accumulate_table, accumulate_positions] = accumulated;
-            let op = EmbeddingBackward { vocabulary, accumulate_table, accumulate_positions };
+            let gradients = of_gradients;
+            let op = EmbeddingBackward { vocabulary, gradients, accumulate_table, accumulate_positions };
             check(Op::EmbeddingBackward(op), &inputs, &expected);
         }
     }
@@ -73,8 +95,17 @@ fn embedding_matches_the_reference() {
 fn layer_norm_matches_the_reference() {
     const EPSILON: f32 = 1e-5;
     let shapes = [[1, 1], [1, 40], [67, 40], [200, 257], [3, 1300]];
-    for ([rows, channels], number) in shapes.into_iter().flat_map(|shape| NUMBERS.map(|n| (shape, n))) {
-        let x = Data::random(&[rows, channels], 1).map(|x| 2.0 * x + 0.7);
+    // Of y, x and gradients of parameters.
+    let types = NUMBERS.into_iter().flat_map(|number| {
+        let full = [DType::F32; 2];
+        let mut others = vec![full, [DType::F32, number], [number, DType::F32], [number; 2]];
+        others.dedup();
+        others.into_iter().map(move |[x, gradients]| (number, x, gradients))
+    });
+    let types: Vec<_> = types.collect();
+    let all = shapes.into_iter().flat_map(|shape| types.iter().map(move |types| (shape, *types)));
+    for ([rows, channels], (number, of_x, gradients)) in all {
+        let x = Data::random(&[rows, channels], 1).map(|x| 2.0 * x + 0.7).stored_as(of_x);
         let (weight, bias) = (Data::random(&[channels], 2), Data::random(&[channels], 3));
         let [y, mean, rstd] =
             reference::layer_norm(&x.to_f64(), &weight.to_f64(), &bias.to_f64(), EPSILON.into());
@@ -85,14 +116,21 @@ fn layer_norm_matches_the_reference() {
         let statistics = |values: &[f64]| {
             Data::F32(TensorType::f32(&[rows]), values.iter().map(|&value| value as f32).collect())
         };
-        let gradients =
+        let slopes =
             reference::layer_norm_backward(&dy.to_f64(), &x.to_f64(), &weight.to_f64(), EPSILON.into());
         for flags in 0..8 {
             let (accumulate, accumulate_weights, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
+            if cast && of_x != DType::F32 {
+                continue; // It is of the type of dy already.
+            }
             let mut inputs =
                 vec![dy.clone(), x.clone(), weight.clone(), statistics(&mean), statistics(&rstd)];
-            let mut expected = gradients.to_vec();
-            let so_far = [Data::random(&[rows, channels], 5), weight.clone(), bias.clone()];
+            let mut expected = slopes.to_vec();
+            let so_far = [
+                Data::random(&[rows, channels], 5).stored_as(of_x),
+                weight.clone().stored_as(gradients),
+                bias.clone().stored_as(gradients),
+            ];
             for (index, so_far) in so_far.into_iter().enumerate() {
                 if [accumulate, accumulate_weights, accumulate_weights][index] {
                     expected[index] = added(&expected[index], &so_far.to_f64());
@@ -100,7 +138,7 @@ fn layer_norm_matches_the_reference() {
                 }
             }
             expected.extend(cast.then(|| expected[0].clone()));
-            let op = LayerNormBackward { accumulate, accumulate_weights, cast };
+            let op = LayerNormBackward { gradients, accumulate, accumulate_weights, cast };
             check(Op::LayerNormBackward(op), &inputs, &expected);
         }
     }
@@ -218,6 +256,16 @@ fn the_global_norm_matches_the_reference() {
         }
     }
     check(Op::GlobalNorm(op.clone()), &inputs, &[vec![squares.sqrt()]]);
+    for number in NUMBERS {
+        let inputs: Vec<Data> = inputs.iter().map(|bucket| bucket.clone().stored_as(number)).collect();
+        let buckets = op.buckets.iter().zip(&inputs).flat_map(|(members, bucket)| {
+            let values = bucket.to_f64();
+            let parts = members.iter().map(|member| member.offset..member.offset + member.elements());
+            parts.flat_map(|part| values[part].to_vec()).collect::<Vec<_>>()
+        });
+        let norm = buckets.map(|value| value * value).sum::<f64>().sqrt();
+        check(Op::GlobalNorm(op.clone()), &inputs, &[vec![norm]]);
+    }
     let inputs: Vec<Data> = inputs.into_iter().chain([Data::scalar(1024.0)]).collect();
     check(Op::GlobalNorm(GlobalNorm { scaled: true, ..op }), &inputs, &[vec![squares.sqrt() / 1024.0]]);
 }
@@ -227,7 +275,7 @@ fn update(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>
     let gradients = GradientTerms { members: members(len), clip_norm, scaled: loss_scale.is_some() };
     let op = AdamW {
         gradients,
-        format: StateFormat::F32,
+        format: UpdateFormat::default(),
         beta1: 0.9,
         beta2: 0.999,
         epsilon: 1e-8,
@@ -277,8 +325,13 @@ fn adamw_matches_the_reference() {
 fn descents(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Sgd, Vec<Data>)> {
     let (AdamW { gradients, .. }, inputs) = update(len, clip_norm, norm, loss_scale);
     let descent = |(momentum, nesterov, weight_decay)| {
-        let op =
-            Sgd { gradients: gradients.clone(), format: StateFormat::F32, momentum, nesterov, weight_decay };
+        let op = Sgd {
+            gradients: gradients.clone(),
+            format: UpdateFormat::default(),
+            momentum,
+            nesterov,
+            weight_decay,
+        };
         let states = op.states().len();
         let rate = Data::F32(TensorType::f32(&[2]), vec![0.01, 5.0]);
         let inputs = [&inputs[..2 + states], &[rate], &inputs[5..]].concat();
@@ -317,7 +370,7 @@ fn sgd_matches_the_reference() {
 }
 
 /// Every kind of update.
-fn updates(clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Op, Vec<Data>)> {
+pub(super) fn updates(clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Op, Vec<Data>)> {
     let (adamw, inputs) = update(100, clip_norm, norm, loss_scale);
     let descents = descents(100, clip_norm, norm, loss_scale).into_iter();
     [(Op::AdamW(adamw), inputs)]
@@ -398,7 +451,10 @@ fn every_number_of_16_bits_survives_a_cast_to_f32_and_back() {
 #[test]
 fn fill_fills() {
     let output = TensorType::f32(&[3, 7001]);
-    check(Op::Fill(Fill { output, value: 1.5 }), &[], &[vec![1.5; 3 * 7001]]);
+    for dtype in NUMBERS {
+        let output = TensorType { dtype, ..output };
+        check(Op::Fill(Fill { output, value: 1.5 }), &[], &[vec![1.5; 3 * 7001]]);
+    }
 }
 
 #[test]

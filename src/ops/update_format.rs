@@ -1,8 +1,46 @@
-//! How optimizers store their states.
+//! How optimizers store what they change.
 
 use super::DType;
 
-/// What an optimizer's numbers for each parameter are stored as. Updates are computed in f32 whatever that is.
+/// How an update stores what it changes. It computes in f32 whatever that is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct UpdateFormat {
+    pub states: StateFormat,
+    pub weights: WeightFormat,
+}
+
+impl UpdateFormat {
+    /// Of a parameter in f32.
+    pub fn of_states(states: StateFormat) -> UpdateFormat {
+        UpdateFormat { states, weights: WeightFormat::default() }
+    }
+
+    /// The narrowest that an update keeps of each number.
+    pub fn narrowest(self) -> DType {
+        self.states.dtype()
+    }
+
+    pub fn has_master(self) -> bool {
+        self.weights == WeightFormat::Master
+    }
+}
+
+/// How parameters become what an update makes of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WeightFormat {
+    /// They are read as they are stored, and those of 16 bits are rounded so when they are stored again.
+    InPlace(Rounding),
+    /// A copy in f32 is updated, to whose numbers they are the nearest.
+    Master,
+}
+
+impl Default for WeightFormat {
+    fn default() -> WeightFormat {
+        WeightFormat::InPlace(Rounding::Nearest)
+    }
+}
+
+/// What an optimizer's numbers for each parameter are stored as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StateFormat {
     #[default]
@@ -22,6 +60,16 @@ pub enum Rounding {
     /// Up or down, so that the mean over many draws is the number itself: what is too small to change a stored number in
     /// one step does so in some of many. A draw depends on the seed, the step, the parameter's site and the element.
     Stochastic { seed: u64 },
+}
+
+impl Rounding {
+    /// Of what is drawn, if anything is.
+    pub fn seed(self) -> Option<u64> {
+        match self {
+            Rounding::Nearest => None,
+            Rounding::Stochastic { seed } => Some(seed),
+        }
+    }
 }
 
 impl StateFormat {

@@ -1,0 +1,137 @@
+// Parameters and gradients of a bucket that is updated: as f32, whatever they are stored in.
+#pragma once
+#include "philox.cuh"
+#include "vectors.cuh"
+
+// An f32 in bf16, up or down: up as often as so many of 65536 random numbers add up to one with the bits that are cut off.
+__device__ __forceinline__ uint32_t bfloat_at_random(float value, uint32_t draw) {
+    const uint32_t bits = __float_as_uint(value);
+    const bool is_number = (bits & 0x7fffffffu) <= 0x7f800000u;
+    return (is_number ? bits + (draw & 0xffffu) : bits | 0x00400000u) >> 16;
+}
+
+// The same in f16, of whose subnormal numbers each is 65536 times 2^-40.
+__device__ __forceinline__ uint32_t half_at_random(float value, uint32_t draw) {
+    constexpr uint32_t BIAS = (127 - 15) << 23;
+    constexpr uint32_t LEAST_NORMAL = (127 - 14) << 23;
+    constexpr uint32_t TOO_LARGE = (127 + 16) << 23;
+    const uint32_t sign = __float_as_uint(value) & 0x80000000u;
+    const uint32_t bits = __float_as_uint(value) ^ sign;
+    draw &= 0xffffu;
+    uint32_t rounded = (bits - BIAS + (draw >> 3)) >> 13;
+    if (bits < LEAST_NORMAL) rounded = (static_cast<uint32_t>(__uint_as_float(bits) * 1099511627776.0f) + draw) >> 16;
+    if (bits >= TOO_LARGE) rounded = 0x7c00u;
+    if (bits > 0x7f800000u) rounded = 0x7c00u | (0x00400000u | (bits & 0x007fffffu)) >> 13;
+    return rounded | sign >> 16;
+}
+
+// What a number is stored as. A bucket is of one type, so that all threads go the same way.
+constexpr uint32_t IS_F32 = 0;
+constexpr uint32_t IS_BF16 = 1;
+
+// How an update stores what it changes.
+struct Formats {
+    // Of the draws that states and parameters are rounded by.
+    uint64_t states_seed;
+    uint64_t parameters_seed;
+    uint32_t parameters;
+    uint32_t gradients;
+    // Whether parameters are rounded at random.
+    uint32_t random;
+    uint32_t padding;
+};
+
+// Of the steps that parameters are drawn for: a bit that no number of a step has.
+constexpr uint32_t OF_PARAMETERS = 1u << 31;
+
+// One tensor's, from its first element on. `master` is null where no copy of the parameters is kept.
+struct Weights {
+    void* parameters;
+    const void* gradients;
+    float* master;
+    const Formats& formats;
+    uint64_t offset;
+    uint32_t site;
+    uint32_t step;
+
+    template <class Use>
+    __device__ __forceinline__ static void as(void* numbers, uint32_t type, Use use) {
+        if (type == IS_F32) {
+            use(static_cast<float*>(numbers));
+        } else if (type == IS_BF16) {
+            use(static_cast<bf16*>(numbers));
+        } else {
+            use(static_cast<f16*>(numbers));
+        }
+    }
+
+    // Four elements from this one on, a multiple of four, of a tensor that begins at such a one.
+    __device__ __forceinline__ float4 parameter_quad(uint64_t element) const {
+        if (master != nullptr) return load_quad(master + offset + element);
+        float4 quad;
+        as(parameters, formats.parameters, [&](auto* numbers) { quad = load_quad(numbers + offset + element); });
+        return quad;
+    }
+
+    __device__ __forceinline__ float4 gradient_quad(uint64_t element) const {
+        float4 quad;
+        as(const_cast<void*>(gradients), formats.gradients,
+           [&](auto* numbers) { quad = load_quad(numbers + offset + element); });
+        return quad;
+    }
+
+    __device__ __forceinline__ void store_quad_of(uint64_t element, float4 values) const {
+        if (master != nullptr) store_quad(master + offset + element, values);
+        if (formats.random) {
+            const uint4 words = draws(element);
+            const uint2 pairs = make_uint2(at_random(values.x, words.x) | at_random(values.y, words.y) << 16,
+                                           at_random(values.z, words.z) | at_random(values.w, words.w) << 16);
+            *reinterpret_cast<uint2*>(static_cast<uint16_t*>(parameters) + offset + element) = pairs;
+            return;
+        }
+        as(parameters, formats.parameters,
+           [&](auto* numbers) { store_quad(numbers + offset + element, values); });
+    }
+
+    // One element.
+    __device__ __forceinline__ float parameter(uint64_t element) const {
+        if (master != nullptr) return master[offset + element];
+        float value;
+        as(parameters, formats.parameters, [&](auto* numbers) { value = to_float(numbers[offset + element]); });
+        return value;
+    }
+
+    __device__ __forceinline__ float gradient(uint64_t element) const {
+        float value;
+        as(const_cast<void*>(gradients), formats.gradients,
+           [&](auto* numbers) { value = to_float(numbers[offset + element]); });
+        return value;
+    }
+
+    __device__ __forceinline__ void store(uint64_t element, float value) const {
+        if (master != nullptr) master[offset + element] = value;
+        if (formats.random) {
+            const uint4 words = draws(element / 4 * 4);
+            const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+            static_cast<uint16_t*>(parameters)[offset + element] =
+                static_cast<uint16_t>(at_random(value, all[element % 4]));
+            return;
+        }
+        as(parameters, formats.parameters, [&](auto* numbers) { put(numbers[offset + element], value); });
+    }
+
+   private:
+    template <class T>
+    __device__ __forceinline__ static void put(T& sink, float value) {
+        sink = from_float<T>(value);
+    }
+
+    // Of four elements from this one on, a multiple of four.
+    __device__ __forceinline__ uint4 draws(uint64_t element) const {
+        return philox(element / 4, site, step | OF_PARAMETERS, formats.parameters_seed);
+    }
+
+    __device__ __forceinline__ uint32_t at_random(float value, uint32_t draw) const {
+        return formats.parameters == IS_BF16 ? bfloat_at_random(value, draw) : half_at_random(value, draw);
+    }
+};
