@@ -140,6 +140,13 @@ bad! {
     loss_scale_of_nothing: check(&with("recompute = \"block\"",
         "precision = \"fp16\"\nloss_scale = { dynamic = \"off\" }"));
     no_loss_chunk: check(&with("recompute = \"block\"", "loss_chunks = 0"));
+    other_params: check(&with("recompute = \"block\"", "params = \"int8\""));
+    no_copy_of_fp32: check(&with("recompute = \"block\"", "master_weights = false"));
+    gradients_of_another_type: check(&with("recompute = \"block\"", "params = \"bf16\"\ngradient_dtype = \"fp16\""));
+    residual_of_another_type: check(&with("recompute = \"block\"", "residual = \"bf16\""));
+    precision_of_another_type: check(&with("recompute = \"block\"", "params = \"bf16\"\nprecision = \"fp16\""));
+    precision_beyond_params: check(&with("recompute = \"block\"", "params = \"bf16\"\nprecision = \"fp32\""));
+    rounding_of_a_copy: check(&with("recompute = \"block\"", "params = \"bf16\"\nrounding = \"stochastic\""));
     rounding_of_nothing: check(&with("recompute = \"block\"", "rounding = \"stochastic\""));
     rounding_of_codes: check(&with("recompute = \"block\"", "optimizer_state = \"8bit\"\nrounding = \"stochastic\""));
     other_optimizer_state: check(&with("recompute = \"block\"", "optimizer_state = \"fp16\""));

@@ -322,8 +322,10 @@ fn launch(device: &mut CudaDevice, work: &Work) -> Vec<u8> {
 #[test]
 fn what_is_added_to_is_computed_as_what_is_stored() {
     let mut device = device(target());
-    let op =
-        |accumulate| Op::LinearWeightGradient(LinearWeightGradient { bias: false, accumulate, tf32: false });
+    let op = |accumulate| {
+        let gradients = DType::F32;
+        Op::LinearWeightGradient(LinearWeightGradient { gradients, bias: false, accumulate, tf32: false })
+    };
     let (x, dy) = (TensorType::new(DType::BF16, &[96, 64]), TensorType::new(DType::BF16, &[96, 32]));
     let stored = work(&device, op(false), &[x, dy]);
     let added = work(&device, op(true), &[x, dy, TensorType::f32(&[32, 64])]);

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::Draft;
-use super::program::{Action, Instruction, LossScaling, Program, Section, SectionKind};
+use super::program::{Action, Instruction, LossScaling, Program, Section, SectionKind, Stage};
 use super::value::{Form, Like, Part, Value};
 use crate::device::{DeviceKind, Phase, Pool, Role};
 use crate::ops::{
@@ -53,6 +53,7 @@ pub(super) fn choose(draft: &mut Draft) {
     if let Some(scale) = draft.config.strategy.loss_scale {
         add_loss_scale(program, scale);
     }
+    program.stage = Stage::Typed;
 }
 
 /// Rewrites one section's forward pass.

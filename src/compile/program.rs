@@ -220,8 +220,10 @@ pub struct Spillable {
 /// How far compilation has come: each pass adds what the next ones rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// A forward pass in each section that sees samples; there is none for further micro-batches yet.
+    /// A forward pass in each section that sees samples, whose dtypes are open; there is none for further micro-batches yet.
     Forward,
+    /// Values have their dtypes.
+    Typed,
     /// Those of the step have their backward passes.
     Differentiated,
     /// There is a section for each part of the step.

@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::ops::{DType, Op, TensorType, TypeError};
 
 pub use choice::{Choice, Placed, Source, Work};
+pub(crate) use cpu::to_f32;
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
 #[cfg(test)]
 pub(crate) use cuda::emulate_delay;

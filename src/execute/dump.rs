@@ -13,8 +13,9 @@ use super::train::{self, Prepared, RunError, STEPS_FILE, StepLog, Stop, TimedSte
 use super::volume::Volume;
 use super::{Message, Reporter, products};
 use crate::data::{Batch, Part};
-use crate::device::{self, Device, Pool};
+use crate::device::{self, Device, Pool, to_f32};
 use crate::memory::{Cadence, predict};
+use crate::ops::DType;
 
 /// Parameters before the first step, by name.
 const INITIAL_FILE: &str = "initial.safetensors";
@@ -140,7 +141,7 @@ impl Dump<'_> {
         })
     }
 
-    /// Writes all gradients down if they are kept, without their scale. Returns the norm of all of them, summed in
+    /// Writes all gradients down in f32 if they are kept, without their scale. Returns the norm of all of them, summed in
     /// f64.
     fn look_at_gradients(&self, engine: &mut Engine, mut kept: Option<&mut TensorFile>) -> Result<f32, Stop> {
         let mut squares = 0.0;
@@ -148,12 +149,13 @@ impl Dump<'_> {
         let mut unscaled = Vec::new();
         for parameter in &self.run.program.parameters {
             let Some(gradient) = parameter.gradient else { continue };
+            let dtype = self.run.program.ty(gradient).dtype;
             engine.read(gradient, |piece| -> Result<(), Stop> {
-                let (numbers, _) = piece.as_chunks();
-                let numbers = numbers.iter().map(|bytes| f32::from_ne_bytes(*bytes) / scale);
+                let mut numbers = to_f32(dtype, piece);
+                numbers.iter_mut().for_each(|number| *number /= scale);
                 unscaled.clear();
-                unscaled.extend(numbers.clone().flat_map(f32::to_ne_bytes));
-                squares += numbers.map(|number| f64::from(number).powi(2)).sum::<f64>();
+                unscaled.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
+                squares += numbers.iter().map(|&number| f64::from(number).powi(2)).sum::<f64>();
                 match &mut kept {
                     Some(file) => self.written(GRADIENTS_FILE, file.write(&unscaled)),
                     None => Ok(()),
@@ -209,8 +211,11 @@ impl Dump<'_> {
         let parameters = self.parameter_tensors().into_iter().zip(trained);
         let parameters: Vec<Entry> =
             parameters.filter(|(_, trained)| *trained).map(|(entry, _)| entry).collect();
-        let named =
-            |step: usize, entry: &Entry| Entry { name: format!("{step}.{}", entry.name), ..entry.clone() };
+        let named = |step: usize, entry: &Entry| Entry {
+            name: format!("{step}.{}", entry.name),
+            dtype: DType::F32,
+            ..entry.clone()
+        };
         let of = |step: usize| parameters.iter().map(move |entry| named(step, entry));
         self.kept_steps().into_iter().flat_map(of).collect()
     }

@@ -42,7 +42,7 @@ mod tests {
     use crate::device::DeviceKind;
     use crate::plan::expand;
     use crate::spec::variants;
-    use crate::testing::keys::{Choice, KEYS, Key};
+    use crate::testing::keys::{Choice, KEYS, Key, UNSAID, meets_needs, position};
     use crate::testing::{choice, sample, small_with, target};
 
     /// All that cannot be left out.
@@ -125,14 +125,22 @@ optimizer.adamw.lr = 1e-3
     fn every_value_of_a_strategy_s_key_makes_another_run() {
         for (key, Key { name, values, .. }) in KEYS.iter().enumerate() {
             assert!(values.len() > 1, "`{name}` has one value");
-            // All with what the last value needs, which those of the others are content with.
-            let with = |value: usize| {
-                let mut choice = choice(&[(key, values.len() - 1)]);
-                choice.0[key] = value;
-                id(&small_with(&choice))
-            };
-            let ids: BTreeSet<String> = (0..values.len()).map(with).collect();
-            assert_eq!(ids.len(), values.len(), "values of `{name}` share an id");
+            let said = (0..values.len()).filter(|&value| values[value] != UNSAID);
+            let mut compared = 0;
+            for value in said.clone() {
+                // With what this value needs, if the other one is content with that.
+                let own = choice(&[(key, value)]);
+                for other in said.clone().filter(|&other| other != value) {
+                    let mut changed = own.clone();
+                    changed.0[key] = other;
+                    if (0..KEYS.len()).all(|key| meets_needs(KEYS, &changed.0, key)) {
+                        let ids = [&own, &changed].map(|choice| id(&small_with(choice)));
+                        assert_ne!(ids[0], ids[1], "values {value} and {other} of `{name}` share an id");
+                        compared += 1;
+                    }
+                }
+            }
+            assert!(compared > 0, "no two values of `{name}` were compared");
         }
     }
 
@@ -244,7 +252,7 @@ optimizer.adamw.lr = 1e-3
             let overrides: Vec<String> = overrides.iter().map(|setting| setting.to_string()).collect();
             id(&read(SHORTEST, &overrides).unwrap())
         };
-        let mut drawn = small_with(&choice(&[(0, 1), (2, 3)]));
+        let mut drawn = small_with(&choice(&[(0, 1), (position(KEYS, "loss_scale"), 3)]));
         drawn.train.batch_size = 6;
         let configurations =
             [read(&[]), read(&["train.optimizer.sgd = { lr = 0.1, momentum = 0.9 }"]), id(&drawn)];

@@ -13,9 +13,9 @@ fn add_and_gelu_backward() {
     let mut devices = Devices::new();
     for elements in SIZES {
         let operand = |dtype, scale, seed| Data::random(dtype, &[elements], scale, seed);
-        let add = Op::Add(Add);
-        devices.check(&add, &add, &[operand(DType::F32, 1.0, 1), operand(DType::F32, 9.0, 2)]);
         for dtype in NUMBERS {
+            let add = Op::Add(Add);
+            devices.check(&add, &add, &[operand(dtype, 1.0, 1), operand(dtype, 9.0, 2)]);
             let op = Op::GeluBackward(GeluBackward);
             devices.check(&op, &op, &[operand(dtype, 1.0, 1), operand(dtype, 12.0, 2)]);
         }
@@ -34,10 +34,14 @@ fn the_slope_of_gelu_far_out() {
 fn constants_and_random_numbers() {
     let mut devices = Devices::new();
     for elements in [1, 2, 3, 4, 5, 1024, 10_007] {
-        let output = TensorType::f32(&[elements]);
-        let fill = Op::Fill(Fill { output, value: 1.5 });
-        devices.check(&fill, &fill, &[]);
-        let normal = Op::Normal(Normal { output, deviation: 0.02, seed: 0x1234_5678_9ABC_DEF0, site: 7 });
-        devices.check(&normal, &normal, &[]);
+        for dtype in NUMBERS {
+            let full = TensorType::f32(&[elements]);
+            let fill = |output| Op::Fill(Fill { output, value: 1.3 });
+            let normal =
+                |output| Op::Normal(Normal { output, deviation: 0.02, seed: 0x1234_5678_9ABC_DEF0, site: 7 });
+            let output = TensorType { dtype, ..full };
+            devices.check(&fill(output), &fill(full), &[]);
+            devices.check(&normal(output), &normal(full), &[]);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use runner::ops::{DType, Embedding, EmbeddingBackward, Op};
 
-use super::harness::Devices;
+use super::harness::{Devices, Exactness};
 use super::numbers::Data;
 
 /// Batch, sequence, channels, vocabulary: odd channels, tables whose rows take one to three digits to number, more tokens
@@ -16,6 +16,15 @@ const SHAPES: [[usize; 4]; 7] = [
     [17, 1000, 4, 50],
     [3, 100, 12, 70_000],
 ];
+
+use DType::{BF16, F16, F32};
+
+/// What tables are stored in, and what is made of them.
+const TYPES: [(DType, DType); 5] = [(F32, F32), (BF16, F32), (BF16, BF16), (F16, F32), (F16, F16)];
+
+/// What gradients of tables are stored in, and what they are made of.
+const GRADIENTS: [(DType, DType); 7] =
+    [(F32, F32), (BF16, F32), (F32, BF16), (BF16, BF16), (F16, F32), (F32, F16), (F16, F16)];
 
 #[test]
 fn embedding_and_its_gradient() {
@@ -31,16 +40,26 @@ fn embedding_and_its_gradient() {
             }];
         for text in texts {
             let tokens = Data::tokens(&[batch, sequence], text);
-            let op = Op::Embedding(Embedding);
-            devices.check(&op, &op, &[tokens.clone(), table.clone(), positions.clone()]);
-            for flags in 0..4 {
+            for (stored, output) in TYPES {
+                let op = |output| Op::Embedding(Embedding { output });
+                let tables = [&table, &positions].map(|table| table.stored_as(stored));
+                let inputs = [&[tokens.clone()], &tables[..]].concat();
+                devices.check(&op(output), &op(DType::F32), &inputs);
+            }
+            for (flags, (gradients, of_dx)) in (0..4).flat_map(|flags| GRADIENTS.map(|types| (flags, types)))
+            {
                 let (accumulate_table, accumulate_positions) = (flags & 1 > 0, flags & 2 > 0);
-                let mut inputs = vec![tokens.clone(), dx.clone()];
-                inputs.extend(accumulate_table.then(|| table.clone()));
-                inputs.extend(accumulate_positions.then(|| positions.clone()));
-                let op = EmbeddingBackward { vocabulary, accumulate_table, accumulate_positions };
-                let op = Op::EmbeddingBackward(op);
-                devices.check(&op, &op, &inputs);
+                let mut inputs = vec![tokens.clone(), dx.stored_as(of_dx)];
+                inputs.extend(accumulate_table.then(|| table.stored_as(gradients)));
+                inputs.extend(accumulate_positions.then(|| positions.stored_as(gradients)));
+                let op = |gradients| {
+                    let op =
+                        EmbeddingBackward { vocabulary, gradients, accumulate_table, accumulate_positions };
+                    Op::EmbeddingBackward(op)
+                };
+                // A row is rounded where its run of tokens begins, and again where sums of later runs are added.
+                let exactness = Exactness { roundings: 2.5, ..Exactness::default() };
+                devices.check_within(exactness, &op(gradients), &op(DType::F32), &inputs);
             }
         }
     }
@@ -52,7 +71,13 @@ fn whole_numbers(dims: &[usize]) -> Data {
 }
 
 fn table_gradient(vocabulary: usize, accumulate_table: bool) -> Op {
-    Op::EmbeddingBackward(EmbeddingBackward { vocabulary, accumulate_table, accumulate_positions: false })
+    let gradients = DType::F32;
+    Op::EmbeddingBackward(EmbeddingBackward {
+        vocabulary,
+        gradients,
+        accumulate_table,
+        accumulate_positions: false,
+    })
 }
 
 /// Runs of a token that end within 32 tokens, where those end, and after many times as many; tokens that differ in one

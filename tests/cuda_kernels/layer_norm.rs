@@ -3,11 +3,27 @@
 use runner::ops::{Cast, DType, LayerNorm, LayerNormBackward, Op};
 
 use super::harness::Devices;
-use super::numbers::{Data, NUMBERS};
+use super::numbers::Data;
 
 /// Rows and channels: rows that one to eight warps hold, and rows that none do.
 const SHAPES: [[usize; 2]; 9] =
     [[1, 8], [67, 40], [130, 768], [9, 772], [65, 1600], [3, 6144], [1, 37], [200, 257], [5, 6200]];
+
+/// What y, x and gradients of parameters are stored in.
+const TYPES: [(DType, DType, DType); 9] = {
+    use DType::{BF16, F16, F32};
+    [
+        (F32, F32, F32),
+        (BF16, F32, F32),
+        (BF16, F32, BF16),
+        (BF16, BF16, F32),
+        (BF16, BF16, BF16),
+        (F16, F32, F32),
+        (F16, F32, F16),
+        (F16, F16, F32),
+        (F16, F16, F16),
+    ]
+};
 
 #[test]
 fn layer_norm_and_its_gradient() {
@@ -15,24 +31,29 @@ fn layer_norm_and_its_gradient() {
     let mut devices = Devices::new();
     for [rows, channels] in SHAPES {
         let f32s = |dims: &[usize], seed| Data::random(DType::F32, dims, 1.0, seed);
-        let x = f32s(&[rows, channels], 1).map(|x| 2.0 * x + 0.7);
+        let full = f32s(&[rows, channels], 1).map(|x| 2.0 * x + 0.7);
         let (weight, bias) = (f32s(&[channels], 2), f32s(&[channels], 3));
         let reference = Op::LayerNorm(LayerNorm { epsilon: EPSILON, output: DType::F32 });
-        let statistics = devices.cuda(&reference, &[x.clone(), weight.clone(), bias.clone()]);
-        for dtype in NUMBERS {
+        for (dtype, of_x, gradients) in TYPES {
+            let x = full.stored_as(of_x);
+            let statistics = devices.cuda(&reference, &[x.widened(), weight.clone(), bias.clone()]);
             let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, output: dtype });
             devices.check(&op, &reference, &[x.clone(), weight.clone(), bias.clone()]);
             for flags in 0..8 {
                 let (accumulate, accumulate_weights, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
+                if cast && of_x != DType::F32 {
+                    continue; // It is of the type of dy already.
+                }
                 let dy = Data::random(dtype, &[rows, channels], 1.0, 4);
                 let mut inputs = vec![dy, x.clone(), weight.clone()];
                 inputs.extend_from_slice(&statistics[1..]);
-                inputs.extend(accumulate.then(|| f32s(&[rows, channels], 5)));
+                inputs.extend(accumulate.then(|| f32s(&[rows, channels], 5).stored_as(of_x)));
                 if accumulate_weights {
-                    inputs.extend([weight.clone(), bias.clone()]);
+                    inputs.extend([&weight, &bias].map(|weight| weight.stored_as(gradients)));
                 }
-                let op = LayerNormBackward { accumulate, accumulate_weights, cast };
-                devices.check(&Op::LayerNormBackward(op), &Op::LayerNormBackward(op), &inputs);
+                let op = LayerNormBackward { gradients, accumulate, accumulate_weights, cast };
+                let reference = LayerNormBackward { gradients: DType::F32, ..op };
+                devices.check(&Op::LayerNormBackward(op), &Op::LayerNormBackward(reference), &inputs);
                 if cast {
                     let found = devices.cuda(&Op::LayerNormBackward(op), &inputs);
                     let apart = LayerNormBackward { cast: false, ..op };

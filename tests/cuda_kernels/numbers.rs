@@ -107,6 +107,11 @@ impl Data {
         Data::new(dtype, dims, numbers.collect())
     }
 
+    /// The same numbers, rounded to what another type can hold.
+    pub(crate) fn stored_as(&self, dtype: DType) -> Data {
+        Data::new(dtype, self.ty.shape.dims(), self.numbers.clone())
+    }
+
     pub(crate) fn scalar(number: f32) -> Data {
         Data::new(DType::F32, &[1], vec![number])
     }

@@ -2,11 +2,11 @@
 
 use runner::ops::{
     AdamW, AdamWNumbers, DType, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Rounding, Sgd,
-    Shape, StateFormat, TensorType, Update, lay_out,
+    Shape, StateFormat, TensorType, Update, UpdateFormat, WeightFormat, lay_out,
 };
 
 use super::harness::Devices;
-use super::numbers::Data;
+use super::numbers::{Data, NUMBERS};
 
 /// Two members that decay and one that does not, padding between them.
 fn members(len: usize) -> Members {
@@ -34,7 +34,11 @@ fn the_global_norm() {
             lens.iter().map(|&len| Data::random(DType::F32, &[len], 1.0, len as u64)).collect();
         inputs.extend(scaled.then(|| Data::scalar(64.0)));
         let op = Op::GlobalNorm(GlobalNorm { buckets: buckets.clone(), scaled });
-        devices.check(&op, &op, &inputs);
+        for dtype in NUMBERS {
+            let (gradients, scale) = inputs.split_at(lens.len());
+            let gradients: Vec<Data> = gradients.iter().map(|bucket| bucket.stored_as(dtype)).collect();
+            devices.check(&op, &op, &[&gradients[..], scale].concat());
+        }
     }
 }
 
@@ -61,8 +65,8 @@ fn operands(op: &dyn Update, len: usize, norm: Option<f32>, scale: Option<f32>) 
     inputs
 }
 
-/// Every kind of update of the same gradients, its states stored like this.
-fn every_update(gradients: &GradientTerms, format: StateFormat) -> Vec<Box<dyn Update>> {
+/// Every kind of update of the same gradients that is stored like this.
+fn every_update(gradients: &GradientTerms, format: UpdateFormat) -> Vec<Box<dyn Update>> {
     let (beta1, beta2, epsilon, weight_decay) = (0.9, 0.999, 1e-8, 0.1);
     let mut updates: Vec<Box<dyn Update>> =
         vec![Box::new(AdamW { gradients: gradients.clone(), format, beta1, beta2, epsilon, weight_decay })];
@@ -89,7 +93,7 @@ fn updates() {
         {
             let gradients = GradientTerms { members: members.clone(), clip_norm, scaled };
             let norm = gradients.need_norm().then_some(2.0);
-            for update in every_update(&gradients, StateFormat::F32) {
+            for update in every_update(&gradients, UpdateFormat::default()) {
                 let op = update.to_op();
                 // Padding is not a number in the reference's operands either, and stays as it is.
                 devices.check(&op, &op, &operands(&*update, len, norm, scaled.then_some(1024.0)));
@@ -119,8 +123,9 @@ fn updates_of_states_in_fewer_bits() {
         let tensors = lens.into_iter().enumerate().map(tensor);
         let (members, ty) = lay_out(tensors, DType::F32, format.dtype());
         let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
-        for update in
-            every_update(&gradients, format).into_iter().filter(|update| !update.states().is_empty())
+        for update in every_update(&gradients, UpdateFormat::of_states(format))
+            .into_iter()
+            .filter(|update| !update.states().is_empty())
         {
             let len = ty.elements();
             let plain = operands(&*update, len, Some(2.0), None);
@@ -153,6 +158,51 @@ fn updates_of_states_in_fewer_bits() {
     }
 }
 
+/// Parameters and gradients in 16 bits, with a copy in f32 or rounded to the nearest or at random, and with states in every
+/// format: what the processor makes of the same, but for numbers that a last bit of the arithmetic decides about.
+#[test]
+fn updates_of_parameters_in_16_bits() {
+    let mut devices = Devices::new();
+    let seed = 0x9abc_1234_5678;
+    let weights = [
+        WeightFormat::InPlace(Rounding::Nearest),
+        WeightFormat::InPlace(Rounding::Stochastic { seed }),
+        WeightFormat::Master,
+    ];
+    let types = [DType::BF16, DType::F16].map(|half| [(half, half), (half, DType::F32)]).concat();
+    for ((half, of_gradients), weights) in types.into_iter().flat_map(|types| weights.map(|w| (types, w))) {
+        let tensor = |(index, len): (usize, usize)| Member {
+            offset: 0,
+            shape: Shape::new(&[len]),
+            decay: index % 2 == 0,
+            site: 5 + index as u32,
+        };
+        let tensors = [4096, 7, 13_001].into_iter().enumerate().map(tensor);
+        let (members, ty) = lay_out(tensors, half, half);
+        let len = ty.elements();
+        let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
+        for states in [StateFormat::F32, StateFormat::Bf16(Rounding::Stochastic { seed: 3 })] {
+            for update in every_update(&gradients, UpdateFormat { states, weights }) {
+                let op = update.to_op();
+                let mut inputs = operands(&*update, len, Some(2.0), None);
+                inputs[0] = inputs[0].stored_as(half);
+                inputs[1] = inputs[1].stored_as(of_gradients);
+                for (state, input) in update.states().iter().zip(&mut inputs[2..]) {
+                    *input = input.stored_as(state.dtype);
+                }
+                if update.format().has_master() {
+                    inputs.insert(2 + update.states().len(), Data::random(DType::F32, &[len], 1.0, 8));
+                }
+                let expected = devices.expected_of_same(&op, &inputs);
+                let found = devices.cuda(&op, &inputs);
+                for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    assert_near(found, expected, &members, &format!("{op:?} of {half}: output {index}"));
+                }
+            }
+        }
+    }
+}
+
 /// All of some tensors, and nothing between them.
 fn assert_near(found: &Data, expected: &Data, members: &Members, place: &str) {
     let TensorType { dtype, .. } = found.ty;
@@ -162,6 +212,7 @@ fn assert_near(found: &Data, expected: &Data, members: &Members, place: &str) {
         let near = match dtype {
             DType::U8 => (found - expected).abs() <= 1.0,
             DType::BF16 => (found - expected).abs() <= expected.abs() / 127.0,
+            DType::F16 => (found - expected).abs() <= expected.abs() / 1023.0 + 6e-8,
             _ => (found - expected).abs() <= 1e-5 * expected.abs().max(1e-2),
         };
         assert!(near, "{place}, {dtype} at {i}: {found} for {expected}");
@@ -178,7 +229,7 @@ fn a_step_without_a_finite_norm_changes_nothing() {
         for clip_norm in [None, Some(1.0)] {
             for update in every_update(
                 &GradientTerms { members: members(5000), clip_norm, scaled: true },
-                StateFormat::F32,
+                UpdateFormat::default(),
             ) {
                 let inputs = operands(&*update, 5000, Some(norm), Some(1024.0));
                 let op = update.to_op();

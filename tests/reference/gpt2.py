@@ -24,7 +24,9 @@ def accumulate_gradients(run, parameters, scaler, tokens, targets, model=None):
     half = HALVES.get(run.precision)
     losses = []
     for part in zip(tokens.split(micro_batch), targets.split(micro_batch)):
-        with torch.autocast(tokens.device.type, dtype=half, enabled=half is not None):
+        # What is all in 16 bits has nothing to cast.
+        casts = half is not None and run.residual == "fp32"
+        with torch.autocast(tokens.device.type, dtype=half, enabled=casts):
             # The last may be smaller, and counts for as many samples as it has.
             loss = (model or forward)(run, parameters, *part) / (run.batch_size / len(part[0]))
         scaler.scale(loss).backward()
@@ -64,7 +66,9 @@ def make_optimizer(run, parameters):
     ]
     groups = [group for group in groups if group["params"]]
     keeps_states = run.optimizer == "adamw" or update["momentum"] > 0
-    if run.optimizer_state != "fp32" and keeps_states:
+    # PyTorch's own keep states in the type of parameters, and no copy of these.
+    is_native = not run.has_master_weights and run.optimizer_state == run.params
+    if not is_native and (keeps_states or run.params != "fp32"):
         return {"adamw": states.AdamW, "sgd": states.SGD}[run.optimizer](run, parameters, groups)
     if run.optimizer == "sgd":
         momentum = {"momentum": update["momentum"], "nesterov": update["nesterov"]}
@@ -76,7 +80,8 @@ def make_optimizer(run, parameters):
 def forward(run, parameters, tokens, targets):
     """GPT-2's decoder with the head tied to the token embedding; the mean loss over tokens i64[B, T]."""
     table = parameters["embedding.table"]
-    x = F.embedding(tokens, table) + parameters["embedding.positions"]
+    x = F.embedding(tokens, table).float() + parameters["embedding.positions"].float()
+    x = x.to(HALVES.get(run.residual, torch.float32))
     for layer in range(run.layers):
         if run.recompute:
             x = checkpoint(block, run, parameters, f"blocks.{layer}", x, use_reentrant=False)
@@ -107,7 +112,7 @@ def mlp(parameters, name, x):
 
 def norm(parameters, name, x):
     weight, bias = parameters[f"{name}.norm.weight"], parameters[f"{name}.norm.bias"]
-    return F.layer_norm(x, weight.shape, weight, bias, LAYER_NORM_EPSILON)
+    return F.layer_norm(x, weight.shape, weight.to(x.dtype), bias.to(x.dtype), LAYER_NORM_EPSILON)
 
 
 def linear(parameters, name, x):

@@ -3,7 +3,8 @@
 import tomllib
 
 # What a strategy may say that decides which numbers come out.
-KEYS = {"accumulate", "precision", "loss_scale", "optimizer_state", "rounding", "recompute", "freeze"}
+KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual"}
+KEYS |= {"precision", "loss_scale", "optimizer_state", "rounding", "recompute", "freeze"}
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
 # is handed to a card.
@@ -52,6 +53,12 @@ class Run:
         expect_word("recompute", strategy["recompute"], {"none", "block"})
         self.recompute = strategy["recompute"] == "block"
         self.frozen_layers = strategy["freeze"]
+        # Of runs that are older than the keys: all in fp32.
+        self.params = strategy.get("params", "fp32")
+        self.has_master_weights = self.params != "fp32" and strategy["master_weights"]
+        self.residual = strategy.get("residual", "fp32")
+        # PyTorch's gradients are of the parameters' type.
+        expect_word("gradient_dtype", strategy.get("gradient_dtype", "fp32"), {self.params})
         self.precision = strategy["precision"]
         expect_word("precision", self.precision, PRECISIONS)
         self.loss_scale = loss_scale(strategy["loss_scale"])
@@ -69,7 +76,7 @@ class Run:
         return (
             f"{self.name}: {self.layers} layers, d_model {self.d_model}, {self.heads} heads, "
             f"context {self.context}, vocabulary {self.vocabulary}\n"
-            f"batch {self.batch_size}, accumulate {self.accumulate}, {self.precision}, "
+            f"batch {self.batch_size}, accumulate {self.accumulate}, {self.precision}, parameters {self.params}, "
             f"recompute {'block' if self.recompute else 'none'}, clip_norm {self.clip_norm or 'off'}"
             f"{', frozen: ' + ', '.join(self.frozen_layers) if self.frozen_layers else ''}"
         )

@@ -1,5 +1,5 @@
-"""Optimizers whose states are stored in fewer than 32 bits: `optimizer_state` other than fp32. PyTorch has none that keep
-fp32 parameters beside them, so these are written here, from the definitions; updates are computed in fp32."""
+"""Optimizers whose states are stored in another type than parameters, or that keep a copy of these: PyTorch has none, so
+they are written here, from the definitions. Updates are computed in fp32."""
 
 import torch
 
@@ -14,7 +14,7 @@ class Full:
     """A state in fp32."""
 
     def __init__(self, like, _signed):
-        self.stored = torch.zeros_like(like)
+        self.stored = torch.zeros_like(like, dtype=torch.float32)
 
     def load(self):
         return self.stored
@@ -40,7 +40,7 @@ class Quantized:
         self.shares, self.shape, self.count = dynamic_map(signed), like.shape, like.numel()
         self.middles = ((self.shares[1:] + self.shares[:-1]) / 2).float()
         self.shares = self.shares.float()
-        self.store(torch.zeros_like(like))
+        self.store(torch.zeros_like(like, dtype=torch.float32))
 
     def load(self):
         return (self.shares[self.codes] * self.scales).flatten()[: self.count].view(self.shape)
@@ -65,6 +65,8 @@ def dynamic_map(signed):
 
 
 def kind_of_state(run, name, parameter):
+    if run.optimizer_state == "fp32":
+        return Full
     if run.optimizer_state == "bf16":
         return Half
     looked_up = name.startswith("embedding.")
@@ -81,6 +83,8 @@ class Stored(torch.optim.Optimizer):
         self.states = {
             parameter: [kind(parameter.detach(), signed) for signed in signs] for parameter, kind in kinds.items()
         }
+        # What is updated, where parameters are rounded from it.
+        self.copies = {parameter: parameter.detach().float() for parameter in kinds} if run.has_master_weights else {}
 
     @torch.no_grad()
     def step(self):
@@ -88,7 +92,10 @@ class Stored(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 states = self.states[parameter]
-                numbers = self.updated(parameter, group["weight_decay"], [state.load() for state in states])
+                full = self.copies.get(parameter, parameter.detach().float())
+                loaded = [state.load() for state in states]
+                numbers = self.updated(full, parameter.grad.float(), group["weight_decay"], loaded)
+                parameter.copy_(full)
                 for state, after in zip(states, numbers):
                     state.store(after)
 
@@ -99,9 +106,8 @@ class AdamW(Stored):
     def __init__(self, run, parameters, groups):
         super().__init__(run, parameters, groups, (True, False))
 
-    def updated(self, parameter, weight_decay, moments):
+    def updated(self, parameter, gradient, weight_decay, moments):
         lr, betas = self.update["lr"], (self.update["beta1"], self.update["beta2"])
-        gradient = parameter.grad
         first, second = (
             beta * moment + (1 - beta) * added
             for beta, moment, added in zip(betas, moments, (gradient, gradient * gradient))
@@ -114,11 +120,15 @@ class AdamW(Stored):
 
 class SGD(Stored):
     def __init__(self, run, parameters, groups):
-        super().__init__(run, parameters, groups, (True,))
+        self.momentum = run.update["momentum"]
+        super().__init__(run, parameters, groups, (True,) if self.momentum > 0 else ())
 
-    def updated(self, parameter, weight_decay, velocities):
-        momentum = self.update["momentum"]
-        gradient = parameter.grad + weight_decay * parameter
+    def updated(self, parameter, gradient, weight_decay, velocities):
+        momentum = self.momentum
+        gradient = gradient + weight_decay * parameter
+        if not velocities:
+            parameter.sub_(self.update["lr"] * gradient)
+            return ()
         velocity = momentum * velocities[0] + gradient
         parameter.sub_(self.update["lr"] * (gradient + momentum * velocity if self.update["nesterov"] else velocity))
         return (velocity,)

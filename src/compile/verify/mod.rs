@@ -13,7 +13,7 @@ use super::program::{Action, Instruction, Program, Section, SectionKind, Stage, 
 use super::value::Like;
 use crate::device::Queue;
 use crate::graph::ScopeId;
-use crate::ops::ValueId;
+use crate::ops::{DType, TensorType, ValueId};
 
 /// A rule that no pass may break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,11 +128,20 @@ fn at(program: &Program, section: &Section, instruction: &Instruction) -> String
 
 fn types(program: &Program, section: &Section) -> Result<(), Violation> {
     let mut types = Types::default();
+    let dtypes_are_open = program.stage < Stage::Typed;
     for instruction in &section.code {
         let found = match &instruction.action {
             Action::Launch { op, inputs, outputs, .. } => {
-                let Types { inputs, outputs } = types.of(&program.values, inputs, outputs);
-                match op.outputs(inputs) {
+                types.of(&program.values, inputs, outputs);
+                let Types { inputs, outputs } = &mut types;
+                if dtypes_are_open {
+                    inputs.iter_mut().chain(outputs.iter_mut()).for_each(leave_open);
+                }
+                let mut made = op.outputs(inputs);
+                if let (true, Ok(made)) = (dtypes_are_open, &mut made) {
+                    made.iter_mut().for_each(leave_open);
+                }
+                match made {
                     Err(error) => Some(error.to_string()),
                     Ok(types) if types != *outputs => Some(format!("gives {types:?}, not {outputs:?}")),
                     Ok(_) => None,
@@ -331,6 +340,13 @@ fn flops(program: &Program) -> Result<(), Violation> {
         }
     }
     Ok(())
+}
+
+/// Numbers of any kind are one kind.
+fn leave_open(ty: &mut TensorType) {
+    if ty.dtype.is_float() {
+        ty.dtype = DType::F32;
+    }
 }
 
 /// In each section of a step, each loss counts for the share of the batch's samples that the section sees: those of one

@@ -4,6 +4,7 @@ mod cadence;
 mod graphs;
 mod homes;
 mod offload;
+mod params;
 mod parts;
 mod precision;
 mod prime;

@@ -30,6 +30,7 @@ mod workers;
 
 use crate::ops::Op;
 
+pub(crate) use float::to_f32;
 use float::{with_f32_or, with_float};
 pub(super) use operands::Operand;
 use operands::Operands;

@@ -52,6 +52,23 @@ pub(super) trait Float: Copy + Default + Send + Sync + 'static {
     }
 }
 
+/// Numbers as they lie in memory, in f32.
+pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    let halves = || bytes.as_chunks().0.iter().map(|half| u16::from_ne_bytes(*half));
+    match dtype {
+        DType::F32 => bytes.as_chunks().0.iter().map(|number| f32::from_ne_bytes(*number)).collect(),
+        DType::BF16 => widened(&halves().map(Bf16).collect::<Vec<_>>()),
+        DType::F16 => widened(&halves().map(F16).collect::<Vec<_>>()),
+        DType::I32 | DType::U8 => unreachable!("{dtype} holds no numbers that have gradients"),
+    }
+}
+
+fn widened<T: Float>(numbers: &[T]) -> Vec<f32> {
+    let mut wide = vec![0.0; numbers.len()];
+    T::widen(Level::Portable, numbers, &mut wide);
+    wide
+}
+
 impl Float for f32 {
     const DTYPE: DType = DType::F32;
 
