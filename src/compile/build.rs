@@ -163,7 +163,7 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
     let update = config.train.optimizer.update(GradientTerms::default(), StateFormat::F32);
     let numbers = update.numbers().len();
     let samples = program.samples;
-    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);
+    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Pinned);
     let whole = |index: usize| {
         let TensorType { dtype, shape } = graph.values[index].ty;
         (Like::Batch(index), TensorType { dtype, shape: shape.with_first(samples) })

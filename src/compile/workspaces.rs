@@ -19,7 +19,8 @@ pub(super) fn add(draft: &mut Draft) {
             let bytes = op.workspace(inputs, outputs, &target.workspace_limits(home));
             if bytes > 0 {
                 let ty = (Like::Workspace, ty(bytes));
-                *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, home));
+                let pool = home.workplace();
+                *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, pool));
             }
         }
         program.sections[section].code = code;

@@ -60,7 +60,8 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
     }
     let predicted = predict(program, &target, Cadence::of(config));
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device);
-    assert_eq!(engine.ledger().usage(Pool::Host), &predicted.host);
+    assert_eq!(engine.ledger().usage_at(Pool::Host), &predicted.host);
+    assert_eq!(engine.ledger().usage(Pool::Pinned), &predicted.pinned);
     engine.close()?;
     Ok(trace)
 }
@@ -250,7 +251,7 @@ fn running_out_is_predicted() {
             assert!(predicted.out_of_memory.is_some(), "{limit} of {most}");
             assert_eq!(predicted.out_of_memory, exhausted(&config, &target), "{limit} of {most}");
             assert_eq!(predicted.device.reserved_peak, most, "the need is what it is without the limit");
-            let short = predicted.short(&target);
+            let short = predicted.short(&target).device;
             let enough = target.with_memory(Bytes(limit + short));
             assert_eq!(exhausted(&config, &enough), None, "{limit} of {most}");
         }
