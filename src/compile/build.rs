@@ -70,7 +70,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
     let mut values = vec![None; graph.values.len()];
     for (bucket, Layout { group, parameters, members, ty }) in layouts(graph, config).enumerate() {
         let ty = (Like::Bucket(bucket), ty);
-        let of = program.add_value("parameters", group.layer, ty, Role::Parameter, group.home);
+        let of = program.add_value("parameters", group.layer, ty, Role::Parameter, group.home.workplace());
         program.buckets.push(Bucket {
             scope: group.layer,
             trainable: group.trainable,

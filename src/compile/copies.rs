@@ -282,7 +282,7 @@ impl Here<'_> {
 
     fn stand_in(&mut self, (home, phase): (Pool, Phase), there: ValueId) -> ValueId {
         let value = self.program.value(there).clone();
-        let pool = self.marks.stand_ins(home, phase);
+        let pool = self.marks.at_work(home, phase);
         let here = self.program.add_like(Value { pool, ..value });
         self.stands(home, there, here);
         here

@@ -107,8 +107,8 @@ impl Marks {
         self.homes.get(scope.index()).copied().unwrap_or(Pool::Device)
     }
 
-    /// Where what lives elsewhere stands for as long as it is worked on.
-    pub(super) fn stand_ins(&self, home: Pool, phase: Phase) -> Pool {
+    /// Where what is worked on at a home is for the time of that, if it does not live there.
+    pub(super) fn at_work(&self, home: Pool, phase: Phase) -> Pool {
         let is_offloaded = home == Pool::Host && phase == Phase::Update && self.updates == Pool::Host;
         if is_offloaded { self.host } else { home.workplace() }
     }
