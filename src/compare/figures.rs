@@ -39,7 +39,6 @@ struct Figures {
     loss_change: Option<f64>,
     fits_micro_batch: Option<usize>,
     limit_bytes: Option<u64>,
-    host_limit_bytes: Option<u64>,
     pareto: bool,
     noisy: bool,
     same_as: Option<String>,
@@ -47,13 +46,14 @@ struct Figures {
     oom_phase: Option<String>,
     oom_value: Option<String>,
     oom_short_bytes: Option<u64>,
-    oom_pool: Option<String>,
-    oom_other_short_bytes: Option<u64>,
     receipt: String,
     message: String,
     version: String,
     /// `evaluation`, or `training` where nothing is evaluated.
     loss_of: Option<String>,
+    host_limit_bytes: Option<u64>,
+    oom_pool: Option<String>,
+    oom_other_short_bytes: Option<u64>,
     axes: Vec<(String, String)>,
 }
 
@@ -125,7 +125,6 @@ fn of_entry(entry: &Entry, group: &Group) -> Figures {
         loss_change: relative.loss,
         fits_micro_batch: row.fits_micro_batch,
         limit_bytes: row.limit_bytes,
-        host_limit_bytes: row.host_limit_bytes,
         pareto: relative.pareto,
         noisy: entry.is_noisy(),
         same_as: relative.same_as,
@@ -133,12 +132,13 @@ fn of_entry(entry: &Entry, group: &Group) -> Figures {
         oom_phase: measured.oom_phase,
         oom_value: measured.oom_value,
         oom_short_bytes: measured.oom_short_bytes,
-        oom_pool: measured.oom_pool,
-        oom_other_short_bytes: measured.oom_other_short_bytes,
         receipt: measured.receipt,
         message: row.message,
         version: entry.versions.join(" "),
         loss_of: entry.loss.map(|loss| loss.of.name().to_owned()),
+        host_limit_bytes: row.host_limit_bytes,
+        oom_pool: measured.oom_pool,
+        oom_other_short_bytes: measured.oom_other_short_bytes,
         axes: row.axes,
     }
 }

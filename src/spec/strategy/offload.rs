@@ -56,7 +56,7 @@ impl Strategy {
         }
         Err(blame(
             "offload.pinned = false is of what waits in the host's memory; nothing is offloaded".to_owned(),
-            &["strategy.offload.pinned", "strategy.offload"],
+            &["strategy.offload.pinned"],
             tree,
             "offload.optimizer = true does that, or offload.pinned = true",
         ))
