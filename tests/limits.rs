@@ -112,8 +112,8 @@ fn what_the_host_is_short_of_is_enough_for_it() {
                 let way = ways[usize::from(in_file)];
                 let said = place.run(&[&["sweep", "--filter", &strategy], &set[..], &way].concat());
                 let own = |row: &Row| row.host_limit_bytes.is_some_and(|bytes| format!("{bytes} B") == limit);
-                let rows = place.rows().into_iter();
-                (rows.filter(|row| row.strategy == strategy && own(row)).next_back().unwrap(), said)
+                let mut rows = place.rows().into_iter();
+                (rows.rfind(|row| row.strategy == strategy && own(row)).unwrap(), said)
             };
             for in_file in [false, true] {
                 let (row, said) = swept(limit, in_file);
