@@ -103,8 +103,8 @@ fn what_the_host_is_short_of_is_enough_for_it() {
         place.run(&[&["sweep"], &set[..]].concat());
         for Row { strategy, measured, .. } in place.rows() {
             let reserved = measured.host_reserved_peak_bytes.unwrap();
-            // Under less than half of it, there is no room for what is offloaded, wherever batches are.
-            let limit = if pinned { reserved - 1 } else { reserved / 2 };
+            // A quarter has no room for the optimizer's states, which come before anything of a step.
+            let limit = if pinned { reserved - 1 } else { reserved / 4 };
             let swept = |limit: u64, in_file: bool| {
                 let limit = format!("{limit} B");
                 let setting = format!("target.host_memory={limit:?}");
@@ -123,7 +123,7 @@ fn what_the_host_is_short_of_is_enough_for_it() {
                     (Some(pool), None),
                     "{strategy}"
                 );
-                assert!(row.message.ends_with(" B of host memory short"), "{}", row.message);
+                assert!(row.message.ends_with(" of host memory short"), "{}", row.message);
                 assert!(said.contains(" of host memory short"), "{said}");
                 assert!(said.lines().next().unwrap().contains(", the host limited to "), "{said}");
                 let (enough, _) = swept(limit + row.oom_short_bytes.unwrap(), in_file);
