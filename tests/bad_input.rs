@@ -98,6 +98,8 @@ bad! {
     share_out_of_range: check(&with("paths = [\"*.txt\"]", "paths = [\"*.txt\"]\nsplit = 1.5"));
     wrong_word: check(&with("\"block\"", "\"blok\""));
     size_without_unit: check(&and("[target]\nmemory = 24"));
+    host_memory_of_nothing: check(&and("[target]\nmemory = \"24 GiB\"\nhost_memory = \"0 B\""));
+    host_memory_by_another_name: check(&and("[target]\nram = \"24 GiB\""));
     size_with_wrong_unit: check(&and("[target]\nmemory = \"24 gib\""));
     missing_key: check(&with("heads = 2\n", ""));
     missing_table: check("[strategies.a]\n");
@@ -206,8 +208,9 @@ bad! {
     no_file_matches: check_files(&[], &["experiments/*.toml"]);
     offload_without_what: check(&with("recompute = \"block\"", "offload = true"));
     offload_of_something_else: check(&with("recompute = \"block\"", "offload = { optimiser = true, gradients = true }"));
+    pageable_memory_for_nothing: check(&with("recompute = \"block\"", "offload = { pinned = false, ahead = 2 }"));
     offload_of_wrong_values: check(&with("recompute = \"block\"",
-        "offload = { parameters = 1, activations = 64, ahead = -1 }"));
+        "offload = { parameters = 1, activations = 64, pinned = \"no\", ahead = -1 }"));
     all_mistakes_of_a_file: check(&(with("heads = 2", "heads = 0\ncolour = 3").replace(
         "recompute =", "recompte =") + "\n[sweep.grid]\n\"train.seed\" = [1, -1, 2, 2.5]\n[measure]\nsteps = 0\n"));
     all_mistakes_of_syntax: check(&with("heads = 2", "heads = = 2").replace("batch_size = 8", "batch_size 8"));

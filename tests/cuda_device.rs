@@ -1,6 +1,8 @@
 //! Memory, queues and events of the CUDA device, on a card or on the emulated stack. `tests/cuda.sh` runs them with the
 //! work of either stream put off for as long as events allow.
 
+use std::time::{Duration, Instant};
+
 use runner::device::{
     Buffer, CudaDevice, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor, equip,
 };
@@ -35,8 +37,7 @@ fn read(device: &mut CudaDevice, region: Region) -> Vec<u8> {
 #[test]
 fn bytes_go_everywhere_and_back() {
     let mut device = device();
-    let ways =
-        [Pool::Device, Pool::Host].into_iter().flat_map(|from| [(from, Pool::Device), (from, Pool::Host)]);
+    let ways = Pool::ALL.into_iter().flat_map(|from| Pool::ALL.map(|to| (from, to)));
     for (number, (from, to)) in ways.enumerate() {
         for queue in Queue::OF_DEVICE {
             let data = pattern(number as u64);
@@ -105,9 +106,15 @@ fn memory_that_is_not_there_is_out_of_memory_and_nothing_else() {
 
 #[test]
 fn events_order_the_queues() {
+    for pool in [Pool::Host, Pool::Pinned] {
+        events_order_the_queues_with(pool);
+    }
+}
+
+fn events_order_the_queues_with(pool: Pool) {
     let mut device = device();
     let (event, never) = (Event(3), Event(4));
-    let host = device.allocate(Pool::Host, SIZE).unwrap();
+    let host = device.allocate(pool, SIZE).unwrap();
     let [a, b] = [0, 1].map(|_| device.allocate(Pool::Device, SIZE).unwrap());
     device.wait(Queue::Compute, never).unwrap();
     for seed in 0..3 {
@@ -131,10 +138,10 @@ fn events_order_the_queues() {
 #[test]
 fn memory_is_given_back_behind_the_copy_that_uses_it() {
     let mut device = device();
-    let kept = device.allocate(Pool::Host, SIZE).unwrap();
-    for seed in 0..8 {
+    let kept = device.allocate(Pool::Pinned, SIZE).unwrap();
+    for (seed, pool) in (0..8).zip([Pool::Host, Pool::Pinned].into_iter().cycle()) {
         // Neither the program nor the test orders anything: that the copy queue uses memory is the device's to know.
-        let staged = device.allocate(Pool::Host, SIZE).unwrap();
+        let staged = device.allocate(pool, SIZE).unwrap();
         device.write(whole(staged), &pattern(seed)).unwrap();
         let passing = device.allocate(Pool::Device, SIZE).unwrap();
         device.copy(Queue::Copy, whole(staged), whole(passing)).unwrap();
@@ -148,8 +155,27 @@ fn memory_is_given_back_behind_the_copy_that_uses_it() {
     }
 }
 
+/// The queue's own clock times copies from the moment on at which it is first asked, and nothing between them.
 #[test]
-fn both_pools_can_be_poisoned() {
+fn copies_are_timed_once_somebody_asks() {
+    let mut device = device();
+    let [here, there] = [Pool::Device, Pool::Pinned].map(|pool| device.allocate(pool, SIZE).unwrap());
+    device.copy(Queue::Copy, whole(there), whole(here)).unwrap();
+    assert_eq!(device.copied().unwrap(), Some(Duration::ZERO));
+    let began = Instant::now();
+    for _ in 0..3 {
+        device.copy(Queue::Copy, whole(there), whole(here)).unwrap();
+        device.copy(Queue::Compute, whole(here), whole(there)).unwrap();
+    }
+    device.synchronize().unwrap();
+    let elapsed = began.elapsed();
+    let copied = device.copied().unwrap().unwrap();
+    assert!(!copied.is_zero() && copied <= elapsed, "{copied:?} of {elapsed:?}");
+    assert_eq!(device.copied().unwrap(), Some(Duration::ZERO));
+}
+
+#[test]
+fn all_pools_can_be_poisoned() {
     let mut device = device();
     for pool in Pool::ALL {
         let buffer = device.allocate(pool, SIZE).unwrap();

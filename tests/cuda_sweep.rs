@@ -51,6 +51,14 @@ accumulate = 2
 recompute = "block"
 [strategies.direct]
 allocator = "direct"
+[strategies.offload]
+offload = { parameters = true, activations = true }
+[strategies.pageable]
+extends = "offload"
+offload.pinned = false
+[strategies.offload-graph]
+extends = "offload"
+graph = true
 [strategies.overflow]
 precision = "fp16"
 loss_scale.dynamic = { initial = 1073741824, backoff = 0.00006103515625 }
@@ -98,7 +106,7 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     }
     let (cpu, cuda) = (place.rows("cpu"), place.rows("cuda"));
-    assert_eq!((cpu.len(), cuda.len()), (9, 9));
+    assert_eq!((cpu.len(), cuda.len()), (12, 12));
     for (strategy, row) in &cuda {
         let on_cpu = &cpu[strategy];
         assert_eq!(row.status, Status::Ok, "{strategy}: {}", row.message);
@@ -119,11 +127,22 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
         }
         assert_eq!(row.skipped_steps, on_cpu.skipped_steps, "{strategy}");
     }
-    for strategy in ["recompute", "direct"] {
+    for strategy in ["recompute", "direct", "offload", "pageable", "offload-graph"] {
         assert_eq!(cuda[strategy].digest, cuda["plain"].digest, "{strategy} changes no bit");
     }
     assert_eq!(cuda["bf16-graph"].digest, cuda["bf16"].digest, "replayed work is the same work");
     assert!(cuda["bf16-graph"].receipt.contains("graphs replayed"), "{}", cuda["bf16-graph"].receipt);
+    // Replayed work cannot be timed in parts, and what is not copied is not hidden.
+    for strategy in ["offload", "pageable"] {
+        let hidden = cuda[strategy].copies_hidden.unwrap();
+        assert!((0.0..=1.0).contains(&hidden), "{strategy}: {hidden}");
+        assert!(cuda[strategy].receipt.contains("of copies hidden"), "{}", cuda[strategy].receipt);
+    }
+    assert_eq!(["plain", "offload-graph"].map(|strategy| cuda[strategy].copies_hidden), [None; 2]);
+    assert!(cuda["offload-graph"].receipt.contains("graphs replayed"), "{}", cuda["offload-graph"].receipt);
+    let pinned = |strategy: &str| cuda[strategy].pinned_peak_bytes.unwrap();
+    assert_eq!(pinned("offload"), cuda["offload"].host_peak_bytes.unwrap());
+    assert_eq!(pinned("pageable"), pinned("plain"));
     assert_eq!(cuda["overflow"].skipped_steps, Some(1));
     assert_eq!(cuda["overflow"].loss_scale, Some(65536.0));
     // What a flag does to the program is known without a card; that tf32 does something, only there.

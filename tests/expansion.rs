@@ -76,7 +76,7 @@ fn table(experiment: &Experiment) -> Vec<String> {
 fn defaults_are_filled_in() {
     let experiment = expanded("[strategies.plain]", &[]);
     assert_eq!((experiment.name.as_str(), experiment.baseline.as_str()), ("a", "plain"));
-    assert_eq!((experiment.repeats, experiment.memory, experiment.requires), (1, None, None));
+    assert_eq!((experiment.repeats, experiment.limits.memory, experiment.requires), (1, None, None));
     let config = config(&experiment.points[0]);
     let written = expanded(&format!("[strategies.plain]\n{}", Choice::plain().settings().join("\n")), &[]);
     assert_eq!(config.strategy, written.points[0].config.as_ref().unwrap().strategy);
@@ -245,7 +245,7 @@ fn strategies_win_over_defaults_and_overrides_over_all() {
     let experiment = expanded(more, &["measure.steps=5", "release=step", "target.memory=1 GiB"]);
     let first = config(&experiment.points[0]);
     assert_eq!((first.measure.steps, first.strategy.release), (5, Release::Step));
-    assert_eq!(experiment.memory.map(|bytes| bytes.0), Some(1 << 30));
+    assert_eq!(experiment.limits.memory.map(|bytes| bytes.0), Some(1 << 30));
 }
 
 #[test]

@@ -93,6 +93,59 @@ fn what_a_run_is_short_of_is_enough_for_it() {
     }
 }
 
+/// The host's memory has a limit of its own, on the command line and in the file; both hold each by itself.
+#[test]
+fn what_the_host_is_short_of_is_enough_for_it() {
+    let offload = |pinned: bool| format!("defaults.offload={{optimizer=true, pinned={pinned}}}");
+    for (pinned, pool) in [(true, "pinned host"), (false, "host")] {
+        let place = Place::new();
+        let set = ["--set", &offload(pinned)];
+        place.run(&[&["sweep"], &set[..]].concat());
+        for Row { strategy, measured, .. } in place.rows() {
+            let reserved = measured.host_reserved_peak_bytes.unwrap();
+            // A quarter has no room for the optimizer's states, which come before anything of a step.
+            let limit = if pinned { reserved - 1 } else { reserved / 4 };
+            let swept = |limit: u64, in_file: bool| {
+                let limit = format!("{limit} B");
+                let setting = format!("target.host_memory={limit:?}");
+                let ways = [["--host-memory", &limit], ["--set", &setting]];
+                let way = ways[usize::from(in_file)];
+                let said = place.run(&[&["sweep", "--filter", &strategy], &set[..], &way].concat());
+                let own = |row: &Row| row.host_limit_bytes.is_some_and(|bytes| format!("{bytes} B") == limit);
+                let mut rows = place.rows().into_iter();
+                (rows.rfind(|row| row.strategy == strategy && own(row)).unwrap(), said)
+            };
+            for in_file in [false, true] {
+                let (row, said) = swept(limit, in_file);
+                assert_eq!(row.status, Status::Oom, "{strategy}: {}", row.message);
+                assert_eq!(
+                    (row.oom_pool.as_deref(), row.oom_other_short_bytes),
+                    (Some(pool), None),
+                    "{strategy}"
+                );
+                assert!(row.message.ends_with(" of host memory short"), "{}", row.message);
+                assert!(said.contains(" of host memory short"), "{said}");
+                assert!(said.lines().next().unwrap().contains(", the host limited to "), "{said}");
+                let (enough, _) = swept(limit + row.oom_short_bytes.unwrap(), in_file);
+                assert_eq!(enough.status, Status::Ok, "{strategy}: {}", enough.message);
+            }
+            let planned = place.run(&[&["plan", "--host-memory", &format!("{limit} B")], &set[..]].concat());
+            assert!(planned.contains(&format!("{strategy} does not fit")), "{planned}");
+        }
+        // Where both are too small, the message says what each lacks.
+        let both = ["--memory", "64 KiB", "--host-memory", "1 KiB"];
+        place.run(&[&["sweep"], &set[..], &both].concat());
+        let rows: Vec<Row> =
+            place.rows().into_iter().filter(|row| row.host_limit_bytes == Some(1024)).collect();
+        assert_eq!(rows.len(), 2);
+        for row in rows {
+            assert_eq!((row.status, row.fits_micro_batch), (Status::Oom, Some(0)), "{}", row.message);
+            assert!(row.oom_short_bytes > Some(0) && row.oom_other_short_bytes > Some(0), "{}", row.message);
+            assert!(row.message.contains(" short, and "), "{}", row.message);
+        }
+    }
+}
+
 /// What the system refuses below the limit is no result: once it has the memory, the run is done.
 #[test]
 fn what_the_system_refuses_is_tried_again() {

@@ -122,7 +122,7 @@ fn every_shipped_experiment_predicts_what_it_measures() {
             .map(|set| (*set).to_owned())
             .collect();
         // A limit is there to be passed by some runs and not by others: so does this one, at the smaller size.
-        let limit = experiment.memory.map(|_| between(&planned(&file, &overrides, None)));
+        let limit = experiment.limits.memory.map(|_| between(&planned(&file, &overrides, None)));
         let plan = planned(&file, &overrides, limit);
         let rows = train(&file, &plan.experiment, &overrides, limit);
         let ended = agree(&plan, &rows);
@@ -173,7 +173,7 @@ fn agree(plan: &Plan, rows: &[Row]) -> Vec<Status> {
                 assert_eq!(row.oom_operation.as_ref(), Some(&found.operation), "{name}");
                 assert_eq!(row.oom_value.as_ref(), Some(&found.value), "{name}");
                 assert_eq!(row.oom_requested_bytes, Some(found.requested), "{name}");
-                assert_eq!(row.oom_short_bytes, Some(prediction.short(&plan.target)), "{name}");
+                assert_eq!(row.oom_short_bytes, Some(prediction.short(&plan.target).device), "{name}");
                 assert_eq!(row.peak_bytes, Some(found.live.total()), "{name}");
             }
         }
@@ -281,7 +281,8 @@ fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
         }
     }
     assert_eq!(engine.ledger().usage(Pool::Device), &prediction.device);
-    assert_eq!(engine.ledger().usage(Pool::Host), &prediction.host);
+    assert_eq!(engine.ledger().usage_at(Pool::Host), &prediction.host);
+    assert_eq!(engine.ledger().usage(Pool::Pinned), &prediction.pinned);
     assert_eq!(engine.counts().flops, 2 * prediction.hardware_flops);
     engine.close().unwrap();
 }

@@ -96,6 +96,7 @@ pub(crate) fn target(kind: DeviceKind) -> Target {
         context: Bytes(500 << 20),
         memory: Bytes(80 << 30),
         limited: false,
+        host_memory: None,
         rank: runner::device::Rank::ALONE,
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::files;
-use crate::device::{self, DetectError, Detected, DeviceChoice, Target};
+use crate::device::{self, DetectError, Detected, DeviceChoice, Limits, Target};
 use crate::plan::{self, Experiment, Plan, Purpose};
 use crate::units::Bytes;
 
@@ -25,6 +25,9 @@ pub(super) struct InputArgs {
     /// Behave like a device with this much memory, such as 16GiB
     #[arg(long, value_name = "SIZE", value_parser = some_memory)]
     memory: Option<Bytes>,
+    /// Behave as if the host had this much memory for what is kept there, such as 64GiB
+    #[arg(long, value_name = "SIZE", value_parser = some_memory)]
+    host_memory: Option<Bytes>,
 }
 
 fn some_memory(text: &str) -> Result<Bytes, String> {
@@ -53,6 +56,10 @@ impl InputArgs {
         self.device
     }
 
+    fn limits(&self) -> Limits {
+        Limits { memory: self.memory, host_memory: self.host_memory }
+    }
+
     /// Whether they change the experiments.
     pub(super) fn changes(&self) -> bool {
         !self.set.is_empty()
@@ -76,7 +83,8 @@ impl InputArgs {
             None => Machine::Found(device::find(self.device).map_err(Failure::input)?),
         };
         let plan = |experiment: Experiment| {
-            let target = machine.target(self.memory.or(experiment.memory)).map_err(Failure::input)?;
+            let limits = self.limits().or(experiment.limits);
+            let target = machine.target(limits).map_err(Failure::input)?;
             plan::plan(experiment, &target, purpose, &|config| data.digest(config)).map_err(Failure::machine)
         };
         let plans = experiments.into_iter().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;
@@ -94,17 +102,16 @@ enum Machine {
 
 impl Machine {
     /// With the memory that the command line or else the experiment allows, or with its own.
-    fn target(&self, memory: Option<Bytes>) -> Result<Target, DetectError> {
-        match (self, memory) {
-            (Machine::Found(detected), memory) => detected.target(memory),
-            (Machine::Described(target), Some(memory)) => Ok(target.clone().with_memory(memory)),
-            (Machine::Described(target), None) => Ok(target.clone()),
+    fn target(&self, limits: Limits) -> Result<Target, DetectError> {
+        match self {
+            Machine::Found(detected) => detected.target(limits),
+            Machine::Described(target) => Ok(target.clone().limited_to(limits)),
         }
     }
 
     /// Its own, which no limit changes.
     fn memory(&self) -> Option<Bytes> {
-        self.target(None).ok().filter(|target| !target.limited).map(|target| target.memory)
+        self.target(Limits::default()).ok().filter(|target| !target.limited).map(|target| target.memory)
     }
 
     fn notes(self) -> Vec<String> {

@@ -33,5 +33,6 @@ pub(super) fn device(target: &Target, own: Option<Bytes>) -> String {
         Some(own) if target.memory >= own => format!(" (no less than it has, which is {own})"),
         _ => " (a smaller one's memory, but this one's speed)".to_owned(),
     };
-    format!("device: {} ({kind}), {limited}{}{caution}", brief::line(&target.name), target.memory)
+    let host = target.host_memory.map(|memory| format!(", the host limited to {memory}")).unwrap_or_default();
+    format!("device: {} ({kind}), {limited}{}{caution}{host}", brief::line(&target.name), target.memory)
 }

@@ -5,7 +5,7 @@ use super::numbers::{self, Unit, change, percent, rate, ratio};
 use super::table::{Column, Line, Table};
 use super::text::one_line;
 use super::{Basis, Comparison};
-use crate::device::Role;
+use crate::device::{Pool, Role};
 use crate::results::{Row, Status};
 use crate::units::Count;
 
@@ -223,9 +223,16 @@ fn note(entry: &Entry, basis: Basis) -> String {
     parts.join("; ")
 }
 
+/// `2.1 GiB short`, or `2.1 GiB of host memory short`: what the limit lacks that was passed.
+pub(super) fn short(row: &Row) -> Option<String> {
+    let is_of_device = row.oom_pool.as_ref().is_none_or(|pool| pool == Pool::Device.name());
+    let of = if is_of_device { "" } else { " of host memory" };
+    row.oom_short_bytes.map(|bytes| format!("{}{of} short", numbers::size(bytes)))
+}
+
 /// `2.1 GiB short: logits, forward`
 fn out_of_memory(row: &Row) -> String {
-    let short = row.oom_short_bytes.map(|bytes| format!("{} short", numbers::size(bytes)));
+    let short = short(row);
     let what = row.oom_value.as_ref().or(row.oom_operation.as_ref());
     let place: Vec<&str> = what.into_iter().chain(&row.oom_phase).map(String::as_str).collect();
     match (short, place.join(", ")) {

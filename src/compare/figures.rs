@@ -51,6 +51,9 @@ struct Figures {
     version: String,
     /// `evaluation`, or `training` where nothing is evaluated.
     loss_of: Option<String>,
+    host_limit_bytes: Option<u64>,
+    oom_pool: Option<String>,
+    oom_other_short_bytes: Option<u64>,
     axes: Vec<(String, String)>,
 }
 
@@ -133,6 +136,9 @@ fn of_entry(entry: &Entry, group: &Group) -> Figures {
         message: row.message,
         version: entry.versions.join(" "),
         loss_of: entry.loss.map(|loss| loss.of.name().to_owned()),
+        host_limit_bytes: row.host_limit_bytes,
+        oom_pool: measured.oom_pool,
+        oom_other_short_bytes: measured.oom_other_short_bytes,
         axes: row.axes,
     }
 }

@@ -7,6 +7,7 @@ use super::axes;
 use super::entry::{Entry, Relative};
 use super::numbers::size;
 use super::{Basis, CompareError, Sort};
+use crate::results::Row;
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -116,12 +117,12 @@ pub(super) fn machines(entries: &[Entry]) -> Vec<String> {
     machines
 }
 
-/// The device, and the limit it was asked to keep to.
+/// The device, and the limits that it and its host were asked to keep to.
 pub(super) fn machine(entry: &Entry) -> String {
-    match entry.row.limit_bytes {
-        Some(limit) if entry.row.limited => format!("{} limited to {}", entry.row.device, size(limit)),
-        _ => entry.row.device.clone(),
-    }
+    let Row { device, limited, limit_bytes, host_limit_bytes, .. } = &entry.row;
+    let own = limit_bytes.filter(|_| *limited).map(|limit| format!(" limited to {}", size(limit)));
+    let host = host_limit_bytes.map(|limit| format!(", its host to {}", size(limit)));
+    format!("{device}{}{}", own.unwrap_or_default(), host.unwrap_or_default())
 }
 
 /// The same strategy twice at one point: other data, another number of threads. Its run tells which.

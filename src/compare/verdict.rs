@@ -1,5 +1,6 @@
 //! What the figures say, in sentences. Nothing is claimed that noise could have made.
 
+use super::columns;
 use super::entry::{Entry, LossOf, WAITS};
 use super::group::Group;
 use super::numbers::{change, count, list, percent, rate, ratio, size};
@@ -263,7 +264,7 @@ fn ran_out(basis: Basis, entry: &Entry, group: &Group) -> Option<String> {
         return None;
     }
     let verb = if basis == Basis::Measured { "ran out of memory" } else { "does not fit" };
-    let short = row.oom_short_bytes.map(|bytes| format!(": {} short", size(bytes))).unwrap_or_default();
+    let short = columns::short(row).map(|short| format!(": {short}")).unwrap_or_default();
     let what = row.oom_value.as_ref().or(row.oom_operation.as_ref());
     let what = what.map(|what| format!(" for {what}")).unwrap_or_default();
     let phase = row.oom_phase.as_ref().map(|phase| format!(" in {phase}")).unwrap_or_default();

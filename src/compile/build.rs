@@ -71,7 +71,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
     let mut values = vec![None; graph.values.len()];
     for (bucket, Layout { group, parameters, members, ty }) in layouts(graph, config).enumerate() {
         let ty = (Like::Bucket(bucket), ty);
-        let of = program.add_value("parameters", group.layer, ty, Role::Parameter, group.home);
+        let of = program.add_value("parameters", group.layer, ty, Role::Parameter, group.home.workplace());
         program.buckets.push(Bucket {
             scope: group.layer,
             trainable: group.trainable,
@@ -167,7 +167,7 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
     let update = config.train.optimizer.update(GradientTerms::default(), UpdateFormat::default());
     let numbers = update.numbers().len();
     let samples = program.samples;
-    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Host);
+    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Pinned);
     let whole = |index: usize| {
         let TensorType { dtype, shape } = graph.values[index].ty;
         (Like::Batch(index), TensorType { dtype, shape: shape.with_first(samples) })

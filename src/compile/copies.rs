@@ -3,9 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Draft;
 use super::program::{Action, Instruction, Program, Spillable, Stage};
 use super::value::{Form, Value};
+use super::{Draft, Marks};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
 use crate::ops::{TensorType, ValueId};
@@ -16,10 +16,10 @@ pub(super) fn bring(draft: &mut Draft) {
         let mut code = std::mem::take(&mut program.sections[section].code);
         code.iter_mut().for_each(|instruction| instruction.home = draft.marks.home(program, instruction));
         let spilled = match draft.marks.spilled {
-            Some(least) => spill(program, &code, least),
+            Some(least) => spill(program, &code, least, draft.marks.host),
             None => HashMap::new(),
         };
-        program.sections[section].code = bring_in(program, code, spilled, draft.marks.ahead);
+        program.sections[section].code = bring_in(program, code, spilled, &draft.marks);
     }
     program.stage = Stage::Brought;
 }
@@ -31,7 +31,7 @@ pub(super) fn is_spilled(ty: TensorType, least: u64) -> bool {
 
 /// Chooses what leaves the device between the passes of a section: what the forward pass makes there and backward reads, but
 /// for what the layer makes with which backward begins. Returns where each goes.
-fn spill(program: &mut Program, code: &[Instruction], least: u64) -> HashMap<ValueId, ValueId> {
+fn spill(program: &mut Program, code: &[Instruction], least: u64, host: Pool) -> HashMap<ValueId, ValueId> {
     let Some(backward) = code.iter().position(|instruction| instruction.phase == Phase::Backward) else {
         return HashMap::new();
     };
@@ -65,7 +65,7 @@ fn spill(program: &mut Program, code: &[Instruction], least: u64) -> HashMap<Val
         program.spillable.push(Spillable { value, is_spilled });
         if is_spilled {
             let there = program.value(value).clone();
-            spilled.insert(value, program.add_like(Value { pool: Pool::Host, ..there }));
+            spilled.insert(value, program.add_like(Value { pool: host, ..there }));
         }
     }
     spilled
@@ -75,10 +75,11 @@ fn bring_in(
     program: &mut Program,
     code: Vec<Instruction>,
     spilled: HashMap<ValueId, ValueId>,
-    ahead: usize,
+    marks: &Marks,
 ) -> Vec<Instruction> {
     let mut here = Here {
         program,
+        marks,
         spilled,
         stretch: None,
         of: HashMap::new(),
@@ -95,7 +96,7 @@ fn bring_in(
         .into_iter()
         .for_each(|(index, here)| moved[index].stores.retain(|store| store.action.reads() != [here]));
     let mut fetches: Vec<Vec<Instruction>> = vec![Vec::new(); moved.len()];
-    for (index, before) in begins_to_bring(&moved, ahead).into_iter().enumerate() {
+    for (index, before) in begins_to_bring(&moved, marks.ahead).into_iter().enumerate() {
         for (there_from, fetch) in &moved[index].fetches {
             fetches[before.max(*there_from)].push(fetch.clone());
         }
@@ -142,9 +143,10 @@ struct Moved {
     stores: Vec<Instruction>,
 }
 
-/// What stands in one pool for values of another, for as long as the code is about one layer.
+/// What stands at one home for values of another, for as long as the code is about one layer.
 struct Here<'a> {
     program: &'a mut Program,
+    marks: &'a Marks,
     /// Where the forward pass's values go that are not here in backward.
     spilled: HashMap<ValueId, ValueId>,
     /// None before the first.
@@ -183,7 +185,7 @@ impl Here<'_> {
                 if let Some(&host) = self.spilled.get(&there) {
                     stores.push(copy(there, host, scope, phase));
                 }
-                if self.program.value(there).pool == home {
+                if self.program.value(there).pool.home() == home {
                     continue;
                 }
                 let updated = op.updates().iter().find(|(updating, _)| *updating == index);
@@ -193,14 +195,14 @@ impl Here<'_> {
                         self.outdated.extend(stored.map(|(launch, _)| (launch, inputs[input])));
                         self.program.add_version(inputs[input])
                     }
-                    None => self.stand_in(home, there),
+                    None => self.stand_in((home, phase), there),
                 };
                 self.stands(home, there, *output);
                 self.stored.insert(*output, (number, there));
                 stores.push(copy(*output, there, scope, phase));
             }
         }
-        let lives_elsewhere = |of: &ValueId| self.program.value(*of).pool != home;
+        let lives_elsewhere = |of: &ValueId| self.program.value(*of).pool.home() != home;
         if let Some(cast) = cast.filter(|cast| cast.action.reads().iter().any(lives_elsewhere)) {
             let made = cast.action.writes().iter();
             self.casts.extend(made.map(|&made| (made, (stretch, cast.clone()))));
@@ -220,7 +222,7 @@ impl Here<'_> {
         let reads: Vec<ValueId> =
             instruction.action.reads().iter().map(|&read| program.storage(read)).collect();
         self.stored.retain(|_, (_, there)| {
-            let lives_here = !is_launch || program.value(*there).pool == instruction.home;
+            let lives_here = !is_launch || program.value(*there).pool.home() == instruction.home;
             !(lives_here && reads.contains(&program.storage(*there)))
         });
     }
@@ -243,10 +245,10 @@ impl Here<'_> {
             Some(&host) if phase == Phase::Backward => host,
             _ => there,
         };
-        if self.program.value(from).pool == home {
+        if self.program.value(from).pool.home() == home {
             return from;
         }
-        let here = self.stand_in(home, there);
+        let here = self.stand_in((home, phase), there);
         let written = self.written.get(&self.program.storage(there)).copied().unwrap_or(0);
         fetches.push((written, copy(from, here, scope, phase)));
         here
@@ -272,15 +274,16 @@ impl Here<'_> {
         };
         let of = outputs.iter().position(|output| *output == cast).expect("it makes the cast");
         let input = self.input(inputs[of], (scope, phase, home), fetches, casts);
-        let here = self.stand_in(home, cast);
+        let here = self.stand_in((home, phase), cast);
         let action = Action::Launch { op, inputs: vec![input], outputs: vec![here], workspace: None };
         casts.push(Instruction { recompute: true, home, ..Instruction::new(action, scope, phase) });
         here
     }
 
-    fn stand_in(&mut self, home: Pool, there: ValueId) -> ValueId {
+    fn stand_in(&mut self, (home, phase): (Pool, Phase), there: ValueId) -> ValueId {
         let value = self.program.value(there).clone();
-        let here = self.program.add_like(Value { pool: home, ..value });
+        let pool = self.marks.at_work(home, phase);
+        let here = self.program.add_like(Value { pool, ..value });
         self.stands(home, there, here);
         here
     }

@@ -361,8 +361,8 @@ impl Tape for Backward<'_> {
                 Emitted::Like(input) => {
                     let Value { like, ty: other, .. } = *self.program.value(inputs[input]);
                     assert_eq!(ty.shape, other.shape, "{} makes something like its input", op.name());
-                    let home = self.marks.home_of(scope);
-                    self.program.add_value(op.name(), scope, (like, ty), Role::Activation, home)
+                    let pool = self.marks.home_of(scope).workplace();
+                    self.program.add_value(op.name(), scope, (like, ty), Role::Activation, pool)
                 }
             });
         }

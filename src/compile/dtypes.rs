@@ -151,7 +151,7 @@ fn add_loss_scale(program: &mut Program, scale: LossScale) {
     let mut pair =
         |role, pool| [("scale", SCALE), ("counts", counts)].map(|(name, ty)| state(name, ty, role, pool));
     let [value, counts] = pair(Role::Optimizer, Pool::Device);
-    let [host_scale, host_counts] = pair(Role::Input, Pool::Host);
+    let [host_scale, host_counts] = pair(Role::Input, Pool::Pinned);
     program.loss_scaling = Some(LossScaling { scale: value, counts });
     let results = &mut program.exchange.results;
     (results.scale, results.counts) = (Some(host_scale), Some(host_counts));

@@ -21,6 +21,8 @@ pub(crate) struct Marks {
     /// The parameters that live with the host because their layer does.
     placed: Vec<ValueId>,
     pub(crate) gradients: Pool,
+    /// Which of the host's pools offloading uses, for what it keeps there and for what its work takes there.
+    pub(crate) host: Pool,
     /// From how many bytes on what backward needs of the forward pass leaves the device until then; `None`: it stays.
     pub(crate) spilled: Option<u64>,
     /// How many layers before the one that needs it something is brought; none: right before its use.
@@ -37,6 +39,7 @@ impl Default for Marks {
             parameters: Pool::Device,
             placed: Vec::new(),
             gradients: Pool::Device,
+            host: Pool::Pinned,
             spilled: None,
             ahead: 1,
         }
@@ -52,19 +55,18 @@ pub(super) fn mark(draft: &mut Draft) {
     offload(&mut draft.marks, draft.config.strategy.offload);
     (draft.change_marks)(&mut draft.marks, &draft.program.scopes);
     let buckets = draft.program.buckets.iter().map(|bucket| bucket.parameters);
-    draft.marks.placed = buckets.filter(|&id| draft.program.value(id).pool == Pool::Host).collect();
-    if draft.marks.parameters == Pool::Host {
-        move_parameters(&mut draft.program);
-    }
+    draft.marks.placed = buckets.filter(|&id| draft.program.value(id).pool.home() == Pool::Host).collect();
+    move_parameters(&mut draft.program, draft.marks.parameters);
 }
 
 fn offload(marks: &mut Marks, offload: Offload) {
-    let Offload { parameters, optimizer, activations, ahead } = offload;
+    let Offload { parameters, optimizer, activations, pinned, ahead } = offload;
+    marks.host = if pinned { Pool::Pinned } else { Pool::Host };
     if parameters {
-        marks.parameters = Pool::Host;
+        marks.parameters = marks.host;
     }
     if optimizer {
-        (marks.states, marks.gradients, marks.updates) = (Pool::Host, Pool::Host, Pool::Host);
+        (marks.states, marks.gradients, marks.updates) = (marks.host, marks.host, Pool::Host);
     }
     if let Spill::From(least) = activations {
         marks.spilled = Some(least.0);
@@ -72,12 +74,12 @@ fn offload(marks: &mut Marks, offload: Offload) {
     marks.ahead = ahead;
 }
 
-/// They have memory already.
-fn move_parameters(program: &mut Program) {
+/// They have memory already: those of layers that are placed on the host stay there.
+fn move_parameters(program: &mut Program, pool: Pool) {
     let buckets: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
     for value in &mut program.values {
-        if buckets.contains(&value.storage) {
-            value.pool = Pool::Host;
+        if value.pool == Pool::Device && buckets.contains(&value.storage) {
+            value.pool = pool;
         }
     }
 }
@@ -97,7 +99,7 @@ impl Marks {
 
     /// Where something of a bucket lives whose parameters these are, if it is for others to say.
     pub(super) fn beside(&self, parameters: ValueId, otherwise: Pool) -> Pool {
-        if self.placed.contains(&parameters) { Pool::Host } else { otherwise }
+        if self.placed.contains(&parameters) { Pool::Host.workplace() } else { otherwise }
     }
 
     /// Whose processor computes a scope.
@@ -105,18 +107,24 @@ impl Marks {
         self.homes.get(scope.index()).copied().unwrap_or(Pool::Device)
     }
 
+    /// Where what is worked on at a home is for the time of that, if it does not live there.
+    pub(super) fn at_work(&self, home: Pool, phase: Phase) -> Pool {
+        let is_offloaded = home == Pool::Host && phase == Phase::Update && self.updates == Pool::Host;
+        if is_offloaded { self.host } else { home.workplace() }
+    }
+
     /// Whose processor computes an instruction.
     pub(super) fn home(&self, program: &Program, instruction: &Instruction) -> Pool {
-        let pool = |id: ValueId| program.value(id).pool;
+        let home = |id: ValueId| program.value(id).pool.home();
         match &instruction.action {
             Action::Launch { op, inputs, .. } if op.as_update().is_some() => {
-                self.beside(program.storage(inputs[0]), self.updates)
+                self.beside(program.storage(inputs[0]), self.updates).home()
             }
             // What is there from the start, or is made of nothing, is made where it lives.
             Action::Launch { inputs, outputs, .. }
                 if inputs.is_empty() || instruction.phase == Phase::Start =>
             {
-                pool(outputs[0])
+                home(outputs[0])
             }
             Action::Launch { .. } if instruction.phase == Phase::Update => self.updates,
             Action::Launch { .. } => self.home_of(instruction.scope),

@@ -219,7 +219,7 @@ mod tests {
             // What a page rounds up is no gap.
             let target = Target { page: target.alignment, ..target };
             let program = compile(&config, &target).unwrap();
-            let (live, reserved) = (peak_live(&program, &target), program.arenas[Pool::Device as usize]);
+            let (live, reserved) = (peak_live(&program, &target, Pool::Device), program.arenas[Pool::Device as usize]);
             let Strategy { place, offload, .. } = &config.strategy;
             let gaps = if place.is_empty() && !offload.is_any() { live / 20 } else { live / 4 };
             prop_assert!(live <= reserved && reserved <= live + gaps, "{reserved} bytes for {live}");

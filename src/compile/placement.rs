@@ -34,7 +34,7 @@ pub(super) fn place(draft: &mut Draft) {
             // Losses leave by the device's own queue.
             let stay = usize::from(op.as_loss().is_some());
             for output in &outputs[stay..] {
-                program.values[output.index()].pool = draft.marks.home_of(*scope);
+                program.values[output.index()].pool = draft.marks.home_of(*scope).workplace();
             }
         }
         program.sections[section].code = code;

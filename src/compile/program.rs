@@ -166,11 +166,11 @@ pub struct BucketState {
 /// What crosses between the program and the host: batches and the numbers of a step go in, its results come out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exchange {
-    /// The parts of the whole batch in the host pool, named as the model asks for them.
+    /// The parts of the whole batch in pinned memory of the host, named as the model asks for them.
     pub batch: Vec<ValueId>,
-    /// What the optimizer's update takes as the step's numbers, in the host pool.
+    /// What the optimizer's update takes as the step's numbers, there as well.
     pub numbers: ValueId,
-    /// What the host reads after a step, in the host pool.
+    /// What the host reads after a step, there as well.
     pub results: Results,
 }
 

@@ -119,7 +119,7 @@ fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeI
     let inputs = gradient_buckets(program).into_iter().chain(scale).collect();
     let ty = (Like::Fixed, TensorType::scalar());
     let host_scope = program.value(program.exchange.results.loss).scope;
-    let host = program.add_value("norm", host_scope, ty, Role::Input, Pool::Host);
+    let host = program.add_value("norm", host_scope, ty, Role::Input, Pool::Pinned);
     program.exchange.results.norm = Some(host);
     for section in &mut program.sections {
         section.exit.insert(0, host);
@@ -130,7 +130,7 @@ fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeI
     let op = Op::GlobalNorm(GlobalNorm { buckets, scaled: scale.is_some() });
     let norm = match home {
         Pool::Device => program.add_value("norm", scope, ty, Role::Activation, home),
-        Pool::Host => host,
+        Pool::Host | Pool::Pinned => host,
     };
     let action = Action::Launch { op, inputs, outputs: vec![norm], workspace: None };
     code.push(Instruction::new(action, scope, Phase::Update));

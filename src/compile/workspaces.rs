@@ -7,7 +7,7 @@ use crate::device::Role;
 use crate::ops::TensorType;
 
 pub(super) fn add(draft: &mut Draft) {
-    let target = draft.target;
+    let (target, marks) = (draft.target, &draft.marks);
     let program = &mut draft.program;
     let mut types = Types::default();
     for section in 0..program.sections.len() {
@@ -19,7 +19,8 @@ pub(super) fn add(draft: &mut Draft) {
             let bytes = op.workspace(inputs, outputs, &target.workspace_limits(home));
             if bytes > 0 {
                 let ty = (Like::Workspace, ty(bytes));
-                *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, home));
+                let pool = marks.at_work(home, instruction.phase);
+                *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, pool));
             }
         }
         program.sections[section].code = code;

@@ -49,17 +49,17 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The pool that all operands of an operation live in.
-pub(super) fn common_pool(
+/// The home that all operands of an operation live in.
+pub(super) fn common_home(
     op: &Op,
     buffers: impl Iterator<Item = Buffer>,
     pool_of: impl Fn(Buffer) -> Option<Pool>,
 ) -> Result<Pool, DeviceError> {
     let mut found = None;
     for buffer in buffers {
-        let pool = pool_of(buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
-        if *found.get_or_insert(pool) != pool {
-            let problem = "takes operands of one pool".to_owned();
+        let home = pool_of(buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?.home();
+        if *found.get_or_insert(home) != home {
+            let problem = "takes operands of one home".to_owned();
             return Err(TypeError { operation: op.name(), problem }.into());
         }
     }

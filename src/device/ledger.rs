@@ -1,5 +1,7 @@
 //! The count of live and reserved bytes, moved only by real requests and frees.
 
+use std::iter;
+
 use super::{ByRole, Pool, Role};
 
 /// What a run is doing when memory is counted.
@@ -43,7 +45,7 @@ pub struct Peak {
     pub position: Position,
 }
 
-/// What a ledger saw of one pool.
+/// What a ledger saw of one pool, or of several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Live now.
@@ -58,6 +60,11 @@ pub struct Usage {
 impl Usage {
     pub fn phase_peak(&self, phase: Phase) -> &Peak {
         &self.phase_peaks[phase as usize]
+    }
+
+    /// The most bytes that were ever live.
+    pub fn peak(&self) -> u64 {
+        self.phase_peaks.iter().map(|peak| peak.live.total()).max().unwrap_or(0)
     }
 
     /// The most bytes that were live in an optimizer step so far.
@@ -77,13 +84,20 @@ impl Usage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
     pools: [Usage; Pool::ALL.len()],
+    /// The host's pools together.
+    host: Usage,
     phase: Phase,
     position: Position,
 }
 
 impl Default for Ledger {
     fn default() -> Ledger {
-        Ledger { pools: Default::default(), phase: Phase::Start, position: Position::default() }
+        Ledger {
+            pools: Default::default(),
+            host: Usage::default(),
+            phase: Phase::Start,
+            position: Position::default(),
+        }
     }
 }
 
@@ -92,35 +106,52 @@ impl Ledger {
         &self.pools[pool as usize]
     }
 
+    /// Of the pools of a home together.
+    pub fn usage_at(&self, home: Pool) -> &Usage {
+        match home {
+            Pool::Device => self.usage(Pool::Device),
+            Pool::Host | Pool::Pinned => &self.host,
+        }
+    }
+
     /// Says where the program is, for the peaks that follow.
     pub fn advance(&mut self, phase: Phase, position: Position) {
         self.position = position;
         if phase != self.phase {
             self.phase = phase;
-            for usage in &mut self.pools {
+            for usage in self.pools.iter_mut().chain([&mut self.host]) {
                 usage.observe(phase, position);
             }
         }
     }
 
     pub fn allocated(&mut self, pool: Pool, role: Role, bytes: u64) {
-        let usage = &mut self.pools[pool as usize];
-        usage.live[role] += bytes;
-        usage.observe(self.phase, self.position);
+        let (phase, position) = (self.phase, self.position);
+        for usage in self.usages(pool) {
+            usage.live[role] += bytes;
+            usage.observe(phase, position);
+        }
     }
 
     pub fn freed(&mut self, pool: Pool, role: Role, bytes: u64) {
-        self.pools[pool as usize].live[role] -= bytes;
+        self.usages(pool).for_each(|usage| usage.live[role] -= bytes);
     }
 
     pub fn reserved(&mut self, pool: Pool, bytes: u64) {
-        let usage = &mut self.pools[pool as usize];
-        usage.reserved += bytes;
-        usage.reserved_peak = usage.reserved_peak.max(usage.reserved);
+        for usage in self.usages(pool) {
+            usage.reserved += bytes;
+            usage.reserved_peak = usage.reserved_peak.max(usage.reserved);
+        }
     }
 
     pub fn returned(&mut self, pool: Pool, bytes: u64) {
-        self.pools[pool as usize].reserved -= bytes;
+        self.usages(pool).for_each(|usage| usage.reserved -= bytes);
+    }
+
+    /// All that a pool's bytes count in.
+    fn usages(&mut self, pool: Pool) -> impl Iterator<Item = &mut Usage> {
+        let of_host = (pool.home() == Pool::Host).then_some(&mut self.host);
+        iter::once(&mut self.pools[pool as usize]).chain(of_host)
     }
 }
 
@@ -159,5 +190,26 @@ mod tests {
         ledger.returned(Pool::Host, 4096);
         assert_eq!((ledger.usage(Pool::Host).reserved, ledger.usage(Pool::Host).reserved_peak), (0, 4096));
         assert_eq!(ledger.usage(Pool::Device).reserved_peak, 0);
+    }
+
+    /// What was the most in each of them need not have been there at the same time.
+    #[test]
+    fn the_host_s_pools_are_counted_together_as_well() {
+        let mut ledger = Ledger::default();
+        for (pool, bytes) in [(Pool::Device, 1000), (Pool::Host, 40), (Pool::Pinned, 3)] {
+            ledger.reserved(pool, bytes);
+            ledger.allocated(pool, Role::Gradient, bytes);
+        }
+        ledger.freed(Pool::Host, Role::Gradient, 40);
+        ledger.returned(Pool::Host, 40);
+        ledger.reserved(Pool::Pinned, 20);
+        ledger.allocated(Pool::Pinned, Role::Optimizer, 20);
+        let start = |usage: &Usage| usage.phase_peak(Phase::Start).live.total();
+        let [host, pinned] = [Pool::Host, Pool::Pinned].map(|pool| *ledger.usage(pool));
+        let both = ledger.usage_at(Pool::Host);
+        assert_eq!((start(&host), start(&pinned), start(both)), (40, 23, 43));
+        assert_eq!((host.reserved_peak, pinned.reserved_peak, both.reserved_peak), (40, 23, 43));
+        assert_eq!((both.live.total(), both.reserved), (23, 23));
+        assert_eq!(ledger.usage_at(Pool::Device), ledger.usage(Pool::Device));
     }
 }

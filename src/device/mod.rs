@@ -31,23 +31,45 @@ pub use probe::{ProbeError, Probed, in_child as probe_in_child, this_program};
 pub use rank::Rank;
 pub use rates::{Factors, Rates, measure as measure_rates, product as measure_product};
 pub use role::{ByRole, Role};
-pub use target::{DeviceKind, Target, TargetError};
+pub use target::{DeviceKind, Limits, Target, TargetError};
 
-/// Where a value lives.
+/// Where a value lives. As the home of an operation, `Device` and `Host` stand for the processors whose memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pool {
     Device,
-    /// Memory of the host that the copy queue reads and writes.
+    /// Pageable memory of the host: who copies between it and a card waits for that.
     Host,
+    /// Memory of the host that the system leaves where it is, so that the copy queue reads and writes it by itself.
+    Pinned,
 }
 
 impl Pool {
-    pub const ALL: [Pool; 2] = [Pool::Device, Pool::Host];
+    pub const ALL: [Pool; 3] = [Pool::Device, Pool::Host, Pool::Pinned];
+
+    /// Each has a limit of its own, for all of its pools together.
+    pub const HOMES: [Pool; 2] = [Pool::Device, Pool::Host];
 
     pub fn name(self) -> &'static str {
         match self {
             Pool::Device => "device",
             Pool::Host => "host",
+            Pool::Pinned => "pinned host",
+        }
+    }
+
+    /// Whose memory it is: the device's or the host's.
+    pub fn home(self) -> Pool {
+        match self {
+            Pool::Device => Pool::Device,
+            Pool::Host | Pool::Pinned => Pool::Host,
+        }
+    }
+
+    /// Of a home: where what is computed there lives, if nothing else is said.
+    pub fn workplace(self) -> Pool {
+        match self {
+            Pool::Device => Pool::Device,
+            Pool::Host | Pool::Pinned => Pool::Pinned,
         }
     }
 
@@ -55,7 +77,7 @@ impl Pool {
     pub fn queue(self) -> Queue {
         match self {
             Pool::Device => Queue::Compute,
-            Pool::Host => Queue::Host,
+            Pool::Host | Pool::Pinned => Queue::Host,
         }
     }
 }
@@ -164,7 +186,7 @@ pub struct WitnessReading {
     pub step: u64,
 }
 
-/// A device and its host: memory in a pool of each, operations on either, a queue for what each computes and one for copies.
+/// A device and its host: memory in the pools of each, operations on either, a queue for what each computes and one for copies.
 ///
 /// Calls enqueue work in the order they are made. Only `synchronize`, `read` and `write` wait for it.
 pub trait Device {
@@ -181,10 +203,10 @@ pub trait Device {
     /// Gives a buffer back, once the work that is queued has been done.
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
 
-    /// Copies between regions of equal size, of either pool, on one of the device's queues.
+    /// Copies between regions of equal size, of any pools, on one of the device's queues.
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError>;
 
-    /// Runs an operation where its operands live, all in one pool: those of the device on the compute queue, those of the
+    /// Runs an operation where its operands live, all with one home: those of the device on the compute queue, those of the
     /// host on the host's. The workspace is as large as the operation declares.
     fn launch(
         &mut self,
@@ -268,7 +290,7 @@ pub trait Device {
     }
 
     /// What the copies of the copy queue took since this was last asked, from the beginning of each to its end; waits for
-    /// them. `None` where nothing times them.
+    /// them. A device with a clock times them once it was asked for the first time. `None` where nothing times them.
     ///
     /// # Errors
     /// A device that fails.

@@ -4,7 +4,9 @@ use std::io;
 use std::str::FromStr;
 
 use super::probe::{self, ProbeError};
-use super::{CpuDevice, CudaDevice, Device, DeviceError, DeviceKind, Target, Unavailable, cpu_target, equip};
+use super::{
+    CpuDevice, CudaDevice, Device, DeviceError, DeviceKind, Limits, Target, Unavailable, cpu_target, equip,
+};
 use crate::units::Bytes;
 
 /// What was asked for.
@@ -67,16 +69,16 @@ pub struct Detected {
 }
 
 impl Detected {
-    /// As a target, with its own memory or the limit that was asked for.
+    /// As a target, with its own memory or the limits that were asked for.
     ///
     /// # Errors
     /// `UnknownMemory`, `UnknownProcessor`.
-    pub fn target(&self, memory: Option<Bytes>) -> Result<Target, DetectError> {
-        match (&self.card, memory) {
-            (None, memory) => cpu_target(memory)?.ok_or(DetectError::UnknownMemory),
-            (Some(card), None) => Ok(card.clone()),
-            (Some(card), Some(memory)) => Ok(card.clone().with_memory(memory)),
-        }
+    pub fn target(&self, limits: Limits) -> Result<Target, DetectError> {
+        let target = match &self.card {
+            None => cpu_target(limits.memory)?.ok_or(DetectError::UnknownMemory)?,
+            Some(card) => card.clone(),
+        };
+        Ok(target.limited_to(limits))
     }
 }
 
@@ -105,7 +107,7 @@ pub fn find(choice: DeviceChoice) -> Result<Detected, DetectError> {
 /// # Errors
 /// As `find`, and as those of [`Detected::target`].
 pub fn detect(choice: DeviceChoice, memory: Option<Bytes>) -> Result<Target, DetectError> {
-    find(choice)?.target(memory)
+    find(choice)?.target(Limits { memory, ..Limits::default() })
 }
 
 fn passed_over(reason: &dyn std::fmt::Display) -> String {

@@ -64,9 +64,26 @@ pub struct Target {
     pub memory: Bytes,
     /// Whether `memory` is a limit that was asked for, not the machine's own.
     pub limited: bool,
+    /// What the host's pools may hold together. Without it nothing limits them but what the machine has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_memory: Option<Bytes>,
     /// Which share of a run's samples it sees. No target file says it: nothing brings ranks together yet.
     #[serde(skip)]
     pub rank: Rank,
+}
+
+/// Limits that were asked for, in place of what the machine has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub memory: Option<Bytes>,
+    pub host_memory: Option<Bytes>,
+}
+
+impl Limits {
+    /// These, and those of others that they do not say.
+    pub fn or(self, others: Limits) -> Limits {
+        Limits { memory: self.memory.or(others.memory), host_memory: self.host_memory.or(others.host_memory) }
+    }
 }
 
 impl Target {
@@ -81,7 +98,7 @@ impl Target {
             (DeviceKind::Cpu, _) => own(Processor::Cpu),
             (DeviceKind::Cuda, Pool::Device) => own(Processor::Cuda),
             // All that is known of a card's host.
-            (DeviceKind::Cuda, Pool::Host) => WorkspaceLimits {
+            (DeviceKind::Cuda, Pool::Host | Pool::Pinned) => WorkspaceLimits {
                 processor: Processor::Cpu,
                 threads: HOST_THREADS,
                 product_bytes_per_thread: LEAST_PRODUCT_WORKSPACE_PER_THREAD,
@@ -91,12 +108,23 @@ impl Target {
 
     /// Bytes that the device pool may hold.
     pub fn available(&self) -> u64 {
-        self.memory.0.saturating_sub(self.context.0)
+        self.available_at(Pool::Device)
     }
 
-    /// What its memory lacks for so many bytes in the device pool.
-    pub fn short_of(&self, bytes: u64) -> u64 {
-        self.context.0.saturating_add(bytes).saturating_sub(self.memory.0)
+    /// Bytes that the pools of a home may hold together.
+    pub fn available_at(&self, home: Pool) -> u64 {
+        match home {
+            Pool::Device => self.memory.0.saturating_sub(self.context.0),
+            Pool::Host | Pool::Pinned => self.host_memory.map_or(u64::MAX, |memory| memory.0),
+        }
+    }
+
+    /// What the memory of a home lacks for so many bytes in its pools.
+    pub fn short_of(&self, home: Pool, bytes: u64) -> u64 {
+        match home {
+            Pool::Device => self.context.0.saturating_add(bytes).saturating_sub(self.memory.0),
+            Pool::Host | Pool::Pinned => bytes.saturating_sub(self.available_at(home)),
+        }
     }
 
     /// Behaves like the same device with this much memory.
@@ -104,9 +132,23 @@ impl Target {
         Target { memory, limited: true, ..self }
     }
 
-    /// The same device with all the memory in the world.
+    /// Behaves like the same device in a host with this much memory for it.
+    pub fn with_host_memory(self, memory: Bytes) -> Target {
+        Target { host_memory: Some(memory), ..self }
+    }
+
+    /// Behaves as if it had no more than that.
+    pub fn limited_to(self, Limits { memory, host_memory }: Limits) -> Target {
+        let target = Target { host_memory: host_memory.or(self.host_memory), ..self };
+        match memory {
+            Some(memory) => target.with_memory(memory),
+            None => target,
+        }
+    }
+
+    /// The same device and host with all the memory in the world.
     pub fn boundless(&self) -> Target {
-        self.clone().with_memory(Bytes(u64::MAX))
+        Target { host_memory: None, ..self.clone() }.with_memory(Bytes(u64::MAX))
     }
 
     /// Reads a target file.
@@ -155,7 +197,11 @@ impl Target {
         if workspace > MOST_WORKSPACE {
             return Some(("product_workspace", format!("must be at most {}", Bytes(MOST_WORKSPACE))));
         }
-        (self.memory.0 == 0).then(|| ("memory", "must be more than nothing".to_owned()))
+        let nothing = |key| (key, "must be more than nothing".to_owned());
+        if self.memory.0 == 0 {
+            return Some(nothing("memory"));
+        }
+        (self.host_memory == Some(Bytes(0))).then(|| nothing("host_memory"))
     }
 }
 
@@ -209,6 +255,9 @@ mod tests {
         assert_eq!(alignment, "FILE, line 4: `alignment` must be at least 64 B on a CPU");
         let memory = said_of(|target| target.memory = Bytes(0));
         assert_eq!(memory, "FILE, line 8: `memory` must be more than nothing");
+        let host_memory = said_of(|target| target.host_memory = Some(Bytes(0)));
+        assert_eq!(host_memory, "FILE, line 10: `host_memory` must be more than nothing");
+        assert_eq!(said_of(|target| target.host_memory = Some(Bytes(1))), "");
         let too_little = Bytes(LEAST_PRODUCT_WORKSPACE_PER_THREAD - 1);
         assert_eq!(
             said_of(|target| target.product_workspace = too_little),

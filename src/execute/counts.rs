@@ -67,7 +67,7 @@ impl Counts {
         }
         let bytes = to.0.ty.bytes();
         match to.0.pool {
-            Pool::Host => self.bytes_to_host += bytes,
+            Pool::Host | Pool::Pinned => self.bytes_to_host += bytes,
             Pool::Device => self.bytes_to_device += bytes,
         }
     }

@@ -153,7 +153,8 @@ impl<'a> Engine<'a> {
     /// A device that fails.
     pub fn copies_hidden(&mut self) -> Result<Option<f64>, DeviceError> {
         let copied = self.manager.backing.device.copied()?.filter(|copied| !copied.is_zero());
-        let waited = self.timeline.as_ref().map(|timeline| timeline.waited(self.program));
+        let clocked = self.has_clock();
+        let waited = self.timeline.as_ref().map(|timeline| timeline.waited(self.program, clocked));
         let hidden = |(copied, waited): (Duration, Duration)| {
             1.0 - (waited.as_secs_f64() / copied.as_secs_f64()).min(1.0)
         };

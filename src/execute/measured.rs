@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::products::ProductSources;
 use super::volume::Volume;
 use crate::device::{ByRole, Ledger, Phase, Pool};
-use crate::memory::OutOfMemory;
+use crate::memory::{OutOfMemory, Short};
 use crate::statistics::{self, Interval};
 use crate::units::Bytes;
 
@@ -106,8 +106,15 @@ pub struct Measured {
     /// Of one step: bytes that left the device for the host's work or until they are needed again, and bytes that came back.
     pub to_host_bytes: Option<u64>,
     pub to_device_bytes: Option<u64>,
-    /// The share of the time of copies, batches among them, in which nothing waited for them. Unknown on a card.
+    /// The share of the time of copies, batches among them, in which nothing waited for them. On a card that of the step
+    /// whose operations are timed, and unknown where graphs are replayed, which cannot be timed in parts.
     pub copies_hidden: Option<f64>,
+    /// The pool that could not meet the request.
+    pub oom_pool: Option<String>,
+    /// What the other limit lacks for the whole run, if it lacks anything.
+    pub oom_other_short_bytes: Option<u64>,
+    /// Of what the host held: the most in pinned memory.
+    pub pinned_peak_bytes: Option<u64>,
 }
 
 /// What the timed steps took, and waited for their batches.
@@ -119,10 +126,12 @@ pub(super) struct Times {
 
 impl Outcome {
     /// Out of memory, which is so many bytes short for the whole run: what was live then is the run's peak.
-    pub(super) fn ran_out(&mut self, found: &OutOfMemory, short: u64) {
+    pub(super) fn ran_out(&mut self, found: &OutOfMemory, short: Short) {
         self.ended = Ended::OutOfMemory;
         self.message = describe(found, short);
-        self.measured.record_peak(&found.live);
+        if found.pool == Pool::Device {
+            self.measured.record_peak(&found.live);
+        }
         self.measured.record_out_of_memory(found, short);
     }
 
@@ -146,17 +155,20 @@ impl Measured {
         self.live = live.map(Some);
     }
 
-    /// The request that could not be met, and what the limit lacks for the whole run.
-    pub fn record_out_of_memory(&mut self, found: &OutOfMemory, short: u64) {
+    /// The request that could not be met, and what limits lack for the whole run.
+    pub fn record_out_of_memory(&mut self, found: &OutOfMemory, short: Short) {
+        let (short, other) = short.of(found.pool);
         self.oom_phase = Some(found.phase.name().to_owned());
         self.oom_operation = Some(found.operation.clone());
         self.oom_value = Some(found.value.clone());
         self.oom_requested_bytes = Some(found.requested);
         self.oom_short_bytes = Some(short);
+        self.oom_pool = Some(found.pool.name().to_owned());
+        self.oom_other_short_bytes = Some(other).filter(|bytes| *bytes > 0);
     }
 
     pub(super) fn record_memory(&mut self, ledger: &Ledger) {
-        let (device, host) = (ledger.usage(Pool::Device), ledger.usage(Pool::Host));
+        let (device, host) = (ledger.usage(Pool::Device), ledger.usage_at(Pool::Host));
         let phase = |phase| Some(device.phase_peak(phase).live.total()).filter(|bytes| *bytes > 0);
         self.record_peak(&device.steady_peak().live);
         self.reserved_peak_bytes = Some(device.reserved_peak);
@@ -165,8 +177,8 @@ impl Measured {
         self.backward_peak_bytes = phase(Phase::Backward);
         self.update_peak_bytes = phase(Phase::Update);
         self.evaluation_peak_bytes = phase(Phase::Evaluation);
-        let all_host = Phase::ALL.iter().map(|&phase| host.phase_peak(phase).live.total());
-        self.host_peak_bytes = all_host.max();
+        self.host_peak_bytes = Some(host.peak());
+        self.pinned_peak_bytes = Some(ledger.usage(Pool::Pinned).peak());
         self.host_reserved_peak_bytes = Some(host.reserved_peak);
     }
 
@@ -192,8 +204,16 @@ impl Measured {
     }
 }
 
-fn describe(found: &OutOfMemory, short: u64) -> String {
+fn describe(found: &OutOfMemory, short: Short) -> String {
     let OutOfMemory { operation, value, .. } = found;
-    let (phase, short) = (found.phase.name(), Bytes(short));
-    format!("{phase}: no room for {value} of {operation}; the run is {short} short")
+    let (phase, (short, other)) = (found.phase.name(), short.of(found.pool));
+    let (of, of_other) = match found.pool.home() {
+        Pool::Device => ("", "of host memory"),
+        Pool::Host | Pool::Pinned => (" of host memory", "of the device's"),
+    };
+    let other = match other {
+        0 => String::new(),
+        bytes => format!(", and {} {of_other}", Bytes(bytes)),
+    };
+    format!("{phase}: no room for {value} of {operation}; the run is {}{of} short{other}", Bytes(short))
 }

@@ -60,7 +60,7 @@ fn launch(device: &mut dyn Device, work: &Work, buffers: &[Buffer]) -> Result<()
 
 /// From the device to the host and back, on either queue.
 fn copy(device: &mut dyn Device, buffer: Buffer) -> Result<(), DeviceError> {
-    let host = device.allocate(Pool::Host, COPIED)?;
+    let host = device.allocate(Pool::Pinned, COPIED)?;
     let [here, there] = [buffer, host].map(|buffer| Region { buffer, offset: 0, bytes: COPIED });
     for queue in Queue::OF_DEVICE {
         device.copy(queue, here, there)?;

@@ -1,12 +1,13 @@
 //! Where memory stood after each instruction and how long it took: the profile people look for when they are out of
 //! memory or of patience.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::compile::{Action, Instruction, Program, SectionKind};
-use crate::device::{ByRole, Queue, Role};
+use crate::device::{ByRole, Event, Queue, Role};
 
 /// What is known of one instruction, carried out any number of times.
 #[derive(Clone, Copy, Default)]
@@ -66,12 +67,22 @@ impl Timeline {
         self.moments[self.begins[section] + instruction].took += took;
     }
 
-    /// What queues that compute have waited for others.
-    pub(super) fn waited(&self, program: &Program) -> Duration {
+    /// What queues that compute have waited for copies: until those were done that they need, and by the device's own clock
+    /// (`clocked`) until they were enqueued, which for pageable memory of the host is until the driver has read or written it.
+    pub(super) fn waited(&self, program: &Program, clocked: bool) -> Duration {
         let sections = program.sections.iter().zip(&self.begins);
         let moments = sections.flat_map(|(section, begin)| section.code.iter().zip(&self.moments[*begin..]));
-        let waits = moments.filter(|(instruction, _)| {
-            matches!(instruction.action, Action::Wait { queue: Queue::Compute | Queue::Host, .. })
+        let code = program.sections.iter().flat_map(|section| &section.code);
+        let copied: HashSet<Event> = code
+            .filter_map(|instruction| match instruction.action {
+                Action::Record { queue: Queue::Copy, event } => Some(event),
+                _ => None,
+            })
+            .collect();
+        let waits = moments.filter(|(instruction, _)| match &instruction.action {
+            Action::Wait { queue: Queue::Compute | Queue::Host, event } => copied.contains(event),
+            Action::Copy { queue: Queue::Copy, .. } => clocked,
+            _ => false,
         });
         waits.map(|(_, moment)| moment.took).sum()
     }

@@ -6,6 +6,7 @@ use std::iter;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::counts::Counts;
 use super::engine::Engine;
 use super::measured::{Ended, Outcome, Times};
 use super::products::ProductSources;
@@ -213,7 +214,7 @@ impl Trainer<'_> {
                 let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
                 measured.witness_peak_bytes = testimony.map(|testimony| testimony.peak);
                 measured.witness_step_bytes = testimony.and_then(|testimony| testimony.step);
-                trained.and_then(|()| self.finish(engine, &mut batch, &mut outcome))
+                trained.and_then(|trained| self.finish(engine, trained, &mut batch, &mut outcome))
             }
             Err(failure) => Err(failure.into()),
         };
@@ -237,7 +238,7 @@ impl Trainer<'_> {
         log: &mut StepLog,
         times: &mut Times,
         outcome: &mut Outcome,
-    ) -> Result<(), Stop> {
+    ) -> Result<Trained, Stop> {
         self.reporter.send(&Message::Phase { name: "start".to_owned() });
         engine.start()?;
         let warmup_steps = self.config.measure.warmup_steps;
@@ -275,14 +276,6 @@ impl Trainer<'_> {
         let steps = step.max(1) as u64;
         measured.to_host_bytes = Some((after.bytes_to_host - before.bytes_to_host) / steps);
         measured.to_device_bytes = Some((after.bytes_to_device - before.bytes_to_device) / steps);
-        let moves = measured.to_host_bytes.max(measured.to_device_bytes) > Some(0);
-        measured.copies_hidden = if moves { engine.copies_hidden().map_err(Failure::from)? } else { None };
-        let run = receipt::Run {
-            micro_batches: self.config.strategy.accumulate,
-            parameters: self.program.numbers_of(|_| true),
-            copies_hidden: measured.copies_hidden,
-        };
-        measured.receipt = receipt::receipt(&before, &after, run, self.products);
         measured.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measured.hardware_flops = Some((after.flops - before.flops) / steps);
         if let Some(scale) = loss_scale {
@@ -291,27 +284,46 @@ impl Trainer<'_> {
         }
         measured.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
         measured.digest = engine.digest()?;
-        Ok(())
+        Ok(Trained { before, after })
     }
 
-    /// Writes the timeline, of steps that are recorded now if the ones before could not be. Memory has been read before:
+    /// Tells what the run did, and writes the timeline, of steps that are recorded now if the ones before could not be. Memory has been read before:
     /// these are not of the cadence that it was predicted for, and what they get no memory for is no part of the result.
-    fn finish(&mut self, mut engine: Engine, batch: &mut Batch, outcome: &mut Outcome) -> Result<(), Stop> {
-        if engine.has_clock() {
-            match self.profile(&mut engine, batch) {
-                Ok(ms) => outcome.measured.profiled_step_ms = Some(ms),
-                Err(Failure::OutOfMemory(_) | Failure::Device(DeviceError::OutOfMemory { .. })) => {
-                    outcome.has_no_timeline();
-                    return Ok(());
-                }
-                Err(failure) => return Err(failure.into()),
+    fn finish(
+        &mut self,
+        mut engine: Engine,
+        trained: Trained,
+        batch: &mut Batch,
+        outcome: &mut Outcome,
+    ) -> Result<(), Stop> {
+        let profiled = if engine.has_clock() { self.profile(&mut engine, batch).map(Some) } else { Ok(None) };
+        match profiled {
+            Ok(ms) => {
+                outcome.measured.profiled_step_ms = ms;
+                outcome.measured.copies_hidden = trained.copies_hidden(&mut engine)?;
             }
+            Err(Failure::OutOfMemory(_) | Failure::Device(DeviceError::OutOfMemory { .. })) => {
+                outcome.has_no_timeline();
+                outcome.measured.receipt = self.receipt(&trained, None);
+                return Ok(());
+            }
+            Err(failure) => return Err(failure.into()),
         }
+        outcome.measured.receipt = self.receipt(&trained, outcome.measured.copies_hidden);
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
             timeline.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
         }
         Ok(engine.close()?)
+    }
+
+    fn receipt(&self, trained: &Trained, copies_hidden: Option<f64>) -> String {
+        let run = receipt::Run {
+            micro_batches: self.config.strategy.accumulate,
+            parameters: self.program.numbers_of(|_| true),
+            copies_hidden,
+        };
+        receipt::receipt(&trained.before, &trained.after, run, self.products)
     }
 
     /// A whole optimizer step: the batch made and brought, forward, backward, update, the loss read back.
@@ -388,6 +400,23 @@ impl Trainer<'_> {
             tokens_per_s: self.volume().tokens_per_s(done.ms),
             peak_bytes,
         });
+    }
+}
+
+/// What was counted before the first step and after the last.
+struct Trained {
+    before: Counts,
+    after: Counts,
+}
+
+impl Trained {
+    /// Of what was timed, if the strategy copies anything. Graphs are not replayed where operations are timed, so that nothing
+    /// is known of a run that replays them.
+    fn copies_hidden(&self, engine: &mut Engine) -> Result<Option<f64>, Failure> {
+        let Trained { before, after } = self;
+        let moves =
+            after.bytes_to_host > before.bytes_to_host || after.bytes_to_device > before.bytes_to_device;
+        if moves && after.replays == 0 { Ok(engine.copies_hidden()?) } else { Ok(None) }
     }
 }
 

@@ -57,7 +57,7 @@ impl<'a, B: Backing> Manager<'a, B> {
         let (allocator, mut system) = manager.parts();
         match allocator.open(&mut system) {
             Ok(()) => Ok(manager),
-            Err(error) => Err(match refused(&error) {
+            Err(error) => Err(match manager.refused(&error) {
                 Some(refused) => {
                     let found = OutOfMemory::at_the_opening(program, target, refused);
                     Failure::OutOfMemory(Box::new(found))
@@ -148,16 +148,17 @@ impl<'a, B: Backing> Manager<'a, B> {
     }
 
     fn blame(&self, error: DeviceError, storage: ValueId, position: Position) -> Failure {
-        let Some(refused) = refused(&error) else { return Failure::Device(error) };
+        let Some(refused) = self.refused(&error) else { return Failure::Device(error) };
         let live = self.ledger.usage(refused.pool).live;
         Failure::OutOfMemory(Box::new(OutOfMemory::at(self.program, (storage, position), refused, live)))
     }
-}
 
-/// What the limit has no room for, if that is what went wrong.
-fn refused(error: &DeviceError) -> Option<Refused> {
-    match *error {
-        DeviceError::BeyondLimit { pool, bytes } => Some(Refused { pool, requested: bytes }),
-        _ => None,
+    /// What the limit has no room for, if that is what went wrong.
+    fn refused(&self, error: &DeviceError) -> Option<Refused> {
+        let DeviceError::BeyondLimit { pool, bytes } = *error else { return None };
+        let home = pool.home();
+        let of_others = self.ledger.usage_at(home).reserved - self.ledger.usage(pool).reserved;
+        let room = self.target.available_at(home).saturating_sub(of_others);
+        Some(Refused { pool, requested: bytes, room })
     }
 }

@@ -14,7 +14,7 @@ pub use allocator::{Allocator, Location, rounded};
 pub use cadence::{Cadence, Evaluations, Round};
 pub use live::{LiveValue, live_at};
 pub use manager::Manager;
-pub use out_of_memory::{Failure, OutOfMemory};
+pub use out_of_memory::{Failure, OutOfMemory, Short};
 pub use prediction::{Prediction, live_bytes, peak_live, predict};
 pub use system::{Backing, System};
 

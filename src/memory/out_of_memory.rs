@@ -16,8 +16,25 @@ pub struct OutOfMemory {
     pub operation: String,
     pub value: String,
     pub requested: u64,
-    /// What was live when it was asked for.
+    /// What was live in that pool when it was asked for.
     pub live: ByRole,
+}
+
+/// What two limits lack for a whole run: that on the device's memory, and that on the host's, for both of its pools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Short {
+    pub device: u64,
+    pub host: u64,
+}
+
+impl Short {
+    /// What the limit lacks that a pool is under, and what the other one does.
+    pub fn of(self, pool: Pool) -> (u64, u64) {
+        match pool.home() {
+            Pool::Device => (self.device, self.host),
+            Pool::Host | Pool::Pinned => (self.host, self.device),
+        }
+    }
 }
 
 /// Why an instruction was not carried out.
@@ -38,6 +55,8 @@ impl From<DeviceError> for Failure {
 pub(super) struct Refused {
     pub(super) pool: Pool,
     pub(super) requested: u64,
+    /// All that there could have been in the pool, beside what others hold of the same memory.
+    pub(super) room: u64,
 }
 
 impl OutOfMemory {
@@ -45,7 +64,7 @@ impl OutOfMemory {
     pub(super) fn at(
         program: &Program,
         (storage, Position { section, instruction }): (ValueId, Position),
-        Refused { pool, requested }: Refused,
+        Refused { pool, requested, .. }: Refused,
         live: ByRole,
     ) -> OutOfMemory {
         let code = &program.sections[section as usize].code[instruction as usize..];
@@ -70,12 +89,11 @@ impl OutOfMemory {
     /// allocator would run out. Where gaps between values or the rest of a page make the request too large, it is the
     /// first whose place, with the page that it ends in, passes the limit.
     pub(super) fn at_the_opening(program: &Program, target: &Target, refused: Refused) -> OutOfMemory {
-        let limit = target.available();
         let bytes = |storage| rounded(program, storage, target);
-        let live = |live: &ByRole, storage| live.total() + bytes(storage) > limit;
+        let live = |live: &ByRole, storage| live.total() + bytes(storage) > refused.room;
         let placed = |_: &ByRole, storage: ValueId| {
             let end = program.places[storage.index()].unwrap_or(0) + bytes(storage);
-            end.next_multiple_of(target.page.0) > limit
+            end.next_multiple_of(target.page.0) > refused.room
         };
         let first = |like: &dyn Fn(&ByRole, ValueId) -> bool| first(program, target, refused.pool, like);
         let (live, allocation) = first(&live)

@@ -3,7 +3,7 @@
 use super::allocator::{self, Allocator, rounded};
 use super::cadence::{Cadence, Round};
 use super::manager::Manager;
-use super::out_of_memory::{Failure, OutOfMemory};
+use super::out_of_memory::{Failure, OutOfMemory, Short};
 use super::system::NoStorage;
 use crate::compile::{Action, Program, Section, SectionKind};
 use crate::device::{Ledger, Pool, Target, Usage};
@@ -12,7 +12,9 @@ use crate::device::{Ledger, Pool, Target, Usage};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     pub device: Usage,
+    /// Of both of the host's pools together.
     pub host: Usage,
+    pub pinned: Usage,
     /// The first request that the limit has no room for.
     pub out_of_memory: Option<OutOfMemory>,
     /// Numbers in the model's parameters, and in those of them that are trained.
@@ -25,8 +27,11 @@ pub struct Prediction {
 
 impl Prediction {
     /// What the target's memory lacks for the whole run: with so much more, it runs.
-    pub fn short(&self, target: &Target) -> u64 {
-        target.short_of(self.device.reserved_peak)
+    pub fn short(&self, target: &Target) -> Short {
+        Short {
+            device: target.short_of(Pool::Device, self.device.reserved_peak),
+            host: target.short_of(Pool::Host, self.host.reserved_peak),
+        }
     }
 }
 
@@ -57,7 +62,8 @@ pub(crate) fn predict_with<'a>(
     };
     Prediction {
         device: *ledger.usage(Pool::Device),
-        host: *ledger.usage(Pool::Host),
+        host: *ledger.usage_at(Pool::Host),
+        pinned: *ledger.usage(Pool::Pinned),
         out_of_memory,
         parameters: program.numbers_of(|_| true),
         trainable_parameters: program.numbers_of(|bucket| bucket.trainable),
@@ -128,17 +134,18 @@ impl Walk<'_> {
     }
 }
 
-/// The most bytes that are ever live in the device pool: whatever the allocator, it asks the system for as much at
-/// least.
-pub fn peak_live(program: &Program, target: &Target) -> u64 {
+/// The most bytes that are ever live in the pools of a home together: whatever the allocator, it asks the system for as
+/// much at least.
+pub fn peak_live(program: &Program, target: &Target, home: Pool) -> u64 {
     let (mut live, mut peak) = (0, 0);
+    let is_there = |storage| program.value(storage).pool.home() == home;
     for instruction in program.sections.iter().flat_map(|section| &section.code) {
         match instruction.action {
-            Action::Allocate(storage) if program.value(storage).pool == Pool::Device => {
+            Action::Allocate(storage) if is_there(storage) => {
                 live += rounded(program, storage, target);
                 peak = peak.max(live);
             }
-            Action::Free(storage) if program.value(storage).pool == Pool::Device => {
+            Action::Free(storage) if is_there(storage) => {
                 live -= rounded(program, storage, target);
             }
             _ => {}

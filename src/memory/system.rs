@@ -27,9 +27,8 @@ impl System<'_> {
     /// # Errors
     /// `BeyondLimit` where the limit has no room for it, or a device that fails or has none.
     pub fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
-        let reserved = self.ledger.usage(pool).reserved + bytes;
-        // Nobody limits what the host pool may hold.
-        if pool == Pool::Device && self.target.short_of(reserved) > 0 {
+        let reserved = self.ledger.usage_at(pool.home()).reserved + bytes;
+        if self.target.short_of(pool.home(), reserved) > 0 {
             return Err(DeviceError::BeyondLimit { pool, bytes });
         }
         let buffer = self.backing.request(pool, bytes)?;

@@ -9,7 +9,7 @@ use super::cadence::Evaluations;
 use super::system::NoStorage;
 use super::*;
 use crate::compile::{Program, SectionKind, compile};
-use crate::device::{DeviceError, Ledger, Pool, Target};
+use crate::device::{DeviceError, Ledger, Limits, Pool, Target};
 use crate::ops::ValueId;
 use crate::spec::{self, RunConfig};
 use crate::testing::{Hoarder, any_config, any_target, small, target};
@@ -122,15 +122,16 @@ proptest! {
         let predicted = predict_with(&program, &target(), cadence, &make);
         let whole = whole_run(&program, cadence, make(&program));
         prop_assert_eq!(&predicted.device, whole.usage(Pool::Device));
-        prop_assert_eq!(&predicted.host, whole.usage(Pool::Host));
+        prop_assert_eq!(&predicted.host, whole.usage_at(Pool::Host));
+        prop_assert_eq!(&predicted.pinned, whole.usage(Pool::Pinned));
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// At limits where what is short could be taken for nothing, or for less than the whole run lacks: just under what
-    /// is reserved, in its last page, and just under what is live.
+    /// At limits on either memory, and on both, where what is short could be taken for nothing, or for less than the whole run
+    /// lacks: just under what is reserved, in its last page, and just under what is live.
     #[test]
     fn a_limit_and_what_it_is_short_of_suffice(
         config in any_config(), target in any_target(), page in any_page(), context in any_context(),
@@ -144,29 +145,47 @@ proptest! {
         let program = compile(&config, &target).unwrap();
         let evaluations = cadence.evaluations.filter(|_| config.evaluation.is_some());
         let cadence = Cadence { evaluations, ..cadence };
-        let within = |memory: u64| {
-            let target = target.clone().with_memory(Bytes(memory));
+        let within = |limits: [Option<u64>; 2]| {
+            let [memory, host_memory] = limits.map(|limit| limit.map(Bytes));
+            let target = target.clone().limited_to(Limits { memory, host_memory });
             let prediction = predict_with(&program, &target, cadence, &make);
             let short = prediction.short(&target);
             (prediction, short)
         };
-        let (free, short) = within(1 << 50);
-        prop_assert_eq!((&free.out_of_memory, short), (&None, 0));
-        let (reserved, live) = (free.device.reserved_peak, peak_live(&program, &target));
-        let limits = [reserved - 1, reserved.saturating_sub(page.0), live, live - 1].map(|bytes| context.0 + bytes);
-        for limit in limits.into_iter().chain([context.0, context.0 / 2]) {
-            let (prediction, short) = within(limit);
+        let (free, short) = within([Some(1 << 50), None]);
+        prop_assert_eq!((&free.out_of_memory, short), (&None, Short::default()));
+        let near = |home, reserved: u64| {
+            let live = peak_live(&program, &target, home);
+            [reserved - 1, reserved.saturating_sub(page.0), live, live - 1]
+        };
+        let (needs, needed_by_host) = (context.0 + free.device.reserved_peak, free.host.reserved_peak);
+        let on_device = near(Pool::Device, free.device.reserved_peak).map(|bytes| context.0 + bytes);
+        let on_device = on_device.into_iter().chain([context.0, context.0 / 2]).map(|limit| [Some(limit), None]);
+        let of_host = near(Pool::Host, needed_by_host).into_iter().chain([0]);
+        let of_host = of_host.flat_map(|limit| [needs, needs - 1].map(|own| [Some(own), Some(limit)]));
+        for limits in on_device.chain(of_host) {
+            let (prediction, short) = within(limits);
             prop_assert_eq!(&prediction.device, &free.device, "the need is what it is without the limit");
-            prop_assert_eq!(short, context.0 + reserved - limit);
-            if short == 0 {
+            prop_assert_eq!(&prediction.host, &free.host, "and that of the host");
+            let lacks = |needed: u64, limit: Option<u64>| limit.map_or(0, |limit| needed.saturating_sub(limit));
+            let expected = Short { device: lacks(needs, limits[0]), host: lacks(needed_by_host, limits[1]) };
+            prop_assert_eq!(short, expected);
+            if short == Short::default() {
                 // What is live fills its pages.
                 prop_assert_eq!(prediction.out_of_memory, None);
                 continue;
             }
-            let found = prediction.out_of_memory.expect("the limit is passed");
+            let found = prediction.out_of_memory.expect("a limit is passed");
             prop_assert!(found.requested > 0 && !found.value.is_empty() && !found.operation.is_empty(), "{found:?}");
-            prop_assert_eq!(within(limit + short).0.out_of_memory, None, "{} bytes short of {}", short, limit);
-            prop_assert!(within(limit + short - 1).0.out_of_memory.is_some());
+            prop_assert!(short.of(found.pool).0 > 0, "{short:?} for the {} pool", found.pool.name());
+            let more = |by: [u64; 2]| {
+                let [memory, host] = [0, 1].map(|at| limits[at].map(|limit| limit + by[at]));
+                within([memory, host]).0.out_of_memory
+            };
+            prop_assert_eq!(more([short.device, short.host]), None, "{:?} short of {:?}", short, limits);
+            for by in [[short.device.saturating_sub(1), short.host], [short.device, short.host.saturating_sub(1)]] {
+                prop_assert_eq!(more(by).is_some(), by != [short.device, short.host]);
+            }
         }
     }
 }

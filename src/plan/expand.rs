@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::layers;
 use super::sweep::{Place, Variant, places, variants};
-use crate::device::DeviceKind;
+use crate::device::{DeviceKind, Limits};
 use crate::spec::{self, Document, Environment, Problem, RunConfig, Setting, Sources};
-use crate::units::Bytes;
 
 /// One experiment file, expanded.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,8 +17,8 @@ pub struct Experiment {
     pub baseline: String,
     /// The kind of device it makes sense on, if only one.
     pub requires: Option<DeviceKind>,
-    /// `[target] memory`
-    pub memory: Option<Bytes>,
+    /// `[target]`
+    pub limits: Limits,
     pub repeats: usize,
     /// Swept keys, in the order of the file: those of `[sweep]`, then those inside strategies.
     pub axes: Vec<String>,
@@ -65,7 +64,7 @@ pub fn expand(
         file: file.to_path_buf(),
         baseline: document.baseline.clone(),
         requires: document.requires,
-        memory: document.memory,
+        limits: document.limits,
         repeats: document.repeats,
         axes: axes(&document),
         overrides: document.overrides().map(named).collect(),

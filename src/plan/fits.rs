@@ -1,7 +1,7 @@
 //! The largest micro-batch that a target's memory allows.
 
 use crate::compile::{Compiler, Violation};
-use crate::device::Target;
+use crate::device::{Pool, Target};
 use crate::memory::{Cadence, peak_live, predict};
 use crate::spec::{RunConfig, Train};
 
@@ -16,7 +16,7 @@ pub(super) fn largest(
     config: &RunConfig,
     target: &Target,
 ) -> Result<usize, Violation> {
-    let available = target.available();
+    let available = Pool::HOMES.map(|home| target.available_at(home));
     let (boundless, cadence) = (target.boundless(), Cadence::of(config));
     let batch = |micro_batch: usize| {
         let batch_size = micro_batch * config.strategy.accumulate;
@@ -25,14 +25,18 @@ pub(super) fn largest(
     // What is live can be had for any batch at little cost. It bounds what is asked of the system from below, and
     // nearly always tells the answer: only gaps between values make a smaller batch necessary.
     let bound = largest_live(available, |micro_batch| {
-        Ok(peak_live(&compiler.compile_unplaced(&batch(micro_batch))?.program, target))
+        let compiled = compiler.compile_unplaced(&batch(micro_batch))?;
+        let live = |home| peak_live(&compiled.program, target, home);
+        // What nothing limits need not be known.
+        Ok(Pool::HOMES.map(|home| if target.available_at(home) < u64::MAX { live(home) } else { 0 }))
     })?;
     let (mut fits, mut fails) = (0, bound + 1);
     let mut probe = bound;
     let mut step = 1;
     while fits + 1 < fails {
         let compiled = compiler.compile(&batch(probe))?;
-        if predict(&compiled.program, &boundless, cadence).device.reserved_peak <= available {
+        let needed = predict(&compiled.program, &boundless, cadence);
+        if is_there([needed.device.reserved_peak, needed.host.reserved_peak], available) {
             fits = probe;
         } else {
             fails = probe;
@@ -43,24 +47,35 @@ pub(super) fn largest(
     Ok(fits)
 }
 
-/// The largest micro-batch whose live bytes are available, or 0. They are nearly a straight line over the
-/// micro-batch: guess by the line, then step and halve to the exact answer.
+/// Bytes at each home.
+type Needs = [u64; Pool::HOMES.len()];
+
+fn is_there(needed: Needs, available: Needs) -> bool {
+    needed.iter().zip(available).all(|(&needed, available)| needed <= available)
+}
+
+/// The largest micro-batch whose live bytes are available, or 0. They are nearly straight lines over the
+/// micro-batch: guess by the lines, then step and halve to the exact answer.
 fn largest_live(
-    available: u64,
-    mut live: impl FnMut(usize) -> Result<u64, Violation>,
+    available: Needs,
+    mut live: impl FnMut(usize) -> Result<Needs, Violation>,
 ) -> Result<usize, Violation> {
     let one = live(1)?;
-    if one > available {
+    if !is_there(one, available) {
         return Ok(0);
     }
-    let slope = live(2)?.saturating_sub(one).max(1);
-    let guess = 1 + ((available - one) / slope).min(MOST as u64 - 1) as usize;
+    let two = live(2)?;
+    let guesses = (0..available.len()).map(|home| {
+        let slope = two[home].saturating_sub(one[home]).max(1);
+        1 + ((available[home] - one[home]) / slope).min(MOST as u64 - 1) as usize
+    });
+    let guess = guesses.min().unwrap_or(1);
     let (mut fits, mut fails) = (1, MOST + 1);
     let mut probe = guess;
     let mut step = 1;
     while fits + 1 < fails {
         probe = probe.clamp(fits + 1, fails - 1);
-        if live(probe)? <= available {
+        if is_there(live(probe)?, available) {
             fits = probe;
         } else {
             fails = probe;
@@ -77,6 +92,7 @@ fn largest_live(
 
 #[cfg(test)]
 mod tests {
+    use proptest::option;
     use proptest::prelude::*;
 
     use super::*;
@@ -89,9 +105,10 @@ mod tests {
 
         #[test]
         fn the_largest_fits_and_one_more_does_not(
-            config in any_config(), target in any_target(), memory in 1u64..24,
+            config in any_config(), target in any_target(), memory in 1u64..24, host in option::of(4u64..12_000),
         ) {
-            let target = Target { memory: Bytes(memory << 20), ..target };
+            let host_memory = host.map(|host| Bytes(host << 10));
+            let target = Target { memory: Bytes(memory << 20), host_memory, ..target };
             let found = largest(&mut Compiler::new(&target), &config, &target).unwrap();
             let runs = |micro_batch: usize| {
                 let mut config = config.clone();
@@ -110,7 +127,8 @@ mod tests {
             let mut even = config.clone();
             even.train.batch_size = config.micro_batch() * config.micro_batches();
             even.strategy.accumulate = config.micro_batches();
-            let [needed, bound] = [&config, &even].map(|c| peak_live(&compile(c, &target).unwrap(), &target));
+            let live = |config| peak_live(&compile(config, &target).unwrap(), &target, Pool::Device);
+            let [needed, bound] = [&config, &even].map(live);
             let rounding = if config.strategy.loss_chunks == 1 { 0 } else { target.page.0.max(target.alignment.0) };
             let rounded = 8 * config.strategy.loss_chunks as u64 * rounding;
             prop_assert!(needed <= bound + rounded, "{needed} bytes, not {bound}");

@@ -216,7 +216,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.gradients = \"free\"",
         "strategy.allocator = \"arena\"",
         "strategy.evaluation_pass = \"no_grad\"",
-        "strategy.offload = { parameters = false, optimizer = false, activations = false, ahead = 1 }",
+        "strategy.offload = { parameters = false, optimizer = false, activations = false, pinned = true, ahead = 1 }",
         "strategy.graph = false",
     ];
 

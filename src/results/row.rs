@@ -75,6 +75,9 @@ pub struct Row {
     /// Those of the model's parameters that are trained. Unknown in tables of older versions.
     #[serde(default)]
     pub trainable_parameters: Option<u64>,
+    /// The limit on the host's memory, where one was asked for.
+    #[serde(default)]
+    pub host_limit_bytes: Option<u64>,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

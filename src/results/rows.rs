@@ -47,6 +47,7 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         limit_bytes: Some(plan.target.memory.0),
         limited: plan.target.limited,
+        host_limit_bytes: plan.target.host_memory.map(|memory| memory.0),
         context_bytes: (plan.target.kind == DeviceKind::Cuda).then_some(plan.target.context.0),
         threads: Some(plan.target.threads),
         axes: run.axes.clone(),

@@ -13,15 +13,14 @@ use super::strategies::{distinct_labels, inherit};
 use super::tree::{Setting, Table, Value};
 use super::written::{self, Axis, Case, Sweep, Written, WrittenStrategy, check_setting};
 use super::{rules, sections};
-use crate::device::DeviceKind;
-use crate::units::Bytes;
+use crate::device::{DeviceKind, Limits};
 
 /// All that the files and the command line say, merged. Its strategies are complete: what they extend is in them.
 pub(crate) struct Document<'a> {
     pub(crate) name: String,
     pub(crate) baseline: String,
     pub(crate) requires: Option<DeviceKind>,
-    pub(crate) memory: Option<Bytes>,
+    pub(crate) limits: Limits,
     pub(crate) repeats: usize,
     pub(crate) strategies: Vec<WrittenStrategy>,
     pub(crate) sweep: Sweep,
@@ -89,7 +88,7 @@ impl<'a> Document<'a> {
             name,
             baseline,
             requires: written.requires,
-            memory: written.memory,
+            limits: written.limits,
             repeats: written.repeats,
             strategies,
             sweep: written.sweep,

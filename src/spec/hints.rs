@@ -46,6 +46,7 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("train", &["trainer", "training"]),
     ("evaluation", &["eval", "validation"]),
     ("memory", &["memory_limit", "vram"]),
+    ("host_memory", &["cpu_memory", "host_memory_limit", "ram"]),
     ("grid", &["matrix"]),
     (
         "accumulate = 4",
@@ -238,7 +239,7 @@ fn elsewhere() -> impl Iterator<Item = (String, Vec<&'static str>)> {
         ("evaluation", Evaluation::KEYS),
         ("measure", Measure::KEYS),
         ("measure", &["repeats"]),
-        ("target", &["memory"]),
+        ("target", &["memory", "host_memory"]),
         ("sweep", &["grid", "zip", "include", "exclude"]),
     ];
     let tables = tables.into_iter().map(|(table, keys)| (table.to_owned(), keys.to_vec()));

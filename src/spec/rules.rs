@@ -21,6 +21,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         strategy.scales_fp16(tree),
         strategy.graphs_need_an_arena(tree),
         strategy.rounds_something(tree),
+        strategy.pages_something(tree),
     ]
     .into_iter()
     .filter_map(Result::err)

@@ -15,15 +15,14 @@ use super::sections;
 use super::source::Span;
 use super::strategy::{STRATEGY_KEYS, Strategy};
 use super::tree::{Entry, Node, Setting, Table, Value};
-use crate::device::DeviceKind;
-use crate::units::Bytes;
+use crate::device::{DeviceKind, Limits};
 
 /// A file as it was written.
 pub(crate) struct Written {
     pub(crate) name: Option<(String, Span)>,
     pub(crate) baseline: Option<(String, Span)>,
     pub(crate) requires: Option<DeviceKind>,
-    pub(crate) memory: Option<Bytes>,
+    pub(crate) limits: Limits,
     pub(crate) repeats: usize,
     pub(crate) strategies: Vec<WrittenStrategy>,
     pub(crate) sweep: Sweep,
@@ -86,13 +85,13 @@ pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Writte
     keys.optional("extends", Text);
     let requires = keys.optional("requires", word());
     let sections = sections::sections(&mut keys);
-    let memory = match keys.table("target", "target", "[target]") {
+    let limits = match keys.table("target", "target", "[target]") {
         Some(mut keys) => {
-            let memory = keys.optional("memory", Size);
+            let limits = [keys.optional("memory", Size), keys.optional("host_memory", Size)];
             keys.finish();
-            memory
+            limits
         }
-        None => Some(None),
+        None => [Some(None); 2],
     };
     if let Some(mut keys) = keys.table("defaults", "", "[defaults]") {
         Strategy::read(&mut keys);
@@ -107,11 +106,12 @@ pub(crate) fn read<'a>(reader: &'a Reader<'a>, file: &'a Table) -> Option<Writte
         None => Sweep::default(),
     };
     keys.finish();
+    let [memory, host_memory] = limits;
     Some(Written {
         name,
         baseline,
         requires: requires?,
-        memory: memory?,
+        limits: Limits { memory: memory?, host_memory: host_memory? },
         repeats: sections.repeats?,
         strategies,
         sweep,

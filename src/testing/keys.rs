@@ -135,9 +135,9 @@ pub(crate) const KEYS: &[Key] = &[
         name: "offload",
         values: &[
             "{}",
-            "{ optimizer = true }",
+            "{ optimizer = true, pinned = false }",
             "{ parameters = true, ahead = 0 }",
-            "{ activations = '600 B', ahead = 2 }",
+            "{ activations = '600 B', pinned = false, ahead = 2 }",
             "{ parameters = true, optimizer = true, activations = true }",
         ],
         needs: &[],

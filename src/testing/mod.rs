@@ -35,6 +35,7 @@ pub(crate) fn target() -> Target {
         context: Bytes(0),
         memory: Bytes(1 << 40),
         limited: false,
+        host_memory: None,
         rank: crate::device::Rank::ALONE,
         capability: None,
     }

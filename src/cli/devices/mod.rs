@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
-use crate::device::{self, DeviceChoice};
+use crate::device::{self, DeviceChoice, Limits};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -25,7 +25,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     if let Some(file) = &args.target {
         let found = device::find(args.device).map_err(Failure::input)?;
-        let target = found.target(None).map_err(Failure::input)?;
+        let target = found.target(Limits::default()).map_err(Failure::input)?;
         let text = toml::to_string(&target).map_err(Failure::machine)?;
         std::fs::write(file, text)
             .map_err(|error| Failure::machine(format!("cannot write {}: {error}", file.display())))?;

@@ -194,7 +194,7 @@ fn homes(program: &Program, section: &Section) -> Result<(), Violation> {
     use crate::device::Pool;
     for instruction in &section.code {
         let on_device = |id: ValueId| program.value(id).pool == Pool::Device;
-        let at_home = |id: ValueId| program.value(id).pool == instruction.home;
+        let at_home = |id: ValueId| program.value(id).pool.home() == instruction.home;
         let right = match &instruction.action {
             launch @ Action::Launch { .. } if program.stage >= Stage::Brought => {
                 launch.touches().all(at_home)

@@ -27,6 +27,7 @@ pub fn target(limit: Option<Bytes>) -> io::Result<Option<Target>> {
         context: Bytes(0),
         memory,
         limited: limit.is_some(),
+        host_memory: None,
         rank: crate::device::Rank::ALONE,
     }))
 }

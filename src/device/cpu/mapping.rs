@@ -2,8 +2,10 @@
 
 use memmap2::{MmapMut, MmapOptions};
 
+use crate::device::{DeviceError, Pool};
+
 /// An anonymous mapping, populated: every page of it is resident from the start.
-pub(super) struct Mapping {
+pub(in crate::device) struct Mapping {
     map: MmapMut,
     /// Taken once, when nothing else could refer to it, so that queues may work on parts of it.
     base: *mut u8,
@@ -16,8 +18,14 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    pub(super) fn new(bytes: u64) -> std::io::Result<Mapping> {
-        let mut map = MmapOptions::new().len(bytes.max(1) as usize).populate().map_anon()?;
+    /// # Errors
+    /// `OutOfMemory`, or `Lost` if the system maps none for another reason.
+    pub(in crate::device) fn new(pool: Pool, bytes: u64) -> Result<Mapping, DeviceError> {
+        let mapped = MmapOptions::new().len(bytes.max(1) as usize).populate().map_anon();
+        let mut map = mapped.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOMEM) => DeviceError::OutOfMemory { pool, bytes },
+            _ => DeviceError::Lost(format!("the system maps no memory: {error}")),
+        })?;
         let base = map.as_mut_ptr();
         Ok(Mapping { map, base })
     }
@@ -27,7 +35,7 @@ impl Mapping {
     }
 
     /// Panics past the end: callers have checked their regions.
-    pub(super) fn address(&self, offset: u64) -> *mut u8 {
+    pub(in crate::device) fn address(&self, offset: u64) -> *mut u8 {
         assert!(offset <= self.bytes());
         // SAFETY: the offset lies within the mapping or at its end.
         unsafe { self.base.add(offset as usize) }

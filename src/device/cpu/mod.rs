@@ -1,6 +1,6 @@
 //! The processor and its memory: the embedded default and the reference.
 //!
-//! What it computes runs inline, on all threads, in either pool; the copy queue on a thread of its own. Every request to the
+//! What it computes runs inline, on all threads, in any pool; the copy queue on a thread of its own. Every request to the
 //! system is a populated anonymous mapping of its own, so that the process's resident set is an independent
 //! reading of the same memory.
 
@@ -19,8 +19,7 @@ use std::time::Duration;
 
 use self::kernels::{Operand, Workers};
 use self::lane::{Command, Lanes, Ticket};
-use self::mapping::Mapping;
-use super::check::{check, common_pool};
+use super::check::{check, common_home};
 use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor};
 use crate::ops::{DType, Op};
 
@@ -28,6 +27,7 @@ pub use self::host::target;
 pub(crate) use self::kernels::to_f32;
 pub(super) use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 pub use self::lane::Delay;
+pub(super) use self::mapping::Mapping;
 pub(super) use self::processor::HostProcessor;
 
 /// Where kernels want their operands to begin.
@@ -71,9 +71,9 @@ impl CpuDevice {
         Ok(mapping)
     }
 
-    /// The pool that an operation's operands live in.
+    /// Where an operation's operands live.
     fn home(&self, op: &Op, buffers: impl Iterator<Item = Buffer>) -> Result<Pool, DeviceError> {
-        common_pool(op, buffers, |buffer| self.mappings.get(&buffer).map(|(pool, _)| *pool))
+        common_home(op, buffers, |buffer| self.mappings.get(&buffer).map(|(pool, _)| *pool))
     }
 
     fn operands(
@@ -104,10 +104,7 @@ impl Device for CpuDevice {
     }
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
-        let mapping = Mapping::new(bytes).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOMEM) => DeviceError::OutOfMemory { pool, bytes },
-            _ => DeviceError::Lost(format!("the system maps no memory: {error}")),
-        })?;
+        let mapping = Mapping::new(pool, bytes)?;
         let buffer = Buffer(self.next);
         self.next += 1;
         self.mappings.insert(buffer, (pool, Arc::new(mapping)));

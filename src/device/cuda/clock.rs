@@ -1,4 +1,4 @@
-//! The compute queue's own clock: events with the time at which the card came to them.
+//! A queue's own clock: events with the time at which the card came to them.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Memory of the card, from a pool of its own in the compute queue's order, and pinned memory of the host. Beside them,
-//! what the driver counts of it.
+//! Memory of the card, from a pool of its own in the compute queue's order, and memory of the host, pinned and pageable.
+//! Beside them, what the driver counts of it.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -9,13 +9,15 @@ use super::driver::{Context, check};
 use super::errors::Failed;
 use super::order::Moment;
 use super::queues::Queues;
+use crate::device::cpu::Mapping;
 use crate::device::{Buffer, DeviceError, Pool, Queue, Region, WitnessReading};
 
 /// A buffer's memory.
 #[derive(Clone, Copy)]
 struct Allocation {
     pool: Pool,
-    /// Of the device pool: on the card. Of the host pool: at the same address for the card and for the host.
+    /// Of the device pool: on the card. Of pinned memory: at the same address for the card and for the host. Of pageable
+    /// memory: the host's, which the driver copies from and to by itself.
     address: u64,
     bytes: u64,
     /// Of the compute queue: when the memory came to be.
@@ -32,6 +34,8 @@ pub(super) struct Memory {
     /// Host memory that was freed, but that queues may still use: to give it back to the system waits for the device,
     /// which is left to moments that wait for it anyway.
     retired: Vec<u64>,
+    /// By address: pageable memory, until nothing can use it any more.
+    pageable: HashMap<u64, Mapping>,
     witness: Option<Witness>,
 }
 
@@ -49,7 +53,8 @@ impl Memory {
     /// In the current context.
     pub(super) fn new(context: &Context) -> Result<Memory, Failed> {
         let pool = create_pool(context)?;
-        let memory = Memory { pool, buffers: HashMap::new(), next: 0, retired: Vec::new(), witness: None };
+        let (buffers, pageable) = (HashMap::new(), HashMap::new());
+        let memory = Memory { pool, buffers, next: 0, retired: Vec::new(), pageable, witness: None };
         // What is freed stays in the pool for the next request: mapping it anew in every step would take longer than
         // the step.
         set(pool, Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
@@ -65,23 +70,35 @@ impl Memory {
         let size = bytes.max(1) as usize;
         let allocated = match pool {
             Pool::Device => allocate_from(self.pool, size, queues),
-            Pool::Host => allocate_on_host(size),
+            Pool::Pinned => allocate_pinned(size),
+            Pool::Host => return self.allocate_pageable(bytes),
         };
         let address = allocated.map_err(|failed| {
             if failed.is_out_of_memory() { DeviceError::OutOfMemory { pool, bytes } } else { failed.into() }
         })?;
         let born = if pool == Pool::Device { queues.order.happens(Queue::Compute) } else { 0 };
+        Ok(self.add(Allocation { pool, address, bytes, born, copied: 0 }))
+    }
+
+    fn allocate_pageable(&mut self, bytes: u64) -> Result<Buffer, DeviceError> {
+        let mapping = Mapping::new(Pool::Host, bytes)?;
+        let address = mapping.address(0) as u64;
+        self.pageable.insert(address, mapping);
+        Ok(self.add(Allocation { pool: Pool::Host, address, bytes, born: 0, copied: 0 }))
+    }
+
+    fn add(&mut self, allocation: Allocation) -> Buffer {
         let buffer = Buffer(self.next);
         self.next += 1;
-        self.buffers.insert(buffer, Allocation { pool, address, bytes, born, copied: 0 });
-        Ok(buffer)
+        self.buffers.insert(buffer, allocation);
+        buffer
     }
 
     /// Gives a buffer back once the queued work that uses it is done.
     pub(super) fn free(&mut self, buffer: Buffer, queues: &mut Queues) -> Result<(), DeviceError> {
         let allocation = *self.buffers.get(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
         match allocation.pool {
-            Pool::Host => self.retired.push(allocation.address),
+            Pool::Host | Pool::Pinned => self.retired.push(allocation.address),
             Pool::Device => {
                 queues.follow(Queue::Compute, allocation.copied)?;
                 let stream = queues.stream(Queue::Compute);
@@ -123,6 +140,9 @@ impl Memory {
     /// Gives host memory back that was freed. Both queues are idle.
     pub(super) fn release_retired(&mut self) -> Result<(), Failed> {
         while let Some(address) = self.retired.pop() {
+            if self.pageable.remove(&address).is_some() {
+                continue;
+            }
             // SAFETY: allocated once, freed once; no queue uses it any more.
             check("cuMemFreeHost", unsafe { sys::cuMemFreeHost(address as *mut c_void) })?;
         }
@@ -226,7 +246,7 @@ fn set(pool: sys::CUmemoryPool, attribute: Attribute, mut value: u64) -> Result<
     check("cuMemPoolSetAttribute", status)
 }
 
-fn allocate_on_host(size: usize) -> Result<u64, Failed> {
+fn allocate_pinned(size: usize) -> Result<u64, Failed> {
     let mut address = std::ptr::null_mut();
     // Not write-combined, which would be slow to read back.
     // SAFETY: a context is current.
@@ -243,7 +263,9 @@ impl Drop for Memory {
             let _ = unsafe {
                 match allocation.pool {
                     Pool::Device => sys::cuMemFree_v2(allocation.address),
-                    Pool::Host => sys::cuMemFreeHost(allocation.address as *mut c_void),
+                    Pool::Pinned => sys::cuMemFreeHost(allocation.address as *mut c_void),
+                    // Which goes with its mapping.
+                    Pool::Host => continue,
                 }
             };
         }

@@ -45,7 +45,7 @@ use self::memory::Memory;
 use self::modules::Modules;
 use self::products::Products;
 use self::queues::Queues;
-use super::check::{check, common_pool};
+use super::check::{check, common_home};
 use super::choice::ALIGNMENT;
 use super::cpu::HostProcessor;
 use super::target::HOST_THREADS;
@@ -82,6 +82,8 @@ pub struct CudaDevice {
     products: Products,
     memory: Memory,
     clock: Clock,
+    /// Of the copy queue, read before and after each copy, once somebody has asked for what they take.
+    copies: Option<Clock>,
     queues: Queues,
     context: Context,
 }
@@ -108,6 +110,7 @@ impl CudaDevice {
             products: Products::new()?,
             memory: Memory::new(&context)?,
             clock: Clock::default(),
+            copies: None,
             queues: Queues::new()?,
             context,
         })
@@ -119,7 +122,7 @@ impl CudaDevice {
         let pattern = match self.pattern {
             Some(buffer) => self.memory.find(region(buffer))?.0,
             None => {
-                let buffer = self.memory.allocate(Pool::Host, POISON_PIECE as u64, &mut self.queues)?;
+                let buffer = self.memory.allocate(Pool::Pinned, POISON_PIECE as u64, &mut self.queues)?;
                 self.pattern = Some(buffer);
                 let (pattern, _) = self.memory.find(region(buffer))?;
                 // SAFETY: the buffer is as large, at the host's own address, and nothing works on it yet.
@@ -151,7 +154,7 @@ impl CudaDevice {
         let on_host = |operand: &Operand| (operand.address as *mut u8, operand.ty);
         let [inputs, outputs] = [inputs, outputs].map(|all| all.iter().map(on_host).collect::<Vec<_>>());
         let workspace = (scratch_bytes > 0).then_some((scratch as *mut u8, scratch_bytes as usize));
-        // SAFETY: types, alignment and bounds are checked; pinned memory is at the host's own addresses; the program's
+        // SAFETY: types, alignment and bounds are checked; both pools are at the host's own addresses; the program's
         // verifier has ordered what works on the same memory.
         unsafe { host.run(op, &inputs, &outputs, workspace) };
         Ok(())
@@ -212,8 +215,16 @@ impl Device for CudaDevice {
             self.memory.copies(to.buffer, &mut self.queues)?;
         }
         let (bytes, stream) = (from.bytes as usize, self.queues.stream(queue));
+        let mut clock = self.copies.as_mut().filter(|_| queue == Queue::Copy);
+        if let Some(clock) = &mut clock {
+            clock.lap(stream)?;
+        }
         // SAFETY: both regions lie within their buffers, which are given back only behind this copy.
-        Ok(checked("cuMemcpyAsync", unsafe { sys::cuMemcpyAsync(sink, source, bytes, stream) })?)
+        checked("cuMemcpyAsync", unsafe { sys::cuMemcpyAsync(sink, source, bytes, stream) })?;
+        if let Some(clock) = &mut clock {
+            clock.lap(stream)?;
+        }
+        Ok(())
     }
 
     fn launch(
@@ -224,7 +235,7 @@ impl Device for CudaDevice {
         workspace: Option<Region>,
     ) -> Result<(), DeviceError> {
         let buffers = inputs.iter().chain(outputs).map(|tensor| tensor.buffer);
-        let home = common_pool(op, buffers, |buffer| self.memory.pool_of(buffer))?;
+        let home = common_home(op, buffers, |buffer| self.memory.pool_of(buffer))?;
         let alignment = if home == Pool::Host { HostProcessor::ALIGNMENT } else { ALIGNMENT };
         check(op, inputs, outputs, workspace, (&self.target, home), alignment)?;
         let (inputs, outputs) = (self.operands(inputs)?, self.operands(outputs)?);
@@ -273,6 +284,12 @@ impl Device for CudaDevice {
         Ok(self.clock.laps()?)
     }
 
+    fn copied(&mut self) -> Result<Option<Duration>, DeviceError> {
+        let laps = self.copies.get_or_insert_default().laps()?;
+        // Every other one is the time between two copies.
+        Ok(Some(laps.into_iter().step_by(2).sum()))
+    }
+
     fn synchronize(&mut self) -> Result<(), DeviceError> {
         self.queues.synchronize()?;
         self.memory.release_retired()?;
@@ -284,7 +301,7 @@ impl Device for CudaDevice {
         let (bytes, stream) = (region.bytes as usize, self.queues.stream(Queue::Compute));
         match pool {
             _ if bytes == 0 => Ok(()),
-            Pool::Host => self.poison_host(address, bytes),
+            Pool::Host | Pool::Pinned => self.poison_host(address, bytes),
             Pool::Device => {
                 // SAFETY: the region lies within its buffer, which is given back only behind this.
                 let status = unsafe { sys::cuMemsetD8Async(address, POISON, bytes, stream) };
@@ -307,8 +324,8 @@ impl Device for CudaDevice {
                 // Not the driver's synchronous copy, which returns before the card has all of the bytes.
                 Ok(self.queues.synchronize()?)
             }
-            Pool::Host => {
-                // SAFETY: the region lies within its buffer, pinned memory at the host's own address, and nothing else
+            Pool::Host | Pool::Pinned => {
+                // SAFETY: the region lies within its buffer, which is at the host's own address, and nothing else
                 // works on it after `synchronize`.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, count) };
                 Ok(())
@@ -329,8 +346,8 @@ impl Device for CudaDevice {
                 })?;
                 Ok(self.queues.synchronize()?)
             }
-            Pool::Host => {
-                // SAFETY: the region lies within its buffer, pinned memory at the host's own address, and nothing else
+            Pool::Host | Pool::Pinned => {
+                // SAFETY: the region lies within its buffer, which is at the host's own address, and nothing else
                 // works on it after `synchronize`.
                 unsafe { std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), count) };
                 Ok(())

@@ -107,6 +107,7 @@ impl Equipment {
             context,
             memory: Bytes(self.card.memory),
             limited: false,
+            host_memory: None,
             rank: crate::device::Rank::ALONE,
         }
     }

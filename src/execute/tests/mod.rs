@@ -22,7 +22,7 @@ use super::engine::Engine;
 use crate::compile::{Action, Program, SectionKind, compile};
 use crate::data::Batch;
 use crate::device::{Delay, Device, Pool, Target};
-use crate::memory::{Cadence, Failure, OutOfMemory, predict};
+use crate::memory::{Cadence, Failure, OutOfMemory, Short, predict};
 use crate::spec::*;
 use crate::testing;
 use crate::testing::keys::{Choice, OPTIMIZERS, Same};
@@ -61,7 +61,8 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
     }
     let predicted = predict(program, &target, Cadence::of(config));
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device);
-    assert_eq!(engine.ledger().usage(Pool::Host), &predicted.host);
+    assert_eq!(engine.ledger().usage_at(Pool::Host), &predicted.host);
+    assert_eq!(engine.ledger().usage(Pool::Pinned), &predicted.pinned);
     engine.close()?;
     Ok(trace)
 }
@@ -251,9 +252,47 @@ fn running_out_is_predicted() {
             assert!(predicted.out_of_memory.is_some(), "{limit} of {most}");
             assert_eq!(predicted.out_of_memory, exhausted(&config, &target), "{limit} of {most}");
             assert_eq!(predicted.device.reserved_peak, most, "the need is what it is without the limit");
-            let short = predicted.short(&target);
+            let short = predicted.short(&target).device;
             let enough = target.with_memory(Bytes(limit + short));
             assert_eq!(exhausted(&config, &enough), None, "{limit} of {most}");
         }
     }
+}
+
+/// In either of the host's pools, which one limit is for.
+#[test]
+fn running_out_on_the_host_is_predicted() {
+    let mut pools = Vec::new();
+    for (allocator, pinned) in [
+        (Allocator::Arena, true),
+        (Allocator::Arena, false),
+        (Allocator::Direct, true),
+        (Allocator::Direct, false),
+    ] {
+        let mut config = testing::small();
+        config.strategy.allocator = allocator;
+        config.strategy.offload = Offload { optimizer: true, pinned, ..Offload::default() };
+        let predicted = |target: &Target| {
+            let program = compile(&config, target).unwrap();
+            predict(&program, target, Cadence::of(&config))
+        };
+        let free = predicted(&testing::target());
+        let most = free.host.reserved_peak;
+        for limit in (0..8).map(|eighth| most * eighth / 8).chain([most - 1]) {
+            let target = testing::target().with_host_memory(Bytes(limit));
+            let predicted = predicted(&target);
+            assert_eq!(predicted.out_of_memory, exhausted(&config, &target), "{limit} of {most}");
+            let short = Short { device: 0, host: most - limit };
+            assert_eq!(predicted.short(&target), short);
+            let found = predicted.out_of_memory.unwrap();
+            pools.push(found.pool);
+            assert!(found.requested > 0 && !found.value.is_empty(), "{found:?}");
+            let enough = testing::target().with_host_memory(Bytes(limit + short.host));
+            assert_eq!(exhausted(&config, &enough), None, "{limit} of {most}");
+        }
+    }
+    for pool in [Pool::Host, Pool::Pinned] {
+        assert!(pools.contains(&pool), "{pools:?}");
+    }
+    assert!(!pools.contains(&Pool::Device));
 }

@@ -14,10 +14,14 @@ fn offloaded(change: impl Fn(&mut Offload)) -> RunConfig {
     with(|strategy| change(&mut strategy.offload))
 }
 
-/// Of all buckets, as the allocator rounds them, and as they are.
+/// Of all buckets, as an arena rounds them, and as they are.
 fn parameters(program: &Program) -> [u64; 2] {
+    bytes_of_parameters(program, 256)
+}
+
+fn bytes_of_parameters(program: &Program, rounding: u64) -> [u64; 2] {
     let bytes = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes());
-    [bytes.clone().map(|bytes| bytes.next_multiple_of(256)).sum(), bytes.sum()]
+    [bytes.clone().map(|bytes| bytes.next_multiple_of(rounding)).sum(), bytes.sum()]
 }
 
 /// The weights of the model, without the gaps between them: the table of tokens and that of positions, the head's norm, and
@@ -34,7 +38,7 @@ fn spilled_activations_wait_on_the_host() {
     };
     // Of the head, with which backward begins, nothing: its norm, the logits and the loss stay.
     let head = sizes.kept(0) - sizes.stream();
-    assert_eq!(at_the_loss(Pool::Host), sizes.kept(sizes.block()) - head);
+    assert_eq!(at_the_loss(Pool::Pinned), sizes.kept(sizes.block()) - head);
     assert!(at_the_loss(Pool::Device) < head + 2 * sizes.f32(sizes.rows() * 4 * C));
 }
 
@@ -157,9 +161,49 @@ fn how_far_ahead_is_what_it_says() {
                 continue;
             };
             let brought = program.value(*to);
-            assert!(brought.pool == Pool::Host || brought.role != Role::Parameter || inputs.contains(to));
+            assert!(brought.pool == Pool::Pinned || brought.role != Role::Parameter || inputs.contains(to));
         }
     }
+}
+
+/// All that is on the host for the sake of offloading is in pageable memory where none is to be pinned, and the rest is where
+/// it is without offloading. Nothing else is another.
+#[test]
+fn pageable_memory_holds_what_is_offloaded_and_pinned_memory_the_rest() {
+    let of = |pinned| {
+        let mut config = offloaded(|offload| {
+            (offload.parameters, offload.optimizer, offload.pinned) = (true, true, pinned);
+            offload.activations = Spill::From(Bytes(0));
+        });
+        config.strategy.allocator = Allocator::Direct;
+        config
+    };
+    let predicted = |config: &RunConfig| {
+        let program = program(config);
+        let found = predict(&program, &testing::target(), Cadence::of(config));
+        (program, found)
+    };
+    let [(pinned, with_pinned), (pageable, with_pageable)] =
+        [true, false].map(|pinned| predicted(&of(pinned)));
+    let pools =
+        pinned.values.iter().zip(&pageable.values).map(|(a, b)| (a.pool, b.pool, a.role == Role::Input));
+    for (pool, other, is_input) in pools {
+        match (pool, is_input) {
+            (Pool::Pinned, false) => assert_eq!(other, Pool::Host),
+            (pool, _) => assert_eq!(other, pool),
+        }
+    }
+    assert_eq!(with_pageable.device, with_pinned.device);
+    assert_eq!(with_pageable.host, with_pinned.host);
+    assert_eq!(with_pinned.pinned, with_pinned.host);
+    let mut plain = testing::small();
+    plain.strategy.allocator = Allocator::Direct;
+    assert_eq!(with_pageable.pinned.peak(), predicted(&plain).1.pinned.peak());
+
+    let [parameters, _] = bytes_of_parameters(&pageable, testing::target().page.0);
+    let in_update = live_in(&pageable, Pool::Host, SectionKind::Update, Role::Parameter, |_| true);
+    assert_eq!(in_update, parameters);
+    assert_eq!(work(&of(true)), work(&of(false)));
 }
 
 /// An evaluation that keeps what backward would need keeps the same, wherever training has it meanwhile.

@@ -254,7 +254,7 @@ fn direct_rounds_to_pages() {
     let sizes = Activations { rounding: testing::target().page.0, micro_batch: BATCH };
     let found = live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
     assert_eq!(found, sizes.kept(sizes.block()));
-    assert_eq!(program.arenas, [0, 0]);
+    assert_eq!(program.arenas, [0; Pool::ALL.len()]);
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn placed_layers_have_all_that_is_theirs_on_the_host() {
     let block = (4 * BLOCK).next_multiple_of(256);
     let others = 4 * (V + T) * C + block + (4 * HEAD).next_multiple_of(256);
     let live = |pool, kind, role| live_in(&program, pool, kind, role, |_| true);
-    for (pool, parameters) in [(Pool::Host, block), (Pool::Device, others)] {
+    for (pool, parameters) in [(Pool::Pinned, block), (Pool::Device, others)] {
         assert_eq!(live(pool, SectionKind::Update, Role::Parameter), parameters, "{pool:?}");
         assert_eq!(live(pool, SectionKind::First, Role::Gradient), parameters, "{pool:?}");
         assert_eq!(live(pool, SectionKind::First, Role::Optimizer), 2 * parameters, "{pool:?}");
@@ -319,7 +319,7 @@ fn placed_layers_have_all_that_is_theirs_on_the_host() {
         let loss = launches("cross-entropy-with-gradient");
         live_in(&program, pool, SectionKind::First, Role::Activation, loss)
     };
-    assert_eq!(kept(Pool::Host), sizes.block());
+    assert_eq!(kept(Pool::Pinned), sizes.block());
     // What the head's backward pass reads of the layer is on its way.
     assert_eq!(kept(Pool::Device), sizes.kept(sizes.block()) - sizes.block() + sizes.stream());
 }

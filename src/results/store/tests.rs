@@ -353,6 +353,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
             context: Bytes(0),
             memory: Bytes(1 << 30),
             limited: false,
+            host_memory: None,
             rank: crate::device::Rank::ALONE,
         },
         unsuited: None,

@@ -3,11 +3,15 @@
 use serde::Serialize;
 
 use crate::spec::declare::{Declared, Section, Writable, section};
+use crate::spec::error::Problem;
 use crate::spec::kinds::{Count, Flag};
 use crate::spec::reader::{Keys, Kind};
-use crate::spec::tree::{Entry, Value};
+use crate::spec::rules::blame;
+use crate::spec::tree::{Entry, Table as Written, Value};
 use crate::spec::write::Lines;
 use crate::units::Bytes;
+
+use super::Strategy;
 
 /// No model has as many layers; keeps sums in range.
 const AHEAD: Count = Count(0..=1 << 24);
@@ -21,6 +25,8 @@ section! {
         pub optimizer: bool = Flag, default false;
         /// What backward needs of the forward pass.
         pub activations: Spill = SizeOrFlag, default Spill::Nothing;
+        /// Whether what is on the host lies in memory that copies reach while others compute.
+        pub pinned: bool = Flag, default true;
         /// How many layers before the one that needs it something is brought.
         pub ahead: usize = AHEAD, default 1;
     }
@@ -37,8 +43,23 @@ pub enum Spill {
 impl Offload {
     /// Whether anything is.
     pub fn is_any(&self) -> bool {
-        let Offload { parameters, optimizer, activations, ahead: _ } = *self;
+        let Offload { parameters, optimizer, activations, pinned: _, ahead: _ } = *self;
         parameters || optimizer || activations != Spill::Nothing
+    }
+}
+
+impl Strategy {
+    /// Batches are in pinned memory whatever is offloaded.
+    pub(in crate::spec) fn pages_something(&self, tree: &Written) -> Result<(), Problem> {
+        if self.offload.pinned || self.offload.is_any() {
+            return Ok(());
+        }
+        Err(blame(
+            "offload.pinned = false is of what waits in the host's memory; nothing is offloaded".to_owned(),
+            &["strategy.offload.pinned"],
+            tree,
+            "offload.optimizer = true does that, or offload.pinned = true",
+        ))
     }
 }
 
