@@ -3,9 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Draft;
 use super::program::{Action, Instruction, Program, Spillable, Stage};
 use super::value::{Form, Value};
+use super::{Draft, Marks};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
 use crate::ops::{TensorType, ValueId};
@@ -19,7 +19,7 @@ pub(super) fn bring(draft: &mut Draft) {
             Some(least) => spill(program, &code, least),
             None => HashMap::new(),
         };
-        program.sections[section].code = bring_in(program, code, spilled, draft.marks.ahead);
+        program.sections[section].code = bring_in(program, code, spilled, &draft.marks);
     }
     program.stage = Stage::Brought;
 }
@@ -75,7 +75,7 @@ fn bring_in(
     program: &mut Program,
     code: Vec<Instruction>,
     spilled: HashMap<ValueId, ValueId>,
-    ahead: usize,
+    marks: &Marks,
 ) -> Vec<Instruction> {
     let mut here = Here {
         program,
@@ -95,18 +95,22 @@ fn bring_in(
         .into_iter()
         .for_each(|(index, here)| moved[index].stores.retain(|store| store.action.reads() != [here]));
     let mut fetches: Vec<Vec<Instruction>> = vec![Vec::new(); moved.len()];
-    for (index, before) in begins_to_bring(&moved, ahead).into_iter().enumerate() {
+    for (index, before) in begins_to_bring(&moved, marks.ahead).into_iter().enumerate() {
         for (there_from, fetch) in &moved[index].fetches {
             fetches[before.max(*there_from)].push(fetch.clone());
         }
     }
     let mut result = Vec::with_capacity(moved.len());
+    // A model that is made elsewhere is whole before any of it leaves.
+    let mut last = Vec::new();
     for (moved, fetches) in moved.into_iter().zip(fetches) {
         result.extend(fetches);
         result.extend(moved.casts);
+        let waits = marks.made.is_some() && moved.instruction.phase == Phase::Start;
         result.push(moved.instruction);
-        result.extend(moved.stores);
+        if waits { last.extend(moved.stores) } else { result.extend(moved.stores) }
     }
+    result.extend(last);
     result
 }
 

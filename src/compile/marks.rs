@@ -2,10 +2,10 @@
 
 use super::Draft;
 use super::program::{Action, Instruction, Program};
-use crate::device::{Phase, Pool};
+use crate::device::{Phase, Pool, Role};
 use crate::graph::{Scope, ScopeId};
 use crate::ops::ValueId;
-use crate::spec::{Offload, Recompute, Spill};
+use crate::spec::{Init, Offload, Recompute, Spill};
 
 #[derive(Debug)]
 pub(crate) struct Marks {
@@ -21,6 +21,8 @@ pub(crate) struct Marks {
     /// The parameters that live with the host because their layer does.
     placed: Vec<ValueId>,
     pub(crate) gradients: Pool,
+    /// Where parameters are made; `None`: where they live.
+    pub(crate) made: Option<Pool>,
     /// From how many bytes on what backward needs of the forward pass leaves the device until then; `None`: it stays.
     pub(crate) spilled: Option<u64>,
     /// How many layers before the one that needs it something is brought; none: right before its use.
@@ -37,6 +39,7 @@ impl Default for Marks {
             parameters: Pool::Device,
             placed: Vec::new(),
             gradients: Pool::Device,
+            made: None,
             spilled: None,
             ahead: 1,
         }
@@ -49,6 +52,10 @@ pub(super) fn mark(draft: &mut Draft) {
         Recompute::Block => scope.block && scope.parent.is_none(),
     };
     draft.marks.recompute = draft.program.scopes.iter().map(recompute).collect();
+    draft.marks.made = match draft.config.strategy.init {
+        Init::Device => None,
+        Init::Host => Some(Pool::Host),
+    };
     offload(&mut draft.marks, draft.config.strategy.offload);
     (draft.change_marks)(&mut draft.marks, &draft.program.scopes);
     let buckets = draft.program.buckets.iter().map(|bucket| bucket.parameters);
@@ -82,6 +89,11 @@ fn move_parameters(program: &mut Program) {
     }
 }
 
+/// Whether it is what a parameter begins with.
+fn is_first_value(program: &Program, instruction: &Instruction, outputs: &[ValueId]) -> bool {
+    instruction.phase == Phase::Start && program.value(outputs[0]).role == Role::Parameter
+}
+
 impl Marks {
     /// By scope: the outermost of the marked ones that it lies in, which is computed again as a whole.
     pub(super) fn recomputed(&self, scopes: &[Scope]) -> Vec<Option<ScopeId>> {
@@ -111,6 +123,9 @@ impl Marks {
         match &instruction.action {
             Action::Launch { op, inputs, .. } if op.as_update().is_some() => {
                 self.beside(program.storage(inputs[0]), self.updates)
+            }
+            Action::Launch { outputs, .. } if is_first_value(program, instruction, outputs) => {
+                self.made.unwrap_or_else(|| pool(outputs[0]))
             }
             // What is made of nothing is made where it lives.
             Action::Launch { inputs, outputs, .. } if inputs.is_empty() => pool(outputs[0]),

@@ -19,7 +19,9 @@ pub struct Counts {
     pub trained_parameters: u64,
     /// FLOPs among them that the host's processor computed.
     pub host_flops: u64,
-    /// Bytes brought to the other pool for work there, or taken back from it; those of evaluations left out.
+    /// Bytes copied to where parameters live from where they were made.
+    pub bytes_at_start: u64,
+    /// Bytes brought to the other pool for work there, or taken back from it; those of start-up and of evaluations left out.
     pub bytes_to_host: u64,
     pub bytes_to_device: u64,
     /// Bytes of gradients filled with zeros at the end of steps.
@@ -52,6 +54,9 @@ impl Counts {
         }
         match &instruction.action {
             Action::Launch { op, outputs, .. } => self.launch(program, instruction, op, outputs),
+            &Action::Copy { to, .. } if instruction.phase == Phase::Start => {
+                self.bytes_at_start += program.ty(to).bytes();
+            }
             &Action::Copy { from, to, .. } => self.copy(program, from, to),
             _ => {}
         }

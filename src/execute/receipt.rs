@@ -49,6 +49,10 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
         parts.push(format!("{} to the host and {} back", Bytes(to), Bytes(back)));
         parts.extend(run.copies_hidden.map(|share| format!("{:.0}% of copies hidden", 100.0 * share)));
     }
+    // Of all the run: its start is none of the steps.
+    if after.bytes_at_start > 0 {
+        parts.push(format!("{} copied at the start", Bytes(after.bytes_at_start)));
+    }
     let in_16_bits = per_step(|counts| counts.state_bytes_in_16_bits);
     if in_16_bits > 0 {
         parts.push(format!("{} of states in 16 bits", Bytes(in_16_bits)));

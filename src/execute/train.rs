@@ -204,10 +204,11 @@ impl Trainer<'_> {
         let timeline = Timeline::of_start(self.program);
         let mut batch = Batch::new(&self.sample.parts, self.config.train.batch_size);
         let witness = Witness::begin(device);
+        let built = Instant::now();
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
                 engine.record_timeline(timeline);
-                let trained = self.train(&mut engine, &mut batch, &mut log, &mut times, &mut outcome);
+                let trained = self.train(&mut engine, built, &mut batch, &mut log, &mut times, &mut outcome);
                 let measured = &mut outcome.measured;
                 measured.record_memory(engine.ledger());
                 let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
@@ -233,6 +234,7 @@ impl Trainer<'_> {
     fn train(
         &mut self,
         engine: &mut Engine,
+        built: Instant,
         batch: &mut Batch,
         log: &mut StepLog,
         times: &mut Times,
@@ -255,6 +257,8 @@ impl Trainer<'_> {
                     }
                 }
                 let timed = self.step(engine, step, batch)?;
+                let first_step_ms = &mut outcome.measured.first_step_ms;
+                first_step_ms.get_or_insert_with(|| milliseconds(built.elapsed()));
                 let usage = engine.ledger().usage(Pool::Device);
                 let counted = step >= warmup_steps;
                 step += 1;

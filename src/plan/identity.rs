@@ -204,6 +204,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.gradients = \"free\"",
         "strategy.allocator = \"arena\"",
         "strategy.evaluation_pass = \"no_grad\"",
+        "strategy.init = \"device\"",
         "strategy.offload = { parameters = false, optimizer = false, activations = false, ahead = 1 }",
         "strategy.graph = false",
     ];

@@ -25,7 +25,7 @@ const LIVE: &str = "live";
 
 /// The table has grown with the program, and scripts know its order: it goes on with each of these, and with the fields
 /// that follow it in its struct.
-const STRETCHES: [&str; 17] = [
+const STRETCHES: [&str; 18] = [
     "experiment",
     "peak_bytes",
     "no_effect",
@@ -43,6 +43,7 @@ const STRETCHES: [&str; 17] = [
     "context_bytes",
     "skipped_steps",
     "baseline",
+    "first_step_ms",
 ];
 
 /// All columns but the swept keys, in their order.

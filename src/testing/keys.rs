@@ -128,6 +128,14 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Bitwise,
     },
     Key {
+        name: "init",
+        values: &[r#""device""#, r#""host""#],
+        first_in_need: 1,
+        needs: &[],
+        // A card and the host's processor round in their own ways.
+        same: if cfg!(feature = "cuda-tests") { Same::Rounding } else { Same::Bitwise },
+    },
+    Key {
         name: "offload",
         values: &[
             "{}",

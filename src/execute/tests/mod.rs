@@ -10,6 +10,7 @@ mod prime;
 mod profile;
 mod ranks;
 mod scopes;
+mod start;
 mod states;
 mod strategies;
 mod threads;

@@ -15,14 +15,14 @@ fn offloaded(change: impl Fn(&mut Offload)) -> RunConfig {
 }
 
 /// Of all buckets, as the allocator rounds them, and as they are.
-fn parameters(program: &Program) -> [u64; 2] {
+pub(super) fn parameters(program: &Program) -> [u64; 2] {
     let bytes = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes());
     [bytes.clone().map(|bytes| bytes.next_multiple_of(256)).sum(), bytes.sum()]
 }
 
 /// The weights of the model, without the gaps between them: the table of tokens and that of positions, the head's norm, and
 /// per block two norms, attention's two products and those of the mlp, with their biases.
-const WEIGHTS: u64 =
+pub(super) const WEIGHTS: u64 =
     4 * (V * C + T * C + 2 * C + L * (4 * C + 3 * C * C + 3 * C + C * C + C + 8 * C * C + 5 * C));
 
 #[test]

@@ -12,7 +12,7 @@ pub use offload::{Offload, Spill};
 pub use place::{Home, Places};
 pub use precision::Precision;
 pub use states::{OptimizerState, Rounding};
-pub use words::{Allocator, EvaluationPass, Gradients, Recompute, Release};
+pub use words::{Allocator, EvaluationPass, Gradients, Init, Recompute, Release};
 
 use super::declare::{Optional, Section, Words, section};
 use super::error::Problem;
@@ -47,6 +47,7 @@ section! {
         pub gradients: Gradients = word(), default Gradients::Free;
         pub allocator: Allocator = word(), default Allocator::Arena;
         pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
+        pub init: Init = word(), default Init::Device;
         /// What waits in the host's memory while the device has no use for it.
         pub offload: Offload = offload::Table, default Offload::default();
         /// Whether stretches of the step are captured and replayed as CUDA graphs.
@@ -58,7 +59,7 @@ pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
 /// Keys that the experiment file has words for, but not this version.
 pub(super) const LATER_KEYS: &[&str] =
-    &["attention", "empty_cache", "init", "loader", "master_weights", "parallel", "params", "update"];
+    &["attention", "empty_cache", "loader", "master_weights", "parallel", "params", "update"];
 
 impl Strategy {
     pub(super) fn scales_fp16(&self, tree: &Table) -> Result<(), Problem> {
