@@ -401,13 +401,14 @@ prop_compose! {
         // Strategies name layers of the two blocks that the base has.
         (layers, heads, width) in (2..100usize, 1..20usize, 1..100usize),
         (context, vocabulary) in (1..5000usize, 256..60_000usize),
+        weights in proptest::option::of("/[a-zé \"\\\\$'{}*\\[]{1,8}/x[.]y"),
         paths in proptest::collection::vec("/[a-zé \"\\\\$'{}*]{1,8}/x[.]txt", 1..4),
         split in 0.01..1.0,
         evaluation in proptest::option::of((1..100usize, 1..9usize)),
         (warmup_steps, steps) in (0..100usize, 1..100usize),
     ) -> RunConfig {
         RunConfig {
-            model: Model::Transformer(Transformer { layers, d_model: heads * width, heads, context, vocabulary }),
+            model: Model::Transformer(Transformer { layers, d_model: heads * width, heads, context, vocabulary, weights: weights.map(PathBuf::from) }),
             data: Data::Text(Text {
                 paths: paths.iter().map(|path| PathBuf::from(path.replace("**", "*a").replace("**", "*a"))).collect(),
                 tokens: Tokens::Bytes,

@@ -53,7 +53,7 @@ pub(super) fn mark(draft: &mut Draft) {
     };
     draft.marks.recompute = draft.program.scopes.iter().map(recompute).collect();
     draft.marks.made = match draft.config.strategy.init {
-        Init::Device => None,
+        Init::Device | Init::Lazy => None,
         Init::Host => Some(Pool::Host),
     };
     offload(&mut draft.marks, draft.config.strategy.offload);
@@ -124,6 +124,8 @@ impl Marks {
             Action::Launch { op, inputs, .. } if op.as_update().is_some() => {
                 self.beside(program.storage(inputs[0]), self.updates)
             }
+            // Files are read into the host's memory.
+            Action::Launch { op, .. } if op.stored_site().is_some() => Pool::Host,
             Action::Launch { outputs, .. } if is_first_value(program, instruction, outputs) => {
                 self.made.unwrap_or_else(|| pool(outputs[0]))
             }

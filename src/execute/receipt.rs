@@ -49,6 +49,9 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
         parts.push(format!("{} to the host and {} back", Bytes(to), Bytes(back)));
         parts.extend(run.copies_hidden.map(|share| format!("{:.0}% of copies hidden", 100.0 * share)));
     }
+    if after.made_late > 0 {
+        parts.push(format!("{} values made at their first use", after.made_late));
+    }
     // Of all the run: its start is none of the steps.
     if after.bytes_at_start > 0 {
         parts.push(format!("{} copied at the start", Bytes(after.bytes_at_start)));

@@ -182,6 +182,7 @@ optimizer.adamw.lr = 1e-3
         "train.optimizer.adamw.weight_decay = 0.01",
         "train.optimizer.adamw.decay = \"matrices\"",
         "train.optimizer.sgd.momentum = 0.0",
+        "model.transformer.weights = \"off\"",
         "train.optimizer.sgd.nesterov = false",
         "train.optimizer.sgd.weight_decay = 0.0",
         "train.optimizer.sgd.decay = \"matrices\"",

@@ -129,7 +129,7 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         name: "init",
-        values: &[r#""device""#, r#""host""#],
+        values: &[r#""device""#, r#""host""#, r#""lazy""#],
         first_in_need: 1,
         needs: &[],
         // A card and the host's processor round in their own ways.

@@ -230,6 +230,7 @@ fn exhausted(config: &RunConfig, target: &Target) -> Option<OutOfMemory> {
         Ok(()) => None,
         Err(Failure::OutOfMemory(found)) => Some(*found),
         Err(Failure::Device(error)) => panic!("{error}"),
+        Err(Failure::Weights(error)) => panic!("{error}"),
     }
 }
 

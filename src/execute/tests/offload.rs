@@ -120,8 +120,14 @@ fn offloaded_parameters_are_cast_again_in_backward() {
 #[test]
 fn a_model_larger_than_the_device_trains() {
     let mut config = offloaded(|offload| (offload.parameters, offload.optimizer) = (true, true));
-    config.model =
-        Model::Transformer(Transformer { layers: 16, d_model: 64, heads: 2, context: 16, vocabulary: 256 });
+    config.model = Model::Transformer(Transformer {
+        layers: 16,
+        d_model: 64,
+        heads: 2,
+        context: 16,
+        vocabulary: 256,
+        weights: None,
+    });
     config.train.batch_size = 1;
     let target = Target { product_workspace: Bytes(1 << 18), ..testing::target() };
     let program = compile(&config, &target).unwrap();

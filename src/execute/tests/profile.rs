@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::super::Reporter;
 use super::super::measured::{Ended, Outcome};
-use super::super::train::{MEMORY_FILE, Prepared, run_on};
+use super::super::prepared::Prepared;
+use super::super::train::{MEMORY_FILE, run_on};
 use crate::compile::compile;
 use crate::device::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor};
 use crate::ops::Op;
@@ -98,6 +99,7 @@ fn outcome(folder: &Path, crowded: bool) -> Outcome {
     config.data = Data::Text(Text { paths: vec![text], tokens: Tokens::Bytes, split: 0.9 });
     let target = testing::target();
     let prepared = Prepared {
+        weights: None,
         sample: config.model.sample(),
         data: config.data.data_set().open().unwrap(),
         program: compile(&config, &target).unwrap(),

@@ -51,8 +51,9 @@ words! {
         Device = "device",
         /// All of them by the host's processor in its memory, before any is copied to the device.
         Host = "host",
+        /// Where they live, each layer's right before its first use, and so are its gradients and states.
+        Lazy = "lazy",
     }
-    later "lazy"
 }
 
 words! {

@@ -107,6 +107,7 @@ pub(super) unsafe fn run(
         Op::LossScale(op) => loss_scale::run(op, &mut operands),
         Op::Normal(op) => initialise::normal(op, &mut operands, workers),
         Op::Sgd(op) => optimizer::sgd(op, &mut operands, workers),
+        Op::Stored(_) => unreachable!("no device reads files"),
     }
 }
 
