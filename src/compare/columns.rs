@@ -132,7 +132,7 @@ impl Columns<'_> {
         if self.any(|entry| entry.wait.is_some_and(|share| share > WAITS)) {
             columns.push(self.column("wait%", 8, |entry| entry.wait.map(percent)));
         }
-        if self.any(|entry| entry.start_above_training() || entry.relative.other_start_peak) {
+        if self.any(|entry| entry.start_above_training() || entry.starts_without_parameters()) {
             columns.push(self.bytes("start", 9, |entry| entry.row.start_peak_bytes));
         }
         if self.any(|entry| entry.relative.other_start_time) {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::Basis;
+use crate::device::Role;
 use crate::execute;
 use crate::results::{Row, Status};
 use crate::statistics::{self, Estimate};
@@ -76,8 +77,7 @@ pub(super) struct Relative {
     pub(super) loss: Option<f64>,
     /// The start-up peak decides what the baseline needs, and is lower here.
     pub(super) less_to_start: bool,
-    /// What is there before the first step is more or less than the baseline's, or takes longer or shorter to be made.
-    pub(super) other_start_peak: bool,
+    /// The first step, with what comes before it, takes longer or shorter than the baseline's.
     pub(super) other_start_time: bool,
     pub(super) pareto: bool,
     /// Another entry is the same without keys that change nothing: what differs in speed is noise.
@@ -139,6 +139,12 @@ impl Entry {
 
     pub(super) fn start_above_training(&self) -> bool {
         self.is_usable() && self.row.start_peak_bytes > self.memory
+    }
+
+    /// Parameters that training keeps on the device are made later.
+    pub(super) fn starts_without_parameters(&self) -> bool {
+        self.is_usable()
+            && self.row.start_peak_bytes.is_some_and(|start| Some(start) < self.row.live[Role::Parameter])
     }
 
     pub(super) fn evaluation_above_training(&self) -> bool {

@@ -248,17 +248,10 @@ fn against(entry: &Entry, base: &Entry) -> Relative {
         speed,
         same_speed: entry.same_speed(base) == Some(true),
         loss,
-        other_start_peak: entry.is_usable() && starts_with_other_memory(entry, base) == Some(true),
         other_start_time: entry.start_ms().zip(base.start_ms()).is_some_and(|(a, b)| takes_other_time(a, b)),
         less_to_start: base.start_above_training() && entry.row.start_peak_bytes < base.row.start_peak_bytes,
         ..Relative::default()
     }
-}
-
-/// By more than a tenth of what the baseline needs in training.
-fn starts_with_other_memory(entry: &Entry, base: &Entry) -> Option<bool> {
-    let (start, base_start) = (entry.row.start_peak_bytes?, base.row.start_peak_bytes?);
-    Some(start.abs_diff(base_start) > base.memory? / 10)
 }
 
 /// By half of the shorter, and so much that nothing else a process does at first may be the reason.

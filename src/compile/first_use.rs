@@ -1,7 +1,7 @@
 //! A lazy start: what belongs to a layer's parameters is made right before its first use, in the first optimizer step. The
 //! instructions that make it are left out from the second time on that their section is gone through.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::Draft;
 use super::program::{Action, Instruction, Program, Section, SectionKind};
@@ -14,44 +14,38 @@ pub(super) fn make_late(draft: &mut Draft) {
         return;
     }
     let program = &mut draft.program;
-    let mut late: HashSet<ValueId> = program
-        .buckets
-        .iter()
-        .flat_map(|bucket| {
-            let states = bucket.states.iter().map(|state| state.value);
-            states.chain([bucket.parameters]).chain(bucket.gradients)
-        })
-        .collect();
-    let start = program.section_mut(SectionKind::Start).expect("build makes it");
-    late.retain(|storage| start.exit.contains(storage));
-    let mut making = std::mem::take(&mut start.code);
+    let exit = program.section(SectionKind::Start).expect("build makes it").exit.clone();
+    let starts = program.marked(&exit);
+    let of_buckets = program.buckets.iter().flat_map(|bucket| {
+        let states = bucket.states.iter().map(|state| state.value);
+        states.chain([bucket.parameters]).chain(bucket.gradients)
+    });
+    let late: Vec<ValueId> = of_buckets.filter(|storage| starts[storage.index()]).collect();
+    let mut late = program.marked(&late);
+    let mut making = Making::of(program);
     for index in 0..program.sections.len() {
         if program.sections[index].kind.is_of_step() {
             make_in_section(program, index, &mut making, &mut late);
         }
     }
     let made: Vec<ValueId> = program.made_late().collect();
+    let made = program.marked(&made);
     let start = program.section_mut(SectionKind::Start).expect("build makes it");
-    start.exit.retain(|storage| !made.contains(storage));
-    start.code = making;
+    start.exit.retain(|storage| !made[storage.index()]);
+    start.code = making.code.into_iter().flatten().collect();
 }
 
 /// Takes what the section uses first out of what the start has been `making`.
-fn make_in_section(
-    program: &mut Program,
-    section: usize,
-    making: &mut Vec<Instruction>,
-    late: &mut HashSet<ValueId>,
-) {
+fn make_in_section(program: &mut Program, section: usize, making: &mut Making, late: &mut [bool]) {
     let code = std::mem::take(&mut program.sections[section].code);
     let mut made = Vec::new();
     let mut result = Vec::with_capacity(code.len());
     for instruction in code {
         for storage in instruction.action.touches().map(|id| program.storage(id)) {
-            if late.remove(&storage) {
+            if std::mem::take(&mut late[storage.index()]) {
                 made.push(storage);
                 let now = |making| Instruction { once: true, phase: instruction.phase, ..making };
-                result.extend(take_what_makes(program, storage, making).into_iter().map(now));
+                result.extend(making.take(program, storage).into_iter().map(now));
             }
         }
         result.push(instruction);
@@ -60,25 +54,38 @@ fn make_in_section(
     (section.code, section.made) = (result, made);
 }
 
-/// Takes out of some code, in its order, all that a storage is made by.
-fn take_what_makes(program: &Program, storage: ValueId, code: &mut Vec<Instruction>) -> Vec<Instruction> {
-    let mut needed = HashSet::from([storage]);
-    let mut makes: Vec<bool> = code
-        .iter()
-        .rev()
-        .map(|instruction| {
-            let storages = |ids: &[ValueId]| ids.iter().map(|&id| program.storage(id)).collect::<Vec<_>>();
-            let makes = storages(instruction.action.writes()).iter().any(|written| needed.contains(written));
-            if makes {
-                needed.extend(storages(instruction.action.reads()));
+/// What the start makes, as long as nobody has taken it.
+struct Making {
+    code: Vec<Option<Instruction>>,
+    /// By storage: the instructions that write there.
+    writers: HashMap<ValueId, Vec<usize>>,
+}
+
+impl Making {
+    fn of(program: &Program) -> Making {
+        let start = program.section(SectionKind::Start).expect("build makes it");
+        let mut writers: HashMap<ValueId, Vec<usize>> = HashMap::new();
+        for (index, instruction) in start.code.iter().enumerate() {
+            for &write in instruction.action.writes() {
+                writers.entry(program.storage(write)).or_default().push(index);
             }
-            makes
-        })
-        .collect();
-    makes.reverse();
-    let mut makes = makes.into_iter();
-    let mut makes = || makes.next() == Some(true);
-    code.extract_if(.., |_| makes()).collect()
+        }
+        Making { code: start.code.iter().cloned().map(Some).collect(), writers }
+    }
+
+    /// Takes all that a storage is made by, in its order.
+    fn take(&mut self, program: &Program, storage: ValueId) -> Vec<Instruction> {
+        let (mut needed, mut makes) = (vec![storage], Vec::new());
+        while let Some(storage) = needed.pop() {
+            for index in self.writers.remove(&storage).into_iter().flatten() {
+                let reads = self.code[index].iter().flat_map(|instruction| instruction.action.reads());
+                needed.extend(reads.map(|&read| program.storage(read)));
+                makes.push(index);
+            }
+        }
+        makes.sort_unstable();
+        makes.into_iter().filter_map(|index| self.code[index].take()).collect()
+    }
 }
 
 /// Code without what is done once, and that by the instruction it comes before.
@@ -104,8 +111,8 @@ pub(super) fn together(
     ordered: Vec<Instruction>,
     once: Vec<(usize, Vec<Instruction>)>,
 ) -> Vec<Instruction> {
-    let used: HashSet<Queue> =
-        ordered.iter().chain(once.iter().flat_map(|(_, group)| group)).map(Instruction::queue).collect();
+    let all = ordered.iter().chain(once.iter().flat_map(|(_, group)| group));
+    let used: HashSet<Queue> = all.map(Instruction::queue).chain([Queue::Compute]).collect();
     let mut once = once.into_iter().peekable();
     let mut result = Vec::with_capacity(ordered.len());
     let mut count = 0;
@@ -139,10 +146,7 @@ fn hand_over(
         result.push(instruction);
     }
     let Some(end) = end else { return };
-    for other in Queue::ALL
-        .into_iter()
-        .filter(|other| *other != last && (used.contains(other) || *other == Queue::Compute))
-    {
+    for other in Queue::ALL.into_iter().filter(|other| *other != last && used.contains(other)) {
         let event = program.add_event();
         result.extend(crossing(&end, event, last, other));
     }

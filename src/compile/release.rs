@@ -54,7 +54,9 @@ fn with_lifetimes(
     let mut uses: Vec<Option<Use>> = vec![None; program.values.len()];
     let mut used = Vec::new();
     // What is waited for once is not from then on.
-    let [done_later, done_once] = [false, true].map(|first_time| done(program, &code, first_time));
+    let done_later = done(program, &code, false);
+    let waits_once = code.iter().any(|instruction| instruction.once);
+    let done_once = if waits_once { done(program, &code, true) } else { done_later.clone() };
     for (index, instruction) in code.iter().enumerate() {
         let once = instruction.once;
         let done = if once { done_once[index] } else { done_later[index] };
