@@ -439,7 +439,7 @@ proptest! {
 }
 
 proptest! {
-    /// But for where its data lies, what tells a run from others is all of it: no two share it.
+    /// But for where its data and its weights lie, what tells a run from others is all of it: no two share it.
     #[test]
     fn what_tells_a_run_from_others_is_the_run(config in any_config()) {
         let identity = config.identity();
@@ -448,7 +448,11 @@ proptest! {
         let text = format!("{identity}{strategy}").replace("[strategy]", "[strategies.a]");
         let folder = folder(&[("a.toml", &text)]);
         let paths: Vec<String> = config.data.text().unwrap().paths.iter().map(|path| format!("{path:?}").replace('$', "$$")).collect();
-        let experiment = match expand_in(&folder, &[&format!("data.text.paths = [{}]", paths.join(", "))]) {
+        let mut places = vec![format!("data.text.paths = [{}]", paths.join(", "))];
+        let weights = config.model.weights().map(|path| format!("{path:?}").replace('$', "$$"));
+        places.extend(weights.map(|path| format!("model.transformer.weights = {path}")));
+        let places: Vec<&str> = places.iter().map(String::as_str).collect();
+        let experiment = match expand_in(&folder, &places) {
             Ok(experiment) => experiment,
             Err(error) => return Err(TestCaseError::fail(format!("{error}\n{text}"))),
         };
