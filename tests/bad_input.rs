@@ -54,6 +54,21 @@ fn check(text: &str) -> String {
     check_files(&[("a.toml", text)], &["a.toml"])
 }
 
+const TEXT: &str = "What is learnt from is this. ";
+
+/// The good experiment, started from a file beside it.
+fn weighted() -> String {
+    with("heads = 2", "heads = 2\nweights = \"w.safetensors\"")
+}
+
+/// A safetensors file that holds one f32 tensor of 64 columns, all zeros.
+fn of_one_tensor(name: &str, rows: usize) -> String {
+    let bytes = 4 * 64 * rows;
+    let header = format!(r#"{{"{name}":{{"dtype":"F32","shape":[{rows},64],"data_offsets":[0,{bytes}]}}}}"#);
+    let length = String::from_utf8((header.len() as u64).to_le_bytes().to_vec()).expect("a short header");
+    format!("{length}{header}{}", "\0".repeat(bytes))
+}
+
 /// The good experiment with one part of it replaced.
 fn with(good: &str, bad: &str) -> String {
     assert!(GOOD.contains(good), "{good}");
@@ -206,6 +221,23 @@ bad! {
     missing_file: check_files(&[], &["a.toml"]);
     a_folder: check_files(&[], &["."]);
     no_file_matches: check_files(&[], &["experiments/*.toml"]);
+    init_of_no_known_kind: check(&with("recompute = \"block\"", "init = \"meta\""));
+    weights_that_are_no_path: check(&with("heads = 2", "heads = 2\nweights = [\"a\"]"));
+    weights_by_an_unset_variable: check(&with("heads = 2",
+        "heads = 2\nweights = \"${RUNNER_TEST_UNSET}/a\""));
+    weights_that_are_missing: check_files(&[("a.toml", &weighted()), ("a.txt", &TEXT.repeat(100))], &["a.toml"]);
+    weights_that_are_no_tensors: check_files(
+        &[("a.toml", &weighted()), ("a.txt", &TEXT.repeat(100)), ("w.safetensors", TEXT)], &["a.toml"]);
+    weights_of_another_model: check_files(
+        &[("a.toml", &weighted()), ("a.txt", &TEXT.repeat(100)), ("w.safetensors", &of_one_tensor("other", 4))],
+        &["a.toml"]);
+    weights_of_another_size: check_files(
+        &[
+            ("a.toml", &weighted()),
+            ("a.txt", &TEXT.repeat(100)),
+            ("w.safetensors", &of_one_tensor("embedding.table", 16)),
+        ],
+        &["a.toml"]);
     offload_without_what: check(&with("recompute = \"block\"", "offload = true"));
     offload_of_something_else: check(&with("recompute = \"block\"", "offload = { optimiser = true, gradients = true }"));
     pageable_memory_for_nothing: check(&with("recompute = \"block\"", "offload = { pinned = false, ahead = 2 }"));

@@ -233,6 +233,23 @@ fn how_much_is_trained_is_a_column_where_it_is_not_all() {
     assert!(table.contains(" trained ") && table.contains(" 10.8M") && table.contains(" 7.10M"), "{table}");
 }
 
+#[test]
+fn how_it_starts_is_a_column_where_it_differs() {
+    let starts = |strategy, first_step_ms| {
+        let mut row = row(strategy);
+        row.first_step_ms = row.step_ms_median.map(|ms| ms + first_step_ms);
+        row
+    };
+    let alike = table(&[starts("plain", 1000.0), starts("other", 1400.0)]);
+    assert!(!alike.contains(" start ") && !alike.contains("first ms"), "{alike}");
+    let brief = table(&[starts("plain", 10.0), starts("other", 90.0)]);
+    assert!(!brief.contains("first ms"), "{brief}");
+    let mut lazy = starts("lazy", 200.0);
+    lazy.start_peak_bytes = Some(0);
+    let table = table(&[starts("plain", 1000.0), lazy]);
+    assert!(table.contains("first ms") && table.contains("start: peak before the first step;"), "{table}");
+}
+
 /// A driver's figure is off beyond one of the driver's own steps and 2 %, whatever the step is on that card.
 #[test]
 fn a_drivers_figure_may_be_off_by_its_step() {

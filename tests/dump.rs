@@ -276,3 +276,62 @@ fn an_interrupted_dump_leaves_nothing_half_done() {
     place.sweep(&["--dump", "dumps"], 0);
     assert_eq!(place.dumps().len(), 2);
 }
+
+/// A column of the results, by strategy.
+fn column(place: &Place, experiment: &str, name: &str) -> BTreeMap<String, String> {
+    let mut csv = csv::Reader::from_path(place.path(&format!("results/{experiment}.csv"))).unwrap();
+    let headers = csv.headers().unwrap().clone();
+    let at = |name: &str| headers.iter().position(|header| header == name).unwrap();
+    let (strategy, value) = (at("strategy"), at(name));
+    csv.records()
+        .map(|row| row.unwrap())
+        .map(|row| (row[strategy].to_owned(), row[value].to_owned()))
+        .collect()
+}
+
+/// Where a dump ends, others begin, in whatever way they start; its contents are part of what they are.
+#[test]
+fn a_dump_is_gone_on_with() {
+    let place = Place::new(2);
+    place.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
+    let dumped = place.dumps().remove("plain").unwrap();
+    fs::copy(dumped.join("final.safetensors"), place.path("start.safetensors")).unwrap();
+    let text = fs::read_to_string(place.path("tiny.toml")).unwrap();
+    let text = text
+        .replace("\"tiny\"", "\"more\"")
+        .replace("context = 16", "context = 16\n            weights = \"start.safetensors\"");
+    let text = text.replace(
+        "[strategies.again]",
+        "[strategies.host]\ninit = \"host\"\n[strategies.lazy]\ninit = \"lazy\"",
+    );
+    fs::write(place.path("tiny.toml"), text).unwrap();
+    let said = place.sweep(&["--dump", "more"], 0);
+
+    let digests = column(&place, "more", "digest");
+    assert_eq!((&digests["host"], &digests["lazy"]), (&digests["plain"], &digests["plain"]), "{said}");
+    let number = |name: &str, strategy: &str| column(&place, "more", name)[strategy].parse::<f64>().unwrap();
+    let fresh: f64 = column(&place, "tiny", "loss_first")["plain"].parse().unwrap();
+    assert!(number("loss_first", "plain") < fresh, "it goes on with what was learnt");
+    let receipts = column(&place, "more", "receipt");
+    assert!(receipts["host"].contains("copied at the start"), "{receipts:?}");
+    assert!(receipts["lazy"].contains("made at their first use"), "{receipts:?}");
+    assert!(number("first_step_ms", "lazy") > 0.0);
+    assert_eq!(
+        (number("start_peak_bytes", "lazy"), number("predicted_peak_bytes", "lazy")),
+        (0.0, number("peak_bytes", "lazy"))
+    );
+    assert!(number("host_peak_bytes", "host") > number("host_peak_bytes", "lazy"));
+    let begun = place.find("more/*/initial.safetensors");
+    assert_eq!(begun.len(), 4, "{begun:?}");
+    for file in begun {
+        assert_eq!(tensors(&file), tensors(&dumped.join("final.safetensors")), "{}", file.display());
+    }
+
+    let runs = place.find("results/more/*/1").len();
+    fs::copy(dumped.join("initial.safetensors"), place.path("start.safetensors")).unwrap();
+    place.sweep(&[], 0);
+    assert_eq!(place.find("results/more/*/1").len(), 2 * runs, "other weights make other runs");
+    assert!(
+        column(&place, "more", "digest").values().all(|digest| !digests.values().any(|old| old == digest))
+    );
+}

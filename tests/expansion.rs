@@ -401,13 +401,14 @@ prop_compose! {
         // Strategies name layers of the two blocks that the base has.
         (layers, heads, width) in (2..100usize, 1..20usize, 1..100usize),
         (context, vocabulary) in (1..5000usize, 256..60_000usize),
+        weights in proptest::option::of("/[a-zé \"\\\\$'{}*\\[]{1,8}/x[.]y"),
         paths in proptest::collection::vec("/[a-zé \"\\\\$'{}*]{1,8}/x[.]txt", 1..4),
         split in 0.01..1.0,
         evaluation in proptest::option::of((1..100usize, 1..9usize)),
         (warmup_steps, steps) in (0..100usize, 1..100usize),
     ) -> RunConfig {
         RunConfig {
-            model: Model::Transformer(Transformer { layers, d_model: heads * width, heads, context, vocabulary }),
+            model: Model::Transformer(Transformer { layers, d_model: heads * width, heads, context, vocabulary, weights: weights.map(PathBuf::from) }),
             data: Data::Text(Text {
                 paths: paths.iter().map(|path| PathBuf::from(path.replace("**", "*a").replace("**", "*a"))).collect(),
                 tokens: Tokens::Bytes,
@@ -438,7 +439,7 @@ proptest! {
 }
 
 proptest! {
-    /// But for where its data lies, what tells a run from others is all of it: no two share it.
+    /// But for where its data and its weights lie, what tells a run from others is all of it: no two share it.
     #[test]
     fn what_tells_a_run_from_others_is_the_run(config in any_config()) {
         let identity = config.identity();
@@ -447,7 +448,11 @@ proptest! {
         let text = format!("{identity}{strategy}").replace("[strategy]", "[strategies.a]");
         let folder = folder(&[("a.toml", &text)]);
         let paths: Vec<String> = config.data.text().unwrap().paths.iter().map(|path| format!("{path:?}").replace('$', "$$")).collect();
-        let experiment = match expand_in(&folder, &[&format!("data.text.paths = [{}]", paths.join(", "))]) {
+        let mut places = vec![format!("data.text.paths = [{}]", paths.join(", "))];
+        let weights = config.model.weights().map(|path| format!("{path:?}").replace('$', "$$"));
+        places.extend(weights.map(|path| format!("model.transformer.weights = {path}")));
+        let places: Vec<&str> = places.iter().map(String::as_str).collect();
+        let experiment = match expand_in(&folder, &places) {
             Ok(experiment) => experiment,
             Err(error) => return Err(TestCaseError::fail(format!("{error}\n{text}"))),
         };

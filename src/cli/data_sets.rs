@@ -1,9 +1,12 @@
 //! The data of experiments, checked before anything is written or run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
-use crate::data::{Blame, Contents, DataError, DataSet, DigestCache, Inspected};
+use crate::data::{
+    Blame, Contents, DataError, DataSet, DigestCache, Inspected, Weights, WeightsError, digest_of_both,
+};
+use crate::graph;
 use crate::plan::Experiment;
 use crate::spec::{Data, RunConfig};
 
@@ -14,12 +17,18 @@ const DIGESTS_FILE: &str = ".digests.json";
 pub(super) struct DataSets {
     digests: DigestCache,
     seen: Vec<(Data, Inspected)>,
+    /// Files that parameters start from: what each holds, and its digest.
+    weights: Vec<(PathBuf, Result<(Weights, String), WeightsError>)>,
 }
 
 impl DataSets {
     /// With what an earlier sweep kept in the results' folder.
     pub(super) fn new(out: &Path) -> DataSets {
-        DataSets { digests: DigestCache::read(&out.join(DIGESTS_FILE)), seen: Vec::new() }
+        DataSets {
+            digests: DigestCache::read(&out.join(DIGESTS_FILE)),
+            seen: Vec::new(),
+            weights: Vec::new(),
+        }
     }
 
     /// Whether every run of the experiment has data, and enough.
@@ -40,9 +49,32 @@ impl DataSets {
                 }
                 Err(errors) => errors.iter().for_each(add),
             }
+            if let Err(problem) = self.check_weights(experiment, config)
+                && !problems.contains(&problem)
+            {
+                problems.push(problem);
+            }
         }
         Failure::collect(problems.into_iter().map(|problem| Err(Failure::input(problem))))
             .map(|_: Vec<()>| ())
+    }
+
+    /// Whether the file has the model's parameters, if they start from one.
+    fn check_weights(&mut self, experiment: &Experiment, config: &RunConfig) -> Result<(), String> {
+        let Some(path) = config.model.weights() else { return Ok(()) };
+        let known = self.weights.iter().position(|(known, _)| known == path);
+        let index = known.unwrap_or_else(|| {
+            let found = Weights::open(path)
+                .and_then(|weights| weights.digest(&mut self.digests).map(|digest| (weights, digest)));
+            self.weights.push((path.to_owned(), found));
+            self.weights.len() - 1
+        });
+        let blame = |error: &WeightsError| {
+            let key = format!("model.{}.weights", config.model.name());
+            experiment.sources.error_at(&key, error.to_string(), Some(error.help().to_owned())).to_string()
+        };
+        let (weights, _) = self.weights[index].1.as_ref().map_err(blame)?;
+        weights.check(&graph::build(&config.model, 1).named_parameters()).map_err(|error| blame(&error))
     }
 
     /// Keeps what was learnt in the results' folder, which exists.
@@ -61,11 +93,14 @@ impl DataSets {
         self.seen[index].1.as_ref().map(|contents| &**contents).map_err(Vec::as_slice)
     }
 
-    /// The digest of data that was checked.
+    /// The digest of data that was checked, and of what parameters start from.
     pub(super) fn digest(&self, config: &RunConfig) -> String {
         let found = self.seen.iter().find(|(data, _)| *data == config.data);
         let contents = found.and_then(|(_, contents)| contents.as_ref().ok());
-        contents.map(|contents| contents.digest().to_owned()).unwrap_or_default()
+        let data = contents.map(|contents| contents.digest()).unwrap_or_default();
+        let weights = self.weights.iter().find(|(path, _)| Some(path.as_path()) == config.model.weights());
+        let weights = weights.and_then(|(_, found)| found.as_ref().ok());
+        digest_of_both(data, weights.map(|(_, digest)| digest.as_str()))
     }
 }
 

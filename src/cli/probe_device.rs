@@ -65,6 +65,7 @@ fn small_run() -> RunConfig {
             heads: 2,
             context: 128,
             vocabulary: 64,
+            weights: None,
         }),
         data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 1.0 }),
         train: Train { batch_size: 4, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(optimizer) },

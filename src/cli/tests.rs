@@ -4,11 +4,16 @@ use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
 use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::{check, files, output};
 use crate::compare::{Format, Options, render};
+use crate::data::Weights;
 use crate::device::Target;
+use crate::ops::Shape;
 use crate::results::{Row, Store, csv};
 use crate::testing::readers::read_mutated;
 use crate::testing::target;
@@ -25,6 +30,7 @@ d_model = 64
 heads = 2
 context = 32
 vocabulary = 256
+weights = "${PWD}/../final.safetensors"
 
 [data.text]
 paths = ["*.txt", "${PWD}/../**/*.rs"]
@@ -258,6 +264,31 @@ fn results() {
         fs::write(&file, text).unwrap();
         let found = Store::at(place.path(), "e").finished_repeats("plain-8").map_err(told)?;
         if found.is_empty() { Ok(String::new()) } else { compared(&found) }
+    });
+}
+
+#[test]
+fn weights() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("a.safetensors");
+    let numbers: Vec<u8> = (0..24).collect();
+    let tensor = |dtype, shape: &[usize], bytes| TensorView::new(dtype, shape.to_vec(), bytes).unwrap();
+    let tensors = [
+        ("a", tensor(Dtype::F32, &[2, 3], &numbers)),
+        ("b", tensor(Dtype::BF16, &[12], &numbers)),
+        ("c", tensor(Dtype::F16, &[1, 2, 1], &numbers[..4])),
+    ];
+    let seed = safetensors::serialize(tensors, None).unwrap();
+    let needed = [("a", &[2, 3][..]), ("b", &[12]), ("c", &[1, 2, 1])];
+    let needed = needed.map(|(name, dims)| (name.to_owned(), Shape::new(dims)));
+    read_mutated("weights", &[seed], &[place.path().to_str().unwrap()], |text| {
+        fs::write(&file, text).unwrap();
+        let weights = Weights::open(&file).map_err(told)?;
+        weights.check(&needed).map_err(told)?;
+        for (name, shape) in &needed {
+            weights.read(name, 0, &mut vec![[0; 4]; shape.elements()]).map_err(told)?;
+        }
+        Ok(String::new())
     });
 }
 

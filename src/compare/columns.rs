@@ -132,8 +132,12 @@ impl Columns<'_> {
         if self.any(|entry| entry.wait.is_some_and(|share| share > WAITS)) {
             columns.push(self.column("wait%", 8, |entry| entry.wait.map(percent)));
         }
-        if self.any(Entry::start_above_training) {
+        if self.any(|entry| entry.start_above_training() || entry.starts_without_parameters()) {
             columns.push(self.bytes("start", 9, |entry| entry.row.start_peak_bytes));
+        }
+        if self.any(|entry| entry.relative.other_start_time) {
+            let first = |entry: &Entry| entry.row.first_step_ms.map(|ms| format!("{ms:.0}"));
+            columns.push(self.column("first ms", 14, first));
         }
         if self.any(Entry::evaluation_above_training) {
             columns.push(self.bytes("eval", 10, |entry| entry.row.evaluation_peak_bytes));

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::Basis;
+use crate::device::Role;
 use crate::execute;
 use crate::results::{Row, Status};
 use crate::statistics::{self, Estimate};
@@ -76,6 +77,8 @@ pub(super) struct Relative {
     pub(super) loss: Option<f64>,
     /// The start-up peak decides what the baseline needs, and is lower here.
     pub(super) less_to_start: bool,
+    /// The first step, with what comes before it, takes longer or shorter than the baseline's.
+    pub(super) other_start_time: bool,
     pub(super) pareto: bool,
     /// Another entry is the same without keys that change nothing: what differs in speed is noise.
     pub(super) idle: bool,
@@ -128,8 +131,20 @@ impl Entry {
         [row.forward_peak_bytes, row.backward_peak_bytes, row.update_peak_bytes].into_iter().flatten().max()
     }
 
+    /// What the first step took beyond the others, start-up included.
+    pub(super) fn start_ms(&self) -> Option<f64> {
+        let row = &self.row;
+        Some((row.first_step_ms? - row.step_ms_median?).max(0.0)).filter(|_| self.is_usable())
+    }
+
     pub(super) fn start_above_training(&self) -> bool {
         self.is_usable() && self.row.start_peak_bytes > self.memory
+    }
+
+    /// Parameters that training keeps on the device are made later.
+    pub(super) fn starts_without_parameters(&self) -> bool {
+        self.is_usable()
+            && self.row.start_peak_bytes.is_some_and(|start| Some(start) < self.row.live[Role::Parameter])
     }
 
     pub(super) fn evaluation_above_training(&self) -> bool {
@@ -243,6 +258,8 @@ fn merged(first: &Row, measured: &[&Row]) -> Row {
     let most = |bytes: fn(&Row) -> Option<u64>| measured.iter().filter_map(|row| bytes(row)).max();
     let mut row = first.clone();
     row.tokens_per_s = middle(measured, |row| row.tokens_per_s.filter(|speed| positive(*speed)));
+    row.first_step_ms = middle(measured, |row| row.first_step_ms);
+    row.step_ms_median = middle(measured, |row| row.step_ms_median);
     row.samples_per_s = middle(measured, |row| row.samples_per_s.filter(|speed| positive(*speed)));
     if !measured.is_empty() {
         row.peak_bytes = most(|row| row.peak_bytes);

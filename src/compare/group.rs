@@ -249,9 +249,16 @@ fn against(entry: &Entry, base: &Entry) -> Relative {
         speed,
         same_speed: entry.same_speed(base) == Some(true),
         loss,
+        other_start_time: entry.start_ms().zip(base.start_ms()).is_some_and(|(a, b)| takes_other_time(a, b)),
         less_to_start: base.start_above_training() && entry.row.start_peak_bytes < base.row.start_peak_bytes,
         ..Relative::default()
     }
+}
+
+/// By half of the shorter, and so much that nothing else a process does at first may be the reason.
+fn takes_other_time(a: f64, b: f64) -> bool {
+    const NOTICED_MS: f64 = 100.0;
+    (a - b).abs() > NOTICED_MS.max(a.min(b) / 2.0)
 }
 
 fn known_first<T>(a: Option<T>, b: Option<T>, order: impl Fn(&T, &T) -> Ordering) -> Ordering {

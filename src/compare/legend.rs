@@ -61,6 +61,7 @@ fn titles(comparison: &Comparison, dropped: &[String]) -> Vec<String> {
     let oom = comparison.entries().any(|entry| entry.status == Status::Oom && entry.memory.is_some());
     let same = comparison.entries().any(|entry| entry.relative.same_speed && !entry.relative.is_baseline);
     let measured = comparison.basis == Basis::Measured;
+    let above = comparison.entries().any(entry::Entry::start_above_training);
     let training = |entry: &entry::Entry| entry.loss.is_some_and(|loss| loss.of == entry::LossOf::Training);
     let trained = comparison.entries().any(|entry| training(entry) && entry.relative.loss.is_some());
     let explained = [
@@ -71,7 +72,9 @@ fn titles(comparison: &Comparison, dropped: &[String]) -> Vec<String> {
         (shown("dloss") && trained, "dloss: of the last training step, where nothing is evaluated"),
         (shown("fits"), "fits: the largest micro-batch within the limit"),
         (shown("wait%"), "wait%: of the step, for data"),
-        (shown("start") && measured, "start: peak before the first step, above training's"),
+        (shown("start") && measured && above, "start: peak before the first step, above training's"),
+        (shown("start") && measured && !above, "start: peak before the first step"),
+        (shown("first ms"), "first ms: from asking for memory to the end of the first step"),
         (shown("eval"), "eval: peak of the evaluation, above training's"),
         (shown("pred"), "pred: predicted peak, not what was measured"),
         (shown("off"), "off: card less counted bytes, beyond 1 MiB + 0.5%"),

@@ -11,8 +11,8 @@ use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, ValueKind};
 use crate::ops::{
-    DType, Fill, GradientTerms, Member, Members, Normal, Op, Shape, TensorType, UpdateFormat, ValueId,
-    lay_out,
+    DType, Fill, GradientTerms, Member, Members, Normal, Op, Shape, Stored, TensorType, UpdateFormat,
+    ValueId, lay_out,
 };
 use crate::spec::RunConfig;
 
@@ -186,9 +186,11 @@ fn results(loss: ValueId) -> Results {
 
 /// Every parameter's first value.
 fn initialise(program: &Program, config: &RunConfig) -> Vec<Instruction> {
+    let stored = config.model.weights().is_some();
     let launch = |parameter: &Parameter| {
         let value = program.value(parameter.value);
         let op = match parameter.initial {
+            _ if stored => Op::Stored(Stored { output: value.ty, site: parameter.site }),
             graph::Initial::Constant(constant) => Op::Fill(Fill { output: value.ty, value: constant }),
             graph::Initial::Normal(deviation) => Op::Normal(Normal {
                 output: value.ty,

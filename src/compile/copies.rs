@@ -102,12 +102,16 @@ fn bring_in(
         }
     }
     let mut result = Vec::with_capacity(moved.len());
+    // A model that is made elsewhere is whole before any of it leaves.
+    let mut last = Vec::new();
     for (moved, fetches) in moved.into_iter().zip(fetches) {
         result.extend(fetches);
         result.extend(moved.casts);
+        let waits = marks.made.is_some() && moved.instruction.phase == Phase::Start;
         result.push(moved.instruction);
-        result.extend(moved.stores);
+        if waits { last.extend(moved.stores) } else { result.extend(moved.stores) }
     }
+    result.extend(last);
     result
 }
 

@@ -1,7 +1,7 @@
 //! Orders the queues: an event wherever one queue needs what another has done, and nowhere else.
 
-use super::Draft;
 use super::program::{Action, Instruction, Program, SectionKind, Stage};
+use super::{Draft, first_use};
 use crate::device::{Event, Pool, Queue};
 use crate::ops::ValueId;
 
@@ -9,7 +9,9 @@ pub(super) fn order(draft: &mut Draft) {
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[section].code);
-        program.sections[section].code = order_section(program, section, code);
+        let (always, once) = first_use::apart(code);
+        let ordered = order_section(program, section, always);
+        program.sections[section].code = first_use::together(program, ordered, once);
     }
     program.stage = Stage::Ordered;
 }

@@ -2,10 +2,10 @@
 
 use super::Draft;
 use super::program::{Action, Instruction, Program};
-use crate::device::{Phase, Pool};
+use crate::device::{Phase, Pool, Role};
 use crate::graph::{Scope, ScopeId};
 use crate::ops::ValueId;
-use crate::spec::{Offload, Recompute, Spill};
+use crate::spec::{Init, Offload, Recompute, Spill};
 
 #[derive(Debug)]
 pub(crate) struct Marks {
@@ -23,6 +23,8 @@ pub(crate) struct Marks {
     pub(crate) gradients: Pool,
     /// Which of the host's pools offloading uses, for what it keeps there and for what its work takes there.
     pub(crate) host: Pool,
+    /// Where parameters are made; `None`: where they live.
+    pub(crate) made: Option<Pool>,
     /// From how many bytes on what backward needs of the forward pass leaves the device until then; `None`: it stays.
     pub(crate) spilled: Option<u64>,
     /// How many layers before the one that needs it something is brought; none: right before its use.
@@ -40,6 +42,7 @@ impl Default for Marks {
             placed: Vec::new(),
             gradients: Pool::Device,
             host: Pool::Pinned,
+            made: None,
             spilled: None,
             ahead: 1,
         }
@@ -52,6 +55,10 @@ pub(super) fn mark(draft: &mut Draft) {
         Recompute::Block => scope.block && scope.parent.is_none(),
     };
     draft.marks.recompute = draft.program.scopes.iter().map(recompute).collect();
+    draft.marks.made = match draft.config.strategy.init {
+        Init::Device | Init::Lazy => None,
+        Init::Host => Some(Pool::Host),
+    };
     offload(&mut draft.marks, draft.config.strategy.offload);
     (draft.change_marks)(&mut draft.marks, &draft.program.scopes);
     let buckets = draft.program.buckets.iter().map(|bucket| bucket.parameters);
@@ -82,6 +89,11 @@ fn move_parameters(program: &mut Program, pool: Pool) {
             value.pool = pool;
         }
     }
+}
+
+/// Whether it is what a parameter begins with.
+fn is_first_value(program: &Program, instruction: &Instruction, outputs: &[ValueId]) -> bool {
+    instruction.phase == Phase::Start && program.value(outputs[0]).role == Role::Parameter
 }
 
 impl Marks {
@@ -119,6 +131,11 @@ impl Marks {
         match &instruction.action {
             Action::Launch { op, inputs, .. } if op.as_update().is_some() => {
                 self.beside(program.storage(inputs[0]), self.updates).home()
+            }
+            // Files are read into the host's memory.
+            Action::Launch { op, .. } if op.stored_site().is_some() => Pool::Host,
+            Action::Launch { outputs, .. } if is_first_value(program, instruction, outputs) => {
+                self.made.map_or_else(|| home(outputs[0]), Pool::home)
             }
             // What is there from the start, or is made of nothing, is made where it lives.
             Action::Launch { inputs, outputs, .. }

@@ -8,6 +8,7 @@ mod copies;
 mod differentiate;
 mod dtypes;
 mod events;
+mod first_use;
 mod fuse_casts;
 mod marks;
 mod occupied;
@@ -25,6 +26,7 @@ mod verify;
 mod workspaces;
 
 pub use compiler::{Compiled, Compiler};
+pub use first_use::Opened;
 pub use program::{
     Action, Bucket, BucketState, Exchange, Instruction, LossScaling, Parameter, Program, Results, Section,
     SectionKind, Sliced, Spillable, Stage, Types,
@@ -57,7 +59,7 @@ struct Pass {
 }
 
 /// In this order, whatever the strategies. Building comes before them.
-const PASSES: [Pass; 17] = [
+const PASSES: [Pass; 18] = [
     // Which form of an operation is used: slices of the loss.
     Pass { name: "choose operations", run: Some(slices::slice) },
     // Values take their dtypes; casts come before differentiation, so that they are differentiated too.
@@ -77,6 +79,8 @@ const PASSES: [Pass; 17] = [
     // What lives in another pool than it is computed with.
     Pass { name: "copies", run: Some(copies::bring) },
     Pass { name: "workspaces", run: Some(workspaces::add) },
+    // What the first step makes that needs it.
+    Pass { name: "first uses", run: Some(first_use::make_late) },
     Pass { name: "events", run: Some(events::order) },
     Pass { name: "release points", run: Some(release::release) },
     Pass { name: "in-place reuse", run: Some(reuse::reuse) },

@@ -46,6 +46,8 @@ pub struct Instruction {
     pub home: Pool,
     /// Whether it repeats part of the forward pass.
     pub recompute: bool,
+    /// Whether it is left out from the second time on that its section is gone through.
+    pub once: bool,
     /// The slice of a loss that it belongs to: what does is differentiated as soon as its loss is there.
     pub slice: Option<Slice>,
 }
@@ -116,6 +118,8 @@ pub struct Section {
     pub entry: Vec<ValueId>,
     /// Storages that hold something when it has ended.
     pub exit: Vec<ValueId>,
+    /// Those of them that begin with the section's first time: they hold nothing before it, though `entry` has them.
+    pub made: Vec<ValueId>,
     pub code: Vec<Instruction>,
     /// Stretches of the code that a device may capture and replay.
     pub segments: Vec<Range<usize>>,
@@ -377,13 +381,16 @@ impl Program {
         flops
     }
 
-    /// What it launches, each operation once on operands of the same types and alignment.
+    /// What it has devices do, each operation once on operands of the same types and alignment.
     pub fn work(&self) -> Vec<Work> {
         let place = |&id: &ValueId| Placed::new(self.ty(id), self.value(id).offset);
         let placed = |ids: &[ValueId]| ids.iter().map(place).collect::<Vec<_>>();
         let mut all: Vec<Work> = Vec::new();
         for instruction in self.sections.iter().flat_map(|section| &section.code) {
             let Action::Launch { op, inputs, outputs, workspace } = &instruction.action else { continue };
+            if op.stored_site().is_some() {
+                continue;
+            }
             let work = Work {
                 home: instruction.home,
                 op: op.clone(),
@@ -417,22 +424,6 @@ impl Program {
     pub fn model_flops(&self) -> u64 {
         self.step().map(|section| section.times as u64 * section.model_flops).sum()
     }
-
-    /// Each section with each that may come right after it.
-    pub fn successions(&self) -> Vec<(&Section, &Section)> {
-        let start = self.sections.iter().filter(|section| section.kind == SectionKind::Start).collect();
-        let rounds: [Vec<&Section>; 3] = [start, self.step().collect(), self.evaluation().collect()];
-        let mut successions = Vec::new();
-        for round in &rounds {
-            successions.extend(round.windows(2).map(|pair| (pair[0], pair[1])));
-            successions.extend(round.iter().filter(|section| section.times > 1).map(|&again| (again, again)));
-        }
-        // Any step and any evaluation may follow whatever has ended.
-        for last in rounds.iter().filter_map(|round| round.last()) {
-            successions.extend(rounds[1..].iter().filter_map(|round| Some((*last, *round.first()?))));
-        }
-        successions
-    }
 }
 
 impl Section {
@@ -444,7 +435,7 @@ impl Section {
 
 impl Instruction {
     pub fn new(action: Action, scope: ScopeId, phase: Phase) -> Instruction {
-        Instruction { action, scope, phase, home: Pool::Device, recompute: false, slice: None }
+        Instruction { action, scope, phase, home: Pool::Device, recompute: false, once: false, slice: None }
     }
 
     /// The queue it runs on. Allocation follows the order of the compute queue.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::Draft;
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
 use crate::device::{Phase, Queue, Role};
+use crate::graph::ScopeId;
 use crate::ops::ValueId;
 use crate::spec::{EvaluationPass, Release};
 
@@ -36,10 +37,12 @@ pub(super) fn release(draft: &mut Draft) {
 struct Use {
     first: usize,
     last: usize,
+    /// Whether what uses it is done once.
+    once: bool,
 }
 
-/// A storage and the place in the code before or after which it is allocated or freed.
-type Placed = (usize, ValueId);
+/// The place in the code before or after which a storage is allocated or freed, the storage, and whether that is done once.
+type Placed = (usize, ValueId, bool);
 
 fn with_lifetimes(
     program: &Program,
@@ -50,13 +53,18 @@ fn with_lifetimes(
 ) -> Vec<Instruction> {
     let mut uses: Vec<Option<Use>> = vec![None; program.values.len()];
     let mut used = Vec::new();
-    let done = done(program, &code);
+    // What is waited for once is not from then on.
+    let done_later = done(program, &code, false);
+    let waits_once = code.iter().any(|instruction| instruction.once);
+    let done_once = if waits_once { done(program, &code, true) } else { done_later.clone() };
     for (index, instruction) in code.iter().enumerate() {
+        let once = instruction.once;
+        let done = if once { done_once[index] } else { done_later[index] };
         for storage in instruction.action.touches().map(|id| program.storage(id)) {
             match &mut uses[storage.index()] {
-                Some(known) => known.last = known.last.max(done[index]),
+                Some(known) => (known.last, known.once) = (known.last.max(done), known.once && once),
                 unknown => {
-                    *unknown = Some(Use { first: index, last: done[index] });
+                    *unknown = Some(Use { first: index, last: done, once });
                     used.push(storage);
                 }
             }
@@ -65,14 +73,16 @@ fn with_lifetimes(
     let [entered, left, held] = [&section.entry, &section.exit, held].map(|ids| program.marked(ids));
     let ends = layer_ends(program, &code);
     let (mut allocate, mut free): (Vec<Placed>, Vec<Placed>) = Default::default();
-    for &storage in section.exit.iter().filter(|storage| !entered[storage.index()]) {
+    let made = program.marked(&section.made);
+    let begins = |storage: &&ValueId| !entered[storage.index()] || made[storage.index()];
+    for &storage in section.exit.iter().filter(begins) {
         let first = uses[storage.index()].map_or(code.len(), |known| known.first);
-        allocate.push((first, storage));
+        allocate.push((first, storage, made[storage.index()]));
     }
     for storage in used {
-        let Some(Use { first, last }) = uses[storage.index()] else { continue };
+        let Some(Use { first, last, once }) = uses[storage.index()] else { continue };
         if !entered[storage.index()] && !left[storage.index()] {
-            allocate.push((first, storage));
+            allocate.push((first, storage, once));
         }
         if !left[storage.index()] {
             let policy = match program.value(storage).role {
@@ -86,14 +96,14 @@ fn with_lifetimes(
                 Release::Scope => ends[last],
                 Release::Step => code.len() - 1,
             };
-            free.push((after, storage));
+            free.push((after, storage, once));
         }
     }
     interleave(program, code, allocate, free)
 }
 
-/// By instruction: which one of the compute queue is the first that begins after it is done.
-fn done(program: &Program, code: &[Instruction]) -> Vec<usize> {
+/// By instruction: which one of the compute queue is the first that begins after it is done, the first time or later.
+fn done(program: &Program, code: &[Instruction], first_time: bool) -> Vec<usize> {
     const QUEUES: usize = Queue::ALL.len();
     let mut done: Vec<usize> = (0..code.len()).collect();
     // By queue and by event: up to which instruction each queue's work is done then.
@@ -101,7 +111,8 @@ fn done(program: &Program, code: &[Instruction]) -> Vec<usize> {
     let mut recorded = vec![[0; QUEUES]; program.events as usize];
     // By queue: what the compute queue has not waited for.
     let mut open: [VecDeque<usize>; QUEUES] = Default::default();
-    for (index, instruction) in code.iter().enumerate() {
+    let goes = |instruction: &Instruction| first_time || !instruction.once;
+    for (index, instruction) in code.iter().enumerate().filter(|(_, instruction)| goes(instruction)) {
         let queue = instruction.queue();
         let known = &mut known[queue as usize];
         match &instruction.action {
@@ -130,10 +141,15 @@ fn done(program: &Program, code: &[Instruction]) -> Vec<usize> {
 
 /// By instruction: the last of those that follow it in the same layer without a break.
 fn layer_ends(program: &Program, code: &[Instruction]) -> Vec<usize> {
-    let layer = |index: usize| program.scope(code[index].scope).layer;
+    let mut layers: Vec<ScopeId> =
+        code.iter().map(|instruction| program.scope(instruction.scope).layer).collect();
+    // What is done once ends no layer.
+    for index in (1..code.len()).rev().filter(|&index| code[index - 1].once) {
+        layers[index - 1] = layers[index];
+    }
     let mut ends: Vec<usize> = (0..code.len()).collect();
     for index in (1..code.len()).rev() {
-        if layer(index - 1) == layer(index) {
+        if layers[index - 1] == layers[index] {
             ends[index - 1] = ends[index];
         }
     }
@@ -150,21 +166,24 @@ fn interleave(
     let mut result = Vec::with_capacity(code.len() + allocate.len() + free.len());
     // Storages that the section hands on without using them itself are allocated at its end.
     let phase = code.last().map_or(Phase::Start, |instruction| instruction.phase);
-    allocate.sort_by_key(|&(before, _)| before);
-    free.sort_by_key(|&(after, _)| after);
+    allocate.sort_by_key(|&(before, ..)| before);
+    free.sort_by_key(|&(after, ..)| after);
     let (mut allocate, mut free) = (allocate.into_iter().peekable(), free.into_iter().peekable());
     for (index, instruction) in code.into_iter().enumerate() {
         let (scope, phase) = (instruction.scope, instruction.phase);
-        let here = |action| Instruction::new(action, scope, phase);
-        while let Some((_, storage)) = allocate.next_if(|&(before, _)| before == index) {
-            result.push(here(Action::Allocate(storage)));
+        let here = |action, once| Instruction { once, ..Instruction::new(action, scope, phase) };
+        while let Some((_, storage, once)) = allocate.next_if(|&(before, ..)| before == index) {
+            result.push(here(Action::Allocate(storage), once));
         }
         result.push(instruction);
-        while let Some((_, storage)) = free.next_if(|&(after, _)| after == index) {
-            result.push(here(Action::Free(storage)));
+        while let Some((_, storage, once)) = free.next_if(|&(after, ..)| after == index) {
+            result.push(here(Action::Free(storage), once));
         }
     }
-    let unused = |(_, id)| Instruction::new(Action::Allocate(id), program.value(id).scope, phase);
+    let unused = |(_, id, once)| Instruction {
+        once,
+        ..Instruction::new(Action::Allocate(id), program.value(id).scope, phase)
+    };
     result.extend(allocate.map(unused));
     result
 }
@@ -188,7 +207,7 @@ fn kept_for_backward(program: &Program, pair: (SectionKind, SectionKind)) -> Vec
                 Action::Copy { from, .. } => program.value(from).role == Role::Input,
                 _ => false,
             };
-            instruction.phase != Phase::Backward && in_both
+            instruction.phase != Phase::Backward && in_both && !instruction.once
         });
         launches
             .map(|instruction| instruction.action.writes().to_vec())

@@ -19,6 +19,7 @@ impl Section {
             model_flops: 0,
             entry: Vec::new(),
             exit: Vec::new(),
+            made: Vec::new(),
             code: Vec::new(),
             segments: Vec::new(),
         };

@@ -24,7 +24,7 @@ fn stretches(code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
             continue;
         }
         let works = |instruction: &Instruction| {
-            matches!(instruction.action, Action::Launch { .. } | Action::Copy { .. })
+            !instruction.once && matches!(instruction.action, Action::Launch { .. } | Action::Copy { .. })
         };
         if code[begin..end].iter().filter(|instruction| works(instruction)).count() > 1 {
             stretches.push(begin..end);
@@ -36,7 +36,8 @@ fn stretches(code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
 
 fn stays_on_compute(instruction: &Instruction) -> bool {
     let concerns_another = matches!(instruction.action, Action::Record { .. } | Action::Wait { .. });
-    !concerns_another && instruction.queue() == Queue::Compute
+    // What is done once is done before anything is captured.
+    instruction.once || !concerns_another && instruction.queue() == Queue::Compute
 }
 
 #[cfg(test)]

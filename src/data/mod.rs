@@ -7,9 +7,11 @@ mod files;
 mod sampling;
 mod source;
 mod text;
+mod weights;
 
 pub use batch::{Batch, Filled, Given, Part, Sample};
 pub use digest::DigestCache;
 pub use error::{Blame, DataError, Split};
 pub use source::{Contents, DataSet, Inspected, Source};
 pub use text::TextSet;
+pub use weights::{Needed, Weights, WeightsError, digest_of_both};

@@ -17,8 +17,8 @@ use std::time::Duration;
 use crate::ops::{DType, Op, TensorType, TypeError};
 
 pub use choice::{Choice, Placed, Source, Work};
-pub(crate) use cpu::to_f32;
 pub use cpu::{CpuDevice, Delay, target as cpu_target};
+pub(crate) use cpu::{from_f32, to_f32};
 #[cfg(test)]
 pub(crate) use cuda::emulate_delay;
 pub use cuda::{

@@ -15,11 +15,17 @@ pub struct Counts {
     /// Requests to the backing store, those of evaluations left out.
     pub requests: u64,
     pub requests_in_evaluation: u64,
+    /// Those of what is done once, in the first step, which are part of none.
+    pub requests_once: u64,
+    /// Layers' parameters, gradients and states made at their first use.
+    pub made_late: u64,
     /// Numbers in the parameters that the optimizer was given gradients of.
     pub trained_parameters: u64,
     /// FLOPs among them that the host's processor computed.
     pub host_flops: u64,
-    /// Bytes brought to the other pool for work there, or taken back from it; those of evaluations left out.
+    /// Bytes copied to where parameters live from where they were made.
+    pub bytes_at_start: u64,
+    /// Bytes brought to the other pool for work there, or taken back from it; those of start-up and of evaluations left out.
     pub bytes_to_host: u64,
     pub bytes_to_device: u64,
     /// Bytes of gradients filled with zeros at the end of steps.
@@ -53,7 +59,11 @@ impl Counts {
             return;
         }
         match &instruction.action {
+            Action::Launch { .. } if instruction.once => {}
             Action::Launch { op, outputs, .. } => self.launch(program, instruction, op, outputs),
+            &Action::Copy { to, .. } if instruction.phase == Phase::Start || instruction.once => {
+                self.bytes_at_start += program.ty(to).bytes();
+            }
             &Action::Copy { from, to, .. } => self.copy(program, from, to),
             _ => {}
         }

@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use super::engine::Engine;
 use super::measured::Outcome;
+use super::prepared::Prepared;
 use super::tensor_file::{Entry, TensorFile};
-use super::train::{self, Prepared, RunError, STEPS_FILE, StepLog, Stop, TimedStep};
+use super::train::{self, RunError, STEPS_FILE, StepLog, Stop, TimedStep};
 use super::volume::Volume;
 use super::{Message, Reporter, products};
 use crate::data::{Batch, Part};
@@ -73,7 +74,9 @@ impl Dump<'_> {
     fn write(&mut self, device: &mut dyn Device, outcome: &mut Outcome) -> Result<(), Stop> {
         self.batches()?;
         let mut engine = Engine::new(&self.run.program, device, false)?;
+        engine.start_from(self.run.weights.as_ref());
         engine.start()?;
+        engine.make_all()?;
         self.parameters(&mut engine, INITIAL_FILE)?;
         self.train(&mut engine, outcome)?;
         self.parameters(&mut engine, FINAL_FILE)?;

@@ -1,5 +1,8 @@
 //! Walks a program on a device: one plain loop.
 
+mod parameters;
+mod timing;
+
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -9,8 +12,8 @@ use super::counts::Counts;
 use super::digest;
 use super::timeline::Timeline;
 use super::uses::Uses;
-use crate::compile::{Action, Like, Program, Results, SectionKind};
-use crate::data::Batch;
+use crate::compile::{Action, Like, Opened, Program, Results, SectionKind};
+use crate::data::{Batch, Weights};
 use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Phase, Pool, Region, Tensor};
 #[cfg(test)]
 use crate::memory::Allocator;
@@ -53,12 +56,15 @@ pub struct StepReport {
 pub struct Engine<'a> {
     program: &'a Program,
     manager: Manager<'a, OnDevice<'a>>,
+    /// What parameters start from, where the program says that they are stored.
+    weights: Option<&'a Weights>,
     counts: Counts,
     uses: Uses,
     /// Whether freed memory is overwritten.
     poison: bool,
     /// By section: how often it was gone through.
     passes: Vec<u64>,
+    opened: Opened,
     /// By section and segment: what the device replays, once it was captured.
     graphs: Vec<Vec<Option<CapturedGraph>>>,
     timeline: Option<Timeline>,
@@ -98,10 +104,12 @@ impl<'a> Engine<'a> {
         Engine {
             program,
             manager,
+            weights: None,
             counts: Counts::default(),
             uses: Uses::new(program),
             poison,
             passes: vec![0; program.sections.len()],
+            opened: Opened::none(program),
             graphs: program.sections.iter().map(|section| vec![None; section.segments.len()]).collect(),
             timeline: None,
             timed: Vec::new(),
@@ -113,7 +121,8 @@ impl<'a> Engine<'a> {
     }
 
     pub fn counts(&self) -> Counts {
-        let requests = self.manager.backing.requests - self.counts.requests_in_evaluation;
+        let Counts { requests_in_evaluation, requests_once, .. } = self.counts;
+        let requests = self.manager.backing.requests - requests_in_evaluation - requests_once;
         Counts { requests, ..self.counts }
     }
 
@@ -130,47 +139,7 @@ impl<'a> Engine<'a> {
         self.manager.backing.device
     }
 
-    /// Records each instruction of the sections that the timeline wants.
-    pub fn record_timeline(&mut self, timeline: Timeline) {
-        self.timeline = Some(timeline);
-    }
-
-    /// From now on, steps and evaluations are recorded.
-    ///
-    /// # Errors
-    /// A device that fails.
-    pub fn record_steps(&mut self) -> Result<(), DeviceError> {
-        if let Some(timeline) = &mut self.timeline {
-            timeline.want_steps(self.program);
-        }
-        // What was copied until now is not compared with what is waited from now on.
-        self.manager.backing.device.copied().map(drop)
-    }
-
-    /// Of what was recorded: the share of the time of copies in which nothing waited for them, where they are timed.
-    ///
-    /// # Errors
-    /// A device that fails.
-    pub fn copies_hidden(&mut self) -> Result<Option<f64>, DeviceError> {
-        let copied = self.manager.backing.device.copied()?.filter(|copied| !copied.is_zero());
-        let clocked = self.has_clock();
-        let waited = self.timeline.as_ref().map(|timeline| timeline.waited(self.program, clocked));
-        let hidden = |(copied, waited): (Duration, Duration)| {
-            1.0 - (waited.as_secs_f64() / copied.as_secs_f64()).min(1.0)
-        };
-        Ok(copied.zip(waited).map(hidden))
-    }
-
-    /// Whether instructions can be timed only by the device's own clock, which takes time of its own.
-    pub fn has_clock(&self) -> bool {
-        self.manager.backing.device.has_clock()
-    }
-
-    pub fn take_timeline(&mut self) -> Option<Timeline> {
-        self.timeline.take()
-    }
-
-    /// Makes parameters and state.
+    /// Makes parameters and state, but for what the first step makes.
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
@@ -225,6 +194,7 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn evaluate(&mut self, batch: &Batch) -> Result<f64, Failure> {
+        self.make_all()?;
         self.put_batch(batch)?;
         let program = self.program;
         let before = self.manager.backing.requests;
@@ -246,6 +216,7 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// A device that fails.
     pub fn digest(&mut self) -> Result<String, Failure> {
+        self.make_all()?;
         let mut digest = Sha256::new();
         let mut piece = vec![0; PIECE];
         for (id, member) in digest::tensors(self.program) {
@@ -319,18 +290,8 @@ impl<'a> Engine<'a> {
             next = segment.end;
         }
         self.stretch(number, next..section.code.len(), seen, true)?;
+        self.open(number);
         if clocked { self.read_clock() } else { Ok(()) }
-    }
-
-    /// What the device's clock says of the instructions of a section that has just been gone through.
-    fn read_clock(&mut self) -> Result<(), Failure> {
-        let laps = self.manager.backing.device.laps()?;
-        for ((section, index), took) in self.timed.drain(..).zip(laps) {
-            if let Some(timeline) = &mut self.timeline {
-                timeline.add(section, index, took);
-            }
-        }
-        Ok(())
     }
 
     /// Has the device replay a segment, which is captured first if it was not yet.
@@ -369,6 +330,9 @@ impl<'a> Engine<'a> {
         enqueue: bool,
     ) -> Result<(), Failure> {
         for index in code {
+            if self.opened.leaves_out(section, &self.program.sections[section].code[index]) {
+                continue;
+            }
             let took = self.instruction(section, index, seen, enqueue)?;
             let Some(timeline) = self.timeline.as_mut().filter(|timeline| timeline.wants(section)) else {
                 continue;
@@ -397,10 +361,13 @@ impl<'a> Engine<'a> {
             let region = self.manager.region(*storage);
             self.manager.backing.device.poison(region)?;
         }
-        let began = Instant::now();
+        let (began, before) = (Instant::now(), self.manager.backing.requests);
         self.manager.advance(section, index)?;
+        if instruction.once {
+            self.counts.requests_once += self.manager.backing.requests - before;
+        }
         self.counts.count(self.program, instruction);
-        if self.uses.frees_late(self.program, instruction) {
+        if !instruction.once && self.uses.frees_late(self.program, instruction) {
             match instruction.phase {
                 Phase::Evaluation => self.counts.late_frees_in_evaluation += 1,
                 _ => self.counts.late_frees += 1,
@@ -408,6 +375,10 @@ impl<'a> Engine<'a> {
         }
         match instruction.action {
             Action::Allocate(_) | Action::Free(_) => Ok(began.elapsed()),
+            Action::Launch { ref op, ref outputs, .. } if let Some(site) = op.stored_site() => {
+                self.read_stored(site, outputs[0])?;
+                Ok(began.elapsed())
+            }
             _ if enqueue => Ok(self.enqueue(&instruction.action, seen)?),
             _ => Ok(Duration::ZERO),
         }

@@ -115,6 +115,8 @@ pub struct Measured {
     pub oom_other_short_bytes: Option<u64>,
     /// Of what the host held: the most in pinned memory.
     pub pinned_peak_bytes: Option<u64>,
+    /// From where the run's memory is asked for and its parameters are made to the end of the first step.
+    pub first_step_ms: Option<f64>,
 }
 
 /// What the timed steps took, and waited for their batches.
@@ -172,7 +174,7 @@ impl Measured {
         let phase = |phase| Some(device.phase_peak(phase).live.total()).filter(|bytes| *bytes > 0);
         self.record_peak(&device.steady_peak().live);
         self.reserved_peak_bytes = Some(device.reserved_peak);
-        self.start_peak_bytes = phase(Phase::Start);
+        self.start_peak_bytes = Some(device.phase_peak(Phase::Start).live.total());
         self.forward_peak_bytes = phase(Phase::Forward);
         self.backward_peak_bytes = phase(Phase::Backward);
         self.update_peak_bytes = phase(Phase::Update);

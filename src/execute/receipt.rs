@@ -53,6 +53,13 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     if parameters > 0 {
         parts.push(format!("{} of parameters in 16 bits", Bytes(parameters)));
     }
+    if after.made_late > 0 {
+        parts.push(format!("{} values made at their first use", after.made_late));
+    }
+    // Of all the run: its start is none of the steps.
+    if after.bytes_at_start > 0 {
+        parts.push(format!("{} copied at the start", Bytes(after.bytes_at_start)));
+    }
     let in_16_bits = per_step(|counts| counts.state_bytes_in_16_bits);
     if in_16_bits > 0 {
         parts.push(format!("{} of states in 16 bits", Bytes(in_16_bits)));

@@ -110,7 +110,8 @@ impl Timeline {
                     operation,
                     value,
                     format!("{:.5}", moment.took.as_secs_f64() * 1e3 / f64::from(moment.times)),
-                    per_step.to_string(),
+                    // What is done once, in the first step, is part of none.
+                    if instruction.once { 0 } else { per_step }.to_string(),
                     program.flops(&instruction.action).to_string(),
                     moved_bytes(program, &instruction.action).to_string(),
                     moment.live.total().to_string(),

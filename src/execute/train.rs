@@ -9,21 +9,18 @@ use std::time::{Duration, Instant};
 use super::counts::Counts;
 use super::engine::Engine;
 use super::measured::{Ended, Outcome, Times};
+use super::prepared::Prepared;
 use super::products::ProductSources;
 use super::timeline::Timeline;
 use super::volume::Volume;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
-use crate::compile::{Program, Violation, compile_verified};
-use crate::data::{Batch, DataError, Sample, Source};
-use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, Target, TargetError};
+use crate::compile::{Program, Violation};
+use crate::data::{Batch, DataError, Sample, Source, Weights, WeightsError};
+use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, TargetError};
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
-use crate::plan;
 use crate::spec::{self, Precision, RunConfig};
 use crate::units::Bytes;
-
-/// The file in a run's folder that holds the digest of the data that the run was planned with.
-pub const DATA_FILE: &str = "data.digest";
 
 /// The file in a run's folder with a line for each step.
 pub const STEPS_FILE: &str = "steps.csv";
@@ -43,6 +40,8 @@ pub enum RunError {
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
     Violation(#[from] Violation),
     #[error("the device failed: {0}")]
     Device(DeviceError),
@@ -53,7 +52,7 @@ pub enum RunError {
         pool.name()
     )]
     Refused { pool: Pool, bytes: Bytes },
-    #[error("the data changed while the sweep ran; sweep again")]
+    #[error("the data, or what parameters start from, changed while the sweep ran; sweep again")]
     DataChanged,
     #[error("{file} is no table of products: {error}")]
     Products { file: String, error: csv::Error },
@@ -97,7 +96,7 @@ pub(super) fn run_on(
     reporter: &mut Reporter,
     began: Instant,
 ) -> Result<Outcome, RunError> {
-    let Prepared { config, target, sample, data, program } = prepared;
+    let Prepared { config, target, sample, data, weights, program } = prepared;
     let cadence = Cadence::of(&config);
     reporter.send(&Message::Started { device: target.name.clone(), steps: cadence.steps });
     reporter.send(&Message::Phase { name: "choosing algorithms".to_owned() });
@@ -120,6 +119,7 @@ pub(super) fn run_on(
         sample: &sample,
         program: &program,
         data: &*data,
+        weights: weights.as_ref(),
         products,
         reporter,
         began,
@@ -140,45 +140,6 @@ pub(super) fn run_on(
     Ok(outcome)
 }
 
-/// A run, ready to be trained.
-pub(super) struct Prepared {
-    pub(super) config: RunConfig,
-    pub(super) target: Target,
-    /// What the model asks for of each sample, which the data has.
-    pub(super) sample: Sample,
-    pub(super) data: Box<dyn Source>,
-    pub(super) program: Program,
-}
-
-impl Prepared {
-    pub(super) fn read(folder: &Path) -> Result<Prepared, RunError> {
-        let config = load_run(&folder.join("run.toml"))?;
-        let target = Target::read(&folder.join("target.toml"))?;
-        let data_set = config.data.data_set();
-        let data = data_set.open()?;
-        check_unchanged(data.contents().digest(), &folder.join(DATA_FILE))?;
-        let sample = config.model.sample();
-        data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
-        let program = compile_verified(&config, &target)?;
-        Ok(Prepared { config, target, sample, data, program })
-    }
-}
-
-/// The one run of a resolved configuration.
-fn load_run(file: &Path) -> Result<RunConfig, RunError> {
-    let experiment = plan::expand(file, &[], &|_| None)?;
-    let not_one = || RunError::NotOneRun(file.display().to_string());
-    let [point] = <[plan::Point; 1]>::try_from(experiment.points).map_err(|_| not_one())?;
-    point.config.map_err(|_| not_one())
-}
-
-/// The run's name promises the data that it was planned with: others would be cached under it.
-fn check_unchanged(digest: &str, file: &Path) -> Result<(), RunError> {
-    let planned = std::fs::read_to_string(file)
-        .map_err(|error| RunError::Read { file: file.display().to_string(), error })?;
-    if planned.trim() == digest { Ok(()) } else { Err(RunError::DataChanged) }
-}
-
 /// The batch of a step, counted from 0.
 pub(super) fn training_batch(config: &RunConfig, data: &dyn Source, step: usize, batch: &mut Batch) {
     let train = &config.train;
@@ -192,6 +153,7 @@ struct Trainer<'a> {
     sample: &'a Sample,
     program: &'a Program,
     data: &'a dyn Source,
+    weights: Option<&'a Weights>,
     products: Option<ProductSources>,
     reporter: &'a mut Reporter,
     began: Instant,
@@ -205,10 +167,12 @@ impl Trainer<'_> {
         let timeline = Timeline::of_start(self.program);
         let mut batch = Batch::new(&self.sample.parts, self.config.train.batch_size);
         let witness = Witness::begin(device);
+        let built = Instant::now();
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
+                engine.start_from(self.weights);
                 engine.record_timeline(timeline);
-                let trained = self.train(&mut engine, &mut batch, &mut log, &mut times, &mut outcome);
+                let trained = self.train(&mut engine, built, &mut batch, &mut log, &mut times, &mut outcome);
                 let measured = &mut outcome.measured;
                 measured.record_memory(engine.ledger());
                 let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
@@ -234,6 +198,7 @@ impl Trainer<'_> {
     fn train(
         &mut self,
         engine: &mut Engine,
+        built: Instant,
         batch: &mut Batch,
         log: &mut StepLog,
         times: &mut Times,
@@ -256,6 +221,8 @@ impl Trainer<'_> {
                     }
                 }
                 let timed = self.step(engine, step, batch)?;
+                let first_step_ms = &mut outcome.measured.first_step_ms;
+                first_step_ms.get_or_insert_with(|| milliseconds(built.elapsed()));
                 let usage = engine.ledger().usage(Pool::Device);
                 let counted = step >= warmup_steps;
                 step += 1;
@@ -441,6 +408,7 @@ impl From<Failure> for Stop {
         match failure {
             Failure::OutOfMemory(found) => Stop::OutOfMemory(found),
             Failure::Device(error) => Stop::Error(error.into()),
+            Failure::Weights(error) => Stop::Error(error.into()),
         }
     }
 }

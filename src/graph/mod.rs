@@ -7,7 +7,7 @@ mod transformer;
 pub use layers::{Named, named};
 pub use micro_batches::{Graphs, MicroBatch};
 
-use crate::data::Part;
+use crate::data::{Needed, Part};
 use crate::ops::{Op, Sizes, TensorType};
 use crate::spec::Model;
 
@@ -88,6 +88,15 @@ pub fn build(model: &Model, micro_batch: usize) -> Graph {
 }
 
 impl Graph {
+    /// All parameters, by name.
+    pub fn named_parameters(&self) -> Vec<Needed> {
+        let parameters = self.values.iter().filter(|value| matches!(value.kind, ValueKind::Parameter { .. }));
+        let named = |value: &GraphValue| {
+            (format!("{}.{}", self.scopes[value.scope.index()].path, value.name), value.ty.shape)
+        };
+        parameters.map(named).collect()
+    }
+
     fn new() -> Graph {
         Graph { scopes: Vec::new(), values: Vec::new(), nodes: Vec::new() }
     }

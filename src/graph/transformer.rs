@@ -99,7 +99,14 @@ mod tests {
 
     #[test]
     fn gpt2_has_its_parameters() {
-        let model = Transformer { layers: 12, d_model: 768, heads: 12, context: 1024, vocabulary: 50257 };
+        let model = Transformer {
+            layers: 12,
+            d_model: 768,
+            heads: 12,
+            context: 1024,
+            vocabulary: 50257,
+            weights: None,
+        };
         assert_eq!(build(&model, 1).parameters(), 124_439_808);
     }
 }

@@ -17,8 +17,16 @@ pub struct LiveValue {
 /// The storages of a pool that are live after an instruction, largest first.
 pub fn live_at(program: &Program, target: &Target, pool: Pool, position: Position) -> Vec<LiveValue> {
     let section = &program.sections[position.section as usize];
+    let code = &section.code[..=position.instruction as usize];
+    // What is done once is so while not all is there yet.
+    let first_time = code.last().is_some_and(|instruction| instruction.once);
+    let unmade: Vec<ValueId> = match first_time {
+        true => program.sections[position.section as usize..].iter().flat_map(|s| s.made.clone()).collect(),
+        false => Vec::new(),
+    };
     let mut live: Vec<ValueId> = section.entry.clone();
-    for instruction in &section.code[..=position.instruction as usize] {
+    live.retain(|storage| !unmade.contains(storage));
+    for instruction in code.iter().filter(|instruction| first_time || !instruction.once) {
         match instruction.action {
             Action::Allocate(storage) => live.push(storage),
             Action::Free(storage) => live.retain(|&other| other != storage),

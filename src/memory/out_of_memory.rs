@@ -4,6 +4,7 @@ use super::allocator::rounded;
 use super::manager::Manager;
 use super::system::NoStorage;
 use crate::compile::{Action, Program};
+use crate::data::WeightsError;
 use crate::device::{ByRole, DeviceError, Phase, Pool, Position, Target};
 use crate::ops::ValueId;
 
@@ -42,11 +43,19 @@ impl Short {
 pub enum Failure {
     OutOfMemory(Box<OutOfMemory>),
     Device(DeviceError),
+    /// What parameters start from cannot be read.
+    Weights(WeightsError),
 }
 
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Failure {
         Failure::Device(error)
+    }
+}
+
+impl From<WeightsError> for Failure {
+    fn from(error: WeightsError) -> Failure {
+        Failure::Weights(error)
     }
 }
 
@@ -111,18 +120,16 @@ fn first(
     like: &dyn Fn(&ByRole, ValueId) -> bool,
 ) -> Option<(ByRole, (ValueId, Position))> {
     let mut walk = Manager::new(program, &target.boundless(), NoStorage::default()).ok()?;
-    for (section, code) in program.sections.iter().map(|section| &section.code).enumerate() {
-        for (index, instruction) in code.iter().enumerate() {
-            let live = walk.ledger().usage(pool).live;
-            if let Action::Allocate(storage) = instruction.action
-                && program.value(storage).pool == pool
-                && like(&live, storage)
-            {
-                let position = Position { section: section as u32, instruction: index as u32 };
-                return Some((live, (storage, position)));
-            }
-            walk.advance(section, index).ok()?;
+    for (section, index) in program.walk() {
+        let live = walk.ledger().usage(pool).live;
+        if let Action::Allocate(storage) = program.sections[section].code[index].action
+            && program.value(storage).pool == pool
+            && like(&live, storage)
+        {
+            let position = Position { section: section as u32, instruction: index as u32 };
+            return Some((live, (storage, position)));
         }
+        walk.advance(section, index).ok()?;
     }
     None
 }

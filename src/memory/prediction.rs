@@ -5,7 +5,7 @@ use super::cadence::{Cadence, Round};
 use super::manager::Manager;
 use super::out_of_memory::{Failure, OutOfMemory, Short};
 use super::system::NoStorage;
-use crate::compile::{Action, Program, Section, SectionKind};
+use crate::compile::{Action, Opened, Program, Section, SectionKind};
 use crate::device::{Ledger, Pool, Target, Usage};
 
 /// What a run will need, or where it will run out.
@@ -50,7 +50,7 @@ pub(crate) fn predict_with<'a>(
 ) -> Prediction {
     let within = |target: &Target| {
         let manager = Manager::with_allocator(program, target, NoStorage::default(), allocator(program))?;
-        Walk { program, manager }.run(cadence)
+        Walk { program, manager, opened: Opened::none(program) }.run(cadence)
     };
     let (ledger, out_of_memory) = match within(target) {
         Ok(ledger) => (ledger, None),
@@ -59,6 +59,7 @@ pub(crate) fn predict_with<'a>(
             Err(_) => unreachable!("there is memory enough"),
         },
         Err(Failure::Device(error)) => unreachable!("nothing is asked of a device: {error}"),
+        Err(Failure::Weights(error)) => unreachable!("no file is read: {error}"),
     };
     Prediction {
         device: *ledger.usage(Pool::Device),
@@ -80,6 +81,7 @@ fn hardware_flops(program: &Program) -> u64 {
 struct Walk<'a> {
     program: &'a Program,
     manager: Manager<'a, NoStorage>,
+    opened: Opened,
 }
 
 impl Walk<'_> {
@@ -100,9 +102,12 @@ impl Walk<'_> {
     fn sections(&mut self, like: fn(&Section) -> bool) -> Result<(), Failure> {
         let program = self.program;
         for (number, section) in program.sections.iter().enumerate().filter(|(_, section)| like(section)) {
-            let code = 0..section.code.len();
             self.repeat(section.times, |walk| {
-                code.clone().try_for_each(|index| walk.manager.advance(number, index))
+                let code = section.code.iter().enumerate();
+                let due = code.filter(|(_, instruction)| !walk.opened.leaves_out(number, instruction));
+                due.map(|(index, _)| index).try_for_each(|index| walk.manager.advance(number, index))?;
+                walk.opened.open(number);
+                Ok(())
             })?;
         }
         Ok(())
@@ -139,8 +144,8 @@ impl Walk<'_> {
 pub fn peak_live(program: &Program, target: &Target, home: Pool) -> u64 {
     let (mut live, mut peak) = (0, 0);
     let is_there = |storage| program.value(storage).pool.home() == home;
-    for instruction in program.sections.iter().flat_map(|section| &section.code) {
-        match instruction.action {
+    for (section, index) in program.walk() {
+        match program.sections[section].code[index].action {
             Action::Allocate(storage) if is_there(storage) => {
                 live += rounded(program, storage, target);
                 peak = peak.max(live);
@@ -154,17 +159,19 @@ pub fn peak_live(program: &Program, target: &Target, home: Pool) -> u64 {
     peak
 }
 
-/// Live bytes of the device pool after each instruction, by section, with memory enough.
+/// Live bytes of the device pool after each instruction, by section, with memory enough; of what is done again and again, once
+/// all is there.
 pub fn live_bytes(program: &Program, target: &Target) -> Vec<Vec<u64>> {
     let Ok(mut manager) = Manager::new(program, &target.boundless(), NoStorage::default()) else {
         unreachable!("there is memory enough")
     };
-    let mut after = |section: usize, index: usize| match manager.advance(section, index) {
-        Ok(()) => manager.ledger().usage(Pool::Device).live.total(),
-        Err(_) => unreachable!("there is memory enough"),
-    };
-    let sections = program.sections.iter().enumerate();
-    sections
-        .map(|(section, code)| (0..code.code.len()).map(|index| after(section, index)).collect())
-        .collect()
+    let mut live: Vec<Vec<u64>> =
+        program.sections.iter().map(|section| vec![0; section.code.len()]).collect();
+    for (section, index) in program.walk() {
+        if manager.advance(section, index).is_err() {
+            unreachable!("there is memory enough");
+        }
+        live[section][index] = manager.ledger().usage(Pool::Device).live.total();
+    }
+    live
 }

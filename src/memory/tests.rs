@@ -8,7 +8,7 @@ use proptest::prelude::{
 use super::cadence::Evaluations;
 use super::system::NoStorage;
 use super::*;
-use crate::compile::{Program, SectionKind, compile};
+use crate::compile::{Opened, Program, SectionKind, compile};
 use crate::device::{DeviceError, Ledger, Limits, Pool, Target};
 use crate::ops::ValueId;
 use crate::spec::{self, RunConfig};
@@ -62,11 +62,17 @@ fn by_pages(config: RunConfig) -> RunConfig {
 /// The ledger after every step and every evaluation of a run.
 fn whole_run<'a>(program: &'a Program, cadence: Cadence, allocator: Box<dyn Allocator + 'a>) -> Ledger {
     let mut manager = Manager::with_allocator(program, &target(), NoStorage::default(), allocator).unwrap();
+    let mut opened = Opened::none(program);
     let mut sections = |like: fn(SectionKind) -> bool| {
         for (number, section) in program.sections.iter().enumerate().filter(|(_, section)| like(section.kind))
         {
-            for index in (0..section.times).flat_map(|_| 0..section.code.len()) {
-                manager.advance(number, index).unwrap();
+            for _ in 0..section.times {
+                for (index, instruction) in section.code.iter().enumerate() {
+                    if !opened.leaves_out(number, instruction) {
+                        manager.advance(number, index).unwrap();
+                    }
+                }
+                opened.open(number);
             }
         }
     };

@@ -1,4 +1,4 @@
-//! Where values come from: constants and random numbers.
+//! Where values come from: constants, random numbers and files.
 
 use super::{Operation, Sizes, TensorType, TypeError, expect_float, expect_inputs};
 
@@ -17,6 +17,14 @@ pub struct Normal {
     pub output: TensorType,
     pub deviation: f32,
     pub seed: u64,
+    pub site: u32,
+}
+
+/// A parameter's numbers as the file has them that the run starts from, by the parameter's site. No inputs; one f32 output
+/// of any shape. Devices know no files: who runs the program reads it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stored {
+    pub output: TensorType,
     pub site: u32,
 }
 
@@ -54,6 +62,26 @@ impl Operation for Normal {
     }
 
     fn random_site(&self) -> Option<u32> {
+        Some(self.site)
+    }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.output = sizes.outputs[0];
+    }
+}
+
+impl Operation for Stored {
+    fn name(&self) -> &'static str {
+        "stored"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 0)?;
+        expect_float(self.name(), "it", &self.output)?;
+        Ok(vec![self.output])
+    }
+
+    fn stored_site(&self) -> Option<u32> {
         Some(self.site)
     }
 

@@ -35,7 +35,7 @@ pub use cross_entropy::CrossEntropy;
 pub use elementwise::{Add, GeluBackward};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use global_norm::GlobalNorm;
-pub use initialise::{Fill, Normal};
+pub use initialise::{Fill, Normal, Stored};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::Loss;
@@ -154,6 +154,11 @@ pub trait Operation {
 
     /// The site that it draws random numbers for, if it does.
     fn random_site(&self) -> Option<u32> {
+        None
+    }
+
+    /// The site of the parameter that it reads of a file, if it does. No device runs it.
+    fn stored_site(&self) -> Option<u32> {
         None
     }
 
@@ -333,6 +338,7 @@ operations! {
     LossScale,
     Normal,
     Sgd,
+    Stored,
 }
 
 /// Fails unless an operation got as many inputs as it takes.

@@ -190,6 +190,7 @@ optimizer.adamw.lr = 1e-3
         "train.optimizer.adamw.weight_decay = 0.01",
         "train.optimizer.adamw.decay = \"matrices\"",
         "train.optimizer.sgd.momentum = 0.0",
+        "model.transformer.weights = \"off\"",
         "train.optimizer.sgd.nesterov = false",
         "train.optimizer.sgd.weight_decay = 0.0",
         "train.optimizer.sgd.decay = \"matrices\"",
@@ -216,6 +217,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.gradients = \"free\"",
         "strategy.allocator = \"arena\"",
         "strategy.evaluation_pass = \"no_grad\"",
+        "strategy.init = \"device\"",
         "strategy.offload = { parameters = false, optimizer = false, activations = false, pinned = true, ahead = 1 }",
         "strategy.graph = false",
     ];

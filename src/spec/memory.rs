@@ -22,6 +22,8 @@ pub struct Choices {
     optimizer: Vec<&'static str>,
     clips: bool,
     evaluates: bool,
+    /// Whether parameters start from a file.
+    stored: bool,
     strategy: Strategy,
 }
 
@@ -39,12 +41,13 @@ impl RunConfig {
     }
 
     pub fn choices(&self) -> Choices {
-        let RunConfig { model: _, data: _, train, evaluation, measure: _, strategy } = self;
+        let RunConfig { model, data: _, train, evaluation, measure: _, strategy } = self;
         let Train { batch_size: _, clip_norm, seed: _, optimizer } = train;
         Choices {
             optimizer: optimizer.states(),
             clips: clip_norm.is_some(),
             evaluates: matches!(evaluation, Some(Evaluation { every: _, batches: _ })),
+            stored: model.weights().is_some(),
             strategy: strategy.clone(),
         }
     }

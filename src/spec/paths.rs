@@ -59,10 +59,16 @@ pub(crate) fn escape_variables(text: &str) -> String {
 /// that happen to be in the directory's name are made to mean themselves.
 pub(crate) fn absolute(directory: &Path, path: &str) -> PathBuf {
     let has_wildcards = path.contains(['*', '?', '[']);
-    let mut result = match directory.to_str() {
+    let directory = match directory.to_str() {
         Some(directory) if has_wildcards => PathBuf::from(glob::Pattern::escape(directory)),
         _ => directory.to_path_buf(),
     };
+    joined(directory, path)
+}
+
+/// The path from a directory on, without `.` and `..`.
+fn joined(directory: PathBuf, path: &str) -> PathBuf {
+    let mut result = directory;
     for component in Path::new(path).components() {
         match component {
             Component::CurDir => {}
@@ -138,6 +144,50 @@ impl Declared for Paths {
     fn example(&self, key: &str) -> String {
         format!("{key} = [\"../src/**/*.rs\"]")
     }
+}
+
+/// One file, without wildcards.
+pub(super) struct OneFile;
+
+impl Declared for OneFile {
+    type Output = PathBuf;
+
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<PathBuf> {
+        let (name, reader, node) = (keys.name(&entry.key), keys.reader(), &entry.node);
+        match &node.value {
+            Value::Text(text) if !text.is_empty() => {
+                file(reader, node, text).map_err(|problem| reader.problem(problem)).ok()
+            }
+            other => {
+                let problem = format!("`{name}` must be a path, such as \"final.safetensors\", not {other}");
+                reader.problem(Problem::new(problem).at(node.span));
+                None
+            }
+        }
+    }
+
+    fn write(&self, key: &str, value: &PathBuf, lines: &mut Lines) {
+        // What it holds matters, as with data.
+        if lines.form() == Form::Whole {
+            lines.line(key, &quoted(&escape_variables(&value.to_string_lossy())));
+        }
+    }
+
+    fn example(&self, key: &str) -> String {
+        format!("{key} = \"final.safetensors\"")
+    }
+}
+
+/// The path of a file, its variables replaced, relative to the file that wrote it.
+fn file(reader: &Reader<'_>, node: &Node, text: &str) -> Result<PathBuf, Problem> {
+    let expanded = expand_variables(text, reader.environment)
+        .map_err(|(message, help)| Problem::new(message).at(node.span).help(help))?;
+    // Whatever characters it has, they mean themselves.
+    let path = joined(reader.sources.directory(node.span).to_path_buf(), &expanded);
+    if path.to_str().is_none() {
+        return Err(Problem::new("the path of the experiment is not UTF-8 text").at(node.span));
+    }
+    Ok(path)
 }
 
 /// A path or glob, its variables replaced, relative to the file that wrote it.

@@ -132,6 +132,13 @@ pub(crate) const KEYS: &[Key] = &[
     Key { name: "allocator", values: &[r#""arena""#, r#""direct""#], needs: &[], same: Same::Bitwise },
     Key { name: "evaluation_pass", values: &[r#""no_grad""#, r#""grad""#], needs: &[], same: Same::Bitwise },
     Key {
+        name: "init",
+        values: &[r#""device""#, r#""host""#, r#""lazy""#],
+        needs: &[],
+        // A card and the host's processor round in their own ways.
+        same: if cfg!(feature = "cuda-tests") { Same::Rounding } else { Same::Bitwise },
+    },
+    Key {
         name: "offload",
         values: &[
             "{}",

@@ -70,6 +70,7 @@ pub(crate) fn small() -> RunConfig {
             heads: 2,
             context: 16,
             vocabulary: 256,
+            weights: None,
         }),
         data: Data::Text(Text { paths: vec![PathBuf::from("/nowhere")], tokens: Tokens::Bytes, split: 0.9 }),
         train: Train {
@@ -159,8 +160,14 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
         let (layers, heads, per_head, context, vocabulary) = model;
         let (more, clips, evaluates, decays_all) = train;
         let mut config = with_optimizer(&small_with(&choice), OPTIMIZERS[optimizer]);
-        config.model =
-            Model::Transformer(Transformer { layers, d_model: heads * per_head, heads, context, vocabulary });
+        config.model = Model::Transformer(Transformer {
+            layers,
+            d_model: heads * per_head,
+            heads,
+            context,
+            vocabulary,
+            weights: None,
+        });
         config.train.batch_size = config.strategy.accumulate + more;
         config.train.clip_norm = clips.then_some(0.5);
         config.train.seed = seed;

@@ -16,8 +16,11 @@ const FILES_OF_EVERY_TEST: u64 = 2500;
 const SLOWEST: Duration = Duration::from_secs(2);
 pub(crate) const LONGEST: usize = 64 << 10;
 
-/// What is absent has no line, nor has what is about all of a file; and nobody says where a name is too deep.
-const UNPLACED: [&str; 8] = [
+/// What is absent has no line, nor has what is about all of a file, or about a tensor; and nobody says where a name is too deep.
+const UNPLACED: [&str; 11] = [
+    "is no safetensors file",
+    "which the model",
+    "the model needs it",
     "is missing",
     "missing field",
     "has no strategies",

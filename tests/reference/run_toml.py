@@ -8,10 +8,13 @@ KEYS |= {"precision", "loss_scale", "optimizer_state", "rounding", "recompute", 
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
 # is handed to a card.
-MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass", "graph"}
+MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass", "graph", "init"}
 
 # What is learnt but for the order of sums.
 ROUNDING_ONLY = {"loss_chunks", "offload", "place"}
+
+# What a dump holds: the parameters that training starts from, wherever they came from, are among it.
+MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights"}
 
 # The keys of each optimizer.
 OPTIMIZERS = {
@@ -32,7 +35,7 @@ class Run:
     def __init__(self, file):
         config = read_toml(file)
         model = only_variant(config, "model", "transformer")
-        expect_keys("model", model, {"layers", "heads", "d_model", "context", "vocabulary"})
+        expect_keys("model", model, MODEL_KEYS)
         self.layers, self.heads = model["layers"], model["heads"]
         self.d_model, self.context, self.vocabulary = model["d_model"], model["context"], model["vocabulary"]
 

@@ -73,7 +73,8 @@ impl Change for Row {
         self.reserved_peak_bytes = bytes;
         self.predicted_reserved_peak_bytes = bytes;
         self.witness_peak_bytes = bytes.map(|bytes| bytes + MIB + 100_000);
-        self.start_peak_bytes = bytes.map(|bytes| bytes / 2);
+        // Parameters are there from the start.
+        self.start_peak_bytes = bytes.map(|bytes| (bytes / 2).max(43_200_000).min(bytes));
         self.evaluation_peak_bytes = bytes.map(|bytes| bytes / 3);
         self.forward_peak_bytes = bytes.map(|bytes| bytes / 2);
         self.backward_peak_bytes = bytes;

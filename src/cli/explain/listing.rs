@@ -37,7 +37,8 @@ pub(super) fn listing(program: &Program, target: &Target, config: &RunConfig, ru
             let scope = &program.scope(instruction.scope).path;
             let what = describe(program, target, instruction);
             let mib = live[index][number] as f64 / f64::from(1 << 20);
-            let _ = writeln!(out, "{mark:6} {mib:9.2}  {scope:22}  {what}");
+            let once = if instruction.once { " (once)" } else { "" };
+            let _ = writeln!(out, "{mark:6} {mib:9.2}  {scope:22}  {what}{once}");
         }
     }
     let _ = writeln!(out, "\nlive at the peak, largest first");

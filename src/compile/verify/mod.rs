@@ -81,18 +81,16 @@ fn broken<T>(invariant: Invariant, detail: impl Into<String>) -> Result<T, Viola
 pub fn verify(program: &Program) -> Result<(), Violation> {
     containment(program)?;
     let known = dataflow::Known::of(program);
-    for section in &program.sections {
-        types(program, section)?;
-        homes(program, section)?;
-        dataflow::check(program, section, &known)?;
-        if program.stage >= Stage::Ordered {
-            queues::check(program, section)?;
+    let makes_late = program.made_late().next().is_some();
+    for (index, section) in program.sections.iter().enumerate() {
+        if !makes_late {
+            check_section(program, section, &known)?;
+            continue;
         }
-        if program.stage >= Stage::Released {
-            lifetimes::freed_once(program, section)?;
-        }
-        if program.stage >= Stage::Placed {
-            lifetimes::overlap(program, section)?;
+        check_section(program, &section.later(), &known)?;
+        // An evaluation begins with all that there will be.
+        if !section.kind.is_of_evaluation() {
+            check_section(program, &program.first_time(index), &known)?;
         }
     }
     random_sites(program)?;
@@ -108,6 +106,22 @@ pub fn verify(program: &Program) -> Result<(), Violation> {
     if program.stage >= Stage::Updated {
         one_update(program)?;
         carried(program)?;
+    }
+    Ok(())
+}
+
+fn check_section(program: &Program, section: &Section, known: &dataflow::Known) -> Result<(), Violation> {
+    types(program, section)?;
+    homes(program, section)?;
+    dataflow::check(program, section, known)?;
+    if program.stage >= Stage::Ordered {
+        queues::check(program, section)?;
+    }
+    if program.stage >= Stage::Released {
+        lifetimes::freed_once(program, section)?;
+    }
+    if program.stage >= Stage::Placed {
+        lifetimes::overlap(program, section)?;
     }
     Ok(())
 }
@@ -403,6 +417,22 @@ fn every_sample(program: &Program) -> Result<(), Violation> {
     }
 }
 
+/// Each section with each that may come right after it.
+fn successions(program: &Program) -> Vec<(&Section, &Section)> {
+    let start = program.sections.iter().filter(|section| section.kind == SectionKind::Start).collect();
+    let rounds: [Vec<&Section>; 3] = [start, program.step().collect(), program.evaluation().collect()];
+    let mut successions = Vec::new();
+    for round in &rounds {
+        successions.extend(round.windows(2).map(|pair| (pair[0], pair[1])));
+        successions.extend(round.iter().filter(|section| section.times > 1).map(|&again| (again, again)));
+    }
+    // Any step and any evaluation may follow whatever has ended.
+    for last in rounds.iter().filter_map(|round| round.last()) {
+        successions.extend(rounds[1..].iter().filter_map(|round| Some((*last, *round.first()?))));
+    }
+    successions
+}
+
 /// What a section leaves is what each that may follow it begins with.
 fn carried(program: &Program) -> Result<(), Violation> {
     let sorted = |ids: &[ValueId]| {
@@ -410,8 +440,13 @@ fn carried(program: &Program) -> Result<(), Violation> {
         ids.sort_unstable();
         ids
     };
-    for (before, after) in program.successions() {
-        if sorted(&before.exit) != sorted(&after.entry) {
+    for (before, after) in successions(program) {
+        // What is made late is there when what follows the first step begins, and before an evaluation.
+        let late: Vec<ValueId> = match before.kind {
+            SectionKind::Start => program.made_late().collect(),
+            _ => Vec::new(),
+        };
+        if sorted(&[&before.exit[..], &late].concat()) != sorted(&after.entry) {
             let detail = format!("{} after {}", after.kind.name(), before.kind.name());
             return broken(Invariant::Carried, detail);
         }

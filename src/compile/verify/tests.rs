@@ -5,7 +5,7 @@ use crate::compile::compile;
 use crate::compile::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Role};
 use crate::ops::{Fill, Normal, Op, Slice, TensorType};
-use crate::spec::RunConfig;
+use crate::spec::{Init, RunConfig};
 use crate::testing;
 
 /// In micro-batches of 2, 2 and 1.
@@ -346,4 +346,26 @@ fn carried() {
         section.code.push(Instruction::new(Action::Free(gradients), scope, phase));
     });
     assert_eq!(broken, Invariant::Carried);
+}
+
+/// What is made once is neither made again nor left out.
+#[test]
+fn freed_once_where_it_is_made_late() {
+    let mut config = testing::small();
+    config.strategy.init = Init::Lazy;
+    let program = compile(&config, &testing::target()).unwrap();
+    let broken = |change: &dyn Fn(&mut Vec<Instruction>, usize)| {
+        let mut program = program.clone();
+        let code = code(&mut program, SectionKind::First);
+        let made = code.iter().position(|i| i.once && matches!(i.action, Action::Allocate(_))).unwrap();
+        change(code, made);
+        verify(&program).unwrap_err().invariant
+    };
+    assert_eq!(broken(&|code, made| code[made].once = false), Invariant::FreedOnce);
+    assert_eq!(broken(&|code, made| drop(code.remove(made))), Invariant::FreedOnce);
+    let launch = |code: &[Instruction]| {
+        code.iter().position(|i| i.once && matches!(i.action, Action::Launch { .. })).unwrap()
+    };
+    let left_out = broken(&|code, _| drop(code.remove(launch(code))));
+    assert_eq!(left_out, Invariant::WriterDominates);
 }

@@ -24,8 +24,8 @@ use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Ten
 use crate::ops::{DType, Op};
 
 pub use self::host::target;
-pub(crate) use self::kernels::to_f32;
 pub(super) use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
+pub(crate) use self::kernels::{from_f32, to_f32};
 pub use self::lane::Delay;
 pub(super) use self::mapping::Mapping;
 pub(super) use self::processor::HostProcessor;

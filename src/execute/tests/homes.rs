@@ -28,6 +28,9 @@ const OPTIMIZER: Move = |marks, scopes| {
 /// Each layer's when it is their turn.
 const PARAMETERS: Move = |marks, _| marks.parameters = Pool::Host;
 
+/// All before any of it is copied.
+const MADE: Move = |marks, _| marks.made = Some(Pool::Host);
+
 /// From a few bytes on.
 const ACTIVATIONS: Move = |marks, _| marks.spilled = Some(1000);
 
@@ -207,6 +210,11 @@ fn what_is_offloaded_changes_no_bit() {
     changes_nothing(OFFLOADED, IS_HOST);
 }
 
+#[test]
+fn what_is_made_on_the_host_is_what_the_device_makes() {
+    changes_nothing(MADE, IS_HOST);
+}
+
 /// Layers, and parts of them, that the host computes on memory of its own, with every way to lay memory out.
 #[test]
 fn placed_layers_change_no_bit_of_the_host_s_own() {
@@ -255,7 +263,8 @@ const COMBINATIONS: usize = if IS_HOST { 24 } else { 0 };
 /// Strategies, frozen layers and moves in random combinations: where something is computed changes no bit of what it is.
 #[test]
 fn whatever_is_moved_changes_no_bit() {
-    let moves = [STATES, UPDATES, LAYERS, ALL, OPTIMIZER, PARAMETERS, ACTIVATIONS, OFFLOADED, OFFLOADED_LATE];
+    let moves =
+        [STATES, UPDATES, LAYERS, MADE, ALL, OPTIMIZER, PARAMETERS, ACTIVATIONS, OFFLOADED, OFFLOADED_LATE];
     let moves = moves.into_iter().cycle();
     let frozen: [&[&str]; 3] = [&[], &["embedding", "blocks.0"], &["blocks.1"]];
     for ((choice, moved), frozen) in

@@ -11,6 +11,7 @@ mod prime;
 mod profile;
 mod ranks;
 mod scopes;
+mod start;
 mod states;
 mod strategies;
 mod threads;
@@ -231,6 +232,7 @@ fn exhausted(config: &RunConfig, target: &Target) -> Option<OutOfMemory> {
         Ok(()) => None,
         Err(Failure::OutOfMemory(found)) => Some(*found),
         Err(Failure::Device(error)) => panic!("{error}"),
+        Err(Failure::Weights(error)) => panic!("{error}"),
     }
 }
 

@@ -15,7 +15,7 @@ fn offloaded(change: impl Fn(&mut Offload)) -> RunConfig {
 }
 
 /// Of all buckets, as an arena rounds them, and as they are.
-fn parameters(program: &Program) -> [u64; 2] {
+pub(super) fn parameters(program: &Program) -> [u64; 2] {
     bytes_of_parameters(program, 256)
 }
 
@@ -26,7 +26,7 @@ fn bytes_of_parameters(program: &Program, rounding: u64) -> [u64; 2] {
 
 /// The weights of the model, without the gaps between them: the table of tokens and that of positions, the head's norm, and
 /// per block two norms, attention's two products and those of the mlp, with their biases.
-const WEIGHTS: u64 =
+pub(super) const WEIGHTS: u64 =
     4 * (V * C + T * C + 2 * C + L * (4 * C + 3 * C * C + 3 * C + C * C + C + 8 * C * C + 5 * C));
 
 #[test]
@@ -124,8 +124,14 @@ fn offloaded_parameters_are_cast_again_in_backward() {
 #[test]
 fn a_model_larger_than_the_device_trains() {
     let mut config = offloaded(|offload| (offload.parameters, offload.optimizer) = (true, true));
-    config.model =
-        Model::Transformer(Transformer { layers: 16, d_model: 64, heads: 2, context: 16, vocabulary: 256 });
+    config.model = Model::Transformer(Transformer {
+        layers: 16,
+        d_model: 64,
+        heads: 2,
+        context: 16,
+        vocabulary: 256,
+        weights: None,
+    });
     config.train.batch_size = 1;
     let target = Target { product_workspace: Bytes(1 << 18), ..testing::target() };
     let program = compile(&config, &target).unwrap();

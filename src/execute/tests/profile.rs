@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::super::Reporter;
 use super::super::measured::{Ended, Outcome};
-use super::super::train::{MEMORY_FILE, Prepared, run_on};
+use super::super::prepared::Prepared;
+use super::super::train::{MEMORY_FILE, run_on};
 use crate::compile::{Action, Section, compile};
 use crate::device::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor};
 use crate::ops::Op;
@@ -114,6 +115,7 @@ fn outcome_of(folder: &Path, crowded: bool, mut config: RunConfig) -> Outcome {
     config.data = Data::Text(Text { paths: vec![text], tokens: Tokens::Bytes, split: 0.9 });
     let target = testing::target();
     let prepared = Prepared {
+        weights: None,
         sample: config.model.sample(),
         data: config.data.data_set().open().unwrap(),
         program: compile(&config, &target).unwrap(),

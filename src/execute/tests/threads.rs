@@ -10,8 +10,14 @@ use crate::testing;
 /// up at a time: the rows of a weight's gradient, the elements of the gradients' norm.
 fn uneven(accumulate: usize, recompute: Recompute) -> RunConfig {
     let mut config = testing::small();
-    config.model =
-        Model::Transformer(Transformer { layers: 2, d_model: 87, heads: 3, context: 61, vocabulary: 263 });
+    config.model = Model::Transformer(Transformer {
+        layers: 2,
+        d_model: 87,
+        heads: 3,
+        context: 61,
+        vocabulary: 263,
+        weights: None,
+    });
     config.train.batch_size = 8;
     config.strategy.accumulate = accumulate;
     config.strategy.recompute = recompute;

@@ -386,6 +386,7 @@ fn config() -> RunConfig {
             heads: 1,
             context: 8,
             vocabulary: 256,
+            weights: None,
         }),
         data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 0.9 }),
         train: Train {

@@ -2,6 +2,8 @@
 
 mod transformer;
 
+use std::path::Path;
+
 pub use transformer::Transformer;
 
 use super::declare::choice;
@@ -24,6 +26,9 @@ trait Architecture {
     /// What it asks for of each sample.
     fn sample(&self) -> Sample;
 
+    /// The file that its parameters start from, if they do.
+    fn weights(&self) -> Option<&Path>;
+
     /// Rules between its own keys.
     fn check(&self, tree: &Table) -> Result<(), Problem>;
 
@@ -40,6 +45,11 @@ impl Model {
     /// What it asks for of each sample.
     pub fn sample(&self) -> Sample {
         self.each().sample()
+    }
+
+    /// The file that its parameters start from, if they do.
+    pub fn weights(&self) -> Option<&Path> {
+        self.each().weights()
     }
 
     pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {

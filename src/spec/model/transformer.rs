@@ -1,11 +1,14 @@
 //! `[model.transformer]`
 
+use std::path::{Path, PathBuf};
+
 use super::Architecture;
 use crate::data::{Given, Part, Sample};
 use crate::ops::TensorType;
-use crate::spec::declare::section;
+use crate::spec::declare::{Optional, section};
 use crate::spec::error::Problem;
 use crate::spec::kinds::{Count, DIMENSION};
+use crate::spec::paths::OneFile;
 use crate::spec::rules::{blame, divisors};
 use crate::spec::tree::Table;
 
@@ -27,6 +30,8 @@ section! {
         pub context: usize = DIMENSION;
         /// Rows of the token embedding: at least as many as the data has tokens.
         pub vocabulary: usize = DIMENSION, default BYTES;
+        /// A safetensors file that parameters start from, by an absolute path.
+        pub weights: Option<PathBuf> = Optional(OneFile), default None;
     }
 }
 
@@ -40,13 +45,17 @@ impl Transformer {
 
 impl Architecture for Transformer {
     fn description(&self) -> String {
-        let Transformer { layers, d_model, heads, context, vocabulary } = self;
+        let Transformer { layers, d_model, heads, context, vocabulary, weights: _ } = self;
         format!("transformer {layers}x{d_model} H {heads} T {context} V {vocabulary}")
     }
 
     fn sample(&self) -> Sample {
         let length = Given { key: "model.transformer.context", count: self.context };
         Sample { parts: self.parts().to_vec(), length: Some(length), tokens: Some(self.context) }
+    }
+
+    fn weights(&self) -> Option<&Path> {
+        self.weights.as_deref()
     }
 
     fn check(&self, tree: &Table) -> Result<(), Problem> {
@@ -66,7 +75,7 @@ impl Architecture for Transformer {
 
     fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
         let wide = |size: usize| size as u128;
-        let Transformer { layers, d_model, heads, context, vocabulary } = *self;
+        let Transformer { layers, d_model, heads, context, vocabulary, weights: _ } = *self;
         let [layers, channels, heads, context, vocabulary] =
             [layers, d_model, heads, context, vocabulary].map(wide);
         let parameters = channels * (vocabulary + context + 2) + layers * channels * (12 * channels + 13);

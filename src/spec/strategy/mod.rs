@@ -14,7 +14,7 @@ pub use params::StoredIn;
 pub use place::{Home, Places};
 pub use precision::Precision;
 pub use states::{OptimizerState, Rounding};
-pub use words::{Allocator, EvaluationPass, Gradients, Recompute, Release};
+pub use words::{Allocator, EvaluationPass, Gradients, Init, Recompute, Release};
 
 use super::declare::{Optional, Section, Words, section};
 use super::error::Problem;
@@ -57,6 +57,7 @@ section! {
         pub gradients: Gradients = word(), default Gradients::Free;
         pub allocator: Allocator = word(), default Allocator::Arena;
         pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
+        pub init: Init = word(), default Init::Device;
         /// What waits in the host's memory while the device has no use for it.
         pub offload: Offload = offload::Table, default Offload::default();
         /// Whether stretches of the step are captured and replayed as CUDA graphs.
@@ -67,7 +68,7 @@ section! {
 pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
 /// Keys that the experiment file has words for, but not this version.
-pub(super) const LATER_KEYS: &[&str] = &["attention", "empty_cache", "init", "loader", "parallel", "update"];
+pub(super) const LATER_KEYS: &[&str] = &["attention", "empty_cache", "loader", "parallel", "update"];
 
 impl Strategy {
     pub(super) fn scales_fp16(&self, tree: &Table) -> Result<(), Problem> {

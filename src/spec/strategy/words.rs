@@ -45,6 +45,18 @@ words! {
 }
 
 words! {
+    /// Where parameters are made.
+    pub enum Init {
+        /// Where they live.
+        Device = "device",
+        /// All of them by the host's processor in its memory, before any is copied to the device.
+        Host = "host",
+        /// Where they live, each layer's right before its first use, and so are its gradients and states.
+        Lazy = "lazy",
+    }
+}
+
+words! {
     /// Whether evaluation keeps what a backward pass would need.
     pub enum EvaluationPass {
         NoGrad = "no_grad",

@@ -30,7 +30,7 @@ mod workers;
 
 use crate::ops::Op;
 
-pub(crate) use float::to_f32;
+pub(crate) use float::{from_f32, to_f32};
 use float::{with_f32_or, with_float};
 pub(super) use operands::Operand;
 use operands::Operands;
@@ -123,6 +123,7 @@ pub(super) unsafe fn run(
             with_float!(op.output.dtype, T => initialise::normal::<T>(op, &mut operands, workers));
         }
         Op::Sgd(op) => optimizer::sgd(op, &mut operands, workers),
+        Op::Stored(_) => unreachable!("no device reads files"),
     }
 }
 

@@ -49,5 +49,6 @@ pub(super) fn run(
         Op::LossScale(op) => optimizer::loss_scale(op, inputs, launcher),
         Op::Normal(op) => initialise::normal(op, outputs, launcher),
         Op::Sgd(op) => optimizer::sgd(op, inputs, launcher),
+        Op::Stored(_) => unreachable!("no device reads files"),
     }
 }

@@ -63,6 +63,22 @@ pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
+/// Numbers in f32 as they lie in memory, each the nearest that the type has.
+pub(crate) fn from_f32(dtype: DType, numbers: &[f32]) -> Vec<u8> {
+    match dtype {
+        DType::F32 => numbers.iter().flat_map(|number| number.to_ne_bytes()).collect(),
+        DType::BF16 => narrowed::<Bf16>(numbers).iter().flat_map(|half| half.0.to_ne_bytes()).collect(),
+        DType::F16 => narrowed::<F16>(numbers).iter().flat_map(|half| half.0.to_ne_bytes()).collect(),
+        DType::I32 | DType::U8 => unreachable!("no parameter is of {dtype}"),
+    }
+}
+
+fn narrowed<T: Float>(numbers: &[f32]) -> Vec<T> {
+    let mut narrow = vec![T::default(); numbers.len()];
+    T::narrow(Level::Portable, numbers, &mut narrow);
+    narrow
+}
+
 fn widened<T: Float>(numbers: &[T]) -> Vec<f32> {
     let mut wide = vec![0.0; numbers.len()];
     T::widen(Level::Portable, numbers, &mut wide);

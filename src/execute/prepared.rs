@@ -1,0 +1,62 @@
+//! From a run's folder to all that training it takes.
+
+use std::path::Path;
+
+use super::train::RunError;
+use crate::compile::{Program, compile_verified};
+use crate::data::{DigestCache, Sample, Source, Weights, digest_of_both};
+use crate::device::Target;
+use crate::graph;
+use crate::plan;
+use crate::spec::RunConfig;
+
+/// The file in a run's folder that holds the digest of the data that the run was planned with.
+pub const DATA_FILE: &str = "data.digest";
+
+/// A run, ready to be trained.
+pub(super) struct Prepared {
+    pub(super) config: RunConfig,
+    pub(super) target: Target,
+    /// What the model asks for of each sample, which the data has.
+    pub(super) sample: Sample,
+    pub(super) data: Box<dyn Source>,
+    /// What the model's parameters start from, which has them all.
+    pub(super) weights: Option<Weights>,
+    pub(super) program: Program,
+}
+
+impl Prepared {
+    pub(super) fn read(folder: &Path) -> Result<Prepared, RunError> {
+        let config = load_run(&folder.join("run.toml"))?;
+        let target = Target::read(&folder.join("target.toml"))?;
+        let data_set = config.data.data_set();
+        let data = data_set.open()?;
+        let weights = config.model.weights().map(Weights::open).transpose()?;
+        let digest =
+            weights.as_ref().map(|weights| weights.digest(&mut DigestCache::default())).transpose()?;
+        let digest = digest_of_both(data.contents().digest(), digest.as_deref());
+        check_unchanged(&digest, &folder.join(DATA_FILE))?;
+        if let Some(weights) = &weights {
+            weights.check(&graph::build(&config.model, 1).named_parameters())?;
+        }
+        let sample = config.model.sample();
+        data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
+        let program = compile_verified(&config, &target)?;
+        Ok(Prepared { config, target, sample, data, weights, program })
+    }
+}
+
+/// The one run of a resolved configuration.
+fn load_run(file: &Path) -> Result<RunConfig, RunError> {
+    let experiment = plan::expand(file, &[], &|_| None)?;
+    let not_one = || RunError::NotOneRun(file.display().to_string());
+    let [point] = <[plan::Point; 1]>::try_from(experiment.points).map_err(|_| not_one())?;
+    point.config.map_err(|_| not_one())
+}
+
+/// The run's name promises the data that it was planned with: others would be cached under it.
+fn check_unchanged(digest: &str, file: &Path) -> Result<(), RunError> {
+    let planned = std::fs::read_to_string(file)
+        .map_err(|error| RunError::Read { file: file.display().to_string(), error })?;
+    if planned.trim() == digest { Ok(()) } else { Err(RunError::DataChanged) }
+}

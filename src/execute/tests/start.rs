@@ -1,0 +1,279 @@
+//! What each way to start must cost and save, from the model's dimensions. That it changes no bit is tested next door.
+
+use std::path::Path;
+
+use super::super::counts::Counts;
+use super::super::engine::Engine;
+use super::super::tensor_file::{Entry, TensorFile};
+use super::batch;
+use super::offload::{WEIGHTS, parameters};
+use super::strategies::{program, with, work};
+use crate::compile::{Action, Parameter, Program, SectionKind};
+use crate::data::Weights;
+use crate::device::{Delay, Phase, Pool, Role, Usage};
+use crate::memory::{Cadence, Failure, Prediction, predict, rounded};
+use crate::spec::*;
+use crate::testing;
+use crate::units::Bytes;
+
+fn started(init: Init, allocator: Allocator) -> RunConfig {
+    with(|strategy| (strategy.init, strategy.allocator) = (init, allocator))
+}
+
+fn predicted(config: &RunConfig) -> Prediction {
+    predict(&program(config), &testing::target(), Cadence::of(config))
+}
+
+fn at_start(usage: &Usage, role: Role) -> u64 {
+    usage.phase_peak(Phase::Start).live[role]
+}
+
+/// Each parameter by itself, as the allocator rounds it.
+fn tensors(program: &Program) -> u64 {
+    let bytes = |id| rounded(program, id, &testing::target());
+    program.parameters.iter().map(|parameter| bytes(parameter.value)).sum()
+}
+
+/// All buckets as the allocator rounds them.
+fn buckets(program: &Program) -> u64 {
+    let bytes = |id| rounded(program, id, &testing::target());
+    program.buckets.iter().map(|bucket| bytes(bucket.parameters)).sum()
+}
+
+#[test]
+fn a_model_made_on_the_host_is_there_as_a_whole() {
+    for allocator in [Allocator::Arena, Allocator::Direct] {
+        let config = started(Init::Host, allocator);
+        let (program, found) = (program(&config), predicted(&config));
+        let whole = tensors(&program);
+        assert_eq!(at_start(&found.host, Role::Parameter), whole);
+        assert_eq!(found.host.steady_peak().live[Role::Parameter], 0, "it is freed when it has been copied");
+        let plain = predicted(&started(Init::Device, allocator));
+        for phase in Phase::ALL {
+            let live = |found: &Prediction| found.device.phase_peak(phase).live;
+            assert_eq!(live(&found), live(&plain), "the device's memory is what it is without");
+        }
+        assert_eq!(at_start(&plain.host, Role::Parameter), 0);
+
+        let (counts, receipt) = work(&config);
+        assert_eq!(counts.bytes_at_start, WEIGHTS);
+        assert_eq!((counts.bytes_to_host, counts.bytes_to_device), (0, 0));
+        assert!(receipt.starts_with(&format!("{} copied at the start", Bytes(WEIGHTS))), "{receipt}");
+    }
+}
+
+/// What lives there is made there, whoever says so.
+#[test]
+fn what_lives_on_the_host_is_not_copied() {
+    let mut config = started(Init::Host, Allocator::Arena);
+    config.strategy.offload.parameters = true;
+    let plain = RunConfig { strategy: Strategy { init: Init::Device, ..config.strategy.clone() }, ..config };
+    let made = with(|strategy| (strategy.init, strategy.offload.parameters) = (Init::Host, true));
+    assert_eq!(program(&made), program(&plain), "so that the key has no effect");
+    assert_eq!(work(&made).0.bytes_at_start, 0);
+    let [all, _] = parameters(&program(&made));
+    assert_eq!(at_start(&predicted(&made).host, Role::Parameter), all);
+}
+
+/// The parameters that a run starts with, in a file as a dump has them.
+fn dump(config: &RunConfig, file: &Path) {
+    let program = program(config);
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start().unwrap();
+    let entry = |id| Entry::new(program.full_name(id), program.ty(id));
+    let entries: Vec<Entry> = program.parameters.iter().map(|parameter| entry(parameter.value)).collect();
+    let mut written = TensorFile::create(file, &entries).unwrap();
+    for parameter in &program.parameters {
+        let mut write = |piece: &[u8]| -> Result<(), Failure> { Ok(written.write(piece).unwrap()) };
+        engine.read(parameter.value, &mut write).unwrap();
+    }
+    written.finish().unwrap();
+}
+
+/// The digest after so many steps, which go as they were predicted.
+fn digest(config: &RunConfig, weights: Option<&Weights>, steps: usize) -> String {
+    let program = program(config);
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start_from(weights);
+    engine.start().unwrap();
+    for step in 0..steps {
+        let batch = batch(&testing::small(), step, config.train.batch_size);
+        engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap();
+    }
+    let predicted = predict(&program, &testing::target(), Cadence { steps, evaluations: None });
+    for (pool, usage) in [(Pool::Device, predicted.device), (Pool::Host, predicted.host)] {
+        assert_eq!(engine.ledger().usage(pool), &usage, "{:?}", config.strategy);
+    }
+    engine.digest().unwrap()
+}
+
+/// The same model, but for what it starts from.
+fn from_file(config: &RunConfig, file: &Path) -> RunConfig {
+    let mut config = config.clone();
+    let Model::Transformer(model) = &mut config.model;
+    model.weights = Some(file.to_owned());
+    config
+}
+
+#[test]
+fn what_was_dumped_is_gone_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.safetensors");
+    let mut other = testing::small();
+    other.train.seed = 8;
+    dump(&other, &file);
+    let weights = Weights::open(&file).unwrap();
+    let choices = testing::sample(12).into_iter().map(|choice| testing::small_with(&choice));
+    let inits = [Init::Device, Init::Host, Init::Lazy].map(|init| started(init, Allocator::Direct));
+    for config in inits.into_iter().chain(choices) {
+        let plain = RunConfig { train: Train { seed: 8, ..config.train.clone() }, ..config.clone() };
+        let stored = from_file(&config, &file);
+        let [expected, found] = [(&plain, None), (&stored, Some(&weights))]
+            .map(|(config, weights)| [0, 2].map(|steps| digest(config, weights, steps)));
+        assert_eq!(found[0], expected[0], "{:?}", config.strategy);
+        assert_ne!(found[0], digest(&config, None, 0), "{:?}", config.strategy);
+        // What is rounded at random depends on the seed.
+        if config.strategy.rounding == Rounding::Nearest {
+            assert_eq!(found[1], expected[1], "{:?}", config.strategy);
+        }
+    }
+}
+
+#[test]
+fn each_stored_parameter_passes_through_the_host() {
+    let file = Path::new("/nowhere");
+    for allocator in [Allocator::Arena, Allocator::Direct] {
+        let [device, host] =
+            [Init::Device, Init::Host].map(|init| from_file(&started(init, allocator), file));
+        let program = program(&device);
+        let bytes = |parameter: &Parameter| rounded(&program, parameter.value, &testing::target());
+        let largest = program.parameters.iter().map(bytes).max().unwrap();
+        let staged = at_start(&predicted(&device).host, Role::Parameter);
+        // One is read while the one before it is copied, and the one before that given back.
+        assert!(largest <= staged && staged <= 3 * largest, "{staged} of {largest}");
+        assert_eq!(at_start(&predicted(&host).host, Role::Parameter), tensors(&program));
+    }
+}
+
+#[test]
+fn a_lazy_start_makes_each_layer_when_it_is_needed() {
+    for allocator in [Allocator::Arena, Allocator::Direct] {
+        let [lazy, plain] = [Init::Lazy, Init::Device].map(|init| started(init, allocator));
+        let all = buckets(&program(&lazy));
+        let after = |config: &RunConfig, steps| {
+            predict(&program(config), &testing::target(), Cadence { steps, evaluations: None }).device
+        };
+        assert_eq!(after(&plain, 0).live.total(), 3 * all, "parameters and two moments of each");
+        assert_eq!(after(&lazy, 0).live.total(), 0);
+        // An arena is there as a whole in either case.
+        let reserved = if allocator == Allocator::Arena { after(&plain, 0).reserved } else { 0 };
+        assert_eq!(after(&lazy, 0).reserved, reserved);
+
+        let (first, steady, usual) = (after(&lazy, 1), after(&lazy, 2), after(&plain, 2));
+        for phase in [Phase::Forward, Phase::Backward] {
+            let live = |usage: &Usage| usage.phase_peak(phase).live;
+            assert_eq!((live(&first)[Role::Parameter], live(&first)[Role::Optimizer]), (all, 0));
+            assert_eq!(live(&first).total() + 2 * all, live(&usual).total(), "{}", phase.name());
+        }
+        for phase in Phase::ALL.into_iter().skip(1) {
+            assert_eq!(steady.phase_peak(phase).live, usual.phase_peak(phase).live, "{}", phase.name());
+        }
+        assert_eq!(steady.reserved_peak, usual.reserved_peak);
+    }
+}
+
+/// Parameters of a layer once the layer before it has been gone through, states right before the update.
+#[test]
+fn each_layer_is_made_right_before_its_first_use() {
+    let program = program(&started(Init::Lazy, Allocator::Arena));
+    let made = |kind: SectionKind, storage| {
+        let code = &program.section(kind).unwrap().code;
+        let made =
+            code.iter().position(|instruction| instruction.action == Action::Allocate(storage)).unwrap();
+        assert!(code[made].once);
+        let uses = |action: &Action| action.touches().any(|id| program.storage(id) == storage);
+        let first =
+            code[made..].iter().position(|instruction| !instruction.once && uses(&instruction.action));
+        // Room for what the first operation makes of it, and nothing else.
+        let mut between = code[made..made + first.unwrap()].iter().filter(|instruction| !instruction.once);
+        assert!(between.all(|instruction| matches!(instruction.action, Action::Allocate(_))));
+        made
+    };
+    for bucket in &program.buckets {
+        made(SectionKind::First, bucket.parameters);
+        for state in &bucket.states {
+            made(SectionKind::Update, state.value);
+        }
+    }
+    assert!(program.buckets.is_sorted_by_key(|bucket| made(SectionKind::First, bucket.parameters)));
+}
+
+#[test]
+fn what_is_made_late_is_no_work_of_steps() {
+    for allocator in [Allocator::Arena, Allocator::Direct] {
+        let [(lazy, receipt), (plain, usual)] =
+            [Init::Lazy, Init::Device].map(|init| work(&started(init, allocator)));
+        // Four layers' parameters and two moments of each.
+        assert_eq!(lazy, Counts { made_late: 12, requests_once: lazy.requests_once, ..plain });
+        assert_eq!(lazy.requests_once, if allocator == Allocator::Arena { 0 } else { 12 });
+        let separator = if usual.is_empty() { "" } else { ", " };
+        assert_eq!(receipt, format!("12 values made at their first use{separator}{usual}"));
+    }
+}
+
+/// Whatever asks for parameters before the first step gets them.
+#[test]
+fn a_lazy_start_may_be_evaluated_before_it_steps() {
+    let evaluated = |init| {
+        let config = started(init, Allocator::Direct);
+        let program = program(&config);
+        let mut device = testing::device(testing::target());
+        let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+        engine.start().unwrap();
+        let loss = engine.evaluate(&batch(&config, 99, config.train.batch_size)).unwrap();
+        engine.step(&batch(&config, 0, config.train.batch_size), &config.train.optimizer.numbers(1)).unwrap();
+        (loss, engine.digest().unwrap())
+    };
+    assert_eq!(evaluated(Init::Lazy), evaluated(Init::Device));
+}
+
+/// However queues are put off, on memory that is given out anew.
+#[test]
+fn a_lazy_start_waits_for_what_it_makes() {
+    let folder = tempfile::tempdir().unwrap();
+    let offloads = [
+        Offload::default(),
+        Offload { parameters: true, ..Offload::default() },
+        Offload {
+            parameters: true,
+            optimizer: true,
+            activations: Spill::From(Bytes(0)),
+            ahead: 2,
+            ..Offload::default()
+        },
+    ];
+    for (allocator, offload) in [Allocator::Arena, Allocator::Direct].into_iter().zip([offloads; 2]) {
+        for offload in offload {
+            let of = |init| {
+                let mut config = started(init, allocator);
+                config.strategy.offload = offload;
+                (config.train.batch_size, config.strategy.accumulate) = (5, 3);
+                config
+            };
+            let (lazy, plain) = (of(Init::Lazy), of(Init::Device));
+            let expected = super::trace(&plain);
+            assert_eq!(super::trace(&lazy), expected, "{offload:?}");
+            for delay in [Delay::Compute, Delay::Copy, Delay::Host] {
+                let mut device = testing::delayed_device(testing::target(), delay);
+                let found = super::train(&lazy, &program(&lazy), device.as_mut()).unwrap();
+                assert_eq!(found, expected, "{delay:?}, {offload:?}");
+            }
+            let file = folder.path().join("a.safetensors");
+            dump(&plain, &file);
+            let weights = Weights::open(&file).unwrap();
+            assert_eq!(digest(&from_file(&lazy, &file), Some(&weights), 2), digest(&plain, None, 2));
+        }
+    }
+}
