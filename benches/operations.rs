@@ -105,7 +105,7 @@ fn limits() -> Vec<Case> {
         let product = Linear { bias: false, activation: None, residual: false, tf32: false };
         limit(format!("product {number}"), Op::Linear(product), TensorType::new(number, &[1536, 1536]))
     });
-    let memory = limit("memory".to_owned(), Op::Add(Add), TensorType::f32(&[1 << 24]));
+    let memory = limit("memory".to_owned(), Op::Add(Add::PLAIN), TensorType::f32(&[1 << 24]));
     products.into_iter().chain([memory]).collect()
 }
 

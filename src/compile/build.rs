@@ -11,7 +11,8 @@ use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, ValueKind};
 use crate::ops::{
-    DType, Fill, GradientTerms, Member, Members, Normal, Op, Shape, StateFormat, TensorType, ValueId, lay_out,
+    DType, Deviation, Fill, GradientTerms, Member, Members, Normal, Op, Shape, StateFormat, Storage,
+    TensorType, ValueId, lay_out,
 };
 use crate::spec::RunConfig;
 
@@ -99,6 +100,8 @@ pub(super) struct Group {
     layer: ScopeId,
     trainable: bool,
     dtype: DType,
+    /// Of parameters that are not trained.
+    storage: Storage,
     pub(super) format: StateFormat,
     home: Pool,
 }
@@ -131,12 +134,12 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     let mut groups: Vec<(Group, Vec<(usize, graph::Initial)>)> = Vec::new();
     let mut places: HashMap<Group, usize> = HashMap::new();
     for (index, value) in graph.values.iter().enumerate() {
-        if let ValueKind::Parameter { initial, trainable } = value.kind {
+        if let ValueKind::Parameter { initial, trainable, storage } = value.kind {
             let layer = graph.scopes[value.scope.index()].layer;
             let format =
                 if trainable { format_of(&value.ty.shape, looked_up[index]) } else { StateFormat::F32 };
             let home = homes.get(value.scope.index()).copied().unwrap_or(Pool::Device);
-            let group = Group { layer, trainable, dtype: dtypes.parameters, format, home };
+            let group = Group { layer, trainable, dtype: dtypes.parameters, storage, format, home };
             let place = *places.entry(group).or_insert(groups.len());
             if place == groups.len() {
                 groups.push((group, Vec::new()));
@@ -184,14 +187,14 @@ fn results(loss: ValueId) -> Results {
 fn initialise(program: &Program, config: &RunConfig) -> Vec<Instruction> {
     let launch = |parameter: &Parameter| {
         let value = program.value(parameter.value);
+        let normal = |deviation| {
+            let (seed, site) = (config.train.seed, parameter.site);
+            Op::Normal(Normal { output: value.ty, deviation, seed, site })
+        };
         let op = match parameter.initial {
             graph::Initial::Constant(constant) => Op::Fill(Fill { output: value.ty, value: constant }),
-            graph::Initial::Normal(deviation) => Op::Normal(Normal {
-                output: value.ty,
-                deviation,
-                seed: config.train.seed,
-                site: parameter.site,
-            }),
+            graph::Initial::Normal(deviation) => normal(Deviation::Fixed(deviation)),
+            graph::Initial::FanIn => normal(Deviation::FanIn),
         };
         let outputs = vec![parameter.value];
         let action = Action::Launch { op, inputs: Vec::new(), outputs, workspace: None };

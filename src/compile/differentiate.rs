@@ -385,7 +385,7 @@ impl Tape for Backward<'_> {
                 self.set_gradient(of, gradient);
             }
             Some(so_far) => {
-                self.emit(Op::Add(Add), vec![so_far, gradient], &[Emitted::Gradient(input)]);
+                self.emit(Op::Add(Add::PLAIN), vec![so_far, gradient], &[Emitted::Gradient(input)]);
             }
         }
     }

@@ -24,6 +24,7 @@ mod loss;
 mod loss_scale;
 mod sgd;
 mod state_format;
+mod storage;
 mod types;
 mod update;
 
@@ -32,16 +33,17 @@ pub use attention::{Attention, AttentionBackward};
 pub use bucket::{Member, Members, lay_out};
 pub use cast::Cast;
 pub use cross_entropy::CrossEntropy;
-pub use elementwise::{Add, GeluBackward};
+pub use elementwise::{Add, GeluBackward, Scale};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use global_norm::GlobalNorm;
-pub use initialise::{Fill, Normal};
+pub use initialise::{Deviation, Fill, Normal};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
 pub use sgd::Sgd;
 pub use state_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat};
+pub use storage::{CodeFormat, Storage};
 pub use types::{DType, Shape, Slice, TensorType};
 pub use update::{GradientTerms, State, Update};
 
@@ -325,6 +327,7 @@ operations! {
     LinearWeightGradient,
     LossScale,
     Normal,
+    Scale,
     Sgd,
 }
 

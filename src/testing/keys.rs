@@ -87,6 +87,13 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Start,
     },
     Key {
+        name: "lora",
+        values: &[r#""off""#, r#"{ rank = 3, alpha = 4.5, targets = ["*"] }"#],
+        first_in_need: 1,
+        needs: &[("freeze", &["[]"])],
+        same: Same::Start,
+    },
+    Key {
         name: "place",
         values: &[
             "{}",

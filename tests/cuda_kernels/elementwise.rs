@@ -1,6 +1,6 @@
 //! Operations on each element by itself, and where values come from.
 
-use runner::ops::{Add, DType, Fill, GeluBackward, Normal, Op, TensorType};
+use runner::ops::{Add, DType, Deviation, Fill, GeluBackward, Normal, Op, TensorType};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
@@ -13,7 +13,7 @@ fn add_and_gelu_backward() {
     let mut devices = Devices::new();
     for elements in SIZES {
         let operand = |dtype, scale, seed| Data::random(dtype, &[elements], scale, seed);
-        let add = Op::Add(Add);
+        let add = Op::Add(Add::PLAIN);
         devices.check(&add, &add, &[operand(DType::F32, 1.0, 1), operand(DType::F32, 9.0, 2)]);
         for dtype in NUMBERS {
             let op = Op::GeluBackward(GeluBackward);
@@ -37,7 +37,12 @@ fn constants_and_random_numbers() {
         let output = TensorType::f32(&[elements]);
         let fill = Op::Fill(Fill { output, value: 1.5 });
         devices.check(&fill, &fill, &[]);
-        let normal = Op::Normal(Normal { output, deviation: 0.02, seed: 0x1234_5678_9ABC_DEF0, site: 7 });
+        let normal = Op::Normal(Normal {
+            output,
+            deviation: Deviation::Fixed(0.02),
+            seed: 0x1234_5678_9ABC_DEF0,
+            site: 7,
+        });
         devices.check(&normal, &normal, &[]);
     }
 }

@@ -24,11 +24,12 @@ pub(super) fn fill(op: &Fill, operands: &mut Operands, workers: &Workers) {
 }
 
 pub(super) fn normal(op: &Normal, operands: &mut Operands, workers: &Workers) {
+    let deviation = f64::from(op.deviation.of(&op.output));
     each_chunk(operands.output(0), workers, |start, part| {
         for (index, block) in part.chunks_mut(4).enumerate() {
             let numbers = normals((start / 4 + index) as u64, op.seed, op.site);
             for (element, number) in block.iter_mut().zip(numbers) {
-                *element = (number * f64::from(op.deviation)) as f32;
+                *element = (number * deviation) as f32;
             }
         }
     });

@@ -71,7 +71,7 @@ pub(super) unsafe fn run(
     let dtype = |input: usize| inputs[input].ty.dtype;
     match op {
         Op::AdamW(op) => optimizer::adamw(op, &mut operands, workers),
-        Op::Add(_) => elementwise::add(&mut operands, workers),
+        Op::Add(op) => with_float!(dtype(0), T => elementwise::add::<T>(op, &mut operands, workers)),
         Op::Attention(op) => {
             with_float!(dtype(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
         }
@@ -106,6 +106,7 @@ pub(super) unsafe fn run(
         }
         Op::LossScale(op) => loss_scale::run(op, &mut operands),
         Op::Normal(op) => initialise::normal(op, &mut operands, workers),
+        Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
         Op::Sgd(op) => optimizer::sgd(op, &mut operands, workers),
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn run(
 ) -> Result<(), DeviceError> {
     match op {
         Op::AdamW(op) => optimizer::adamw(op, inputs, launcher),
-        Op::Add(_) => elementwise::add(inputs, outputs, launcher),
+        Op::Add(op) => elementwise::add(op, inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
         Op::AttentionBackward(_) => attention::backward(inputs, outputs, workspace, launcher),
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
@@ -48,6 +48,7 @@ pub(super) fn run(
         Op::LinearWeightGradient(op) => linear::weight_gradient(op, inputs, outputs, workspace, launcher),
         Op::LossScale(op) => optimizer::loss_scale(op, inputs, launcher),
         Op::Normal(op) => initialise::normal(op, outputs, launcher),
+        Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
         Op::Sgd(op) => optimizer::sgd(op, inputs, launcher),
     }
 }

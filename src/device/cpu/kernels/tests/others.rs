@@ -2,9 +2,9 @@
 
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
-    AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Embedding, EmbeddingBackward, Fill, GeluBackward,
-    GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members, Normal, Op, Sgd,
-    Shape, Slice, StateFormat, TensorType, Update,
+    AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Deviation, Embedding, EmbeddingBackward, Fill,
+    GeluBackward, GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members,
+    Normal, Op, Sgd, Shape, Slice, StateFormat, TensorType, Update,
 };
 
 use super::harness::{Data, How, NUMBERS, added, assert_slope, check, inner_product, launch};
@@ -15,7 +15,7 @@ fn elementwise_operations_match_the_reference() {
     for elements in [1, 40, 40_003] {
         let (a, b) = (Data::random(&[elements], 1), Data::random(&[elements], 2).map(|x| 12.0 * x));
         let sum = added(&a.to_f64(), &b.to_f64());
-        check(Op::Add(Add), &[a, b], &[sum]);
+        check(Op::Add(Add::PLAIN), &[a, b], &[sum]);
     }
     for (elements, number) in [1, 40_003].into_iter().flat_map(|len| NUMBERS.map(|number| (len, number))) {
         let dy = Data::random(&[elements], 1).stored_as(number);
@@ -405,7 +405,7 @@ fn fill_fills() {
 fn normal_numbers_are_normal_and_depend_on_seed_and_site() {
     let make = |elements, seed, site, threads| {
         let output = TensorType::f32(&[elements]);
-        let op = Op::Normal(Normal { output, deviation: 0.5, seed, site });
+        let op = Op::Normal(Normal { output, deviation: Deviation::Fixed(0.5), seed, site });
         launch(&op, &[], How { threads, level: Level::best(), share: false }).swap_remove(0)
     };
     let numbers = make(100_003, 1, 2, 1);
