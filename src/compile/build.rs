@@ -75,9 +75,11 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
         program.buckets.push(Bucket {
             scope: group.layer,
             trainable: group.trainable,
+            storage: group.storage,
             format: group.format,
             members: members.clone(),
             parameters: of,
+            scales: Vec::new(),
             gradients: None,
             states: Vec::new(),
         });
@@ -88,7 +90,8 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
             let view = program.add_view(value.name, value.scope, shape, view);
             values[index] = Some(view);
             let site = members[member].site;
-            program.parameters.push(Parameter { value: view, initial, site, bucket, gradient: None });
+            let scales = Vec::new();
+            program.parameters.push(Parameter { value: view, initial, site, bucket, scales, gradient: None });
         }
     }
     values
@@ -149,8 +152,8 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     }
     groups.sort_by_key(|(group, _)| group.layer);
     groups.into_iter().map(move |(group, parameters)| {
-        let all = [group.format.dtype(), dtypes.parameters, dtypes.gradients];
-        let narrowest = all.into_iter().min_by_key(|dtype| dtype.bytes()).unwrap_or(dtypes.parameters);
+        let all = [group.format.dtype(), group.storage.dtype(), dtypes.parameters, dtypes.gradients];
+        let narrowest = all.into_iter().min_by_key(|dtype| dtype.bits()).unwrap_or(dtypes.parameters);
         let tensor = |&(index, _): &(usize, graph::Initial)| {
             let shape = graph.values[index].ty.shape;
             Member { offset: 0, shape, decay: decays(&shape), site: sites[index] }

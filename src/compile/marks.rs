@@ -1,7 +1,7 @@
 //! What strategies ask of values and scopes, before any of it is carried out.
 
 use super::Draft;
-use super::program::{Action, Instruction, Program};
+use super::program::{Action, Bucket, Instruction, Program};
 use crate::device::{Phase, Pool};
 use crate::graph::{Scope, ScopeId};
 use crate::ops::ValueId;
@@ -74,7 +74,7 @@ fn offload(marks: &mut Marks, offload: Offload) {
 
 /// They have memory already.
 fn move_parameters(program: &mut Program) {
-    let buckets: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
+    let buckets: Vec<ValueId> = program.buckets.iter().flat_map(Bucket::stored).collect();
     for value in &mut program.values {
         if buckets.contains(&value.storage) {
             value.pool = Pool::Host;

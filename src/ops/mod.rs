@@ -22,6 +22,7 @@ mod layer_norm;
 mod linear;
 mod loss;
 mod loss_scale;
+mod quantize;
 mod sgd;
 mod state_format;
 mod storage;
@@ -41,9 +42,10 @@ pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
+pub use quantize::{Dequantize, Quantize};
 pub use sgd::Sgd;
 pub use state_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat};
-pub use storage::{CodeFormat, Storage};
+pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
 pub use types::{DType, Shape, Slice, TensorType};
 pub use update::{GradientTerms, State, Update};
 
@@ -190,6 +192,11 @@ pub trait Operation {
         0
     }
 
+    /// Whether it makes codes the numbers that they stand for and does nothing more.
+    fn is_dequantization(&self) -> bool {
+        false
+    }
+
     /// The same operation that also stores this output rounded to another dtype, as one more output behind the others,
     /// if it can.
     fn storing_cast(&self, _output: usize, _to: DType, _inputs: &[TensorType]) -> Option<Op> {
@@ -315,6 +322,7 @@ operations! {
     AttentionBackward,
     Cast,
     CrossEntropy,
+    Dequantize,
     Embedding,
     EmbeddingBackward,
     Fill,
@@ -327,6 +335,7 @@ operations! {
     LinearWeightGradient,
     LossScale,
     Normal,
+    Quantize,
     Scale,
     Sgd,
 }

@@ -88,7 +88,14 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         name: "lora",
-        values: &[r#""off""#, r#"{ rank = 3, alpha = 4.5, targets = ["*"] }"#],
+        values: &[
+            r#""off""#,
+            r#"{ rank = 3, alpha = 4.5, targets = ["*"] }"#,
+            r#"{ rank = 1, alpha = 2, targets = ["attention.qkv", "mlp"], base = "bf16" }"#,
+            r#"{ rank = 2, alpha = 4, targets = ["*.out"], base = "int8" }"#,
+            r#"{ rank = 2, alpha = 4, targets = ["mlp.up"], base = "nf4" }"#,
+            r#"{ rank = 2, alpha = 4, targets = ["mlp"], base = "nf4", double_quantization = false }"#,
+        ],
         first_in_need: 1,
         needs: &[("freeze", &["[]"])],
         same: Same::Start,

@@ -22,6 +22,7 @@ mod product;
 mod quantize;
 mod simd;
 mod states;
+mod storage;
 mod team;
 #[cfg(test)]
 mod tests;
@@ -82,6 +83,9 @@ pub(super) unsafe fn run(
         Op::CrossEntropy(op) => {
             with_float!(dtype(0), T => cross_entropy::run::<T>(op, &mut operands, scratch, workers));
         }
+        Op::Dequantize(op) => {
+            with_float!(op.to, T => storage::dequantize::<T>(op, &mut operands, workers));
+        }
         Op::Embedding(_) => embedding::forward(&mut operands, workers),
         Op::EmbeddingBackward(op) => embedding::backward(op, &mut operands, workers),
         Op::Fill(op) => initialise::fill(op, &mut operands, workers),
@@ -106,6 +110,7 @@ pub(super) unsafe fn run(
         }
         Op::LossScale(op) => loss_scale::run(op, &mut operands),
         Op::Normal(op) => initialise::normal(op, &mut operands, workers),
+        Op::Quantize(op) => storage::quantize(op, &mut operands, scratch, workers),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
         Op::Sgd(op) => optimizer::sgd(op, &mut operands, workers),
     }

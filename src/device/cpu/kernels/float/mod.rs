@@ -88,7 +88,7 @@ macro_rules! with_float {
                 type $float = $crate::device::cpu::kernels::float::F16;
                 $body
             }
-            $crate::ops::DType::I32 | $crate::ops::DType::U8 => {
+            $crate::ops::DType::I32 | $crate::ops::DType::U8 | $crate::ops::DType::U4 => {
                 unreachable!("an operation's types are checked before it runs")
             }
         }
