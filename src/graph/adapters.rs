@@ -105,3 +105,55 @@ impl Graph {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph;
+    use crate::spec::Base;
+    use crate::testing;
+
+    fn paths(graph: &Graph) -> Vec<String> {
+        adaptable(graph).into_iter().map(|layer| layer.path).collect()
+    }
+
+    /// The values of the model, and with them what its random numbers are drawn for, are where they were.
+    #[test]
+    fn factors_come_after_the_model_s_own_parameters() {
+        let model = testing::small().model;
+        let plain = graph::build(&model, 2);
+        assert_eq!(paths(&plain), ["attention.qkv", "attention.out", "mlp.up", "mlp.out"].repeat(2));
+        let targets = ["mlp".to_owned(), "*.qkv".to_owned()].to_vec();
+        let lora = Lora { rank: 5, alpha: 10.0, targets, base: Base::Nf4, double_quantization: true };
+        let mut adapted = plain.clone();
+        adapted.adapt(&lora);
+        let (own, added) = adapted.values.split_at(plain.values.len());
+        assert!(
+            own.iter().zip(&plain.values).all(|(a, b)| (a.name, a.scope, a.ty) == (b.name, b.scope, b.ty))
+        );
+        let is_trained =
+            |value: &&graph::GraphValue| matches!(value.kind, ValueKind::Parameter { trainable: true, .. });
+        assert_eq!(own.iter().filter(is_trained).count(), 0);
+        let factors = added.iter().filter(is_trained).map(|value| {
+            let path = &adapted.scopes[value.scope.index()].path;
+            format!("{path}.{} {}", value.name, value.ty.shape)
+        });
+        let of_block = |block: usize| {
+            [("attention.qkv", 32, 96), ("mlp.up", 32, 128), ("mlp.out", 128, 32)].into_iter().flat_map(
+                move |(layer, inner, out)| {
+                    let factor = |name: &str, rows: usize, columns: usize| {
+                        format!("blocks.{block}.{layer}.lora_{name} [{rows}, {columns}]")
+                    };
+                    [factor("A", 5, inner), factor("B", out, 5)]
+                },
+            )
+        };
+        assert_eq!(factors.collect::<Vec<_>>(), (0..2).flat_map(of_block).collect::<Vec<_>>());
+        // Whatever was read of a layer still is, once.
+        for value in 0..plain.values.len() {
+            let made =
+                |graph: &Graph| graph.nodes.iter().filter(|node| node.outputs.contains(&value)).count();
+            assert_eq!(made(&adapted), made(&plain), "{}", plain.values[value].name);
+        }
+    }
+}

@@ -170,8 +170,8 @@ fn known(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Result<Nam
 fn there_are(paths: &[&str], name: &str) -> String {
     const MOST: usize = 6;
     let mut paths = paths.to_vec();
-    // Comparing takes time by the product of the lengths; nobody mistypes a name as long as that.
-    if name.len() <= 100 {
+    // Comparing takes time by the product of the lengths; nobody mistypes a name as long as that, nor none.
+    if (1..=100).contains(&name.len()) {
         paths.sort_by_cached_key(|path| strsim::damerau_levenshtein(path, name));
     }
     let others = paths.len().saturating_sub(MOST);
@@ -185,6 +185,7 @@ fn there_are(paths: &[&str], name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Base;
     use crate::testing;
 
     fn place(places: &[(&str, Home)]) -> Result<Places, String> {
@@ -209,6 +210,26 @@ mod tests {
         }
         assert_eq!(freeze(&["*.*.mlp", "embedding"]).unwrap(), ["embedding", "blocks.0.mlp", "blocks.1.mlp"]);
         assert_eq!(freeze(&[]).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn targets_are_called_by_their_own_names() {
+        let targets = |names: &[&str]| {
+            let targets = names.iter().map(|name| (*name).to_owned()).collect();
+            let (base, double_quantization) = (Base::Fp32, false);
+            let mut config = testing::small();
+            config.strategy.lora = Some(Lora { rank: 4, alpha: 8.0, targets, base, double_quantization });
+            let resolved = resolve(config, &Table::default()).map_err(|problems| problems[0].reason());
+            resolved.map(|config| config.strategy.lora.unwrap().targets)
+        };
+        let three = ["attention.qkv", "mlp.up", "mlp.out"];
+        assert_eq!(targets(&["mlp", "*.qkv", "attention.qkv", "mlp"]).unwrap(), three);
+        assert_eq!(targets(&["*"]).unwrap().len(), 4);
+        assert_eq!(
+            targets(&["attention.v"]).unwrap_err(),
+            "lora targets `attention.v`, which is no linear layer of this model's blocks; there are `attention.qkv`, \
+             `attention.out`, `mlp.out` and `mlp.up`"
+        );
     }
 
     #[test]

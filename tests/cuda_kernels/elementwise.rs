@@ -1,6 +1,6 @@
 //! Operations on each element by itself, and where values come from.
 
-use runner::ops::{Add, DType, Deviation, Fill, GeluBackward, Normal, Op, TensorType};
+use runner::ops::{Activation, Add, DType, Deviation, Fill, GeluBackward, Normal, Op, Scale, TensorType};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
@@ -16,8 +16,13 @@ fn add_and_gelu_backward() {
         let add = Op::Add(Add::PLAIN);
         devices.check(&add, &add, &[operand(DType::F32, 1.0, 1), operand(DType::F32, 9.0, 2)]);
         for dtype in NUMBERS {
-            let op = Op::GeluBackward(GeluBackward);
-            devices.check(&op, &op, &[operand(dtype, 1.0, 1), operand(dtype, 12.0, 2)]);
+            let gelu = Some(Activation::GeluTanh);
+            for op in [Op::GeluBackward(GeluBackward), Op::Add(Add::PLAIN), Op::Add(Add { activation: gelu })]
+            {
+                devices.check(&op, &op, &[operand(dtype, 1.0, 1), operand(dtype, 12.0, 2)]);
+            }
+            let scale = Op::Scale(Scale { factor: 1.5 });
+            devices.check(&scale, &scale, &[operand(dtype, 1.0, 1)]);
         }
     }
 }

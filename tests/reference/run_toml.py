@@ -3,7 +3,7 @@
 import tomllib
 
 # What a strategy may say that decides which numbers come out.
-KEYS = {"accumulate", "precision", "loss_scale", "optimizer_state", "rounding", "recompute", "freeze"}
+KEYS = {"accumulate", "precision", "loss_scale", "optimizer_state", "rounding", "recompute", "freeze", "lora"}
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
 # is handed to a card.
@@ -11,6 +11,9 @@ MEMORY_ONLY = {"release", "gradients", "allocator", "evaluation_pass", "graph"}
 
 # What is learnt but for the order of sums.
 ROUNDING_ONLY = {"loss_chunks", "offload", "place"}
+
+# The keys of low-rank adaptation.
+LORA = {"rank", "alpha", "targets", "base", "double_quantization"}
 
 # The keys of each optimizer.
 OPTIMIZERS = {
@@ -52,6 +55,10 @@ class Run:
         expect_word("recompute", strategy["recompute"], {"none", "block"})
         self.recompute = strategy["recompute"] == "block"
         self.frozen_layers = strategy["freeze"]
+        self.lora = None if strategy.get("lora", "off") == "off" else strategy["lora"]
+        if self.lora:
+            expect_keys("lora", self.lora, LORA)
+            expect_word("lora.base", self.lora["base"], {"fp32", "bf16", "int8", "nf4"})
         self.precision = strategy["precision"]
         expect_word("precision", self.precision, PRECISIONS)
         self.loss_scale = loss_scale(strategy["loss_scale"])
@@ -63,6 +70,8 @@ class Run:
 
     def is_trained(self, parameter):
         """Whether the parameter of that name is: the layers in a `run.toml` are called by their own names."""
+        if self.lora:
+            return parameter.endswith((".lora_A", ".lora_B"))
         return not any(parameter.startswith(f"{layer}.") for layer in self.frozen_layers)
 
     def title(self):
@@ -72,6 +81,7 @@ class Run:
             f"batch {self.batch_size}, accumulate {self.accumulate}, {self.precision}, "
             f"recompute {'block' if self.recompute else 'none'}, clip_norm {self.clip_norm or 'off'}"
             f"{', frozen: ' + ', '.join(self.frozen_layers) if self.frozen_layers else ''}"
+            f"{', adapted: ' + ', '.join(self.lora['targets']) if self.lora else ''}"
         )
 
 

@@ -69,7 +69,7 @@ impl Strategy {
         if !self.freeze.is_empty() {
             return Err(blame(
                 "lora freezes all of the model already; freeze has nothing to add".to_owned(),
-                &["strategy.freeze", "strategy.lora"],
+                &["strategy.freeze", "strategy.lora.rank"],
                 tree,
                 "freeze = [], or lora = \"off\"",
             ));

@@ -5,3 +5,4 @@ mod harness;
 mod linear;
 mod others;
 mod reference;
+mod storage;

@@ -2,9 +2,9 @@
 
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
-    AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Deviation, Embedding, EmbeddingBackward, Fill,
-    GeluBackward, GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members,
-    Normal, Op, Sgd, Shape, Slice, StateFormat, TensorType, Update,
+    Activation, AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Deviation, Embedding, EmbeddingBackward,
+    Fill, GeluBackward, GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members,
+    Normal, Op, Scale, Sgd, Shape, Slice, StateFormat, TensorType, Update,
 };
 
 use super::harness::{Data, How, NUMBERS, added, assert_slope, check, inner_product, launch};
@@ -22,7 +22,17 @@ fn elementwise_operations_match_the_reference() {
         let x = Data::random(&[elements], 2).map(|x| 12.0 * x).stored_as(number);
         let slopes = x.to_f64().into_iter().map(reference::gelu_slope);
         let dx = dy.to_f64().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
-        check(Op::GeluBackward(GeluBackward), &[dy, x], &[dx]);
+        check(Op::GeluBackward(GeluBackward), &[dy.clone(), x.clone()], &[dx]);
+        // Of far below 0, little is left to be exact.
+        let other = Data::random(&[elements], 3).stored_as(number);
+        let sum = added(&dy.to_f64(), &other.to_f64());
+        let inputs = [dy, other];
+        check(Op::Add(Add::PLAIN), &inputs, std::slice::from_ref(&sum));
+        let activated = sum.iter().map(|&sum| reference::gelu(sum)).collect();
+        let gelu = Add { activation: Some(Activation::GeluTanh) };
+        check(Op::Add(gelu), &inputs, &[activated, sum]);
+        let scaled = x.to_f64().iter().map(|x| 1.5 * x).collect();
+        check(Op::Scale(Scale { factor: 1.5 }), &[x], &[scaled]);
     }
 }
 
