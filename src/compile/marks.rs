@@ -75,10 +75,12 @@ fn offload(marks: &mut Marks, offload: Offload) {
 /// They have memory already.
 fn move_parameters(program: &mut Program) {
     let buckets: Vec<ValueId> = program.buckets.iter().flat_map(Bucket::stored).collect();
-    for value in &mut program.values {
-        if buckets.contains(&value.storage) {
-            value.pool = Pool::Host;
-        }
+    let moved = program.marked(&buckets);
+    // What is stored as a parameter is made where that is.
+    let goes_along = |id: ValueId| moved[program.storage(program.stands_for(id)).index()];
+    let go_along: Vec<bool> = (0..).map(ValueId).take(program.values.len()).map(goes_along).collect();
+    for (value, _) in program.values.iter_mut().zip(go_along).filter(|(_, goes)| *goes) {
+        value.pool = Pool::Host;
     }
 }
 
@@ -112,8 +114,12 @@ impl Marks {
             Action::Launch { op, inputs, .. } if op.as_update().is_some() => {
                 self.beside(program.storage(inputs[0]), self.updates)
             }
-            // What is made of nothing is made where it lives.
-            Action::Launch { inputs, outputs, .. } if inputs.is_empty() => pool(outputs[0]),
+            // What is there from the start, or is made of nothing, is made where it lives.
+            Action::Launch { inputs, outputs, .. }
+                if inputs.is_empty() || instruction.phase == Phase::Start =>
+            {
+                pool(outputs[0])
+            }
             Action::Launch { .. } if instruction.phase == Phase::Update => self.updates,
             Action::Launch { .. } => self.home_of(instruction.scope),
             _ => Pool::Device,

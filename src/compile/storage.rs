@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::program::{Action, BucketState, Instruction, Program, SectionKind};
 use super::value::{Form, Like, Part, Value, View};
 use crate::device::Role;
-use crate::ops::{Cast, DType, Dequantize, Op, Quantize, Storage, TensorType, ValueId};
+use crate::ops::{Cast, DType, Dequantize, Op, Quantize, Sizes, Storage, TensorType, ValueId};
 
 /// What brings a stored parameter to the dtype of the work, by that parameter.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ fn store_first_values(program: &mut Program, stored: &Stored) {
     for mut instruction in code {
         let (scope, phase) = (instruction.scope, instruction.phase);
         let mut storing = None;
-        if let Action::Launch { outputs, .. } = &mut instruction.action
+        if let Action::Launch { op, outputs, .. } = &mut instruction.action
             && let &mut [parameter] = &mut outputs[..]
             && let Some((storage, scales)) = stored.0.get(&parameter)
         {
@@ -85,6 +85,7 @@ fn store_first_values(program: &mut Program, stored: &Stored) {
             let ty = TensorType { dtype: DType::F32, ..value.ty };
             let plain = program.add_like(Value { form: Form::Cast, role: Role::Cast, ty, ..value });
             program.stand_ins.insert(plain, parameter);
+            op.resize(&Sizes { inputs: &[], outputs: &[ty], buckets: &[] });
             outputs[0] = plain;
             let op = match *storage {
                 Storage::Codes(format) => Op::Quantize(Quantize { format }),

@@ -129,11 +129,11 @@ fn factors_may_be_merged_into_the_base() {
         engine.start().unwrap();
         let batch = |step| batch(&config, step, config.train.batch_size);
         let before = engine.evaluate(&batch(9)).unwrap();
-        for step in 0..STEPS {
-            engine.step(&batch(step), &config.train.optimizer.numbers(step + 1)).unwrap();
+        for step in 1..=STEPS {
+            engine.step(&batch(9), &config.train.optimizer.numbers(step)).unwrap();
         }
         let expected = engine.evaluate(&batch(9)).unwrap();
-        assert!((before - expected).abs() > 1e-4 * before, "{base:?} has learnt: {before} and {expected}");
+        assert!(expected < 0.999 * before, "{base:?} has learnt: {before} and {expected}");
         let mut parameters = numbers(&adapted, &mut engine);
         engine.close().unwrap();
         assert_eq!(merge(&mut parameters, 12.0 / R as f64), 4 * L as usize);

@@ -103,7 +103,7 @@ template <class T, class Scale>
 __device__ __forceinline__ void dequantize_blocks(T* output, const uint8_t* codes, uint64_t count, Scale scale_of) {
     __shared__ float shares[16];
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
+    for (uint32_t i = 0; i < 16; ++i) {
         if (threadIdx.x == i) shares[i] = NF4[i];
     }
     __syncthreads();
