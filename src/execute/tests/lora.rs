@@ -41,7 +41,10 @@ fn the_first_step_s_loss_is_the_full_model_s() {
         let mut config = adapted(targets, BASES[0]);
         config.strategy.recompute = recompute;
         let found = trace(&config);
-        assert_eq!(found.losses[0].to_bits(), full.losses[0].to_bits(), "{targets:?}");
+        // A card may fuse the activation to a product that nothing is added to.
+        let tolerance = if cfg!(feature = "cuda-tests") { 1e-6 } else { 0.0 };
+        let (first, expected) = (found.losses[0], full.losses[0]);
+        assert!((first - expected).abs() <= tolerance * expected, "{targets:?}: {first} for {expected}");
         assert_ne!(found.losses[1], full.losses[1]);
     }
 }
