@@ -105,7 +105,7 @@ fn limits() -> Vec<Case> {
         let product = Linear { bias: false, activation: None, residual: false, tf32: false };
         limit(format!("product {number}"), Op::Linear(product), TensorType::new(number, &[1536, 1536]))
     });
-    let memory = limit("memory".to_owned(), Op::Add(Add), TensorType::f32(&[1 << 24]));
+    let memory = limit("memory".to_owned(), Op::Add(Add::PLAIN), TensorType::f32(&[1 << 24]));
     products.into_iter().chain([memory]).collect()
 }
 
@@ -197,10 +197,10 @@ fn operand(device: &mut dyn Device, ty: TensorType) -> Tensor {
         DType::F32 => (number(index) as f32).to_ne_bytes().to_vec(),
         // The upper half of an f32; as a half-precision number, one between 0 and 2.
         DType::BF16 | DType::F16 => (number(index) as f32).to_ne_bytes()[2..].to_vec(),
-        DType::U8 => vec![(number(index) * 256.0) as u8],
+        DType::U8 | DType::U4 => vec![(number(index) * 256.0) as u8],
         DType::I32 => ((number(index) * VOCABULARY as f64) as i32).to_ne_bytes().to_vec(),
     };
-    let bytes: Vec<u8> = (0..ty.elements()).flat_map(bytes).collect();
+    let bytes: Vec<u8> = (0..ty.elements()).flat_map(bytes).take(ty.bytes() as usize).collect();
     let tensor = Tensor { buffer, offset: 0, ty };
     device.write(tensor.region(), &bytes).expect("a device that works");
     tensor

@@ -148,6 +148,20 @@ bad! {
     half_of_what_is_tied_frozen: check(&with("recompute = \"block\"", "freeze = [\"head\"]"));
     frozen_layer_without_a_list: check(&with("recompute = \"block\"", "freeze = \"embedding\""));
     frozen_layer_without_a_name: check(&with("recompute = \"block\"", "freeze = [\"\"]"));
+    lora_without_what: check(&with("recompute = \"block\"", "lora = true"));
+    lora_of_nothing: check(&with("recompute = \"block\"", "lora = { rank = 4 }"));
+    lora_of_wrong_values: check(&with("recompute = \"block\"",
+        "lora = { rank = 0, alpha = inf, targets = \"mlp\", base = \"4bit\", double_quantization = 1, dropout = 0.1 }"));
+    lora_without_targets: check(&with("recompute = \"block\"", "lora = { rank = 4, alpha = 8, targets = [] }"));
+    lora_of_a_layer_that_is_none: check(&with("recompute = \"block\"",
+        "lora = { rank = 4, alpha = 8, targets = [\"mlp\", \"attention.kv\"] }"));
+    lora_of_more_than_there_is: check(&with("recompute = \"block\"",
+        "lora = { rank = 65, alpha = 8, targets = [\"mlp\"] }"));
+    lora_quantized_twice_without_a_first_time: check(&with("recompute = \"block\"",
+        "lora = { rank = 4, alpha = 8, targets = [\"mlp\"], base = \"int8\", double_quantization = true }"));
+    lora_of_what_is_frozen_already: check(&with("recompute = \"block\"",
+        "freeze = [\"embedding\"]\nlora = { rank = 4, alpha = 8, targets = [\"mlp\"] }"));
+    qlora_of_another_tool: check(&with("recompute = \"block\"", "qlora = true"));
     placed_layer_that_is_none: check(&with("recompute = \"block\"", "place = { \"blocks.2\" = \"host\" }"));
     placed_nowhere: check(&with("recompute = \"block\"", "place = { blocks.0.mlp = \"gpu\" }"));
     placed_without_layers: check(&with("recompute = \"block\"", "place = \"host\""));

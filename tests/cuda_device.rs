@@ -80,7 +80,7 @@ fn regions_must_lie_within_buffers() {
 
     let ty = TensorType::f32(&[4]);
     let tensor = |offset| Tensor { buffer, offset, ty };
-    let misaligned = device.launch(&Op::Add(Add), &[tensor(0), tensor(64)], &[tensor(256)], None);
+    let misaligned = device.launch(&Op::Add(Add::PLAIN), &[tensor(0), tensor(64)], &[tensor(256)], None);
     assert!(matches!(misaligned, Err(DeviceError::Type(_))), "{misaligned:?}");
 
     device.free(buffer).unwrap();

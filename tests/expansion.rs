@@ -399,7 +399,8 @@ prop_compose! {
         strategy in any_strategy(train.batch_size),
         train in Just(train),
         // Strategies name layers of the two blocks that the base has.
-        (layers, heads, width) in (2..100usize, 1..20usize, 1..100usize),
+        // Factors have a rank that the narrowest layer can have.
+        (layers, heads, width) in (2..100usize, 1..20usize, 3..100usize),
         (context, vocabulary) in (1..5000usize, 256..60_000usize),
         weights in proptest::option::of("/[a-zé \"\\\\$'{}*\\[]{1,8}/x[.]y"),
         paths in proptest::collection::vec("/[a-zé \"\\\\$'{}*]{1,8}/x[.]txt", 1..4),

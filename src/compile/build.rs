@@ -11,8 +11,8 @@ use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, ValueKind};
 use crate::ops::{
-    DType, Fill, GradientTerms, Member, Members, Normal, Op, Shape, Stored, TensorType, UpdateFormat,
-    ValueId, lay_out,
+    DType, Deviation, Fill, GradientTerms, Member, Members, Normal, Op, Shape, Storage, Stored, TensorType,
+    UpdateFormat, ValueId, lay_out,
 };
 use crate::spec::RunConfig;
 
@@ -75,9 +75,11 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
         program.buckets.push(Bucket {
             scope: group.layer,
             trainable: group.trainable,
+            storage: group.storage,
             format: group.format,
             members: members.clone(),
             parameters: of,
+            scales: Vec::new(),
             gradients: None,
             states: Vec::new(),
         });
@@ -88,7 +90,8 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
             let view = program.add_view(value.name, value.scope, shape, view);
             values[index] = Some(view);
             let site = members[member].site;
-            program.parameters.push(Parameter { value: view, initial, site, bucket, gradient: None });
+            let scales = Vec::new();
+            program.parameters.push(Parameter { value: view, initial, site, bucket, scales, gradient: None });
         }
     }
     values
@@ -100,6 +103,8 @@ pub(super) struct Group {
     layer: ScopeId,
     trainable: bool,
     dtype: DType,
+    /// Of parameters that are not trained.
+    storage: Storage,
     pub(super) format: UpdateFormat,
     home: Pool,
 }
@@ -132,7 +137,7 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     let mut groups: Vec<(Group, Vec<(usize, graph::Initial)>)> = Vec::new();
     let mut places: HashMap<Group, usize> = HashMap::new();
     for (index, value) in graph.values.iter().enumerate() {
-        if let ValueKind::Parameter { initial, trainable } = value.kind {
+        if let ValueKind::Parameter { initial, trainable, storage } = value.kind {
             let layer = graph.scopes[value.scope.index()].layer;
             let format = if trainable {
                 format_of(&value.ty.shape, looked_up[index])
@@ -140,7 +145,7 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
                 UpdateFormat::default()
             };
             let home = homes.get(value.scope.index()).copied().unwrap_or(Pool::Device);
-            let group = Group { layer, trainable, dtype: dtypes.parameters, format, home };
+            let group = Group { layer, trainable, dtype: dtypes.parameters, storage, format, home };
             let place = *places.entry(group).or_insert(groups.len());
             if place == groups.len() {
                 groups.push((group, Vec::new()));
@@ -150,8 +155,8 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     }
     groups.sort_by_key(|(group, _)| group.layer);
     groups.into_iter().map(move |(group, parameters)| {
-        let all = [group.format.narrowest(), dtypes.parameters, dtypes.gradients];
-        let narrowest = all.into_iter().min_by_key(|dtype| dtype.bytes()).unwrap_or(dtypes.parameters);
+        let all = [group.format.narrowest(), group.storage.dtype(), dtypes.parameters, dtypes.gradients];
+        let narrowest = all.into_iter().min_by_key(|dtype| dtype.bits()).unwrap_or(dtypes.parameters);
         let tensor = |&(index, _): &(usize, graph::Initial)| {
             let shape = graph.values[index].ty.shape;
             Member { offset: 0, shape, decay: decays(&shape), site: sites[index] }
@@ -186,18 +191,20 @@ fn results(loss: ValueId) -> Results {
 
 /// Every parameter's first value.
 fn initialise(program: &Program, config: &RunConfig) -> Vec<Instruction> {
-    let stored = config.model.weights().is_some();
+    let (weights, lora) = (config.model.weights().is_some(), config.strategy.lora.is_some());
+    // Factors beside a base are trained, and nothing else: no file of the model has them.
+    let stored = |parameter: &Parameter| weights && !(lora && program.buckets[parameter.bucket].trainable);
     let launch = |parameter: &Parameter| {
         let value = program.value(parameter.value);
+        let normal = |deviation| {
+            let (seed, site) = (config.train.seed, parameter.site);
+            Op::Normal(Normal { output: value.ty, deviation, seed, site })
+        };
         let op = match parameter.initial {
-            _ if stored => Op::Stored(Stored { output: value.ty, site: parameter.site }),
+            _ if stored(parameter) => Op::Stored(Stored { output: value.ty, site: parameter.site }),
             graph::Initial::Constant(constant) => Op::Fill(Fill { output: value.ty, value: constant }),
-            graph::Initial::Normal(deviation) => Op::Normal(Normal {
-                output: value.ty,
-                deviation,
-                seed: config.train.seed,
-                site: parameter.site,
-            }),
+            graph::Initial::Normal(deviation) => normal(Deviation::Fixed(deviation)),
+            graph::Initial::FanIn => normal(Deviation::FanIn),
         };
         let outputs = vec![parameter.value];
         let action = Action::Launch { op, inputs: Vec::new(), outputs, workspace: None };

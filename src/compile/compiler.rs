@@ -99,6 +99,7 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
     (program.batch_size, program.samples) = (config.train.batch_size, own.train.batch_size);
     program.sections.iter_mut().for_each(|section| section.resize(&own));
     let mut buckets = Vec::with_capacity(program.buckets.len());
+    let mut scales = Vec::with_capacity(program.buckets.len());
     for (bucket, layout) in program.buckets.iter_mut().zip(layouts) {
         let mut shapes = vec![layout.ty.shape];
         let update = config.train.optimizer.update(GradientTerms::default(), bucket.format);
@@ -107,8 +108,15 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             kept.members = members;
             shapes.push(ty.shape);
         }
+        let mut of_scales = Vec::with_capacity(bucket.scales.len());
+        for (kept, scales) in bucket.scales.iter_mut().zip(bucket.storage.scales()) {
+            let (members, ty) = scales.layout(&layout.members);
+            kept.members = members;
+            of_scales.push(ty.shape);
+        }
         bucket.members = layout.members;
         buckets.push(shapes);
+        scales.push(of_scales);
     }
     for index in 0..program.values.len() {
         let shape = match program.values[index].like {
@@ -118,6 +126,10 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             Like::Batch(index) => shape(MicroBatch::Full, index).with_first(program.samples),
             Like::Bucket(bucket) => buckets[bucket][0],
             Like::State(bucket, state) => buckets[bucket][1 + state],
+            Like::Scales(bucket, index) => scales[bucket][index],
+            Like::ScalesOf(bucket, index, member) => {
+                program.buckets[bucket].scales[index].members[member].shape
+            }
         };
         program.values[index].ty.shape = shape;
         let Value { view, previous, .. } = program.values[index];

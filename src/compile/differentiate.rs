@@ -124,9 +124,11 @@ struct Recomputation {
 
 impl Recomputation {
     fn new(program: &Program, layer: &[Instruction]) -> Recomputation {
-        // Casts of parameters are there until backward has read them, and losses have given their gradient already.
+        // Casts of parameters are there until backward has read them but for those of stored ones, and losses have given
+        // their gradient already.
+        let is_kept = |action: &Action| casts_parameters(program, action) && !program.brings_stored(action);
         let recomputed = layer.iter().map(|instruction| &instruction.action);
-        let recomputed = recomputed.filter(|action| !casts_parameters(program, action) && !action.is_loss());
+        let recomputed = recomputed.filter(|action| !is_kept(action) && !action.is_loss());
         let made_here = recomputed.flat_map(|action| action.writes().iter().copied());
         Recomputation { made_here: made_here.collect(), stand_ins: HashMap::new() }
     }
@@ -186,6 +188,8 @@ struct Backward<'a> {
     parameter_gradients: HashMap<ValueId, ValueId>,
     /// The parameter of each cast: they have one gradient, the parameter's.
     cast_of: HashMap<ValueId, ValueId>,
+    /// What stored parameters were brought to, each with what did, which is done again.
+    brought: HashMap<ValueId, Action>,
     emitted: Vec<Instruction>,
     /// Set within a stretch that is computed again.
     recomputation: Option<Recomputation>,
@@ -213,13 +217,16 @@ impl<'a> Backward<'a> {
             wanted[parameter.value.index()] = true;
             parameter_gradients.insert(parameter.value, gradient);
         }
-        let mut cast_of = HashMap::new();
+        let (mut cast_of, mut brought) = (HashMap::new(), HashMap::new());
         for instruction in code {
             let (reads, writes) = (instruction.action.reads(), instruction.action.writes());
             if reads.iter().any(|&input| wanted[program.whole(input).index()] || wanted[input.index()]) {
                 for output in writes {
                     wanted[output.index()] = program.ty(*output).dtype.is_float();
                 }
+            }
+            if program.brings_stored(&instruction.action) {
+                brought.extend(writes.iter().map(|&write| (write, instruction.action.clone())));
             }
             if casts_parameters(program, &instruction.action) {
                 cast_of.extend(writes.iter().copied().zip(reads.iter().copied()));
@@ -238,6 +245,7 @@ impl<'a> Backward<'a> {
             gradient_dtype,
             parameter_gradients,
             cast_of,
+            brought,
             emitted,
             recomputation: None,
             node,
@@ -264,10 +272,24 @@ impl<'a> Backward<'a> {
 
     /// The value as backward reads it.
     fn readable(&mut self, id: ValueId) -> ValueId {
+        if let Some(action) = self.brought.get(&id).cloned() {
+            return self.bring_again(id, action);
+        }
         match &mut self.recomputation {
             Some(recomputation) => recomputation.stand_in(self.program, id),
             None => id,
         }
+    }
+
+    fn bring_again(&mut self, id: ValueId, mut action: Action) -> ValueId {
+        let value = self.program.value(id).clone();
+        let again = self.program.add_like(value);
+        if let Action::Launch { outputs, .. } = &mut action {
+            *outputs = vec![again];
+        }
+        let instruction = Instruction::new(action, self.node.scope, Phase::Backward);
+        self.emitted.push(Instruction { recompute: true, ..instruction });
+        again
     }
 
     /// Where the gradient of `of` goes: the next version of what it adds to, the parameter's place in its
@@ -398,7 +420,7 @@ impl Tape for Backward<'_> {
                 self.set_gradient(of, gradient);
             }
             Some(so_far) => {
-                self.emit(Op::Add(Add), vec![so_far, gradient], &[Emitted::Gradient(input)]);
+                self.emit(Op::Add(Add::PLAIN), vec![so_far, gradient], &[Emitted::Gradient(input)]);
             }
         }
     }

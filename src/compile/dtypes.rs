@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::Draft;
 use super::program::{Action, Instruction, LossScaling, Program, Section, SectionKind, Stage};
+use super::storage::{self, Stored};
 use super::value::{Form, Like, Part, Value};
 use crate::device::{DeviceKind, Phase, Pool, Role};
 use crate::ops::{
@@ -46,9 +47,10 @@ pub(super) fn choose(draft: &mut Draft) {
     // Only a card has units for it.
     let tf32 = draft.config.strategy.precision == Precision::Tf32 && draft.target.kind == DeviceKind::Cuda;
     let program = &mut draft.program;
+    let stored = storage::store(program);
     for index in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[index].code);
-        program.sections[index].code = Casting::new(program, dtypes, tf32).section(code);
+        program.sections[index].code = Casting::new(program, &stored, dtypes, tf32).section(code);
     }
     if let Some(scale) = draft.config.strategy.loss_scale {
         add_loss_scale(program, scale);
@@ -59,6 +61,7 @@ pub(super) fn choose(draft: &mut Draft) {
 /// Rewrites one section's forward pass.
 struct Casting<'a> {
     program: &'a mut Program,
+    stored: &'a Stored,
     dtypes: Dtypes,
     arithmetic: Arithmetic,
     /// What values were cast to in this section.
@@ -66,14 +69,10 @@ struct Casting<'a> {
 }
 
 impl<'a> Casting<'a> {
-    fn new(program: &'a mut Program, dtypes: Dtypes, tf32: bool) -> Casting<'a> {
+    fn new(program: &'a mut Program, stored: &'a Stored, dtypes: Dtypes, tf32: bool) -> Casting<'a> {
         let Dtypes { matrices, accumulators, .. } = dtypes;
-        Casting {
-            program,
-            dtypes,
-            arithmetic: Arithmetic { matrices, accumulators, tf32 },
-            cast: HashMap::new(),
-        }
+        let arithmetic = Arithmetic { matrices, accumulators, tf32 };
+        Casting { program, stored, dtypes, arithmetic, cast: HashMap::new() }
     }
 
     fn section(&mut self, code: Vec<Instruction>) -> Vec<Instruction> {
@@ -110,7 +109,8 @@ impl<'a> Casting<'a> {
         for (index, input) in inputs.iter_mut().enumerate() {
             let Some(dtype) = self.dtypes.wanted(op.operand(index)) else { continue };
             let found = self.program.ty(*input).dtype;
-            if found == dtype || !found.is_float() {
+            let is_number = found.is_float() || self.stored.contains(*input);
+            if found == dtype || !is_number {
                 continue;
             }
             // What some rows are of is cast as a whole, once.
@@ -123,7 +123,9 @@ impl<'a> Casting<'a> {
                 let role = if of_parameter { Role::Cast } else { value.role };
                 let cast = self.program.add_like(Value { form: Form::Cast, ty, role, ..value });
                 self.cast.insert((of, dtype), cast);
-                if !of_parameter {
+                if let Some(brings) = self.stored.bring(of, dtype, cast) {
+                    actions.push(brings);
+                } else if !of_parameter {
                     actions.push(launch(dtype, vec![of], vec![cast]));
                 } else if let Some((_, of_all, casts)) = parameters.iter_mut().find(|(to, ..)| *to == dtype) {
                     of_all.push(of);

@@ -1,7 +1,7 @@
 //! What strategies ask of values and scopes, before any of it is carried out.
 
 use super::Draft;
-use super::program::{Action, Instruction, Program};
+use super::program::{Action, Bucket, Instruction, Program};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::{Scope, ScopeId};
 use crate::ops::ValueId;
@@ -83,11 +83,16 @@ fn offload(marks: &mut Marks, offload: Offload) {
 
 /// They have memory already: those of layers that are placed on the host stay there.
 fn move_parameters(program: &mut Program, pool: Pool) {
-    let buckets: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
-    for value in &mut program.values {
-        if value.pool == Pool::Device && buckets.contains(&value.storage) {
-            value.pool = pool;
-        }
+    let buckets: Vec<ValueId> = program.buckets.iter().flat_map(Bucket::stored).collect();
+    let moved = program.marked(&buckets);
+    // What is stored as a parameter is made where that is.
+    let goes_along = |id: ValueId| {
+        let is_here = program.value(id).pool == Pool::Device;
+        is_here && moved[program.storage(program.stands_for(id)).index()]
+    };
+    let go_along: Vec<bool> = (0..).map(ValueId).take(program.values.len()).map(goes_along).collect();
+    for (value, _) in program.values.iter_mut().zip(go_along).filter(|(_, goes)| *goes) {
+        value.pool = pool;
     }
 }
 

@@ -20,6 +20,7 @@ mod reuse;
 mod sections;
 mod segments;
 mod slices;
+mod storage;
 mod update;
 mod value;
 mod verify;

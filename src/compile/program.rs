@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::value::Value;
 use crate::device::{Event, Phase, Placed, Pool, Queue, Work};
 use crate::graph::{Initial, MicroBatch, Scope, ScopeId};
-use crate::ops::{Members, Op, Slice, TensorType, UpdateFormat, ValueId};
+use crate::ops::{Members, Op, Slice, Storage, TensorType, UpdateFormat, ValueId};
 use crate::spec::Allocator;
 
 /// What an instruction does.
@@ -134,6 +134,8 @@ pub struct Parameter {
     pub site: u32,
     /// Which bucket it lies in.
     pub bucket: usize,
+    /// What its codes are multiplied by, where it is stored in codes.
+    pub scales: Vec<ValueId>,
     /// Its gradient's first version; set when the program is differentiated, if it is trained.
     pub gradient: Option<ValueId>,
 }
@@ -144,22 +146,31 @@ pub struct Bucket {
     pub scope: ScopeId,
     /// Whether its parameters are trained. Frozen ones have no gradients, no states and no update.
     pub trainable: bool,
+    /// How they are stored, where they are not trained.
+    pub storage: Storage,
     /// How the optimizer stores what it keeps of them.
     pub format: UpdateFormat,
     pub members: Members,
     pub parameters: ValueId,
+    /// Of parameters that are stored in codes.
+    pub scales: Vec<BucketState>,
     pub gradients: Option<ValueId>,
     pub states: Vec<BucketState>,
 }
 
 impl Bucket {
+    /// All that its parameters lie in.
+    pub fn stored(&self) -> impl Iterator<Item = ValueId> + '_ {
+        std::iter::once(self.parameters).chain(self.scales.iter().map(|scales| scales.value))
+    }
+
     /// How many numbers its parameters have.
     pub fn numbers(&self) -> u64 {
         self.members.iter().map(|member| member.elements() as u64).sum()
     }
 }
 
-/// What an optimizer keeps of a bucket.
+/// What goes with a bucket: what an optimizer keeps of it, or the scales of its codes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BucketState {
     pub value: ValueId,
@@ -283,7 +294,7 @@ pub struct Program {
     /// Those of them that this rank sees.
     pub samples: usize,
     pub events: u32,
-    /// By what stands in one pool for a value of another: that value.
+    /// By what stands in one pool for a value of another, or for a parameter before that is stored: that value.
     pub stand_ins: HashMap<ValueId, ValueId>,
     /// Where the memory of its storages comes from.
     pub allocator: Allocator,

@@ -16,6 +16,8 @@ pub enum Form {
     Recomputed,
     /// It, in the dtype of matrix work.
     Cast,
+    /// The scales of its codes, or those of these scales.
+    Scales(usize),
 }
 
 /// What a value is shaped like in every run of the same structure: what gives a program the sizes of another.
@@ -33,6 +35,9 @@ pub enum Like {
     Bucket(usize),
     /// The state of that number of such a bucket.
     State(usize, usize),
+    /// Of the scales of a bucket's codes, those of that number; and of one member.
+    Scales(usize, usize),
+    ScalesOf(usize, usize, usize),
     /// What the operation whose scratch memory it is asks for.
     Workspace,
 }
@@ -47,7 +52,7 @@ pub struct View {
 /// A stretch of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// Of a bucket or of one of its states, the tensor of this number.
+    /// Of a bucket, one of its states or of its scales, the tensor of this number.
     Member(usize),
     Rows(Slice),
 }
@@ -187,10 +192,13 @@ impl Program {
             (Part::Member(member), Like::State(bucket, state)) => {
                 self.buckets[bucket].states[state].members[member].offset
             }
-            (Part::Member(_), _) => unreachable!("buckets and their states alone have members"),
+            (Part::Member(member), Like::Scales(bucket, index)) => {
+                self.buckets[bucket].scales[index].members[member].offset
+            }
+            (Part::Member(_), _) => unreachable!("buckets and what goes with them alone have members"),
             (Part::Rows(slice), _) => slice.range(parent.ty.shape.rows()).start * parent.ty.shape.last(),
         };
-        parent.offset + elements as u64 * parent.ty.dtype.bytes()
+        parent.offset + parent.ty.dtype.bytes_of(elements)
     }
 
     fn next(&self) -> ValueId {
@@ -207,6 +215,7 @@ impl Program {
             Form::Gradient => format!("{path}.d_{name}"),
             Form::Recomputed => format!("{path}.{name}'"),
             Form::Cast => format!("{path}.{name}:{}", self.ty(id).dtype),
+            Form::Scales(of) => format!("{path}.{name}{}", ".scales".repeat(1 + of)),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Buffer, Device, DeviceError, DeviceKind, Placed, Pool, Queue, Region, Target, Tensor, Work};
-use crate::ops::{Add, Cast, DType, Fill, Linear, Normal, Op, Operation, TensorType};
+use crate::ops::{Add, Cast, DType, Deviation, Fill, Linear, Normal, Op, Operation, TensorType};
 
 /// What a device reached. What does not fit its memory is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -106,7 +106,7 @@ fn square(device: &mut dyn Device, factors: Factors, size: usize) -> Result<Opti
         let [x, y] = [0, 1].map(|index| tensor(buffers[index], ty));
         let workspace = Region { buffer: buffers[2], offset: 0, bytes: scratch };
         // Numbers as in training: a card multiplies equal ones with less power, and so faster.
-        let normal = Op::Normal(Normal { output: drawn, deviation: 1.0, seed: 0, site: 0 });
+        let normal = Op::Normal(Normal { output: drawn, deviation: Deviation::Fixed(1.0), seed: 0, site: 0 });
         let numbers = tensor(buffers[2], drawn);
         device.launch(&normal, &[], &[numbers], None)?;
         device.launch(&Op::Cast(Cast { to: dtype }), &[numbers], &[x], None)?;
@@ -141,8 +141,9 @@ fn copy(device: &mut dyn Device) -> Result<Option<f64>, DeviceError> {
             }
             let copied =
                 best(device, COPY_SAMPLES, |device| device.copy(Queue::Compute, b.region(), a.region()))?;
-            let added =
-                best(device, COPY_SAMPLES, |device| device.launch(&Op::Add(Add), &[a, b], &[a], None))?;
+            let added = best(device, COPY_SAMPLES, |device| {
+                device.launch(&Op::Add(Add::PLAIN), &[a, b], &[a], None)
+            })?;
             // A copy reads once and writes once, an addition reads twice.
             let rate = |times: u64, took: Duration| (times * ty.bytes()) as f64 / took.as_secs_f64();
             Ok(rate(2, copied).max(rate(3, added)))

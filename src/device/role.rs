@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Parameter,
-    /// A 16-bit copy of a parameter.
+    /// A parameter in the dtype of the work: a 16-bit copy, or what one that is stored otherwise stands for.
     Cast,
     MasterWeight,
     Gradient,

@@ -35,6 +35,8 @@ pub struct Counts {
     pub casts: u64,
     /// Bytes of parameters stored in 16 bits, at each update.
     pub parameter_bytes_in_16_bits: u64,
+    /// Weights that were made numbers of their codes; those of evaluations left out.
+    pub dequantized: u64,
     /// Bytes of optimizer states stored in 16 bits and in 8, at each update.
     pub state_bytes_in_16_bits: u64,
     pub state_bytes_in_8_bits: u64,
@@ -92,6 +94,7 @@ impl Counts {
             self.host_flops += flops;
         }
         self.casts += op.casts(outputs.len()) as u64;
+        self.dequantized += u64::from(op.is_dequantization());
         self.loss_slices += u64::from(instruction.slice.is_some() && op.as_loss().is_some());
         if let Some(update) = op.as_update() {
             let numbers =

@@ -3,7 +3,7 @@
 use crate::compile::Program;
 use crate::ops::{Member, ValueId};
 
-/// All that a run learns: layer by layer its parameters, then each state that the optimizer keeps of them, as members of the
+/// All that a run learns: layer by layer its parameters, the scales of those in codes, then each state that the optimizer keeps of them, as members of the
 /// values that they lie in. The order is the model's, however layers are divided into buckets.
 pub(super) fn tensors(program: &Program) -> Vec<(ValueId, Member)> {
     let mut sites = vec![Vec::new(); program.buckets.len()];
@@ -15,7 +15,8 @@ pub(super) fn tensors(program: &Program) -> Vec<(ValueId, Member)> {
         let mut of_layer = Vec::new();
         for (bucket, sites) in layer.iter().zip(sites.by_ref()) {
             let states = bucket.states.iter().map(|state| (state.value, &state.members));
-            let kept = std::iter::once((bucket.parameters, &bucket.members)).chain(states);
+            let scales = bucket.scales.iter().map(|scales| (scales.value, &scales.members));
+            let kept = std::iter::once((bucket.parameters, &bucket.members)).chain(scales).chain(states);
             for (kind, (value, members)) in kept.enumerate() {
                 let members = members.iter().zip(&sites).map(|(member, site)| (kind, *site, value, *member));
                 of_layer.extend(members);

@@ -16,7 +16,7 @@ use super::{Message, Reporter, products};
 use crate::data::{Batch, Part};
 use crate::device::{self, Device, Pool, to_f32};
 use crate::memory::{Cadence, predict};
-use crate::ops::DType;
+use crate::ops::{DType, ValueId};
 
 /// Parameters before the first step, by name.
 const INITIAL_FILE: &str = "initial.safetensors";
@@ -168,13 +168,18 @@ impl Dump<'_> {
         Ok(squares.sqrt() as f32)
     }
 
-    /// All parameters as they are now.
+    /// All parameters as they are now: of what is stored in codes, these and their scales.
     fn parameters(&self, engine: &mut Engine, name: &str) -> Result<(), Stop> {
-        let mut file = self.create(name, &self.parameter_tensors())?;
-        for parameter in &self.run.program.parameters {
-            engine.read(parameter.value, |piece| -> Result<(), Stop> {
-                self.written(name, file.write(piece))
-            })?;
+        let program = &self.run.program;
+        let stored = program
+            .parameters
+            .iter()
+            .flat_map(|parameter| std::iter::once(parameter.value).chain(parameter.scales.iter().copied()));
+        let stored: Vec<ValueId> = stored.collect();
+        let tensor = |&id: &ValueId| Entry::new(program.full_name(id), program.ty(id));
+        let mut file = self.create(name, &stored.iter().map(tensor).collect::<Vec<_>>())?;
+        for id in stored {
+            engine.read(id, |piece| -> Result<(), Stop> { self.written(name, file.write(piece)) })?;
         }
         self.written(name, file.finish())
     }
@@ -203,22 +208,13 @@ impl Dump<'_> {
         Batch::new(&self.run.sample.parts, self.run.config.train.batch_size)
     }
 
-    fn parameter_tensors(&self) -> Vec<Entry> {
-        let program = &self.run.program;
-        let tensor = |id| Entry::new(program.full_name(id), program.ty(id));
-        program.parameters.iter().map(|parameter| tensor(parameter.value)).collect()
-    }
-
     fn gradient_tensors(&self) -> Vec<Entry> {
-        let trained = self.run.program.parameters.iter().map(|parameter| parameter.gradient.is_some());
-        let parameters = self.parameter_tensors().into_iter().zip(trained);
-        let parameters: Vec<Entry> =
-            parameters.filter(|(_, trained)| *trained).map(|(entry, _)| entry).collect();
-        let named = |step: usize, entry: &Entry| Entry {
-            name: format!("{step}.{}", entry.name),
-            dtype: DType::F32,
-            ..entry.clone()
-        };
+        let program = &self.run.program;
+        let trained = program.parameters.iter().filter(|parameter| parameter.gradient.is_some());
+        let tensor = |id| Entry { dtype: DType::F32, ..Entry::new(program.full_name(id), program.ty(id)) };
+        let parameters: Vec<Entry> = trained.map(|parameter| tensor(parameter.value)).collect();
+        let named =
+            |step: usize, entry: &Entry| Entry { name: format!("{step}.{}", entry.name), ..entry.clone() };
         let of = |step: usize| parameters.iter().map(move |entry| named(step, entry));
         self.kept_steps().into_iter().flat_map(of).collect()
     }

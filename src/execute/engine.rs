@@ -221,9 +221,9 @@ impl<'a> Engine<'a> {
         let mut piece = vec![0; PIECE];
         for (id, member) in digest::tensors(self.program) {
             let tensor = self.manager.tensor(id);
-            let size = tensor.ty.dtype.bytes();
-            let offset = tensor.offset + member.offset as u64 * size;
-            let region = Region { buffer: tensor.buffer, offset, bytes: member.elements() as u64 * size };
+            let dtype = tensor.ty.dtype;
+            let offset = tensor.offset + dtype.bytes_of(member.offset);
+            let region = Region { buffer: tensor.buffer, offset, bytes: dtype.bytes_of(member.elements()) };
             self.pieces::<Failure>(region, &mut piece, |piece| {
                 digest.update(piece);
                 Ok(())

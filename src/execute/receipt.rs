@@ -39,6 +39,10 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     if casts > 0 {
         parts.push(format!("{casts} casts"));
     }
+    let dequantized = per_step(|counts| counts.dequantized);
+    if dequantized > 0 {
+        parts.push(format!("{dequantized} dequantized"));
+    }
     let on_host = per_step(|counts| counts.host_flops);
     if on_host > 0 {
         let all = per_step(|counts| counts.flops);

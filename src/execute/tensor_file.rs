@@ -21,12 +21,16 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// Codes of half a byte, which the format does not have, go as the bytes that they lie in.
     pub(super) fn new(name: String, ty: TensorType) -> Entry {
-        Entry { name, dtype: ty.dtype, dims: ty.shape.dims().to_vec() }
+        match ty.dtype {
+            DType::U4 => Entry { name, dtype: DType::U8, dims: vec![ty.bytes() as usize] },
+            dtype => Entry { name, dtype, dims: ty.shape.dims().to_vec() },
+        }
     }
 
     fn bytes(&self) -> u64 {
-        self.dims.iter().product::<usize>() as u64 * self.dtype.bytes()
+        self.dtype.bytes_of(self.dims.iter().product())
     }
 }
 
@@ -81,7 +85,7 @@ fn header(tensors: &[Entry]) -> io::Result<Vec<u8>> {
             DType::BF16 => Dtype::BF16,
             DType::F16 => Dtype::F16,
             DType::I32 => Dtype::I32,
-            DType::U8 => Dtype::U8,
+            DType::U8 | DType::U4 => Dtype::U8,
         };
         let start = end;
         end += entry.bytes() as usize;

@@ -24,6 +24,9 @@ impl Graphs {
         Graphs::new(config, |samples| {
             let mut graph = build(&config.model, samples);
             graph.freeze(&config.strategy.freeze);
+            if let Some(lora) = &config.strategy.lora {
+                graph.adapt(lora);
+            }
             graph
         })
     }

@@ -1,14 +1,16 @@
 //! A model's forward pass: typed operations over named values, nothing about how it is trained.
 
+mod adapters;
 mod layers;
 mod micro_batches;
 mod transformer;
 
+pub use adapters::{Adaptable, adaptable, targeted};
 pub use layers::{Named, named};
 pub use micro_batches::{Graphs, MicroBatch};
 
 use crate::data::{Needed, Part};
-use crate::ops::{Op, Sizes, TensorType};
+use crate::ops::{Op, Sizes, Storage, TensorType};
 use crate::spec::Model;
 
 /// Names a scope of a graph.
@@ -39,16 +41,19 @@ pub enum Initial {
     Constant(f32),
     /// Normal with mean 0 and this deviation.
     Normal(f32),
+    /// The same with the deviation of numbers that are uniform within one over the root of a row's length, either way.
+    FanIn,
 }
 
 /// What a value of the graph is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ValueKind {
     Activation,
-    /// Trained unless it is frozen: those of one operation are so together.
+    /// Trained unless it is frozen: those of one operation are so together. What is trained is stored plainly.
     Parameter {
         initial: Initial,
         trainable: bool,
+        storage: Storage,
     },
     /// A part of a batch.
     Input,
@@ -132,7 +137,7 @@ impl Graph {
     }
 
     fn parameter(&mut self, name: &'static str, scope: ScopeId, dims: &[usize], initial: Initial) -> usize {
-        let kind = ValueKind::Parameter { initial, trainable: true };
+        let kind = ValueKind::Parameter { initial, trainable: true, storage: Storage::Plain };
         self.value(name, scope, TensorType::f32(dims), kind)
     }
 

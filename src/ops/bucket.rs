@@ -38,7 +38,7 @@ pub fn lay_out(
 ) -> (Members, TensorType) {
     let mut end = 0usize;
     let members = tensors.map(|member| {
-        let offset = end.next_multiple_of(ALIGNMENT / narrowest.bytes() as usize);
+        let offset = end.next_multiple_of(8 * ALIGNMENT / narrowest.bits() as usize);
         end = offset + member.elements();
         Member { offset, ..member }
     });

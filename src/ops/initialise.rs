@@ -9,13 +9,32 @@ pub struct Fill {
     pub value: f32,
 }
 
+/// How far random numbers are spread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Deviation {
+    Fixed(f32),
+    /// That of numbers which are uniform within one over the root of the innermost dimension, either way: what makes of as
+    /// many numbers one, is as large for many as for few.
+    FanIn,
+}
+
+impl Deviation {
+    /// For a tensor of this type.
+    pub fn of(self, ty: &TensorType) -> f32 {
+        match self {
+            Deviation::Fixed(deviation) => deviation,
+            Deviation::FanIn => (3.0 * ty.shape.last() as f64).sqrt().recip() as f32,
+        }
+    }
+}
+
 /// Normal random numbers of mean 0. Element i is a pure function of (seed, site, i): no state, so the order
 /// in which values are made changes nothing. It is made in f32 and rounded to the nearest. No inputs; one output num of any
 /// shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normal {
     pub output: TensorType,
-    pub deviation: f32,
+    pub deviation: Deviation,
     pub seed: u64,
     pub site: u32,
 }

@@ -1,8 +1,8 @@
 //! Matrix products with what is usually fused to them. Weights are stored `[out, in]`, as PyTorch does.
 
 use super::{
-    Arithmetic, Cast, DType, Emitted, GeluBackward, Op, Operand, Operation, Processor, Tape, TensorType,
-    TypeError, WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
+    Arithmetic, Cast, DType, Emitted, Op, Operand, Operation, Processor, Tape, TensorType, TypeError,
+    WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
 };
 
 /// What follows the product.
@@ -165,19 +165,7 @@ impl Operation for Linear {
         } else {
             dy
         };
-        let dy = match self.activation {
-            None => dy,
-            Some(activation) => {
-                let fused = if self.residual { None } else { tape.fuse_slope(activation) };
-                fused.unwrap_or_else(|| {
-                    let before = tape.output(1);
-                    let slope = match activation {
-                        Activation::GeluTanh => Op::GeluBackward(GeluBackward),
-                    };
-                    tape.emit(slope, vec![dy, before], &[Emitted::Like(0)])[0]
-                })
-            }
-        };
+        let dy = self.activation.map_or(dy, |activation| activation.backward(tape, dy, !self.residual));
         if tape.wants(1) {
             let mut inputs = vec![tape.input(0), dy];
             let previous = tape.partial(1);

@@ -22,7 +22,9 @@ mod layer_norm;
 mod linear;
 mod loss;
 mod loss_scale;
+mod quantize;
 mod sgd;
+mod storage;
 mod types;
 mod update;
 mod update_format;
@@ -32,15 +34,17 @@ pub use attention::{Attention, AttentionBackward};
 pub use bucket::{Member, Members, lay_out};
 pub use cast::Cast;
 pub use cross_entropy::CrossEntropy;
-pub use elementwise::{Add, GeluBackward};
+pub use elementwise::{Add, GeluBackward, Scale};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use global_norm::GlobalNorm;
-pub use initialise::{Fill, Normal, Stored};
+pub use initialise::{Deviation, Fill, Normal, Stored};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
+pub use quantize::{Dequantize, Quantize};
 pub use sgd::Sgd;
+pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
 pub use types::{DType, Shape, Slice, TensorType};
 pub use update::{GradientTerms, State, Update};
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
@@ -198,6 +202,11 @@ pub trait Operation {
         0
     }
 
+    /// Whether it makes codes the numbers that they stand for and does nothing more.
+    fn is_dequantization(&self) -> bool {
+        false
+    }
+
     /// The same operation that also stores this output rounded to another dtype, as one more output behind the others,
     /// if it can.
     fn storing_cast(&self, _output: usize, _to: DType, _inputs: &[TensorType]) -> Option<Op> {
@@ -325,6 +334,7 @@ operations! {
     AttentionBackward,
     Cast,
     CrossEntropy,
+    Dequantize,
     Embedding,
     EmbeddingBackward,
     Fill,
@@ -337,6 +347,8 @@ operations! {
     LinearWeightGradient,
     LossScale,
     Normal,
+    Quantize,
+    Scale,
     Sgd,
     Stored,
 }

@@ -15,22 +15,35 @@ pub enum DType {
     I32,
     /// Codes that stand for numbers.
     U8,
+    /// Codes of half a byte: the first of two lies in the lower half of theirs.
+    U4,
 }
 
 impl DType {
-    pub fn bytes(self) -> u64 {
+    pub fn bits(self) -> u64 {
         match self {
-            DType::F32 | DType::I32 => 4,
-            DType::BF16 | DType::F16 => 2,
-            DType::U8 => 1,
+            DType::F32 | DType::I32 => 32,
+            DType::BF16 | DType::F16 => 16,
+            DType::U8 => 8,
+            DType::U4 => 4,
         }
+    }
+
+    /// Of one element alone.
+    pub fn bytes(self) -> u64 {
+        self.bytes_of(1)
+    }
+
+    /// Of so many elements.
+    pub fn bytes_of(self, elements: usize) -> u64 {
+        (elements as u64 * self.bits()).div_ceil(8)
     }
 
     /// Whether it holds numbers that have gradients.
     pub fn is_float(self) -> bool {
         match self {
             DType::F32 | DType::BF16 | DType::F16 => true,
-            DType::I32 | DType::U8 => false,
+            DType::I32 | DType::U8 | DType::U4 => false,
         }
     }
 }
@@ -43,6 +56,7 @@ impl fmt::Display for DType {
             DType::F16 => "f16",
             DType::I32 => "i32",
             DType::U8 => "u8",
+            DType::U4 => "u4",
         })
     }
 }
@@ -184,7 +198,7 @@ impl TensorType {
 
     /// Exact bytes, before any rounding by an allocator.
     pub fn bytes(&self) -> u64 {
-        self.elements() as u64 * self.dtype.bytes()
+        self.dtype.bytes_of(self.elements())
     }
 }
 

@@ -211,6 +211,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.rounding = \"nearest\"",
         "strategy.recompute = \"none\"",
         "strategy.freeze = []",
+        "strategy.lora = \"off\"",
         "strategy.place = {}",
         "strategy.loss_chunks = 1",
         "strategy.release = \"eager\"",

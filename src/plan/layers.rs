@@ -1,29 +1,77 @@
 //! What a strategy says of layers, once it is known which the model has: names that are none are mistakes, and each layer
 //! comes to be called by its own name, so that runs that say the same in other words are one.
 
-use crate::graph::{self, Graph, GraphValue, Named, Scope, ScopeId, ValueKind, named};
-use crate::spec::{Home, Places, Problem, RunConfig, Strategy, Table, blame};
+use std::collections::HashSet;
+
+use crate::graph::{self, Adaptable, Graph, GraphValue, Named, Scope, ScopeId, ValueKind, named};
+use crate::spec::{Home, Lora, Places, Problem, RunConfig, Strategy, Table, blame};
 
 /// As errors name them.
 const FREEZE: &str = "strategy.freeze";
 const PLACE: &str = "strategy.place";
+const RANK: &str = "strategy.lora.rank";
+const TARGETS: &str = "strategy.lora.targets";
 
 /// With the layers of the model in the place of names. Fails where a name is no layer's, or cannot be meant.
 pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
-    let Strategy { freeze, place, .. } = &mut config.strategy;
-    if freeze.is_empty() && place.is_empty() {
+    let Strategy { freeze, place, lora, .. } = &mut config.strategy;
+    if freeze.is_empty() && place.is_empty() && lora.is_none() {
         return Ok(config);
     }
     let graph = graph::build(&config.model, 1);
     freeze.sort_unstable();
     freeze.dedup();
-    match (frozen(&graph, freeze, tree), placed(&graph, place, tree)) {
-        (Ok(frozen), Ok(placed)) => {
+    let targets = lora.as_ref().map_or(Ok(Vec::new()), |lora| adapted(&graph, lora, tree));
+    match (frozen(&graph, freeze, tree), placed(&graph, place, tree), targets) {
+        (Ok(frozen), Ok(placed), Ok(targets)) => {
             (*freeze, *place) = (frozen, placed);
+            if let Some(lora) = lora {
+                lora.targets = targets;
+            }
             Ok(config)
         }
-        (frozen, placed) => Err(frozen.err().into_iter().chain(placed.err()).collect()),
+        (frozen, placed, targets) => {
+            Err([frozen.err(), placed.err(), targets.err()].into_iter().flatten().collect())
+        }
     }
+}
+
+/// The linear layers of a block that get factors.
+fn adapted(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>, Problem> {
+    let mut layers = graph::adaptable(graph);
+    // Blocks are alike.
+    let mut seen = HashSet::new();
+    layers.retain(|layer| seen.insert(layer.path.clone()));
+    let paths: Vec<&str> = layers.iter().map(|layer| layer.path.as_str()).collect();
+    if lora.targets.is_empty() {
+        let message = "lora has no targets: there would be nothing to train";
+        return Err(blame(message.to_owned(), &[TARGETS], tree, there_are(&paths, "")));
+    }
+    let mut targets = lora.targets.clone();
+    targets.sort_unstable();
+    targets.dedup();
+    let Named { by_scope, unknown, .. } = graph::targeted(&layers, &targets);
+    if let Some(&unknown) = unknown.first() {
+        let name = &targets[unknown];
+        let message = format!("lora targets `{name}`, which is no linear layer of this model's blocks");
+        return Err(blame(message, &[TARGETS], tree, there_are(&paths, name)));
+    }
+    let targeted: Vec<&Adaptable> =
+        layers.iter().zip(by_scope).filter(|(_, name)| name.is_some()).map(|(layer, _)| layer).collect();
+    let most = |layer: &Adaptable| layer.in_features.min(layer.out_features);
+    if let Some(layer) = targeted.iter().find(|layer| most(layer) < lora.rank) {
+        let Adaptable { path, in_features, out_features, .. } = layer;
+        return Err(blame(
+            format!(
+                "lora.rank = {} is more than `{path}` can have, whose weight is {out_features} by {in_features}",
+                lora.rank
+            ),
+            &[RANK],
+            tree,
+            format!("1 to {} do", targeted.iter().map(|layer| most(layer)).min().unwrap_or(1)),
+        ));
+    }
+    Ok(targeted.iter().map(|layer| layer.path.clone()).collect())
 }
 
 /// The outermost of the frozen layers.
@@ -114,15 +162,16 @@ fn known(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Result<Nam
     let Some(&unknown) = found.unknown.first() else { return Ok(found) };
     let (name, short) = (&names[unknown], key.trim_start_matches("strategy."));
     let message = format!("{short} names `{name}`, which is no layer of this model");
-    Err(blame(message, &[key], tree, there_are(&graph.scopes, name)))
+    let paths: Vec<&str> = graph.scopes.iter().map(|scope| scope.path.as_str()).collect();
+    Err(blame(message, &[key], tree, there_are(&paths, name)))
 }
 
 /// "there are `blocks.0`, `blocks.1` and 6 others", those first whose names are the nearest.
-fn there_are(scopes: &[Scope], name: &str) -> String {
+fn there_are(paths: &[&str], name: &str) -> String {
     const MOST: usize = 6;
-    let mut paths: Vec<&str> = scopes.iter().map(|scope| scope.path.as_str()).collect();
-    // Comparing takes time by the product of the lengths; nobody mistypes a name as long as that.
-    if name.len() <= 100 {
+    let mut paths = paths.to_vec();
+    // Comparing takes time by the product of the lengths; nobody mistypes a name as long as that, nor none.
+    if (1..=100).contains(&name.len()) {
         paths.sort_by_cached_key(|path| strsim::damerau_levenshtein(path, name));
     }
     let others = paths.len().saturating_sub(MOST);
@@ -136,6 +185,7 @@ fn there_are(scopes: &[Scope], name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Base;
     use crate::testing;
 
     fn place(places: &[(&str, Home)]) -> Result<Places, String> {
@@ -160,6 +210,26 @@ mod tests {
         }
         assert_eq!(freeze(&["*.*.mlp", "embedding"]).unwrap(), ["embedding", "blocks.0.mlp", "blocks.1.mlp"]);
         assert_eq!(freeze(&[]).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn targets_are_called_by_their_own_names() {
+        let targets = |names: &[&str]| {
+            let targets = names.iter().map(|name| (*name).to_owned()).collect();
+            let (base, double_quantization) = (Base::Fp32, false);
+            let mut config = testing::small();
+            config.strategy.lora = Some(Lora { rank: 4, alpha: 8.0, targets, base, double_quantization });
+            let resolved = resolve(config, &Table::default()).map_err(|problems| problems[0].reason());
+            resolved.map(|config| config.strategy.lora.unwrap().targets)
+        };
+        let three = ["attention.qkv", "mlp.up", "mlp.out"];
+        assert_eq!(targets(&["mlp", "*.qkv", "attention.qkv", "mlp"]).unwrap(), three);
+        assert_eq!(targets(&["*"]).unwrap().len(), 4);
+        assert_eq!(
+            targets(&["attention.v"]).unwrap_err(),
+            "lora targets `attention.v`, which is no linear layer of this model's blocks; there are `attention.qkv`, \
+             `attention.out`, `mlp.out` and `mlp.up`"
+        );
     }
 
     #[test]

@@ -84,6 +84,10 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("evaluation_pass = \"no_grad\"", &["inference_mode", "no_grad"]),
     ("gradients = \"free\"", &["set_to_none", "zero_grad"]),
     ("graph = true", &["cuda_graph", "cuda_graphs"]),
+    (
+        "lora = { rank = 8, alpha = 16, targets = [\"attention.qkv\"] }",
+        &["adapter", "adapters", "peft", "qlora"],
+    ),
 ];
 
 /// Words, and what other tools call them.
@@ -94,6 +98,8 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("fp16", &["f16", "float16", "half"]),
     ("block", &["all", "blocks", "full", "layer", "layers"]),
     ("none", &["no", "off"]),
+    ("nf4", &["4bit", "int4", "normalfloat4"]),
+    ("int8", &["8bit", "i8"]),
 ];
 
 /// Words under which people look for a choice's variant.

@@ -22,6 +22,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         strategy.graphs_need_an_arena(tree),
         strategy.rounds_something(tree),
         strategy.pages_something(tree),
+        strategy.adapts_what_is_frozen(tree),
     ]
     .into_iter()
     .filter_map(Result::err)

@@ -54,6 +54,16 @@ const AS_PARAMS: &[Need] = &[
     Need { of: &[r#""fp16""#], key: "params", one_of: &[r#""fp16""#] },
 ];
 
+/// Without adapters, and with some beside every kind of base.
+const ADAPTED: &[&str] = &[
+    r#""off""#,
+    r#"{ rank = 3, alpha = 4.5, targets = ["*"] }"#,
+    r#"{ rank = 1, alpha = 2, targets = ["attention.qkv", "mlp"], base = "bf16" }"#,
+    r#"{ rank = 2, alpha = 4, targets = ["*.out"], base = "int8" }"#,
+    r#"{ rank = 2, alpha = 4, targets = ["mlp.up"], base = "nf4" }"#,
+    r#"{ rank = 2, alpha = 4, targets = ["mlp"], base = "nf4", double_quantization = false }"#,
+];
+
 pub(crate) const KEYS: &[Key] = &[
     Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
     Key {
@@ -108,6 +118,12 @@ pub(crate) const KEYS: &[Key] = &[
         name: "freeze",
         values: &["[]", r#"["embedding", "blocks.0"]"#, r#"["blocks.*.attention"]"#],
         needs: &[],
+        same: Same::Start,
+    },
+    Key {
+        name: "lora",
+        values: ADAPTED,
+        needs: &[Need { of: ADAPTED.split_at(1).1, key: "freeze", one_of: &["[]"] }],
         same: Same::Start,
     },
     Key {

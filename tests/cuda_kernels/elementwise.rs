@@ -1,6 +1,6 @@
 //! Operations on each element by itself, and where values come from.
 
-use runner::ops::{Add, DType, Fill, GeluBackward, Normal, Op, TensorType};
+use runner::ops::{Activation, Add, DType, Deviation, Fill, GeluBackward, Normal, Op, Scale, TensorType};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
@@ -14,10 +14,13 @@ fn add_and_gelu_backward() {
     for elements in SIZES {
         let operand = |dtype, scale, seed| Data::random(dtype, &[elements], scale, seed);
         for dtype in NUMBERS {
-            let add = Op::Add(Add);
-            devices.check(&add, &add, &[operand(dtype, 1.0, 1), operand(dtype, 9.0, 2)]);
-            let op = Op::GeluBackward(GeluBackward);
-            devices.check(&op, &op, &[operand(dtype, 1.0, 1), operand(dtype, 12.0, 2)]);
+            let gelu = Some(Activation::GeluTanh);
+            for op in [Op::GeluBackward(GeluBackward), Op::Add(Add::PLAIN), Op::Add(Add { activation: gelu })]
+            {
+                devices.check(&op, &op, &[operand(dtype, 1.0, 1), operand(dtype, 12.0, 2)]);
+            }
+            let scale = Op::Scale(Scale { factor: 1.5 });
+            devices.check(&scale, &scale, &[operand(dtype, 1.0, 1)]);
         }
     }
 }
@@ -37,8 +40,9 @@ fn constants_and_random_numbers() {
         for dtype in NUMBERS {
             let full = TensorType::f32(&[elements]);
             let fill = |output| Op::Fill(Fill { output, value: 1.3 });
+            let deviation = Deviation::Fixed(0.02);
             let normal =
-                |output| Op::Normal(Normal { output, deviation: 0.02, seed: 0x1234_5678_9ABC_DEF0, site: 7 });
+                |output| Op::Normal(Normal { output, deviation, seed: 0x1234_5678_9ABC_DEF0, site: 7 });
             let output = TensorType { dtype, ..full };
             devices.check(&fill(output), &fill(full), &[]);
             devices.check(&normal(output), &normal(full), &[]);

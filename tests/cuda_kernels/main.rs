@@ -12,3 +12,4 @@ mod layer_norm;
 mod linear;
 mod numbers;
 mod optimizer;
+mod storage;

@@ -94,20 +94,20 @@ def forward(run, parameters, tokens, targets):
 
 def block(run, parameters, name, x):
     x = x + attention(run, parameters, f"{name}.attention", x)
-    return x + mlp(parameters, f"{name}.mlp", x)
+    return x + mlp(run, parameters, f"{name}.mlp", x)
 
 
 def attention(run, parameters, name, x):
-    qkv = linear(parameters, f"{name}.qkv", norm(parameters, name, x))
+    qkv = linear(run, parameters, f"{name}.qkv", norm(parameters, name, x))
     # q, k and v lie side by side, each with its heads side by side: [B, H, T, C / H] each.
     heads = (part.unflatten(-1, (run.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
     seen = F.scaled_dot_product_attention(*heads, is_causal=True)
-    return linear(parameters, f"{name}.out", seen.transpose(1, 2).flatten(2))
+    return linear(run, parameters, f"{name}.out", seen.transpose(1, 2).flatten(2))
 
 
-def mlp(parameters, name, x):
-    hidden = F.gelu(linear(parameters, f"{name}.up", norm(parameters, name, x)), approximate="tanh")
-    return linear(parameters, f"{name}.out", hidden)
+def mlp(run, parameters, name, x):
+    hidden = F.gelu(linear(run, parameters, f"{name}.up", norm(parameters, name, x)), approximate="tanh")
+    return linear(run, parameters, f"{name}.out", hidden)
 
 
 def norm(parameters, name, x):
@@ -115,5 +115,9 @@ def norm(parameters, name, x):
     return F.layer_norm(x, weight.shape, weight.to(x.dtype), bias.to(x.dtype), LAYER_NORM_EPSILON)
 
 
-def linear(parameters, name, x):
-    return F.linear(x, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
+def linear(run, parameters, name, x):
+    y = F.linear(x, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
+    if f"{name}.lora_A" not in parameters:
+        return y
+    low = F.linear(x, parameters[f"{name}.lora_A"])
+    return y + run.lora["alpha"] / run.lora["rank"] * F.linear(low, parameters[f"{name}.lora_B"])

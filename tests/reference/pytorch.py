@@ -35,6 +35,7 @@ except ImportError as error:
 
 from gpt2 import accumulate_gradients, make_optimizer, make_scaler
 from run_toml import CannotRepeat, Run, expect_word, read_toml
+from storage import as_numbers
 
 
 def main():
@@ -45,7 +46,7 @@ def main():
         if arguments.speed:
             print(json.dumps(measure_speed(run, arguments.folder)))
             return
-        dump = Dump(arguments.folder)
+        dump = Dump(run, arguments.folder)
         repeated = train(run, dump)
         if arguments.vectors:
             write_vectors(arguments.vectors, repeated)
@@ -95,11 +96,11 @@ def read_threads(folder):
 class Dump:
     """The tensors and figures that the run left. Steps are counted from 1."""
 
-    def __init__(self, folder):
-        self.initial = read_tensors(folder / "initial.safetensors")
+    def __init__(self, run, folder):
+        self.initial = as_numbers(run, read_tensors(folder / "initial.safetensors"))
         self.tokens, self.targets = read_batches(folder)
         self.gradients = by_step(read_tensors(folder / "gradients.safetensors"))
-        self.final = read_tensors(folder / "final.safetensors")
+        self.final = as_numbers(run, read_tensors(folder / "final.safetensors"))
         steps = read_csv(folder / "steps.csv")
         self.losses = [float(step["loss"]) for step in steps]
         self.gradient_norms = [float(step["grad_norm"]) for step in steps]
@@ -203,7 +204,7 @@ def clip(run, trained):
 
 def measure_speed(run, folder):
     """Trains with nothing in the way of speed, and nothing in memory that training does not need."""
-    initial = read_tensors(folder / "initial.safetensors")
+    initial = as_numbers(run, read_tensors(folder / "initial.safetensors"))
     # Copied out of the file's pages, which are given back when the last of them is.
     parameters = {name: initial.pop(name).clone().requires_grad_(run.is_trained(name)) for name in list(initial)}
     trained = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}

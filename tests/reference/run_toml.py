@@ -3,7 +3,7 @@
 import tomllib
 
 # What a strategy may say that decides which numbers come out.
-KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual"}
+KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual", "lora"}
 KEYS |= {"precision", "loss_scale", "optimizer_state", "rounding", "recompute", "freeze"}
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
@@ -15,6 +15,8 @@ ROUNDING_ONLY = {"loss_chunks", "offload", "place"}
 
 # What a dump holds: the parameters that training starts from, wherever they came from, are among it.
 MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights"}
+# The keys of low-rank adaptation.
+LORA = {"rank", "alpha", "targets", "base", "double_quantization"}
 
 # The keys of each optimizer.
 OPTIMIZERS = {
@@ -62,6 +64,10 @@ class Run:
         self.residual = strategy.get("residual", "fp32")
         # PyTorch's gradients are of the parameters' type.
         expect_word("gradient_dtype", strategy.get("gradient_dtype", "fp32"), {self.params})
+        self.lora = None if strategy.get("lora", "off") == "off" else strategy["lora"]
+        if self.lora:
+            expect_keys("lora", self.lora, LORA)
+            expect_word("lora.base", self.lora["base"], {"fp32", "bf16", "int8", "nf4"})
         self.precision = strategy["precision"]
         expect_word("precision", self.precision, PRECISIONS)
         self.loss_scale = loss_scale(strategy["loss_scale"])
@@ -73,6 +79,8 @@ class Run:
 
     def is_trained(self, parameter):
         """Whether the parameter of that name is: the layers in a `run.toml` are called by their own names."""
+        if self.lora:
+            return parameter.endswith((".lora_A", ".lora_B"))
         return not any(parameter.startswith(f"{layer}.") for layer in self.frozen_layers)
 
     def title(self):
@@ -82,6 +90,7 @@ class Run:
             f"batch {self.batch_size}, accumulate {self.accumulate}, {self.precision}, parameters {self.params}, "
             f"recompute {'block' if self.recompute else 'none'}, clip_norm {self.clip_norm or 'off'}"
             f"{', frozen: ' + ', '.join(self.frozen_layers) if self.frozen_layers else ''}"
+            f"{', adapted: ' + ', '.join(self.lora['targets']) if self.lora else ''}"
         )
 
 

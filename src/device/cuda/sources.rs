@@ -35,6 +35,7 @@ pub(super) const SOURCES: &[Source] = &[
     source!("optimizer.cu"),
     source!("optimizer_quantized.cu"),
     source!("reduction.cu"),
+    source!("storage.cu"),
     source!("token_order.cu"),
 ];
 
@@ -47,6 +48,7 @@ pub(super) const HEADERS: &[Source] = &[
     source!("attention_query_gradients.cuh"),
     source!("attention_tiles.cuh"),
     source!("compat.cuh"),
+    source!("dynamic_map.cuh"),
     source!("gelu.cuh"),
     source!("optimizer.cuh"),
     source!("philox.cuh"),

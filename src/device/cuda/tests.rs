@@ -39,7 +39,7 @@ fn graphs_go_before_the_modules_whose_kernels_they_call() {
         Tensor { buffer, offset: 0, ty }
     });
     device.begin_capture().expect("a capture");
-    device.launch(&Op::Add(Add), &[a, b], &[sum], None).expect("a launch");
+    device.launch(&Op::Add(Add::PLAIN), &[a, b], &[sum], None).expect("a launch");
     let graph = device.end_capture().expect("a graph");
     device.replay(graph).expect("a replay");
 }

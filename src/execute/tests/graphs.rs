@@ -6,7 +6,7 @@ use crate::compile::{Program, compile_graphs};
 use crate::data::{Batch, Source};
 use crate::graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};
 use crate::memory::Failure;
-use crate::ops::{CrossEntropy, Linear, Op, TensorType};
+use crate::ops::{CrossEntropy, Linear, Op, Storage, TensorType};
 use crate::spec::*;
 use crate::testing;
 
@@ -58,7 +58,8 @@ impl Draft {
     /// A product with a weight of its own, and what is added to it.
     fn linear(&mut self, x: usize, features: usize, residual: Option<usize>) -> usize {
         let ty = TensorType::f32(&[features, self.graph.values[x].ty.shape.last()]);
-        let kind = ValueKind::Parameter { initial: Initial::Normal(0.5), trainable: true };
+        let kind =
+            ValueKind::Parameter { initial: Initial::Normal(0.5), trainable: true, storage: Storage::Plain };
         let weight = self.value("weight", ty, kind);
         let op = Linear { residual: residual.is_some(), ..LINEAR };
         self.node(Op::Linear(op), [x, weight].into_iter().chain(residual).collect(), "y")

@@ -3,6 +3,7 @@
 mod cadence;
 mod graphs;
 mod homes;
+mod lora;
 mod offload;
 mod params;
 mod parts;

@@ -1,5 +1,6 @@
 //! A strategy's own keys: a line each in the table here, and a type where it takes more than a count.
 
+mod lora;
 mod loss_scale;
 mod offload;
 mod params;
@@ -8,6 +9,7 @@ mod precision;
 mod states;
 mod words;
 
+pub use lora::{Base, Lora};
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{Offload, Spill};
 pub use params::StoredIn;
@@ -49,6 +51,8 @@ section! {
         pub recompute: Recompute = word(), default Recompute::None;
         /// Layers that are not trained. Of a run that is planned, each scope by its name.
         pub freeze: Vec<String> = LAYERS, default Vec::new();
+        /// Low-rank factors that are trained beside a base that is not.
+        pub lora: Option<Lora> = Optional(lora::Table), default None;
         /// Layers that are computed elsewhere than on the device. Of a run that is planned, each scope by its name.
         pub place: Places = LayerHomes, default Places::new();
         /// Slices of rows that logits and their gradient are computed in, one after the other, at the most.

@@ -31,13 +31,13 @@ pub(super) fn fill(op: &Fill, operands: &mut Operands, workers: &Workers) {
 }
 
 pub(super) fn normal<T: Float>(op: &Normal, operands: &mut Operands, workers: &Workers) {
-    let level = workers.level();
+    let (level, deviation) = (workers.level(), f64::from(op.deviation.of(&op.output)));
     each_chunk(operands.output::<T>(0), workers, |start, part| {
         write(level, part, &mut [0.0; BUFFER], |run, numbers| {
             for (index, block) in numbers.chunks_mut(4).enumerate() {
                 let made = normals(((start + run.start) / 4 + index) as u64, op.seed, op.site);
                 for (element, number) in block.iter_mut().zip(made) {
-                    *element = (number * f64::from(op.deviation)) as f32;
+                    *element = (number * deviation) as f32;
                 }
             }
         });

@@ -22,6 +22,7 @@ mod product;
 mod quantize;
 mod simd;
 mod states;
+mod storage;
 mod team;
 #[cfg(test)]
 mod tests;
@@ -73,7 +74,7 @@ pub(super) unsafe fn run(
     let dtype = |input: usize| inputs[input].ty.dtype;
     match op {
         Op::AdamW(op) => optimizer::adamw(op, &mut operands, workers),
-        Op::Add(_) => with_float!(dtype(0), T => elementwise::add::<T>(&mut operands, workers)),
+        Op::Add(op) => with_float!(dtype(0), T => elementwise::add::<T>(op, &mut operands, workers)),
         Op::Attention(op) => {
             with_float!(dtype(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
         }
@@ -83,6 +84,9 @@ pub(super) unsafe fn run(
         Op::Cast(op) => with_float!(op.to, T => cast::run::<T>(&mut operands, inputs.len(), workers)),
         Op::CrossEntropy(op) => {
             with_float!(dtype(0), T => cross_entropy::run::<T>(op, &mut operands, scratch, workers));
+        }
+        Op::Dequantize(op) => {
+            with_float!(op.to, T => storage::dequantize::<T>(op, &mut operands, workers));
         }
         Op::Embedding(op) => with_float!(dtype(1), P => {
             with_float!(op.output, X => embedding::forward::<P, X>(&mut operands, workers));
@@ -122,6 +126,8 @@ pub(super) unsafe fn run(
         Op::Normal(op) => {
             with_float!(op.output.dtype, T => initialise::normal::<T>(op, &mut operands, workers));
         }
+        Op::Quantize(op) => storage::quantize(op, &mut operands, scratch, workers),
+        Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
         Op::Sgd(op) => optimizer::sgd(op, &mut operands, workers),
         Op::Stored(_) => unreachable!("no device reads files"),
     }

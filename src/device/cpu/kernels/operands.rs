@@ -55,9 +55,17 @@ impl<'a> Operands<'a> {
         unsafe { std::slice::from_raw_parts(address.cast(), ty.elements()) }
     }
 
-    /// An output of codes.
+    /// Codes, in bytes.
+    pub(super) fn input_codes(&self, index: usize) -> &'a [u8] {
+        let Operand { address, ty } = self.inputs[index];
+        assert!(matches!(ty.dtype, DType::U8 | DType::U4), "an input of codes");
+        // SAFETY: by the contract of `new`.
+        unsafe { std::slice::from_raw_parts(address, ty.bytes() as usize) }
+    }
+
+    /// An output of codes, in bytes.
     pub(super) fn codes(&mut self, index: usize) -> &'a mut [u8] {
-        assert_eq!(self.outputs[index].ty.dtype, DType::U8, "an output of codes");
+        assert!(matches!(self.outputs[index].ty.dtype, DType::U8 | DType::U4), "an output of codes");
         self.bytes(index)
     }
 

@@ -83,7 +83,7 @@ simd! {
 }
 
 simd! {
-    fn largest(values: &[f32]) -> f32 {
+    pub(super) fn largest(values: &[f32]) -> f32 {
         let mut lanes = [0.0f32; 16];
         let (whole, rest) = values.as_chunks::<16>();
         for chunk in whole {

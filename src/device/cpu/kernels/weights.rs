@@ -41,7 +41,7 @@ impl<'a> Weights<'a> {
                 DType::F32 => Stored::F32(Parts::new(operands.output(0))),
                 DType::BF16 => Stored::Bf16(Parts::new(operands.output(0))),
                 DType::F16 => Stored::F16(Parts::new(operands.output(0))),
-                DType::I32 | DType::U8 => unreachable!("{not_numbers}"),
+                DType::I32 | DType::U8 | DType::U4 => unreachable!("{not_numbers}"),
             },
             master: op.format().has_master().then(|| Parts::new(operands.output(1 + op.states().len()))),
             draws: match op.format().weights {
@@ -52,7 +52,7 @@ impl<'a> Weights<'a> {
                 DType::F32 => Gradients::F32(operands.input(1)),
                 DType::BF16 => Gradients::Bf16(operands.input(1)),
                 DType::F16 => Gradients::F16(operands.input(1)),
-                DType::I32 | DType::U8 => unreachable!("{not_numbers}"),
+                DType::I32 | DType::U8 | DType::U4 => unreachable!("{not_numbers}"),
             },
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::device::cuda::CudaDevice;
 use crate::device::{Buffer, Device, DeviceError, Placed, Pool, Queue, Region, Tensor, Work};
-use crate::ops::{Cast, DType, Normal, Op, TensorType};
+use crate::ops::{Cast, DType, Deviation, Normal, Op, TensorType};
 
 /// Random numbers that operands are filled with, again and again.
 const NUMBERS: usize = 1 << 20;
@@ -56,7 +56,8 @@ impl Scratch {
             Tensor { buffer: region.buffer, offset: 0, ty: TensorType::new(dtype, &[count]) }
         };
         let numbers = tensor(drawn, DType::F32);
-        let normal = Op::Normal(Normal { output: numbers.ty, deviation: 1.0, seed: 0, site: 0 });
+        let normal =
+            Op::Normal(Normal { output: numbers.ty, deviation: Deviation::Fixed(1.0), seed: 0, site: 0 });
         device.launch(&normal, &[], &[numbers], None)?;
         for input in &self.inputs {
             let to = input.ty.dtype;

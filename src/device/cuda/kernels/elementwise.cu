@@ -52,6 +52,47 @@ ADD(float, f32)
 ADD(bf16, bf16)
 ADD(f16, f16)
 
+// Elements that a thread takes one by one where a kernel is not worth more.
+constexpr int SINGLES = 8;
+
+// Calls `work` for elements of a block.
+template <class Work>
+__device__ __forceinline__ void each(uint64_t count, Work work) {
+    const uint64_t first = static_cast<uint64_t>(blockIdx.x) * BLOCK * SINGLES + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < SINGLES; ++i) {
+        if (first + i * BLOCK < count) work(first + i * BLOCK);
+    }
+}
+
+// before[i] = a[i] + b[i]; y[i] = gelu of the sum. `before` may be `a`, and `y` may be `b`.
+#define ADD_GELU(T, suffix)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+        add_gelu_##suffix(T* y, T* before, const T* a, const T* b, uint64_t count) {                                 \
+        each(count, [&](uint64_t i) {                                                                                \
+            const float sum = to_float(a[i]) + to_float(b[i]);                                                       \
+            before[i] = from_float<T>(sum);                                                                          \
+            y[i] = from_float<T>(gelu(sum));                                                                         \
+        });                                                                                                          \
+    }                                                                                                                \
+    REGISTER(add_gelu_##suffix)
+
+ADD_GELU(float, f32)
+ADD_GELU(bf16, bf16)
+ADD_GELU(f16, f16)
+
+// y[i] = factor * x[i]. `y` may be `x`.
+#define SCALE(T, suffix)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+        scale_##suffix(T* y, const T* x, float factor, uint64_t count) {                                             \
+        each(count, [&](uint64_t i) { y[i] = from_float<T>(factor * to_float(x[i])); });                             \
+    }                                                                                                                \
+    REGISTER(scale_##suffix)
+
+SCALE(float, f32)
+SCALE(bf16, bf16)
+SCALE(f16, f16)
+
 // dx[i] = dy[i] * gelu'(x[i])
 #define GELU_BACKWARD(T, suffix)                                                                                     \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \

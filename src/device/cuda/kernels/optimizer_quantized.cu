@@ -1,5 +1,6 @@
 // Updates of buckets whose states are codes of 8 bits in blocks that share a scale, their largest magnitude (block-wise
 // dynamic quantization, Dettmers et al. 2022). A warp takes a block at a time: each lane eight numbers of it.
+#include "dynamic_map.cuh"
 #include "optimizer.cuh"
 #include "reductions.cuh"
 #include "vectors.cuh"
@@ -9,84 +10,6 @@ constexpr uint32_t QUANTIZED = 256;
 constexpr int WARPS = BLOCK / 32;
 // Blocks of numbers that a warp takes one after the other.
 constexpr int TURNS = UPDATE_ELEMENTS / (QUANTIZED * WARPS);
-constexpr int DECADES = 7;
-
-// What codes stand for, as shares of the scale: 0, 1 and between them seven decades, each with twice as many numbers as the
-// one below it, in the middles of equal parts of [0.1, 1] of it. Signed, there are 1, 2, .. 64 in a decade, and code 127 is
-// 0; otherwise twice as many, and code 0 is 0.
-template <bool SIGNED>
-struct Map {
-    static constexpr int ZERO = SIGNED ? 127 : 0;
-
-    __device__ static __forceinline__ int count(int decade) { return (SIGNED ? 1 : 2) << decade; }
-
-    // How far above that of 0 the code of a decade's least number is. Of the decade after the last, 1 is the only one.
-    __device__ static __forceinline__ int first(int decade) { return count(decade) - (SIGNED ? 0 : 1); }
-
-    __device__ static __forceinline__ float unit(int decade) {
-        constexpr float UNITS[DECADES + 1] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f, 10.0f};
-        float unit = UNITS[0];
-#pragma unroll
-        for (int i = 1; i <= DECADES; ++i) unit = decade == i ? UNITS[i] : unit;
-        return unit;
-    }
-
-    __device__ static __forceinline__ float share(int code) {
-        const int above = code < ZERO ? ZERO - code : code - ZERO;
-        if (above == 0) return 0.0f;
-        int decade = 0;
-#pragma unroll
-        for (int i = 1; i <= DECADES; ++i) decade += above >= first(i);
-        if (decade == DECADES) return 1.0f;
-        const float place = (above - first(decade)) + 0.5f;
-        const float share = (0.1f + 0.9f * place / count(decade)) * unit(decade);
-        return code < ZERO ? -share : share;
-    }
-
-    // The least share of a decade: half way from the code below.
-    __device__ static __forceinline__ float least(int decade) {
-        return 0.5f * (share(ZERO + first(decade) - 1) + share(ZERO + first(decade)));
-    }
-
-    __device__ static __forceinline__ uint32_t code(float value, float scale, const float (&least)[DECADES + 1]) {
-        const float share = fabsf(value) / scale;
-        int above = 0;
-#pragma unroll
-        for (int i = 0; i <= DECADES; ++i) {
-            if (share >= least[i]) {
-                const float place = i == DECADES ? 0.0f : count(i) / 0.9f * (share / unit(i)) - count(i) / 9.0f;
-                above = first(i) + static_cast<int>(fminf(fmaxf(place, 0.0f), count(i) - 1.0f));
-            }
-        }
-        // There is one code less below 0 than above.
-        return SIGNED && value < 0.0f ? ZERO - min(above, ZERO) : ZERO + above;
-    }
-};
-
-// A map's shares, made by the threads of a block, and what numbers are put into decades by.
-template <bool SIGNED>
-struct Shares {
-    float of_code[256];
-    float least[DECADES + 1];
-
-    __device__ __forceinline__ void make() {
-        for (int code = threadIdx.x; code < 256; code += BLOCK) of_code[code] = Map<SIGNED>::share(code);
-        if (threadIdx.x <= DECADES) least[threadIdx.x] = Map<SIGNED>::least(threadIdx.x);
-    }
-
-    // What four codes, a byte each, stand for.
-    __device__ __forceinline__ void decode(float (&values)[4], uint32_t codes, float scale) const {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) values[i] = of_code[codes >> (8 * i) & 255u] * scale;
-    }
-
-    __device__ __forceinline__ uint32_t encode(const float (&values)[4], float scale) const {
-        uint32_t codes = 0;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) codes |= Map<SIGNED>::code(values[i], scale, least) << (8 * i);
-        return codes;
-    }
-};
 
 __device__ __forceinline__ uint32_t load_codes(const uint8_t* source, int count) {
     if (count >= 4) return *reinterpret_cast<const uint32_t*>(source);
@@ -197,8 +120,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     if (is_left_out(norm, scaling)) return;
     __shared__ Shares<true> signed_shares;
     __shared__ Shares<false> unsigned_shares;
-    signed_shares.make();
-    unsigned_shares.make();
+    signed_shares.make<BLOCK>();
+    unsigned_shares.make<BLOCK>();
     __syncthreads();
     const UpdateEntry& entry = entry_of_block(table);
     const AdamWStep step(constants, entry, numbers, norm, scaling);
@@ -230,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                            const Formats formats, const Table<UpdateEntry> table) {
     if (is_left_out(norm, scaling)) return;
     __shared__ Shares<true> shares;
-    shares.make();
+    shares.make<BLOCK>();
     __syncthreads();
     const UpdateEntry& entry = entry_of_block(table);
     const SgdStep step(constants, entry, numbers, norm, scaling);

@@ -2,7 +2,7 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{Cast, DType};
+use crate::ops::{Activation, Add, Cast, DType, Scale};
 
 use super::sizes::{BLOCK, blocks, by_dtype, count, optional, pointer, size, size_argument, vector_len};
 use super::tables::{Work, each_table};
@@ -14,15 +14,43 @@ const CAST_ELEMENTS: usize = 8192;
 /// Columns of a row that one block finishes.
 const FINISH_COLUMNS: usize = 1024;
 
+/// Elements that a thread takes one by one.
+const SINGLES: usize = 8;
+
+const ADD: [&str; 3] = ["add_f32", "add_bf16", "add_f16"];
+const ADD_GELU: [&str; 3] = ["add_gelu_f32", "add_gelu_bf16", "add_gelu_f16"];
+const SCALE: [&str; 3] = ["scale_f32", "scale_bf16", "scale_f16"];
 const GELU_BACKWARD: [&str; 3] = ["gelu_backward_f32", "gelu_backward_bf16", "gelu_backward_f16"];
 
 pub(super) fn add(
+    op: &Add,
     inputs: &[Operand],
     outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let name = by_dtype(outputs[0].ty.dtype, ["add_f32", "add_bf16", "add_f16"])?;
-    map2(name, [&outputs[0], &inputs[0], &inputs[1]], launcher)
+    let dtype = outputs[0].ty.dtype;
+    match op.activation {
+        None => map2(by_dtype(dtype, ADD)?, [&outputs[0], &inputs[0], &inputs[1]], launcher),
+        Some(Activation::GeluTanh) => {
+            let elements = outputs[0].ty.elements();
+            let operands = [&outputs[0], &outputs[1], &inputs[0], &inputs[1]].map(pointer);
+            let arguments: Vec<Argument> = operands.into_iter().chain([count(elements)]).collect();
+            let blocks = blocks(elements, BLOCK as usize * SINGLES)?;
+            launcher.kernel(by_dtype(dtype, ADD_GELU)?, [blocks, 1, 1], BLOCK, 0, &arguments)
+        }
+    }
+}
+
+pub(super) fn scale(
+    op: &Scale,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let elements = outputs[0].ty.elements();
+    let arguments = [pointer(&outputs[0]), pointer(&inputs[0]), Argument::F32(op.factor), count(elements)];
+    let blocks = blocks(elements, BLOCK as usize * SINGLES)?;
+    launcher.kernel(by_dtype(outputs[0].ty.dtype, SCALE)?, [blocks, 1, 1], BLOCK, 0, &arguments)
 }
 
 pub(super) fn gelu_backward(

@@ -28,7 +28,7 @@ pub(super) fn normal(op: &Normal, outputs: &[Operand], launcher: &mut Launcher) 
     let arguments = [
         pointer(&outputs[0]),
         count(elements),
-        Argument::F32(op.deviation),
+        Argument::F32(op.deviation.of(&op.output)),
         Argument::U64(op.seed),
         Argument::U32(op.site),
     ];

@@ -12,6 +12,7 @@ mod layer_norm;
 mod linear;
 mod optimizer;
 mod sizes;
+mod storage;
 mod tables;
 
 use super::launcher::{Launcher, Operand};
@@ -31,11 +32,12 @@ pub(super) fn run(
 ) -> Result<(), DeviceError> {
     match op {
         Op::AdamW(op) => optimizer::adamw(op, inputs, launcher),
-        Op::Add(_) => elementwise::add(inputs, outputs, launcher),
+        Op::Add(op) => elementwise::add(op, inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
         Op::AttentionBackward(_) => attention::backward(inputs, outputs, workspace, launcher),
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
+        Op::Dequantize(op) => storage::dequantize(op, inputs, outputs, launcher),
         Op::Embedding(_) => embedding::forward(inputs, outputs, launcher),
         Op::EmbeddingBackward(op) => embedding::backward(op, inputs, outputs, workspace, launcher),
         Op::Fill(op) => initialise::fill(op, outputs, launcher),
@@ -48,6 +50,8 @@ pub(super) fn run(
         Op::LinearWeightGradient(op) => linear::weight_gradient(op, inputs, outputs, workspace, launcher),
         Op::LossScale(op) => optimizer::loss_scale(op, inputs, launcher),
         Op::Normal(op) => initialise::normal(op, outputs, launcher),
+        Op::Quantize(op) => storage::quantize(op, inputs, outputs, workspace, launcher),
+        Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
         Op::Sgd(op) => optimizer::sgd(op, inputs, launcher),
         Op::Stored(_) => unreachable!("no device reads files"),
     }

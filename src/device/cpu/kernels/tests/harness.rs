@@ -60,7 +60,7 @@ impl Data {
             DType::BF16 => narrowed::<Bf16>(&values).iter().map(|number| number.0).collect(),
             DType::F16 => narrowed::<F16>(&values).iter().map(|number| number.0).collect(),
             DType::F32 | DType::I32 => return Data::F32(ty, values),
-            DType::U8 => unreachable!("codes are no numbers"),
+            DType::U8 | DType::U4 => unreachable!("codes are no numbers"),
         };
         Data::Half(ty, bits)
     }
@@ -109,7 +109,7 @@ fn numbers(dtype: DType, bits: &[u16]) -> Vec<f32> {
             let whole = bits.as_chunks::<2>().0.iter();
             return whole.map(|half| f32::from_bits(u32::from(half[1]) << 16 | u32::from(half[0]))).collect();
         }
-        DType::U8 => unreachable!("codes are no numbers"),
+        DType::U8 | DType::U4 => unreachable!("codes are no numbers"),
     }
     wide
 }
@@ -245,7 +245,7 @@ pub(super) fn check(op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
                     let error = distance(output, expected);
                     assert!(error < TOLERANCE, "{place} is off by {error:e}");
                 }
-                DType::U8 => unreachable!("codes are no numbers"),
+                DType::U8 | DType::U4 => unreachable!("codes are no numbers"),
             }
         }
         let ways = [(1, true), (2, false), (3, true), (4, false)];

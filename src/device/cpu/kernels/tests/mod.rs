@@ -5,4 +5,5 @@ mod harness;
 mod linear;
 mod others;
 mod reference;
+mod storage;
 mod weights;

@@ -2,9 +2,9 @@
 
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
-    AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Embedding, EmbeddingBackward, Fill, GeluBackward,
-    GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members, Normal, Op, Sgd,
-    Shape, Slice, TensorType, Update, UpdateFormat,
+    Activation, AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Deviation, Embedding, EmbeddingBackward,
+    Fill, GeluBackward, GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members,
+    Normal, Op, Scale, Sgd, Shape, Slice, TensorType, Update, UpdateFormat,
 };
 
 use super::harness::{Data, How, NUMBERS, added, assert_slope, check, inner_product, launch};
@@ -22,7 +22,7 @@ fn elementwise_operations_match_the_reference() {
             let (a, b) = (Data::random(&[elements], 1), Data::random(&[elements], 2).map(|x| 12.0 * x));
             let [a, b] = [a, b].map(|operand| operand.stored_as(number));
             let sum = added(&a.to_f64(), &b.to_f64());
-            check(Op::Add(Add), &[a, b], &[sum]);
+            check(Op::Add(Add::PLAIN), &[a, b], &[sum]);
         }
     }
     for (elements, number) in [1, 40_003].into_iter().flat_map(|len| NUMBERS.map(|number| (len, number))) {
@@ -30,7 +30,17 @@ fn elementwise_operations_match_the_reference() {
         let x = Data::random(&[elements], 2).map(|x| 12.0 * x).stored_as(number);
         let slopes = x.to_f64().into_iter().map(reference::gelu_slope);
         let dx = dy.to_f64().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
-        check(Op::GeluBackward(GeluBackward), &[dy, x], &[dx]);
+        check(Op::GeluBackward(GeluBackward), &[dy.clone(), x.clone()], &[dx]);
+        // Of far below 0, little is left to be exact.
+        let other = Data::random(&[elements], 3).stored_as(number);
+        let sum = added(&dy.to_f64(), &other.to_f64());
+        let inputs = [dy, other];
+        check(Op::Add(Add::PLAIN), &inputs, std::slice::from_ref(&sum));
+        let activated = sum.iter().map(|&sum| reference::gelu(sum)).collect();
+        let gelu = Add { activation: Some(Activation::GeluTanh) };
+        check(Op::Add(gelu), &inputs, &[activated, sum]);
+        let scaled = x.to_f64().iter().map(|x| 1.5 * x).collect();
+        check(Op::Scale(Scale { factor: 1.5 }), &[x], &[scaled]);
     }
 }
 
@@ -461,7 +471,7 @@ fn fill_fills() {
 fn normal_numbers_are_normal_and_depend_on_seed_and_site() {
     let make = |elements, seed, site, threads| {
         let output = TensorType::f32(&[elements]);
-        let op = Op::Normal(Normal { output, deviation: 0.5, seed, site });
+        let op = Op::Normal(Normal { output, deviation: Deviation::Fixed(0.5), seed, site });
         launch(&op, &[], How { threads, level: Level::best(), share: false }).swap_remove(0)
     };
     let numbers = make(100_003, 1, 2, 1);

@@ -1,0 +1,147 @@
+// Weights as codes, and back. Two codes of half a byte lie in each byte, the first in its lower half.
+#include "dynamic_map.cuh"
+#include "reductions.cuh"
+#include "vectors.cuh"
+
+constexpr int BLOCK = 256;
+constexpr int WARPS = BLOCK / 32;
+// Numbers that share a scale, and scales that share one themselves.
+constexpr uint32_t NF4_BLOCK = 64;
+constexpr uint32_t QUANTIZED = 256;
+// Pairs of numbers that a thread makes of codes.
+constexpr int PAIRS = 4;
+// Elements of a row that a block makes of codes.
+constexpr uint32_t COLUMNS = 1024;
+
+// NormalFloat4 (Dettmers et al. 2023).
+constexpr float NF4[16] = {-1.0f,         -0.6961928f,  -0.52507305f, -0.3949175f, -0.28444138f, -0.18477343f,
+                           -0.091050036f, 0.0f,         0.0795803f,   0.1609302f,  0.2461123f,   0.33791524f,
+                           0.44070983f,   0.562617f,    0.72295684f,  1.0f};
+
+// The nearest share's code; half way, the lower one.
+__device__ __forceinline__ uint32_t nf4_code(float value, float scale) {
+    const float share = scale > 0.0f ? value / scale : 0.0f;
+    uint32_t code = 0;
+#pragma unroll
+    for (int i = 0; i < 15; ++i) code += share > 0.5f * (NF4[i] + NF4[i + 1]);
+    return code;
+}
+
+// A row to each block: its largest magnitude is 127 steps.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    quantize_rows(uint8_t* __restrict__ codes, float* __restrict__ steps, const float* __restrict__ weight,
+                  uint32_t columns) {
+    const uint64_t start = static_cast<uint64_t>(blockIdx.x) * columns;
+    float largest = 0.0f;
+    for (uint32_t c = threadIdx.x; c < columns; c += BLOCK) largest = fmaxf(largest, fabsf(weight[start + c]));
+    const float step = block_max(largest) / 127.0f;
+    if (threadIdx.x == 0) steps[blockIdx.x] = step;
+    for (uint32_t c = threadIdx.x; c < columns; c += BLOCK) {
+        const float count = step > 0.0f ? rintf(weight[start + c] / step) : 0.0f;
+        codes[start + c] = static_cast<uint8_t>(static_cast<int>(count) + 128);
+    }
+}
+REGISTER(quantize_rows)
+
+// A block of numbers to each warp, a pair of them to each lane.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    quantize_blocks(uint8_t* __restrict__ codes, float* __restrict__ scales, const float* __restrict__ weight,
+                    uint64_t count) {
+    const uint32_t lane = threadIdx.x % 32;
+    const uint64_t block = static_cast<uint64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
+    // The same for all lanes of a warp.
+    if (block * NF4_BLOCK >= count) return;
+    const uint64_t place = block * NF4_BLOCK + 2 * lane;
+    const float first = place < count ? weight[place] : 0.0f;
+    const float second = place + 1 < count ? weight[place + 1] : 0.0f;
+    const float scale = warp_max(fmaxf(fabsf(first), fabsf(second)));
+    if (lane == 0) scales[block] = scale;
+    if (place < count) {
+        const uint32_t upper = place + 1 < count ? nf4_code(second, scale) : 0u;
+        codes[place / 2] = static_cast<uint8_t>(nf4_code(first, scale) | upper << 4);
+    }
+}
+REGISTER(quantize_blocks)
+
+// of_scales[0] = the mean of all scales. One block.
+extern "C" __global__ void __launch_bounds__(1024)
+    mean_of_scales(float* __restrict__ of_scales, const float* __restrict__ scales, uint64_t count) {
+    double sum = 0.0;
+    for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) sum += scales[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) of_scales[0] = static_cast<float>(sum / static_cast<double>(count));
+}
+REGISTER(mean_of_scales)
+
+// A block of scales to each block, one to each thread: what is left of them without the mean.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    quantize_scales(uint8_t* __restrict__ codes, float* __restrict__ of_scales, const float* __restrict__ scales,
+                    uint64_t count) {
+    __shared__ Shares<true> shares;
+    shares.make<BLOCK>();
+    const uint64_t place = static_cast<uint64_t>(blockIdx.x) * QUANTIZED + threadIdx.x;
+    const float left = place < count ? scales[place] - of_scales[0] : 0.0f;
+    const float scale = block_max(fabsf(left));
+    if (threadIdx.x == 0) of_scales[1 + blockIdx.x] = scale;
+    if (place < count) codes[place] = static_cast<uint8_t>(Map<true>::code(left, scale, shares.least));
+}
+REGISTER(quantize_scales)
+
+// Some columns of a row to each block.
+template <class T>
+__device__ __forceinline__ void dequantize_rows(T* output, const uint8_t* codes, const float* steps, uint32_t columns) {
+    const uint64_t start = static_cast<uint64_t>(blockIdx.x) * columns;
+    const float step = steps[blockIdx.x];
+    const uint32_t end = min(columns, (blockIdx.y + 1) * COLUMNS);
+    for (uint32_t c = blockIdx.y * COLUMNS + threadIdx.x; c < end; c += BLOCK) {
+        output[start + c] = from_float<T>((static_cast<int>(codes[start + c]) - 128) * step);
+    }
+}
+
+// Pairs of numbers, each with what `scale_of` gives for its block.
+template <class T, class Scale>
+__device__ __forceinline__ void dequantize_blocks(T* output, const uint8_t* codes, uint64_t count, Scale scale_of) {
+    __shared__ float shares[16];
+#pragma unroll
+    for (uint32_t i = 0; i < 16; ++i) {
+        if (threadIdx.x == i) shares[i] = NF4[i];
+    }
+    __syncthreads();
+    const uint64_t first = static_cast<uint64_t>(blockIdx.x) * BLOCK * PAIRS + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < PAIRS; ++i) {
+        const uint64_t pair = first + i * BLOCK;
+        if (2 * pair >= count) return;
+        const float scale = scale_of(2 * pair / NF4_BLOCK);
+        const uint32_t byte = codes[pair];
+        output[2 * pair] = from_float<T>(shares[byte & 15u] * scale);
+        if (2 * pair + 1 < count) output[2 * pair + 1] = from_float<T>(shares[byte >> 4] * scale);
+    }
+}
+
+#define DEQUANTIZE(T, suffix)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+        dequantize_rows_##suffix(T* __restrict__ output, const uint8_t* __restrict__ codes,                          \
+                                 const float* __restrict__ steps, uint32_t columns) {                                \
+        dequantize_rows(output, codes, steps, columns);                                                              \
+    }                                                                                                                \
+    REGISTER(dequantize_rows_##suffix)                                                                               \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+        dequantize_blocks_##suffix(T* __restrict__ output, const uint8_t* __restrict__ codes,                        \
+                                   const float* __restrict__ scales, uint64_t count) {                               \
+        dequantize_blocks(output, codes, count, [&](uint64_t block) { return scales[block]; });                      \
+    }                                                                                                                \
+    REGISTER(dequantize_blocks_##suffix)                                                                             \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+        dequantize_twice_##suffix(T* __restrict__ output, const uint8_t* __restrict__ codes,                         \
+                                  const uint8_t* __restrict__ scales, const float* __restrict__ of_scales,           \
+                                  uint64_t count) {                                                                  \
+        dequantize_blocks(output, codes, count, [&](uint64_t block) {                                                \
+            return Map<true>::share(scales[block]) * of_scales[1 + block / QUANTIZED] + of_scales[0];                \
+        });                                                                                                          \
+    }                                                                                                                \
+    REGISTER(dequantize_twice_##suffix)
+
+DEQUANTIZE(float, f32)
+DEQUANTIZE(bf16, bf16)
+DEQUANTIZE(f16, f16)

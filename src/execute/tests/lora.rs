@@ -1,0 +1,312 @@
+//! What low-rank adaptation costs and saves, how its base is stored, and that factors are a change to the weights that they
+//! go beside.
+//!
+//! L layers, N rows, C d_model, V vocabulary, T context, R rank.
+
+use std::collections::HashMap;
+
+use super::super::engine::Engine;
+use super::strategies::{BATCH, C, L, T, V, launches, live_in, program, with, work};
+use super::{STEPS, batch, trace};
+use crate::compile::{Program, SectionKind};
+use crate::device::{Pool, Position, Role};
+use crate::memory::{Failure, live_at};
+use crate::ops::{CodeFormat, DType, DynamicMap, NF4, NF4_BLOCK, QUANTIZED_BLOCK, Storage, ValueId};
+use crate::spec::*;
+use crate::testing;
+
+const R: u64 = 4;
+const N: u64 = BATCH * T;
+/// In and out features of a block's linear layers, in the order of execution.
+const LAYERS: [(u64, u64); 4] = [(C, 3 * C), (C, C), (C, 4 * C), (4 * C, C)];
+/// Numbers in their weights.
+const WEIGHTS: u64 = 12 * C * C;
+
+const BASES: [(Base, bool); 5] =
+    [(Base::Fp32, false), (Base::Bf16, false), (Base::Int8, false), (Base::Nf4, false), (Base::Nf4, true)];
+
+fn adapted(targets: &[&str], (base, double_quantization): (Base, bool)) -> RunConfig {
+    let targets = targets.iter().map(|target| (*target).to_owned()).collect();
+    let lora = Lora { rank: R as usize, alpha: 12.0, targets, base, double_quantization };
+    with(|strategy| strategy.lora = Some(lora))
+}
+
+/// B is zeros.
+#[test]
+fn the_first_step_s_loss_is_the_full_model_s() {
+    let full = trace(&testing::small());
+    for (targets, recompute) in
+        [(&["*"][..], Recompute::None), (&["*"], Recompute::Block), (&["mlp.up"], Recompute::None)]
+    {
+        let mut config = adapted(targets, BASES[0]);
+        config.strategy.recompute = recompute;
+        let found = trace(&config);
+        // A card may fuse the activation to a product that nothing is added to.
+        let tolerance = if cfg!(feature = "cuda-tests") { 1e-6 } else { 0.0 };
+        let (first, expected) = (found.losses[0], full.losses[0]);
+        assert!((first - expected).abs() <= tolerance * expected, "{targets:?}: {first} for {expected}");
+        assert_ne!(found.losses[1], full.losses[1]);
+    }
+}
+
+/// Elements of a value.
+fn bytes(engine: &mut Engine, id: ValueId) -> Vec<u8> {
+    let mut all = Vec::new();
+    let read = engine.read(id, |piece| -> Result<(), Failure> {
+        all.extend_from_slice(piece);
+        Ok(())
+    });
+    read.unwrap();
+    all
+}
+
+fn f32s(bytes: &[u8]) -> Vec<f64> {
+    bytes.as_chunks().0.iter().map(|bytes| f64::from(f32::from_ne_bytes(*bytes))).collect()
+}
+
+/// What parameters stand for, by name: codes are read by what their formats say, not by the kernels.
+fn numbers(program: &Program, engine: &mut Engine) -> HashMap<String, Vec<f64>> {
+    let mut all = HashMap::new();
+    for parameter in &program.parameters {
+        let stored = bytes(engine, parameter.value);
+        let scales: Vec<Vec<u8>> = parameter.scales.iter().map(|&id| bytes(engine, id)).collect();
+        let ty = program.ty(parameter.value);
+        let numbers: Vec<f64> = match program.buckets[parameter.bucket].storage {
+            Storage::Plain => f32s(&stored),
+            Storage::Bf16 => {
+                let halves = stored.as_chunks().0.iter().map(|half| u32::from(u16::from_ne_bytes(*half)));
+                halves.map(|half| f64::from(f32::from_bits(half << 16))).collect()
+            }
+            Storage::Codes(CodeFormat::Int8) => {
+                let steps = f32s(&scales[0]);
+                let step = |index: usize| steps[index / ty.shape.last()];
+                stored.iter().enumerate().map(|(i, &code)| (f64::from(code) - 128.0) * step(i)).collect()
+            }
+            Storage::Codes(CodeFormat::Nf4 { double }) => {
+                let scale = |block: usize| match double {
+                    false => f32s(&scales[0])[block],
+                    true => {
+                        let of_scales = f32s(&scales[1]);
+                        let share = DynamicMap::Signed.share(scales[0][block]);
+                        share * of_scales[1 + block / QUANTIZED_BLOCK] + of_scales[0]
+                    }
+                };
+                let share = |index: usize| {
+                    let code = stored[index / 2] >> (4 * (index % 2)) & 15;
+                    f64::from(NF4[usize::from(code)])
+                };
+                (0..ty.elements()).map(|index| share(index) * scale(index / NF4_BLOCK)).collect()
+            }
+        };
+        all.insert(program.full_name(parameter.value), numbers);
+    }
+    all
+}
+
+/// `W + alpha/rank B A`, in the place of W.
+fn merge(parameters: &mut HashMap<String, Vec<f64>>, factor: f64) -> usize {
+    let adapted: Vec<String> =
+        parameters.keys().filter_map(|name| name.strip_suffix(".lora_A")).map(str::to_owned).collect();
+    for layer in &adapted {
+        let [a, b] = ["A", "B"].map(|name| parameters.remove(&format!("{layer}.lora_{name}")).unwrap());
+        let inner = a.len() / R as usize;
+        let weight = parameters.get_mut(&format!("{layer}.weight")).unwrap();
+        for (row, weight) in weight.chunks_mut(inner).enumerate() {
+            for (r, b) in b[row * R as usize..(row + 1) * R as usize].iter().enumerate() {
+                let a = &a[r * inner..(r + 1) * inner];
+                weight.iter_mut().zip(a).for_each(|(weight, a)| *weight += factor * b * a);
+            }
+        }
+    }
+    adapted.len()
+}
+
+/// Whatever the base is stored as.
+#[test]
+fn factors_may_be_merged_into_the_base() {
+    for base in BASES {
+        let config = adapted(&["*"], base);
+        let adapted = program(&config);
+        let mut device = testing::device(testing::target());
+        let mut engine = Engine::new(&adapted, device.as_mut(), true).unwrap();
+        engine.start().unwrap();
+        let batch = |step| batch(&config, step, config.train.batch_size);
+        let before = engine.evaluate(&batch(9)).unwrap();
+        for step in 1..=STEPS {
+            engine.step(&batch(9), &config.train.optimizer.numbers(step)).unwrap();
+        }
+        let expected = engine.evaluate(&batch(9)).unwrap();
+        assert!(expected < 0.999 * before, "{base:?} has learnt: {before} and {expected}");
+        let mut parameters = numbers(&adapted, &mut engine);
+        engine.close().unwrap();
+        assert_eq!(merge(&mut parameters, 12.0 / R as f64), 4 * L as usize);
+
+        let plain = program(&testing::small());
+        let mut engine = Engine::new(&plain, device.as_mut(), true).unwrap();
+        engine.start().unwrap();
+        assert_eq!(parameters.len(), plain.parameters.len());
+        for parameter in &plain.parameters {
+            let numbers = &parameters[&plain.full_name(parameter.value)];
+            let numbers: Vec<f32> = numbers.iter().map(|&number| number as f32).collect();
+            engine.put(parameter.value, &numbers).unwrap();
+        }
+        let merged = engine.evaluate(&batch(9)).unwrap();
+        assert!((merged - expected).abs() <= 1e-5 * expected, "{base:?}: {merged} for {expected}");
+        engine.close().unwrap();
+    }
+}
+
+/// Bytes of a bucket of so many numbers in each tensor, each of which begins at a multiple of 256 bytes; as the allocator
+/// rounds them.
+fn bucket(bytes: &[u64]) -> u64 {
+    bytes.iter().map(|bytes| bytes.next_multiple_of(256)).sum()
+}
+
+/// What a block's frozen parameters take: norms and biases in a bucket of their own unless all are stored alike.
+fn base_bytes((base, double): (Base, bool)) -> u64 {
+    let weights = LAYERS.map(|(inner, out)| inner * out);
+    let others = bucket(&[C, C, 3 * C, C, C, C, 4 * C, C].map(|numbers| 4 * numbers));
+    let of = |bits: u64| bucket(&weights.map(|numbers| numbers * bits / 8));
+    let blocks = weights.map(|numbers| numbers.div_ceil(64));
+    match (base, double) {
+        (Base::Fp32, _) => others + of(32),
+        (Base::Bf16, _) => others + of(16),
+        (Base::Int8, _) => others + of(8) + bucket(&LAYERS.map(|(_, out)| 4 * out)),
+        (Base::Nf4, false) => others + of(4) + bucket(&blocks.map(|blocks| 4 * blocks)),
+        (Base::Nf4, true) => {
+            let of_scales = blocks.map(|blocks| 4 * (1 + blocks.div_ceil(256)));
+            others + of(4) + bucket(&blocks) + bucket(&of_scales)
+        }
+    }
+}
+
+#[test]
+fn a_base_takes_the_bytes_of_its_format_and_no_gradients() {
+    for base in BASES {
+        let program = program(&adapted(&["attention.qkv", "mlp"], base));
+        let live = |kind, role| live_in(&program, Pool::Device, kind, role, |_| true);
+        let targets = [LAYERS[0], LAYERS[2], LAYERS[3]];
+        let factors = targets.map(|(inner, out)| [4 * R * inner, 4 * out * R]);
+        let factors = L * bucket(factors.as_flattened());
+        let others = bucket(&[4 * V * C, 4 * T * C]) + bucket(&[4 * C, 4 * C]);
+        let parameters = others + L * base_bytes(base) + factors;
+        assert_eq!(live(SectionKind::Update, Role::Parameter), parameters, "{base:?}");
+        assert_eq!(live(SectionKind::First, Role::Gradient), factors, "{base:?}");
+        assert_eq!(live(SectionKind::Update, Role::Optimizer), 2 * factors, "{base:?}");
+        let numbers = (V + T) * C + 2 * C + L * (WEIGHTS + 13 * C);
+        let trained = L * targets.iter().map(|(inner, out)| R * (inner + out)).sum::<u64>();
+        assert_eq!(program.numbers_of(|bucket| bucket.trainable), trained);
+        assert_eq!(program.numbers_of(|_| true), numbers + trained);
+    }
+}
+
+/// The most bytes of casts that a section has at any time.
+fn most_cast(program: &Program, kind: SectionKind) -> u64 {
+    let section = program.sections.iter().position(|section| section.kind == kind).unwrap();
+    let live = (0..program.sections[section].code.len()).map(|instruction| {
+        let position = Position { section: section as u32, instruction: instruction as u32 };
+        let values = live_at(program, &testing::target(), Pool::Device, position);
+        values.iter().filter(|value| value.role == Role::Cast).map(|value| value.bytes).sum()
+    });
+    live.max().unwrap()
+}
+
+/// Neither when it is made nor where it is used, in whichever pass.
+#[test]
+fn a_stored_base_is_there_as_numbers_for_one_layer_at_a_time() {
+    let largest = 4 * 4 * C * C;
+    for base in &BASES[1..] {
+        for recompute in [Recompute::None, Recompute::Block] {
+            let mut config = adapted(&["*"], *base);
+            config.strategy.recompute = recompute;
+            let program = program(&config);
+            for kind in [SectionKind::Start, SectionKind::First, SectionKind::Evaluation] {
+                assert_eq!(most_cast(&program, kind), largest, "{base:?} in {}", kind.name());
+            }
+            config.strategy.precision = Precision::Bf16;
+            let program = super::strategies::program(&config);
+            let last = launches("cross-entropy-with-gradient");
+            let live = live_in(&program, Pool::Device, SectionKind::First, Role::Cast, last);
+            // Biases, the head's table and the factors have casts that stay until backward has read them.
+            let plain = 2 * (L * (WEIGHTS + 8 * C) + V * C);
+            assert!(live < plain - L * WEIGHTS, "{live} of {plain}");
+        }
+    }
+    assert_eq!(most_cast(&program(&adapted(&["*"], BASES[0])), SectionKind::First), 0);
+}
+
+#[test]
+fn adapting_does_the_work_of_the_factors_and_leaves_out_that_of_weights() {
+    let plain = work(&testing::small()).0;
+    let trained = |layers: &[(u64, u64)]| layers.iter().map(|(inner, out)| R * (inner + out)).sum::<u64>();
+    // Gradients of weights, those of the head's table among them, and of what the first layer is computed from.
+    let saved = L * 2 * N * WEIGHTS + 2 * N * V * C + 2 * N * 3 * C * C;
+    // Each factor goes forward, gives its own gradient and that of its input, but for that of the first.
+    let added = 3 * 2 * N * L * trained(&LAYERS) - 2 * N * R * C;
+    for base in BASES {
+        let (counts, receipt) = work(&adapted(&["*"], base));
+        assert_eq!(counts.flops, plain.flops + 2 * added - 2 * saved, "{base:?}");
+        assert_eq!(counts.trained_parameters, 2 * L * trained(&LAYERS));
+        // Forward and backward; the gradient of what the first is computed from is nobody's.
+        let times = 4 * L + 4 * L - 1;
+        let codes = matches!(base.0, Base::Int8 | Base::Nf4);
+        assert_eq!(counts.dequantized, if codes { 2 * times } else { 0 }, "{base:?}");
+        assert_eq!(counts.casts, if base.0 == Base::Bf16 { 2 * times + 4 * L } else { 0 }, "{base:?}");
+        let told = match base.0 {
+            Base::Fp32 => String::new(),
+            Base::Bf16 => format!(", {times} casts"),
+            Base::Int8 | Base::Nf4 => format!(", {times} dequantized"),
+        };
+        assert_eq!(receipt, format!("34.2k parameters without gradients{told}"));
+    }
+    // Backward ends at the lowest factor.
+    let (counts, _) = work(&adapted(&["mlp.up"], BASES[2]));
+    assert_eq!(counts.dequantized, 2 * (4 * L + 4 * (L - 1) + 1));
+    // What is computed again in backward needs all of a block but its last product.
+    let mut config = adapted(&["*"], BASES[2]);
+    config.strategy.recompute = Recompute::Block;
+    assert_eq!(work(&config).0.dequantized, 2 * (4 * L + 4 * L - 1 + 3 * L));
+}
+
+/// Codes and scales travel, not the numbers that they stand for.
+#[test]
+fn codes_of_an_offloaded_base_travel() {
+    let travel = |base| {
+        let mut config = adapted(&["*"], base);
+        config.strategy.offload.parameters = true;
+        work(&config).0.bytes_to_device
+    };
+    // Forward and backward, but for the first layer's weight.
+    let (numbers, rows) = (2 * L * WEIGHTS - 3 * C * C, 2 * L * 9 * C - 3 * C);
+    assert_eq!(travel(BASES[0]) - travel(BASES[2]), 2 * (3 * numbers - 4 * rows));
+    assert_eq!(travel(BASES[0]) - travel(BASES[1]), 2 * 2 * numbers);
+}
+
+/// Nothing but factors moves, whatever else the strategy says.
+#[test]
+fn the_base_stays_as_it_is() {
+    for base in BASES {
+        let config = adapted(&["mlp"], base);
+        let program = program(&config);
+        let mut device = testing::device(testing::target());
+        let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+        engine.start().unwrap();
+        let before = numbers(&program, &mut engine);
+        for step in 0..STEPS {
+            let batch = batch(&config, step, config.train.batch_size);
+            engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap();
+        }
+        let after = numbers(&program, &mut engine);
+        engine.close().unwrap();
+        for (name, numbers) in &before {
+            assert_eq!(after[name] != *numbers, name.contains("lora"), "{name} of {base:?}");
+        }
+        assert!(before.keys().any(|name| name == "blocks.1.mlp.up.lora_A"));
+        for parameter in &program.parameters {
+            let (name, dtype) = (program.full_name(parameter.value), program.ty(parameter.value).dtype);
+            let is_stored =
+                name.starts_with("blocks.") && name.ends_with(".weight") && !name.contains("norm");
+            assert_eq!(dtype != DType::F32, is_stored && base.0 != Base::Fp32, "{name} of {base:?}");
+        }
+    }
+}

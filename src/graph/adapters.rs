@@ -1,0 +1,159 @@
+//! Low-rank adaptation (Hu et al. 2022): all of a model is frozen, and beside some of its linear layers go two factors of a
+//! change to their weights, which are trained. `y = x W^T + b` becomes `y = x W^T + b + alpha/rank (x A^T) B^T`.
+//!
+//! K and M in and out features of a layer, R rank. A is drawn, B is zeros: a model begins as what it is without.
+
+use super::{Graph, Initial, Named, Node, Scope, ScopeId, ValueKind, named};
+use crate::ops::{Add, Linear, Op, Scale};
+use crate::spec::Lora;
+
+/// A linear layer of a block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adaptable {
+    /// Its node.
+    node: usize,
+    /// Where in its block it is: `attention.qkv`.
+    pub path: String,
+    pub in_features: usize,
+    pub out_features: usize,
+}
+
+/// The linear layers of a graph's blocks, in the order of execution.
+pub fn adaptable(graph: &Graph) -> Vec<Adaptable> {
+    let layer = |(node, Node { op, scope, inputs, .. }): (usize, &Node)| {
+        let scope = &graph.scopes[scope.index()];
+        let weight = &graph.values[*inputs.get(1)?];
+        let is_weight = matches!((op, weight.kind), (Op::Linear(_), ValueKind::Parameter { .. }));
+        let &[out_features, in_features] = weight.ty.shape.dims() else { return None };
+        let block = &graph.scopes[scope.layer.index()].path;
+        let path = format!("{}.{}", scope.path, own_name(weight.name));
+        let path = path.strip_prefix(&format!("{block}."))?.to_owned();
+        (scope.block && is_weight).then_some(Adaptable { node, path, in_features, out_features })
+    };
+    graph.nodes.iter().enumerate().filter_map(layer).collect()
+}
+
+/// `qkv` of `qkv.weight`.
+fn own_name(weight: &str) -> &str {
+    weight.split('.').next().unwrap_or(weight)
+}
+
+/// What names of targets mean: by linear layer, which of the names is about it, if one is.
+pub fn targeted(layers: &[Adaptable], targets: &[String]) -> Named {
+    let scope =
+        |layer: &Adaptable| Scope { path: layer.path.clone(), parent: None, layer: ScopeId(0), block: true };
+    let scopes: Vec<Scope> = layers.iter().map(scope).collect();
+    named(&scopes, targets.iter().map(String::as_str))
+}
+
+impl Graph {
+    /// With all its parameters frozen, those of the blocks' linear layers stored as they are to be, and factors beside those
+    /// layers that are targeted.
+    pub fn adapt(&mut self, lora: &Lora) {
+        let layers = adaptable(self);
+        for value in &mut self.values {
+            if let ValueKind::Parameter { trainable, .. } = &mut value.kind {
+                *trainable = false;
+            }
+        }
+        for layer in &layers {
+            let weight = self.nodes[layer.node].inputs[1];
+            if let ValueKind::Parameter { storage, .. } = &mut self.values[weight].kind {
+                *storage = lora.storage();
+            }
+        }
+        let targeted = targeted(&layers, &lora.targets).by_scope;
+        let mut layers =
+            layers.iter().zip(targeted).filter(|(_, name)| name.is_some()).map(|(layer, _)| layer);
+        let mut next = layers.next();
+        for (index, node) in std::mem::take(&mut self.nodes).into_iter().enumerate() {
+            match next {
+                Some(layer) if layer.node == index => {
+                    self.add_factors(node, layer, lora);
+                    next = layers.next();
+                }
+                _ => self.nodes.push(node),
+            }
+        }
+    }
+
+    /// Appends a linear layer with its factors. What it gave is given by the sum with these.
+    fn add_factors(&mut self, node: Node, layer: &Adaptable, lora: &Lora) {
+        let Op::Linear(linear) = node.op else { unreachable!("linear layers are adapted") };
+        let Node { scope, inputs, outputs, .. } = node;
+        let own = self.part(scope, own_name(self.values[inputs[1]].name));
+        let a = self.parameter("lora_A", own, &[lora.rank, layer.in_features], Initial::FanIn);
+        let b = self.parameter("lora_B", own, &[layer.out_features, lora.rank], Initial::Constant(0.0));
+        let product = Linear { bias: false, activation: None, residual: false, ..linear };
+        let [low] = self.node(Op::Linear(product), own, vec![inputs[0], a], ["low"]);
+        let factor = (lora.alpha / lora.rank as f64) as f32;
+        let [scaled] = self.node(Op::Scale(Scale { factor }), own, vec![low], ["scaled"]);
+        let base = Op::Linear(Linear { activation: None, ..linear });
+        let [base] = self.node(base, scope, inputs, ["base"]);
+        match linear.activation {
+            // The stream is continued in place.
+            None if linear.residual => {
+                let op = Op::Linear(Linear { residual: true, ..product });
+                self.nodes.push(Node { op, scope: own, inputs: vec![scaled, b, base], outputs });
+            }
+            activation => {
+                assert!(!linear.residual, "no activation comes before a residual stream");
+                let [change] = self.node(Op::Linear(product), own, vec![scaled, b], ["change"]);
+                let op = Op::Add(Add { activation });
+                self.nodes.push(Node { op, scope, inputs: vec![base, change], outputs });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph;
+    use crate::spec::Base;
+    use crate::testing;
+
+    fn paths(graph: &Graph) -> Vec<String> {
+        adaptable(graph).into_iter().map(|layer| layer.path).collect()
+    }
+
+    /// The values of the model, and with them what its random numbers are drawn for, are where they were.
+    #[test]
+    fn factors_come_after_the_model_s_own_parameters() {
+        let model = testing::small().model;
+        let plain = graph::build(&model, 2);
+        assert_eq!(paths(&plain), ["attention.qkv", "attention.out", "mlp.up", "mlp.out"].repeat(2));
+        let targets = ["mlp".to_owned(), "*.qkv".to_owned()].to_vec();
+        let lora = Lora { rank: 5, alpha: 10.0, targets, base: Base::Nf4, double_quantization: true };
+        let mut adapted = plain.clone();
+        adapted.adapt(&lora);
+        let (own, added) = adapted.values.split_at(plain.values.len());
+        assert!(
+            own.iter().zip(&plain.values).all(|(a, b)| (a.name, a.scope, a.ty) == (b.name, b.scope, b.ty))
+        );
+        let is_trained =
+            |value: &&graph::GraphValue| matches!(value.kind, ValueKind::Parameter { trainable: true, .. });
+        assert_eq!(own.iter().filter(is_trained).count(), 0);
+        let factors = added.iter().filter(is_trained).map(|value| {
+            let path = &adapted.scopes[value.scope.index()].path;
+            format!("{path}.{} {}", value.name, value.ty.shape)
+        });
+        let of_block = |block: usize| {
+            [("attention.qkv", 32, 96), ("mlp.up", 32, 128), ("mlp.out", 128, 32)].into_iter().flat_map(
+                move |(layer, inner, out)| {
+                    let factor = |name: &str, rows: usize, columns: usize| {
+                        format!("blocks.{block}.{layer}.lora_{name} [{rows}, {columns}]")
+                    };
+                    [factor("A", 5, inner), factor("B", out, 5)]
+                },
+            )
+        };
+        assert_eq!(factors.collect::<Vec<_>>(), (0..2).flat_map(of_block).collect::<Vec<_>>());
+        // Whatever was read of a layer still is, once.
+        for value in 0..plain.values.len() {
+            let made =
+                |graph: &Graph| graph.nodes.iter().filter(|node| node.outputs.contains(&value)).count();
+            assert_eq!(made(&adapted), made(&plain), "{}", plain.values[value].name);
+        }
+    }
+}

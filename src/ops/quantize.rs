@@ -1,0 +1,65 @@
+//! Weights as codes, and back.
+
+use super::{
+    CodeFormat, DType, NF4_BLOCK, Operation, TensorType, TypeError, WorkspaceLimits, expect_inputs,
+    expect_type,
+};
+
+/// Input: weight f32[M,K]. Outputs: its codes [M,K] and their scales, as the format has them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quantize {
+    pub format: CodeFormat,
+}
+
+/// Inputs: codes [M,K] and scales, as the format has them. Output: the numbers that they stand for, num[M,K].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dequantize {
+    pub format: CodeFormat,
+    pub to: DType,
+}
+
+impl Operation for Quantize {
+    fn name(&self) -> &'static str {
+        "quantize"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 1)?;
+        let shape = inputs[0].shape;
+        expect_type(self.name(), "weight", &inputs[0], TensorType { dtype: DType::F32, shape })?;
+        let codes = TensorType { dtype: self.format.dtype(), shape };
+        let scales = self.format.scales().iter().map(|scales| scales.ty(&shape));
+        Ok(std::iter::once(codes).chain(scales).collect())
+    }
+
+    /// Scales before they are quantized.
+    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
+        match self.format {
+            CodeFormat::Int8 | CodeFormat::Nf4 { double: false } => 0,
+            CodeFormat::Nf4 { double: true } => {
+                TensorType::f32(&[inputs[0].elements().div_ceil(NF4_BLOCK)]).bytes()
+            }
+        }
+    }
+}
+
+impl Operation for Dequantize {
+    fn name(&self) -> &'static str {
+        "dequantize"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let scales = self.format.scales();
+        expect_inputs(self.name(), inputs, 1 + scales.len())?;
+        let shape = inputs[0].shape;
+        expect_type(self.name(), "codes", &inputs[0], TensorType { dtype: self.format.dtype(), shape })?;
+        for (found, scales) in inputs[1..].iter().zip(scales) {
+            expect_type(self.name(), "scales", found, scales.ty(&shape))?;
+        }
+        Ok(vec![TensorType { dtype: self.to, shape }])
+    }
+
+    fn is_dequantization(&self) -> bool {
+        true
+    }
+}

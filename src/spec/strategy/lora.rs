@@ -1,0 +1,113 @@
+//! `lora`: low-rank factors that are trained beside a base that is not.
+
+use super::Strategy;
+use crate::ops::{CodeFormat, Storage};
+use crate::spec::declare::{Declared, Section, Words, section, words};
+use crate::spec::error::Problem;
+use crate::spec::kinds::{Count, Flag, POSITIVE, Texts, word};
+use crate::spec::reader::Keys;
+use crate::spec::rules::blame;
+use crate::spec::tree::{self, Entry, quoted};
+use crate::spec::write::Lines;
+
+/// No layer is wider. How wide those are that it is for is known once the model is.
+const RANK: Count = Count(1..=1 << 24);
+
+/// Names of linear layers in a block, and patterns of names.
+const TARGETS: Texts = Texts { of: "parts of blocks", example: "attention.qkv" };
+
+section! {
+    /// Low-rank adaptation (Hu et al. 2022). The model itself is the base.
+    pub struct Lora {
+        /// Numbers between a layer's two factors.
+        pub rank: usize = RANK;
+        /// Over the rank, what the factors' product counts.
+        pub alpha: f64 = POSITIVE;
+        /// Linear layers of each block that get factors. Of a run that is planned, each by its name.
+        pub targets: Vec<String> = TARGETS;
+        /// What the linear layers of blocks are stored as.
+        pub base: Base = word(), default Base::Fp32;
+        /// Whether the scales of nf4 are quantized themselves.
+        pub double_quantization: bool = Flag, default Base::is_quantized_twice(base);
+    }
+}
+
+words! {
+    /// What a frozen linear layer's weight is stored as.
+    pub enum Base {
+        Fp32 = "fp32",
+        Bf16 = "bf16",
+        /// A byte for each number, and a scale for each row.
+        Int8 = "int8",
+        /// NormalFloat4: half a byte for each number, and a scale for each 64.
+        Nf4 = "nf4",
+    }
+}
+
+impl Base {
+    /// Whether scales are quantized where nothing is said of it, as QLoRA does; of a base that could not be read, no matter.
+    fn is_quantized_twice(base: impl Into<Option<Base>>) -> bool {
+        base.into() == Some(Base::Nf4)
+    }
+}
+
+impl Lora {
+    /// How the linear layers of blocks are stored.
+    pub fn storage(&self) -> Storage {
+        match self.base {
+            Base::Fp32 => Storage::Plain,
+            Base::Bf16 => Storage::Bf16,
+            Base::Int8 => Storage::Codes(CodeFormat::Int8),
+            Base::Nf4 => Storage::Codes(CodeFormat::Nf4 { double: self.double_quantization }),
+        }
+    }
+}
+
+impl Strategy {
+    pub(in crate::spec) fn adapts_what_is_frozen(&self, tree: &tree::Table) -> Result<(), Problem> {
+        let Some(Lora { base, double_quantization, .. }) = &self.lora else { return Ok(()) };
+        if !self.freeze.is_empty() {
+            return Err(blame(
+                "lora freezes all of the model already; freeze has nothing to add".to_owned(),
+                &["strategy.freeze", "strategy.lora.rank"],
+                tree,
+                "freeze = [], or lora = \"off\"",
+            ));
+        }
+        if *double_quantization && *base != Base::Nf4 {
+            let name = quoted(base.word());
+            return Err(blame(
+                format!("lora.double_quantization is of the scales of nf4; base = {name} has none of these"),
+                &["strategy.lora.double_quantization", "strategy.lora.base"],
+                tree,
+                "base = \"nf4\" has, or double_quantization = false",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The table of a strategy's key.
+pub(super) struct Table;
+
+impl Declared for Table {
+    type Output = Lora;
+
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Lora> {
+        let Some(mut keys) = keys.table_of(entry, "lora", "`lora`") else {
+            keys.reader().advise(&format!("write {}", self.example("lora")));
+            return None;
+        };
+        let lora = Lora::read(&mut keys);
+        keys.finish();
+        lora
+    }
+
+    fn write(&self, key: &str, value: &Lora, lines: &mut Lines) {
+        lines.line(key, &Lines::of(value, lines.form()).inline());
+    }
+
+    fn example(&self, key: &str) -> String {
+        format!("{key} = {{ rank = 8, alpha = 16, targets = [\"attention.qkv\"] }}")
+    }
+}
