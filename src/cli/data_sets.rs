@@ -17,9 +17,12 @@ const DIGESTS_FILE: &str = ".digests.json";
 pub(super) struct DataSets {
     digests: DigestCache,
     seen: Vec<(Data, Inspected)>,
-    /// Files that parameters start from: what each holds, and its digest.
-    weights: Vec<(PathBuf, Result<(Weights, String), WeightsError>)>,
+    /// Files that parameters start from.
+    weights: Vec<(PathBuf, Known)>,
 }
+
+/// What a file of parameters holds, and its digest.
+type Known = Result<(Weights, String), WeightsError>;
 
 impl DataSets {
     /// With what an earlier sweep kept in the results' folder.

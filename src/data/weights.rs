@@ -222,7 +222,10 @@ mod tests {
         path
     }
 
-    fn needed(tensors: &[(&str, &[usize])]) -> Vec<Needed> {
+    /// A name and dimensions.
+    type Entry<'a> = (&'a str, &'a [usize]);
+
+    fn needed(tensors: &[Entry]) -> Vec<Needed> {
         tensors.iter().map(|(name, dims)| ((*name).to_owned(), Shape::new(dims))).collect()
     }
 
@@ -264,11 +267,11 @@ mod tests {
             [("a", Dtype::F32, &[2, 1], &[0; 8]), ("b", Dtype::I32, &[1], &[0; 4])];
         let path = written(folder.path(), &tensors);
         let weights = Weights::open(&path).unwrap();
-        let said = |tensors: &[(&str, &[usize])]| {
+        let said = |tensors: &[Entry]| {
             let error = weights.check(&needed(tensors)).unwrap_err();
             error.to_string().replace(&path.display().to_string(), "a.safetensors")
         };
-        let cases: [(&[(&str, &[usize])], &str); 4] = [
+        let cases: [(&[Entry], &str); 4] = [
             (&[("x", &[3])], "a.safetensors has no `x`, which the model needs as f32[3]"),
             (&[("a", &[1, 2])], "a.safetensors has `a` as f32[2, 1]; the model needs it as f32[1, 2]"),
             (&[("b", &[1])], "a.safetensors has `b` as i32[1]; the model needs it as f32[1]"),

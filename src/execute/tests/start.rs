@@ -85,8 +85,11 @@ fn dump(config: &RunConfig, file: &Path) {
     let entries: Vec<Entry> = program.parameters.iter().map(|parameter| entry(parameter.value)).collect();
     let mut written = TensorFile::create(file, &entries).unwrap();
     for parameter in &program.parameters {
-        let mut write = |piece: &[u8]| -> Result<(), Failure> { Ok(written.write(piece).unwrap()) };
-        engine.read(parameter.value, &mut write).unwrap();
+        let write = |piece: &[u8]| -> Result<(), Failure> {
+            written.write(piece).unwrap();
+            Ok(())
+        };
+        engine.read(parameter.value, write).unwrap();
     }
     written.finish().unwrap();
 }
