@@ -102,16 +102,30 @@ fn bring_in(
         }
     }
     let mut result = Vec::with_capacity(moved.len());
-    // A model that is made elsewhere is whole before any of it leaves.
-    let mut last = Vec::new();
+    // A model that is made elsewhere is whole before any of it leaves; what is made of it here comes behind that.
+    let (mut leaving, mut behind) = (Vec::new(), Vec::new());
+    let mut left: HashSet<ValueId> = HashSet::new();
     for (moved, fetches) in moved.into_iter().zip(fetches) {
-        result.extend(fetches);
-        result.extend(moved.casts);
-        let waits = marks.made.is_some() && moved.instruction.phase == Phase::Start;
-        result.push(moved.instruction);
-        if waits { last.extend(moved.stores) } else { result.extend(moved.stores) }
+        let storages = |ids: &[ValueId]| ids.iter().map(|&id| program.storage(id)).collect::<Vec<_>>();
+        let work: Vec<Instruction> =
+            fetches.into_iter().chain(moved.casts).chain([moved.instruction]).collect();
+        let is_behind = |instruction: &Instruction| {
+            storages(instruction.action.reads()).iter().any(|storage| left.contains(storage))
+        };
+        if work.iter().any(is_behind) {
+            behind.extend(work.into_iter().chain(moved.stores));
+            continue;
+        }
+        let waits = marks.made.is_some() && work.iter().any(|instruction| instruction.phase == Phase::Start);
+        result.extend(work);
+        if waits {
+            left.extend(moved.stores.iter().flat_map(|store| storages(store.action.writes())));
+            leaving.extend(moved.stores);
+        } else {
+            result.extend(moved.stores);
+        }
     }
-    result.extend(last);
+    result.extend(leaving.into_iter().chain(behind));
     result
 }
 

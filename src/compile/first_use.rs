@@ -17,8 +17,8 @@ pub(super) fn make_late(draft: &mut Draft) {
     let exit = program.section(SectionKind::Start).expect("build makes it").exit.clone();
     let starts = program.marked(&exit);
     let of_buckets = program.buckets.iter().flat_map(|bucket| {
-        let states = bucket.states.iter().map(|state| state.value);
-        states.chain([bucket.parameters]).chain(bucket.gradients)
+        let beside = bucket.states.iter().chain(&bucket.scales).map(|state| state.value);
+        beside.chain([bucket.parameters]).chain(bucket.gradients)
     });
     let late: Vec<ValueId> = of_buckets.filter(|storage| starts[storage.index()]).collect();
     let mut late = program.marked(&late);
@@ -42,11 +42,19 @@ fn make_in_section(program: &mut Program, section: usize, making: &mut Making, l
     let mut result = Vec::with_capacity(code.len());
     for instruction in code {
         for storage in instruction.action.touches().map(|id| program.storage(id)) {
-            if std::mem::take(&mut late[storage.index()]) {
-                made.push(storage);
-                let now = |making| Instruction { once: true, phase: instruction.phase, ..making };
-                result.extend(making.take(program, storage).into_iter().map(now));
+            if !late[storage.index()] {
+                continue;
             }
+            let making = making.take(program, storage);
+            // Codes and their scales come into being together.
+            let writes = making.iter().flat_map(|instruction| instruction.action.writes());
+            for storage in writes.map(|&write| program.storage(write)) {
+                if std::mem::take(&mut late[storage.index()]) {
+                    made.push(storage);
+                }
+            }
+            let now = |making| Instruction { once: true, phase: instruction.phase, ..making };
+            result.extend(making.into_iter().map(now));
         }
         result.push(instruction);
     }

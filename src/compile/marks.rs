@@ -59,6 +59,9 @@ pub(super) fn mark(draft: &mut Draft) {
         Init::Device | Init::Lazy => None,
         Init::Host => Some(Pool::Host),
     };
+    if let Some(pool) = draft.marks.made {
+        make_plainly_at(&mut draft.program, pool);
+    }
     offload(&mut draft.marks, draft.config.strategy.offload);
     (draft.change_marks)(&mut draft.marks, &draft.program.scopes);
     let buckets = draft.program.buckets.iter().map(|bucket| bucket.parameters);
@@ -79,6 +82,14 @@ fn offload(marks: &mut Marks, offload: Offload) {
         marks.spilled = Some(least.0);
     }
     marks.ahead = ahead;
+}
+
+/// What parameters are, before they become what they are stored as.
+fn make_plainly_at(program: &mut Program, home: Pool) {
+    let plain: Vec<ValueId> = program.stand_ins.keys().copied().collect();
+    for id in plain {
+        program.values[id.index()].pool = home.workplace();
+    }
 }
 
 /// They have memory already: those of layers that are placed on the host stay there.

@@ -106,8 +106,8 @@ fn digest(config: &RunConfig, weights: Option<&Weights>, steps: usize) -> String
         engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap();
     }
     let predicted = predict(&program, &testing::target(), Cadence { steps, evaluations: None });
-    for (pool, usage) in [(Pool::Device, predicted.device), (Pool::Host, predicted.host)] {
-        assert_eq!(engine.ledger().usage(pool), &usage, "{:?}", config.strategy);
+    for (home, usage) in [(Pool::Device, predicted.device), (Pool::Host, predicted.host)] {
+        assert_eq!(engine.ledger().usage_at(home), &usage, "{:?}", config.strategy);
     }
     engine.digest().unwrap()
 }

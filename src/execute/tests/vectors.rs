@@ -51,7 +51,12 @@ impl Tensors {
     }
 
     fn f32(&self, name: &str) -> Vec<f32> {
-        self.bytes(name).as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        let dtype = match self.all().tensor(name).unwrap_or_else(|_| panic!("there is no {name}")).dtype() {
+            safetensors::Dtype::BF16 => DType::BF16,
+            safetensors::Dtype::F32 => DType::F32,
+            other => panic!("{name} is {other:?}"),
+        };
+        to_f32(dtype, self.bytes(name))
     }
 
     fn i32(&self, name: &str) -> Vec<i32> {
