@@ -113,7 +113,8 @@ fn bring_in(
             storages(instruction.action.reads()).iter().any(|storage| left.contains(storage))
         };
         if work.iter().any(is_behind) {
-            behind.extend(work.into_iter().chain(moved.stores));
+            let work = work.into_iter().chain(moved.stores);
+            behind.extend(work.inspect(|done| left.extend(storages(done.action.writes()))));
             continue;
         }
         let waits = marks.made.is_some() && work.iter().any(|instruction| instruction.phase == Phase::Start);

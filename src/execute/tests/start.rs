@@ -130,7 +130,9 @@ fn what_was_dumped_is_gone_on_with() {
     let weights = Weights::open(&file).unwrap();
     let choices = testing::sample(12).into_iter().map(|choice| testing::small_with(&choice));
     let inits = [Init::Device, Init::Host, Init::Lazy].map(|init| started(init, Allocator::Direct));
-    for config in inits.into_iter().chain(choices) {
+    for mut config in inits.into_iter().chain(choices) {
+        // Factors are of no file.
+        config.strategy.lora = None;
         let plain = RunConfig { train: Train { seed: 8, ..config.train.clone() }, ..config.clone() };
         let stored = from_file(&config, &file);
         let [expected, found] = [(&plain, None), (&stored, Some(&weights))]
@@ -141,6 +143,38 @@ fn what_was_dumped_is_gone_on_with() {
         if config.strategy.rounding == Rounding::Nearest {
             assert_eq!(found[1], expected[1], "{:?}", config.strategy);
         }
+    }
+}
+
+/// Factors are drawn, and the base beside them is the file's: at first, what is learnt from is the same.
+#[test]
+fn adapters_begin_beside_what_was_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.safetensors");
+    let mut other = testing::small();
+    other.train.seed = 8;
+    dump(&other, &file);
+    let weights = Weights::open(&file).unwrap();
+    let losses = |config: &RunConfig, weights| {
+        let program = program(config);
+        let mut device = testing::device(testing::target());
+        let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+        engine.start_from(weights);
+        engine.start().unwrap();
+        let batch = batch(&testing::small(), 0, config.train.batch_size);
+        [1, 2].map(|step| engine.step(&batch, &config.train.optimizer.numbers(step)).unwrap().loss)
+    };
+    let expected = losses(&from_file(&testing::small(), &file), Some(&weights));
+    let drawn = losses(&testing::small(), None);
+    for (init, base) in [(Init::Device, Base::Fp32), (Init::Host, Base::Int8), (Init::Lazy, Base::Nf4)] {
+        let targets = vec!["attention.qkv".to_owned()];
+        let lora = Lora { rank: 2, alpha: 4.0, targets, base, double_quantization: true };
+        let mut config = from_file(&testing::small(), &file);
+        (config.strategy.init, config.strategy.lora) = (init, Some(lora));
+        let found = losses(&config, Some(&weights));
+        let share = if base == Base::Fp32 { 0.0 } else { 0.01 };
+        assert!((found[0] - expected[0]).abs() <= share * expected[0], "{base:?}: {found:?}, {expected:?}");
+        assert!(found[0] != drawn[0] && found[1] < found[0], "{base:?}: {found:?}");
     }
 }
 
