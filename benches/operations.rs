@@ -13,7 +13,7 @@ use runner::compile::{Action, SectionKind, compile};
 use runner::device::{Device, DeviceChoice, Pool, Region, Target, Tensor, detect, open};
 use runner::ops::{
     self, Add, DType, GradientTerms, Linear, Member, Op, Rounding, Shape, StateFormat, TensorType, Update,
-    lay_out,
+    UpdateFormat, WeightFormat, lay_out,
 };
 use runner::spec::{
     AdamW, Data, Decay, Measure, Model, Optimizer, Precision, RunConfig, Strategy, Text, Tokens, Train,
@@ -77,25 +77,36 @@ fn small(bencher: Bencher, case: &Case) {
     measure(bencher, case);
 }
 
-/// AdamW of a tensor of 64 MiB, its states stored in each way.
+/// AdamW of a tensor of 2^24 numbers, its states stored in each way, and the tensor and its gradients, too.
 fn updates() -> Vec<Case> {
-    let formats = [
+    let random = Rounding::Stochastic { seed: 0 };
+    let states = [
         ("f32", StateFormat::F32),
         ("bf16", StateFormat::Bf16(Rounding::Nearest)),
-        ("bf16 at random", StateFormat::Bf16(Rounding::Stochastic { seed: 0 })),
+        ("bf16 at random", StateFormat::Bf16(random)),
         ("8 bits", StateFormat::Quantized),
     ];
-    let update = |(name, format): (&str, StateFormat)| {
+    let weights = [
+        ("f32", DType::F32, WeightFormat::InPlace(Rounding::Nearest)),
+        ("bf16", DType::BF16, WeightFormat::InPlace(Rounding::Nearest)),
+        ("bf16 at random", DType::BF16, WeightFormat::InPlace(random)),
+        ("bf16 and a copy", DType::BF16, WeightFormat::Master),
+    ];
+    let cases = states.map(|states| (states, weights[0])).into_iter();
+    let cases = cases.chain(weights[1..].iter().map(|weights| (states[0], *weights)));
+    let update = |((name, states), (of_weights, dtype, weights))| {
+        let format = UpdateFormat { states, weights };
         let tensor = Member { offset: 0, shape: Shape::new(&[1 << 24]), decay: true, site: 0 };
-        let (members, ty) = lay_out(std::iter::once(tensor), DType::F32, format.dtype());
+        let (members, ty) = lay_out(std::iter::once(tensor), dtype, format.narrowest());
         let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
         let op = ops::AdamW { gradients, format, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
-        let states = op.states().iter().map(|state| state.layout(&members, ty).1);
+        let states = op.kept().into_iter().map(|state| state.layout(&members, ty).1);
         let inputs = [ty, ty].into_iter().chain(states);
         let inputs = inputs.chain([TensorType::f32(&[op.numbers().len()])]).collect();
-        Case { name: format!("adamw {name}"), op: Op::AdamW(op), inputs, in_place: false }
+        let name = format!("adamw {name}, parameters {of_weights}");
+        Case { name, op: Op::AdamW(op), inputs, in_place: false }
     };
-    formats.map(update).into()
+    cases.map(update).collect()
 }
 
 /// Products large enough for the highest rate, and an addition to 64 MiB, which moves memory as fast as it goes.

@@ -206,7 +206,11 @@ fn measured(row: &Row) -> Peaks {
 }
 
 fn predicted(device: &Usage, host: &Usage) -> Peaks {
-    let phase = |&phase: &Phase| Some(device.phase_peak(phase).live.total()).filter(|bytes| *bytes > 0);
+    // Of a start that makes nothing, that is known.
+    let phase = |&phase: &Phase| {
+        let peak = device.phase_peak(phase).live.total();
+        Some(peak).filter(|bytes| *bytes > 0 || phase == Phase::Start)
+    };
     let phases = Phase::ALL.iter().map(phase).collect();
     (device.steady_peak().live.total(), phases, [device.reserved_peak, host.reserved_peak])
 }

@@ -121,7 +121,7 @@ fn checked(place: &Path, overrides: &[String]) -> Result<String, String> {
 #[test]
 fn experiments() {
     let place = place();
-    let names = ["cpu-shapes", "gpt-mini", "gpt2-124m", "precision", "quickstart"];
+    let names = ["cpu-shapes", "gpt-mini", "gpt2-124m", "precision", "quickstart", "state"];
     let mut seeds: Vec<Vec<u8>> =
         names.iter().map(|name| fs::read(shipped(&format!("{name}.toml"))).unwrap()).collect();
     seeds.push(EVERYTHING.into());

@@ -175,7 +175,9 @@ impl Entry {
                 (device, execute::driver_agrees(device, witnessed, step))
             }
             None => {
-                let both = device.saturating_add(row.host_reserved_peak_bytes.unwrap_or(0));
+                // What is older than the column has each at its own time.
+                let each = device.saturating_add(row.host_reserved_peak_bytes.unwrap_or(0));
+                let both = row.all_reserved_peak_bytes.unwrap_or(each);
                 (both, execute::agrees(both, witnessed))
             }
         };

@@ -86,6 +86,9 @@ pub struct Ledger {
     pools: [Usage; Pool::ALL.len()],
     /// The host's pools together.
     host: Usage,
+    /// Reserved of all pools together: now, and the most at one time.
+    all_reserved: u64,
+    all_reserved_peak: u64,
     phase: Phase,
     position: Position,
 }
@@ -95,6 +98,8 @@ impl Default for Ledger {
         Ledger {
             pools: Default::default(),
             host: Usage::default(),
+            all_reserved: 0,
+            all_reserved_peak: 0,
             phase: Phase::Start,
             position: Position::default(),
         }
@@ -112,6 +117,11 @@ impl Ledger {
             Pool::Device => self.usage(Pool::Device),
             Pool::Host | Pool::Pinned => &self.host,
         }
+    }
+
+    /// The most bytes that were reserved of all pools together: theirs may have come at different times.
+    pub fn all_reserved_peak(&self) -> u64 {
+        self.all_reserved_peak
     }
 
     /// Says where the program is, for the peaks that follow.
@@ -142,10 +152,13 @@ impl Ledger {
             usage.reserved += bytes;
             usage.reserved_peak = usage.reserved_peak.max(usage.reserved);
         }
+        self.all_reserved += bytes;
+        self.all_reserved_peak = self.all_reserved_peak.max(self.all_reserved);
     }
 
     pub fn returned(&mut self, pool: Pool, bytes: u64) {
         self.usages(pool).for_each(|usage| usage.reserved -= bytes);
+        self.all_reserved -= bytes;
     }
 
     /// All that a pool's bytes count in.
@@ -210,6 +223,7 @@ mod tests {
         assert_eq!((start(&host), start(&pinned), start(both)), (40, 23, 43));
         assert_eq!((host.reserved_peak, pinned.reserved_peak, both.reserved_peak), (40, 23, 43));
         assert_eq!((both.live.total(), both.reserved), (23, 23));
+        assert_eq!(ledger.all_reserved_peak(), 1043);
         assert_eq!(ledger.usage_at(Pool::Device), ledger.usage(Pool::Device));
     }
 }

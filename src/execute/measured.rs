@@ -117,6 +117,8 @@ pub struct Measured {
     pub pinned_peak_bytes: Option<u64>,
     /// From where the run's memory is asked for and its parameters are made to the end of the first step.
     pub first_step_ms: Option<f64>,
+    /// The most asked of the system at one time, of the device's memory and the host's together.
+    pub all_reserved_peak_bytes: Option<u64>,
 }
 
 /// What the timed steps took, and waited for their batches.
@@ -182,6 +184,7 @@ impl Measured {
         self.host_peak_bytes = Some(host.peak());
         self.pinned_peak_bytes = Some(ledger.usage(Pool::Pinned).peak());
         self.host_reserved_peak_bytes = Some(host.reserved_peak);
+        self.all_reserved_peak_bytes = Some(ledger.all_reserved_peak());
     }
 
     /// Of steps of so many samples and tokens.

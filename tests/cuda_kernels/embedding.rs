@@ -43,7 +43,7 @@ fn embedding_and_its_gradient() {
             for (stored, output) in TYPES {
                 let op = |output| Op::Embedding(Embedding { output });
                 let tables = [&table, &positions].map(|table| table.stored_as(stored));
-                let inputs = [&[tokens.clone()], &tables[..]].concat();
+                let inputs = [std::slice::from_ref(&tokens), &tables[..]].concat();
                 devices.check(&op(output), &op(DType::F32), &inputs);
             }
             for (flags, (gradients, of_dx)) in (0..4).flat_map(|flags| GRADIENTS.map(|types| (flags, types)))

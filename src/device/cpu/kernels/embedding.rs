@@ -6,7 +6,7 @@ use crate::ops::{DType, EmbeddingBackward};
 
 use super::as_u32;
 use super::elementwise::add_to;
-use super::float::{BUFFER, Float, read, update};
+use super::float::{BUFFER, Buffer, Float, read, update};
 use super::operands::Operands;
 use super::simd::Level;
 use super::workers::{Parts, Workers};
@@ -94,40 +94,43 @@ impl<X: Float, G: Float> Table<'_, X, G> {
         row * self.channels + part.start..row * self.channels + part.end
     }
 
-    /// The same of the gradient.
-    fn sum(&self, token: usize, part: &Range<usize>) -> &mut [G] {
-        // SAFETY: parts of the channels do not overlap, and who asks for one of a token's has given others back.
+    /// Lets `work` change the same of the gradient, in f32.
+    fn change(
+        &self,
+        token: usize,
+        part: &Range<usize>,
+        buffer: &mut Buffer,
+        mut work: impl FnMut(&mut [f32]),
+    ) {
+        // SAFETY: parts of the channels do not overlap, and this one is given back before the next is asked for.
         #[allow(unsafe_code)]
-        unsafe {
-            self.dtable.part(self.part_of(token, part))
-        }
+        let sum = unsafe { self.dtable.part(self.part_of(token, part)) };
+        update(self.level, sum, buffer, |_, sum| work(sum));
     }
 
-    fn clear(&self, op: &EmbeddingBackward, part: &Range<usize>) {
+    fn clear(&self, op: &EmbeddingBackward, part: &Range<usize>, buffer: &mut Buffer) {
         if !op.accumulate_table {
-            (0..op.vocabulary).for_each(|token| self.sum(token, part).fill(G::default()));
+            (0..op.vocabulary).for_each(|token| self.change(token, part, buffer, |sum| sum.fill(0.0)));
         }
     }
 
     /// Adds every row where its token's sum lies.
     fn add_rows(&self, op: &EmbeddingBackward, part: &Range<usize>) {
-        self.clear(op, part);
         let (mut sums, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
+        self.clear(op, part, &mut sums);
         for (row, &token) in self.tokens.iter().enumerate() {
             let dx = X::widened(self.level, &self.dx[self.part_of(row, part)], &mut wide);
-            let sum = self.sum(token as usize, part);
-            update(self.level, sum, &mut sums, |_, sum| add_to(self.level, sum, dx));
+            self.change(token as usize, part, &mut sums, |sum| add_to(self.level, sum, dx));
         }
     }
 
     /// Adds the rows of each token, which follow each other in this order, and stores their sum.
     fn sum_rows(&self, op: &EmbeddingBackward, order: &[u32], part: &Range<usize>) {
-        self.clear(op, part);
         let (mut sums, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
+        self.clear(op, part, &mut sums);
         let token = |row: u32| self.tokens[row as usize];
         for rows in order.chunk_by(|&a, &b| token(a) == token(b)) {
-            let sum = self.sum(token(rows[0]) as usize, part);
-            update(self.level, sum, &mut sums, |_, sum| {
+            self.change(token(rows[0]) as usize, part, &mut sums, |sum| {
                 for &row in rows {
                     let dx = &self.dx[self.part_of(row as usize, part)];
                     add_to(self.level, sum, X::widened(self.level, dx, &mut wide));
