@@ -196,7 +196,10 @@ __device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint3
                 sum.add(gradients[j]);
                 const bool last = i + j + 1 == count || __shfl_sync(FULL_WARP, own, (i + j + 1) % 32) != row;
                 if (!last) continue;
-                if (here && row < vocabulary) {
+                // What is of 16 bits is stored with what later chunks have of it.
+                const bool goes_on = sizeof(G) == 2 && i + j + 1 == count && first + count < token_count &&
+                                     row_at(order, tokens, vocabulary, first + count) == row;
+                if (here && row < vocabulary && (from_before || !goes_on)) {
                     if (from_before) {
                         sum.store(partials + static_cast<uint64_t>(chunk) * channels + c);
                     } else {
@@ -240,28 +243,48 @@ EMBEDDING_BACKWARD(float, f16, f32_f16)
 EMBEDDING_BACKWARD(f16, float, f16_f32)
 EMBEDDING_BACKWARD(f16, f16, f16_f16)
 
-template <int Width, class G>
-__device__ __forceinline__ void add_partials(G* row, const float* partials, uint32_t count, uint32_t channels,
-                                             uint32_t begin, uint32_t end) {
+// What of a run is in the chunk that it begins in.
+template <class X>
+struct Beginning {
+    const X* dx;
+    const uint32_t* order;
+    uint32_t first;
+    uint32_t end;
+};
+
+template <int Width, class X, class G>
+__device__ __forceinline__ void add_partials(G* row, const Beginning<X>& beginning, const float* partials,
+                                             uint32_t count, uint32_t channels, uint32_t begin, uint32_t end,
+                                             uint32_t accumulate) {
 #pragma unroll 1
     for (uint32_t c = begin + threadIdx.x % 32 * Width; c < end; c += 32 * Width) {
         Channels<Width> sum;
         sum.fill(0.0f);
+        if constexpr (sizeof(G) == 2) {
+#pragma unroll 1
+            for (uint32_t place = beginning.first; place < beginning.end; ++place) {
+                Channels<Width> gradient;
+                gradient.load(beginning.dx + static_cast<uint64_t>(beginning.order[place]) * channels + c);
+                sum.add(gradient);
+            }
+        }
 #pragma unroll 8
         for (uint32_t i = 0; i < count; ++i) {
             Channels<Width> partial;
             partial.load(partials + static_cast<uint64_t>(i) * channels + c);
             sum.add(partial);
         }
-        add_to_row<Width>(row + c, sum, true);
+        add_to_row<Width>(row + c, sum, sizeof(G) == 4 || accumulate);
     }
 }
 
-// Adds what later chunks have of a run to its row, by the warp of the chunk that the run begins in. The grid is that of
-// the table's. With registers for eight blocks to a multiprocessor, sm_90 would spill.
-template <class G>
+// Adds what later chunks have of a run to its row, by the warp of the chunk that the run begins in: to what that chunk's
+// warp has stored there, or, where the row is of 16 bits, to what it would have, so that a sum is rounded once. The grid
+// is that of the table's. With registers for eight blocks to a multiprocessor, sm_90 would spill.
+template <class X, class G>
 __device__ __forceinline__ void finish_runs(G* dtable, const float* partials, const uint32_t* order, const int* tokens,
-                                            uint32_t token_count, uint32_t vocabulary, uint32_t channels) {
+                                            const X* dx, uint32_t token_count, uint32_t vocabulary, uint32_t channels,
+                                            uint32_t accumulate) {
     const uint32_t chunk = blockIdx.x * WARPS + threadIdx.x / 32;
     const uint32_t first = chunk * CHUNK;
     const uint32_t next = first + CHUNK;
@@ -270,6 +293,12 @@ __device__ __forceinline__ void finish_runs(G* dtable, const float* partials, co
     if (row == vocabulary || row_at(order, tokens, vocabulary, next) != row) return;
     const bool from_before = first > 0 && row_at(order, tokens, vocabulary, first - 1) == row;
     if (from_before) return;
+    Beginning<X> beginning{dx, order, next, next};
+    if constexpr (sizeof(G) == 2) {
+        while (beginning.first > first && row_at(order, tokens, vocabulary, beginning.first - 1) == row) {
+            --beginning.first;
+        }
+    }
     // Chunks that begin with the run, after its own.
     uint32_t count = 0;
     uint32_t found = 32;
@@ -285,20 +314,25 @@ __device__ __forceinline__ void finish_runs(G* dtable, const float* partials, co
     const uint32_t begin = blockIdx.y * CHANNELS;
     const uint32_t end = min(channels, begin + CHANNELS);
     if (channels % 4 == 0) {
-        add_partials<4>(dtable, partials, count, channels, begin, end);
+        add_partials<4>(dtable, beginning, partials, count, channels, begin, end, accumulate);
     } else {
-        add_partials<1>(dtable, partials, count, channels, begin, end);
+        add_partials<1>(dtable, beginning, partials, count, channels, begin, end, accumulate);
     }
 }
 
-#define EMBEDDING_FINISH(G, suffix)                                                                                  \
+#define EMBEDDING_FINISH(X, G, suffix)                                                                               \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) embedding_table_finish_##suffix(                     \
         G* __restrict__ dtable, const float* __restrict__ partials, const uint32_t* __restrict__ order,              \
-        const int* __restrict__ tokens, uint32_t token_count, uint32_t vocabulary, uint32_t channels) {              \
-        finish_runs(dtable, partials, order, tokens, token_count, vocabulary, channels);                             \
+        const int* __restrict__ tokens, const X* __restrict__ dx, uint32_t token_count, uint32_t vocabulary,         \
+        uint32_t channels, uint32_t accumulate) {                                                                    \
+        finish_runs(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, accumulate);             \
     }                                                                                                                \
     REGISTER(embedding_table_finish_##suffix)
 
-EMBEDDING_FINISH(float, f32)
-EMBEDDING_FINISH(bf16, bf16)
-EMBEDDING_FINISH(f16, f16)
+EMBEDDING_FINISH(float, float, f32_f32)
+EMBEDDING_FINISH(float, bf16, f32_bf16)
+EMBEDDING_FINISH(bf16, float, bf16_f32)
+EMBEDDING_FINISH(bf16, bf16, bf16_bf16)
+EMBEDDING_FINISH(float, f16, f32_f16)
+EMBEDDING_FINISH(f16, float, f16_f32)
+EMBEDDING_FINISH(f16, f16, f16_f16)

@@ -5,7 +5,7 @@ use crate::device::cuda::launcher::{Argument, Launcher, Operand};
 use crate::ops::{DType, EmbeddingBackward, Fill, TypeError};
 
 use super::initialise::fill;
-use super::sizes::{BLOCK, blocks, by_dtype, count, flag, pointer, size_argument};
+use super::sizes::{BLOCK, blocks, count, flag, pointer, size_argument};
 
 /// Rows of x that a block makes: one for each of its warps.
 const ROWS: usize = 8;
@@ -49,6 +49,7 @@ macro_rules! backward {
 
 const POSITIONS: Kernels = backward!("embedding_positions_backward_");
 const TABLE: Kernels = backward!("embedding_table_backward_");
+const FINISH: Kernels = backward!("embedding_table_finish_");
 
 /// # Errors
 /// Types that there is no kernel for.
@@ -147,15 +148,15 @@ fn table_gradient(
     let sums = count.div_ceil(EmbeddingBackward::TOKENS_PER_PARTIAL);
     let grid = [blocks(sums, PARTIALS)?, blocks(channels, CHANNELS)?, 1];
     let sizes = [size_argument(count)?, size_argument(op.vocabulary)?, size_argument(channels)?];
-    let mut arguments = vec![pointer(table), partials.clone(), order.clone(), pointer(tokens), pointer(dx)];
-    arguments.extend(sizes.clone());
-    arguments.push(flag(op.accumulate_table));
-    let name = by_dtypes("embedding-backward", [dx.ty.dtype, op.gradients], TABLE)?;
-    launcher.kernel(name, grid, BLOCK, 0, &arguments)?;
-    let mut arguments = vec![pointer(table), partials, order, pointer(tokens)];
+    let mut arguments = vec![pointer(table), partials, order, pointer(tokens), pointer(dx)];
     arguments.extend(sizes);
-    let names = ["embedding_table_finish_f32", "embedding_table_finish_bf16", "embedding_table_finish_f16"];
-    launcher.kernel(by_dtype(op.gradients, names)?, grid, BLOCK, 0, &arguments)
+    arguments.push(flag(op.accumulate_table));
+    // Both take the same.
+    for kernels in [TABLE, FINISH] {
+        let name = by_dtypes("embedding-backward", [dx.ty.dtype, op.gradients], kernels)?;
+        launcher.kernel(name, grid, BLOCK, 0, &arguments)?;
+    }
+    Ok(())
 }
 
 /// How often tokens are sorted by a digit: the largest number is that of tokens which the vocabulary does not have, its
