@@ -174,6 +174,7 @@ impl Columns<'_> {
             self.fits(),
         ];
         columns.retain(|column| column.rank <= 2 || column.cells.iter().any(|cell| cell != NONE));
+        columns.extend(self.host());
         columns.extend(self.trained());
         columns
     }

@@ -23,7 +23,7 @@ pub(crate) struct Marks {
     pub(crate) gradients: Pool,
     /// Which of the host's pools offloading uses, for what it keeps there and for what its work takes there.
     pub(crate) host: Pool,
-    /// Where parameters are made; `None`: where they live.
+    /// Where parameters are made, in pageable memory as the field's tools do; `None`: where they live.
     pub(crate) made: Option<Pool>,
     /// From how many bytes on what backward needs of the forward pass leaves the device until then; `None`: it stays.
     pub(crate) spilled: Option<u64>,
@@ -85,10 +85,10 @@ fn offload(marks: &mut Marks, offload: Offload) {
 }
 
 /// What parameters are, before they become what they are stored as.
-fn make_plainly_at(program: &mut Program, home: Pool) {
+fn make_plainly_at(program: &mut Program, pool: Pool) {
     let plain: Vec<ValueId> = program.stand_ins.keys().copied().collect();
     for id in plain {
-        program.values[id.index()].pool = home.workplace();
+        program.values[id.index()].pool = pool;
     }
 }
 
@@ -138,7 +138,11 @@ impl Marks {
     /// Where what is worked on at a home is for the time of that, if it does not live there.
     pub(super) fn at_work(&self, home: Pool, phase: Phase) -> Pool {
         let is_offloaded = home == Pool::Host && phase == Phase::Update && self.updates == Pool::Host;
-        if is_offloaded { self.host } else { home.workplace() }
+        match self.made {
+            Some(pool) if home == Pool::Host && phase == Phase::Start => pool,
+            _ if is_offloaded => self.host,
+            _ => home.workplace(),
+        }
     }
 
     /// Whose processor computes an instruction.

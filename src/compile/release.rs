@@ -51,6 +51,7 @@ fn with_lifetimes(
     policy: Release,
     held: &[ValueId],
 ) -> Vec<Instruction> {
+    let is_start = section.kind == SectionKind::Start;
     let mut uses: Vec<Option<Use>> = vec![None; program.values.len()];
     let mut used = Vec::new();
     // What is waited for once is not from then on.
@@ -88,6 +89,8 @@ fn with_lifetimes(
             let policy = match program.value(storage).role {
                 // No library holds on to its scratch memory.
                 Role::Workspace => Release::Eager,
+                // What parameters are made of is no part of a step.
+                _ if once || is_start => Release::Eager,
                 _ if held[storage.index()] => Release::Step,
                 _ => policy,
             };

@@ -56,7 +56,9 @@ impl WeightsError {
                  read"
             }
             WeightsError::NotTensors { .. } => "name what `sweep --dump` wrote, such as final.safetensors",
-            WeightsError::Other { found, .. } if !found.starts_with(['f', 'b']) => {
+            WeightsError::Other { found, .. }
+                if !["f32[", "bf16[", "f16["].iter().any(|readable| found.starts_with(readable)) =>
+            {
                 "write it as f32, or in 16 bits as bf16 or f16"
             }
             WeightsError::Missing { .. } | WeightsError::Other { .. } | WeightsError::Unknown { .. } => {

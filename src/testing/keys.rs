@@ -202,7 +202,14 @@ impl Choice {
 
     /// The run that this one must equal bit for bit: without the keys that change no bit.
     pub(crate) fn reference(&self) -> Choice {
-        let kept = |(key, value): (&Key, &usize)| if key.same == Same::Bitwise { 0 } else { *value };
+        // On a card, states that the host updates may get other codes: the last bit of a number may decide about one.
+        let host_encodes = cfg!(feature = "cuda-tests")
+            && self.value("offload").contains("optimizer")
+            && self.value("optimizer_state").contains("8bit");
+        let kept = |(key, value): (&Key, &usize)| match key.same {
+            Same::Bitwise if !(host_encodes && key.name == "offload") => 0,
+            _ => *value,
+        };
         Choice(KEYS.iter().zip(&self.0).map(kept).collect())
     }
 

@@ -69,6 +69,8 @@ class Run:
             expect_keys("lora", self.lora, LORA)
             expect_word("lora.base", self.lora["base"], {"fp32", "bf16", "int8", "nf4"})
         self.precision = strategy["precision"]
+        if self.params != "fp32":
+            expect_word("precision", self.precision, {self.params})
         expect_word("precision", self.precision, PRECISIONS)
         self.loss_scale = loss_scale(strategy["loss_scale"])
         # Of stored vectors' runs, which are older than the key.

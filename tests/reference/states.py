@@ -84,7 +84,7 @@ class Stored(torch.optim.Optimizer):
             parameter: [kind(parameter.detach(), signed) for signed in signs] for parameter, kind in kinds.items()
         }
         # What is updated, where parameters are rounded from it.
-        self.copies = {parameter: parameter.detach().float() for parameter in kinds} if run.has_master_weights else {}
+        self.copies = {parameter: parameter.detach().float().clone() for parameter in kinds} if run.has_master_weights else {}
 
     @torch.no_grad()
     def step(self):

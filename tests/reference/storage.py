@@ -16,19 +16,21 @@ NF4 = [
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 ]
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 # Out and in features of a block's linear layers, over d_model.
 FEATURES = {"qkv": (3, 1), "attention.out": (1, 1), "up": (4, 1), "mlp.out": (1, 4)}
 
 
 def as_numbers(run, tensors):
-    """All parameters in f32, by name."""
+    """All parameters as they are trained, by name; what is stored in codes in f32."""
     parameters = {name: tensor for name, tensor in tensors.items() if not name.endswith(".scales")}
     return {name: number(run, name, tensor, tensors) for name, tensor in parameters.items()}
 
 
 def number(run, name, stored, tensors):
     if stored.is_floating_point():
-        return stored.float()
+        return stored.to(DTYPES[run.params])
     scales = tensors[f"{name}.scales"]
     if run.lora["base"] == "int8":
         return (stored.float() - 128) * scales[:, None]

@@ -61,6 +61,13 @@ fn choices() -> Vec<(String, RunConfig)> {
                 strategy.optimizer_state = OptimizerState::Bf16;
             }),
         ));
+        choices.push((
+            format!("{name}, computed with in fp32"),
+            with(config.clone(), |strategy| {
+                (strategy.residual, strategy.gradient_dtype) = (StoredIn::Fp32, StoredIn::Fp32);
+                (strategy.precision, strategy.loss_scale) = (Precision::Fp32, None);
+            }),
+        ));
         choices.push((name, config));
     }
     choices

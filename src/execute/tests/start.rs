@@ -47,6 +47,7 @@ fn a_model_made_on_the_host_is_there_as_a_whole() {
         let (program, found) = (program(&config), predicted(&config));
         let whole = tensors(&program);
         assert_eq!(at_start(&found.host, Role::Parameter), whole);
+        assert_eq!(at_start(&found.pinned, Role::Parameter), 0, "it is in pageable memory");
         assert_eq!(found.host.steady_peak().live[Role::Parameter], 0, "it is freed when it has been copied");
         let plain = predicted(&started(Init::Device, allocator));
         for phase in Phase::ALL {

@@ -107,7 +107,7 @@ impl Strategy {
                 format!("precision = {precision} is another type of 16 bits than params = {params}"),
                 &["strategy.precision", "strategy.params"],
                 tree,
-                format!("precision = {params}, or \"fp32\" with gradient_dtype = \"fp32\", do"),
+                format!("precision = {params}, or \"fp32\" with gradient_dtype and residual = \"fp32\", do"),
             ));
         }
         for (key, stored) in [("gradient_dtype", self.gradient_dtype), ("residual", self.residual)] {

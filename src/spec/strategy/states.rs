@@ -43,7 +43,7 @@ impl RunConfig {
         };
         let weights = match params {
             StoredIn::Fp32 => WeightFormat::default(),
-            StoredIn::Bf16 | StoredIn::Fp16 if self.strategy.master_weights => WeightFormat::Master,
+            StoredIn::Bf16 | StoredIn::Fp16 if self.strategy.has_master_weights() => WeightFormat::Master,
             StoredIn::Bf16 | StoredIn::Fp16 => WeightFormat::InPlace(rounding),
         };
         let states = move |shape: &Shape, looked_up| match optimizer_state {
@@ -59,7 +59,7 @@ impl RunConfig {
 
 impl Strategy {
     pub(in crate::spec) fn rounds_something(&self, tree: &Table) -> Result<(), Problem> {
-        let updates_16_bits = self.params != StoredIn::Fp32 && !self.master_weights;
+        let updates_16_bits = self.params != StoredIn::Fp32 && !self.has_master_weights();
         if self.rounding == Rounding::Nearest
             || self.optimizer_state == OptimizerState::Bf16
             || updates_16_bits

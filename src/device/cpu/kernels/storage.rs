@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::float::{BUFFER, Float, write};
 use super::operands::Operands;
 use super::quantize::{Codes, largest};
-use super::simd::simd;
+use super::simd::{Level, simd};
 use super::workers::{Parts, Workers};
 use crate::ops::{CodeFormat, Dequantize, DynamicMap, NF4, NF4_BLOCK, QUANTIZED_BLOCK, Quantize};
 
@@ -69,7 +69,7 @@ fn quantize_rows(operands: &mut Operands, workers: &Workers) {
         // SAFETY: rows do not overlap.
         #[allow(unsafe_code)]
         let (codes, step) = unsafe { (codes.part(place.clone()), &mut steps.part(row..row + 1)[0]) };
-        *step = largest(level, &weight[place.clone()]) / 127.0;
+        *step = scale(level, &weight[place.clone()]) / 127.0;
         count_steps(level, &weight[place], *step, codes);
     });
 }
@@ -98,7 +98,7 @@ fn quantize_blocks(operands: &mut Operands, scales: &mut [f32], workers: &Worker
         let (codes, scales) = unsafe { (codes.part(bytes), scales.part(blocks)) };
         let blocks = weight[place].chunks(NF4_BLOCK).zip(codes.chunks_mut(NF4_BYTES));
         for ((weight, codes), scale) in blocks.zip(scales) {
-            *scale = largest(level, weight);
+            *scale = self::scale(level, weight);
             encode_block(level, weight, *scale, codes);
         }
     });
@@ -130,6 +130,11 @@ fn dequantize_blocks<T: Float>(
     });
 }
 
+/// The largest magnitude; of what has no number among it none, so that it shows.
+fn scale(level: Level, weight: &[f32]) -> f32 {
+    if weight.iter().any(|number| number.is_nan()) { f32::NAN } else { largest(level, weight) }
+}
+
 /// The mean goes before the scales of the scales.
 fn quantize_scales(scales: &[f32], codes: &mut [u8], of_scales: &mut [f32], workers: &Workers) {
     let mean = (scales.iter().map(|&scale| f64::from(scale)).sum::<f64>() / scales.len() as f64) as f32;
@@ -158,6 +163,9 @@ simd! {
         const MAGNET: f32 = 12_582_912.0 + 128.0;
         for (code, &number) in codes.iter_mut().zip(weight) {
             let steps = if step > 0.0 { number / step } else { 0.0 };
+            // Of subnormal numbers, a step is rounded far down.
+            let steps = if steps > 127.0 { 127.0 } else { steps };
+            let steps = if steps < -127.0 { -127.0 } else { steps };
             *code = (steps + MAGNET).to_bits() as u8;
         }
     }

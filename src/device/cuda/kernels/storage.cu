@@ -33,12 +33,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                   uint32_t columns) {
     const uint64_t start = static_cast<uint64_t>(blockIdx.x) * columns;
     float largest = 0.0f;
-    for (uint32_t c = threadIdx.x; c < columns; c += BLOCK) largest = fmaxf(largest, fabsf(weight[start + c]));
-    const float step = block_max(largest) / 127.0f;
+    float broken = 0.0f;
+    for (uint32_t c = threadIdx.x; c < columns; c += BLOCK) {
+        const float magnitude = fabsf(weight[start + c]);
+        largest = fmaxf(largest, magnitude);
+        if (isnan(magnitude)) broken = 1.0f;
+    }
+    largest = block_max(largest);
+    // What is no number has no scale either, so that it shows.
+    const float step = block_max(broken) > 0.0f ? not_a_number() : largest / 127.0f;
     if (threadIdx.x == 0) steps[blockIdx.x] = step;
     for (uint32_t c = threadIdx.x; c < columns; c += BLOCK) {
         const float count = step > 0.0f ? rintf(weight[start + c] / step) : 0.0f;
-        codes[start + c] = static_cast<uint8_t>(static_cast<int>(count) + 128);
+        // Of subnormal numbers, a step is rounded far down.
+        codes[start + c] = static_cast<uint8_t>(static_cast<int>(fminf(fmaxf(count, -127.0f), 127.0f)) + 128);
     }
 }
 REGISTER(quantize_rows)
@@ -54,7 +62,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     const uint64_t place = block * NF4_BLOCK + 2 * lane;
     const float first = place < count ? weight[place] : 0.0f;
     const float second = place + 1 < count ? weight[place + 1] : 0.0f;
-    const float scale = warp_max(fmaxf(fabsf(first), fabsf(second)));
+    const float largest = warp_max(fmaxf(fabsf(first), fabsf(second)));
+    const float broken = warp_max(isnan(first) || isnan(second) ? 1.0f : 0.0f);
+    const float scale = broken > 0.0f ? not_a_number() : largest;
     if (lane == 0) scales[block] = scale;
     if (place < count) {
         const uint32_t upper = place + 1 < count ? nf4_code(second, scale) : 0u;
