@@ -97,9 +97,8 @@ struct States {
     // One element of the tensor.
     __device__ __forceinline__ void store(T& sink, float value, uint64_t element, uint32_t shift) const {
         if constexpr (RANDOM) {
-            const uint4 words = draw(element / 4 * 4);
-            const uint32_t all[4] = {words.x, words.y, words.z, words.w};
-            sink = T{static_cast<uint16_t>(bfloat_at_random(value, all[element % 4] >> shift))};
+            const uint32_t word = word_of(draw(element / 4 * 4), element);
+            sink = T{static_cast<uint16_t>(bfloat_at_random(value, word >> shift))};
         } else {
             sink = from_float<T>(value);
         }

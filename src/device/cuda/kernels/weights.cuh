@@ -25,6 +25,14 @@ __device__ __forceinline__ uint32_t half_at_random(float value, uint32_t draw) {
     return rounded | sign >> 16;
 }
 
+// The word of an element, of those of four: selected, so that they stay in registers.
+__device__ __forceinline__ uint32_t word_of(uint4 words, uint64_t element) {
+    const uint32_t place = static_cast<uint32_t>(element) % 4;
+    const uint32_t low = place == 0 ? words.x : words.y;
+    const uint32_t high = place == 2 ? words.z : words.w;
+    return place < 2 ? low : high;
+}
+
 // What a number is stored as. A bucket is of one type, so that all threads go the same way.
 constexpr uint32_t IS_F32 = 0;
 constexpr uint32_t IS_BF16 = 1;
@@ -111,10 +119,8 @@ struct Weights {
     __device__ __forceinline__ void store(uint64_t element, float value) const {
         if (master != nullptr) master[offset + element] = value;
         if (formats.random) {
-            const uint4 words = draws(element / 4 * 4);
-            const uint32_t all[4] = {words.x, words.y, words.z, words.w};
-            static_cast<uint16_t*>(parameters)[offset + element] =
-                static_cast<uint16_t>(at_random(value, all[element % 4]));
+            const uint32_t word = word_of(draws(element / 4 * 4), element);
+            static_cast<uint16_t*>(parameters)[offset + element] = static_cast<uint16_t>(at_random(value, word));
             return;
         }
         as(parameters, formats.parameters, [&](auto* numbers) { put(numbers[offset + element], value); });
