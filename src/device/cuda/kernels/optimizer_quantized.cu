@@ -110,8 +110,9 @@ __device__ __forceinline__ void each_weight(const Weights& weights, uint64_t pla
     }
 }
 
-// Adam with decoupled weight decay (Loshchilov and Hutter 2019).
-extern "C" __global__ void __launch_bounds__(BLOCK)
+// Adam with decoupled weight decay (Loshchilov and Hutter 2019). With the registers of four blocks to a multiprocessor, it
+// would spill.
+extern "C" __global__ void __launch_bounds__(BLOCK, 3)
     adamw_quantized(void* parameters, const void* gradients, uint8_t* __restrict__ first,
                     float* __restrict__ first_scales, uint8_t* __restrict__ second, float* __restrict__ second_scales,
                     const float* __restrict__ numbers, float* master, const float* __restrict__ norm,
