@@ -150,8 +150,10 @@ __device__ __forceinline__ void update_adamw(void* parameters, const void* gradi
     }
 }
 
+// In what follows, sm_120 would spill with the registers of five blocks to a multiprocessor.
+
 #define ADAMW(name, T, RANDOM)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4)                                                           \
         name(void* parameters, const void* gradients, T* __restrict__ first, T* __restrict__ second,                 \
              const float* __restrict__ numbers, float* master, const float* __restrict__ norm,                       \
              const float* __restrict__ scaling, const AdamW constants, const Formats formats,                        \
@@ -166,7 +168,7 @@ ADAMW(adamw_bf16, bf16, false)
 ADAMW(adamw_bf16_random, bf16, true)
 
 // Stochastic gradient descent without momentum.
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 4)
     sgd(void* parameters, const void* gradients, const float* __restrict__ numbers, float* master,
         const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants, const Formats formats,
         const Table<UpdateEntry> table) {
@@ -240,7 +242,7 @@ __device__ __forceinline__ void update_momentum(void* parameters, const void* gr
 }
 
 #define SGD_MOMENTUM(name, T, RANDOM)                                                                                \
-    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4)                                                           \
         name(void* parameters, const void* gradients, T* __restrict__ velocity, const float* __restrict__ numbers,   \
              float* master, const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants,  \
              const Formats formats, const Table<UpdateEntry> table) {                                                \
