@@ -215,16 +215,16 @@ __device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint3
 
 // dtable[v, :] (+)= the sum of dx[n, :] over the places n of token v, up to the end of the chunk that the first of them
 // is in; partials[chunk, :] = the sum over those of the chunk whose run began in another. Rows without tokens are left
-// alone. Grid: blocks of WARPS chunks, runs of CHANNELS channels. With the registers of four `blocks` to a multiprocessor,
-// what brings numbers from one type to another would spill.
-#define EMBEDDING_BACKWARD(X, G, suffix, blocks)                                                                      \
+// alone. Grid: blocks of WARPS chunks, runs of CHANNELS channels. With the registers of four blocks to a
+// multiprocessor, it would spill.
+#define EMBEDDING_BACKWARD(X, G, suffix)                                                                             \
     extern "C" __global__ void embedding_positions_backward_##suffix(                                                \
         G* __restrict__ dpositions, const X* __restrict__ dx, uint32_t batch, uint64_t stride,                       \
         uint32_t accumulate) {                                                                                       \
         sum_positions(dpositions, dx, batch, stride, accumulate);                                                    \
     }                                                                                                                \
     REGISTER(embedding_positions_backward_##suffix)                                                                  \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, blocks) embedding_table_backward_##suffix(              \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, 3) embedding_table_backward_##suffix(                   \
         G* __restrict__ dtable, float* __restrict__ partials, const uint32_t* __restrict__ order,                    \
         const int* __restrict__ tokens, const X* __restrict__ dx, uint32_t token_count, uint32_t vocabulary,         \
         uint32_t channels, uint32_t accumulate) {                                                                    \
@@ -236,13 +236,13 @@ __device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint3
     }                                                                                                                \
     REGISTER(embedding_table_backward_##suffix)
 
-EMBEDDING_BACKWARD(float, float, f32_f32, 4)
-EMBEDDING_BACKWARD(float, bf16, f32_bf16, 3)
-EMBEDDING_BACKWARD(bf16, float, bf16_f32, 3)
-EMBEDDING_BACKWARD(bf16, bf16, bf16_bf16, 3)
-EMBEDDING_BACKWARD(float, f16, f32_f16, 3)
-EMBEDDING_BACKWARD(f16, float, f16_f32, 3)
-EMBEDDING_BACKWARD(f16, f16, f16_f16, 3)
+EMBEDDING_BACKWARD(float, float, f32_f32)
+EMBEDDING_BACKWARD(float, bf16, f32_bf16)
+EMBEDDING_BACKWARD(bf16, float, bf16_f32)
+EMBEDDING_BACKWARD(bf16, bf16, bf16_bf16)
+EMBEDDING_BACKWARD(float, f16, f32_f16)
+EMBEDDING_BACKWARD(f16, float, f16_f32)
+EMBEDDING_BACKWARD(f16, f16, f16_f16)
 
 // What of a run is in the chunk that it begins in.
 template <class X>

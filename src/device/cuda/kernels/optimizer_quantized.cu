@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 3)
 REGISTER(adamw_quantized)
 
 // Stochastic gradient descent with momentum.
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 3)
     sgd_momentum_quantized(void* parameters, const void* gradients, uint8_t* __restrict__ velocity,
                            float* __restrict__ scales, const float* __restrict__ numbers, float* master,
                            const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants,
