@@ -184,7 +184,8 @@ fn a_card_without_memory_left_is_no_result() {
 #[test]
 fn a_card_that_is_lost_costs_one_run() {
     let place = Place::new();
-    let output = place.sweep("cuda", &["--filter", "[pr][le]*"], &[("EMULATED_FAIL", "cuLaunchKernel:250:700")]);
+    let output =
+        place.sweep("cuda", &["--filter", "[pr][le]*"], &[("EMULATED_FAIL", "cuLaunchKernel:250:700")]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let rows = place.rows("cuda");
     assert_eq!(rows.len(), 2);
