@@ -116,8 +116,9 @@ fn digest(config: &RunConfig, weights: Option<&Weights>, steps: usize) -> String
 /// The same model, but for what it starts from.
 fn from_file(config: &RunConfig, file: &Path) -> RunConfig {
     let mut config = config.clone();
-    let Model::Transformer(model) = &mut config.model;
-    model.weights = Some(file.to_owned());
+    match &mut config.model {
+        Model::Transformer(model) => model.weights = Some(file.to_owned()),
+    }
     config
 }
 
