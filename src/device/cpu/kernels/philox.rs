@@ -6,46 +6,53 @@ use std::array::from_fn;
 use super::simd::simd;
 
 /// Blocks that are made side by side.
-const LANES: usize = 16;
+const LANES: usize = 8;
 
 /// The four words of one block.
 pub(super) fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
-    rounds(counter.map(|word| [word]), key).map(|[word]| word)
+    rounds(counter.map(|word| [u64::from(word)]), key).map(|[word]| word as u32)
 }
 
 simd! {
     /// The words of consecutive blocks, four of each. Counters are (low half of the block's number, high half, ..counter).
     pub(super) fn philox_words(first: u64, counter: [u32; 2], key: [u32; 2], words: &mut [u32]) {
-        for (index, words) in words.chunks_mut(4 * LANES).enumerate() {
-            let block = |lane: usize| first + (index * LANES + lane) as u64;
-            let numbers = [
-                from_fn(|lane| block(lane) as u32),
-                from_fn(|lane| (block(lane) >> 32) as u32),
-                [counter[0]; LANES],
-                [counter[1]; LANES],
-            ];
-            let lanes = rounds::<LANES>(numbers, key);
-            let mut blocks = [[0; 4]; LANES];
-            for (lane, block) in blocks.iter_mut().enumerate() {
-                *block = [lanes[0][lane], lanes[1][lane], lanes[2][lane], lanes[3][lane]];
-            }
-            words.copy_from_slice(&blocks.as_flattened()[..words.len()]);
+        let (whole, rest) = words.as_chunks_mut();
+        let mut block = first;
+        for words in whole {
+            *words = lanes(block, counter, key);
+            block += LANES as u64;
         }
+        rest.copy_from_slice(&lanes(block, counter, key)[..rest.len()]);
     }
 }
 
-/// Of as many counters as there are lanes.
 #[inline(always)]
-fn rounds<const N: usize>(mut counter: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N]; 4] {
+fn lanes(first: u64, counter: [u32; 2], key: [u32; 2]) -> [u32; 4 * LANES] {
+    let block = |lane: usize| first + lane as u64;
+    let [third, fourth] = counter.map(|word| [u64::from(word); LANES]);
+    let made = rounds([from_fn(block), from_fn(|lane| block(lane) >> 32), third, fourth], key);
+    let mut words = [0; 4 * LANES];
+    for (lane, words) in words.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        *words = [made[0][lane] as u32, made[1][lane] as u32, made[2][lane] as u32, made[3][lane] as u32];
+    }
+    words
+}
+
+/// Of as many counters as there are lanes. A word is the lower half of a lane, and what is in the upper half does not matter:
+/// a processor's product of such halves is a whole lane, so that nothing has to be moved between lanes.
+#[inline(always)]
+fn rounds<const N: usize>(mut counter: [[u64; N]; 4], mut key: [u32; 2]) -> [[u64; N]; 4] {
+    const WORD: u64 = 0xFFFF_FFFF;
     for _ in 0..10 {
+        let keys = key.map(u64::from);
         let mut next = [[0; N]; 4];
         for lane in 0..N {
-            let first = u64::from(counter[0][lane]) * 0xD251_1F53;
-            let second = u64::from(counter[2][lane]) * 0xCD9E_8D57;
-            next[0][lane] = (second >> 32) as u32 ^ counter[1][lane] ^ key[0];
-            next[1][lane] = second as u32;
-            next[2][lane] = (first >> 32) as u32 ^ counter[3][lane] ^ key[1];
-            next[3][lane] = first as u32;
+            let first = (counter[0][lane] & WORD) * 0xD251_1F53;
+            let second = (counter[2][lane] & WORD) * 0xCD9E_8D57;
+            next[0][lane] = (second >> 32) ^ counter[1][lane] ^ keys[0];
+            next[1][lane] = second;
+            next[2][lane] = (first >> 32) ^ counter[3][lane] ^ keys[1];
+            next[3][lane] = first;
         }
         counter = next;
         key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];

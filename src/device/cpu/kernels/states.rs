@@ -10,8 +10,9 @@ use super::simd::Level;
 use super::workers::Parts;
 use crate::ops::{DynamicMap, Member, QUANTIZED_BLOCK, Rounding, StateFormat};
 
-/// Numbers that are brought to f32 at a time, where they are not in f32 already: few enough to stay in the nearest cache.
-pub(super) const PIECE: usize = 4 * QUANTIZED_BLOCK;
+/// Numbers that are brought to f32 at a time, where they are not in f32 already: few enough to stay in the nearest cache, and
+/// for the processor to fetch the next ones while random numbers are made for these.
+pub(super) const PIECE: usize = QUANTIZED_BLOCK;
 
 /// `N` states of a bucket, at the most two: the draws of each are half a word.
 pub(super) enum States<'a, const N: usize> {
