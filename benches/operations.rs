@@ -90,7 +90,7 @@ fn updates() -> Vec<Case> {
         ("f32", DType::F32, WeightFormat::InPlace(Rounding::Nearest)),
         ("bf16", DType::BF16, WeightFormat::InPlace(Rounding::Nearest)),
         ("bf16 at random", DType::BF16, WeightFormat::InPlace(random)),
-        ("bf16 and a copy", DType::BF16, WeightFormat::Master),
+        ("bf16 and a copy", DType::BF16, WeightFormat::Master(DType::BF16)),
     ];
     let cases = states.map(|states| (states, weights[0])).into_iter();
     let cases = cases.chain(weights[1..].iter().map(|weights| (states[0], *weights)));
@@ -101,7 +101,8 @@ fn updates() -> Vec<Case> {
         let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
         let op = ops::AdamW { gradients, format, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
         let states = op.kept().into_iter().map(|state| state.layout(&members, ty).1);
-        let inputs = [ty, ty].into_iter().chain(states);
+        let parameters = (!format.has_master()).then_some(ty);
+        let inputs = parameters.into_iter().chain([ty]).chain(states);
         let inputs = inputs.chain([TensorType::f32(&[op.numbers().len()])]).collect();
         let name = format!("adamw {name}, parameters {of_weights}");
         Case { name, op: Op::AdamW(op), inputs, in_place: false }

@@ -149,8 +149,8 @@ impl Marks {
     pub(super) fn home(&self, program: &Program, instruction: &Instruction) -> Pool {
         let home = |id: ValueId| program.value(id).pool.home();
         match &instruction.action {
-            Action::Launch { op, inputs, .. } if op.as_update().is_some() => {
-                self.beside(program.storage(inputs[0]), self.updates).home()
+            Action::Launch { op, outputs, .. } if op.as_update().is_some() => {
+                self.beside(program.storage(outputs[0]), self.updates).home()
             }
             // Files are read into the host's memory.
             Action::Launch { op, .. } if op.stored_site().is_some() => Pool::Host,

@@ -162,13 +162,14 @@ fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: 
     }
 }
 
-/// The optimizer's work on one bucket; `numbers` are what steers it.
+/// The optimizer's work on one bucket; `numbers` are what steers it. Of parameters that have a copy, nothing is read.
 fn apply(program: &mut Program, bucket: usize, op: Op, numbers: [Option<ValueId>; 3]) -> Instruction {
     let bucket = program.buckets[bucket].clone();
     let gradients = bucket.gradients.expect("differentiation makes them");
     let states: Vec<ValueId> = bucket.states.iter().map(|state| state.value).collect();
-    let inputs = [&[bucket.parameters, gradients], &states[..]].concat();
-    let inputs = inputs.into_iter().chain(numbers.into_iter().flatten()).collect();
+    let parameters = (!bucket.format.has_master()).then_some(bucket.parameters);
+    let inputs = parameters.into_iter().chain([gradients]).chain(states.iter().copied());
+    let inputs = inputs.chain(numbers.into_iter().flatten()).collect();
     let kept = std::iter::once(bucket.parameters).chain(states);
     let outputs = kept.map(|id| program.add_version(id)).collect();
     let action = Action::Launch { op, inputs, outputs, workspace: None };

@@ -2,7 +2,7 @@
 
 use super::{
     DType, Member, Members, Op, Operation, QUANTIZED_BLOCK, SCALE, Shape, Sizes, TensorType, TypeError,
-    UpdateFormat, expect_float, expect_inputs, expect_type,
+    UpdateFormat, WeightFormat, expect_float, expect_inputs, expect_type,
 };
 
 /// What an optimizer keeps of every bucket from step to step.
@@ -68,8 +68,9 @@ impl GradientTerms {
 
 /// An optimizer's update of one bucket.
 ///
-/// Inputs: parameters and gradients, each num[len]; what is kept; the step's numbers f32[..]; then the norm f32[1] with
-/// clipping or if scaled, and the loss scale f32[1] if scaled. Outputs: parameters and what is kept, in place.
+/// Inputs: parameters, unless they have a copy, and gradients, each num[len]; what is kept; the step's numbers f32[..]; then
+/// the norm f32[1] with clipping or if scaled, and the loss scale f32[1] if scaled. Outputs: parameters, in place or made of
+/// their copy, and what is kept, in place.
 pub trait Update {
     fn name(&self) -> &'static str;
 
@@ -94,21 +95,34 @@ pub trait Update {
 
     fn to_op(&self) -> Op;
 
+    /// Which input the gradients are. What is kept follows them.
+    fn gradients_input(&self) -> usize {
+        usize::from(!self.format().has_master())
+    }
+
     /// Which input the step's numbers are. Norm and loss scale follow them.
     fn numbers_input(&self) -> usize {
-        FIRST_STATE + self.states().len() + usize::from(self.format().has_master())
+        self.gradients_input() + 1 + self.states().len() + usize::from(self.format().has_master())
     }
 }
 
-/// An update begins with this many inputs that are no states.
-const FIRST_STATE: usize = 2;
-
-/// Parameters and states, as (output, input), for the most states that an optimizer may keep.
-const PAIRS: [(usize, usize); MOST_STATES + 1] = {
+/// What an update changes, as (output, input): parameters, and as many states as an optimizer may keep.
+const IN_PLACE: [(usize, usize); MOST_STATES + 1] = {
     let mut pairs = [(0, 0); MOST_STATES + 1];
-    let mut state = 0;
-    while state < MOST_STATES {
-        pairs[state + 1] = (state + 1, FIRST_STATE + state);
+    let mut state = 1;
+    while state <= MOST_STATES {
+        pairs[state] = (state, 1 + state);
+        state += 1;
+    }
+    pairs
+};
+
+/// What it changes where parameters are made of their copy: only what is kept.
+const BESIDE: [(usize, usize); MOST_STATES] = {
+    let mut pairs = [(0, 0); MOST_STATES];
+    let mut state = 1;
+    while state <= MOST_STATES {
+        pairs[state - 1] = (state, state);
         state += 1;
     }
     pairs
@@ -129,14 +143,18 @@ impl<T: Update + 'static> Operation for T {
         let name = Update::name(self);
         let GradientTerms { members: _, clip_norm: _, scaled } = *self.gradients();
         let norm = usize::from(self.gradients().need_norm());
-        let numbers = self.numbers_input();
+        let (gradients, numbers) = (self.gradients_input(), self.numbers_input());
         expect_inputs(name, inputs, numbers + 1 + norm + usize::from(scaled))?;
-        expect_float(name, "parameters", &inputs[0])?;
-        let dtype = expect_float(name, "gradients", &inputs[1])?;
-        expect_type(name, "gradients", &inputs[1], TensorType { dtype, ..inputs[0] })?;
-        let states = &inputs[FIRST_STATE..numbers];
+        let dtype = expect_float(name, "gradients", &inputs[gradients])?;
+        let parameters = match self.format().weights {
+            WeightFormat::InPlace(_) => inputs[0],
+            WeightFormat::Master(dtype) => TensorType { dtype, ..inputs[gradients] },
+        };
+        expect_float(name, "parameters", &parameters)?;
+        expect_type(name, "gradients", &inputs[gradients], TensorType { dtype, ..parameters })?;
+        let states = &inputs[gradients + 1..numbers];
         for (state, found) in self.kept().iter().zip(states) {
-            expect_type(name, state.name, found, state.layout(&self.gradients().members, inputs[0]).1)?;
+            expect_type(name, state.name, found, state.layout(&self.gradients().members, parameters).1)?;
         }
         let length = self.numbers().len();
         expect_type(name, "the step's numbers", &inputs[numbers], TensorType::f32(&[length]))?;
@@ -146,7 +164,7 @@ impl<T: Update + 'static> Operation for T {
         if scaled {
             expect_type(name, "the loss scale", &inputs[numbers + 2], SCALE)?;
         }
-        Ok([&inputs[..1], states].concat())
+        Ok([&[parameters], states].concat())
     }
 
     /// Parameters that are made of their copy.
@@ -159,6 +177,7 @@ impl<T: Update + 'static> Operation for T {
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {
-        &PAIRS[..self.numbers_input() - 1]
+        let kept = self.kept().len();
+        if self.format().has_master() { &BESIDE[..kept] } else { &IN_PLACE[..kept + 1] }
     }
 }

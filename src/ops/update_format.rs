@@ -21,7 +21,7 @@ impl UpdateFormat {
     }
 
     pub fn has_master(self) -> bool {
-        self.weights == WeightFormat::Master
+        matches!(self.weights, WeightFormat::Master(_))
     }
 }
 
@@ -30,8 +30,8 @@ impl UpdateFormat {
 pub enum WeightFormat {
     /// They are read as they are stored, and those of 16 bits are rounded so when they are stored again.
     InPlace(Rounding),
-    /// A copy in f32 is updated, to whose numbers they are the nearest.
-    Master,
+    /// A copy in f32 is updated, to whose numbers they are the nearest, in this type. What they were before is not read.
+    Master(DType),
 }
 
 impl Default for WeightFormat {

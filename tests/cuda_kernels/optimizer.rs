@@ -102,6 +102,35 @@ fn updates() {
     }
 }
 
+/// The operands of an update of parameters of a type by gradients of a type: its states in their own format, of random numbers,
+/// and a copy of the parameters where there is one.
+fn stored(update: &dyn Update, ty: TensorType, [of_parameters, of_gradients]: [DType; 2]) -> Vec<Data> {
+    let (members, len) = (&update.gradients().members, ty.elements());
+    let plain = operands(update, len, Some(2.0), None);
+    let mut inputs = Vec::new();
+    if !update.format().has_master() {
+        inputs.push(plain[0].stored_as(of_parameters));
+    }
+    inputs.push(plain[1].stored_as(of_gradients));
+    for (index, state) in update.kept().iter().enumerate() {
+        let ty = state.layout(members, ty).1;
+        let random = Data::random(DType::F32, &[ty.elements()], 1.0, 9 + index as u64);
+        let (scale, shift) = if ty.dtype == DType::U8 { (127.0, 127.5) } else { (1.0, 0.0) };
+        let is_square = state.name.starts_with("moment2") || ty.elements() < len;
+        let number = |x: f32| if is_square && ty.dtype != DType::U8 { x.abs() } else { x };
+        let numbers = random.numbers.iter().map(|&x| number(x * scale + shift));
+        let numbers = numbers.map(|x| if ty.dtype == DType::U8 { x.floor() } else { x }).collect();
+        let numbers = Data::new(DType::F32, &[ty.elements()], numbers);
+        inputs.push(if ty.dtype == DType::U8 {
+            Data::new(DType::U8, &[ty.elements()], numbers.numbers)
+        } else {
+            numbers.stored_as(ty.dtype)
+        });
+    }
+    inputs.extend_from_slice(&plain[plain.len() - 2..]);
+    inputs
+}
+
 /// The states in their own format, of random numbers, the same bits on both devices. Codes and 16-bit numbers that a last bit
 /// of the arithmetic decides about may be the next ones.
 #[test]
@@ -127,22 +156,7 @@ fn updates_of_states_in_fewer_bits() {
             .into_iter()
             .filter(|update| !update.states().is_empty())
         {
-            let len = ty.elements();
-            let plain = operands(&*update, len, Some(2.0), None);
-            let mut inputs = plain[..2].to_vec();
-            let mut types = vec![ty];
-            for (index, state) in update.states().iter().enumerate() {
-                let ty = state.layout(&members, ty).1;
-                let random = Data::random(DType::F32, &[ty.elements()], 1.0, 9 + index as u64);
-                let (scale, shift) = if ty.dtype == DType::U8 { (127.0, 127.5) } else { (1.0, 0.0) };
-                let is_square = state.name.starts_with("moment2") || ty.elements() < len;
-                let number = |x: f32| if is_square && ty.dtype != DType::U8 { x.abs() } else { x };
-                let numbers = random.numbers.iter().map(|&x| number(x * scale + shift));
-                let numbers = numbers.map(|x| if ty.dtype == DType::U8 { x.floor() } else { x }).collect();
-                inputs.push(Data::new(ty.dtype, &[ty.elements()], numbers));
-                types.push(ty);
-            }
-            inputs.extend_from_slice(&plain[plain.len() - 2..]);
+            let inputs = stored(&*update, ty, [ty.dtype, ty.dtype]);
             let op = update.to_op();
             let expected = devices.expected_of_same(&op, &inputs);
             let found = devices.cuda(&op, &inputs);
@@ -164,13 +178,13 @@ fn updates_of_states_in_fewer_bits() {
 fn updates_of_parameters_in_16_bits() {
     let mut devices = Devices::new();
     let seed = 0x9abc_1234_5678;
-    let weights = [
-        WeightFormat::InPlace(Rounding::Nearest),
-        WeightFormat::InPlace(Rounding::Stochastic { seed }),
-        WeightFormat::Master,
-    ];
+    let weights =
+        [WeightFormat::InPlace(Rounding::Nearest), WeightFormat::InPlace(Rounding::Stochastic { seed })];
     let types = [DType::BF16, DType::F16].map(|half| [(half, half), (half, DType::F32)]).concat();
-    for ((half, of_gradients), weights) in types.into_iter().flat_map(|types| weights.map(|w| (types, w))) {
+    let cases = types.into_iter().flat_map(|types| {
+        weights.into_iter().chain([WeightFormat::Master(types.0)]).map(move |weights| (types, weights))
+    });
+    for ((half, of_gradients), weights) in cases {
         let tensor = |(index, len): (usize, usize)| Member {
             offset: 0,
             shape: Shape::new(&[len]),
@@ -178,25 +192,54 @@ fn updates_of_parameters_in_16_bits() {
             site: 5 + index as u32,
         };
         let tensors = [4096, 7, 13_001].into_iter().enumerate().map(tensor);
-        let (members, ty) = lay_out(tensors, half, half);
-        let len = ty.elements();
-        let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
-        for states in [StateFormat::F32, StateFormat::Bf16(Rounding::Stochastic { seed: 3 })] {
-            for update in every_update(&gradients, UpdateFormat { states, weights }) {
+        for states in
+            [StateFormat::F32, StateFormat::Bf16(Rounding::Stochastic { seed: 3 }), StateFormat::Quantized]
+        {
+            let format = UpdateFormat { states, weights };
+            let narrowest = if states == StateFormat::F32 { half } else { states.dtype() };
+            let (members, ty) = lay_out(tensors.clone(), half, narrowest);
+            let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
+            for update in every_update(&gradients, format) {
                 let op = update.to_op();
-                let mut inputs = operands(&*update, len, Some(2.0), None);
-                inputs[0] = inputs[0].stored_as(half);
-                inputs[1] = inputs[1].stored_as(of_gradients);
-                for (state, input) in update.states().iter().zip(&mut inputs[2..]) {
-                    *input = input.stored_as(state.dtype);
-                }
-                if update.format().has_master() {
-                    inputs.insert(2 + update.states().len(), Data::random(DType::F32, &[len], 1.0, 8));
-                }
+                let inputs = stored(&*update, ty, [half, of_gradients]);
                 let expected = devices.expected_of_same(&op, &inputs);
                 let found = devices.cuda(&op, &inputs);
+                assert_eq!(found.len(), 1 + update.kept().len());
                 for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                    assert_near(found, expected, &members, &format!("{op:?} of {half}: output {index}"));
+                    let place = format!("{op:?} of {half}: output {index}");
+                    let members = match index {
+                        0 => members.clone(),
+                        index => update.kept()[index - 1].layout(&members, ty).0,
+                    };
+                    assert_near(found, expected, &members, &place);
+                }
+            }
+        }
+    }
+}
+
+/// A step that is left out leaves parameters as their copy is rounded, which may be all that there is of them.
+#[test]
+fn a_step_that_is_left_out_makes_parameters_of_their_copy() {
+    let mut devices = Devices::new();
+    for half in [DType::BF16, DType::F16] {
+        for states in [StateFormat::F32, StateFormat::Quantized] {
+            let tensor = |len| Member { offset: 0, shape: Shape::new(&[len]), decay: true, site: 5 };
+            let (members, ty) = lay_out([4096, 7, 300].map(tensor).into_iter(), half, states.dtype());
+            let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: true };
+            let format = UpdateFormat { states, weights: WeightFormat::Master(half) };
+            for update in every_update(&gradients, format) {
+                let op = update.to_op();
+                let mut inputs = stored(&*update, ty, [half, half]);
+                let norm = inputs.len() - 1;
+                inputs[norm] = Data::scalar(f32::INFINITY);
+                inputs.push(Data::scalar(1024.0));
+                let found = devices.cuda(&op, &inputs);
+                let master = &inputs[1 + update.states().len()];
+                let rounded = master.stored_as(half);
+                assert_eq!(found.last().map(|found| &found.numbers), Some(&master.numbers));
+                for i in members.iter().flat_map(|member| member.offset..member.offset + member.elements()) {
+                    assert_eq!(found[0].numbers[i], rounded.numbers[i], "{op:?} of {half} at {i}");
                 }
             }
         }

@@ -303,10 +303,12 @@ fn one_update(program: &Program) -> Result<(), Violation> {
     let mut zeros: HashSet<ValueId> = HashSet::new();
     for section in program.step() {
         for instruction in &section.code {
-            if let Action::Launch { op, inputs, .. } = &instruction.action
-                && op.as_update().is_some()
+            if let Action::Launch { op, inputs, outputs, .. } = &instruction.action
+                && let Some(update) = op.as_update()
             {
-                let [parameters, gradients] = [inputs[0], inputs[1]].map(|id| program.stands_for(id));
+                let there = |id| program.stands_for(id);
+                let parameters = program.storage(there(outputs[0]));
+                let gradients = there(inputs[update.gradients_input()]);
                 updates.entry(parameters).or_insert((0, gradients)).0 += section.times;
                 applied[program.storage(gradients).index()] = true;
                 continue;

@@ -82,6 +82,20 @@ fn an_offloaded_optimizer_leaves_the_device_its_parameters() {
     assert_eq!(counts.bytes_to_device, 2 * (table + bytes));
 }
 
+/// They are made of the copy that the optimizer has, so that nothing of them goes there, and half as much of all else.
+#[test]
+fn parameters_that_have_a_copy_only_come_back() {
+    let config = with(|strategy| {
+        (strategy.params, strategy.gradient_dtype) = (StoredIn::Bf16, StoredIn::Bf16);
+        (strategy.precision, strategy.offload.optimizer) = (Precision::Bf16, true);
+    });
+    let (counts, _) = work(&config);
+    let [_, bytes] = parameters(&program(&config));
+    let table = 2 * V * C;
+    assert_eq!(counts.bytes_to_host, 2 * (WEIGHTS / 2 + table));
+    assert_eq!(counts.bytes_to_device, 2 * (table + bytes));
+}
+
 #[test]
 fn offloaded_parameters_are_there_for_two_layers_at_a_time() {
     let config = offloaded(|offload| offload.parameters = true);

@@ -43,7 +43,9 @@ impl RunConfig {
         };
         let weights = match params {
             StoredIn::Fp32 => WeightFormat::default(),
-            StoredIn::Bf16 | StoredIn::Fp16 if self.strategy.has_master_weights() => WeightFormat::Master,
+            StoredIn::Bf16 | StoredIn::Fp16 if self.strategy.has_master_weights() => {
+                WeightFormat::Master(params.dtype())
+            }
             StoredIn::Bf16 | StoredIn::Fp16 => WeightFormat::InPlace(rounding),
         };
         let states = move |shape: &Shape, looked_up| match optimizer_state {

@@ -41,6 +41,10 @@ impl<'a> Operands<'a> {
         &self.inputs[index].ty
     }
 
+    pub(super) fn output_type(&self, index: usize) -> &TensorType {
+        &self.outputs[index].ty
+    }
+
     pub(super) fn input<T: Float>(&self, index: usize) -> &'a [T] {
         let Operand { address, ty } = self.inputs[index];
         assert_eq!(ty.dtype, T::DTYPE, "an input of numbers");

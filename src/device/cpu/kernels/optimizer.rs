@@ -123,13 +123,27 @@ impl Update {
     }
 }
 
+fn leave_out(members: &[Member], weights: &Weights, workers: &Workers) {
+    workers.each(workers.threads(), |index| {
+        for (_, range) in in_turn(runs(members, CHUNK), index, workers.threads()) {
+            // SAFETY: runs do not overlap.
+            #[allow(unsafe_code)]
+            unsafe {
+                weights.keep(workers.level(), range);
+            }
+        }
+    });
+}
+
 pub(super) fn adamw(op: &AdamW, operands: &mut Operands, workers: &Workers) {
     let at = op.numbers_input();
     let numbers = operands.input(at).try_into().expect("the type of the step's numbers was checked");
-    let Some(share) = share(&op.gradients, operands, at + 1) else { return };
     let numbers = AdamWNumbers::from_array(numbers);
-    let update = Update::new(op, numbers, share);
     let weights = Weights::new(op, numbers.step, operands);
+    let Some(share) = share(&op.gradients, operands, at + 1) else {
+        return leave_out(&op.gradients.members, &weights, workers);
+    };
+    let update = Update::new(op, numbers, share);
     let states =
         States::new(op.format.states, [DynamicMap::Signed, DynamicMap::Unsigned], numbers.step, operands);
     workers.each(workers.threads(), |index| {
@@ -186,9 +200,11 @@ pub(super) fn sgd(op: &Sgd, operands: &mut Operands, workers: &Workers) {
     let &[rate, number] = operands.input::<f32>(at) else {
         unreachable!("the type of the step's numbers was checked")
     };
-    let Some(share) = share(&op.gradients, operands, at + 1) else { return };
-    let Sgd { momentum, nesterov, weight_decay, .. } = *op;
     let weights = Weights::new(op, number, operands);
+    let Some(share) = share(&op.gradients, operands, at + 1) else {
+        return leave_out(&op.gradients.members, &weights, workers);
+    };
+    let Sgd { momentum, nesterov, weight_decay, .. } = *op;
     let velocities =
         (momentum != 0.0).then(|| States::new(op.format.states, [DynamicMap::Signed], number, operands));
     workers.each(workers.threads(), |index| {

@@ -34,7 +34,8 @@ enum Gradients<'a> {
 impl<'a> Weights<'a> {
     /// Of an update at this step.
     pub(super) fn new(op: &impl Update, step: f32, operands: &mut Operands<'a>) -> Weights<'a> {
-        let (parameters, gradients) = (operands.input_type(0).dtype, operands.input_type(1).dtype);
+        let at = op.gradients_input();
+        let (parameters, gradients) = (operands.output_type(0).dtype, operands.input_type(at).dtype);
         let not_numbers = "an operation's types are checked before it runs";
         Weights {
             parameters: match parameters {
@@ -46,12 +47,12 @@ impl<'a> Weights<'a> {
             master: op.format().has_master().then(|| Parts::new(operands.output(1 + op.states().len()))),
             draws: match op.format().weights {
                 WeightFormat::InPlace(rounding) => Draws::of_parameters(rounding, step),
-                WeightFormat::Master => None,
+                WeightFormat::Master(_) => None,
             },
             gradients: match gradients {
-                DType::F32 => Gradients::F32(operands.input(1)),
-                DType::BF16 => Gradients::Bf16(operands.input(1)),
-                DType::F16 => Gradients::F16(operands.input(1)),
+                DType::F32 => Gradients::F32(operands.input(at)),
+                DType::BF16 => Gradients::Bf16(operands.input(at)),
+                DType::F16 => Gradients::F16(operands.input(at)),
                 DType::I32 | DType::U8 | DType::U4 => unreachable!("{not_numbers}"),
             },
         }
@@ -93,6 +94,26 @@ impl<'a> Weights<'a> {
                     Stored::Bf16(all) => self.rounded(level, member, &piece, all, &mut numbers, work),
                     Stored::F16(all) => self.rounded(level, member, &piece, all, &mut numbers, work),
                 }
+            }
+        }
+    }
+
+    /// For some elements of a step that is left out: parameters that have a copy are made of it all the same, for they may be
+    /// nowhere else.
+    ///
+    /// # Safety
+    ///
+    /// As `update`.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn keep(&self, level: Level, elements: Range<usize>) {
+        let Some(master) = &self.master else { return };
+        // SAFETY: by this function's contract.
+        unsafe {
+            let master = master.part(elements.clone());
+            match &self.parameters {
+                Stored::F32(parameters) => parameters.part(elements).copy_from_slice(master),
+                Stored::Bf16(parameters) => Bf16::narrow(level, master, parameters.part(elements)),
+                Stored::F16(parameters) => F16::narrow(level, master, parameters.part(elements)),
             }
         }
     }

@@ -112,15 +112,13 @@ __device__ __forceinline__ void update_adamw(void* parameters, const void* gradi
                                              const float* __restrict__ norm, const float* __restrict__ scaling,
                                              const AdamW& constants, const Formats& formats,
                                              const Table<UpdateEntry>& table) {
-    if (is_left_out(norm, scaling)) return;
     const UpdateEntry& entry = entry_of_block(table);
+    const Weights weights(parameters, gradients, master, formats, entry, numbers[3]);
+    if (is_left_out(norm, scaling)) return weights.keep(entry);
     const AdamWStep step(constants, entry, numbers, norm, scaling);
-    const uint32_t site = static_cast<uint32_t>(entry.site);
-    const uint32_t number = static_cast<uint32_t>(numbers[3]);
-    const Weights weights{parameters, gradients, master, formats, entry.offset, site, number};
-    const States<T, RANDOM> states{formats.states_seed, site, number};
-    const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
-    const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));
+    const States<T, RANDOM> states{formats.states_seed, weights.site, weights.step};
+    const uint64_t begin = entry.begin();
+    const uint32_t count = entry.count();
     first += entry.offset + begin;
     second += entry.offset + begin;
     const uint32_t whole = entry.offset % 4 == 0 ? count / 4 : 0;
@@ -172,15 +170,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4)
     sgd(void* parameters, const void* gradients, const float* __restrict__ numbers, float* master,
         const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants, const Formats formats,
         const Table<UpdateEntry> table) {
-    if (is_left_out(norm, scaling)) return;
     const UpdateEntry& entry = entry_of_block(table);
+    const Weights weights(parameters, gradients, master, formats, entry, numbers[1]);
+    if (is_left_out(norm, scaling)) return weights.keep(entry);
     const SgdStep step(constants, entry, numbers, norm, scaling);
-    const Weights weights{parameters,   gradients,
-                          master,       formats,
-                          entry.offset, static_cast<uint32_t>(entry.site),
-                          static_cast<uint32_t>(numbers[1])};
-    const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
-    const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));
+    const uint64_t begin = entry.begin();
+    const uint32_t count = entry.count();
     const uint32_t whole = entry.offset % 4 == 0 ? count / 4 : 0;
 #pragma unroll
     for (int q = 0; q < UPDATE_QUADS; ++q) {
@@ -209,15 +204,13 @@ __device__ __forceinline__ void update_momentum(void* parameters, const void* gr
                                                 const float* __restrict__ norm, const float* __restrict__ scaling,
                                                 const Sgd& constants, const Formats& formats,
                                                 const Table<UpdateEntry>& table) {
-    if (is_left_out(norm, scaling)) return;
     const UpdateEntry& entry = entry_of_block(table);
+    const Weights weights(parameters, gradients, master, formats, entry, numbers[1]);
+    if (is_left_out(norm, scaling)) return weights.keep(entry);
     const SgdStep step(constants, entry, numbers, norm, scaling);
-    const uint32_t site = static_cast<uint32_t>(entry.site);
-    const uint32_t number = static_cast<uint32_t>(numbers[1]);
-    const Weights weights{parameters, gradients, master, formats, entry.offset, site, number};
-    const States<T, RANDOM> states{formats.states_seed, site, number};
-    const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
-    const uint32_t count = static_cast<uint32_t>(min(UPDATE_ELEMENTS, entry.len - begin));
+    const States<T, RANDOM> states{formats.states_seed, weights.site, weights.step};
+    const uint64_t begin = entry.begin();
+    const uint32_t count = entry.count();
     velocity += entry.offset + begin;
     const uint32_t whole = entry.offset % 4 == 0 ? count / 4 : 0;
 #pragma unroll

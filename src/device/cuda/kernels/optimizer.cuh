@@ -4,6 +4,10 @@
 
 constexpr int BLOCK = 256;
 
+// Runs of four elements that a thread updates.
+constexpr int UPDATE_QUADS = 4;
+constexpr uint64_t UPDATE_ELEMENTS = 4 * UPDATE_QUADS * BLOCK;
+
 // One tensor of a bucket. Its blocks take UPDATE_ELEMENTS each.
 struct UpdateEntry {
     uint64_t first_block;
@@ -13,11 +17,13 @@ struct UpdateEntry {
     uint64_t decay;
     // Of the tensor's random numbers.
     uint64_t site;
-};
 
-// Runs of four elements that a thread updates.
-constexpr int UPDATE_QUADS = 4;
-constexpr uint64_t UPDATE_ELEMENTS = 4 * UPDATE_QUADS * BLOCK;
+    // The elements of this block.
+    __device__ __forceinline__ uint64_t begin() const { return (blockIdx.x - first_block) * UPDATE_ELEMENTS; }
+    __device__ __forceinline__ uint32_t count() const {
+        return static_cast<uint32_t>(min(UPDATE_ELEMENTS, len - begin()));
+    }
+};
 
 // In what follows, `norm` is null where gradients are neither clipped nor scaled, `scaling` where they are not scaled. A step
 // whose scaled gradients have no finite norm is left out.

@@ -118,18 +118,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 3)
                     const float* __restrict__ numbers, float* master, const float* __restrict__ norm,
                     const float* __restrict__ scaling, const AdamW constants, const Formats formats,
                     const Table<UpdateEntry> table) {
-    if (is_left_out(norm, scaling)) return;
+    const UpdateEntry& entry = entry_of_block(table);
+    const Weights weights(parameters, gradients, master, formats, entry, numbers[3]);
+    if (is_left_out(norm, scaling)) return weights.keep(entry);
     __shared__ Shares<true> signed_shares;
     __shared__ Shares<false> unsigned_shares;
     signed_shares.make<BLOCK>();
     unsigned_shares.make<BLOCK>();
     __syncthreads();
-    const UpdateEntry& entry = entry_of_block(table);
     const AdamWStep step(constants, entry, numbers, norm, scaling);
-    const Weights weights{parameters,   gradients,
-                          master,       formats,
-                          entry.offset, static_cast<uint32_t>(entry.site),
-                          static_cast<uint32_t>(numbers[3])};
     const Quantized states[2] = {{first, first_scales}, {second, second_scales}};
     const auto maps = [&](int state, auto use) {
         if (state == 0) {
@@ -152,16 +149,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 3)
                            float* __restrict__ scales, const float* __restrict__ numbers, float* master,
                            const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants,
                            const Formats formats, const Table<UpdateEntry> table) {
-    if (is_left_out(norm, scaling)) return;
+    const UpdateEntry& entry = entry_of_block(table);
+    const Weights weights(parameters, gradients, master, formats, entry, numbers[1]);
+    if (is_left_out(norm, scaling)) return weights.keep(entry);
     __shared__ Shares<true> shares;
     shares.make<BLOCK>();
     __syncthreads();
-    const UpdateEntry& entry = entry_of_block(table);
     const SgdStep step(constants, entry, numbers, norm, scaling);
-    const Weights weights{parameters,   gradients,
-                          master,       formats,
-                          entry.offset, static_cast<uint32_t>(entry.site),
-                          static_cast<uint32_t>(numbers[1])};
     const Quantized states[1] = {{velocity, scales}};
     const auto maps = [&](int, auto use) { use(shares); };
     each_block<1>(entry, states, maps, [&](uint64_t place, int count, float (&velocities)[1][4]) {

@@ -1,5 +1,6 @@
 // Parameters and gradients of a bucket that is updated: as f32, whatever they are stored in.
 #pragma once
+#include "optimizer.cuh"
 #include "philox.cuh"
 #include "vectors.cuh"
 
@@ -52,7 +53,8 @@ struct Formats {
 // Of the steps that parameters are drawn for: a bit that no number of a step has.
 constexpr uint32_t OF_PARAMETERS = 1u << 31;
 
-// One tensor's, from its first element on. `master` is null where no copy of the parameters is kept.
+// One tensor's, from its first element on. `master` is null where no copy of the parameters is kept; parameters are not read
+// where it is.
 struct Weights {
     void* parameters;
     const void* gradients;
@@ -61,6 +63,16 @@ struct Weights {
     uint64_t offset;
     uint32_t site;
     uint32_t step;
+
+    __device__ __forceinline__ Weights(void* parameters, const void* gradients, float* master, const Formats& formats,
+                                       const UpdateEntry& entry, float step)
+        : parameters(parameters),
+          gradients(gradients),
+          master(master),
+          formats(formats),
+          offset(entry.offset),
+          site(static_cast<uint32_t>(entry.site)),
+          step(static_cast<uint32_t>(step)) {}
 
     template <class Use>
     __device__ __forceinline__ static void as(void* numbers, uint32_t type, Use use) {
@@ -124,6 +136,15 @@ struct Weights {
             return;
         }
         as(parameters, formats.parameters, [&](auto* numbers) { put(numbers[offset + element], value); });
+    }
+
+    // In a step that is left out: parameters are made of their copy all the same, for they may be nowhere else.
+    __device__ __forceinline__ void keep(const UpdateEntry& entry) const {
+        if (master == nullptr) return;
+        const uint64_t begin = offset + entry.begin();
+        as(parameters, formats.parameters, [&](auto* numbers) {
+            for (uint32_t i = threadIdx.x; i < entry.count(); i += BLOCK) put(numbers[begin + i], master[begin + i]);
+        });
     }
 
    private:

@@ -31,7 +31,7 @@ pub(super) fn run(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     match op {
-        Op::AdamW(op) => optimizer::adamw(op, inputs, launcher),
+        Op::AdamW(op) => optimizer::adamw(op, (inputs, outputs), launcher),
         Op::Add(op) => elementwise::add(op, inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
         Op::AttentionBackward(_) => attention::backward(inputs, outputs, workspace, launcher),
@@ -52,7 +52,7 @@ pub(super) fn run(
         Op::Normal(op) => initialise::normal(op, outputs, launcher),
         Op::Quantize(op) => storage::quantize(op, inputs, outputs, workspace, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
-        Op::Sgd(op) => optimizer::sgd(op, inputs, launcher),
+        Op::Sgd(op) => optimizer::sgd(op, (inputs, outputs), launcher),
         Op::Stored(_) => unreachable!("no device reads files"),
     }
 }

@@ -52,25 +52,27 @@ pub(super) fn global_norm(
     )
 }
 
-/// Enqueues an update, whose parameters and states are updated in place: its inputs, null for a norm and a loss scale that
-/// it has not, its constants, and the members of the bucket.
+/// Enqueues an update, whose states are updated in place, as parameters are unless they have a copy: parameters, its other
+/// inputs, null for a copy, a norm and a loss scale that it has not, its constants, and the members of the bucket.
 fn update(
     kernel: &'static str,
     update: &impl Update,
-    inputs: &[Operand],
+    (inputs, outputs): (&[Operand], &[Operand]),
     constants: &Argument,
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let gradients = update.gradients();
     let numbers = update.numbers_input();
-    let states = 2 + update.states().len();
-    let mut operands: Vec<Argument> = inputs[..states].iter().map(pointer).collect();
+    let (parameters, of_gradients) = (&outputs[0], &inputs[update.gradients_input()]);
+    let (states, master) = outputs[1..].split_at(update.states().len());
+    let mut operands: Vec<Argument> =
+        [parameters, of_gradients].into_iter().chain(states).map(pointer).collect();
     operands.push(pointer(&inputs[numbers]));
-    operands.push(optional(update.format().has_master().then(|| inputs[states].address)));
+    operands.push(optional(master.first().map(|master| master.address)));
     operands.push(optional(gradients.need_norm().then(|| inputs[numbers + 1].address)));
     operands.push(optional(gradients.scaled.then(|| inputs[numbers + 2].address)));
     operands.push(constants.clone());
-    operands.push(formats(update.format(), [&inputs[0], &inputs[1]].map(|operand| operand.ty.dtype))?);
+    operands.push(formats(update.format(), [parameters, of_gradients].map(|operand| operand.ty.dtype))?);
     let work = gradients.members.iter().map(|member| Work {
         blocks: member.elements().div_ceil(UPDATE_ELEMENTS),
         fields: [
@@ -98,7 +100,7 @@ fn formats(format: UpdateFormat, dtypes: [DType; 2]) -> Result<Argument, DeviceE
     };
     let weights_seed = match weights {
         WeightFormat::InPlace(rounding) => rounding.seed(),
-        WeightFormat::Master => None,
+        WeightFormat::Master(_) => None,
     };
     let mut numbers = [0; 2];
     for (number, dtype) in numbers.iter_mut().zip(dtypes) {
@@ -143,7 +145,11 @@ fn clip_norm(update: &impl Update) -> f32 {
 }
 
 /// With the struct `AdamW` of `optimizer.cu`. What the moments take on is made in f64, as what they keep is.
-pub(super) fn adamw(op: &AdamW, inputs: &[Operand], launcher: &mut Launcher) -> Result<(), DeviceError> {
+pub(super) fn adamw(
+    op: &AdamW,
+    operands: (&[Operand], &[Operand]),
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
     let constants = constants([
         op.beta1 as f32,
         (1.0 - op.beta1) as f32,
@@ -155,17 +161,21 @@ pub(super) fn adamw(op: &AdamW, inputs: &[Operand], launcher: &mut Launcher) -> 
         0.0,
     ]);
     let kernel = by_format(op.format.states, ["adamw", "adamw_bf16", "adamw_bf16_random", "adamw_quantized"]);
-    update(kernel, op, inputs, &constants, launcher)
+    update(kernel, op, operands, &constants, launcher)
 }
 
 /// With the struct `Sgd` of `optimizer.cu`.
-pub(super) fn sgd(op: &Sgd, inputs: &[Operand], launcher: &mut Launcher) -> Result<(), DeviceError> {
+pub(super) fn sgd(
+    op: &Sgd,
+    operands: (&[Operand], &[Operand]),
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
     let nesterov = if op.nesterov { 1.0 } else { 0.0 };
     let constants = constants([op.momentum, nesterov, op.weight_decay, clip_norm(op)]);
     let with_momentum =
         ["sgd_momentum", "sgd_momentum_bf16", "sgd_momentum_bf16_random", "sgd_momentum_quantized"];
     let kernel = if op.momentum == 0.0 { "sgd" } else { by_format(op.format.states, with_momentum) };
-    update(kernel, op, inputs, &constants, launcher)
+    update(kernel, op, operands, &constants, launcher)
 }
 
 /// Scale and counts are updated in place.

@@ -18,6 +18,8 @@ pub(super) enum Data {
     F32(TensorType, Vec<f32>),
     /// Numbers of 16 bits.
     Half(TensorType, Vec<u16>),
+    /// An even number of bytes.
+    Codes(TensorType, Vec<u8>),
     I32(TensorType, Vec<i32>),
 }
 
@@ -67,7 +69,7 @@ impl Data {
 
     pub(super) fn ty(&self) -> TensorType {
         match self {
-            Data::F32(ty, _) | Data::Half(ty, _) | Data::I32(ty, _) => *ty,
+            Data::F32(ty, _) | Data::Half(ty, _) | Data::Codes(ty, _) | Data::I32(ty, _) => *ty,
         }
     }
 
@@ -75,6 +77,7 @@ impl Data {
         match self {
             Data::F32(_, values) => values.iter().map(|&value| f64::from(value)).collect(),
             Data::Half(ty, bits) => numbers(ty.dtype, bits).into_iter().map(f64::from).collect(),
+            Data::Codes(_, codes) => codes.iter().map(|&code| f64::from(code)).collect(),
             Data::I32(_, values) => values.iter().map(|&value| f64::from(value)).collect(),
         }
     }
@@ -84,6 +87,9 @@ impl Data {
         match self {
             Data::F32(_, values) => values.iter().flat_map(|value| halves(value.to_bits())).collect(),
             Data::Half(_, bits) => bits.clone(),
+            Data::Codes(_, codes) => {
+                codes.as_chunks().0.iter().map(|&pair| u16::from_le_bytes(pair)).collect()
+            }
             Data::I32(_, values) => values.iter().flat_map(|&value| halves(value as u32)).collect(),
         }
     }
@@ -95,7 +101,7 @@ fn narrowed<T: Float>(values: &[f32]) -> Vec<T> {
     narrow
 }
 
-/// The numbers in memory that holds some of this type.
+/// The numbers, or codes, in memory that holds some of this type.
 fn numbers(dtype: DType, bits: &[u16]) -> Vec<f32> {
     let mut wide = vec![0.0; bits.len()];
     match dtype {
@@ -109,7 +115,8 @@ fn numbers(dtype: DType, bits: &[u16]) -> Vec<f32> {
             let whole = bits.as_chunks::<2>().0.iter();
             return whole.map(|half| f32::from_bits(u32::from(half[1]) << 16 | u32::from(half[0]))).collect();
         }
-        DType::U8 | DType::U4 => unreachable!("codes are no numbers"),
+        DType::U8 => return bits.iter().flat_map(|bits| bits.to_le_bytes()).map(f32::from).collect(),
+        DType::U4 => unreachable!("half a byte is no number"),
     }
     wide
 }

@@ -3,7 +3,10 @@
 use super::harness::{Data, How, NUMBERS, launch};
 use super::others::updates;
 use crate::device::cpu::kernels::simd::Level;
-use crate::ops::{DType, Op, Rounding, State, UpdateFormat, WeightFormat};
+use crate::ops::{
+    AdamW, DType, GradientTerms, Member, Op, Rounding, Sgd, Shape, State, StateFormat, TensorType, Update,
+    UpdateFormat, WeightFormat, lay_out,
+};
 
 const HALVES: [DType; 2] = [DType::BF16, DType::F16];
 
@@ -25,15 +28,12 @@ fn how(level: Level) -> How {
 /// The same numbers in f32.
 fn wide(data: &Data) -> Data {
     let ty = data.ty();
-    Data::F32(
-        crate::ops::TensorType { dtype: DType::F32, ..ty },
-        data.to_f64().iter().map(|&x| x as f32).collect(),
-    )
+    Data::F32(TensorType { dtype: DType::F32, ..ty }, data.to_f64().iter().map(|&x| x as f32).collect())
 }
 
 /// A tensor's numbers, rounded to the nearest of 16 bits.
 fn rounded(values: &[f32], dtype: DType) -> Vec<f32> {
-    let data = Data::F32(crate::ops::TensorType::f32(&[values.len()]), values.to_vec()).stored_as(dtype);
+    let data = Data::F32(TensorType::f32(&[values.len()]), values.to_vec()).stored_as(dtype);
     data.to_f64().iter().map(|&x| x as f32).collect()
 }
 
@@ -73,19 +73,15 @@ fn parameters_are_rounded_once_from_what_they_are_updated_to() {
 #[test]
 fn a_copy_is_updated_as_parameters_in_f32_are() {
     for (half, gradients) in HALVES.into_iter().flat_map(|p| NUMBERS.map(|g| (p, g))) {
-        for (op, mut inputs) in stored(half, gradients) {
-            let op = with_format(&op, WeightFormat::Master);
+        for (op, mut full) in stored(DType::F32, gradients) {
+            let op = with_format(&op, WeightFormat::Master(half));
             let update = op.as_update().expect("it is one");
-            let place = 2 + update.states().len();
             assert_eq!(update.kept().last().map(|state| state.name), Some(State::MASTER.name));
             // More exact than what was rounded from it.
-            let master = Data::random(inputs[0].ty().shape.dims(), 0).map(|x| x + 1e-5);
-            inputs.insert(place, master.clone());
+            full[0] = full[0].clone().map(|x| x + 1e-5);
             let level = Level::best();
-            let found = launch(&op, &inputs, how(level));
-            let mut full: Vec<Data> = inputs.iter().map(wide).collect();
-            full.remove(place);
-            full[0] = master;
+            let found = launch(&op, &beside_a_copy(update, &full), how(level));
+            full[1] = wide(&full[1]);
             let plain = with_format(&op, WeightFormat::default());
             let expected = launch(&plain, &full, how(level));
             let master = found.last().expect("it is an output");
@@ -98,6 +94,96 @@ fn a_copy_is_updated_as_parameters_in_f32_are() {
                     "{}",
                     op.name()
                 );
+            }
+        }
+    }
+}
+
+/// What an update reads that keeps a copy of its parameters, where one without takes these: not what the copy was rounded to.
+fn beside_a_copy(update: &dyn Update, inputs: &[Data]) -> Vec<Data> {
+    let (master, behind) = inputs.split_first().expect("parameters are its first");
+    let mut inputs = behind.to_vec();
+    inputs.insert(1 + update.states().len(), master.clone());
+    inputs
+}
+
+/// What is there of parameters may not be: they are made of their copy also in a step that is left out.
+#[test]
+fn a_step_that_is_left_out_leaves_what_the_copy_is_rounded_to() {
+    for half in HALVES {
+        for (op, inputs) in updates(None, f32::INFINITY, Some(4.0)) {
+            let op = with_format(&op, WeightFormat::Master(half));
+            let update = op.as_update().expect("it is one");
+            for level in Level::available() {
+                let found = launch(&op, &beside_a_copy(update, &inputs), how(level));
+                let Data::F32(_, master) = &inputs[0] else { unreachable!("numbers in f32") };
+                assert_eq!(found.last(), Some(master));
+                for member in &update.gradients().members[..] {
+                    let part = member.offset..member.offset + member.elements();
+                    let rounded = rounded(&master[part.clone()], half);
+                    assert_eq!(bits(&found[0][part]), bits(&rounded), "{} at {level:?}", op.name());
+                }
+            }
+        }
+    }
+}
+
+/// States are the same whatever parameters are stored in, and these are rounded once from the same numbers.
+#[test]
+fn states_in_fewer_bits_are_updated_beside_parameters_in_16() {
+    let formats = [StateFormat::Bf16(Rounding::Stochastic { seed: 3 }), StateFormat::Quantized];
+    for (half, states) in HALVES.into_iter().flat_map(|half| formats.map(|states| (half, states))) {
+        let tensor = |len| Member { offset: 0, shape: Shape::new(&[len]), decay: true, site: 5 };
+        let (members, ty) = lay_out([4096, 7, 300].map(tensor).into_iter(), half, states.dtype());
+        let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
+        let updates = |weights| {
+            let (format, gradients) = (UpdateFormat { states, weights }, gradients.clone());
+            let (beta1, beta2, epsilon, weight_decay) = (0.9, 0.999, 1e-8, 0.1);
+            let adamw = AdamW { gradients, format, beta1, beta2, epsilon, weight_decay };
+            let gradients = adamw.gradients.clone();
+            let sgd = Sgd { gradients, format, momentum: 0.9, nesterov: true, weight_decay };
+            [Op::AdamW(adamw), Op::Sgd(sgd)]
+        };
+        let [in_place, copied] =
+            [WeightFormat::InPlace(Rounding::Nearest), WeightFormat::Master(half)].map(updates);
+        for (in_place, copied) in in_place.into_iter().zip(copied) {
+            let update = in_place.as_update().expect("it is one");
+            let random = |seed| Data::random(&[ty.elements()], seed);
+            let kept = update.states().iter().enumerate().map(|(index, state)| {
+                let ty = state.layout(&members, ty).1;
+                let numbers = Data::random(&[ty.elements()], 7 + index as u64);
+                match ty.dtype {
+                    DType::U8 => {
+                        let codes = numbers.map(|x| (x * 127.0 + 127.5).floor()).to_f64();
+                        Data::Codes(ty, codes.into_iter().map(|code| code as u8).collect())
+                    }
+                    // Second moments are squares, and scales are of magnitudes.
+                    dtype => numbers.map(f32::abs).stored_as(dtype),
+                }
+            });
+            let numbers = [0.01, 0.271, 0.0297, 5.0];
+            let numbers = match update.numbers().len() {
+                2 => vec![0.01, 5.0],
+                count => numbers[..count].to_vec(),
+            };
+            let numbers = Data::F32(TensorType::f32(&[numbers.len()]), numbers);
+            let mut inputs = vec![random(1).stored_as(half), random(2).stored_as(half)];
+            inputs.extend(kept.chain([numbers]));
+            let mut full = inputs.clone();
+            full[0] = wide(&inputs[0]);
+            let level = Level::best();
+            let expected = launch(&in_place, &full, how(level));
+            let beside = beside_a_copy(update, &full);
+            for (op, inputs) in [(&in_place, &inputs), (&copied, &beside)] {
+                let found = launch(op, inputs, how(level));
+                for member in &members[..] {
+                    let part = member.offset..member.offset + member.elements();
+                    let parameters = rounded(&expected[0][part.clone()], half);
+                    assert_eq!(bits(&found[0][part]), bits(&parameters), "{op:?}");
+                }
+                for (found, expected) in found[1..].iter().zip(&expected[1..]) {
+                    assert_eq!(bits(found), bits(expected), "{op:?}");
+                }
             }
         }
     }
