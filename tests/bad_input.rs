@@ -180,6 +180,10 @@ bad! {
     rounding_of_a_copy: check(&with("recompute = \"block\"", "params = \"bf16\"\nrounding = \"stochastic\""));
     rounding_of_nothing: check(&with("recompute = \"block\"", "rounding = \"stochastic\""));
     rounding_of_codes: check(&with("recompute = \"block\"", "optimizer_state = \"8bit\"\nrounding = \"stochastic\""));
+    quantize_nothing: check(&with("recompute = \"block\"", "optimizer_state = \"bf16\"\nquantize = { from = 256 }"));
+    quantize_no_table: check(&with("recompute = \"block\"", "optimizer_state = \"8bit\"\nquantize = 256"));
+    quantize_other_key: check(&with("recompute = \"block\"", "optimizer_state = \"8bit\"\nquantize = { min_8bit_size = 256 }"));
+    quantize_by_another_name: check(&with("recompute = \"block\"", "optimizer_state = \"int8\"\nmin_8bit_size = 256"));
     other_optimizer_state: check(&with("recompute = \"block\"", "optimizer_state = \"fp16\""));
     graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));
     no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 9").replace(

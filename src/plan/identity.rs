@@ -208,6 +208,7 @@ optimizer.adamw.lr = 1e-3
         // Of fp16.
         "strategy.loss_scale = { dynamic = { initial = 65536.0, backoff = 0.5, growth = 2.0, interval = 2000 } }",
         "strategy.optimizer_state = \"fp32\"",
+        "strategy.quantize = { from = 4096, embeddings = false }",
         "strategy.rounding = \"nearest\"",
         "strategy.recompute = \"none\"",
         "strategy.freeze = []",

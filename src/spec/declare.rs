@@ -112,6 +112,42 @@ impl<K: Declared> Declared for Optional<K> {
     }
 }
 
+/// A table of keys that is written on the line of its own key.
+pub(crate) struct Inline<T> {
+    key: &'static str,
+    place: &'static str,
+    /// What to write in it.
+    example: &'static str,
+    of: PhantomData<T>,
+}
+
+/// `place` is the key as messages have it: in backticks.
+pub(crate) const fn inline<T>(key: &'static str, place: &'static str, example: &'static str) -> Inline<T> {
+    Inline { key, place, example, of: PhantomData }
+}
+
+impl<T: Section + PartialEq> Declared for Inline<T> {
+    type Output = T;
+
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<T> {
+        let Some(mut keys) = keys.table_of(entry, self.key, self.place) else {
+            keys.reader().advise(&format!("write {}", self.example(self.key)));
+            return None;
+        };
+        let table = T::read(&mut keys);
+        keys.finish();
+        table
+    }
+
+    fn write(&self, key: &str, value: &T, lines: &mut Lines) {
+        lines.line(key, &Lines::of(value, lines.form()).inline());
+    }
+
+    fn example(&self, key: &str) -> String {
+        format!("{key} = {{ {} }}", self.example)
+    }
+}
+
 /// One of the variants of a choice.
 pub(crate) struct OneOf<T>(PhantomData<T>);
 

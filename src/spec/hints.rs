@@ -85,6 +85,11 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("gradients = \"free\"", &["set_to_none", "zero_grad"]),
     ("graph = true", &["cuda_graph", "cuda_graphs"]),
     (
+        "optimizer_state = \"8bit\"",
+        &["adam8bit", "adamw8bit", "adamw_8bit", "optimizer_8bit", "paged_adamw_8bit"],
+    ),
+    ("quantize = { from = 4096 }", &["min_8bit_size"]),
+    (
         "lora = { rank = 8, alpha = 16, targets = [\"attention.qkv\"] }",
         &["adapter", "adapters", "peft", "qlora"],
     ),
@@ -100,6 +105,7 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("none", &["no", "off"]),
     ("nf4", &["4bit", "int4", "normalfloat4"]),
     ("int8", &["8bit", "i8"]),
+    ("8bit", &["8-bit", "i8", "int8", "u8", "uint8"]),
 ];
 
 /// Words under which people look for a choice's variant.

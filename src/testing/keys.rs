@@ -108,6 +108,16 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Training(0.03),
     },
     Key {
+        name: "quantize",
+        values: &["{}", "{ from = 0, embeddings = true }", "{ from = 200 }"],
+        needs: &[Need {
+            of: &["{ from = 0, embeddings = true }", "{ from = 200 }"],
+            key: "optimizer_state",
+            one_of: &[r#""8bit""#],
+        }],
+        same: Same::Training(0.03),
+    },
+    Key {
         name: "rounding",
         values: &[r#""nearest""#, r#""stochastic""#],
         needs: &[Need { of: &[r#""stochastic""#], key: "optimizer_state", one_of: &[r#""bf16""#] }],

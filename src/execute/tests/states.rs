@@ -12,7 +12,7 @@ use crate::ops::{
     AdamW, AdamWNumbers, DType, GradientTerms, Member, Op, Rounding as Rounded, Shape, StateFormat,
     TensorType, Update, UpdateFormat, lay_out,
 };
-use crate::spec::{OptimizerState, Rounding, RunConfig};
+use crate::spec::{OptimizerState, Quantize, Rounding, RunConfig};
 use crate::testing::{self, with_optimizer};
 
 const MOMENTUM: &str = "sgd = { lr = 0.1, momentum = 0.9 }";
@@ -21,6 +21,13 @@ fn stored(optimizer_state: OptimizerState, rounding: Rounding) -> RunConfig {
     let mut config = testing::small();
     config.strategy.optimizer_state = optimizer_state;
     config.strategy.rounding = rounding;
+    config
+}
+
+/// Every tensor in 8 bits.
+fn quantized() -> RunConfig {
+    let mut config = stored(OptimizerState::EightBit, Rounding::Nearest);
+    config.strategy.quantize = Quantize { from: 0, embeddings: true };
     config
 }
 
@@ -56,14 +63,16 @@ fn the_loss_stays_within_three_percent() {
         };
         let full = train(&optimized(testing::small())).0;
         assert!(full[19] < full[0] - 0.5, "there is something to learn: {full:?}");
-        for (state, rounding) in CHOICES {
-            let config = optimized(stored(state, rounding));
+        let choices = CHOICES.map(|(state, rounding)| stored(state, rounding));
+        for config in choices.into_iter().chain([quantized()]) {
+            let place = format!("{:?} and {:?}", config.strategy.optimizer_state, config.strategy.rounding);
+            let config = optimized(config);
             let found = train(&config);
             for (step, (a, b)) in full.iter().zip(&found.0).enumerate() {
-                assert!((a - b).abs() <= 0.03 * a, "{state:?}, {rounding:?}, step {}: {a} and {b}", step + 1);
+                assert!((a - b).abs() <= 0.03 * a, "{place}, step {}: {a} and {b}", step + 1);
             }
-            assert_ne!(full, found.0, "{state:?} makes no difference");
-            assert_eq!(train(&config).1, found.1, "{state:?}, {rounding:?}: the same bits each time");
+            assert_ne!(full, found.0, "{place} make no difference");
+            assert_eq!(train(&config).1, found.1, "{place}: the same bits each time");
         }
     }
 }
@@ -112,30 +121,34 @@ fn states_take_the_bytes_of_their_types() {
         of(&embedding) + 2 * of(&block) + of(&head)
     };
     let full = |tensors: &[u64]| 2 * rounded(4 * end(tensors, 64));
-    let codes = end(&large, 256);
-    let scales = codes / 256;
-    let quantized =
-        full(&embedding) + full(&head) + 2 * (full(&small) + 2 * rounded(codes) + 2 * rounded(4 * scales));
-    for (state, expected) in [
-        (OptimizerState::Fp32, uniform(4)),
-        (OptimizerState::Bf16, uniform(2)),
-        (OptimizerState::EightBit, quantized),
+    let codes = |tensors: &[u64]| {
+        let codes = end(tensors, 256);
+        2 * rounded(codes) + 2 * rounded(4 * codes.div_ceil(256))
+    };
+    let by_default = full(&embedding) + full(&head) + 2 * (full(&small) + codes(&large));
+    let nearest = |state| stored(state, Rounding::Nearest);
+    for (config, expected) in [
+        (nearest(OptimizerState::Fp32), uniform(4)),
+        (nearest(OptimizerState::Bf16), uniform(2)),
+        (nearest(OptimizerState::EightBit), by_default),
+        (quantized(), codes(&embedding) + codes(&head) + 2 * codes(&block)),
     ] {
-        let config = stored(state, Rounding::Nearest);
         let program = compile(&config, &testing::target()).unwrap();
         let usage = predict(&program, &testing::target(), Cadence::of(&config)).device;
         assert_eq!(
             usage.phase_peak(crate::device::Phase::Forward).live[Role::Optimizer],
             expected,
-            "{state:?}"
+            "{:?}, {:?}",
+            config.strategy.optimizer_state,
+            config.strategy.quantize
         );
     }
 }
 
 #[test]
 fn bytes_are_counted_as_they_are_updated() {
-    let counted = |state, rounding| {
-        let (.., counts, receipt) = train(&stored(state, rounding));
+    let counted = |config: &RunConfig| {
+        let (.., counts, receipt) = train(config);
         let Counts { state_bytes_in_16_bits, state_bytes_in_8_bits, random_roundings, .. } = counts;
         ([state_bytes_in_16_bits, state_bytes_in_8_bits, random_roundings].map(|all| all / 20), receipt)
     };
@@ -143,17 +156,23 @@ fn bytes_are_counted_as_they_are_updated() {
     let halves: u64 = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes()).sum();
     let numbers: usize =
         program.buckets.iter().flat_map(|bucket| bucket.members.iter()).map(Member::elements).sum();
-    assert_eq!(counted(OptimizerState::Fp32, Rounding::Nearest), ([0, 0, 0], String::new()));
-    let (counts, receipt) = counted(OptimizerState::Bf16, Rounding::Nearest);
+    let plain = stored(OptimizerState::Fp32, Rounding::Nearest);
+    assert_eq!(counted(&plain), ([0, 0, 0], String::new()));
+    let (counts, receipt) = counted(&stored(OptimizerState::Bf16, Rounding::Nearest));
     assert_eq!(counts, [halves, 0, 0]);
     assert!(receipt.ends_with(" of states in 16 bits"), "{receipt}");
-    let (counts, receipt) = counted(OptimizerState::Bf16, Rounding::Stochastic);
+    let (counts, receipt) = counted(&stored(OptimizerState::Bf16, Rounding::Stochastic));
     assert_eq!(counts, [halves, 0, 2 * numbers as u64]);
     assert!(receipt.ends_with(&format!("{} numbers rounded at random", 2 * numbers)), "{receipt}");
     // Two moments of two tensors of 4,096 numbers in each of two blocks.
-    let (counts, receipt) = counted(OptimizerState::EightBit, Rounding::Nearest);
+    let (counts, receipt) = counted(&stored(OptimizerState::EightBit, Rounding::Nearest));
     assert_eq!(counts, [0, 2 * 2 * 2 * 4096, 0]);
     assert_eq!(receipt, "32.0 KiB of states in 8 bits");
+    // Those of every tensor, which begin at multiples of 256 numbers, as parameters beside them do.
+    let (counts, _) = counted(&quantized());
+    let program = compile(&quantized(), &testing::target()).unwrap();
+    let all: usize = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).elements()).sum();
+    assert_eq!(counts, [0, 2 * all as u64, 0]);
 }
 
 /// The mean of second moments after so many steps of gradients of 1 with beta2 = 0.999: in f32, 1 - 0.999^steps.

@@ -2,13 +2,14 @@
 
 use super::Strategy;
 use crate::ops::{CodeFormat, Storage};
-use crate::spec::declare::{Declared, Section, Words, section, words};
+use crate::spec::declare::{Inline, Words, inline, section, words};
 use crate::spec::error::Problem;
 use crate::spec::kinds::{Count, Flag, POSITIVE, Texts, word};
-use crate::spec::reader::Keys;
 use crate::spec::rules::blame;
-use crate::spec::tree::{self, Entry, quoted};
-use crate::spec::write::Lines;
+use crate::spec::tree::{Table, quoted};
+
+pub(super) const LORA: Inline<Lora> =
+    inline("lora", "`lora`", "rank = 8, alpha = 16, targets = [\"attention.qkv\"]");
 
 /// No layer is wider. How wide those are that it is for is known once the model is.
 const RANK: Count = Count(1..=1 << 24);
@@ -64,7 +65,7 @@ impl Lora {
 }
 
 impl Strategy {
-    pub(in crate::spec) fn adapts_what_is_frozen(&self, tree: &tree::Table) -> Result<(), Problem> {
+    pub(in crate::spec) fn adapts_what_is_frozen(&self, tree: &Table) -> Result<(), Problem> {
         let Some(Lora { base, double_quantization, .. }) = &self.lora else { return Ok(()) };
         if !self.freeze.is_empty() {
             return Err(blame(
@@ -84,30 +85,5 @@ impl Strategy {
             ));
         }
         Ok(())
-    }
-}
-
-/// The table of a strategy's key.
-pub(super) struct Table;
-
-impl Declared for Table {
-    type Output = Lora;
-
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Lora> {
-        let Some(mut keys) = keys.table_of(entry, "lora", "`lora`") else {
-            keys.reader().advise(&format!("write {}", self.example("lora")));
-            return None;
-        };
-        let lora = Lora::read(&mut keys);
-        keys.finish();
-        lora
-    }
-
-    fn write(&self, key: &str, value: &Lora, lines: &mut Lines) {
-        lines.line(key, &Lines::of(value, lines.form()).inline());
-    }
-
-    fn example(&self, key: &str) -> String {
-        format!("{key} = {{ rank = 8, alpha = 16, targets = [\"attention.qkv\"] }}")
     }
 }

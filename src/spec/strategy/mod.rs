@@ -6,6 +6,7 @@ mod offload;
 mod params;
 mod place;
 mod precision;
+mod quantize;
 mod states;
 mod words;
 
@@ -15,6 +16,7 @@ pub use offload::{Offload, Spill};
 pub use params::StoredIn;
 pub use place::{Home, Places};
 pub use precision::Precision;
+pub use quantize::Quantize;
 pub use states::{OptimizerState, Rounding};
 pub use words::{Allocator, EvaluationPass, Gradients, Init, Recompute, Release};
 
@@ -46,13 +48,15 @@ section! {
         /// With fp16 alone.
         pub loss_scale: Option<LossScale> = Optional(Scale), default LossScale::unless_said(precision);
         pub optimizer_state: OptimizerState = word(), default OptimizerState::Fp32;
+        /// Of which tensors optimizer states are quantized.
+        pub quantize: Quantize = quantize::QUANTIZE, default Quantize::default();
         /// Of what is stored in 16 bits.
         pub rounding: Rounding = word(), default Rounding::Nearest;
         pub recompute: Recompute = word(), default Recompute::None;
         /// Layers that are not trained. Of a run that is planned, each scope by its name.
         pub freeze: Vec<String> = LAYERS, default Vec::new();
         /// Low-rank factors that are trained beside a base that is not.
-        pub lora: Option<Lora> = Optional(lora::Table), default None;
+        pub lora: Option<Lora> = Optional(lora::LORA), default None;
         /// Layers that are computed elsewhere than on the device. Of a run that is planned, each scope by its name.
         pub place: Places = LayerHomes, default Places::new();
         /// Slices of rows that logits and their gradient are computed in, one after the other, at the most.
@@ -63,7 +67,7 @@ section! {
         pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
         pub init: Init = word(), default Init::Device;
         /// What waits in the host's memory while the device has no use for it.
-        pub offload: Offload = offload::Table, default Offload::default();
+        pub offload: Offload = offload::OFFLOAD, default Offload::default();
         /// Whether stretches of the step are captured and replayed as CUDA graphs.
         pub graph: bool = Flag, default false;
     }

@@ -2,16 +2,17 @@
 
 use serde::Serialize;
 
-use crate::spec::declare::{Declared, Section, Writable, section};
+use crate::spec::declare::{Inline, Writable, inline, section};
 use crate::spec::error::Problem;
 use crate::spec::kinds::{Count, Flag};
-use crate::spec::reader::{Keys, Kind};
+use crate::spec::reader::Kind;
 use crate::spec::rules::blame;
-use crate::spec::tree::{Entry, Table as Written, Value};
-use crate::spec::write::Lines;
+use crate::spec::tree::{Table, Value};
 use crate::units::Bytes;
 
 use super::Strategy;
+
+pub(super) const OFFLOAD: Inline<Offload> = inline("offload", "`offload`", "optimizer = true");
 
 /// No model has as many layers; keeps sums in range.
 const AHEAD: Count = Count(0..=1 << 24);
@@ -50,7 +51,7 @@ impl Offload {
 
 impl Strategy {
     /// Batches are in pinned memory whatever is offloaded.
-    pub(in crate::spec) fn pages_something(&self, tree: &Written) -> Result<(), Problem> {
+    pub(in crate::spec) fn pages_something(&self, tree: &Table) -> Result<(), Problem> {
         if self.offload.pinned || self.offload.is_any() {
             return Ok(());
         }
@@ -90,30 +91,5 @@ impl Writable for SizeOrFlag {
             Spill::From(Bytes(0)) => "true".to_owned(),
             Spill::From(Bytes(bytes)) => format!("\"{bytes} B\""),
         }
-    }
-}
-
-/// The table of a strategy's key.
-pub(super) struct Table;
-
-impl Declared for Table {
-    type Output = Offload;
-
-    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Offload> {
-        let Some(mut keys) = keys.table_of(entry, "offload", "`offload`") else {
-            keys.reader().advise(&format!("write {}", self.example("offload")));
-            return None;
-        };
-        let offload = Offload::read(&mut keys);
-        keys.finish();
-        offload
-    }
-
-    fn write(&self, key: &str, value: &Offload, lines: &mut Lines) {
-        lines.line(key, &Lines::of(value, lines.form()).inline());
-    }
-
-    fn example(&self, key: &str) -> String {
-        format!("{key} = {{ optimizer = true }}")
     }
 }

@@ -13,7 +13,7 @@ words! {
     pub enum OptimizerState {
         Fp32 = "fp32",
         Bf16 = "bf16",
-        /// Codes of 8 bits in blocks that share a scale; small tensors and embedding tables are left in fp32.
+        /// Codes of 8 bits in blocks that share a scale, of the tensors that `quantize` says.
         EightBit = "8bit",
     }
 }
@@ -27,14 +27,11 @@ words! {
     }
 }
 
-/// Tensors of fewer numbers are not worth quantizing: they take little memory, and norms and biases little error.
-const LEAST_QUANTIZED: usize = 4096;
-
 impl RunConfig {
     /// How a trained parameter of a shape and what the optimizer keeps of it are stored; its rows may be looked up by their
-    /// numbers: the gradients of most of these are zero in a step, and of the others large.
+    /// numbers.
     pub fn update_format(&self) -> impl Fn(&Shape, bool) -> UpdateFormat {
-        let Strategy { optimizer_state, rounding, params, .. } = self.strategy;
+        let Strategy { optimizer_state, quantize, rounding, params, .. } = self.strategy;
         let update = self.train.optimizer.update(GradientTerms::default(), UpdateFormat::default());
         let keeps_none = update.states().is_empty();
         let rounding = match rounding {
@@ -52,8 +49,8 @@ impl RunConfig {
             _ if keeps_none => StateFormat::F32,
             OptimizerState::Fp32 => StateFormat::F32,
             OptimizerState::Bf16 => StateFormat::Bf16(rounding),
-            OptimizerState::EightBit if looked_up || shape.elements() < LEAST_QUANTIZED => StateFormat::F32,
-            OptimizerState::EightBit => StateFormat::Quantized,
+            OptimizerState::EightBit if quantize.includes(shape, looked_up) => StateFormat::Quantized,
+            OptimizerState::EightBit => StateFormat::F32,
         };
         move |shape, looked_up| UpdateFormat { states: states(shape, looked_up), weights }
     }

@@ -1,0 +1,48 @@
+//! `quantize`: of which tensors the optimizer's states are in 8 bits.
+
+use super::{OptimizerState, Strategy};
+use crate::ops::Shape;
+use crate::spec::declare::{Inline, Words, inline, section};
+use crate::spec::error::Problem;
+use crate::spec::kinds::{Count, Flag};
+use crate::spec::rules::blame;
+use crate::spec::tree::{Table, quoted};
+
+pub(super) const QUANTIZE: Inline<Quantize> =
+    inline("quantize", "`quantize`", "from = 4096, embeddings = true");
+
+/// Numbers of a tensor. No tensor has as many as the most.
+const NUMBERS: Count = Count(0..=1 << 48);
+
+section! {
+    /// What is not quantized is in fp32.
+    #[derive(Copy, Eq)]
+    pub struct Quantize: Default {
+        /// Numbers of the smallest tensor: those of fewer take little memory, and norms and biases little error.
+        pub from: usize = NUMBERS, default 4096;
+        /// Whether tables are whose rows are looked up: most gradients of these are zero in a step, and the others large.
+        pub embeddings: bool = Flag, default false;
+    }
+}
+
+impl Quantize {
+    /// Whether a tensor is; its rows may be looked up by their numbers.
+    pub fn includes(&self, shape: &Shape, looked_up: bool) -> bool {
+        shape.elements() >= self.from && (self.embeddings || !looked_up)
+    }
+}
+
+impl Strategy {
+    pub(in crate::spec) fn quantizes_something(&self, tree: &Table) -> Result<(), Problem> {
+        if self.quantize == Quantize::default() || self.optimizer_state == OptimizerState::EightBit {
+            return Ok(());
+        }
+        let state = quoted(self.optimizer_state.word());
+        Err(blame(
+            format!("quantize says which optimizer states are in 8 bits; optimizer_state = {state} has none"),
+            &["strategy.quantize.from", "strategy.quantize.embeddings", "strategy.optimizer_state"],
+            tree,
+            "optimizer_state = \"8bit\" has, or leave quantize out",
+        ))
+    }
+}
