@@ -213,6 +213,9 @@ fn note(entry: &Entry, basis: Basis) -> String {
     if !row.no_effect.is_empty() {
         parts.push(format!("NO EFFECT: {}", entry.no_effect().join(", ")));
     }
+    if let Some(share) = entry.lost_updates() {
+        parts.push(format!("UPDATES LOST: {}% of parameters never changed", percent(share)));
+    }
     if row.emulated && entry.relative.same_as.is_none() {
         parts.push("emulated".into());
     }

@@ -10,6 +10,8 @@ use crate::statistics::{self, Estimate};
 
 /// Above this half-width, relative to the median, a speed is called noisy.
 pub(super) const NOISY: f64 = 0.05;
+/// Above this share of parameters that never change, little is learnt.
+const MOSTLY: f64 = 0.5;
 /// Above this share of the step, waiting for data is worth a column.
 pub(super) const WAITS: f64 = 0.02;
 /// What cannot be told apart when a configuration ran in one process only: placement, clocks and neighbours
@@ -99,6 +101,11 @@ impl Entry {
 
     pub(super) fn is_noisy(&self) -> bool {
         self.speed.is_some_and(|speed| speed.relative() > NOISY)
+    }
+
+    /// The share of parameters that no step changed for good, where that is most of them.
+    pub(super) fn lost_updates(&self) -> Option<f64> {
+        self.row.unchanged_parameters.filter(|share| *share > MOSTLY)
     }
 
     /// Keys of the strategy that changed nothing.

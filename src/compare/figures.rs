@@ -54,6 +54,7 @@ struct Figures {
     host_limit_bytes: Option<u64>,
     oom_pool: Option<String>,
     oom_other_short_bytes: Option<u64>,
+    unchanged_parameters: Option<f64>,
     axes: Vec<(String, String)>,
 }
 
@@ -139,6 +140,7 @@ fn of_entry(entry: &Entry, group: &Group) -> Figures {
         host_limit_bytes: row.host_limit_bytes,
         oom_pool: measured.oom_pool,
         oom_other_short_bytes: measured.oom_other_short_bytes,
+        unchanged_parameters: measured.unchanged_parameters,
         axes: row.axes,
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     out.extend(first_few(each_entry(comparison, |entry, group| ran_out(comparison.basis, entry, group))));
     out.extend(first_few(each_entry(comparison, unfinished)));
     if comparison.basis == Basis::Measured {
+        out.extend(learns_nothing(comparison));
         out.extend(learns_less(comparison));
         out.extend(waits(comparison));
         out.extend(disagreements(comparison));
@@ -301,6 +302,22 @@ fn names(comparison: &Comparison, more: impl Fn(&Entry) -> Option<String>) -> Ve
         }
     }
     names
+}
+
+/// Parameters in 16 bits that are as they were: what steps would change of them is rounded away.
+fn learns_nothing(comparison: &Comparison) -> Option<String> {
+    let lost = |entry: &Entry| {
+        entry.lost_updates().map(|share| format!("{}% of parameters never changed", percent(share)))
+    };
+    let names = names(comparison, lost);
+    let learn = if names.len() == 1 { "learns" } else { "learn" };
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} {learn} next to nothing: what an update changes by less than half of a last place is rounded away. \
+             rounding = \"stochastic\" or master_weights = true keeps it.",
+            list(&names)
+        )
+    })
 }
 
 fn learns_less(comparison: &Comparison) -> Option<String> {

@@ -69,6 +69,7 @@ fn passes(graphs: &Graphs, config: &RunConfig) -> impl Iterator<Item = SectionKi
 /// One bucket for each layer that has parameters. Returns the program's value for each parameter of the graph.
 fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
     let mut values = vec![None; graph.values.len()];
+    let looked_up = graph.looked_up();
     for (bucket, Layout { group, parameters, members, ty }) in layouts(graph, config).enumerate() {
         let ty = (Like::Bucket(bucket), ty);
         let of = program.add_value("parameters", group.layer, ty, Role::Parameter, group.home.workplace());
@@ -89,9 +90,15 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
             let view = View { of, part: Part::Member(member) };
             let view = program.add_view(value.name, value.scope, shape, view);
             values[index] = Some(view);
-            let site = members[member].site;
-            let scales = Vec::new();
-            program.parameters.push(Parameter { value: view, initial, site, bucket, scales, gradient: None });
+            program.parameters.push(Parameter {
+                value: view,
+                initial,
+                site: members[member].site,
+                bucket,
+                looked_up: looked_up[index],
+                scales: Vec::new(),
+                gradient: None,
+            });
         }
     }
     values

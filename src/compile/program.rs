@@ -134,6 +134,8 @@ pub struct Parameter {
     pub site: u32,
     /// Which bucket it lies in.
     pub bucket: usize,
+    /// Whether it is a table whose rows are looked up by their numbers.
+    pub looked_up: bool,
     /// What its codes are multiplied by, where it is stored in codes.
     pub scales: Vec<ValueId>,
     /// Its gradient's first version; set when the program is differentiated, if it is trained.

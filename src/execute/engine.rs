@@ -220,10 +220,7 @@ impl<'a> Engine<'a> {
         let mut digest = Sha256::new();
         let mut piece = vec![0; PIECE];
         for (id, member) in digest::tensors(self.program) {
-            let tensor = self.manager.tensor(id);
-            let dtype = tensor.ty.dtype;
-            let offset = tensor.offset + dtype.bytes_of(member.offset);
-            let region = Region { buffer: tensor.buffer, offset, bytes: dtype.bytes_of(member.elements()) };
+            let region = self.part(id, member.offset, member.elements());
             self.pieces::<Failure>(region, &mut piece, |piece| {
                 digest.update(piece);
                 Ok(())
@@ -243,6 +240,24 @@ impl<'a> Engine<'a> {
     ) -> Result<(), E> {
         let region = self.manager.tensor(id).region();
         self.pieces(region, &mut vec![0; PIECE], take)
+    }
+
+    /// So many elements of a value, from one of them on.
+    fn part(&self, id: ValueId, first: usize, count: usize) -> Region {
+        let tensor = self.manager.tensor(id);
+        let dtype = tensor.ty.dtype;
+        let (offset, bytes) = (tensor.offset + dtype.bytes_of(first), dtype.bytes_of(count));
+        Region { buffer: tensor.buffer, offset, bytes }
+    }
+
+    /// Reads so many elements of a value, from one of them on.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn read_part(&mut self, id: ValueId, first: usize, count: usize) -> Result<Vec<u8>, Failure> {
+        let region = self.part(id, first, count);
+        let mut bytes = vec![0; region.bytes as usize];
+        Ok(self.manager.backing.device.read(region, &mut bytes).map(|()| bytes)?)
     }
 
     /// Gives a value other numbers than the program does.

@@ -17,6 +17,7 @@ mod tensor_file;
 mod tests;
 mod timeline;
 mod train;
+mod unchanged;
 mod uses;
 mod volume;
 mod witness;

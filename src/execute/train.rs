@@ -12,6 +12,7 @@ use super::measured::{Ended, Outcome, Times};
 use super::prepared::Prepared;
 use super::products::ProductSources;
 use super::timeline::Timeline;
+use super::unchanged::Rounded;
 use super::volume::Volume;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
@@ -210,6 +211,8 @@ impl Trainer<'_> {
         let before = engine.counts();
         outcome.measured.startup_ms = Some(milliseconds(self.began.elapsed()));
         let (mut step, mut loss_scale) = (0, None);
+        let rounded = Rounded::of(self.program);
+        let mut first = None;
         let rounds = self.cadence.rounds().flat_map(|(times, round)| iter::repeat_n(round, times));
         for round in rounds {
             for _ in 0..round.steps {
@@ -234,6 +237,9 @@ impl Trainer<'_> {
                 }
                 record_loss(outcome, timed.loss);
                 loss_scale = timed.loss_scale;
+                if let (1, Some(rounded)) = (step, &rounded) {
+                    first = Some((rounded.read(engine)?, engine.counts().skipped_steps));
+                }
             }
             if round.evaluated > 0 {
                 self.evaluate(engine, step, round.evaluated, batch, outcome)?;
@@ -250,6 +256,10 @@ impl Trainer<'_> {
             measured.loss_scale = Some(f64::from(scale));
         }
         measured.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
+        let taken = |skipped: u64| steps - 1 > after.skipped_steps - skipped;
+        if let (Some(rounded), Some((first, _))) = (rounded, first.filter(|(_, skipped)| taken(*skipped))) {
+            measured.unchanged_parameters = Some(rounded.share_of_same(&first, &rounded.read(engine)?));
+        }
         measured.digest = engine.digest()?;
         Ok(Trained { before, after })
     }

@@ -1,0 +1,72 @@
+//! How much of what a run trains stays as it is: what a step changes by less than half of a last place is lost where parameters
+//! are stored in 16 bits, rounded to the nearest, and nothing keeps what was rounded off.
+
+use super::engine::Engine;
+use crate::compile::Program;
+use crate::memory::Failure;
+use crate::ops::{DType, Member, Rounding, ValueId, WeightFormat};
+
+/// Numbers of each tensor that are looked at: its first.
+const SAMPLED: usize = 256;
+
+/// The tensors that this may happen to. Tables that are looked up in are none of them: a row that no sample has seen is rightly
+/// as it was.
+pub(super) struct Rounded {
+    tensors: Vec<Tensor>,
+}
+
+struct Tensor {
+    bucket: ValueId,
+    dtype: DType,
+    member: Member,
+}
+
+impl Rounded {
+    /// None where no update rounds what it changes.
+    pub(super) fn of(program: &Program) -> Option<Rounded> {
+        let mut tensors = Vec::new();
+        for (index, bucket) in program.buckets.iter().enumerate() {
+            let dtype = program.ty(bucket.parameters).dtype;
+            let is_rounded = bucket.format.weights == WeightFormat::InPlace(Rounding::Nearest);
+            if bucket.trainable && is_rounded && dtype != DType::F32 {
+                let parameters = program.parameters.iter().filter(|parameter| parameter.bucket == index);
+                let members =
+                    parameters.zip(bucket.members.iter()).filter(|(parameter, _)| !parameter.looked_up);
+                tensors.extend(members.map(|(_, &member)| Tensor {
+                    bucket: bucket.parameters,
+                    dtype,
+                    member,
+                }));
+            }
+        }
+        (!tensors.is_empty()).then_some(Rounded { tensors })
+    }
+
+    /// The sample as it is now.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn read(&self, engine: &mut Engine) -> Result<Vec<u8>, Failure> {
+        let mut sample = Vec::new();
+        for Tensor { bucket, member, .. } in &self.tensors {
+            sample.extend(engine.read_part(*bucket, member.offset, member.elements().min(SAMPLED))?);
+        }
+        Ok(sample)
+    }
+
+    /// The share of all numbers of these tensors that are the same in two samples, bit for bit, as far as samples tell.
+    pub(super) fn share_of_same(&self, before: &[u8], after: &[u8]) -> f64 {
+        let (mut same, mut all, mut begin) = (0.0, 0.0, 0);
+        for Tensor { dtype, member, .. } in &self.tensors {
+            let (count, size) = (member.elements().min(SAMPLED), dtype.bytes() as usize);
+            let range = begin..begin + count * size;
+            begin = range.end;
+            let pairs = before[range.clone()].chunks(size).zip(after[range].chunks(size));
+            let unchanged = pairs.filter(|(before, after)| before == after).count();
+            let numbers = member.elements() as f64;
+            same += numbers * unchanged as f64 / count as f64;
+            all += numbers;
+        }
+        same / all
+    }
+}
