@@ -83,13 +83,17 @@ fn store_first_values(program: &mut Program, stored: &Stored) {
         {
             let value = program.value(parameter).clone();
             let ty = TensorType { dtype: DType::F32, ..value.ty };
+            op.resize(&Sizes { inputs: &[], outputs: &[ty], buckets: &[] });
+            if value.ty == ty {
+                result.push(instruction);
+                continue;
+            }
             let plain = program.add_like(Value { form: Form::Cast, role: Role::Cast, ty, ..value });
             program.stand_ins.insert(plain, parameter);
-            op.resize(&Sizes { inputs: &[], outputs: &[ty], buckets: &[] });
             outputs[0] = plain;
             let op = match *storage {
                 Storage::Codes(format) => Op::Quantize(Quantize { format }),
-                Storage::Plain | Storage::Bf16 => Op::Cast(Cast { to: storage.dtype() }),
+                Storage::Plain | Storage::Numbers(_) => Op::Cast(Cast { to: storage.dtype() }),
             };
             let outputs = [&[parameter], &scales[..]].concat();
             let action = Action::Launch { op, inputs: vec![plain], outputs, workspace: None };
@@ -111,7 +115,7 @@ impl Stored {
         let (storage, scales) = self.0.get(&parameter)?;
         let op = match *storage {
             Storage::Codes(format) => Op::Dequantize(Dequantize { format, to }),
-            Storage::Plain | Storage::Bf16 => Op::Cast(Cast { to }),
+            Storage::Plain | Storage::Numbers(_) => Op::Cast(Cast { to }),
         };
         let inputs = [&[parameter], &scales[..]].concat();
         Some(Action::Launch { op, inputs, outputs: vec![output], workspace: None })

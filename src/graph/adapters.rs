@@ -5,7 +5,7 @@
 
 use super::{Graph, Initial, Named, Node, Scope, ScopeId, ValueKind, named};
 use crate::ops::{Add, Linear, Op, Scale};
-use crate::spec::Lora;
+use crate::spec::{Lora, StoredIn};
 
 /// A linear layer of a block.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,7 @@ pub fn targeted(layers: &[Adaptable], targets: &[String]) -> Named {
 impl Graph {
     /// With all its parameters frozen, those of the blocks' linear layers stored as they are to be, and factors beside those
     /// layers that are targeted.
-    pub fn adapt(&mut self, lora: &Lora) {
+    pub fn adapt(&mut self, lora: &Lora, params: StoredIn) {
         let layers = adaptable(self);
         for value in &mut self.values {
             if let ValueKind::Parameter { trainable, .. } = &mut value.kind {
@@ -59,7 +59,7 @@ impl Graph {
         for layer in &layers {
             let weight = self.nodes[layer.node].inputs[1];
             if let ValueKind::Parameter { storage, .. } = &mut self.values[weight].kind {
-                *storage = lora.storage();
+                *storage = lora.storage(params);
             }
         }
         let targeted = targeted(&layers, &lora.targets).by_scope;
@@ -126,7 +126,7 @@ mod tests {
         let targets = ["mlp".to_owned(), "*.qkv".to_owned()].to_vec();
         let lora = Lora { rank: 5, alpha: 10.0, targets, base: Base::Nf4, double_quantization: true };
         let mut adapted = plain.clone();
-        adapted.adapt(&lora);
+        adapted.adapt(&lora, StoredIn::Fp32);
         let (own, added) = adapted.values.split_at(plain.values.len());
         assert!(
             own.iter().zip(&plain.values).all(|(a, b)| (a.name, a.scope, a.ty) == (b.name, b.scope, b.ty))

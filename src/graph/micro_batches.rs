@@ -25,7 +25,7 @@ impl Graphs {
             let mut graph = build(&config.model, samples);
             graph.freeze(&config.strategy.freeze);
             if let Some(lora) = &config.strategy.lora {
-                graph.adapt(lora);
+                graph.adapt(lora, config.strategy.params);
             }
             graph
         })

@@ -8,7 +8,8 @@ pub enum Storage {
     /// As parameters that are trained are.
     #[default]
     Plain,
-    Bf16,
+    /// As numbers of a type of their own.
+    Numbers(DType),
     Codes(CodeFormat),
 }
 
@@ -106,7 +107,7 @@ impl Storage {
     pub fn dtype(self) -> DType {
         match self {
             Storage::Plain => DType::F32,
-            Storage::Bf16 => DType::BF16,
+            Storage::Numbers(dtype) => dtype,
             Storage::Codes(format) => format.dtype(),
         }
     }
@@ -114,7 +115,7 @@ impl Storage {
     /// What there is beside that.
     pub fn scales(self) -> &'static [Scales] {
         match self {
-            Storage::Plain | Storage::Bf16 => &[],
+            Storage::Plain | Storage::Numbers(_) => &[],
             Storage::Codes(format) => format.scales(),
         }
     }

@@ -216,7 +216,7 @@ mod tests {
     fn targets_are_called_by_their_own_names() {
         let targets = |names: &[&str]| {
             let targets = names.iter().map(|name| (*name).to_owned()).collect();
-            let (base, double_quantization) = (Base::Fp32, false);
+            let (base, double_quantization) = (Base::Params, false);
             let mut config = testing::small();
             config.strategy.lora = Some(Lora { rank: 4, alpha: 8.0, targets, base, double_quantization });
             let resolved = resolve(config, &Table::default()).map_err(|problems| problems[0].reason());

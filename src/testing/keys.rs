@@ -59,6 +59,7 @@ const ADAPTED: &[&str] = &[
     r#""off""#,
     r#"{ rank = 3, alpha = 4.5, targets = ["*"] }"#,
     r#"{ rank = 1, alpha = 2, targets = ["attention.qkv", "mlp"], base = "bf16" }"#,
+    r#"{ rank = 2, alpha = 8, targets = ["mlp.out"], base = "fp32" }"#,
     r#"{ rank = 2, alpha = 4, targets = ["*.out"], base = "int8" }"#,
     r#"{ rank = 2, alpha = 4, targets = ["mlp.up"], base = "nf4" }"#,
     r#"{ rank = 2, alpha = 4, targets = ["mlp"], base = "nf4", double_quantization = false }"#,

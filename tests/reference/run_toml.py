@@ -67,7 +67,7 @@ class Run:
         self.lora = None if strategy.get("lora", "off") == "off" else strategy["lora"]
         if self.lora:
             expect_keys("lora", self.lora, LORA)
-            expect_word("lora.base", self.lora["base"], {"fp32", "bf16", "int8", "nf4"})
+            expect_word("lora.base", self.lora["base"], {"params", "fp32", "bf16", "fp16", "int8", "nf4"})
         self.precision = strategy["precision"]
         if self.params != "fp32":
             expect_word("precision", self.precision, {self.params})

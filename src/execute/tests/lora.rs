@@ -9,7 +9,7 @@ use super::super::engine::Engine;
 use super::strategies::{BATCH, C, L, T, V, launches, live_in, program, with, work};
 use super::{STEPS, batch, trace};
 use crate::compile::{Program, SectionKind};
-use crate::device::{Pool, Position, Role};
+use crate::device::{Pool, Position, Role, to_f32};
 use crate::memory::{Failure, live_at};
 use crate::ops::{CodeFormat, DType, DynamicMap, NF4, NF4_BLOCK, QUANTIZED_BLOCK, Storage, ValueId};
 use crate::spec::*;
@@ -22,8 +22,14 @@ const LAYERS: [(u64, u64); 4] = [(C, 3 * C), (C, C), (C, 4 * C), (4 * C, C)];
 /// Numbers in their weights.
 const WEIGHTS: u64 = 12 * C * C;
 
-const BASES: [(Base, bool); 5] =
-    [(Base::Fp32, false), (Base::Bf16, false), (Base::Int8, false), (Base::Nf4, false), (Base::Nf4, true)];
+const BASES: [(Base, bool); 6] = [
+    (Base::Params, false),
+    (Base::Bf16, false),
+    (Base::Int8, false),
+    (Base::Nf4, false),
+    (Base::Nf4, true),
+    (Base::Fp16, false),
+];
 
 fn adapted(targets: &[&str], (base, double_quantization): (Base, bool)) -> RunConfig {
     let targets = targets.iter().map(|target| (*target).to_owned()).collect();
@@ -73,10 +79,7 @@ fn numbers(program: &Program, engine: &mut Engine) -> HashMap<String, Vec<f64>> 
         let ty = program.ty(parameter.value);
         let numbers: Vec<f64> = match program.buckets[parameter.bucket].storage {
             Storage::Plain => f32s(&stored),
-            Storage::Bf16 => {
-                let halves = stored.as_chunks().0.iter().map(|half| u32::from(u16::from_ne_bytes(*half)));
-                halves.map(|half| f64::from(f32::from_bits(half << 16))).collect()
-            }
+            Storage::Numbers(_) => to_f32(ty.dtype, &stored).into_iter().map(f64::from).collect(),
             Storage::Codes(CodeFormat::Int8) => {
                 let steps = f32s(&scales[0]);
                 let step = |index: usize| steps[index / ty.shape.last()];
@@ -169,8 +172,8 @@ fn base_bytes((base, double): (Base, bool)) -> u64 {
     let of = |bits: u64| bucket(&weights.map(|numbers| numbers * bits / 8));
     let blocks = weights.map(|numbers| numbers.div_ceil(64));
     match (base, double) {
-        (Base::Fp32, _) => others + of(32),
-        (Base::Bf16, _) => others + of(16),
+        (Base::Params | Base::Fp32, _) => others + of(32),
+        (Base::Bf16 | Base::Fp16, _) => others + of(16),
         (Base::Int8, _) => others + of(8) + bucket(&LAYERS.map(|(_, out)| 4 * out)),
         (Base::Nf4, false) => others + of(4) + bucket(&blocks.map(|blocks| 4 * blocks)),
         (Base::Nf4, true) => {
@@ -250,11 +253,12 @@ fn adapting_does_the_work_of_the_factors_and_leaves_out_that_of_weights() {
         // Forward and backward; the gradient of what the first is computed from is nobody's.
         let times = 4 * L + 4 * L - 1;
         let codes = matches!(base.0, Base::Int8 | Base::Nf4);
+        let halves = matches!(base.0, Base::Bf16 | Base::Fp16);
         assert_eq!(counts.dequantized, if codes { 2 * times } else { 0 }, "{base:?}");
-        assert_eq!(counts.casts, if base.0 == Base::Bf16 { 2 * times + 4 * L } else { 0 }, "{base:?}");
+        assert_eq!(counts.casts, if halves { 2 * times + 4 * L } else { 0 }, "{base:?}");
         let told = match base.0 {
-            Base::Fp32 => String::new(),
-            Base::Bf16 => format!(", {times} casts"),
+            Base::Params | Base::Fp32 => String::new(),
+            Base::Bf16 | Base::Fp16 => format!(", {times} casts"),
             Base::Int8 | Base::Nf4 => format!(", {times} dequantized"),
         };
         assert_eq!(receipt, format!("34.2k parameters without gradients{told}"));
@@ -306,7 +310,38 @@ fn the_base_stays_as_it_is() {
             let (name, dtype) = (program.full_name(parameter.value), program.ty(parameter.value).dtype);
             let is_stored =
                 name.starts_with("blocks.") && name.ends_with(".weight") && !name.contains("norm");
-            assert_eq!(dtype != DType::F32, is_stored && base.0 != Base::Fp32, "{name} of {base:?}");
+            assert_eq!(dtype != DType::F32, is_stored && base.0 != Base::Params, "{name} of {base:?}");
+        }
+    }
+}
+
+/// What is said of a base is what it is stored as, whatever all else is; what is not said of it is as all else.
+#[test]
+fn a_base_is_stored_as_it_says_beside_parameters_in_16_bits() {
+    for params in [StoredIn::Fp32, StoredIn::Bf16, StoredIn::Fp16] {
+        for (base, expected) in [
+            (Base::Params, params.dtype()),
+            (Base::Fp32, DType::F32),
+            (Base::Bf16, DType::BF16),
+            (Base::Fp16, DType::F16),
+            (Base::Int8, DType::U8),
+        ] {
+            let mut config = adapted(&["mlp"], (base, false));
+            (config.strategy.params, config.strategy.gradient_dtype) = (params, params);
+            config.strategy.precision = match params {
+                StoredIn::Fp32 => Precision::Fp32,
+                StoredIn::Bf16 => Precision::Bf16,
+                StoredIn::Fp16 => Precision::Fp16,
+            };
+            let program = program(&config);
+            for parameter in &program.parameters {
+                let name = program.full_name(parameter.value);
+                let of_base =
+                    name.starts_with("blocks.") && name.ends_with(".weight") && !name.contains("norm");
+                let dtype = if of_base { expected } else { params.dtype() };
+                assert_eq!(program.ty(parameter.value).dtype, dtype, "{name} of {base:?} beside {params:?}");
+            }
+            assert!(trace(&config).losses.iter().all(|loss| loss.is_finite()), "{base:?} beside {params:?}");
         }
     }
 }

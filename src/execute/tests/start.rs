@@ -168,13 +168,13 @@ fn adapters_begin_beside_what_was_stored() {
     };
     let expected = losses(&from_file(&testing::small(), &file), Some(&weights));
     let drawn = losses(&testing::small(), None);
-    for (init, base) in [(Init::Device, Base::Fp32), (Init::Host, Base::Int8), (Init::Lazy, Base::Nf4)] {
+    for (init, base) in [(Init::Device, Base::Params), (Init::Host, Base::Int8), (Init::Lazy, Base::Nf4)] {
         let targets = vec!["attention.qkv".to_owned()];
         let lora = Lora { rank: 2, alpha: 4.0, targets, base, double_quantization: true };
         let mut config = from_file(&testing::small(), &file);
         (config.strategy.init, config.strategy.lora) = (init, Some(lora));
         let found = losses(&config, Some(&weights));
-        let share = if base == Base::Fp32 { 0.0 } else { 0.01 };
+        let share = if base == Base::Params { 0.0 } else { 0.01 };
         assert!((found[0] - expected[0]).abs() <= share * expected[0], "{base:?}: {found:?}, {expected:?}");
         assert!(found[0] != drawn[0] && found[1] < found[0], "{base:?}: {found:?}");
     }

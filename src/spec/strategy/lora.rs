@@ -1,6 +1,6 @@
 //! `lora`: low-rank factors that are trained beside a base that is not.
 
-use super::Strategy;
+use super::{StoredIn, Strategy};
 use crate::ops::{CodeFormat, Storage};
 use crate::spec::declare::{Inline, Words, inline, section, words};
 use crate::spec::error::Problem;
@@ -27,7 +27,7 @@ section! {
         /// Linear layers of each block that get factors. Of a run that is planned, each by its name.
         pub targets: Vec<String> = TARGETS;
         /// What the linear layers of blocks are stored as.
-        pub base: Base = word(), default Base::Fp32;
+        pub base: Base = word(), default Base::Params;
         /// Whether the scales of nf4 are quantized themselves.
         pub double_quantization: bool = Flag, default Base::is_quantized_twice(base);
     }
@@ -36,8 +36,11 @@ section! {
 words! {
     /// What a frozen linear layer's weight is stored as.
     pub enum Base {
+        /// As all parameters are.
+        Params = "params",
         Fp32 = "fp32",
         Bf16 = "bf16",
+        Fp16 = "fp16",
         /// A byte for each number, and a scale for each row.
         Int8 = "int8",
         /// NormalFloat4: half a byte for each number, and a scale for each 64.
@@ -53,11 +56,17 @@ impl Base {
 }
 
 impl Lora {
-    /// How the linear layers of blocks are stored.
-    pub fn storage(&self) -> Storage {
+    /// How the linear layers of blocks are stored, where parameters are stored so.
+    pub fn storage(&self, params: StoredIn) -> Storage {
+        let numbers = |stored: StoredIn| match stored {
+            _ if stored == params => Storage::Plain,
+            stored => Storage::Numbers(stored.dtype()),
+        };
         match self.base {
-            Base::Fp32 => Storage::Plain,
-            Base::Bf16 => Storage::Bf16,
+            Base::Params => Storage::Plain,
+            Base::Fp32 => numbers(StoredIn::Fp32),
+            Base::Bf16 => numbers(StoredIn::Bf16),
+            Base::Fp16 => numbers(StoredIn::Fp16),
             Base::Int8 => Storage::Codes(CodeFormat::Int8),
             Base::Nf4 => Storage::Codes(CodeFormat::Nf4 { double: self.double_quantization }),
         }
