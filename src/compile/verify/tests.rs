@@ -40,7 +40,7 @@ fn launches(name: &'static str) -> impl Fn(&Action) -> bool {
 
 #[test]
 fn combinations_of_strategies_hold_every_invariant() {
-    for choice in testing::pairwise().into_iter().chain(testing::sample(64)) {
+    for choice in testing::pairwise().into_iter().chain(testing::sample(300)) {
         let program = compile(&testing::small_with(&choice), &testing::target());
         let program = program.unwrap_or_else(|violation| panic!("{:?}: {violation}", choice.settings()));
         assert_eq!(program.stage, Stage::Placed);
