@@ -335,3 +335,34 @@ fn a_dump_is_gone_on_with() {
         column(&place, "more", "digest").values().all(|digest| !digests.values().any(|old| old == digest))
     );
 }
+
+/// A file of weights may be larger than all else: once its digest is known, nobody reads the whole of it again, child or
+/// parent. What is written in the place of a digest proves it.
+#[test]
+fn weights_are_digested_once() {
+    let place = Place::new(1);
+    place.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
+    let dumped = place.dumps().remove("plain").unwrap();
+    fs::copy(dumped.join("final.safetensors"), place.path("start.safetensors")).unwrap();
+    let text = fs::read_to_string(place.path("tiny.toml")).unwrap();
+    let text = text.replace("context = 16", "context = 16\n            weights = \"start.safetensors\"");
+    fs::write(place.path("tiny.toml"), text).unwrap();
+    // What was written a moment ago is not kept: it might change unseen.
+    let kept = place.path("results/.digests.json");
+    let digests = || -> serde_json::Value { serde_json::from_slice(&fs::read(&kept).unwrap()).unwrap() };
+    let name = place.path("start.safetensors").canonicalize().unwrap().display().to_string();
+    let find = |digests: &serde_json::Value| {
+        digests.as_object().unwrap().keys().find(|key| name.ends_with(key.trim_start_matches("./"))).cloned()
+    };
+    wait_for("a digest that is kept", || {
+        place.sweep(&["--filter", "plain"], 0);
+        kept.exists() && find(&digests()).is_some()
+    });
+    let mut marked = digests();
+    let key = find(&marked).unwrap();
+    marked[key]["sha256"] = "marker".into();
+    fs::write(&kept, marked.to_string()).unwrap();
+    let runs = place.find("results/tiny/*/1").len();
+    place.sweep(&["--filter", "plain"], 0);
+    assert_eq!(place.find("results/tiny/*/1").len(), runs + 1, "by that digest it is another run");
+}

@@ -11,7 +11,7 @@ use crate::plan::Experiment;
 use crate::spec::{Data, RunConfig};
 
 /// The file in the results' folder that keeps the digests of files.
-const DIGESTS_FILE: &str = ".digests.json";
+pub(super) const DIGESTS_FILE: &str = ".digests.json";
 
 /// What is known of the data sets, each of which is looked at once however many runs use it.
 pub(super) struct DataSets {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::failure::{ExitStatus, Failure};
+use crate::data::DigestCache;
 use crate::execute::{self, Message, Reporter};
 
 #[derive(Debug, clap::Args)]
@@ -14,6 +15,9 @@ pub(super) struct Args {
     /// Write down what repeating the run takes, instead of measuring it
     #[arg(long)]
     dump: bool,
+    /// What is known of files that are too large to be read again
+    #[arg(long, value_name = "FILE")]
+    digests: Option<PathBuf>,
     /// Which of several cards
     #[arg(long, value_name = "N", default_value_t = 0)]
     ordinal: usize,
@@ -22,10 +26,11 @@ pub(super) struct Args {
 pub(super) fn run(args: Args, began: Instant) -> Result<ExitStatus, Failure> {
     execute::end_with_parent().map_err(Failure::machine)?;
     let mut reporter = Reporter::to_parent();
+    let digests = &mut args.digests.as_deref().map(DigestCache::read).unwrap_or_default();
     let outcome = if args.dump {
-        execute::dump(&args.folder, &mut reporter, args.ordinal)
+        execute::dump(&args.folder, digests, &mut reporter, args.ordinal)
     } else {
-        execute::run(&args.folder, &mut reporter, began, args.ordinal)
+        execute::run(&args.folder, digests, &mut reporter, began, args.ordinal)
     };
     let outcome = outcome.map_err(Failure::machine)?;
     reporter.send(&Message::Finished(Box::new(outcome)));

@@ -132,11 +132,6 @@ impl Target {
         Target { memory, limited: true, ..self }
     }
 
-    /// Behaves like the same device in a host with this much memory for it.
-    pub fn with_host_memory(self, memory: Bytes) -> Target {
-        Target { host_memory: Some(memory), ..self }
-    }
-
     /// Behaves as if it had no more than that.
     pub fn limited_to(self, Limits { memory, host_memory }: Limits) -> Target {
         let target = Target { host_memory: host_memory.or(self.host_memory), ..self };

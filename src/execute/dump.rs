@@ -13,7 +13,7 @@ use super::tensor_file::{Entry, TensorFile};
 use super::train::{self, RunError, STEPS_FILE, StepLog, Stop, TimedStep};
 use super::volume::Volume;
 use super::{Message, Reporter, products};
-use crate::data::{Batch, Part};
+use crate::data::{Batch, DigestCache, Part};
 use crate::device::{self, Device, Pool, to_f32};
 use crate::memory::{Cadence, predict};
 use crate::ops::{DType, ValueId};
@@ -41,8 +41,13 @@ pub const DUMP_FILES: [&str; 5] = [INITIAL_FILE, BATCHES_FILE, GRADIENTS_FILE, F
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
-pub fn dump(folder: &Path, reporter: &mut Reporter, ordinal: usize) -> Result<Outcome, RunError> {
-    let run = Prepared::read(folder)?;
+pub fn dump(
+    folder: &Path,
+    digests: &mut DigestCache,
+    reporter: &mut Reporter,
+    ordinal: usize,
+) -> Result<Outcome, RunError> {
+    let run = Prepared::read(folder, digests)?;
     let mut device = device::open_card(&run.target, ordinal)?;
     let steps = Cadence::of(&run.config).steps;
     reporter.send(&Message::Started { device: run.target.name.clone(), steps });

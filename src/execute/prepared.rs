@@ -26,14 +26,14 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn read(folder: &Path) -> Result<Prepared, RunError> {
+    /// Digests are those of files that are mapped, and not read as a whole.
+    pub(super) fn read(folder: &Path, digests: &mut DigestCache) -> Result<Prepared, RunError> {
         let config = load_run(&folder.join("run.toml"))?;
         let target = Target::read(&folder.join("target.toml"))?;
         let data_set = config.data.data_set();
         let data = data_set.open()?;
         let weights = config.model.weights().map(Weights::open).transpose()?;
-        let digest =
-            weights.as_ref().map(|weights| weights.digest(&mut DigestCache::default())).transpose()?;
+        let digest = weights.as_ref().map(|weights| weights.digest(digests)).transpose()?;
         let digest = digest_of_both(data.contents().digest(), digest.as_deref());
         check_unchanged(&digest, &folder.join(DATA_FILE))?;
         if let Some(weights) = &weights {

@@ -17,7 +17,7 @@ use super::volume::Volume;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation};
-use crate::data::{Batch, DataError, Sample, Source, Weights, WeightsError};
+use crate::data::{Batch, DataError, DigestCache, Sample, Source, Weights, WeightsError};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, TargetError};
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::spec::{self, Precision, RunConfig};
@@ -80,11 +80,12 @@ impl From<DeviceError> for RunError {
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
 pub fn run(
     folder: &Path,
+    digests: &mut DigestCache,
     reporter: &mut Reporter,
     began: Instant,
     ordinal: usize,
 ) -> Result<Outcome, RunError> {
-    let prepared = Prepared::read(folder)?;
+    let prepared = Prepared::read(folder, digests)?;
     let mut device = device::open_card(&prepared.target, ordinal)?;
     run_on(device.as_mut(), folder, prepared, reporter, began)
 }

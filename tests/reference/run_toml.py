@@ -4,7 +4,7 @@ import tomllib
 
 # What a strategy may say that decides which numbers come out.
 KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual", "lora"}
-KEYS |= {"precision", "loss_scale", "optimizer_state", "rounding", "recompute", "freeze"}
+KEYS |= {"precision", "loss_scale", "optimizer_state", "quantize", "rounding", "recompute", "freeze"}
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
 # is handed to a card.
@@ -76,6 +76,8 @@ class Run:
         # Of stored vectors' runs, which are older than the key.
         self.optimizer_state = strategy.get("optimizer_state", "fp32")
         expect_word("optimizer_state", self.optimizer_state, {"fp32", "bf16", "8bit"})
+        self.quantize = strategy.get("quantize", {"from": 4096, "embeddings": False})
+        expect_keys("quantize", self.quantize, {"from", "embeddings"})
         # What is drawn is drawn by a generator that PyTorch does not have.
         expect_word("rounding", strategy.get("rounding", "nearest"), {"nearest"})
 

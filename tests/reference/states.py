@@ -5,8 +5,6 @@ import torch
 
 # Numbers that share a scale.
 BLOCK = 256
-# Tensors of fewer numbers are left in fp32, as are tables whose rows are looked up.
-LEAST_QUANTIZED = 4096
 DECADES = 7
 
 
@@ -69,8 +67,8 @@ def kind_of_state(run, name, parameter):
         return Full
     if run.optimizer_state == "bf16":
         return Half
-    looked_up = name.startswith("embedding.")
-    return Full if looked_up or parameter.numel() < LEAST_QUANTIZED else Quantized
+    looked_up = name.startswith("embedding.") and not run.quantize["embeddings"]
+    return Full if looked_up or parameter.numel() < run.quantize["from"] else Quantized
 
 
 class Stored(torch.optim.Optimizer):

@@ -89,7 +89,7 @@ fn dump(
     }
     let folder = dumps.begin(&run.id).map_err(Failure::machine)?;
     job::describe(&folder, plan, run, store)?;
-    let mut command = job::child(&folder, args.inputs.device()).map_err(Failure::machine)?;
+    let mut command = job::child(&folder, args).map_err(Failure::machine)?;
     command.arg("--dump");
     let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {
         progress.message(&message)

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use super::queue::Job;
 use super::{Args, Sweep, report};
+use crate::cli::data_sets::DIGESTS_FILE;
 use crate::cli::failure::Failure;
 use crate::cli::progress::{self, Progress};
-use crate::device::{self, DeviceChoice};
+use crate::device;
 use crate::execute::{self, DATA_FILE, Ending, LOG_FILE, Measured, PRODUCTS_FILE};
 use crate::plan::{Plan, PlannedRun};
 use crate::results::{self, Committed, PrivateFolder, Row, Status, Store};
@@ -37,7 +38,7 @@ pub(super) fn execute(
     }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
     describe(&folder, plan, run, store)?;
-    let command = child(&folder, args.inputs.device()).map_err(Failure::machine)?;
+    let command = child(&folder, args).map_err(Failure::machine)?;
     let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {
         progress.message(&message)
     });
@@ -76,10 +77,11 @@ pub(super) fn describe(
 }
 
 /// This program again, on the card that was asked for if it is one.
-pub(super) fn child(folder: &PrivateFolder, device: DeviceChoice) -> std::io::Result<Command> {
+pub(super) fn child(folder: &PrivateFolder, args: &Args) -> std::io::Result<Command> {
     let mut command = device::this_program()?;
     command.args(["execute-run", "--folder"]).arg(folder.path());
-    command.args(["--ordinal", &device.ordinal().to_string()]);
+    command.arg("--digests").arg(args.out.join(DIGESTS_FILE));
+    command.args(["--ordinal", &args.inputs.device().ordinal().to_string()]);
     Ok(command)
 }
 

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use super::engine::Engine;
 use crate::compile::{Action, Program, SectionKind, compile};
 use crate::data::Batch;
-use crate::device::{Delay, Device, Pool, Target};
+use crate::device::{Delay, Device, Limits, Pool, Target};
 use crate::memory::{Cadence, Failure, OutOfMemory, Short, predict};
 use crate::spec::*;
 use crate::testing;
@@ -270,6 +270,10 @@ fn running_out_is_predicted() {
     }
 }
 
+fn host_limited(bytes: u64) -> Target {
+    testing::target().limited_to(Limits { memory: None, host_memory: Some(Bytes(bytes)) })
+}
+
 /// In either of the host's pools, which one limit is for.
 #[test]
 fn running_out_on_the_host_is_predicted() {
@@ -290,7 +294,7 @@ fn running_out_on_the_host_is_predicted() {
         let free = predicted(&testing::target());
         let most = free.host.reserved_peak;
         for limit in (0..8).map(|eighth| most * eighth / 8).chain([most - 1]) {
-            let target = testing::target().with_host_memory(Bytes(limit));
+            let target = host_limited(limit);
             let predicted = predicted(&target);
             assert_eq!(predicted.out_of_memory, exhausted(&config, &target), "{limit} of {most}");
             let short = Short { device: 0, host: most - limit };
@@ -298,7 +302,7 @@ fn running_out_on_the_host_is_predicted() {
             let found = predicted.out_of_memory.unwrap();
             pools.push(found.pool);
             assert!(found.requested > 0 && !found.value.is_empty(), "{found:?}");
-            let enough = testing::target().with_host_memory(Bytes(limit + short.host));
+            let enough = host_limited(limit + short.host);
             assert_eq!(exhausted(&config, &enough), None, "{limit} of {most}");
         }
     }
