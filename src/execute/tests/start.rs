@@ -1,6 +1,8 @@
 //! What each way to start must cost and save, from the model's dimensions. That it changes no bit is tested next door.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
 
 use super::super::counts::Counts;
 use super::super::engine::Engine;
@@ -122,14 +124,20 @@ fn from_file(config: &RunConfig, file: &Path) -> RunConfig {
     config
 }
 
-#[test]
-fn what_was_dumped_is_gone_on_with() {
+/// The parameters of another seed, in a file.
+fn dumped() -> (TempDir, PathBuf, Weights) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.safetensors");
     let mut other = testing::small();
     other.train.seed = 8;
     dump(&other, &file);
     let weights = Weights::open(&file).unwrap();
+    (folder, file, weights)
+}
+
+#[test]
+fn what_was_dumped_is_gone_on_with() {
+    let (_folder, file, weights) = dumped();
     let choices = testing::sample(12).into_iter().map(|choice| testing::small_with(&choice));
     let inits = [Init::Device, Init::Host, Init::Lazy].map(|init| started(init, Allocator::Direct));
     for mut config in inits.into_iter().chain(choices) {
@@ -151,12 +159,7 @@ fn what_was_dumped_is_gone_on_with() {
 /// Factors are drawn, and the base beside them is the file's: at first, what is learnt from is the same.
 #[test]
 fn adapters_begin_beside_what_was_stored() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("a.safetensors");
-    let mut other = testing::small();
-    other.train.seed = 8;
-    dump(&other, &file);
-    let weights = Weights::open(&file).unwrap();
+    let (_folder, file, weights) = dumped();
     let losses = |config: &RunConfig, weights| {
         let program = program(config);
         let mut device = testing::device(testing::target());
