@@ -41,6 +41,11 @@ set."train.optimizer.adamw.lr" = 1e-2
 [strategies.late]
 extends = "half"
 init = "lazy"
+[strategies.diverges]
+params = "fp16"
+master_weights = false
+optimizer_state = "fp32"
+set."train.optimizer.adamw.lr" = 1e30
 [strategies.skips]
 params = "fp16"
 master_weights = false
@@ -75,6 +80,8 @@ fn a_run_whose_updates_round_away_is_named() {
     // A step that is left out is another finding.
     assert_eq!((rows["skips"].status, rows["skips"].skipped_steps), (Status::Ok, Some(5)));
     assert_eq!(unchanged("skips"), None);
+    // Nor do bits that are no numbers change any more.
+    assert_eq!((rows["diverges"].status, unchanged("diverges")), (Status::Diverged, None));
 
     let output = runner(folder.path(), &["compare", "results/lost.csv", "--format", "markdown"]);
     let table = String::from_utf8(output.stdout).unwrap();

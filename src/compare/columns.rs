@@ -214,7 +214,7 @@ fn note(entry: &Entry, basis: Basis) -> String {
         parts.push(format!("NO EFFECT: {}", entry.no_effect().join(", ")));
     }
     if let Some(share) = entry.lost_updates() {
-        parts.push(format!("UPDATES LOST: {}% of parameters never changed", percent(share)));
+        parts.push(format!("UPDATES LOST: {}% of weights stayed as they were", percent(share)));
     }
     if row.emulated && entry.relative.same_as.is_none() {
         parts.push("emulated".into());

@@ -307,14 +307,14 @@ fn names(comparison: &Comparison, more: impl Fn(&Entry) -> Option<String>) -> Ve
 /// Parameters in 16 bits that are as they were: what steps would change of them is rounded away.
 fn learns_nothing(comparison: &Comparison) -> Option<String> {
     let lost = |entry: &Entry| {
-        entry.lost_updates().map(|share| format!("{}% of parameters never changed", percent(share)))
+        entry.lost_updates().map(|share| format!("{}% of weights stayed as they were", percent(share)))
     };
     let names = names(comparison, lost);
     let learn = if names.len() == 1 { "learns" } else { "learn" };
     (!names.is_empty()).then(|| {
         format!(
-            "{} {learn} next to nothing: what an update changes by less than half of a last place is rounded away. \
-             rounding = \"stochastic\" or master_weights = true keeps it.",
+            "{} {learn} next to nothing: what an update changes by less than half of a last place is rounded away, and in \
+             fp16 small gradients as well. rounding = \"stochastic\" or master_weights = true keeps it.",
             list(&names)
         )
     })

@@ -257,7 +257,10 @@ impl Trainer<'_> {
             measured.loss_scale = Some(f64::from(scale));
         }
         measured.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
+        // Of a run that diverged, and of steps that were left out, something else is to be said.
         let taken = |skipped: u64| steps - 1 > after.skipped_steps - skipped;
+        first = first.filter(|_| outcome.ended == Ended::Complete);
+        let measured = &mut outcome.measured;
         if let (Some(rounded), Some((first, _))) = (rounded, first.filter(|(_, skipped)| taken(*skipped))) {
             measured.unchanged_parameters = Some(rounded.share_of_same(&first, &rounded.read(engine)?));
         }

@@ -1,13 +1,16 @@
 //! How much of what a run trains stays as it is: what a step changes by less than half of a last place is lost where parameters
 //! are stored in 16 bits, rounded to the nearest, and nothing keeps what was rounded off.
 
+use std::ops::Range;
+
 use super::engine::Engine;
 use crate::compile::Program;
 use crate::memory::Failure;
 use crate::ops::{DType, Member, Rounding, ValueId, WeightFormat};
 
-/// Numbers of each tensor that are looked at: its first.
-const SAMPLED: usize = 256;
+/// What is looked at of each tensor: so many pieces of so many numbers, in equal distances, for rows of a weight may differ.
+const PIECES: usize = 8;
+const PIECE: usize = 32;
 
 /// The tensors that this may happen to. Tables that are looked up in are none of them: a row that no sample has seen is rightly
 /// as it was.
@@ -48,8 +51,10 @@ impl Rounded {
     /// A device that fails.
     pub(super) fn read(&self, engine: &mut Engine) -> Result<Vec<u8>, Failure> {
         let mut sample = Vec::new();
-        for Tensor { bucket, member, .. } in &self.tensors {
-            sample.extend(engine.read_part(*bucket, member.offset, member.elements().min(SAMPLED))?);
+        for tensor in &self.tensors {
+            for piece in tensor.pieces() {
+                sample.extend(engine.read_part(tensor.bucket, piece.start, piece.len())?);
+            }
         }
         Ok(sample)
     }
@@ -57,16 +62,29 @@ impl Rounded {
     /// The share of all numbers of these tensors that are the same in two samples, bit for bit, as far as samples tell.
     pub(super) fn share_of_same(&self, before: &[u8], after: &[u8]) -> f64 {
         let (mut same, mut all, mut begin) = (0.0, 0.0, 0);
-        for Tensor { dtype, member, .. } in &self.tensors {
-            let (count, size) = (member.elements().min(SAMPLED), dtype.bytes() as usize);
+        for tensor in &self.tensors {
+            let (count, size) =
+                (tensor.pieces().map(|piece| piece.len()).sum::<usize>(), tensor.dtype.bytes() as usize);
             let range = begin..begin + count * size;
             begin = range.end;
             let pairs = before[range.clone()].chunks(size).zip(after[range].chunks(size));
             let unchanged = pairs.filter(|(before, after)| before == after).count();
-            let numbers = member.elements() as f64;
+            let numbers = tensor.member.elements() as f64;
             same += numbers * unchanged as f64 / count as f64;
             all += numbers;
         }
         same / all
+    }
+}
+
+impl Tensor {
+    /// The elements of its bucket that are looked at.
+    fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (begin, len) = (self.member.offset, self.member.elements());
+        let (pieces, piece) = if len <= PIECES * PIECE { (1, len) } else { (PIECES, PIECE) };
+        (0..pieces).map(move |index| {
+            let start = begin + index * (len / pieces);
+            start..start + piece
+        })
     }
 }

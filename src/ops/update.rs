@@ -147,11 +147,13 @@ impl<T: Update + 'static> Operation for T {
         expect_inputs(name, inputs, numbers + 1 + norm + usize::from(scaled))?;
         let dtype = expect_float(name, "gradients", &inputs[gradients])?;
         let parameters = match self.format().weights {
-            WeightFormat::InPlace(_) => inputs[0],
+            WeightFormat::InPlace(_) => {
+                expect_type(name, "gradients", &inputs[gradients], TensorType { dtype, ..inputs[0] })?;
+                inputs[0]
+            }
             WeightFormat::Master(dtype) => TensorType { dtype, ..inputs[gradients] },
         };
         expect_float(name, "parameters", &parameters)?;
-        expect_type(name, "gradients", &inputs[gradients], TensorType { dtype, ..parameters })?;
         let states = &inputs[gradients + 1..numbers];
         for (state, found) in self.kept().iter().zip(states) {
             expect_type(name, state.name, found, state.layout(&self.gradients().members, parameters).1)?;

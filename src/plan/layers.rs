@@ -14,7 +14,7 @@ const TARGETS: &str = "strategy.lora.targets";
 
 /// With the layers of the model in the place of names. Fails where a name is no layer's, or cannot be meant.
 pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
-    let Strategy { freeze, place, lora, .. } = &mut config.strategy;
+    let Strategy { freeze, place, lora, params, .. } = &mut config.strategy;
     if freeze.is_empty() && place.is_empty() && lora.is_none() {
         return Ok(config);
     }
@@ -27,6 +27,7 @@ pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, 
             (*freeze, *place) = (frozen, placed);
             if let Some(lora) = lora {
                 lora.targets = targets;
+                lora.base = lora.base.beside(*params);
             }
             Ok(config)
         }

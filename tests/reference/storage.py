@@ -1,5 +1,5 @@
-"""What the parameters of a dump stand for, where they are stored in fewer bits: `lora.base` other than fp32. Written from the
-formats' definitions."""
+"""What the parameters of a dump stand for, where `lora.base` stores them in a way of their own. Written from the formats'
+definitions."""
 
 import torch
 

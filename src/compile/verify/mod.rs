@@ -309,6 +309,14 @@ fn one_update(program: &Program) -> Result<(), Violation> {
                 let there = |id| program.stands_for(id);
                 let parameters = program.storage(there(outputs[0]));
                 let gradients = there(inputs[update.gradients_input()]);
+                let is_own = |&(output, input): &(usize, usize)| {
+                    program.storage(there(outputs[output])) == program.storage(there(inputs[input]))
+                };
+                if !op.updates().iter().all(is_own) {
+                    let detail =
+                        format!("{} keeps something else than it had", at(program, section, instruction));
+                    return broken(Invariant::OneGradient, detail);
+                }
                 updates.entry(parameters).or_insert((0, gradients)).0 += section.times;
                 applied[program.storage(gradients).index()] = true;
                 continue;

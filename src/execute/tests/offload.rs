@@ -94,6 +94,13 @@ fn parameters_that_have_a_copy_only_come_back() {
     let table = 2 * V * C;
     assert_eq!(counts.bytes_to_host, 2 * (WEIGHTS / 2 + table));
     assert_eq!(counts.bytes_to_device, 2 * (table + bytes));
+    // Those that live there themselves are not brought for the update either.
+    let mut offloaded = config;
+    (offloaded.strategy.offload.parameters, offloaded.strategy.offload.optimizer) = (true, false);
+    let mut full = offloaded.clone();
+    full.strategy.master_weights = false;
+    let brought = [offloaded, full].map(|config| work(&config).0.bytes_to_device);
+    assert_eq!(brought[1] - brought[0], 2 * bytes);
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn runs() -> Vec<(String, RunConfig)> {
 #[test]
 fn every_strategy_learns_what_pytorch_learns() {
     let runs = runs();
-    assert_eq!(runs.len(), 19);
+    assert_eq!(runs.len(), 20);
     let far =
         runs.iter().flat_map(|(strategy, config)| too_far(&train(config), strategy, tolerances(config)));
     let far: Vec<String> = far.collect();
@@ -241,6 +241,16 @@ fn another_sgd_is_noticed() {
         ("optimizer", |config| config.train.optimizer = runs()[0].1.train.optimizer.clone()),
     ];
     are_noticed("sgd-nesterov", &changes);
+}
+
+#[test]
+fn other_states_are_noticed() {
+    let changes: [(&str, Change); 3] = [
+        ("type of states", |config| config.strategy.optimizer_state = OptimizerState::Fp32),
+        ("tensor that is quantized", |config| config.strategy.quantize.from = 257),
+        ("table that is", |config| config.strategy.quantize.embeddings = false),
+    ];
+    are_noticed("8bit", &changes);
 }
 
 /// Asserts that a run with any of these changes does not learn what PyTorch learns without.

@@ -1,7 +1,7 @@
 //! `lora`: low-rank factors that are trained beside a base that is not.
 
 use super::{StoredIn, Strategy};
-use crate::ops::{CodeFormat, Storage};
+use crate::ops::{CodeFormat, DType, Storage};
 use crate::spec::declare::{Inline, Words, inline, section, words};
 use crate::spec::error::Problem;
 use crate::spec::kinds::{Count, Flag, POSITIVE, Texts, word};
@@ -49,6 +49,16 @@ words! {
 }
 
 impl Base {
+    /// The one name for what is stored as parameters are.
+    pub fn beside(self, params: StoredIn) -> Base {
+        match (self, params) {
+            (Base::Fp32, StoredIn::Fp32) | (Base::Bf16, StoredIn::Bf16) | (Base::Fp16, StoredIn::Fp16) => {
+                Base::Params
+            }
+            (base, _) => base,
+        }
+    }
+
     /// Whether scales are quantized where nothing is said of it, as QLoRA does; of a base that could not be read, no matter.
     fn is_quantized_twice(base: impl Into<Option<Base>>) -> bool {
         base.into() == Some(Base::Nf4)
@@ -58,15 +68,11 @@ impl Base {
 impl Lora {
     /// How the linear layers of blocks are stored, where parameters are stored so.
     pub fn storage(&self, params: StoredIn) -> Storage {
-        let numbers = |stored: StoredIn| match stored {
-            _ if stored == params => Storage::Plain,
-            stored => Storage::Numbers(stored.dtype()),
-        };
-        match self.base {
+        match self.base.beside(params) {
             Base::Params => Storage::Plain,
-            Base::Fp32 => numbers(StoredIn::Fp32),
-            Base::Bf16 => numbers(StoredIn::Bf16),
-            Base::Fp16 => numbers(StoredIn::Fp16),
+            Base::Fp32 => Storage::Numbers(DType::F32),
+            Base::Bf16 => Storage::Numbers(DType::BF16),
+            Base::Fp16 => Storage::Numbers(DType::F16),
             Base::Int8 => Storage::Codes(CodeFormat::Int8),
             Base::Nf4 => Storage::Codes(CodeFormat::Nf4 { double: self.double_quantization }),
         }

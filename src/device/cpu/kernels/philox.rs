@@ -22,7 +22,9 @@ simd! {
             *words = lanes(block, counter, key);
             block += LANES as u64;
         }
-        rest.copy_from_slice(&lanes(block, counter, key)[..rest.len()]);
+        if !rest.is_empty() {
+            rest.copy_from_slice(&lanes(block, counter, key)[..rest.len()]);
+        }
     }
 }
 
