@@ -63,6 +63,27 @@ impl Place {
         };
         self.find("dumps/*").into_iter().map(|folder| (strategy(&folder).unwrap(), folder)).collect()
     }
+
+    /// Has the only result be one of other parameters.
+    fn forge_digest(&self) {
+        let [result] = <[PathBuf; 1]>::try_from(self.find("results/tiny/*/1/result.json")).unwrap();
+        let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
+        row["digest"] = "of something else".into();
+        fs::write(&result, row.to_string()).unwrap();
+    }
+
+    /// Has the experiment start where its plain run ends. Returns the dump of that.
+    fn start_from_dump(&self) -> PathBuf {
+        self.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
+        let dumped = self.dumps().remove("plain").unwrap();
+        fs::copy(dumped.join("final.safetensors"), self.path("start.safetensors")).unwrap();
+        let text = fs::read_to_string(self.path("tiny.toml")).unwrap();
+        self.write(
+            "tiny.toml",
+            text.replace("context = 16", "context = 16\nweights = \"start.safetensors\""),
+        );
+        dumped
+    }
 }
 
 /// What was said about how it went.
@@ -207,10 +228,7 @@ fn a_run_that_is_out_of_memory_leaves_nothing_to_dump() {
 fn what_is_not_the_stored_run_is_not_dumped() {
     let place = place(1);
     place.sweep(&["--filter", "plain"], 0);
-    let [result] = <[PathBuf; 1]>::try_from(place.find("results/tiny/*/1/result.json")).unwrap();
-    let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
-    row["digest"] = "of something else".into();
-    fs::write(&result, row.to_string()).unwrap();
+    place.forge_digest();
     let said = place.sweep(&["--filter", "plain", "--dump", "dumps"], 1);
     assert!(said.contains("it ends in other parameters than the result"), "{said}");
     assert_eq!(place.in_dumps(), [""; 0]);
@@ -221,10 +239,7 @@ fn what_is_not_the_stored_run_is_not_dumped() {
 fn the_dump_of_another_result_is_not_taken_for_this_one() {
     let place = place(1);
     place.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
-    let [result] = <[PathBuf; 1]>::try_from(place.find("results/tiny/*/1/result.json")).unwrap();
-    let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
-    row["digest"] = "of something else".into();
-    fs::write(&result, row.to_string()).unwrap();
+    place.forge_digest();
     let said = place.sweep(&["--filter", "plain", "--dump", "dumps"], 1);
     assert!(said.contains("not dumped: dumps/") && said.contains("is no dump of this result"), "{said}");
 }
@@ -247,11 +262,8 @@ fn an_interrupted_dump_leaves_nothing_half_done() {
 #[test]
 fn a_dump_is_gone_on_with() {
     let place = place(2);
-    place.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
-    let dumped = place.dumps().remove("plain").unwrap();
-    fs::copy(dumped.join("final.safetensors"), place.path("start.safetensors")).unwrap();
+    let dumped = place.start_from_dump();
     let text = fs::read_to_string(place.path("tiny.toml")).unwrap();
-    let text = text.replace("context = 16", "context = 16\nweights = \"start.safetensors\"");
     let text = text.replace(
         "[strategies.again]",
         "[strategies.host]\ninit = \"host\"\n[strategies.lazy]\ninit = \"lazy\"",
@@ -291,12 +303,7 @@ fn a_dump_is_gone_on_with() {
 #[test]
 fn weights_are_digested_once() {
     let place = place(1);
-    place.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
-    let dumped = place.dumps().remove("plain").unwrap();
-    fs::copy(dumped.join("final.safetensors"), place.path("start.safetensors")).unwrap();
-    let text = fs::read_to_string(place.path("tiny.toml")).unwrap();
-    let text = text.replace("context = 16", "context = 16\nweights = \"start.safetensors\"");
-    place.write("tiny.toml", text);
+    place.start_from_dump();
     // What was written a moment ago is not kept: it might change unseen.
     let kept = place.path("results/.digests.json");
     let digests = || -> serde_json::Value { serde_json::from_slice(&fs::read(&kept).unwrap()).unwrap() };

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use mutation::{Random, mutated};
+use place::target::PROCESSOR;
 use place::{Place, Tiny};
 
 /// The longest that the error of one file, or of one argument, may be, in bytes.
@@ -32,18 +33,6 @@ steps = 2
 recompute = "block"
 "#;
 
-const TARGET: &str = r#"
-name = "a processor"
-kind = "cpu"
-threads = 2
-alignment = "64 B"
-page = "4 KiB"
-product_workspace = "1 MiB"
-context = "0 B"
-memory = "8 GiB"
-limited = false
-"#;
-
 /// The columns that every table of results has, and a row of them.
 const COLUMNS: &str = "experiment,run_id,strategy,repeat,status,device,model,precision,no_effect,message,version,limited,configuration\n";
 
@@ -59,16 +48,14 @@ fn experiment() -> String {
 fn place() -> Place {
     let place = Place::new();
     place.write("a.toml", experiment());
-    place.write("target.toml", TARGET);
+    place.write("target.toml", PROCESSOR);
     place
 }
 
 impl Place {
     /// Within 4 GiB of address space and 2 s of a processor.
     fn run(&self, arguments: &[&str]) -> Output {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "ulimit -v 4194304; ulimit -t 2; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_runner")]);
-        shell.args(arguments).current_dir(self.path("")).output().unwrap()
+        self.program_under("ulimit -v 4194304; ulimit -t 2;", arguments).output().unwrap()
     }
 
     /// Refused, in one short error that says where the mistake is.
@@ -206,11 +193,11 @@ fn targets_may_hold_much_of_anything() {
     for much in [1_000_000, 20 << 20] {
         let x = "x".repeat(much);
         let cases = [
-            ("size", TARGET.replace("64 B", &x)),
-            ("key", format!("{TARGET}{x} = 1\n")),
-            ("kind", TARGET.replace("\"cpu\"", &format!("\"{x}\""))),
-            ("number", TARGET.replace("= 2", &format!("= {}", "9".repeat(much)))),
-            ("nested lists", format!("{TARGET}x = {}", "[".repeat(much))),
+            ("size", PROCESSOR.replace("64 B", &x)),
+            ("key", format!("{PROCESSOR}{x} = 1\n")),
+            ("kind", PROCESSOR.replace("\"cpu\"", &format!("\"{x}\""))),
+            ("number", PROCESSOR.replace("= 2", &format!("= {}", "9".repeat(much)))),
+            ("nested lists", format!("{PROCESSOR}x = {}", "[".repeat(much))),
         ];
         for (what, text) in cases {
             place.write("much.toml", text);
@@ -218,7 +205,7 @@ fn targets_may_hold_much_of_anything() {
             place.refused(&what, &["plan", "a.toml", "--target", "much.toml"], "much.toml");
         }
     }
-    place.write("much.toml", TARGET.replace("a processor", &"\\u001b[31mx\\n".repeat(50_000)));
+    place.write("much.toml", PROCESSOR.replace("a processor", &"\\u001b[31mx\\n".repeat(50_000)));
     let output = place.run(&["plan", "a.toml", "--target", "much.toml"]);
     assert!(harmless("a long name", &output).len() <= LONGEST && output.status.success());
 }

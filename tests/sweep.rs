@@ -7,6 +7,7 @@ use std::fs;
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use place::target::PROCESSOR;
 use place::{Place, piped, wait_for};
 use sweeps::Sweep;
 
@@ -447,20 +448,8 @@ fn a_target_that_cannot_be_is_refused() {
     let place = Place::new();
     let file = place.experiment("tiny", 1);
     let target = |threads: usize| {
-        let text = format!(
-            r#"
-            name = "a laptop"
-            kind = "cpu"
-            threads = {threads}
-            alignment = "256 B"
-            page = "4 KiB"
-            product_workspace = "1 MiB"
-            context = "0 B"
-            memory = "8 GiB"
-            limited = false
-            "#
-        );
-        place.write("laptop.toml", text);
+        let threads = format!("threads = {threads}");
+        place.write("laptop.toml", PROCESSOR.replace("threads = 2", &threads));
         Sweep::of(place.program(&["plan", &file, "--target", "laptop.toml"]).output().unwrap())
     };
     target(4).ended_with(0);

@@ -1,6 +1,7 @@
 //! A folder with text and experiments, where the program is started.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
+pub mod target;
 mod tiny;
 
 use std::collections::HashMap;
@@ -46,6 +47,14 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
         command.current_dir(self.0.path()).args(args);
         command
+    }
+
+    /// The same under limits of the shell.
+    pub fn program_under(&self, limits: &str, args: &[&str]) -> Command {
+        let mut shell = Command::new("sh");
+        shell.current_dir(self.0.path());
+        shell.args(["-c", &format!("{limits} exec \"$@\""), "sh", env!("CARGO_BIN_EXE_runner")]).args(args);
+        shell
     }
 
     /// Starts it, and it succeeds.
