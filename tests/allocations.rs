@@ -1,15 +1,15 @@
 //! Nothing allocates behind the ledger's back: once a run is under way, a step asks the heap for next to nothing.
 //! One test in a file of its own: the counts are those of a whole process.
 
-use std::alloc::System;
-use std::fs;
+mod place;
 
+use std::alloc::System;
+
+use place::{Place, Tiny};
 use runner::compile::compile;
 use runner::data::Batch;
 use runner::device::{DeviceChoice, Pool, detect, open};
 use runner::execute::Engine;
-use runner::plan;
-use runner::spec::RunConfig;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 /// Counts what is asked of the heap. Pools are mappings of their own and do not show here.
@@ -20,43 +20,27 @@ static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const ALLOWED: usize = 1 << 20;
 
 /// Logits of 2 MiB, activations of 1 MiB and more.
-const EXPERIMENT: &str = r#"
-[model.transformer]
-layers = 2
-d_model = 256
-heads = 4
-context = 256
-vocabulary = 512
+const LARGE: Tiny = Tiny { layers: 2, d_model: 256, heads: 4, context: 256, batch_size: 8, lr: 1e-3 };
 
-[data.text]
-paths = ["text.txt"]
-
-[train]
-batch_size = 8
+const MORE: &str = r#"
 clip_norm = 1.0
-optimizer.adamw = { lr = 1e-3, weight_decay = 0.1 }
+optimizer.adamw.weight_decay = 0.1
 
 [evaluation]
 every = 1
 batches = 1
 
 [strategies.plain]
+set."model.transformer.vocabulary" = 512
 
 [strategies.direct]
+extends = "plain"
 allocator = "direct"
 accumulate = 2
 recompute = "block"
 gradients = "zero"
 evaluation_pass = "grad"
 "#;
-
-fn configs() -> Vec<RunConfig> {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("allocations.toml");
-    fs::write(&file, EXPERIMENT).unwrap();
-    let experiment = plan::expand(&file, &[], &|_| None).unwrap();
-    experiment.points.into_iter().map(|point| point.config.unwrap()).collect()
-}
 
 /// Bytes asked of the heap while something is done, given back or not.
 fn asked(work: impl FnOnce()) -> usize {
@@ -69,7 +53,7 @@ fn asked(work: impl FnOnce()) -> usize {
 #[test]
 fn steps_allocate_in_pools_alone() {
     assert!(asked(|| drop(std::hint::black_box(vec![0u8; ALLOWED]))) >= ALLOWED, "the heap is counted");
-    for config in configs() {
+    for config in Place::new().configs(&LARGE.with(MORE)) {
         // Tokens that are all the first of the vocabulary.
         let mut batch = Batch::new(&config.model.sample().parts, config.train.batch_size);
         batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));

@@ -1,37 +1,24 @@
 //! How products are computed: chosen by time, kept in the cache and with the run. On the emulated stack alone, whose second
 //! algorithm sums in another order, and whose `EMULATED_PRODUCTS` says what is fast.
 
+mod place;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
+use place::{Place, Tiny, said};
 use runner::device::{
     Choice, CudaDevice, Device, DeviceError, Placed, Pool, Region, Source, Target, Tensor, Work, equip,
 };
 use runner::ops::{DType, Linear, LinearWeightGradient, Op, TensorType};
-use runner::results::{Row, Status, csv};
+use runner::results::{Row, Status};
 use runner::units::Bytes;
 use sha2::{Digest, Sha256};
-use tempfile::TempDir;
 
-const EXPERIMENT: &str = r#"
-name = "small"
-baseline = "plain"
-
-[model.transformer]
-layers = 1
-d_model = 32
-heads = 2
-context = 16
-
-[data.text]
-paths = ["text.txt"]
-
-[train]
-batch_size = 4
+const MORE: &str = r#"
 clip_norm = 1.0
-optimizer.adamw = { lr = 1e-3 }
 
 [evaluation]
 every = 10
@@ -51,27 +38,20 @@ precision = "bf16"
 gradients = "zero"
 "#;
 
-/// A folder with text, an experiment, and a cache of its own that has the kernels and nothing else.
-struct Place(TempDir);
+/// A place with an experiment, and a cache of its own that has the kernels and nothing else.
+fn place() -> Place {
+    let place = Place::new();
+    let tiny = Tiny { d_model: 32, ..Tiny::default() }.with(MORE);
+    place.write("small.toml", format!("baseline = \"plain\"\n{tiny}"));
+    fs::create_dir(place.path("cache")).unwrap();
+    let shared = PathBuf::from(std::env::var_os("RUNNER_CACHE_DIR").expect("as tests/cuda.sh sets it"));
+    for kernel in files(&shared).into_iter().filter(|file| !is_product(file)) {
+        fs::copy(&kernel, place.path("cache").join(kernel.file_name().unwrap())).unwrap();
+    }
+    place
+}
 
 impl Place {
-    fn new() -> Place {
-        let place = Place(tempfile::tempdir().unwrap());
-        fs::write(place.path("small.toml"), EXPERIMENT).unwrap();
-        let text: String = (0..2000).map(|number| format!("{number} ")).collect();
-        fs::write(place.path("text.txt"), text).unwrap();
-        fs::create_dir(place.path("cache")).unwrap();
-        let shared = PathBuf::from(std::env::var_os("RUNNER_CACHE_DIR").expect("as tests/cuda.sh sets it"));
-        for kernel in files(&shared).into_iter().filter(|file| !is_product(file)) {
-            fs::copy(&kernel, place.path("cache").join(kernel.file_name().unwrap())).unwrap();
-        }
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
     /// What is fast is said by a word.
     fn sweep(&self, fast: &str, arguments: &[&str]) -> Output {
         self.failing_sweep(fast, arguments, "")
@@ -79,11 +59,9 @@ impl Place {
 
     /// The same where a library's call fails, as `EMULATED_FAIL` says.
     fn failing_sweep(&self, fast: &str, arguments: &[&str], failing: &str) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-        command.args(["sweep", "small.toml", "--device", "cuda"]).args(arguments);
-        command.env("EMULATED_PRODUCTS", fast).env("RUNNER_CACHE_DIR", self.path("cache"));
-        command.env("EMULATED_FAIL", failing);
-        command.current_dir(self.0.path()).output().unwrap()
+        let mut command = self.program(&["sweep", "small.toml", "--device", "cuda"]);
+        command.args(arguments).env("EMULATED_PRODUCTS", fast).env("RUNNER_CACHE_DIR", self.path("cache"));
+        command.env("EMULATED_FAIL", failing).output().unwrap()
     }
 
     #[track_caller]
@@ -102,19 +80,15 @@ impl Place {
         products.iter().for_each(|file| fs::remove_file(file).unwrap());
     }
 
-    /// The rows of all repeats in a folder for results.
-    fn rows(&self, out: &str) -> Vec<Row> {
-        let rows = csv::read(&self.path(out).join("small.csv")).unwrap();
+    /// The rows of all repeats in a folder for results, which are as they were predicted.
+    fn good_rows(&self, out: &str) -> Vec<Row> {
+        let rows = self.rows(&format!("{out}/small.csv"));
         for row in &rows {
             assert_eq!(row.status, Status::Ok, "{}", row.message);
             assert_eq!(row.peak_bytes, row.predicted_peak_bytes);
             assert_eq!(row.reserved_peak_bytes, row.predicted_reserved_peak_bytes);
         }
         rows
-    }
-
-    fn find(&self, pattern: &str) -> Vec<PathBuf> {
-        glob::glob(self.path(pattern).to_str().unwrap()).unwrap().map(Result::unwrap).collect()
     }
 }
 
@@ -124,10 +98,6 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 fn is_product(file: &Path) -> bool {
     file.file_name().unwrap().to_str().unwrap().starts_with("product-")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// Shapes that were timed, from the cache, stored with the run, and untimed.
@@ -144,10 +114,10 @@ fn table(file: &Path) -> BTreeMap<String, Choice> {
 
 #[test]
 fn a_run_is_repeated_as_it_was_computed_whatever_is_fast_or_cached_now() {
-    let place = Place::new();
+    let place = place();
     let plain = ["--filter", "plain"];
     place.succeeds("first", &plain);
-    let first = place.rows("results").remove(0);
+    let first = place.good_rows("results").remove(0);
     let shapes = sources(&first)[0];
     assert!(shapes > 5, "{first:?}");
     assert_eq!(sources(&first), [shapes, 0, 0, 0]);
@@ -162,7 +132,7 @@ fn a_run_is_repeated_as_it_was_computed_whatever_is_fast_or_cached_now() {
     assert_eq!(log.matches("stored with the run, candidates in ms: ").count() as u64, shapes, "{log}");
 
     place.succeeds("second", &[&plain[..], &["--repeats", "2"]].concat());
-    let rows = place.rows("results");
+    let rows = place.good_rows("results");
     assert_eq!(sources(&rows[1]), [0, 0, shapes, 0]);
     assert!(rows[1].receipt.ends_with(&format!("algorithms: {shapes} stored")), "{}", rows[1].receipt);
     assert_eq!(rows[1].digest, first.digest);
@@ -174,14 +144,14 @@ fn a_run_is_repeated_as_it_was_computed_whatever_is_fast_or_cached_now() {
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("it ends in other parameters than the result"), "{}", said(&output));
     place.succeeds("second", &[&plain[..], &["--fresh"]].concat());
-    let fresh = place.rows("results").remove(0);
+    let fresh = place.good_rows("results").remove(0);
     assert_eq!(sources(&fresh), [0, shapes, 0, 0], "the dump that was refused had timed them");
     assert_ne!(fresh.digest, first.digest);
 }
 
 #[test]
 fn what_was_stored_for_another_card_or_library_is_not_used() {
-    let place = Place::new();
+    let place = place();
     let plain = ["--filter", "plain"];
     place.succeeds("first", &plain);
     let file = &place.find("results/small/*/1/products.csv")[0];
@@ -216,9 +186,9 @@ fn second_algorithm(algorithm: &str) -> String {
 
 #[test]
 fn what_was_timed_once_comes_from_the_cache() {
-    let place = Place::new();
+    let place = place();
     place.succeeds("second", &["--out", "one"]);
-    let one = place.rows("one");
+    let one = place.good_rows("one");
     let shapes: u64 = sources(&one[0])[0];
     assert_eq!(sources(&one[0]), [shapes, 0, 0, 0]);
     for row in &one[1..] {
@@ -227,12 +197,12 @@ fn what_was_timed_once_comes_from_the_cache() {
         assert_eq!(row.digest, one[0].digest, "{}", row.strategy);
     }
     place.succeeds("first", &["--out", "two", "--filter", "plain"]);
-    let two = place.rows("two");
+    let two = place.good_rows("two");
     assert_eq!(sources(&two[0]), [0, shapes, 0, 0]);
     assert_eq!(two[0].digest, one[0].digest);
     place.clear_cache();
     place.succeeds("first", &["--out", "three", "--filter", "plain"]);
-    let three = place.rows("three");
+    let three = place.good_rows("three");
     assert_eq!(sources(&three[0]), [shapes, 0, 0, 0]);
     assert_ne!(three[0].digest, one[0].digest, "another order of the same sums");
 
@@ -247,7 +217,7 @@ fn what_was_timed_once_comes_from_the_cache() {
     forge(&entries[0], &serde_json::to_vec(&foreign).unwrap());
     forge(&entries[1], b"no choice");
     place.succeeds("first", &["--out", "four"]);
-    let four = place.rows("four");
+    let four = place.good_rows("four");
     let timed: u64 = four.iter().map(|row| sources(row)[0]).sum();
     assert!((1..=2).contains(&timed), "{timed}: one of them may be that of the rate's product");
     assert_eq!(choice(&entries[0]).algorithm.len(), foreign.algorithm.len());
@@ -256,7 +226,7 @@ fn what_was_timed_once_comes_from_the_cache() {
 
 #[test]
 fn a_kernel_finishes_what_the_library_would_finish_slowly() {
-    let place = Place::new();
+    let place = place();
     place.succeeds("apart", &["--out", "apart", "--filter", "plain"]);
     let apart = table(&place.find("apart/small/*/1/products.csv")[0]);
     place.clear_cache();
@@ -270,7 +240,7 @@ fn a_kernel_finishes_what_the_library_would_finish_slowly() {
         assert!(apart[product].choice.starts_with(wanted), "{product}: {:?}", apart[product]);
         assert!(fused[product].choice.starts_with("algorithm 0"), "{product}: {:?}", fused[product]);
     }
-    let [apart, fused] = ["apart", "fused"].map(|out| place.rows(out).remove(0));
+    let [apart, fused] = ["apart", "fused"].map(|out| place.good_rows(out).remove(0));
     let (a, b) = (apart.loss_last.unwrap(), fused.loss_last.unwrap());
     assert!((a - b).abs() <= 1e-3 * b, "{a} and {b}");
 }
@@ -388,7 +358,7 @@ fn a_stored_choice_needs_no_memory() {
 /// cuBLASLt may be newer than this program: what it says of itself is a number, whatever number it is.
 #[test]
 fn codes_that_nobody_knows_yet_are_numbers() {
-    let place = Place::new();
+    let place = place();
     let plain = ["--filter", "plain"];
     // Of the two algorithms that are recommended for a shape, the first is never in order.
     let states = (1..1000).step_by(2).map(|n| format!("cublasLtMatmulAlgoGetHeuristic.state:{n}:4242"));
@@ -403,7 +373,7 @@ fn codes_that_nobody_knows_yet_are_numbers() {
     // Now that all is chosen, it is training that fails.
     let output = place.failing_sweep("first", &[&plain[..], &["--fresh"]].concat(), "cublasLtMatmul:30:4242");
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let [row] = <[Row; 1]>::try_from(csv::read(&place.path("results/small.csv")).unwrap()).unwrap();
+    let [row] = <[Row; 1]>::try_from(place.rows("results/small.csv")).unwrap();
     assert_eq!(row.status, Status::Failed);
     let failed = "cublasLtMatmul failed: an error that this program has no name for (4242)";
     assert!(row.message.contains(failed), "{}", row.message);

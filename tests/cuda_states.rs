@@ -1,33 +1,17 @@
 //! What the user reads when a card cannot be used: whole lines, on the emulated stack, which `tests/cuda.sh` puts in
 //! the loader's path.
 
-use std::process::{Command, Output};
+mod place;
 
-const EXPERIMENT: &str = r#"
-[model.transformer]
-layers = 1
-d_model = 32
-heads = 2
-context = 16
+use std::process::Output;
 
-[data.text]
-paths = ["*.txt"]
-
-[train]
-batch_size = 4
-optimizer.adamw = { lr = 1e-3 }
-
-[strategies.plain]
-"#;
+use place::{Place, Tiny};
 
 /// Runs the program in a folder of its own, with more variables.
 fn runner(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-    let folder = tempfile::tempdir().expect("a folder for the test");
-    std::fs::write(folder.path().join("a.toml"), EXPERIMENT).expect("an experiment");
-    std::fs::write(folder.path().join("text.txt"), "To be, or not to be.\n".repeat(40)).expect("data");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-    command.args(arguments).envs(variables.iter().copied()).current_dir(folder.path());
-    command.output().expect("the program starts")
+    let place = Place::new();
+    place.write("a.toml", Tiny { d_model: 32, ..Tiny::default() }.with("[strategies.plain]\n"));
+    place.program(arguments).envs(variables.iter().copied()).output().expect("the program starts")
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,31 +1,18 @@
 //! `runner sweep --device cuda` as its user meets it, on the emulated stack, which `tests/cuda.sh` puts in the loader's
 //! path: every strategy against the same run on the processor, prediction, witness, running out, and a card that is lost.
 
+mod place;
+
 use std::collections::HashMap;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use place::{Place, Tiny, said};
 use runner::execute::driver_agrees;
-use runner::results::{Row, Status, csv};
-use tempfile::TempDir;
+use runner::results::{Row, Status};
 
-const EXPERIMENT: &str = r#"
-name = "small"
-baseline = "plain"
-
-[model.transformer]
-layers = 2
-d_model = 32
-heads = 2
-context = 32
-
-[data.text]
-paths = ["text.txt"]
-
-[train]
-batch_size = 4
+const MORE: &str = r#"
 clip_norm = 1.0
-optimizer.adamw = { lr = 1e-3, weight_decay = 0.1 }
+optimizer.adamw.weight_decay = 0.1
 
 [evaluation]
 every = 10
@@ -64,48 +51,33 @@ precision = "fp16"
 loss_scale.dynamic = { initial = 1073741824, backoff = 0.00006103515625 }
 "#;
 
-/// A folder with text and an experiment, where the program is started.
-struct Place(TempDir);
-
-impl Place {
-    fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("small.toml"), EXPERIMENT).unwrap();
-        let text: String = (0..2000).map(|number| format!("{number} ")).collect();
-        std::fs::write(folder.path().join("text.txt"), text).unwrap();
-        Place(folder)
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn sweep(&self, device: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-        command.args(["sweep", "small.toml", "--device", device, "--out", device]).args(arguments);
-        command.envs(variables.iter().copied()).current_dir(self.path()).output().unwrap()
-    }
-
-    /// The rows of a device's table, by strategy.
-    fn rows(&self, device: &str) -> HashMap<String, Row> {
-        let file = self.path().join(device).join("small.csv");
-        let rows = csv::read(&file).unwrap();
-        rows.into_iter().map(|row| (row.strategy.clone(), row)).collect()
-    }
+/// A place with the experiment.
+fn place() -> Place {
+    let place = Place::new();
+    let tiny = Tiny { layers: 2, d_model: 32, context: 32, ..Tiny::default() }.with(MORE);
+    place.write("small.toml", format!("baseline = \"plain\"\n{tiny}"));
+    place
 }
 
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+impl Place {
+    fn sweep(&self, device: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+        let mut command = self.program(&["sweep", "small.toml", "--device", device, "--out", device]);
+        command.args(arguments).envs(variables.iter().copied()).output().unwrap()
+    }
+
+    fn rows_on(&self, device: &str) -> HashMap<String, Row> {
+        self.rows_by_strategy(&format!("{device}/small.csv"))
+    }
 }
 
 #[test]
 fn every_strategy_trains_on_a_card_as_on_the_processor() {
-    let place = Place::new();
+    let place = place();
     for device in ["cpu", "cuda"] {
         let output = place.sweep(device, &[], &[]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     }
-    let (cpu, cuda) = (place.rows("cpu"), place.rows("cuda"));
+    let (cpu, cuda) = (place.rows_on("cpu"), place.rows_on("cuda"));
     assert_eq!((cpu.len(), cuda.len()), (12, 12));
     for (strategy, row) in &cuda {
         let on_cpu = &cpu[strategy];
@@ -155,10 +127,10 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
 #[test]
 fn a_row_says_what_the_driver_reserves_at_a_time() {
     for step in ["2097152", "33554432"] {
-        let place = Place::new();
+        let place = place();
         let output = place.sweep("cuda", &["--filter", "plain"], &[("EMULATED_POOL_STEP", step)]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-        let row = &place.rows("cuda")["plain"];
+        let row = &place.rows_on("cuda")["plain"];
         assert_eq!(row.witness_step_bytes.map(|bytes| bytes.to_string()), Some(step.to_owned()));
         assert_eq!(row.witness_peak_bytes.unwrap() % row.witness_step_bytes.unwrap(), 0);
     }
@@ -167,27 +139,27 @@ fn a_row_says_what_the_driver_reserves_at_a_time() {
 /// A card that has less memory left than the limit, because others fill it: the run is tried again another time.
 #[test]
 fn a_card_without_memory_left_is_no_result() {
-    let place = Place::new();
+    let place = place();
     // In a step of training: choosing algorithms and priming, which ask first, let be what they get no memory for.
     let fails = [("EMULATED_FAIL", "cuMemAllocFromPoolAsync:500:2")];
     let output = place.sweep("cuda", &["--filter", "direct"], &fails);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let row = &place.rows("cuda")["direct"];
+    let row = &place.rows_on("cuda")["direct"];
     assert_eq!(row.status, Status::Failed, "what the plan knows of was enough: {}", row.message);
     assert!(row.message.contains("refused by the system: "), "{}", row.message);
     let output = place.sweep("cuda", &["--filter", "direct"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert_eq!(place.rows("cuda")["direct"].status, Status::Ok);
+    assert_eq!(place.rows_on("cuda")["direct"].status, Status::Ok);
 }
 
 /// The sweep says what happened to one run and goes on with the next.
 #[test]
 fn a_card_that_is_lost_costs_one_run() {
-    let place = Place::new();
+    let place = place();
     let output =
         place.sweep("cuda", &["--filter", "[pr][le]*"], &[("EMULATED_FAIL", "cuLaunchKernel:250:700")]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let rows = place.rows("cuda");
+    let rows = place.rows_on("cuda");
     assert_eq!(rows.len(), 2);
     for (strategy, row) in rows {
         assert_eq!(row.status, Status::Failed, "{strategy}");
@@ -198,8 +170,8 @@ fn a_card_that_is_lost_costs_one_run() {
 /// A folder for compiled kernels and choices that cannot be written costs time, and one line that says so.
 #[test]
 fn kernels_need_no_cache() {
-    let place = Place::new();
-    let file = place.path().join("text.txt").join("no-folder");
+    let place = place();
+    let file = place.path("text.txt/no-folder");
     let variables = [("RUNNER_CACHE_DIR", file.to_str().unwrap())];
     let output = place.sweep("cuda", &["--filter", "plain"], &variables);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));

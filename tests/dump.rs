@@ -1,76 +1,51 @@
 //! `runner sweep --dump`: what is on the disk for others to repeat, of fresh and of stored runs.
 
+mod place;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
+use place::{Place, Tiny, wait_for};
 use safetensors::{Dtype, SafeTensors};
-use tempfile::TempDir;
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A place with two runs under three labels.
+fn place(steps: usize) -> Place {
+    let more = format!(
+        r#"
+clip_norm = 1.0
 
-/// A folder with text and an experiment, where the program is started.
-struct Place(TempDir);
+[evaluation]
+every = 1
+batches = 1
+
+[measure]
+warmup_steps = 1
+steps = {steps}
+
+[strategies.plain]
+[strategies.accumulate]
+accumulate = 3
+set."train.clip_norm" = "off"
+[strategies.again]
+"#
+    );
+    let place = Place::new();
+    let tiny = Tiny { layers: 1, d_model: 16, context: 16, batch_size: 5, ..Tiny::default() };
+    place.write("tiny.toml", tiny.with(&more));
+    place
+}
 
 impl Place {
-    /// Two runs under three labels.
-    fn new(steps: usize) -> Place {
-        let place = Place(tempfile::tempdir().unwrap());
-        let text: String = (0..2000).map(|number| format!("{number} ")).collect();
-        fs::write(place.path("text.txt"), text).unwrap();
-        let experiment = format!(
-            r#"
-            name = "tiny"
-            [model.transformer]
-            layers = 1
-            d_model = 16
-            heads = 2
-            context = 16
-            [data.text]
-            paths = ["text.txt"]
-            tokens = "bytes"
-            split = 0.9
-            [train]
-            batch_size = 5
-            clip_norm = 1.0
-            optimizer.adamw = {{ lr = 1e-3 }}
-            [evaluation]
-            every = 1
-            batches = 1
-            [measure]
-            warmup_steps = 1
-            steps = {steps}
-            [strategies.plain]
-            [strategies.accumulate]
-            accumulate = 3
-            set."train.clip_norm" = "off"
-            [strategies.again]
-            "#
-        );
-        fs::write(place.path("tiny.toml"), experiment).unwrap();
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-        command.current_dir(self.0.path()).args(["sweep", "--device", "cpu", "tiny.toml"]).args(args);
-        command
+        self.program(&[&["sweep", "--device", "cpu", "tiny.toml"], args].concat())
     }
 
     #[track_caller]
     fn sweep(&self, args: &[&str], code: i32) -> String {
         ended_with(self.command(args).output().unwrap(), code)
-    }
-
-    fn find(&self, pattern: &str) -> Vec<PathBuf> {
-        glob::glob(self.path(pattern).to_str().unwrap()).unwrap().map(Result::unwrap).collect()
     }
 
     /// All names in the folder for dumps, hidden ones too.
@@ -87,6 +62,27 @@ impl Place {
                 .find_map(|line| line.strip_prefix("[strategies.")?.strip_suffix(']').map(str::to_owned))
         };
         self.find("dumps/*").into_iter().map(|folder| (strategy(&folder).unwrap(), folder)).collect()
+    }
+
+    /// Has the only result be one of other parameters.
+    fn forge_digest(&self) {
+        let [result] = <[PathBuf; 1]>::try_from(self.find("results/tiny/*/1/result.json")).unwrap();
+        let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
+        row["digest"] = "of something else".into();
+        fs::write(&result, row.to_string()).unwrap();
+    }
+
+    /// Has the experiment start where its plain run ends. Returns the dump of that.
+    fn start_from_dump(&self) -> PathBuf {
+        self.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
+        let dumped = self.dumps().remove("plain").unwrap();
+        fs::copy(dumped.join("final.safetensors"), self.path("start.safetensors")).unwrap();
+        let text = fs::read_to_string(self.path("tiny.toml")).unwrap();
+        self.write(
+            "tiny.toml",
+            text.replace("context = 16", "context = 16\nweights = \"start.safetensors\""),
+        );
+        dumped
     }
 }
 
@@ -109,22 +105,13 @@ fn tensors(file: &Path) -> BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)> {
         .collect()
 }
 
-#[track_caller]
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn numbers(bytes: &[u8]) -> Vec<f64> {
     bytes.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
 }
 
 #[test]
 fn a_dump_holds_the_whole_run() {
-    let place = Place::new(2);
+    let place = place(2);
     let said = place.sweep(&["--dump", "dumps"], 0);
     let dumps = place.dumps();
     assert_eq!(dumps.len(), 2, "each run once, whatever the number of its labels: {dumps:?}");
@@ -192,7 +179,7 @@ fn a_dump_holds_the_whole_run() {
 fn a_stored_run_is_dumped_like_a_fresh_one() {
     const FILES: [&str; 4] =
         ["initial.safetensors", "batches.safetensors", "gradients.safetensors", "final.safetensors"];
-    let place = Place::new(2);
+    let place = place(2);
     place.sweep(&["--dump", "dumps"], 0);
     let fresh = place.dumps();
     let written = |file: &PathBuf| (file.clone(), fs::metadata(file).unwrap().modified().unwrap());
@@ -221,8 +208,8 @@ fn a_stored_run_is_dumped_like_a_fresh_one() {
 
 #[test]
 fn a_folder_that_cannot_be_made_is_refused_before_anything_runs() {
-    let place = Place::new(1);
-    fs::write(place.path("a-file"), "").unwrap();
+    let place = place(1);
+    place.write("a-file", "");
     let said = place.sweep(&["--dump", "a-file"], 2);
     assert!(said.contains("cannot make the folder a-file") && said.contains("with --dump"), "{said}");
     assert!(place.find("results/tiny/*/*").is_empty());
@@ -231,7 +218,7 @@ fn a_folder_that_cannot_be_made_is_refused_before_anything_runs() {
 
 #[test]
 fn a_run_that_is_out_of_memory_leaves_nothing_to_dump() {
-    let place = Place::new(1);
+    let place = place(1);
     let said = place.sweep(&["--dump", "dumps", "--memory", "64KiB"], 0);
     assert_eq!(said.matches("nothing to dump: the run is out of memory").count(), 2, "{said}");
     assert!(place.dumps().is_empty());
@@ -239,12 +226,9 @@ fn a_run_that_is_out_of_memory_leaves_nothing_to_dump() {
 
 #[test]
 fn what_is_not_the_stored_run_is_not_dumped() {
-    let place = Place::new(1);
+    let place = place(1);
     place.sweep(&["--filter", "plain"], 0);
-    let [result] = <[PathBuf; 1]>::try_from(place.find("results/tiny/*/1/result.json")).unwrap();
-    let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
-    row["digest"] = "of something else".into();
-    fs::write(&result, row.to_string()).unwrap();
+    place.forge_digest();
     let said = place.sweep(&["--filter", "plain", "--dump", "dumps"], 1);
     assert!(said.contains("it ends in other parameters than the result"), "{said}");
     assert_eq!(place.in_dumps(), [""; 0]);
@@ -253,19 +237,16 @@ fn what_is_not_the_stored_run_is_not_dumped() {
 /// As after an update of the program that changed the order of a sum.
 #[test]
 fn the_dump_of_another_result_is_not_taken_for_this_one() {
-    let place = Place::new(1);
+    let place = place(1);
     place.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
-    let [result] = <[PathBuf; 1]>::try_from(place.find("results/tiny/*/1/result.json")).unwrap();
-    let mut row: serde_json::Value = serde_json::from_slice(&fs::read(&result).unwrap()).unwrap();
-    row["digest"] = "of something else".into();
-    fs::write(&result, row.to_string()).unwrap();
+    place.forge_digest();
     let said = place.sweep(&["--filter", "plain", "--dump", "dumps"], 1);
     assert!(said.contains("not dumped: dumps/") && said.contains("is no dump of this result"), "{said}");
 }
 
 #[test]
 fn an_interrupted_dump_leaves_nothing_half_done() {
-    let place = Place::new(1000);
+    let place = place(1000);
     let sweep =
         place.command(&["--dump", "dumps"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for("a dump to begin", || !place.find("dumps/.*/initial.safetensors").is_empty());
@@ -277,50 +258,32 @@ fn an_interrupted_dump_leaves_nothing_half_done() {
     assert_eq!(place.dumps().len(), 2);
 }
 
-/// A column of the results, by strategy.
-fn column(place: &Place, experiment: &str, name: &str) -> BTreeMap<String, String> {
-    let mut csv = csv::Reader::from_path(place.path(&format!("results/{experiment}.csv"))).unwrap();
-    let headers = csv.headers().unwrap().clone();
-    let at = |name: &str| headers.iter().position(|header| header == name).unwrap();
-    let (strategy, value) = (at("strategy"), at(name));
-    csv.records()
-        .map(|row| row.unwrap())
-        .map(|row| (row[strategy].to_owned(), row[value].to_owned()))
-        .collect()
-}
-
 /// Where a dump ends, others begin, in whatever way they start; its contents are part of what they are.
 #[test]
 fn a_dump_is_gone_on_with() {
-    let place = Place::new(2);
-    place.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
-    let dumped = place.dumps().remove("plain").unwrap();
-    fs::copy(dumped.join("final.safetensors"), place.path("start.safetensors")).unwrap();
+    let place = place(2);
+    let dumped = place.start_from_dump();
     let text = fs::read_to_string(place.path("tiny.toml")).unwrap();
-    let text = text
-        .replace("\"tiny\"", "\"more\"")
-        .replace("context = 16", "context = 16\n            weights = \"start.safetensors\"");
     let text = text.replace(
         "[strategies.again]",
         "[strategies.host]\ninit = \"host\"\n[strategies.lazy]\ninit = \"lazy\"",
     );
-    fs::write(place.path("tiny.toml"), text).unwrap();
+    place.write("tiny.toml", format!("name = \"more\"\n{text}"));
     let said = place.sweep(&["--dump", "more"], 0);
 
-    let digests = column(&place, "more", "digest");
-    assert_eq!((&digests["host"], &digests["lazy"]), (&digests["plain"], &digests["plain"]), "{said}");
-    let number = |name: &str, strategy: &str| column(&place, "more", name)[strategy].parse::<f64>().unwrap();
-    let fresh: f64 = column(&place, "tiny", "loss_first")["plain"].parse().unwrap();
-    assert!(number("loss_first", "plain") < fresh, "it goes on with what was learnt");
-    let receipts = column(&place, "more", "receipt");
-    assert!(receipts["host"].contains("copied at the start"), "{receipts:?}");
-    assert!(receipts["lazy"].contains("made at their first use"), "{receipts:?}");
-    assert!(number("first_step_ms", "lazy") > 0.0);
+    let rows = place.rows_by_strategy("results/more.csv");
+    let [plain, host, lazy] = ["plain", "host", "lazy"].map(|strategy| &rows[strategy]);
+    assert_eq!((&host.digest, &lazy.digest), (&plain.digest, &plain.digest), "{said}");
+    let fresh = &place.rows_by_strategy("results/tiny.csv")["plain"];
+    assert!(plain.loss_first.unwrap() < fresh.loss_first.unwrap(), "it goes on with what was learnt");
+    assert!(host.receipt.contains("copied at the start"), "{}", host.receipt);
+    assert!(lazy.receipt.contains("made at their first use"), "{}", lazy.receipt);
+    assert!(lazy.first_step_ms.unwrap() > 0.0);
     assert_eq!(
-        (number("start_peak_bytes", "lazy"), number("predicted_peak_bytes", "lazy")),
-        (0.0, number("peak_bytes", "lazy"))
+        (lazy.start_peak_bytes.unwrap(), lazy.predicted_peak_bytes.unwrap()),
+        (0, lazy.peak_bytes.unwrap())
     );
-    assert!(number("host_peak_bytes", "host") > number("host_peak_bytes", "lazy"));
+    assert!(host.host_peak_bytes.unwrap() > lazy.host_peak_bytes.unwrap());
     let begun = place.find("more/*/initial.safetensors");
     assert_eq!(begun.len(), 4, "{begun:?}");
     for file in begun {
@@ -331,22 +294,16 @@ fn a_dump_is_gone_on_with() {
     fs::copy(dumped.join("initial.safetensors"), place.path("start.safetensors")).unwrap();
     place.sweep(&[], 0);
     assert_eq!(place.find("results/more/*/1").len(), 2 * runs, "other weights make other runs");
-    assert!(
-        column(&place, "more", "digest").values().all(|digest| !digests.values().any(|old| old == digest))
-    );
+    let others = place.rows("results/more.csv");
+    assert!(others.iter().all(|other| !rows.values().any(|row| row.digest == other.digest)));
 }
 
 /// A file of weights may be larger than all else: once its digest is known, nobody reads the whole of it again, child or
 /// parent. What is written in the place of a digest proves it.
 #[test]
 fn weights_are_digested_once() {
-    let place = Place::new(1);
-    place.sweep(&["--filter", "plain", "--dump", "dumps"], 0);
-    let dumped = place.dumps().remove("plain").unwrap();
-    fs::copy(dumped.join("final.safetensors"), place.path("start.safetensors")).unwrap();
-    let text = fs::read_to_string(place.path("tiny.toml")).unwrap();
-    let text = text.replace("context = 16", "context = 16\n            weights = \"start.safetensors\"");
-    fs::write(place.path("tiny.toml"), text).unwrap();
+    let place = place(1);
+    place.start_from_dump();
     // What was written a moment ago is not kept: it might change unseen.
     let kept = place.path("results/.digests.json");
     let digests = || -> serde_json::Value { serde_json::from_slice(&fs::read(&kept).unwrap()).unwrap() };

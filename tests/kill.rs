@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout)] // the figures of a long run
 
 mod place;
+mod sweeps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use place::{Place, Sweep, wait_for};
+use place::{Place, wait_for};
+use sweeps::Sweep;
 
 /// How many moments are tried.
 const KILLS: &str = "RUNNER_TEST_KILLS";

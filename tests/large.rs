@@ -1,36 +1,19 @@
 //! Experiments larger than any that people write, as programs may: read in time that grows with them, or refused.
 
-use std::process::{Command, Stdio};
+mod place;
+
 use std::time::{Duration, Instant};
 
-const EXPERIMENT: &str = r#"
-[model.transformer]
-layers = 1
-d_model = 16
-heads = 2
-context = 16
-
-[data.text]
-paths = ["*.txt"]
-
-[train]
-batch_size = 4
-optimizer.adamw = { lr = 1e-3 }
-"#;
+use place::{Place, Tiny, piped, said};
 
 /// Many times what is needed, and a small part of what comparing everything with everything took.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The exit code of `check` and what it prints.
 fn check(files: impl IntoIterator<Item = (String, String)>) -> (Option<i32>, String) {
-    let folder = tempfile::tempdir().unwrap();
-    let data = ("text.txt".to_owned(), "0123456789".repeat(1000));
-    for (name, text) in files.into_iter().chain([data]) {
-        std::fs::write(folder.path().join(name), text).unwrap();
-    }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-    command.current_dir(folder.path()).args(["check", "a.toml"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let place = Place::new();
+    files.into_iter().for_each(|(name, text)| place.write(&name, text));
+    let mut child = piped(place.program(&["check", "a.toml"]));
     let begun = Instant::now();
     // What it prints is too short to fill a pipe.
     while child.try_wait().unwrap().is_none() {
@@ -41,12 +24,11 @@ fn check(files: impl IntoIterator<Item = (String, String)>) -> (Option<i32>, Str
         std::thread::sleep(Duration::from_millis(10));
     }
     let output = child.wait_with_output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout) + &text(output.stderr))
+    (output.status.code(), said(&output))
 }
 
 fn experiment(more: &str) -> [(String, String); 1] {
-    [("a.toml".to_owned(), format!("{EXPERIMENT}{more}"))]
+    [("a.toml".to_owned(), Tiny::default().with(more))]
 }
 
 /// Each on a line of its own, which a message may show.
@@ -97,7 +79,7 @@ fn files_that_extend_each_other() {
     let files = |count: usize| {
         let name = |number: usize| if number == 0 { "a.toml".to_owned() } else { format!("{number}.toml") };
         let extends = move |number| (name(number), format!("\nextends = \"{}\"\n", name(number + 1)));
-        let last = (name(count - 1), format!("{EXPERIMENT}[strategies.plain]\n"));
+        let last = (name(count - 1), Tiny::default().with("[strategies.plain]\n"));
         (0..count - 1).map(extends).chain([last])
     };
     assert_eq!(check(files(100)), (Some(0), "a.toml: 1 run, 1 strategy x 1 point\n".to_owned()));

@@ -1,44 +1,22 @@
 //! Memory taken past the ledger is noticed. One test in a file of its own: the resident set is that of a whole
 //! process, which other tests would share.
 
-use std::fs;
+mod place;
+
 use std::hint::black_box;
 
+use place::{Place, Tiny};
 use runner::compile::{Program, compile};
 use runner::data::Batch;
 use runner::device::{Device, DeviceChoice, Pool, detect, open};
 use runner::execute::{Engine, Witness, agrees};
-use runner::plan;
 use runner::spec::RunConfig;
 
 /// As much as must not go unnoticed.
 const LEAK: usize = 8 << 20;
 
 /// Reserves more than the 64 MiB from which runs are judged, all of it at once.
-const EXPERIMENT: &str = r#"
-[model.transformer]
-layers = 4
-d_model = 256
-heads = 4
-context = 128
-
-[data.text]
-paths = ["text.txt"]
-
-[train]
-batch_size = 8
-optimizer.adamw = { lr = 1e-3 }
-
-[strategies.plain]
-"#;
-
-fn config() -> RunConfig {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("leak.toml");
-    fs::write(&file, EXPERIMENT).unwrap();
-    let experiment = plan::expand(&file, &[], &|_| None).unwrap();
-    experiment.points[0].config.clone().unwrap()
-}
+const LARGE: Tiny = Tiny { layers: 4, d_model: 256, heads: 4, context: 128, batch_size: 8, lr: 1e-3 };
 
 /// A batch whose tokens are all the first of the vocabulary.
 fn zeros(config: &RunConfig, samples: usize) -> Batch {
@@ -70,10 +48,12 @@ fn step(
 
 #[test]
 fn a_leak_past_the_ledger_is_noticed() {
-    let config = config();
-    let batch = zeros(&config, config.train.batch_size);
+    let [config] = &Place::new().configs(&LARGE.with("[strategies.plain]\n"))[..] else {
+        panic!("not one run")
+    };
+    let batch = zeros(config, config.train.batch_size);
     let target = detect(DeviceChoice::Cpu, None).unwrap();
-    let program = compile(&config, &target).unwrap();
+    let program = compile(config, &target).unwrap();
     let mut device = open(&target).unwrap();
 
     // What the process needs for itself (code, stacks) becomes resident before anything is judged.

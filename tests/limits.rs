@@ -1,24 +1,13 @@
 //! Little memory, by the run's own limit or by the system's, and few threads: what is said, and what is tried again.
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod place;
 
-use runner::results::{Row, Status, csv};
+use std::process::Output;
 
-const EXPERIMENT: &str = r#"
-[model.transformer]
-layers = 1
-d_model = 32
-heads = 2
-context = 16
+use place::{Place, Tiny, said};
+use runner::results::{Row, Status};
 
-[data.text]
-paths = ["*.txt"]
-
-[train]
-batch_size = 2
-optimizer.adamw = { lr = 1e-3 }
-
+const MORE: &str = r#"
 [measure]
 warmup_steps = 1
 steps = 1
@@ -29,28 +18,21 @@ steps = 1
 allocator = "direct"
 "#;
 
-/// A folder with the experiment, and what is done there.
-struct Place(tempfile::TempDir);
+const TABLE: &str = "results/a.csv";
+
+/// A place with the experiment.
+fn place() -> Place {
+    let place = Place::new();
+    place.write("a.toml", Tiny { d_model: 32, batch_size: 2, ..Tiny::default() }.with(MORE));
+    place
+}
 
 impl Place {
-    fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("a.toml"), EXPERIMENT).unwrap();
-        std::fs::write(folder.path().join("text.txt"), "To be, or not to be.\n".repeat(99)).unwrap();
-        Place(folder)
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
     /// Under the shell's limit, if one is given.
     fn run_under(&self, limit: &str, arguments: &[&str]) -> Output {
         let (command, options) = arguments.split_first().unwrap();
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{limit} exec \"$@\""), "sh", env!("CARGO_BIN_EXE_runner")]);
-        shell.args([command, "a.toml", "--device", "cpu"]).args(options).current_dir(self.path());
-        shell.output().unwrap()
+        let arguments = [&[command, "a.toml", "--device", "cpu"], options].concat();
+        self.program_under(limit, &arguments).output().unwrap()
     }
 
     /// Succeeds. Returns what it printed.
@@ -59,26 +41,18 @@ impl Place {
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         said(&output)
     }
-
-    fn rows(&self) -> Vec<Row> {
-        csv::read(&self.path().join("results/a.csv")).unwrap()
-    }
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// Under a limit in the last page that a run reserves, and under one that it has long passed by then.
 #[test]
 fn what_a_run_is_short_of_is_enough_for_it() {
-    let place = Place::new();
+    let place = place();
     place.run(&["sweep"]);
-    for Row { strategy, predicted_reserved_peak_bytes: reserved, .. } in place.rows() {
+    for Row { strategy, predicted_reserved_peak_bytes: reserved, .. } in place.rows(TABLE) {
         let reserved = reserved.unwrap();
         let swept = |limit: u64| {
             place.run(&["sweep", "--filter", &strategy, "--memory", &format!("{limit} B")]);
-            let rows = place.rows().into_iter();
+            let rows = place.rows(TABLE).into_iter();
             rows.filter(|row| row.strategy == strategy && row.limit_bytes == Some(limit)).collect::<Vec<_>>()
         };
         for limit in [reserved - 1, reserved / 8] {
@@ -98,10 +72,10 @@ fn what_a_run_is_short_of_is_enough_for_it() {
 fn what_the_host_is_short_of_is_enough_for_it() {
     let offload = |pinned: bool| format!("defaults.offload={{optimizer=true, pinned={pinned}}}");
     for (pinned, pool) in [(true, "pinned host"), (false, "host")] {
-        let place = Place::new();
+        let place = place();
         let set = ["--set", &offload(pinned)];
         place.run(&[&["sweep"], &set[..]].concat());
-        for Row { strategy, measured, .. } in place.rows() {
+        for Row { strategy, measured, .. } in place.rows(TABLE) {
             let reserved = measured.host_reserved_peak_bytes.unwrap();
             // A quarter has no room for the optimizer's states, which come before anything of a step.
             let limit = if pinned { reserved - 1 } else { reserved / 4 };
@@ -112,7 +86,7 @@ fn what_the_host_is_short_of_is_enough_for_it() {
                 let way = ways[usize::from(in_file)];
                 let said = place.run(&[&["sweep", "--filter", &strategy], &set[..], &way].concat());
                 let own = |row: &Row| row.host_limit_bytes.is_some_and(|bytes| format!("{bytes} B") == limit);
-                let mut rows = place.rows().into_iter();
+                let mut rows = place.rows(TABLE).into_iter();
                 (rows.rfind(|row| row.strategy == strategy && own(row)).unwrap(), said)
             };
             for in_file in [false, true] {
@@ -136,7 +110,7 @@ fn what_the_host_is_short_of_is_enough_for_it() {
         let both = ["--memory", "64 KiB", "--host-memory", "1 KiB"];
         place.run(&[&["sweep"], &set[..], &both].concat());
         let rows: Vec<Row> =
-            place.rows().into_iter().filter(|row| row.host_limit_bytes == Some(1024)).collect();
+            place.rows(TABLE).into_iter().filter(|row| row.host_limit_bytes == Some(1024)).collect();
         assert_eq!(rows.len(), 2);
         for row in rows {
             assert_eq!((row.status, row.fits_micro_batch), (Status::Oom, Some(0)), "{}", row.message);
@@ -149,25 +123,25 @@ fn what_the_host_is_short_of_is_enough_for_it() {
 /// What the system refuses below the limit is no result: once it has the memory, the run is done.
 #[test]
 fn what_the_system_refuses_is_tried_again() {
-    let place = Place::new();
+    let place = place();
     // So much more than the program itself takes that the run's memory is what is refused.
     let large = ["sweep", "--set", "model.transformer.d_model=512", "--set", "train.batch_size=64"];
     let output = place.run_under("ulimit -v 200000;", &large);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let rows = place.rows();
+    let rows = place.rows(TABLE);
     assert_eq!(rows.len(), 2);
     for Row { strategy, status, message, .. } in rows {
         assert_eq!(status, Status::Failed, "{strategy}: {message}");
         assert!(message.contains("refused by the system: "), "{strategy}: {message}");
     }
     place.run(&large);
-    assert!(place.rows().iter().all(|row| row.status == Status::Ok));
+    assert!(place.rows(TABLE).iter().all(|row| row.status == Status::Ok));
 }
 
 /// As under `pids.max`, which not everybody may set: no stack is to be had for a thread.
 #[test]
 fn without_threads_all_is_planned_and_nothing_trained() {
-    let place = Place::new();
+    let place = place();
     let no_threads = format!("export RUST_MIN_STACK={};", 1u64 << 60);
     for command in [["plan"].as_slice(), &["sweep", "--dry-run"], &["explain", "--run", "1"]] {
         let (with, without) = (place.run(command), place.run_under(&no_threads, command));
@@ -175,7 +149,7 @@ fn without_threads_all_is_planned_and_nothing_trained() {
     }
     let output = place.run_under(&no_threads, &["sweep"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    for Row { strategy, status, message, .. } in place.rows() {
+    for Row { strategy, status, message, .. } in place.rows(TABLE) {
         assert_eq!(status, Status::Failed, "{strategy}: {message}");
         assert!(message.contains("no thread could be started"), "{strategy}: {message}");
     }
@@ -183,7 +157,7 @@ fn without_threads_all_is_planned_and_nothing_trained() {
 
 #[test]
 fn a_limit_is_not_called_a_smaller_machine_s_where_it_is_none() {
-    let place = Place::new();
+    let place = place();
     let first_line = |memory| place.run(&["plan", "--memory", memory]).lines().next().unwrap().to_owned();
     let (small, large) = (first_line("1 GiB"), first_line("1000000 GiB"));
     assert!(small.ends_with("limited to 1.00 GiB (a smaller one's memory, but this one's speed)"), "{small}");
@@ -193,10 +167,10 @@ fn a_limit_is_not_called_a_smaller_machine_s_where_it_is_none() {
 /// And the message blames a value without giving it the size of all that was asked for.
 #[test]
 fn where_nothing_fits_nothing_is_what_fits() {
-    let place = Place::new();
+    let place = place();
     let output = place.run_under("", &["sweep", "--memory", "64 KiB"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let rows = place.rows();
+    let rows = place.rows(TABLE);
     assert_eq!(rows.len(), 2);
     for row in rows {
         assert_eq!((row.status, row.fits_micro_batch), (Status::Oom, Some(0)), "{}", row.message);

@@ -1,27 +1,11 @@
 //! Parameters in 16 bits whose updates are rounded away, as the user of `runner sweep` and `compare` meets them.
 
-use std::collections::HashMap;
-use std::path::Path;
-use std::process::{Command, Output};
+mod place;
 
-use runner::results::{Row, Status, csv};
+use place::{Place, Tiny};
+use runner::results::Status;
 
-const EXPERIMENT: &str = r#"
-name = "lost"
-
-[model.transformer]
-layers = 1
-d_model = 64
-heads = 2
-context = 16
-
-[data.text]
-paths = ["text.txt"]
-
-[train]
-batch_size = 4
-optimizer.adamw = { lr = 1e-6 }
-
+const STRATEGIES: &str = r#"
 [measure]
 warmup_steps = 1
 steps = 4
@@ -52,22 +36,12 @@ master_weights = false
 loss_scale = 1e38
 "#;
 
-fn runner(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-    let output = command.args(arguments).current_dir(folder).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    output
-}
-
 #[test]
 fn a_run_whose_updates_round_away_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("lost.toml"), EXPERIMENT).unwrap();
-    let text: String = (0..2000).map(|number| format!("{number} ")).collect();
-    std::fs::write(folder.path().join("text.txt"), text).unwrap();
-    runner(folder.path(), &["sweep", "lost.toml", "--device", "cpu"]);
-    let rows = csv::read(&folder.path().join("results/lost.csv")).unwrap();
-    let rows: HashMap<String, Row> = rows.into_iter().map(|row| (row.strategy.clone(), row)).collect();
+    let place = Place::new();
+    place.write("lost.toml", Tiny { d_model: 64, lr: 1e-6, ..Tiny::default() }.with(STRATEGIES));
+    place.runner(&["sweep", "lost.toml", "--device", "cpu"]);
+    let rows = place.rows_by_strategy("results/lost.csv");
 
     // An update of 1e-6 is less than half of a last place of what is larger than 5e-4, as nearly all weights are.
     let unchanged = |strategy: &str| rows[strategy].unchanged_parameters;
@@ -83,7 +57,7 @@ fn a_run_whose_updates_round_away_is_named() {
     // Nor do bits that are no numbers change any more.
     assert_eq!((rows["diverges"].status, unchanged("diverges")), (Status::Diverged, None));
 
-    let output = runner(folder.path(), &["compare", "results/lost.csv", "--format", "markdown"]);
+    let output = place.runner(&["compare", "results/lost.csv", "--format", "markdown"]);
     let table = String::from_utf8(output.stdout).unwrap();
     for (strategy, is_named) in [("half", true), ("late", true), ("fast", false), ("random", false)] {
         let line = table.lines().find(|line| line.split_whitespace().any(|word| word == strategy)).unwrap();

@@ -1,24 +1,13 @@
 //! `runner plan` and `runner explain`, as their users run them.
 
+mod place;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
-const EXPERIMENT: &str = r#"
-baseline = "plain"
+use place::{Place, Tiny};
 
-[model.transformer]
-layers = 2
-d_model = 32
-heads = 2
-context = 16
-
-[data.text]
-paths = ["*.txt"]
-
-[train]
-batch_size = 4
-optimizer.adamw = { lr = 1e-3 }
-
+const STRATEGIES: &str = r#"
 [strategies.plain]
 
 [strategies.idle]                   # there is no evaluation
@@ -47,21 +36,12 @@ fn runner(arguments: &[&str]) -> Output {
 }
 
 fn runner_to(arguments: &[&str], out: Stdio) -> Output {
-    let folder = tempfile::tempdir().expect("a folder for the test");
-    let text = "To be, or not to be, that is the question.\n".repeat(40);
-    for (name, text) in [("a.toml", EXPERIMENT), ("card.toml", CARD), ("text.txt", &text)] {
-        std::fs::write(folder.path().join(name), text).expect("a file for the test");
-    }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-    command
-        .args(arguments)
-        .current_dir(folder.path())
-        .stdin(Stdio::null())
-        .stdout(out)
-        .stderr(Stdio::piped());
-    let output = command.spawn().and_then(|child| child.wait_with_output()).expect("the program starts");
-    let entries = std::fs::read_dir(folder.path()).expect("the folder of the test");
-    assert_eq!(entries.count(), 3, "nothing is written");
+    let place = Place::new();
+    let tiny = Tiny { layers: 2, d_model: 32, ..Tiny::default() };
+    place.write("a.toml", format!("baseline = \"plain\"\n{}", tiny.with(STRATEGIES)));
+    place.write("card.toml", CARD);
+    let output = place.program(arguments).stdout(out).output().expect("the program starts");
+    assert_eq!(place.find("*").len(), 3, "nothing is written");
     output
 }
 

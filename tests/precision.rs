@@ -1,29 +1,17 @@
 //! `runner sweep` in mixed precision as its user meets it: steps that overflow, keys that do nothing on a processor, and
 //! points that make no sense.
 
-use std::collections::HashMap;
-use std::path::Path;
-use std::process::Command;
+mod place;
 
+use std::path::Path;
+
+use place::{Place, Tiny};
 use runner::device::Role;
 use runner::results::{Row, Status, csv};
 
-const EXPERIMENT: &str = r#"
-name = "small"
-
-[model.transformer]
-layers = 1
-d_model = 32
-heads = 2
-context = 16
-
-[data.text]
-paths = ["text.txt"]
-
-[train]
-batch_size = 4
+const MORE: &str = r#"
 clip_norm = 1.0
-optimizer.adamw = { lr = 1e-3, weight_decay = 0.1 }
+optimizer.adamw.weight_decay = 0.1
 
 [measure]
 warmup_steps = 1
@@ -48,22 +36,9 @@ loss_scale = 128
 sweep.precision = ["fp16", "bf16"]
 "#;
 
-/// The rows of a sweep in a folder, by strategy.
-fn swept(folder: &Path) -> HashMap<String, Row> {
-    std::fs::write(folder.join("small.toml"), EXPERIMENT).unwrap();
-    let text: String = (0..2000).map(|number| format!("{number} ")).collect();
-    std::fs::write(folder.join("text.txt"), text).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-    let output =
-        command.args(["sweep", "small.toml", "--device", "cpu"]).current_dir(folder).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let rows = csv::read(&folder.join("results/small.csv")).unwrap();
-    rows.into_iter().map(|row| (row.strategy.clone(), row)).collect()
-}
-
 /// A column of the figures of a run's steps.
-fn column(folder: &Path, row: &Row, name: &str) -> Vec<String> {
-    let file = folder.join("results/small").join(&row.run_id).join("1/steps.csv");
+fn column(place: &Place, row: &Row, name: &str) -> Vec<String> {
+    let file = place.path(&format!("results/small/{}/1/steps.csv", row.run_id));
     let text = std::fs::read_to_string(file).unwrap();
     let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
     let index = lines.next().unwrap().iter().position(|heading| heading == name).expect("a column");
@@ -72,25 +47,27 @@ fn column(folder: &Path, row: &Row, name: &str) -> Vec<String> {
 
 #[test]
 fn rows_say_what_became_of_the_loss_scale() {
-    let folder = tempfile::tempdir().unwrap();
-    let rows = swept(folder.path());
+    let place = Place::new();
+    place.write("small.toml", Tiny { d_model: 32, ..Tiny::default() }.with(MORE));
+    place.runner(&["sweep", "small.toml", "--device", "cpu"]);
+    let rows = place.rows_by_strategy("results/small.csv");
     assert_eq!(rows.len(), 8);
 
     let overflow = &rows["overflow"];
     assert_eq!((overflow.status, overflow.skipped_steps), (Status::Ok, Some(1)), "{}", overflow.message);
     assert!(overflow.receipt.contains("1 step skipped"), "{}", overflow.receipt);
     // Down from 2^30 to 2^16, and doubled after two good steps.
-    assert_eq!(column(folder.path(), overflow, "loss_scale"), ["65536", "65536", "131072", "131072"]);
+    assert_eq!(column(&place, overflow, "loss_scale"), ["65536", "65536", "131072", "131072"]);
     assert_eq!(overflow.loss_scale, Some(131_072.0));
     let norms: Vec<f32> =
-        column(folder.path(), overflow, "grad_norm").iter().map(|norm| norm.parse().unwrap()).collect();
+        column(&place, overflow, "grad_norm").iter().map(|norm| norm.parse().unwrap()).collect();
     let finite: Vec<bool> = norms.iter().map(|norm| norm.is_finite()).collect();
     assert_eq!(finite, [false, true, true, true], "{norms:?}");
 
     assert_eq!((rows["static"].skipped_steps, rows["static"].loss_scale), (Some(0), Some(128.0)));
     for unscaled in ["plain", "unscaled"] {
         assert_eq!((rows[unscaled].skipped_steps, rows[unscaled].loss_scale), (None, None), "{unscaled}");
-        assert!(column(folder.path(), &rows[unscaled], "loss_scale").iter().all(String::is_empty));
+        assert!(column(&place, &rows[unscaled], "loss_scale").iter().all(String::is_empty));
     }
 
     // A processor computes in f32 where only a card has units.

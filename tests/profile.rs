@@ -1,31 +1,14 @@
 //! `runner explain` after a sweep: where the time and the memory of a run went. Its figures differ from machine to
 //! machine, but they add up.
 
+mod place;
+
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
 
-use runner::results::{Row, csv};
-use tempfile::TempDir;
+use place::{Place, Tiny};
 
-const EXPERIMENT: &str = r#"
-name = "tiny"
-
-[model.transformer]
-layers = 2
-d_model = 32
-heads = 2
-context = 16
-
-[data.text]
-paths = ["text.txt"]
-tokens = "bytes"
-split = 0.8
-
-[train]
-batch_size = 5
-optimizer.adamw = { lr = 1e-3 }
-
+const MORE: &str = r#"
 [evaluation]
 every = 10
 batches = 1
@@ -40,45 +23,30 @@ recompute = "block"
 accumulate = 3
 "#;
 
-struct Place(TempDir);
+const EXPLAIN: [&str; 7] = ["explain", "--device", "cpu", "--out", "kept", "tiny.toml", "--run=1"];
+
+const TABLE: &str = "kept/tiny.csv";
+
+/// A place with an experiment of two blocks and five sequences a step.
+fn place() -> Place {
+    let place = Place::new();
+    place.write("tiny.toml", Tiny { layers: 2, d_model: 32, batch_size: 5, ..Tiny::default() }.with(MORE));
+    place
+}
 
 impl Place {
-    fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        let text: String = (0..2000).map(|number| format!("{number} ")).collect();
-        fs::write(folder.path().join("text.txt"), text).unwrap();
-        fs::write(folder.path().join("tiny.toml"), EXPERIMENT).unwrap();
-        Place(folder)
-    }
-
-    fn runner(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_runner")).current_dir(self.0.path()).args(args).output().unwrap()
+    fn sweep(&self, more: &[&str]) {
+        self.runner(&[&["sweep", "--device", "cpu", "--out", "kept", "tiny.toml"], more].concat());
     }
 
     #[track_caller]
-    fn succeeds(&self, args: &[&str]) -> String {
-        let output = self.runner(args);
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn sweep(&self, more: &[&str]) {
-        self.succeeds(&[&["sweep", "--device", "cpu", "--out", "kept", "tiny.toml"], more].concat());
-    }
-
     fn explain(&self, more: &[&str]) -> String {
-        let args = ["explain", "--device", "cpu", "--out", "kept", "tiny.toml", "--run", "1"];
-        self.succeeds(&[&args, more].concat())
-    }
-
-    fn rows(&self) -> Vec<Row> {
-        csv::read(&self.0.path().join("kept/tiny.csv")).unwrap()
+        String::from_utf8(self.runner(&[&EXPLAIN, more].concat()).stdout).unwrap()
     }
 
     /// A file of each repeat.
     fn files(&self, name: &str) -> Vec<PathBuf> {
-        let pattern = self.0.path().join(format!("kept/tiny/*/[0-9]*/{name}"));
-        glob::glob(pattern.to_str().unwrap()).unwrap().map(Result::unwrap).collect()
+        self.find(&format!("kept/tiny/*/[0-9]*/{name}"))
     }
 }
 
@@ -100,7 +68,7 @@ fn table<'a>(text: &'a str, header: &str) -> Vec<&'a str> {
 
 #[test]
 fn operations_and_the_rest_add_up_to_the_step() {
-    let place = Place::new();
+    let place = place();
     place.sweep(&[]);
     let text = place.explain(&[]);
     let profile = &text[text.find("where time goes").expect("a profile")..];
@@ -135,10 +103,10 @@ fn operations_and_the_rest_add_up_to_the_step() {
 
 #[test]
 fn phases_peak_where_the_row_says() {
-    let place = Place::new();
+    let place = place();
     place.sweep(&[]);
     let text = place.explain(&[]);
-    let row = &place.rows()[0];
+    let row = &place.rows(TABLE)[0];
     let lines = table(&text, "scope ");
     for (phase, bytes) in [
         ("forward", row.forward_peak_bytes),
@@ -158,7 +126,7 @@ fn phases_peak_where_the_row_says() {
 
 #[test]
 fn without_a_timed_step_it_says_why() {
-    let place = Place::new();
+    let place = place();
     assert!(place.explain(&[]).ends_with("`runner sweep tiny.toml`, and this also shows where time goes\n"));
     place.sweep(&["--memory", "100 KiB"]);
     let text = place.explain(&["--memory", "100 KiB"]);
@@ -168,7 +136,7 @@ fn without_a_timed_step_it_says_why() {
 
 #[test]
 fn files_that_are_old_or_missing_are_told_from_broken_ones() {
-    let place = Place::new();
+    let place = place();
     place.sweep(&[]);
     let all = place.files("memory.csv");
     assert_eq!(all.len(), 2);
@@ -180,7 +148,7 @@ fn files_that_are_old_or_missing_are_told_from_broken_ones() {
     assert!(text.contains("has no times of operations: `runner sweep --fresh tiny.toml`"), "{text}");
 
     replace(&whole.replacen(",1,", ",once,", 1));
-    let output = place.runner(&["explain", "--device", "cpu", "--out", "kept", "tiny.toml", "--run", "1"]);
+    let output = place.program(&EXPLAIN).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.starts_with("error: cannot read kept/tiny/"), "{message}");

@@ -3,13 +3,16 @@
 
 #[path = "../src/testing/mutation.rs"]
 mod mutation;
+mod place;
 
 use std::fs;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use mutation::{Random, mutated};
+use place::target::PROCESSOR;
+use place::{Place, Tiny};
 
 /// The longest that the error of one file, or of one argument, may be, in bytes.
 const LONGEST: usize = 64 << 10;
@@ -19,20 +22,7 @@ const FILES: &str = "RUNNER_TEST_MUTATIONS";
 const SEED: &str = "RUNNER_TEST_SEED";
 const FILES_OF_EVERY_TEST: u64 = 100;
 
-const EXPERIMENT: &str = r#"
-[model.transformer]
-layers = 1
-d_model = 16
-heads = 2
-context = 16
-
-[data.text]
-paths = ["text.txt"]
-
-[train]
-batch_size = 4
-optimizer.adamw = { lr = 1e-3 }
-
+const MORE: &str = r#"
 [measure]
 warmup_steps = 1
 steps = 2
@@ -43,18 +33,6 @@ steps = 2
 recompute = "block"
 "#;
 
-const TARGET: &str = r#"
-name = "a processor"
-kind = "cpu"
-threads = 2
-alignment = "64 B"
-page = "4 KiB"
-product_workspace = "1 MiB"
-context = "0 B"
-memory = "8 GiB"
-limited = false
-"#;
-
 /// The columns that every table of results has, and a row of them.
 const COLUMNS: &str = "experiment,run_id,strategy,repeat,status,device,model,precision,no_effect,message,version,limited,configuration\n";
 
@@ -62,31 +40,22 @@ fn row(strategy: &str, repeat: &str, message: &str) -> String {
     format!("e,id,{strategy},{repeat},ok,cpu,m,fp32,,{message},0.1.0,false,c\n")
 }
 
-/// A folder with what the program reads.
-struct Place(tempfile::TempDir);
+fn experiment() -> String {
+    Tiny::default().with(MORE)
+}
+
+/// A place with what the program reads.
+fn place() -> Place {
+    let place = Place::new();
+    place.write("a.toml", experiment());
+    place.write("target.toml", PROCESSOR);
+    place
+}
 
 impl Place {
-    fn new() -> Place {
-        let place = Place(tempfile::tempdir().unwrap());
-        place.write("a.toml", EXPERIMENT);
-        place.write("target.toml", TARGET);
-        place.write("text.txt", "To be, or not to be.\n".repeat(99));
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
-        fs::write(self.path(name), text).unwrap();
-    }
-
     /// Within 4 GiB of address space and 2 s of a processor.
     fn run(&self, arguments: &[&str]) -> Output {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "ulimit -v 4194304; ulimit -t 2; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_runner")]);
-        shell.args(arguments).current_dir(self.0.path()).output().unwrap()
+        self.program_under("ulimit -v 4194304; ulimit -t 2;", arguments).output().unwrap()
     }
 
     /// Refused, in one short error that says where the mistake is.
@@ -126,7 +95,7 @@ fn harmless(what: &str, output: &Output) -> String {
 /// Arguments are quoted by the program and by what reads them for it.
 #[test]
 fn arguments_are_shown_as_signs_and_short() {
-    let place = Place::new();
+    let place = place();
     let obeyed = "\x1b[31mred\u{202e}\r\u{9b}2J";
     let long = "x".repeat(100_000);
     let deep = format!("\"{}\"=1", ["a"; 30_000].join("."));
@@ -162,12 +131,13 @@ fn arguments_are_shown_as_signs_and_short() {
 /// walked through takes no time that anybody notices.
 #[test]
 fn experiments_may_hold_much_of_anything() {
-    let place = Place::new();
+    let place = place();
     let numbered = |count: usize, of: fn(usize) -> String| (0..count).map(of).collect::<String>();
+    let experiment = experiment();
     for much in [1_000_000, 20 << 20] {
         let x = "x".repeat(much);
-        let with = |from: &str, to: &str| EXPERIMENT.replacen(from, to, 1);
-        let and = |more: &str| format!("{EXPERIMENT}{more}\n");
+        let with = |from: &str, to: &str| experiment.replacen(from, to, 1);
+        let and = |more: &str| format!("{experiment}{more}\n");
         let cases = [
             ("value", with("batch_size = 4", &format!("batch_size = \"{x}\""))),
             (
@@ -181,12 +151,12 @@ fn experiments_may_hold_much_of_anything() {
             ("line breaks in a key", with("layers = 1", &format!("\"{}\" = 1", "\\n".repeat(much / 2)))),
             ("deep key", and(&format!("set.\"train.{}\" = 1", "a.".repeat(much / 2)))),
             ("deep axis", and(&format!("[sweep.grid]\n\"train.{}\" = [1]", "a.".repeat(much / 2)))),
-            ("name", format!("name = \"/{x}\"\n{EXPERIMENT}")),
-            ("base", format!("extends = \"{x}\"\n{EXPERIMENT}")),
-            ("variable", format!("extends = \"${{{x}}}\"\n{EXPERIMENT}")),
-            ("baseline", format!("baseline = \"{x}\"\n{EXPERIMENT}")),
+            ("name", format!("name = \"/{x}\"\n{experiment}")),
+            ("base", format!("extends = \"{x}\"\n{experiment}")),
+            ("variable", format!("extends = \"${{{x}}}\"\n{experiment}")),
+            ("baseline", format!("baseline = \"{x}\"\n{experiment}")),
             ("extended strategy", and(&format!("extends = \"{x}\""))),
-            ("strategy's name", format!("baseline = \"plane\"\n{EXPERIMENT}[strategies.{x}]\n")),
+            ("strategy's name", format!("baseline = \"plane\"\n{experiment}[strategies.{x}]\n")),
             ("nested lists", and(&format!("x = {}", "[".repeat(much)))),
             ("nested tables", and(&format!("x = {}", "{a=".repeat(much / 3)))),
             ("dotted key", and(&format!("x{} = 1", ".a".repeat(much / 2)))),
@@ -208,26 +178,26 @@ fn experiments_may_hold_much_of_anything() {
 /// A base and what extends it may have many keys each.
 #[test]
 fn many_strategies_are_merged_with_many_others() {
-    let place = Place::new();
+    let place = place();
     let strategies = |letter: char| {
         (0..40_000).map(|number| format!("[strategies.{letter}{number}]\n")).collect::<String>()
     };
-    place.write("base.toml", format!("{EXPERIMENT}{}", strategies('a')));
+    place.write("base.toml", experiment() + &strategies('a'));
     place.write("much.toml", format!("extends = \"base.toml\"\n{}", strategies('b')));
     place.accepted("strategies", &["check", "much.toml"]);
 }
 
 #[test]
 fn targets_may_hold_much_of_anything() {
-    let place = Place::new();
+    let place = place();
     for much in [1_000_000, 20 << 20] {
         let x = "x".repeat(much);
         let cases = [
-            ("size", TARGET.replace("64 B", &x)),
-            ("key", format!("{TARGET}{x} = 1\n")),
-            ("kind", TARGET.replace("\"cpu\"", &format!("\"{x}\""))),
-            ("number", TARGET.replace("= 2", &format!("= {}", "9".repeat(much)))),
-            ("nested lists", format!("{TARGET}x = {}", "[".repeat(much))),
+            ("size", PROCESSOR.replace("64 B", &x)),
+            ("key", format!("{PROCESSOR}{x} = 1\n")),
+            ("kind", PROCESSOR.replace("\"cpu\"", &format!("\"{x}\""))),
+            ("number", PROCESSOR.replace("= 2", &format!("= {}", "9".repeat(much)))),
+            ("nested lists", format!("{PROCESSOR}x = {}", "[".repeat(much))),
         ];
         for (what, text) in cases {
             place.write("much.toml", text);
@@ -235,14 +205,14 @@ fn targets_may_hold_much_of_anything() {
             place.refused(&what, &["plan", "a.toml", "--target", "much.toml"], "much.toml");
         }
     }
-    place.write("much.toml", TARGET.replace("a processor", &"\\u001b[31mx\\n".repeat(50_000)));
+    place.write("much.toml", PROCESSOR.replace("a processor", &"\\u001b[31mx\\n".repeat(50_000)));
     let output = place.run(&["plan", "a.toml", "--target", "much.toml"]);
     assert!(harmless("a long name", &output).len() <= LONGEST && output.status.success());
 }
 
 #[test]
 fn tables_of_results_may_hold_much_of_anything() {
-    let place = Place::new();
+    let place = place();
     let much = 20 << 20;
     let x = "x".repeat(much);
     let columns: String = (0..much / 8).map(|number| format!(",c{number}")).collect();
@@ -280,7 +250,7 @@ fn tables_of_results_may_hold_much_of_anything() {
 /// A file may say that it holds more than there is memory; others have no end, or are none.
 #[test]
 fn what_is_no_file_of_its_kind_is_refused() {
-    let place = Place::new();
+    let place = place();
     fs::File::create(place.path("sparse")).unwrap().set_len(1 << 40).unwrap();
     fs::create_dir(place.path("folder")).unwrap();
     assert!(Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
@@ -290,6 +260,7 @@ fn what_is_no_file_of_its_kind_is_refused() {
     place.write("nul", "\0");
     place.write("latin1", b"name = \"\xe9\"\n");
     place.write("utf16", b"\xff\xfen\0a\0m\0e\0");
+    let experiment = experiment();
     for file in [
         "sparse",
         "folder",
@@ -303,7 +274,7 @@ fn what_is_no_file_of_its_kind_is_refused() {
         "/dev/zero",
         "nowhere",
     ] {
-        place.write("extends.toml", format!("extends = \"{file}\"\n{EXPERIMENT}"));
+        place.write("extends.toml", format!("extends = \"{file}\"\n{experiment}"));
         if file != "empty" {
             place.refused(file, &["check", "extends.toml"], file);
         }
@@ -329,9 +300,9 @@ fn mutations(seeds: &[Vec<u8>]) -> impl Iterator<Item = (u64, Vec<u8>)> {
 /// Many in one call, with the shipped ones among them for parts.
 #[test]
 fn mutated_experiments_are_checked_and_planned() {
-    let place = Place::new();
+    let place = place();
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/gpt-mini.toml");
-    let seeds = [EXPERIMENT.into(), EXPERIMENT.into(), fs::read(shipped).unwrap()];
+    let seeds = [experiment().into(), experiment().into(), fs::read(shipped).unwrap()];
     let mutations: Vec<(u64, Vec<u8>)> = mutations(&seeds).collect();
     for some in mutations.chunks(20) {
         let name = |(seed, _): &(u64, Vec<u8>)| format!("m{seed}.toml");
@@ -351,20 +322,15 @@ fn mutated_experiments_are_checked_and_planned() {
 /// What a sweep left behind, mutated.
 #[test]
 fn mutated_results_are_explained() {
-    let place = Place::new();
-    let swept = Command::new(env!("CARGO_BIN_EXE_runner"))
-        .args(["sweep", "a.toml", "--device", "cpu"])
-        .current_dir(place.path(""))
-        .output()
-        .unwrap();
-    assert!(swept.status.success(), "{}", harmless("sweep", &swept));
+    let place = place();
+    place.runner(&["sweep", "a.toml", "--device", "cpu"]);
     let explain = ["explain", "a.toml", "--device", "cpu", "--run", "1"];
     place.accepted("what is not mutated", &explain);
     // Its first line begins with "run" and the beginning of its id.
     let said = harmless("", &place.run(&explain));
     let id = said.split([' ', ':']).nth(1).unwrap();
-    let folders = glob::glob(place.path(&format!("results/a/{id}*/[0-9]*")).to_str().unwrap()).unwrap();
-    let folder = folders.map(Result::unwrap).next().unwrap_or_else(|| panic!("no folder of {id}"));
+    let folders = place.find(&format!("results/a/{id}*/[0-9]*"));
+    let folder = folders.first().unwrap_or_else(|| panic!("no folder of {id}"));
     let files = ["result.json", "memory.csv", "steps.csv"];
     let seeds: Vec<Vec<u8>> = files.iter().map(|file| fs::read(folder.join(file)).unwrap()).collect();
     for (file, seed_text) in files.iter().zip(&seeds) {

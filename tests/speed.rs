@@ -1,25 +1,20 @@
 //! A row's speed, against the steps that it is made of.
 
+mod place;
+
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
-use runner::results::{Row, csv};
+use place::{Place, Tiny};
+use runner::results::Row;
 
-const EXPERIMENT: &str = r#"
-[model.transformer]
-layers = 1
-d_model = 32
-heads = 2
-context = 24
+const BATCH_SIZE: usize = 6;
+const CONTEXT: usize = 24;
 
-[data.text]
-paths = ["*.txt"]
+const SAMPLES: f64 = BATCH_SIZE as f64;
+const TOKENS: f64 = (BATCH_SIZE * CONTEXT) as f64;
 
-[train]
-batch_size = 6
-optimizer.adamw = { lr = 1e-3 }
-
+const MORE: &str = r#"
 [measure]
 warmup_steps = 2
 steps = 7
@@ -30,9 +25,6 @@ steps = 7
 accumulate = 3
 "#;
 
-const SAMPLES: f64 = 6.0;
-const TOKENS: f64 = 6.0 * 24.0;
-
 /// What `steps.csv` says of the timed steps, by column.
 struct Steps {
     columns: Vec<String>,
@@ -41,7 +33,7 @@ struct Steps {
 
 impl Steps {
     fn read(file: &Path, warmup_steps: usize) -> Steps {
-        let mut table = ::csv::Reader::from_path(file).unwrap();
+        let mut table = csv::Reader::from_path(file).unwrap();
         let columns = table.headers().unwrap().iter().map(str::to_owned).collect();
         let lines = table.records().map(|line| line.unwrap().iter().map(str::to_owned).collect());
         Steps { columns, lines: lines.skip(warmup_steps).collect() }
@@ -67,21 +59,18 @@ fn assert_close(found: f64, expected: f64, what: &str) {
 
 #[test]
 fn a_row_says_what_its_steps_took() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("a.toml"), EXPERIMENT).unwrap();
-    std::fs::write(folder.path().join("text.txt"), "To be, or not to be.\n".repeat(99)).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+    let place = Place::new();
+    let tiny = Tiny { d_model: 32, context: CONTEXT, batch_size: BATCH_SIZE, ..Tiny::default() };
+    place.write("a.toml", tiny.with(MORE));
     let began = Instant::now();
-    let output = command.args(["sweep", "a.toml", "--device", "cpu"]).current_dir(folder.path()).output();
+    place.runner(&["sweep", "a.toml", "--device", "cpu"]);
     let elapsed_ms = began.elapsed().as_secs_f64() * 1e3;
-    let output = output.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
-    let rows = csv::read(&folder.path().join("results/a.csv")).unwrap();
+    let rows = place.rows("results/a.csv");
     assert_eq!(rows.len(), 2);
     let mut all_ms = 0.0;
     for row in &rows {
-        let file = folder.path().join(format!("results/a/{}/{}/steps.csv", row.run_id, row.repeat));
+        let file = place.path(&format!("results/a/{}/{}/steps.csv", row.run_id, row.repeat));
         let steps = Steps::read(&file, 2);
         assert_eq!(steps.lines.len(), 7);
         all_ms += Steps::read(&file, 0).of("ms").iter().sum::<f64>();

@@ -1,12 +1,15 @@
 //! `runner sweep` as its user meets it: exit codes, what is said, and what is on the disk afterwards.
 
 mod place;
+mod sweeps;
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
-use place::{Place, Sweep, wait_for};
+use place::target::PROCESSOR;
+use place::{Place, piped, wait_for};
+use sweeps::Sweep;
 
 #[test]
 fn a_sweep_measures_everything_once() {
@@ -43,7 +46,7 @@ fn a_filter_is_for_what_is_said_too() {
     let place = Place::new();
     let file = place.changed("tiny", "accumulate = 2", "accumulate = 3");
     let text = fs::read_to_string(place.path(&file)).unwrap();
-    fs::write(place.path(&file), text + "\n[sweep.grid]\n\"train.batch_size\" = [2, 4]\n").unwrap();
+    place.write(&file, text + "\n[sweep.grid]\n\"train.batch_size\" = [2, 4]\n");
     let whole = place.sweep(&[&file]).ended_with(0);
     assert!(whole.out.contains("accumulate was skipped at batch 2"), "{}", whole.out);
     let part = place.sweep(&[&file, "--filter", "recompute"]).ended_with(0);
@@ -108,7 +111,7 @@ fn a_change_from_the_command_line_drops_no_rows() {
     assert!(sweep.out.contains("beside its 4 other rows"), "{}", sweep.out);
     assert_eq!((rows(""), rows("0"), rows("1"), rows("2")), (8, 0, 2, 2));
 
-    fs::write(place.path("results/tiny.csv"), "mine").unwrap();
+    place.write("results/tiny.csv", "mine");
     let refused = place.sweep(&[&file, "--set", "train.seed=1"]).ended_with(2);
     assert!(
         refused.err.contains("results/tiny.csv") && refused.err.contains("move it away"),
@@ -269,7 +272,7 @@ fn wrong_input_is_refused_before_anything_runs() {
 #[test]
 fn data_that_cannot_be_used_is_blamed_on_its_key() {
     let place = Place::new();
-    fs::write(place.path("empty.txt"), "").unwrap();
+    place.write("empty.txt", "");
     fs::create_dir(place.path("folder")).unwrap();
     let files = [
         place.changed("missing", "text.txt", "none.txt"),
@@ -283,8 +286,8 @@ fn data_that_cannot_be_used_is_blamed_on_its_key() {
     let mut errors = String::new();
     for file in &files {
         let text = fs::read_to_string(place.path(file)).unwrap();
-        let evaluated = text.replace("[measure]", "[evaluation]\n            [measure]");
-        fs::write(place.path(file), evaluated).unwrap();
+        let evaluated = text.replace("[measure]", "[evaluation]\n[measure]");
+        place.write(file, evaluated);
         errors.push_str(&place.sweep(&[file]).ended_with(2).err);
         errors.push('\n');
     }
@@ -297,7 +300,7 @@ fn data_that_cannot_be_used_is_blamed_on_its_key() {
 fn results_that_cannot_be_written_are_refused() {
     let place = Place::new();
     let file = place.experiment("tiny", 1);
-    fs::write(place.path("results-file"), "").unwrap();
+    place.write("results-file", "");
     let sweep = place.sweep(&[&file, "--out", "results-file"]).ended_with(2);
     assert!(sweep.err.contains("cannot make the folder results-file"), "{}", sweep.err);
     assert_eq!(fs::read(place.path("results-file")).unwrap(), b"");
@@ -335,7 +338,7 @@ fn pipes_are_refused_and_not_waited_for() {
         &["compare", "pipe"],
     ];
     for command in commands {
-        let mut child = place.start_command(command);
+        let mut child = piped(place.program(command));
         wait_for("a refusal", || child.try_wait().unwrap().is_some());
         let refused = Sweep::of(child.wait_with_output().unwrap()).ended_with(2);
         assert!(
@@ -393,8 +396,8 @@ fn a_sweep_hears_of_its_children_whatever_it_was_told_to_ignore() {
     let file = place.experiment("tiny", 1);
     let mut deaf = Command::new("env");
     deaf.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_runner"), "sweep", "--device", "cpu", &file]);
-    let mut sweep =
-        deaf.current_dir(place.path("")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    deaf.current_dir(place.path(""));
+    let mut sweep = piped(deaf);
     wait_for("the sweep to end", || sweep.try_wait().unwrap().is_some());
     Sweep::of(sweep.wait_with_output().unwrap()).ended_with(0);
     assert_eq!(place.results("tiny").len(), 6);
@@ -408,7 +411,7 @@ fn data_that_changes_during_a_sweep_is_not_measured_under_the_old_name() {
     wait_for("a first result", || !place.results("slow").is_empty());
     let text = fs::read_to_string(place.path("text.txt")).unwrap();
     // At once: a run that begins meanwhile must not meet half a file.
-    fs::write(place.path("new.txt"), text.replace('1', "x")).unwrap();
+    place.write("new.txt", text.replace('1', "x"));
     fs::rename(place.path("new.txt"), place.path("text.txt")).unwrap();
     let sweep = Sweep::of(sweep.wait_with_output().unwrap()).ended_with(1);
     assert!(sweep.err.contains("changed while the sweep ran; sweep again"), "{}", sweep.err);
@@ -445,23 +448,9 @@ fn a_target_that_cannot_be_is_refused() {
     let place = Place::new();
     let file = place.experiment("tiny", 1);
     let target = |threads: usize| {
-        let text = format!(
-            r#"
-            name = "a laptop"
-            kind = "cpu"
-            threads = {threads}
-            alignment = "256 B"
-            page = "4 KiB"
-            product_workspace = "1 MiB"
-            context = "0 B"
-            memory = "8 GiB"
-            limited = false
-            "#
-        );
-        fs::write(place.path("laptop.toml"), text).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-        command.current_dir(place.path("")).args(["plan", &file, "--target", "laptop.toml"]);
-        Sweep::of(command.output().unwrap())
+        let threads = format!("threads = {threads}");
+        place.write("laptop.toml", PROCESSOR.replace("threads = 2", &threads));
+        Sweep::of(place.program(&["plan", &file, "--target", "laptop.toml"]).output().unwrap())
     };
     target(4).ended_with(0);
     let refused = target(0).ended_with(2);

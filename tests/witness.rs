@@ -1,30 +1,18 @@
 //! The witness beside the ledger: what the system says that real runs have resident.
 
-use std::fs;
-use std::process::Command;
+mod place;
 
+use place::{Place, Tiny};
 use runner::execute;
-use runner::results::{Row, Status, csv};
+use runner::results::{Row, Status};
 
-/// Runs whose resident set is judged, by strategies that lay memory out differently.
-const EXPERIMENT: &str = r#"
-name = "witness"
+/// Runs whose resident set is judged: large ones.
+const LARGE: Tiny = Tiny { layers: 4, d_model: 256, heads: 4, context: 256, batch_size: 8, lr: 1e-3 };
 
-[model.transformer]
-layers = 4
-d_model = 256
-heads = 4
-context = 256
-
-[data.text]
-paths = ["text.txt"]
-tokens = "bytes"
-split = 0.8
-
-[train]
-batch_size = 8
+/// By strategies that lay memory out differently.
+const MORE: &str = r#"
 clip_norm = 1.0
-optimizer.adamw = { lr = 1e-3, weight_decay = 0.1 }
+optimizer.adamw.weight_decay = 0.1
 
 [evaluation]
 every = 1
@@ -63,17 +51,11 @@ set."model.transformer.vocabulary" = 8192
 
 /// Each run in a process of its own, as users have them.
 fn rows() -> Vec<Row> {
-    let folder = tempfile::tempdir().unwrap();
-    let text: String = (0..20_000).map(|number| format!("{number} ")).collect();
-    fs::write(folder.path().join("text.txt"), text).unwrap();
-    fs::write(folder.path().join("witness.toml"), EXPERIMENT).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_runner"))
-        .current_dir(folder.path())
-        .args(["sweep", "--device", "cpu", "--out", "results", "witness.toml"])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    csv::read(&folder.path().join("results/witness.csv")).unwrap()
+    let place = Place::new();
+    place.write("text.txt", "0123456789".repeat(10_000));
+    place.write("witness.toml", LARGE.with(MORE));
+    place.runner(&["sweep", "witness.toml", "--device", "cpu"]);
+    place.rows("results/witness.csv")
 }
 
 /// The most that is live in any phase.

@@ -1,5 +1,6 @@
 //! Configurations for tests.
 
+pub(crate) mod forward;
 mod hoarder;
 pub(crate) mod keys;
 mod mutation;

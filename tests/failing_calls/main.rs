@@ -7,6 +7,8 @@
 mod calls;
 #[path = "../place/mod.rs"]
 mod place;
+#[path = "../sweeps/mod.rs"]
+mod sweeps;
 mod tree;
 mod trial;
 

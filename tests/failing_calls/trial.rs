@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::calls::{Calls, Failure, Log, Shim};
-use crate::place::{Place, Sweep};
+use crate::place::Place;
+use crate::sweeps::Sweep;
 use crate::tree::{Tree, written};
 
 /// Longer than a sweep takes here, by far.
@@ -94,8 +95,8 @@ impl<'a> Tried<'a> {
         let file = place.experiment("tiny", 2);
         let text = fs::read_to_string(place.path(&file)).unwrap().replace("text.txt", "*.txt");
         let two = text.split("[strategies.accumulate]").next().unwrap().replace("repeats = 2", "");
-        fs::write(place.path(&file), two).unwrap();
-        fs::write(place.path("more.txt"), "More.").unwrap();
+        place.write(&file, two);
+        place.write("more.txt", "More.");
         thread::sleep(SETTLED);
         let mut tried = Tried { shim, place, file, stages: Vec::new() };
         tried.finish(Scene::Nothing).unwrap();

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::super::prime;
 use crate::compile::compile;
-use crate::device::{Buffer, Device, DeviceError, Event, Placed, Pool, Queue, Region, Target, Tensor, Work};
+use crate::device::{Buffer, Device, DeviceError, Placed, Pool, Region, Target, Tensor, Work};
 use crate::memory::{Cadence, predict};
 use crate::ops::Op;
-use crate::testing;
+use crate::testing::{self, forward::forward};
 use crate::units::Bytes;
 
 /// A device, and what it was asked for.
@@ -25,9 +25,7 @@ impl Recorder {
 }
 
 impl Device for Recorder {
-    fn target(&self) -> &Target {
-        self.device.target()
-    }
+    forward!(target, copy, record, wait, synchronize, poison, write, read);
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
         let buffer = self.device.allocate(pool, bytes)?;
@@ -39,10 +37,6 @@ impl Device for Recorder {
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         self.live.remove(&buffer);
         self.device.free(buffer)
-    }
-
-    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError> {
-        self.device.copy(queue, from, to)
     }
 
     fn launch(
@@ -62,30 +56,6 @@ impl Device for Recorder {
             workspace: workspace.map_or(0, |region| region.bytes),
         });
         self.device.launch(op, inputs, outputs, workspace)
-    }
-
-    fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
-        self.device.record(queue, event)
-    }
-
-    fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
-        self.device.wait(queue, event)
-    }
-
-    fn synchronize(&mut self) -> Result<(), DeviceError> {
-        self.device.synchronize()
-    }
-
-    fn poison(&mut self, region: Region) -> Result<(), DeviceError> {
-        self.device.poison(region)
-    }
-
-    fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.device.write(region, bytes)
-    }
-
-    fn read(&mut self, region: Region, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.device.read(region, bytes)
     }
 }
 

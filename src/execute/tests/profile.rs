@@ -9,10 +9,9 @@ use super::super::measured::{Ended, Outcome};
 use super::super::prepared::Prepared;
 use super::super::train::{MEMORY_FILE, run_on};
 use crate::compile::{Action, Section, compile};
-use crate::device::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor};
-use crate::ops::Op;
+use crate::device::{Buffer, Device, DeviceError, Event, Pool, Queue};
 use crate::spec::*;
-use crate::testing;
+use crate::testing::{self, forward::forward};
 
 /// By its clock, what each instruction of the step for the timeline takes, and all copies of it.
 const LAP: Duration = Duration::from_millis(1);
@@ -29,41 +28,13 @@ struct Crowded {
 }
 
 impl Device for Crowded {
-    fn target(&self) -> &Target {
-        self.device.target()
-    }
+    forward!(target, free, copy, launch, record, wait, synchronize, poison, write, read);
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
         if self.crowded && self.profiling {
             return Err(DeviceError::OutOfMemory { pool, bytes });
         }
         self.device.allocate(pool, bytes)
-    }
-
-    fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
-        self.device.free(buffer)
-    }
-
-    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError> {
-        self.device.copy(queue, from, to)
-    }
-
-    fn launch(
-        &mut self,
-        op: &Op,
-        inputs: &[Tensor],
-        outputs: &[Tensor],
-        workspace: Option<Region>,
-    ) -> Result<(), DeviceError> {
-        self.device.launch(op, inputs, outputs, workspace)
-    }
-
-    fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
-        self.device.record(queue, event)
-    }
-
-    fn wait(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
-        self.device.wait(queue, event)
     }
 
     fn has_clock(&self) -> bool {
@@ -84,22 +55,6 @@ impl Device for Crowded {
 
     fn copied(&mut self) -> Result<Option<Duration>, DeviceError> {
         Ok(Some(if self.profiling { COPIED } else { Duration::ZERO }))
-    }
-
-    fn synchronize(&mut self) -> Result<(), DeviceError> {
-        self.device.synchronize()
-    }
-
-    fn poison(&mut self, region: Region) -> Result<(), DeviceError> {
-        self.device.poison(region)
-    }
-
-    fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.device.write(region, bytes)
-    }
-
-    fn read(&mut self, region: Region, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.device.read(region, bytes)
     }
 }
 
