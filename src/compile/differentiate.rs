@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::dtypes::Dtypes;
+use super::marks::{Again, Unit};
 use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
 use super::value::{Form, Value, View};
 use super::{Draft, Marks};
@@ -41,8 +42,10 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
     }
     let units = draft.marks.recomputed(&backward.program.scopes);
     for range in stretches_from_the_end(&units, &code) {
-        let again = units[code[range.start].scope.index()].is_some();
-        backward.recomputation = again.then(|| Recomputation::new(backward.program, &code[range.clone()]));
+        let unit = units[code[range.start].scope.index()];
+        let recomputation =
+            |unit: Unit| Recomputation::new(backward.program, &code[range.clone()], unit.again);
+        backward.recomputation = unit.map(recomputation);
         for instruction in code[range.clone()].iter().rev() {
             backward.instruction(instruction);
         }
@@ -97,7 +100,7 @@ fn give_losses_gradients(program: &mut Program, code: &mut [Instruction]) -> Val
 }
 
 /// Stretches of code that are computed again as a whole or not at all, last first, but for slices of losses.
-fn stretches_from_the_end(units: &[Option<ScopeId>], code: &[Instruction]) -> Vec<Range<usize>> {
+fn stretches_from_the_end(units: &[Option<Unit>], code: &[Instruction]) -> Vec<Range<usize>> {
     let unit = |instruction: &Instruction| (units[instruction.scope.index()], instruction.slice);
     let mut stretches = Vec::new();
     let mut start = 0;
@@ -123,14 +126,20 @@ struct Recomputation {
 }
 
 impl Recomputation {
-    fn new(program: &Program, layer: &[Instruction]) -> Recomputation {
+    fn new(program: &Program, layer: &[Instruction], again: Again) -> Recomputation {
         // Casts of parameters are there until backward has read them but for those of stored ones, and losses have given
         // their gradient already.
         let is_kept = |action: &Action| casts_parameters(program, action) && !program.brings_stored(action);
-        let recomputed = layer.iter().map(|instruction| &instruction.action);
-        let recomputed = recomputed.filter(|action| !is_kept(action) && !action.is_loss());
-        let made_here = recomputed.flat_map(|action| action.writes().iter().copied());
-        Recomputation { made_here: made_here.collect(), stand_ins: HashMap::new() }
+        let mut made_here: HashSet<ValueId> = HashSet::new();
+        for action in layer.iter().map(|instruction| &instruction.action) {
+            let Action::Launch { op, inputs, outputs, .. } = action else { continue };
+            // What is made again is cast again.
+            let is_cast_of_such = action.is_cast() && inputs.iter().all(|input| made_here.contains(input));
+            if !is_kept(action) && !action.is_loss() && (again.is_of(op) || is_cast_of_such) {
+                made_here.extend(outputs);
+            }
+        }
+        Recomputation { made_here, stand_ins: HashMap::new() }
     }
 
     /// The value itself, if it was made outside of the layer.

@@ -4,13 +4,13 @@ use super::Draft;
 use super::program::{Action, Bucket, Instruction, Program};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::{Scope, ScopeId};
-use crate::ops::ValueId;
-use crate::spec::{Init, Offload, Recompute, Spill};
+use crate::ops::{Op, OpKind, ValueId};
+use crate::spec::{BlockPart, Init, Offload, Recompute, SavedKind, Spill, WordSet, Words as _};
 
 #[derive(Debug)]
 pub(crate) struct Marks {
-    /// By scope: whether it is computed again in backward, all of it, instead of kept.
-    pub(crate) recompute: Vec<bool>,
+    /// By scope: what of it is computed again in backward instead of kept.
+    pub(crate) recompute: Vec<Option<Unit>>,
     /// By scope: whose processor computes it, the device's if nothing is said.
     pub(crate) homes: Vec<Pool>,
     /// Whose processor measures, clips and applies gradients.
@@ -50,11 +50,7 @@ impl Default for Marks {
 }
 
 pub(super) fn mark(draft: &mut Draft) {
-    let recompute = |scope: &Scope| match draft.config.strategy.recompute {
-        Recompute::None => false,
-        Recompute::Block => scope.block && scope.parent.is_none(),
-    };
-    draft.marks.recompute = draft.program.scopes.iter().map(recompute).collect();
+    draft.marks.recompute = recompute(draft.config.strategy.recompute, &draft.program.scopes);
     draft.marks.made = match draft.config.strategy.init {
         Init::Device | Init::Lazy => None,
         Init::Host => Some(Pool::Host),
@@ -112,15 +108,80 @@ fn is_first_value(program: &Program, instruction: &Instruction, outputs: &[Value
     instruction.phase == Phase::Start && program.value(outputs[0]).role == Role::Parameter
 }
 
+/// Code that is computed again together, right before the backward pass goes through it: all code that has the same unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unit {
+    /// The first scope of it.
+    pub(crate) scope: ScopeId,
+    pub(crate) again: Again,
+}
+
+/// What of a unit is computed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    All,
+    /// What norms give.
+    Norms,
+    /// What other operations give than these.
+    AllBut(WordSet<SavedKind>),
+}
+
+impl Again {
+    /// Whether that is what an operation gives.
+    pub(super) fn is_of(self, op: &Op) -> bool {
+        match self {
+            Again::All => true,
+            Again::Norms => op.kind() == Some(OpKind::Norm),
+            Again::AllBut(saved) => !saved.iter().any(|saved| op.kind() == Some(saved.kind())),
+        }
+    }
+}
+
+fn recompute(recompute: Recompute, scopes: &[Scope]) -> Vec<Option<Unit>> {
+    let blocks = scopes.iter().enumerate().filter(|(_, scope)| scope.block && scope.parent.is_none());
+    let blocks: Vec<usize> = blocks.map(|(index, _)| index).collect();
+    let mut units = vec![None; scopes.len()];
+    let mut mark =
+        |index: usize, first: usize, again| units[index] = Some(Unit { scope: ScopeId(first as u32), again });
+    match recompute {
+        Recompute::None => {}
+        Recompute::Block => blocks.iter().for_each(|&block| mark(block, block, Again::All)),
+        Recompute::Every(count) => {
+            blocks.iter().step_by(count).for_each(|&block| mark(block, block, Again::All))
+        }
+        Recompute::Save(saved) => blocks.iter().for_each(|&block| mark(block, block, Again::AllBut(saved))),
+        Recompute::Segments(segments) => {
+            // What is left over is with the last.
+            let (len, kept) = (blocks.len() / segments, segments - 1);
+            for segment in blocks.chunks(len.max(1)).take(kept) {
+                segment.iter().for_each(|&block| mark(block, segment[0], Again::All));
+            }
+        }
+        Recompute::Parts(parts) => {
+            for (index, scope) in scopes.iter().enumerate() {
+                let Some(block) = scope.parent.filter(|parent| blocks.contains(&parent.index())) else {
+                    continue;
+                };
+                let part = scope.path[scopes[block.index()].path.len()..].trim_start_matches('.');
+                if parts.iter().any(|marked| marked.word() == part) {
+                    mark(index, index, Again::All);
+                } else if parts.contains(BlockPart::Norm) {
+                    mark(index, index, Again::Norms);
+                }
+            }
+        }
+    }
+    units
+}
+
 impl Marks {
-    /// By scope: the outermost of the marked ones that it lies in, which is computed again as a whole.
-    pub(super) fn recomputed(&self, scopes: &[Scope]) -> Vec<Option<ScopeId>> {
-        let mut units: Vec<Option<ScopeId>> = Vec::with_capacity(scopes.len());
+    /// By scope: what the outermost of the marked ones that it lies in is computed again with.
+    pub(super) fn recomputed(&self, scopes: &[Scope]) -> Vec<Option<Unit>> {
+        let mut units: Vec<Option<Unit>> = Vec::with_capacity(scopes.len());
         for (index, scope) in scopes.iter().enumerate() {
             // Parents come before their parts.
             let of_parent = scope.parent.and_then(|parent| units[parent.index()]);
-            let own = self.recompute[index].then_some(ScopeId(index as u32));
-            units.push(of_parent.or(own));
+            units.push(of_parent.or(self.recompute[index]));
         }
         units
     }

@@ -41,6 +41,8 @@ use crate::device::{Rank, Target};
 use crate::graph::{self, Graphs};
 use crate::spec::RunConfig;
 pub(crate) use marks::Marks;
+#[cfg(test)]
+pub(crate) use marks::{Again, Unit};
 
 /// A program on its way, with what it is compiled for and the marks that strategies left on it.
 struct Draft<'a> {

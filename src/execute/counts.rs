@@ -12,6 +12,8 @@ pub struct Counts {
     /// Evaluations left out.
     pub flops: u64,
     pub recompute_flops: u64,
+    /// Of the operations that people choose by name what to keep of.
+    pub computed_again: u64,
     /// Requests to the backing store, those of evaluations left out.
     pub requests: u64,
     pub requests_in_evaluation: u64,
@@ -89,6 +91,7 @@ impl Counts {
         self.flops += flops;
         if instruction.recompute {
             self.recompute_flops += flops;
+            self.computed_again += u64::from(op.kind().is_some());
         }
         if instruction.home == Pool::Host {
             self.host_flops += flops;

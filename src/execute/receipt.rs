@@ -27,6 +27,10 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
         let once = per_step(|counts| counts.flops) - recomputed;
         parts.push(format!("+{:.0}% FLOPs", 100.0 * recomputed as f64 / once as f64));
     }
+    let again = per_step(|counts| counts.computed_again);
+    if again > 0 && recomputed == 0 {
+        parts.push(format!("{again} computed again"));
+    }
     let micro_batches = per_step(|counts| counts.micro_batches);
     if micro_batches > 1 {
         parts.push(micro_batches_of(micro_batches as usize, run.micro_batches));

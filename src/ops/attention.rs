@@ -1,8 +1,8 @@
 //! Causal multi-head self-attention whose T x T scores are never stored (Dao et al. 2022).
 
 use super::{
-    DType, Op, Operation, Processor, Sizes, Tape, TensorType, TypeError, WorkspaceLimits, expect_float,
-    expect_inputs, expect_type,
+    DType, Op, OpKind, Operation, Processor, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
+    expect_float, expect_inputs, expect_type,
 };
 
 /// `out = softmax(mask(q k^T / sqrt(C/H))) v` for each head, position t seeing positions 0 to t.
@@ -77,6 +77,10 @@ fn scores_flops(products: u64, [batch, sequence, channels]: [usize; 3]) -> u64 {
 }
 
 impl Operation for Attention {
+    fn kind(&self) -> Option<OpKind> {
+        Some(OpKind::Attention)
+    }
+
     fn name(&self) -> &'static str {
         "attention"
     }

@@ -1,7 +1,7 @@
 //! Layer normalisation over the innermost dimension (Ba et al. 2016).
 
 use super::{
-    Arithmetic, DType, Emitted, Op, Operand, Operation, Tape, TensorType, TypeError, expect_f32_or,
+    Arithmetic, DType, Emitted, Op, OpKind, Operand, Operation, Tape, TensorType, TypeError, expect_f32_or,
     expect_float, expect_inputs, expect_type,
 };
 
@@ -36,6 +36,10 @@ impl LayerNormBackward {
 }
 
 impl Operation for LayerNorm {
+    fn kind(&self) -> Option<OpKind> {
+        Some(OpKind::Norm)
+    }
+
     fn name(&self) -> &'static str {
         "layer-norm"
     }

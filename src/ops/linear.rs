@@ -1,7 +1,7 @@
 //! Matrix products with what is usually fused to them. Weights are stored `[out, in]`, as PyTorch does.
 
 use super::{
-    Arithmetic, Cast, DType, Emitted, Op, Operand, Operation, Processor, Tape, TensorType, TypeError,
+    Arithmetic, Cast, DType, Emitted, Op, OpKind, Operand, Operation, Processor, Tape, TensorType, TypeError,
     WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
 };
 
@@ -82,6 +82,10 @@ fn features(operation: &'static str, weight: &TensorType) -> Result<[usize; 2], 
 }
 
 impl Operation for Linear {
+    fn kind(&self) -> Option<OpKind> {
+        Some(OpKind::Linear)
+    }
+
     fn name(&self) -> &'static str {
         match (self.activation, self.residual) {
             (None, false) => "linear",

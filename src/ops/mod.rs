@@ -118,6 +118,14 @@ pub struct Arithmetic {
 }
 
 /// What every operation declares.
+/// Operations of a forward pass that have a name with people who choose what to keep of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    Linear,
+    Attention,
+    Norm,
+}
+
 pub trait Operation {
     /// In the field's terms, as `explain` prints it.
     fn name(&self) -> &'static str;
@@ -139,6 +147,11 @@ pub trait Operation {
     /// Scratch bytes that the kernel needs while it runs.
     fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
         0
+    }
+
+    /// What people call it who choose what to keep of a forward pass.
+    fn kind(&self) -> Option<OpKind> {
+        None
     }
 
     /// What it is as a loss, if it computes one.

@@ -179,7 +179,7 @@ impl<T: Choice + PartialEq> Declared for OneOf<T> {
 }
 
 /// An enum whose values are words, as `words!` declares it.
-pub(crate) trait Words: Copy + PartialEq + 'static {
+pub trait Words: Copy + PartialEq + 'static {
     const ALL: &'static [Self];
     /// Words that the experiment file has a meaning for, but not this version.
     const LATER: &'static [&'static str];

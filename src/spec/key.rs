@@ -65,7 +65,7 @@ impl fmt::Display for Key {
 
 /// Whether the table at this path holds exactly one of several variants.
 pub(crate) fn is_choice(path: &[String]) -> bool {
-    const CHOICES: [&str; 3] = [Model::PATH, Data::PATH, Optimizer::PATH];
+    const CHOICES: [&str; 4] = [Model::PATH, Data::PATH, Optimizer::PATH, "strategy.recompute"];
     CHOICES.iter().any(|choice| choice.split('.').eq(path))
 }
 

@@ -27,10 +27,12 @@ mod strategies;
 mod strategy;
 mod tree;
 mod version;
+mod word_set;
 mod write;
 mod written;
 
 pub use data::*;
+pub use declare::Words;
 pub use error::Error;
 pub use memory::{Choices, MemoryPart};
 pub use model::*;
@@ -39,6 +41,7 @@ pub use paths::Environment;
 pub use resolved::{Evaluation, Measure, RunConfig, Train};
 pub use source::Sources;
 pub use strategy::*;
+pub use word_set::WordSet;
 
 pub(crate) use document::Document;
 pub(crate) use error::Problem;

@@ -269,7 +269,6 @@ impl<'a> Keys<'a> {
         let words = kind.words();
         let later = match value {
             Value::Text(text) => kind.later_words().contains(&text.as_str()),
-            Value::List(_) | Value::Table(_) => version::is_later_composite(&entry.key),
             _ => false,
         };
         if later {

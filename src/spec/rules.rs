@@ -23,6 +23,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         strategy.quantizes_something(tree),
         strategy.rounds_something(tree),
         strategy.pages_something(tree),
+        strategy.segments_have_blocks(model.blocks(), tree),
         strategy.adapts_what_is_frozen(tree),
     ]
     .into_iter()

@@ -8,12 +8,13 @@ use super::model::Model;
 use super::optimizer::Optimizer;
 use super::strategy::LATER_KEYS;
 
-/// Variants, by the table that would hold them.
-const VARIANTS: [(&str, &[&str]); 3] =
-    [(Model::PATH, Model::LATER), (Data::PATH, Data::LATER), (Optimizer::PATH, Optimizer::LATER)];
-
-/// Keys that will take a list or a table besides the words they take now.
-const COMPOSITE: [&str; 1] = ["recompute"];
+/// Variants and keys, by the table that would hold them.
+const VARIANTS: [(&str, &[&str]); 4] = [
+    (Model::PATH, Model::LATER),
+    (Data::PATH, Data::LATER),
+    (Optimizer::PATH, Optimizer::LATER),
+    ("recompute", &["budget"]),
+];
 
 pub(crate) fn is_later_strategy_key(key: &str) -> bool {
     LATER_KEYS.contains(&key)
@@ -25,11 +26,6 @@ pub(crate) fn is_later_key(table: &str, key: &str) -> bool {
         return is_later_strategy_key(key);
     }
     VARIANTS.iter().any(|(path, later)| *path == table && later.contains(&key))
-}
-
-/// Whether a later version takes a list or a table for this key.
-pub(crate) fn is_later_composite(key: &str) -> bool {
-    COMPOSITE.contains(&key)
 }
 
 #[cfg(test)]

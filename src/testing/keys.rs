@@ -124,7 +124,19 @@ pub(crate) const KEYS: &[Key] = &[
         needs: &[Need { of: &[r#""stochastic""#], key: "optimizer_state", one_of: &[r#""bf16""#] }],
         same: Same::Training(0.03),
     },
-    Key { name: "recompute", values: &[r#""none""#, r#""block""#], needs: &[], same: Same::Bitwise },
+    Key {
+        name: "recompute",
+        values: &[
+            r#""none""#,
+            r#""block""#,
+            r#"["attention", "norm"]"#,
+            "{ every = 2 }",
+            "{ segments = 2 }",
+            r#"{ save = ["linear", "attention"] }"#,
+        ],
+        needs: &[],
+        same: Same::Bitwise,
+    },
     Key {
         name: "freeze",
         values: &["[]", r#"["embedding", "blocks.0"]"#, r#"["blocks.*.attention"]"#],

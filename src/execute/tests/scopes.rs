@@ -2,9 +2,9 @@
 
 use super::super::engine::Engine;
 use super::{batch, train};
-use crate::compile::{Parameter, Program, compile, compile_marked};
+use crate::compile::{Again, Parameter, Program, Unit, compile, compile_marked};
 use crate::device::Role;
-use crate::graph::{Graphs, Scope};
+use crate::graph::{Graphs, Scope, ScopeId};
 use crate::memory::{Cadence, Failure, predict};
 use crate::spec::*;
 use crate::testing;
@@ -41,7 +41,10 @@ fn any_scope_can_be_computed_again() {
     ];
     for (index, (recompute, flops)) in choices.into_iter().enumerate() {
         let program = compile_marked(&graphs, &config, &target, |marks, scopes| {
-            marks.recompute = scopes.iter().map(recompute).collect();
+            let unit = |(index, scope)| {
+                recompute(scope).then_some(Unit { scope: ScopeId(index), again: Again::All })
+            };
+            marks.recompute = (0..).zip(scopes).map(unit).collect();
         });
         let program = program.unwrap();
         assert_eq!(trained(&program), expected, "choice {index}");

@@ -9,7 +9,7 @@ pub use transformer::Transformer;
 use super::declare::choice;
 use super::error::Problem;
 use super::tree::Table;
-use crate::data::Sample;
+use crate::data::{Given, Sample};
 
 choice! {
     pub enum Model("model"): Architecture {
@@ -25,6 +25,9 @@ trait Architecture {
 
     /// What it asks for of each sample.
     fn sample(&self) -> Sample;
+
+    /// How many blocks it has, and the key that says so.
+    fn blocks(&self) -> Given;
 
     /// The file that its parameters start from, if they do.
     fn weights(&self) -> Option<&Path>;
@@ -45,6 +48,11 @@ impl Model {
     /// What it asks for of each sample.
     pub fn sample(&self) -> Sample {
         self.each().sample()
+    }
+
+    /// How many blocks it has, and the key that says so.
+    pub fn blocks(&self) -> Given {
+        self.each().blocks()
     }
 
     /// The file that its parameters start from, if they do.

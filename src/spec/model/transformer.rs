@@ -54,6 +54,10 @@ impl Architecture for Transformer {
         Sample { parts: self.parts().to_vec(), length: Some(length), tokens: Some(self.context) }
     }
 
+    fn blocks(&self) -> Given {
+        Given { key: "model.transformer.layers", count: self.layers }
+    }
+
     fn weights(&self) -> Option<&Path> {
         self.weights.as_deref()
     }

@@ -7,6 +7,7 @@ mod params;
 mod place;
 mod precision;
 mod quantize;
+mod recompute;
 mod states;
 mod words;
 
@@ -17,8 +18,9 @@ pub use params::StoredIn;
 pub use place::{Home, Places};
 pub use precision::Precision;
 pub use quantize::Quantize;
+pub use recompute::{BlockPart, Recompute, SavedKind};
 pub use states::{OptimizerState, Rounding};
-pub use words::{Allocator, EvaluationPass, Gradients, Init, Recompute, Release};
+pub use words::{Allocator, EvaluationPass, Gradients, Init, Release};
 
 use super::declare::{Optional, Section, Words, section};
 use super::error::Problem;
@@ -52,7 +54,7 @@ section! {
         pub quantize: Quantize = quantize::QUANTIZE, default Quantize::default();
         /// Of what is stored in 16 bits.
         pub rounding: Rounding = word(), default Rounding::Nearest;
-        pub recompute: Recompute = word(), default Recompute::None;
+        pub recompute: Recompute = recompute::Again, default Recompute::None;
         /// Layers that are not trained. Of a run that is planned, each scope by its name.
         pub freeze: Vec<String> = LAYERS, default Vec::new();
         /// Low-rank factors that are trained beside a base that is not.

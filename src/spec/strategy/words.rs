@@ -3,16 +3,6 @@
 use crate::spec::declare::words;
 
 words! {
-    /// What is computed again in backward instead of kept.
-    pub enum Recompute {
-        None = "none",
-        /// All of a block but its input.
-        Block = "block",
-    }
-    later "attention", "mlp", "norm"
-}
-
-words! {
     /// When memory that nothing will read again is given back.
     pub enum Release {
         /// After its last use.

@@ -1,0 +1,173 @@
+//! `recompute`: what is computed again in backward instead of kept. A word, a list of parts of blocks, or a table.
+
+use serde::Serialize;
+
+use super::Strategy;
+use crate::data::Given;
+use crate::ops::OpKind;
+use crate::spec::declare::{Declared, Optional, Writable, words};
+use crate::spec::error::Problem;
+use crate::spec::kinds::Count;
+use crate::spec::reader::{Keys, Kind};
+use crate::spec::rules::blame;
+use crate::spec::tree::{Entry, Table, Value, quoted};
+use crate::spec::word_set::{ListOf, WordSet, list_of};
+use crate::spec::write::Lines;
+
+const NONE: &str = "none";
+const BLOCK: &str = "block";
+
+/// No model has more of them.
+const BLOCKS: Count = Count(1..=1 << 24);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Recompute {
+    None,
+    /// All of every block but its input.
+    Block,
+    /// These parts of every block, each but for its input; there are some.
+    Parts(WordSet<BlockPart>),
+    /// The first of so many blocks in a row.
+    Every(usize),
+    /// So many stretches of equally many blocks, but for the last one, each but for its input.
+    Segments(usize),
+    /// All of every block but its input and what these operations give.
+    Save(WordSet<SavedKind>),
+}
+
+words! {
+    /// What a block has.
+    pub enum BlockPart {
+        Attention = "attention",
+        Mlp = "mlp",
+        /// What norms give alone: it takes as much as a block's input, and little to compute.
+        Norm = "norm",
+    }
+}
+
+words! {
+    /// Operations that are worth to be kept.
+    pub enum SavedKind {
+        Linear = "linear",
+        Attention = "attention",
+        Norm = "norm",
+    }
+}
+
+impl SavedKind {
+    pub fn kind(self) -> OpKind {
+        match self {
+            SavedKind::Linear => OpKind::Linear,
+            SavedKind::Attention => OpKind::Attention,
+            SavedKind::Norm => OpKind::Norm,
+        }
+    }
+}
+
+impl Recompute {
+    /// Norms are part of attention and mlp.
+    fn of_parts(parts: WordSet<BlockPart>) -> Recompute {
+        let whole = [BlockPart::Attention, BlockPart::Mlp];
+        if parts.is_empty() {
+            Recompute::None
+        } else if whole.iter().all(|part| parts.contains(*part)) {
+            Recompute::Parts(whole.into_iter().collect())
+        } else {
+            Recompute::Parts(parts)
+        }
+    }
+}
+
+impl Strategy {
+    /// A segment has a block at least.
+    pub(in crate::spec) fn segments_have_blocks(&self, blocks: Given, tree: &Table) -> Result<(), Problem> {
+        let Given { key, count } = blocks;
+        match self.recompute {
+            Recompute::Segments(segments) if segments > count => Err(blame(
+                format!("recompute.segments = {segments} is more than there are blocks, {key} = {count}"),
+                &["strategy.recompute.segments", key],
+                tree,
+                if count == 1 { "1 does".to_owned() } else { format!("1 to {count} do") },
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the key takes.
+pub(super) struct Again;
+
+impl Declared for Again {
+    type Output = Recompute;
+
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Recompute> {
+        if entry.node.table().is_none() {
+            return keys.parse(entry, &WordOrList);
+        }
+        let mut keys = keys.table_of(entry, "recompute", "`recompute`")?;
+        let every = keys.key("every", Some(None), Optional(BLOCKS));
+        let segments = keys.key("segments", Some(None), Optional(BLOCKS));
+        let save = keys.key("save", Some(None), Optional(list_of()));
+        let reader = keys.reader();
+        keys.finish();
+        let (every, segments, save) = (every?, segments?, save?);
+        let said =
+            [every.map(Recompute::Every), segments.map(Recompute::Segments), save.map(Recompute::Save)];
+        let mut said = said.into_iter().flatten();
+        match (said.next(), said.next()) {
+            (Some(said), None) => Some(said),
+            _ => {
+                reader.problem(
+                    Problem::new("`recompute` takes one of `every`, `segments` and `save`")
+                        .at(entry.node.span)
+                        .help(format!("it can be {}", WordOrList.expected())),
+                );
+                None
+            }
+        }
+    }
+
+    fn write(&self, key: &str, value: &Recompute, lines: &mut Lines) {
+        let text = match value {
+            Recompute::None => quoted(NONE),
+            Recompute::Block => quoted(BLOCK),
+            Recompute::Parts(parts) => list_of().text(parts),
+            Recompute::Every(blocks) => format!("{{ every = {blocks} }}"),
+            Recompute::Segments(segments) => format!("{{ segments = {segments} }}"),
+            Recompute::Save(kinds) => format!("{{ save = {} }}", list_of().text(kinds)),
+        };
+        lines.line(key, &text);
+    }
+
+    fn example(&self, key: &str) -> String {
+        format!("{key} = \"block\"")
+    }
+}
+
+/// The forms that are no tables.
+struct WordOrList;
+
+impl Kind for WordOrList {
+    type Output = Recompute;
+
+    fn parse(&self, value: &Value) -> Option<Recompute> {
+        let parts: ListOf<BlockPart> = list_of();
+        match value {
+            Value::Text(text) if text == NONE => Some(Recompute::None),
+            Value::Text(text) if text == BLOCK => Some(Recompute::Block),
+            value => parts.parse(value).map(Recompute::of_parts),
+        }
+    }
+
+    fn expected(&self) -> String {
+        let parts: ListOf<BlockPart> = list_of();
+        format!(
+            "\"none\", \"block\", {}, or a table: {{ every = 2 }}, {{ segments = 4 }} or {{ save = [\"linear\"] }}",
+            parts.expected()
+        )
+    }
+
+    fn words(&self) -> Vec<&'static str> {
+        vec![NONE, BLOCK]
+    }
+}
