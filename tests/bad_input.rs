@@ -184,6 +184,13 @@ bad! {
     quantize_no_table: check(&with("recompute = \"block\"", "optimizer_state = \"8bit\"\nquantize = 256"));
     quantize_other_key: check(&with("recompute = \"block\"", "optimizer_state = \"8bit\"\nquantize = { min_8bit_size = 256 }"));
     quantize_by_another_name: check(&with("recompute = \"block\"", "optimizer_state = \"int8\"\nmin_8bit_size = 256"));
+    recompute_another_part: check(&with("recompute = \"block\"", "recompute = [\"attention\", \"ffn\"]"));
+    recompute_in_two_ways: check(&with("recompute = \"block\"", "recompute = { every = 2, segments = 2 }"));
+    recompute_in_no_way: check(&with("recompute = \"block\"", "recompute = {}"));
+    recompute_none_of_none: check(&with("recompute = \"block\"", "recompute = { every = 0 }"));
+    recompute_more_segments_than_blocks: check(&with("recompute = \"block\"", "recompute = { segments = 9 }"));
+    recompute_but_for_another_kind: check(&with("recompute = \"block\"", "recompute = { save = [\"gelu\"] }"));
+    recompute_by_another_name: check(&with("recompute = \"block\"", "selective_checkpointing = true"));
     other_optimizer_state: check(&with("recompute = \"block\"", "optimizer_state = \"fp16\""));
     graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));
     no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 9").replace(

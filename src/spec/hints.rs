@@ -80,6 +80,10 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
             "remat",
         ],
     ),
+    (
+        "recompute = { save = [\"linear\"] }",
+        &["selective_activation_checkpointing", "selective_checkpointing"],
+    ),
     ("loss_scale = \"dynamic\"", &["grad_scaler", "gradscaler", "loss_scaling", "scaler"]),
     ("evaluation_pass = \"no_grad\"", &["inference_mode", "no_grad"]),
     ("gradients = \"free\"", &["set_to_none", "zero_grad"]),

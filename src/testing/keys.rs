@@ -129,6 +129,7 @@ pub(crate) const KEYS: &[Key] = &[
         values: &[
             r#""none""#,
             r#""block""#,
+            r#"["mlp"]"#,
             r#"["attention", "norm"]"#,
             "{ every = 2 }",
             "{ segments = 2 }",

@@ -204,6 +204,8 @@ def clip(run, trained):
 
 def measure_speed(run, folder):
     """Trains with nothing in the way of speed, and nothing in memory that training does not need."""
+    if run.recomputes_otherwise:
+        raise CannotRepeat("recompute: PyTorch computes none or all of each block again here")
     initial = as_numbers(run, read_tensors(folder / "initial.safetensors"))
     # Copied out of the file's pages, which are given back when the last of them is.
     parameters = {name: initial.pop(name).clone().requires_grad_(run.is_trained(name)) for name in list(initial)}

@@ -55,8 +55,9 @@ class Run:
         [(self.name, strategy)] = config["strategies"].items()
         expect_keys("strategy", strategy, KEYS | MEMORY_ONLY | ROUNDING_ONLY)
         self.accumulate = strategy["accumulate"]
-        expect_word("recompute", strategy["recompute"], {"none", "block"})
+        # Whatever is computed again, the numbers are the same; speeds are compared where PyTorch does so, too.
         self.recompute = strategy["recompute"] == "block"
+        self.recomputes_otherwise = strategy["recompute"] not in ("none", "block")
         self.frozen_layers = strategy["freeze"]
         # Of runs that are older than the keys: all in fp32.
         self.params = strategy.get("params", "fp32")

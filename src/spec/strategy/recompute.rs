@@ -17,6 +17,9 @@ use crate::spec::write::Lines;
 const NONE: &str = "none";
 const BLOCK: &str = "block";
 
+/// The keys of a table, of which it has one.
+const FORMS: [&str; 3] = ["every", "segments", "save"];
+
 /// No model has more of them.
 const BLOCKS: Count = Count(1..=1 << 24);
 
@@ -101,13 +104,12 @@ impl Declared for Again {
     type Output = Recompute;
 
     fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Recompute> {
-        if entry.node.table().is_none() {
-            return keys.parse(entry, &WordOrList);
-        }
+        let Some(table) = entry.node.table() else { return keys.parse(entry, &WordOrList) };
         let mut keys = keys.table_of(entry, "recompute", "`recompute`")?;
-        let every = keys.key("every", Some(None), Optional(BLOCKS));
-        let segments = keys.key("segments", Some(None), Optional(BLOCKS));
-        let save = keys.key("save", Some(None), Optional(list_of()));
+        let [every, segments, save] = FORMS;
+        let every = keys.key(every, Some(None), Optional(BLOCKS));
+        let segments = keys.key(segments, Some(None), Optional(BLOCKS));
+        let save = keys.key(save, Some(None), Optional(list_of()));
         let reader = keys.reader();
         keys.finish();
         let (every, segments, save) = (every?, segments?, save?);
@@ -116,6 +118,8 @@ impl Declared for Again {
         let mut said = said.into_iter().flatten();
         match (said.next(), said.next()) {
             (Some(said), None) => Some(said),
+            // What is unknown has been told already.
+            _ if !table.entries.iter().all(|entry| FORMS.contains(&entry.key.as_str())) => None,
             _ => {
                 reader.problem(
                     Problem::new("`recompute` takes one of `every`, `segments` and `save`")
