@@ -67,7 +67,16 @@ impl SavedKind {
     }
 }
 
+/// One name for each choice.
 impl Recompute {
+    fn every(blocks: usize) -> Recompute {
+        if blocks == 1 { Recompute::Block } else { Recompute::Every(blocks) }
+    }
+
+    fn but_for(saved: WordSet<SavedKind>) -> Recompute {
+        if saved.is_empty() { Recompute::Block } else { Recompute::Save(saved) }
+    }
+
     /// Norms are part of attention and mlp.
     fn of_parts(parts: WordSet<BlockPart>) -> Recompute {
         let whole = [BlockPart::Attention, BlockPart::Mlp];
@@ -114,7 +123,7 @@ impl Declared for Again {
         keys.finish();
         let (every, segments, save) = (every?, segments?, save?);
         let said =
-            [every.map(Recompute::Every), segments.map(Recompute::Segments), save.map(Recompute::Save)];
+            [every.map(Recompute::every), segments.map(Recompute::Segments), save.map(Recompute::but_for)];
         let mut said = said.into_iter().flatten();
         match (said.next(), said.next()) {
             (Some(said), None) => Some(said),
@@ -173,5 +182,44 @@ impl Kind for WordOrList {
 
     fn words(&self) -> Vec<&'static str> {
         vec![NONE, BLOCK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    /// What a run with this is, and what it writes of it.
+    fn resolved(text: &str) -> (Recompute, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("run.toml");
+        std::fs::write(&file, testing::small().to_toml("run", "plain")).unwrap();
+        let experiment = crate::plan::expand(&file, &[format!("recompute = {text}")], &|_| None).unwrap();
+        let config = experiment.points[0].config.as_ref().unwrap();
+        let written = config.to_toml("run", "plain");
+        let line = written.lines().find(|line| line.starts_with("recompute = ")).unwrap();
+        (config.strategy.recompute, line.trim_start_matches("recompute = ").to_owned())
+    }
+
+    #[test]
+    fn each_choice_has_one_name() {
+        for (said, name) in [
+            ("'none'", "\"none\""),
+            ("[]", "\"none\""),
+            ("{ every = 1 }", "\"block\""),
+            ("{ save = [] }", "\"block\""),
+            ("['mlp', 'attention', 'mlp']", "[\"attention\", \"mlp\"]"),
+            ("['norm', 'mlp', 'attention']", "[\"attention\", \"mlp\"]"),
+            ("['norm', 'mlp']", "[\"mlp\", \"norm\"]"),
+            ("{ every = 3 }", "{ every = 3 }"),
+            ("{ segments = 2 }", "{ segments = 2 }"),
+            ("{ save = ['norm', 'linear'] }", "{ save = [\"linear\", \"norm\"] }"),
+            ("{ every = 3, segments = 'off' }", "{ every = 3 }"),
+        ] {
+            let (recompute, written) = resolved(said);
+            assert_eq!(written, name, "{said}");
+            assert_eq!(resolved(&written), (recompute, written), "{said}");
+        }
     }
 }
