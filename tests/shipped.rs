@@ -217,7 +217,7 @@ fn predicted(device: &Usage, host: &Usage) -> Peaks {
 
 /// A random experiment of one run.
 fn random_experiment() -> impl Strategy<Value = String> {
-    let model = (1..=3usize, 1..=4usize, prop_oneof![Just(16usize), Just(24), Just(32)], 1..=40usize);
+    let model = (2..=4usize, 1..=4usize, prop_oneof![Just(16usize), Just(24), Just(32)], 1..=40usize);
     let train = (0..=6usize, any::<bool>(), any::<bool>(), 256..=300usize);
     (model, train, any_choice(), select(OPTIMIZERS)).prop_map(|(model, train, choice, optimizer)| {
         let (layers, heads, per_head, context) = model;

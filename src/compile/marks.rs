@@ -153,7 +153,7 @@ fn recompute(recompute: Recompute, scopes: &[Scope]) -> Vec<Option<Unit>> {
         Recompute::Segments(segments) => {
             // What is left over is with the last.
             let (len, kept) = (blocks.len() / segments, segments - 1);
-            for segment in blocks.chunks(len.max(1)).take(kept) {
+            for segment in blocks.chunks(len).take(kept) {
                 segment.iter().for_each(|&block| mark(block, segment[0], Again::All));
             }
         }

@@ -12,7 +12,7 @@ pub struct Counts {
     /// Evaluations left out.
     pub flops: u64,
     pub recompute_flops: u64,
-    /// Of the operations that people choose by name what to keep of.
+    /// Operations, but those that bring numbers to another type.
     pub computed_again: u64,
     /// Requests to the backing store, those of evaluations left out.
     pub requests: u64,
@@ -91,7 +91,7 @@ impl Counts {
         self.flops += flops;
         if instruction.recompute {
             self.recompute_flops += flops;
-            self.computed_again += u64::from(op.kind().is_some());
+            self.computed_again += u64::from(!instruction.action.is_cast() && !op.is_dequantization());
         }
         if instruction.home == Pool::Host {
             self.host_flops += flops;

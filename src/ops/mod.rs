@@ -117,7 +117,6 @@ pub struct Arithmetic {
     pub tf32: bool,
 }
 
-/// What every operation declares.
 /// Operations of a forward pass that have a name with people who choose what to keep of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
@@ -126,6 +125,7 @@ pub enum OpKind {
     Norm,
 }
 
+/// What every operation declares.
 pub trait Operation {
     /// In the field's terms, as `explain` prints it.
     fn name(&self) -> &'static str;

@@ -65,8 +65,14 @@ impl fmt::Display for Key {
 
 /// Whether the table at this path holds exactly one of several variants.
 pub(crate) fn is_choice(path: &[String]) -> bool {
-    const CHOICES: [&str; 4] = [Model::PATH, Data::PATH, Optimizer::PATH, "strategy.recompute"];
-    CHOICES.iter().any(|choice| choice.split('.').eq(path))
+    const CHOICES: [&str; 3] = [Model::PATH, Data::PATH, Optimizer::PATH];
+    CHOICES.iter().any(|choice| choice.split('.').eq(path)) || is_choice_of_a_strategy(path)
+}
+
+/// The same of a strategy's own table, wherever it stands: in the run, in a file's defaults or among its strategies.
+fn is_choice_of_a_strategy(path: &[String]) -> bool {
+    let names: Vec<&str> = path.iter().map(String::as_str).collect();
+    matches!(names[..], [STRATEGY | "defaults", "recompute"] | ["strategies", _, "recompute"])
 }
 
 #[cfg(test)]
@@ -97,6 +103,7 @@ mod tests {
         assert!(conflict("train.seed", "train.seed"));
         assert!(conflict("evaluation", "evaluation.every"));
         assert!(conflict("train.optimizer.adamw.lr", "train.optimizer.lion.lr"));
+        assert!(conflict("recompute.every", "recompute.segments"));
         assert!(!conflict("train.optimizer.adamw.lr", "train.optimizer.adamw.beta1"));
         assert!(!conflict("train.seed", "train.batch_size"));
     }

@@ -324,6 +324,13 @@ mod tests {
             "{ train = { optimizer = { lion = { lr = 2 } } } }"
         );
         assert_eq!(merged("evaluation = \"off\"", "[evaluation]"), "{ evaluation = {} }");
+        for table in ["strategy", "defaults", "strategies.lean"] {
+            let replaced = merged(
+                &format!("{table}.recompute = {{ segments = 4 }}"),
+                &format!("{table}.recompute = {{ every = 2 }}"),
+            );
+            assert!(replaced.contains("{ every = 2 }"), "{replaced}");
+        }
     }
 
     #[test]

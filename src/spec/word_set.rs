@@ -83,7 +83,7 @@ impl<T: Words> Kind for ListOf<T> {
 
     fn expected(&self) -> String {
         let words: Vec<String> = T::ALL.iter().map(|word| quoted(word.word())).collect();
-        format!("a list of {}", join(&words, "and"))
+        format!("a list of any of {}", join(&words, "and"))
     }
 }
 

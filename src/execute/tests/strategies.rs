@@ -225,6 +225,42 @@ fn recompute_keeps_what_it_says() {
     }
 }
 
+/// Of five blocks: two of them make a segment, and what goes from one to the other is made again as well.
+#[test]
+fn recompute_changes_no_bit() {
+    let nf4 = || {
+        let targets = vec!["mlp".to_owned()];
+        Lora { rank: 2, alpha: 4.0, targets, base: Base::Nf4, double_quantization: true }
+    };
+    let changes: [fn(&mut Strategy); 3] = [
+        |_| {},
+        |strategy| (strategy.precision, strategy.accumulate) = (Precision::Bf16, 3),
+        |strategy| {
+            let offload = &mut strategy.offload;
+            (offload.parameters, offload.activations) = (true, Spill::From(Bytes(0)));
+        },
+    ];
+    for change in changes {
+        let changed = |recompute| {
+            let mut config = recomputing(recompute);
+            change(&mut config.strategy);
+            super::trace(&config)
+        };
+        let plain = changed(Recompute::None);
+        for (recompute, ..) in recomputed() {
+            assert_eq!(changed(recompute), plain, "{recompute:?}");
+        }
+    }
+    for (recompute, ..) in recomputed() {
+        let [adapted, plain] = [recompute, Recompute::None].map(|recompute| {
+            let mut config = recomputing(recompute);
+            config.strategy.lora = Some(nf4());
+            super::trace(&config)
+        });
+        assert_eq!(adapted, plain, "{recompute:?} beside a quantized base");
+    }
+}
+
 #[test]
 fn recompute_does_the_work_it_says() {
     let (plain, _) = work(&recomputing(Recompute::None));

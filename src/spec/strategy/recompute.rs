@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::Strategy;
 use crate::data::Given;
 use crate::ops::OpKind;
-use crate::spec::declare::{Declared, Optional, Writable, words};
+use crate::spec::declare::{Declared, Writable, words};
 use crate::spec::error::Problem;
 use crate::spec::kinds::Count;
 use crate::spec::reader::{Keys, Kind};
@@ -73,6 +73,11 @@ impl Recompute {
         if blocks == 1 { Recompute::Block } else { Recompute::Every(blocks) }
     }
 
+    /// The last of them is kept whole.
+    fn segments(count: usize) -> Recompute {
+        if count == 1 { Recompute::None } else { Recompute::Segments(count) }
+    }
+
     fn but_for(saved: WordSet<SavedKind>) -> Recompute {
         if saved.is_empty() { Recompute::Block } else { Recompute::Save(saved) }
     }
@@ -115,29 +120,30 @@ impl Declared for Again {
     fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Recompute> {
         let Some(table) = entry.node.table() else { return keys.parse(entry, &WordOrList) };
         let mut keys = keys.table_of(entry, "recompute", "`recompute`")?;
-        let [every, segments, save] = FORMS;
-        let every = keys.key(every, Some(None), Optional(BLOCKS));
-        let segments = keys.key(segments, Some(None), Optional(BLOCKS));
-        let save = keys.key(save, Some(None), Optional(list_of()));
-        let reader = keys.reader();
-        keys.finish();
-        let (every, segments, save) = (every?, segments?, save?);
-        let said =
-            [every.map(Recompute::every), segments.map(Recompute::Segments), save.map(Recompute::but_for)];
-        let mut said = said.into_iter().flatten();
-        match (said.next(), said.next()) {
-            (Some(said), None) => Some(said),
-            // What is unknown has been told already.
-            _ if !table.entries.iter().all(|entry| FORMS.contains(&entry.key.as_str())) => None,
+        let said: Vec<&str> = table.entries.iter().map(|entry| entry.key.as_str()).collect();
+        let read = match said[..] {
+            ["every"] => keys.key("every", None, BLOCKS).map(Recompute::every),
+            ["segments"] => keys.key("segments", None, BLOCKS).map(Recompute::segments),
+            ["save"] => keys.key("save", None, list_of()).map(Recompute::but_for),
+            // What is not known is told with what is.
             _ => {
-                reader.problem(
-                    Problem::new("`recompute` takes one of `every`, `segments` and `save`")
-                        .at(entry.node.span)
-                        .help(format!("it can be {}", WordOrList.expected())),
-                );
+                for form in FORMS {
+                    let _ = keys.entry(form);
+                }
                 None
             }
+        };
+        let reader = keys.reader();
+        keys.finish();
+        // What is unknown has been told already.
+        if read.is_none() && said.len() != 1 && said.iter().all(|key| FORMS.contains(key)) {
+            reader.problem(
+                Problem::new("`recompute` takes one of `every`, `segments` and `save`")
+                    .at(entry.node.span)
+                    .help(format!("it can be {}", WordOrList.expected())),
+            );
         }
+        read
     }
 
     fn write(&self, key: &str, value: &Recompute, lines: &mut Lines) {
@@ -215,7 +221,7 @@ mod tests {
             ("{ every = 3 }", "{ every = 3 }"),
             ("{ segments = 2 }", "{ segments = 2 }"),
             ("{ save = ['norm', 'linear'] }", "{ save = [\"linear\", \"norm\"] }"),
-            ("{ every = 3, segments = 'off' }", "{ every = 3 }"),
+            ("{ segments = 1 }", "\"none\""),
         ] {
             let (recompute, written) = resolved(said);
             assert_eq!(written, name, "{said}");
