@@ -89,7 +89,7 @@ pub struct Error {
 }
 
 /// More than this, nobody mends in one go.
-const MOST_SHOWN: usize = 20;
+pub(super) const MOST_SHOWN: usize = 20;
 
 impl Error {
     /// Of all that is wrong, each problem with its excerpts.

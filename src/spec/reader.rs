@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use super::declare::{Declared, Variant};
-use super::error::Problem;
+use super::error::{MOST_SHOWN, Problem};
 use super::hints::{self, list};
 use super::paths::Environment;
 use super::source::{Sources, Span};
@@ -213,10 +213,11 @@ impl<'a> Keys<'a> {
 
     /// Reports what nobody asked for.
     pub(crate) fn finish(self) {
-        for entry in &self.table.entries {
-            if !self.asked.contains(&entry.key.as_str()) {
-                self.reader.problem(self.unknown(entry));
-            }
+        let unknown = self.table.entries.iter().filter(|entry| !self.asked.contains(&entry.key.as_str()));
+        for (index, entry) in unknown.enumerate() {
+            // What is not shown needs no advice, which takes time to find.
+            let is_shown = index < MOST_SHOWN;
+            self.reader.problem(if is_shown { self.unknown(entry) } else { self.unknown_key(entry) });
         }
     }
 
