@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use super::dtypes::Dtypes;
+use super::instruction::{Action, Instruction};
 use super::placement::homes;
-use super::program::{
-    Action, Bucket, Exchange, Instruction, Parameter, Program, Results, Section, SectionKind, Stage,
-};
+use super::program::{Bucket, Exchange, Parameter, Program, Results, Section, SectionKind, Stage};
 use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, ValueKind};

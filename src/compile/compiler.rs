@@ -5,7 +5,8 @@
 //! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
 
 use super::build::{Layout, layouts};
-use super::program::{Action, Parameter, Program, Section, SectionKind, Sliced, Spillable, Types};
+use super::instruction::Action;
+use super::program::{Parameter, Program, Section, SectionKind, Sliced, Spillable, Types};
 use super::value::{Like, Value};
 use super::verify::{Violation, verify};
 use super::{compile_graphs, copies, of_rank, place, slices, workspaces};

@@ -3,7 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::program::{Action, Instruction, Program, Spillable, Stage};
+use super::instruction::{Action, Instruction};
+use super::program::{Program, Spillable, Stage};
 use super::value::{Form, Value};
 use super::{Draft, Marks};
 use crate::device::{Phase, Pool, Queue, Role};

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::dtypes::Dtypes;
+use super::instruction::{Action, Instruction};
 use super::marks::{Again, Unit};
-use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
+use super::program::{Program, Section, SectionKind, Stage};
 use super::value::{Form, Value, View};
 use super::{Draft, Marks};
 use crate::device::{Phase, Role};

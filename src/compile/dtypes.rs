@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use super::Draft;
-use super::program::{Action, Instruction, LossScaling, Program, Section, SectionKind, Stage};
+use super::instruction::{Action, Instruction};
+use super::program::{LossScaling, Program, Section, SectionKind, Stage};
 use super::storage::{self, Stored};
 use super::value::{Form, Like, Part, Value};
 use crate::device::{DeviceKind, Phase, Pool, Role};

@@ -1,6 +1,7 @@
 //! Orders the queues: an event wherever one queue needs what another has done, and nowhere else.
 
-use super::program::{Action, Instruction, Program, SectionKind, Stage};
+use super::instruction::{Action, Instruction};
+use super::program::{Program, SectionKind, Stage};
 use super::{Draft, first_use};
 use crate::device::{Event, Pool, Queue};
 use crate::ops::ValueId;

@@ -4,7 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Draft;
-use super::program::{Action, Instruction, Program, Section, SectionKind};
+use super::instruction::{Action, Instruction};
+use super::program::{Program, Section, SectionKind};
 use crate::device::{Event, Queue};
 use crate::ops::ValueId;
 use crate::spec::Init;

@@ -3,7 +3,8 @@
 //! Only where the cast directly follows: made earlier, the copy would be held for longer than it has to be.
 
 use super::Draft;
-use super::program::{Action, Instruction, Program};
+use super::instruction::{Action, Instruction};
+use super::program::Program;
 use crate::ops::ValueId;
 
 pub(super) fn fuse(draft: &mut Draft) {

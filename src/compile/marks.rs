@@ -1,7 +1,8 @@
 //! What strategies ask of values and scopes, before any of it is carried out.
 
 use super::Draft;
-use super::program::{Action, Bucket, Instruction, Program};
+use super::instruction::{Action, Instruction};
+use super::program::{Bucket, Program};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::{Scope, ScopeId};
 use crate::ops::{Op, OpKind, ValueId};

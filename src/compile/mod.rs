@@ -10,6 +10,7 @@ mod dtypes;
 mod events;
 mod first_use;
 mod fuse_casts;
+mod instruction;
 mod marks;
 mod occupied;
 mod place;
@@ -28,9 +29,10 @@ mod workspaces;
 
 pub use compiler::{Compiled, Compiler};
 pub use first_use::Opened;
+pub use instruction::{Action, Instruction};
 pub use program::{
-    Action, Bucket, BucketState, Exchange, Instruction, LossScaling, Parameter, Program, Results, Section,
-    SectionKind, Sliced, Spillable, Stage, Types,
+    Bucket, BucketState, Exchange, LossScaling, Parameter, Program, Results, Section, SectionKind, Sliced,
+    Spillable, Stage, Types,
 };
 pub use value::{Form, Like, Part, Value, View};
 pub use verify::{Invariant, Violation, verify};

@@ -9,8 +9,9 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::Draft;
+use super::instruction::Action;
 use super::occupied::Occupied;
-use super::program::{Action, Program, SectionKind, Stage};
+use super::program::{Program, SectionKind, Stage};
 use crate::device::{Pool, Target};
 use crate::ops::ValueId;
 use crate::spec::Allocator;

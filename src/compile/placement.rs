@@ -2,7 +2,7 @@
 //! start, so that what crosses is what other layers make of it.
 
 use super::Draft;
-use super::program::{Action, Instruction};
+use super::instruction::{Action, Instruction};
 use crate::device::Pool;
 use crate::graph::{Scope, named};
 use crate::spec::RunConfig;

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use super::Draft;
-use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
+use super::instruction::{Action, Instruction};
+use super::program::{Program, Section, SectionKind, Stage};
 use crate::device::{Phase, Queue, Role};
 use crate::graph::ScopeId;
 use crate::ops::ValueId;

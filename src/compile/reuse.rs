@@ -1,7 +1,8 @@
 //! In-place reuse: an output that may overwrite an input takes its memory, where nothing reads the input again.
 
 use super::Draft;
-use super::program::{Action, Instruction, Program};
+use super::instruction::{Action, Instruction};
+use super::program::Program;
 use crate::ops::ValueId;
 
 pub(super) fn reuse(draft: &mut Draft) {

@@ -2,7 +2,8 @@
 //! added to from the first.
 
 use super::Draft;
-use super::program::{Action, Instruction, Program, Section, SectionKind, Stage};
+use super::instruction::{Action, Instruction};
+use super::program::{Program, Section, SectionKind, Stage};
 use super::value::View;
 use crate::device::Phase;
 use crate::graph::MicroBatch;

@@ -2,7 +2,7 @@
 //! memory each time.
 
 use super::Draft;
-use super::program::{Action, Instruction};
+use super::instruction::{Action, Instruction};
 use crate::device::{DeviceKind, Queue};
 
 pub(super) fn mark(draft: &mut Draft) {

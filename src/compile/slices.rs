@@ -5,7 +5,8 @@
 //! was computed (`differentiate`), so that of the logits, one slice is there at a time.
 
 use super::Draft;
-use super::program::{Action, Instruction, Program, Sliced};
+use super::instruction::{Action, Instruction};
+use super::program::{Program, Sliced};
 use super::value::Like;
 use crate::graph::MicroBatch;
 use crate::ops::{Op, Slice, ValueId};

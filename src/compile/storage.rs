@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::program::{Action, BucketState, Instruction, Program, SectionKind};
+use super::instruction::{Action, Instruction};
+use super::program::{BucketState, Program, SectionKind};
 use super::value::{Form, Like, Part, Value, View};
 use crate::device::Role;
 use crate::ops::{Cast, DType, Dequantize, Op, Quantize, Sizes, Storage, TensorType, ValueId};

@@ -1,8 +1,7 @@
 //! The optimizer: gradients measured, clipped and applied, bucket by bucket; results brought to the host.
 
-use super::program::{
-    Action, BucketState, Instruction, LossScaling, Program, Results, Section, SectionKind, Stage,
-};
+use super::instruction::{Action, Instruction};
+use super::program::{BucketState, LossScaling, Program, Results, Section, SectionKind, Stage};
 use super::sections::fill_with_zeros;
 use super::value::{Like, Value};
 use super::{Draft, Marks};

@@ -1,7 +1,8 @@
 //! Scratch memory of kernels, bounded by the target: values like any others.
 
 use super::Draft;
-use super::program::{Action, Types};
+use super::instruction::Action;
+use super::program::Types;
 use super::value::Like;
 use crate::device::Role;
 use crate::ops::TensorType;

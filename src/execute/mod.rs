@@ -12,6 +12,7 @@ mod process;
 mod products;
 mod protocol;
 mod receipt;
+mod step_log;
 mod tensor_file;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};
 pub use products::{PRODUCTS_FILE, ProductSources};
 pub use protocol::{Message, Reporter, end_with_parent};
 pub use receipt::{micro_batches_of, untrained_parameters};
+pub use step_log::STEPS_FILE;
 pub use timeline::Timeline;
-pub use train::{MEMORY_FILE, RunError, STEPS_FILE, run};
+pub use train::{MEMORY_FILE, RunError, run};
 pub use witness::{Testimony, Witness, agrees, driver_agrees};

@@ -1,7 +1,6 @@
 //! One run in its own process: from a folder with its configuration to what it measured.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::iter;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,8 +10,9 @@ use super::engine::Engine;
 use super::measured::{Ended, Outcome, Times};
 use super::prepared::Prepared;
 use super::products::ProductSources;
+use super::step_log::{STEPS_FILE, StepLog, TimedStep};
 use super::timeline::Timeline;
-use super::unchanged::Rounded;
+use super::unchanged::Unchanged;
 use super::volume::Volume;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
@@ -22,9 +22,6 @@ use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, Target
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::spec::{self, Precision, RunConfig};
 use crate::units::Bytes;
-
-/// The file in a run's folder with a line for each step.
-pub const STEPS_FILE: &str = "steps.csv";
 
 /// The file in a run's folder with its timeline: a line for each instruction.
 pub const MEMORY_FILE: &str = "memory.csv";
@@ -212,8 +209,7 @@ impl Trainer<'_> {
         let before = engine.counts();
         outcome.measured.startup_ms = Some(milliseconds(self.began.elapsed()));
         let (mut step, mut loss_scale) = (0, None);
-        let rounded = Rounded::of(self.program);
-        let mut first = None;
+        let mut unchanged = Unchanged::of(self.program);
         let rounds = self.cadence.rounds().flat_map(|(times, round)| iter::repeat_n(round, times));
         for round in rounds {
             for _ in 0..round.steps {
@@ -238,8 +234,8 @@ impl Trainer<'_> {
                 }
                 record_loss(outcome, timed.loss);
                 loss_scale = timed.loss_scale;
-                if let (1, Some(rounded)) = (step, &rounded) {
-                    first = Some((rounded.read(engine)?, engine.counts().skipped_steps));
+                if step == 1 {
+                    unchanged.first_step_is_done(engine)?;
                 }
             }
             if round.evaluated > 0 {
@@ -257,12 +253,9 @@ impl Trainer<'_> {
             measured.loss_scale = Some(f64::from(scale));
         }
         measured.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
-        // Of a run that diverged, and of steps that were left out, something else is to be said.
-        let taken = |skipped: u64| steps - 1 > after.skipped_steps - skipped;
-        first = first.filter(|_| outcome.ended == Ended::Complete);
-        let measured = &mut outcome.measured;
-        if let (Some(rounded), Some((first, _))) = (rounded, first.filter(|(_, skipped)| taken(*skipped))) {
-            measured.unchanged_parameters = Some(rounded.share_of_same(&first, &rounded.read(engine)?));
+        // Of a run that diverged something else is to be said.
+        if outcome.ended == Ended::Complete {
+            measured.unchanged_parameters = unchanged.share_since_first_step(engine, steps)?;
         }
         measured.digest = engine.digest()?;
         Ok(Trained { before, after })
@@ -401,16 +394,6 @@ impl Trained {
     }
 }
 
-/// One optimizer step, done.
-pub(super) struct TimedStep {
-    pub(super) loss: f32,
-    pub(super) gradient_norm: Option<f32>,
-    /// For the next step.
-    pub(super) loss_scale: Option<f32>,
-    pub(super) ms: f64,
-    pub(super) data_wait_ms: f64,
-}
-
 /// What ends training early.
 pub(super) enum Stop {
     OutOfMemory(Box<OutOfMemory>),
@@ -452,43 +435,6 @@ fn record_loss(outcome: &mut Outcome, loss: f32) {
     let measured = &mut outcome.measured;
     measured.loss_first = measured.loss_first.or(finite(loss));
     measured.loss_last = finite(loss);
-}
-
-/// `steps.csv`, written between steps.
-pub(super) struct StepLog {
-    file: File,
-    name: String,
-}
-
-impl StepLog {
-    pub(super) fn create(path: &Path) -> Result<StepLog, RunError> {
-        let file = File::create(path).map_err(|error| cannot_write(path, error))?;
-        let mut log = StepLog { file, name: path.display().to_string() };
-        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale,samples_per_s\n")?;
-        Ok(log)
-    }
-
-    pub(super) fn step(
-        &mut self,
-        step: usize,
-        done: &TimedStep,
-        volume: Volume,
-        live: u64,
-    ) -> Result<(), RunError> {
-        let known = |number: Option<f32>| number.map_or(String::new(), |number| number.to_string());
-        let (norm, scale) = (known(done.gradient_norm), known(done.loss_scale));
-        let rate = volume.tokens_per_s(done.ms).map_or(String::new(), |rate| format!("{rate:.1}"));
-        let samples = volume.samples_per_s(done.ms);
-        let TimedStep { loss, ms, data_wait_ms, .. } = done;
-        self.line(&format!(
-            "{step},{loss},{norm},{ms:.3},{rate},{live},{data_wait_ms:.3},{scale},{samples:.3}\n"
-        ))
-    }
-
-    fn line(&mut self, line: &str) -> Result<(), RunError> {
-        let written = self.file.write_all(line.as_bytes());
-        written.map_err(|error| RunError::Write { file: self.name.clone(), error })
-    }
 }
 
 /// One-minute load average.

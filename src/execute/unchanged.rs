@@ -12,9 +12,57 @@ use crate::ops::{DType, Member, Rounding, ValueId, WeightFormat};
 const PIECES: usize = 8;
 const PIECE: usize = 32;
 
+/// What a run trains, compared with what it was after the first step.
+pub(super) struct Unchanged {
+    rounded: Option<Rounded>,
+    first: Option<First>,
+}
+
+/// A moment of a run.
+struct First {
+    sample: Vec<u8>,
+    skipped_steps: u64,
+}
+
+impl Unchanged {
+    pub(super) fn of(program: &Program) -> Unchanged {
+        Unchanged { rounded: Rounded::of(program), first: None }
+    }
+
+    /// To be called after the first step.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn first_step_is_done(&mut self, engine: &mut Engine) -> Result<(), Failure> {
+        if let Some(rounded) = &self.rounded {
+            let skipped_steps = engine.counts().skipped_steps;
+            self.first = Some(First { sample: rounded.read(engine)?, skipped_steps });
+        }
+        Ok(())
+    }
+
+    /// The share of what is trained that is the same after so many steps. None where no update rounds, or none was made:
+    /// of steps that were left out something else is to be said.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn share_since_first_step(
+        &self,
+        engine: &mut Engine,
+        steps: u64,
+    ) -> Result<Option<f64>, Failure> {
+        let (Some(rounded), Some(first)) = (&self.rounded, &self.first) else { return Ok(None) };
+        let skipped = engine.counts().skipped_steps - first.skipped_steps;
+        if steps - 1 <= skipped {
+            return Ok(None);
+        }
+        Ok(Some(rounded.share_of_same(&first.sample, &rounded.read(engine)?)))
+    }
+}
+
 /// The tensors that this may happen to. Tables that are looked up in are none of them: a row that no sample has seen is rightly
 /// as it was.
-pub(super) struct Rounded {
+struct Rounded {
     tensors: Vec<Tensor>,
 }
 
@@ -26,7 +74,7 @@ struct Tensor {
 
 impl Rounded {
     /// None where no update rounds what it changes.
-    pub(super) fn of(program: &Program) -> Option<Rounded> {
+    fn of(program: &Program) -> Option<Rounded> {
         let mut tensors = Vec::new();
         for (index, bucket) in program.buckets.iter().enumerate() {
             let dtype = program.ty(bucket.parameters).dtype;
@@ -49,7 +97,7 @@ impl Rounded {
     ///
     /// # Errors
     /// A device that fails.
-    pub(super) fn read(&self, engine: &mut Engine) -> Result<Vec<u8>, Failure> {
+    fn read(&self, engine: &mut Engine) -> Result<Vec<u8>, Failure> {
         let mut sample = Vec::new();
         for tensor in &self.tensors {
             for piece in tensor.pieces() {
@@ -60,7 +108,7 @@ impl Rounded {
     }
 
     /// The share of all numbers of these tensors that are the same in two samples, bit for bit, as far as samples tell.
-    pub(super) fn share_of_same(&self, before: &[u8], after: &[u8]) -> f64 {
+    fn share_of_same(&self, before: &[u8], after: &[u8]) -> f64 {
         let (mut same, mut all, mut begin) = (0.0, 0.0, 0);
         for tensor in &self.tensors {
             let (count, size) =

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{Invariant, Violation, at, broken};
-use crate::compile::program::{Action, Program, Section};
+use crate::compile::instruction::Action;
+use crate::compile::program::{Program, Section};
 use crate::device::Pool;
 use crate::ops::ValueId;
 use crate::spec::Allocator;

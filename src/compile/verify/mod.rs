@@ -9,7 +9,8 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use super::program::{Action, Instruction, Program, Section, SectionKind, Stage, Types};
+use super::instruction::{Action, Instruction};
+use super::program::{Program, Section, SectionKind, Stage, Types};
 use super::value::Like;
 use crate::device::Queue;
 use crate::graph::ScopeId;

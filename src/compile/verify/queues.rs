@@ -1,7 +1,8 @@
 //! What crosses queues is ordered by events: happens-before, by vector clocks.
 
 use super::{Invariant, Violation, at, broken};
-use crate::compile::program::{Action, Program, Section};
+use crate::compile::instruction::Action;
+use crate::compile::program::{Program, Section};
 use crate::device::Queue;
 
 /// Instructions of a section count from 2; 1 is all that came before it.

@@ -1,0 +1,102 @@
+//! What a program is made of: one thing for a device to do, and where it belongs.
+
+use crate::device::{Event, Phase, Pool, Queue};
+use crate::graph::ScopeId;
+use crate::ops::{Op, Slice, ValueId};
+
+/// What an instruction does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    Launch {
+        op: Op,
+        inputs: Vec<ValueId>,
+        outputs: Vec<ValueId>,
+        workspace: Option<ValueId>,
+    },
+    /// Copies a value between pools. Where `from` is a part of the whole batch, the samples are copied that the section
+    /// sees this time.
+    Copy {
+        queue: Queue,
+        from: ValueId,
+        to: ValueId,
+    },
+    Record {
+        queue: Queue,
+        event: Event,
+    },
+    Wait {
+        queue: Queue,
+        event: Event,
+    },
+    Allocate(ValueId),
+    Free(ValueId),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instruction {
+    pub action: Action,
+    pub scope: ScopeId,
+    pub phase: Phase,
+    /// Whose processor computes a launch, on memory of its own: the device's, or the host's.
+    pub home: Pool,
+    /// Whether it repeats part of the forward pass.
+    pub recompute: bool,
+    /// Whether it is left out from the second time on that its section is gone through.
+    pub once: bool,
+    /// The slice of a loss that it belongs to: what does is differentiated as soon as its loss is there.
+    pub slice: Option<Slice>,
+}
+
+impl Instruction {
+    pub fn new(action: Action, scope: ScopeId, phase: Phase) -> Instruction {
+        Instruction { action, scope, phase, home: Pool::Device, recompute: false, once: false, slice: None }
+    }
+
+    /// The queue it runs on. Allocation follows the order of the compute queue.
+    pub fn queue(&self) -> Queue {
+        match self.action {
+            Action::Launch { .. } => self.home.queue(),
+            Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => queue,
+            Action::Allocate(_) | Action::Free(_) => Queue::Compute,
+        }
+    }
+}
+
+impl Action {
+    /// The values it reads, the previous versions of what it updates among them.
+    pub fn reads(&self) -> &[ValueId] {
+        match self {
+            Action::Launch { inputs, .. } => inputs,
+            Action::Copy { from, .. } => std::slice::from_ref(from),
+            _ => &[],
+        }
+    }
+
+    pub fn writes(&self) -> &[ValueId] {
+        match self {
+            Action::Launch { outputs, .. } => outputs,
+            Action::Copy { to, .. } => std::slice::from_ref(to),
+            _ => &[],
+        }
+    }
+
+    pub fn workspace(&self) -> Option<ValueId> {
+        match self {
+            Action::Launch { workspace, .. } => *workspace,
+            _ => None,
+        }
+    }
+
+    pub fn is_cast(&self) -> bool {
+        matches!(self, Action::Launch { op, .. } if op.is_cast())
+    }
+
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Action::Launch { op, .. } if op.as_loss().is_some())
+    }
+
+    /// All values whose memory it touches.
+    pub fn touches(&self) -> impl Iterator<Item = ValueId> + '_ {
+        self.reads().iter().chain(self.writes()).copied().chain(self.workspace())
+    }
+}

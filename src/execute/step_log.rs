@@ -1,0 +1,58 @@
+//! What is kept of each step: a line of `steps.csv`, written before the next one begins.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use super::train::{RunError, cannot_write};
+use super::volume::Volume;
+
+/// The file in a run's folder with a line for each step.
+pub const STEPS_FILE: &str = "steps.csv";
+
+/// One optimizer step, done.
+pub(super) struct TimedStep {
+    pub(super) loss: f32,
+    pub(super) gradient_norm: Option<f32>,
+    /// For the next step.
+    pub(super) loss_scale: Option<f32>,
+    pub(super) ms: f64,
+    pub(super) data_wait_ms: f64,
+}
+
+/// `steps.csv`, written between steps.
+pub(super) struct StepLog {
+    file: File,
+    name: String,
+}
+
+impl StepLog {
+    pub(super) fn create(path: &Path) -> Result<StepLog, RunError> {
+        let file = File::create(path).map_err(|error| cannot_write(path, error))?;
+        let mut log = StepLog { file, name: path.display().to_string() };
+        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale,samples_per_s\n")?;
+        Ok(log)
+    }
+
+    pub(super) fn step(
+        &mut self,
+        step: usize,
+        done: &TimedStep,
+        volume: Volume,
+        live: u64,
+    ) -> Result<(), RunError> {
+        let known = |number: Option<f32>| number.map_or(String::new(), |number| number.to_string());
+        let (norm, scale) = (known(done.gradient_norm), known(done.loss_scale));
+        let rate = volume.tokens_per_s(done.ms).map_or(String::new(), |rate| format!("{rate:.1}"));
+        let samples = volume.samples_per_s(done.ms);
+        let TimedStep { loss, ms, data_wait_ms, .. } = done;
+        self.line(&format!(
+            "{step},{loss},{norm},{ms:.3},{rate},{live},{data_wait_ms:.3},{scale},{samples:.3}\n"
+        ))
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), RunError> {
+        let written = self.file.write_all(line.as_bytes());
+        written.map_err(|error| RunError::Write { file: self.name.clone(), error })
+    }
+}
