@@ -192,6 +192,14 @@ bad! {
     recompute_but_for_another_kind: check(&with("recompute = \"block\"", "recompute = { save = [\"gelu\"] }"));
     recompute_by_another_name: check(&with("recompute = \"block\"", "selective_checkpointing = true"));
     other_optimizer_state: check(&with("recompute = \"block\"", "optimizer_state = \"fp16\""));
+    kept_value_that_is_none: check(&with("recompute = \"block\"", "keep = [\"loss\", \"logit\"]"));
+    kept_value_of_a_block_that_is_none: check(&with("recompute = \"block\"", "keep = [\"blocks.9.mlp.hidden\"]"));
+    kept_parameter: check(&with("recompute = \"block\"", "keep = [\"qkv.weight\"]"));
+    kept_value_without_a_list: check(&with("recompute = \"block\"", "keep = \"logits\""));
+    leak_of_something_else: check(&with("recompute = \"block\"", "leak = \"activations\""));
+    leak_that_is_a_flag: check(&with("recompute = \"block\"", "leak = true"));
+    leak_of_another_tool: check(&with("recompute = \"block\"", "retain_graph = true"));
+    graph_that_leaks: check(&with("recompute = \"block\"", "graph = true\nleak = \"logits\""));
     graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));
     no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 9").replace(
         "[strategies.plain]", "[sweep.grid]\n\"train.batch_size\" = [4, 8]\n\n[strategies.plain]"));

@@ -233,6 +233,17 @@ fn how_much_is_trained_is_a_column_where_it_is_not_all() {
     assert!(table.contains(" trained ") && table.contains(" 10.8M") && table.contains(" 7.10M"), "{table}");
 }
 
+/// Whether it ran out of memory or would have later.
+#[test]
+fn what_fills_up_says_after_how_many_steps() {
+    let leaks = |strategy, steps| Row { steps_until_oom: Some(steps), ..row(strategy) };
+    let ran_out = out_of_memory(leaks("logits", 1), 300 << 20);
+    let table = table(&[row("plain"), leaks("loss", 4_000), ran_out]);
+    for said in ["; room for 4000 steps", "; room for 1 step\n", "logits ran out of memory after 1 step: "] {
+        assert!(table.contains(said), "{table}");
+    }
+}
+
 #[test]
 fn how_it_starts_is_a_column_where_it_differs() {
     let starts = |strategy, first_step_ms| {

@@ -228,6 +228,9 @@ fn note(entry: &Entry, basis: Basis) -> String {
     if !row.receipt.is_empty() && entry.relative.same_as.is_none() {
         parts.push(row.receipt.clone());
     }
+    if let Some(steps) = row.steps_until_oom.filter(|_| entry.relative.same_as.is_none()) {
+        parts.push(format!("room for {}", self::steps(steps)));
+    }
     parts.join("; ")
 }
 
@@ -236,6 +239,11 @@ pub(super) fn short(row: &Row) -> Option<String> {
     let is_of_device = row.oom_pool.as_ref().is_none_or(|pool| pool == Pool::Device.name());
     let of = if is_of_device { "" } else { " of host memory" };
     row.oom_short_bytes.map(|bytes| format!("{}{of} short", numbers::size(bytes)))
+}
+
+/// `1 step`, `40 steps`
+pub(super) fn steps(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "step" } else { "steps" })
 }
 
 /// `2.1 GiB short: logits, forward`

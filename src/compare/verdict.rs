@@ -258,7 +258,8 @@ fn saves_nothing(entry: &Entry) -> bool {
         && !relative.less_to_start
 }
 
-/// `fp32 ran out of memory at batch 16: 2.1 GiB short for logits in forward.`
+/// `fp32 ran out of memory at batch 16: 2.1 GiB short for logits in forward.` Where steps leave something behind,
+/// `ran out of memory at batch 16 after 40 steps`.
 fn ran_out(basis: Basis, entry: &Entry, group: &Group) -> Option<String> {
     let row = &entry.row;
     if entry.status != Status::Oom {
@@ -269,7 +270,9 @@ fn ran_out(basis: Basis, entry: &Entry, group: &Group) -> Option<String> {
     let what = row.oom_value.as_ref().or(row.oom_operation.as_ref());
     let what = what.map(|what| format!(" for {what}")).unwrap_or_default();
     let phase = row.oom_phase.as_ref().map(|phase| format!(" in {phase}")).unwrap_or_default();
-    Some(format!("{} {verb}{}{short}{what}{phase}.", entry.label, group.place()))
+    let after =
+        row.steps_until_oom.map(|steps| format!(" after {}", columns::steps(steps))).unwrap_or_default();
+    Some(format!("{} {verb}{}{after}{short}{what}{phase}.", entry.label, group.place()))
 }
 
 /// Why there are no figures, in full: the table has no room for long reasons.

@@ -30,6 +30,8 @@ pub enum Action {
     },
     Allocate(ValueId),
     Free(ValueId),
+    /// Leaves a storage behind for ever, in the place of freeing it: there is another from now on.
+    Leak(ValueId),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +59,7 @@ impl Instruction {
         match self.action {
             Action::Launch { .. } => self.home.queue(),
             Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => queue,
-            Action::Allocate(_) | Action::Free(_) => Queue::Compute,
+            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) => Queue::Compute,
         }
     }
 }

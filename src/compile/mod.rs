@@ -11,6 +11,7 @@ mod events;
 mod first_use;
 mod fuse_casts;
 mod instruction;
+mod leaks;
 mod marks;
 mod occupied;
 mod place;

@@ -1,10 +1,12 @@
-//! Allocates each storage before its first use and frees it after its last, as late as the strategy says.
+//! Allocates each storage before its first use and frees it after its last, as late as the strategy says, or leaves it behind.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use super::Draft;
 use super::instruction::{Action, Instruction};
+use super::leaks;
 use super::program::{Program, Section, SectionKind, Stage};
+use super::value::Form;
 use crate::device::{Phase, Queue, Role};
 use crate::graph::ScopeId;
 use crate::ops::ValueId;
@@ -12,7 +14,8 @@ use crate::spec::{EvaluationPass, Release};
 
 pub(super) fn release(draft: &mut Draft) {
     let policy = draft.config.strategy.release;
-    let hold = match draft.config.strategy.evaluation_pass {
+    let kept = kept(&draft.program, &draft.config.strategy.keep);
+    let of_evaluation = match draft.config.strategy.evaluation_pass {
         EvaluationPass::NoGrad => Vec::new(),
         EvaluationPass::Grad => {
             let micro_batches = [
@@ -22,12 +25,15 @@ pub(super) fn release(draft: &mut Draft) {
             micro_batches.iter().flat_map(|&pair| kept_for_backward(&draft.program, pair)).collect()
         }
     };
+    let of_evaluation = [&kept[..], &of_evaluation].concat();
     let program = &mut draft.program;
+    let leaked = program.marked(&leaks::leaked(program, draft.config.strategy.leak));
     for index in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[index].code);
         let section = &program.sections[index];
-        let held: &[ValueId] = if section.kind.is_of_evaluation() { &hold } else { &[] };
-        let code = with_lifetimes(program, section, code, policy, held);
+        let held = if section.kind.is_of_evaluation() { &of_evaluation } else { &kept };
+        let mut code = with_lifetimes(program, section, code, policy, held);
+        leave_behind(&mut code, &leaked);
         program.sections[index].code = code;
     }
     program.stage = Stage::Released;
@@ -104,6 +110,33 @@ fn with_lifetimes(
         }
     }
     interleave(program, code, allocate, free)
+}
+
+/// The storages of values of the forward pass that go by these full names, but of none that is a stand-in, or made again:
+/// nobody refers to these.
+fn kept(program: &Program, names: &[String]) -> Vec<ValueId> {
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let names: HashSet<&str> = names.iter().map(String::as_str).collect();
+    let is_kept = |&id: &ValueId| {
+        let value = program.value(id);
+        value.form == Form::Primal
+            && value.role == Role::Activation
+            && program.stands_for(id) == id
+            && names.contains(program.full_name(id).as_str())
+    };
+    (0..program.values.len() as u32).map(ValueId).filter(is_kept).map(|id| program.storage(id)).collect()
+}
+
+fn leave_behind(code: &mut [Instruction], leaked: &[bool]) {
+    for instruction in code {
+        if let Action::Free(storage) = instruction.action
+            && leaked[storage.index()]
+        {
+            instruction.action = Action::Leak(storage);
+        }
+    }
 }
 
 /// By instruction: which one of the compute queue is the first that begins after it is done, the first time or later.

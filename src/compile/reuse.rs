@@ -63,7 +63,7 @@ fn reuse_in(
         !dead[index - 1]
     });
     for instruction in code {
-        if let Action::Free(storage) = &mut instruction.action {
+        if let Action::Free(storage) | Action::Leak(storage) = &mut instruction.action {
             *storage = resolve(moved, *storage);
         }
     }

@@ -147,6 +147,15 @@ impl Ledger {
         self.usages(pool).for_each(|usage| usage.live[role] -= bytes);
     }
 
+    /// So many bytes have come to stay, of which so many were asked of the system, without a peak that what follows does not pass.
+    pub fn grown(&mut self, pool: Pool, live: &ByRole, reserved: u64) {
+        for usage in self.usages(pool) {
+            live.iter().for_each(|(role, bytes)| usage.live[role] += bytes);
+            usage.reserved += reserved;
+        }
+        self.all_reserved += reserved;
+    }
+
     pub fn reserved(&mut self, pool: Pool, bytes: u64) {
         for usage in self.usages(pool) {
             usage.reserved += bytes;

@@ -119,6 +119,14 @@ impl Target {
         }
     }
 
+    /// Whether the memory of a home has an end.
+    pub fn limits(&self, home: Pool) -> bool {
+        match home {
+            Pool::Device => self.memory.0 < u64::MAX,
+            Pool::Host | Pool::Pinned => self.host_memory.is_some(),
+        }
+    }
+
     /// What the memory of a home lacks for so many bytes in its pools.
     pub fn short_of(&self, home: Pool, bytes: u64) -> u64 {
         match home {

@@ -52,6 +52,10 @@ pub struct Counts {
     pub skipped_steps: u64,
     /// Storages freed after something else had run since their last use.
     pub late_frees: u64,
+    /// Their bytes.
+    pub late_freed_bytes: u64,
+    /// Bytes left behind for ever.
+    pub leaked_bytes: u64,
     pub evaluations: u64,
     pub late_frees_in_evaluation: u64,
 }
@@ -70,6 +74,17 @@ impl Counts {
             }
             &Action::Copy { from, to, .. } => self.copy(program, from, to),
             _ => {}
+        }
+    }
+
+    /// Adds a storage that is freed later than it could be.
+    pub(super) fn count_late(&mut self, program: &Program, instruction: &Instruction) {
+        let Action::Free(storage) = instruction.action else { return };
+        if instruction.phase == Phase::Evaluation {
+            self.late_frees_in_evaluation += 1;
+        } else {
+            self.late_frees += 1;
+            self.late_freed_bytes += program.ty(storage).bytes();
         }
     }
 

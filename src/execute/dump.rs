@@ -57,12 +57,12 @@ pub fn dump(
     if let Some(products) = products {
         outcome.measured.record_products(products);
     }
-    let mut dump = Dump { folder, run: &run, steps, reporter };
+    let mut dump = Dump { folder, run: &run, steps, done: 0, reporter };
     match dump.write(device.as_mut(), &mut outcome) {
         Ok(()) => {}
         Err(Stop::OutOfMemory(found)) => {
             let prediction = predict(&run.program, &run.target, Cadence::of(&run.config));
-            outcome.ran_out(&found, prediction.short(&run.target));
+            outcome.ran_out(&found, prediction.short(&run.target), dump.done);
         }
         Err(Stop::Error(error)) => return Err(error),
     }
@@ -73,6 +73,8 @@ struct Dump<'a> {
     folder: &'a Path,
     run: &'a Prepared,
     steps: usize,
+    /// Those that have been taken.
+    done: u64,
     reporter: &'a mut Reporter,
 }
 
@@ -98,6 +100,7 @@ impl Dump<'_> {
         for step in 1..=self.steps {
             let kept = self.kept_steps().contains(&step).then_some(&mut gradients);
             let done = self.step(engine, step, &mut batch, kept)?;
+            self.done = step as u64;
             let usage = engine.ledger().usage(Pool::Device);
             let (live, peak_bytes) = (usage.live.total(), usage.step_peak());
             log.step(step, &done, volume, live)?;

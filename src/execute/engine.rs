@@ -14,7 +14,7 @@ use super::timeline::Timeline;
 use super::uses::Uses;
 use crate::compile::{Action, Like, Opened, Program, Results, SectionKind};
 use crate::data::{Batch, Weights};
-use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Phase, Pool, Region, Tensor};
+use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
 #[cfg(test)]
 use crate::memory::Allocator;
 use crate::memory::{Backing, Failure, Manager};
@@ -123,7 +123,7 @@ impl<'a> Engine<'a> {
     pub fn counts(&self) -> Counts {
         let Counts { requests_in_evaluation, requests_once, .. } = self.counts;
         let requests = self.manager.backing.requests - requests_in_evaluation - requests_once;
-        Counts { requests, ..self.counts }
+        Counts { requests, leaked_bytes: self.manager.leaked().total(), ..self.counts }
     }
 
     /// What gradients are scaled by until the next update, where they are.
@@ -383,13 +383,10 @@ impl<'a> Engine<'a> {
         }
         self.counts.count(self.program, instruction);
         if !instruction.once && self.uses.frees_late(self.program, instruction) {
-            match instruction.phase {
-                Phase::Evaluation => self.counts.late_frees_in_evaluation += 1,
-                _ => self.counts.late_frees += 1,
-            }
+            self.counts.count_late(self.program, instruction);
         }
         match instruction.action {
-            Action::Allocate(_) | Action::Free(_) => Ok(began.elapsed()),
+            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) => Ok(began.elapsed()),
             Action::Launch { ref op, ref outputs, .. } if let Some(site) = op.stored_site() => {
                 self.read_stored(site, outputs[0])?;
                 Ok(began.elapsed())
@@ -424,7 +421,7 @@ impl<'a> Engine<'a> {
             }
             Action::Record { queue, event } => self.manager.backing.device.record(*queue, *event)?,
             Action::Wait { queue, event } => self.manager.backing.device.wait(*queue, *event)?,
-            Action::Allocate(_) | Action::Free(_) => {}
+            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) => {}
         }
         Ok(began.elapsed())
     }

@@ -122,6 +122,8 @@ pub struct Measured {
     /// Of parameters that are stored in 16 bits without a copy: the share that is bit for bit the same after the last step as after
     /// the first, by a sample of each tensor that is not looked up in. What steps changed of them was lost.
     pub unchanged_parameters: Option<f64>,
+    /// What each step left behind for ever, of the device's memory and the host's together.
+    pub leaked_bytes: Option<u64>,
 }
 
 /// What the timed steps took, and waited for their batches.
@@ -132,10 +134,14 @@ pub(super) struct Times {
 }
 
 impl Outcome {
-    /// Out of memory, which is so many bytes short for the whole run: what was live then is the run's peak.
-    pub(super) fn ran_out(&mut self, found: &OutOfMemory, short: Short) {
+    /// Out of memory after so many steps, which is so many bytes short for the whole run: what was live then is the run's peak.
+    pub(super) fn ran_out(&mut self, found: &OutOfMemory, short: Short, steps: u64) {
         self.ended = Ended::OutOfMemory;
         self.message = describe(found, short);
+        if found.leaked > 0 {
+            let leaked = Bytes(found.leaked);
+            self.message.push_str(&format!("; of what was live, {steps} steps had left {leaked} behind"));
+        }
         if found.pool == Pool::Device {
             self.measured.record_peak(&found.live);
         }

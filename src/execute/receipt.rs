@@ -11,6 +11,8 @@ pub(super) struct Run {
     pub(super) micro_batches: usize,
     /// Numbers in the model's parameters.
     pub(super) parameters: u64,
+    /// Whether values are kept by name: what that takes is told.
+    pub(super) keeps: bool,
     /// The share of copies' time in which nothing waited for them, where that is known.
     pub(super) copies_hidden: Option<f64>,
 }
@@ -98,11 +100,17 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     }
     let late = per_step(|counts| counts.late_frees);
     if late > 0 {
-        parts.push(format!("{late} values held longer"));
+        let bytes = Bytes(per_step(|counts| counts.late_freed_bytes));
+        let told = if run.keeps { format!(" ({bytes})") } else { String::new() };
+        parts.push(format!("{} held longer{told}", values(late)));
     }
     let kept = (after.late_frees_in_evaluation - before.late_frees_in_evaluation) / evaluations;
     if kept > 0 {
-        parts.push(format!("{kept} values kept in evaluation"));
+        parts.push(format!("{} kept in evaluation", values(kept)));
+    }
+    let leaked = per_step(|counts| counts.leaked_bytes);
+    if leaked > 0 {
+        parts.push(leaked_each_step(leaked));
     }
     let requests = per_step(|counts| counts.requests);
     if requests > 0 {
@@ -110,6 +118,15 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     }
     parts.extend(products.map(algorithms));
     parts.join(", ")
+}
+
+fn values(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "value" } else { "values" })
+}
+
+/// `1.2 MiB leaked each step`
+pub fn leaked_each_step(bytes: u64) -> String {
+    format!("{} leaked each step", Bytes(bytes))
 }
 
 /// `4 micro-batches`, or `4 micro-batches (not 5)` where fewer than were asked for are the whole batch.

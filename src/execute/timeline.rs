@@ -151,6 +151,7 @@ fn describe(program: &Program, instruction: &Instruction) -> Option<(String, Str
         Action::Copy { to, .. } => named("copy", *to),
         Action::Allocate(storage) => named("allocate", *storage),
         Action::Free(storage) => named("free", *storage),
+        Action::Leak(storage) => named("leak", *storage),
         Action::Wait { .. } => Some(("wait".to_owned(), String::new())),
         Action::Record { .. } => None,
     }

@@ -167,11 +167,13 @@ impl Trainer<'_> {
         let mut batch = Batch::new(&self.sample.parts, self.config.train.batch_size);
         let witness = Witness::begin(device);
         let built = Instant::now();
+        let mut steps = 0;
         let ended = match Engine::new(self.program, device, false) {
             Ok(mut engine) => {
                 engine.start_from(self.weights);
                 engine.record_timeline(timeline);
                 let trained = self.train(&mut engine, built, &mut batch, &mut log, &mut times, &mut outcome);
+                steps = engine.counts().steps;
                 let measured = &mut outcome.measured;
                 measured.record_memory(engine.ledger());
                 let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
@@ -186,7 +188,7 @@ impl Trainer<'_> {
             Err(Stop::OutOfMemory(found)) => {
                 let target = device.target();
                 let short = predict(self.program, target, self.cadence).short(target);
-                outcome.ran_out(&found, short);
+                outcome.ran_out(&found, short, steps);
             }
             Err(Stop::Error(error)) => return Err(error),
         }
@@ -248,6 +250,7 @@ impl Trainer<'_> {
         measured.to_device_bytes = Some((after.bytes_to_device - before.bytes_to_device) / steps);
         measured.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measured.hardware_flops = Some((after.flops - before.flops) / steps);
+        measured.leaked_bytes = Some((after.leaked_bytes - before.leaked_bytes) / steps);
         if let Some(scale) = loss_scale {
             measured.skipped_steps = Some(after.skipped_steps - before.skipped_steps);
             measured.loss_scale = Some(f64::from(scale));
@@ -295,6 +298,7 @@ impl Trainer<'_> {
         let run = receipt::Run {
             micro_batches: self.config.strategy.accumulate,
             parameters: self.program.numbers_of(|_| true),
+            keeps: !self.config.strategy.keep.is_empty(),
             copies_hidden,
         };
         receipt::receipt(&trained.before, &trained.after, run, self.products)

@@ -4,10 +4,12 @@ mod adapters;
 mod layers;
 mod micro_batches;
 mod transformer;
+mod values;
 
 pub use adapters::{Adaptable, adaptable, targeted};
 pub use layers::{Named, named};
 pub use micro_batches::{Graphs, MicroBatch};
+pub use values::goes_by;
 
 use crate::data::{Needed, Part};
 use crate::ops::{Op, Sizes, Storage, TensorType};

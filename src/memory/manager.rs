@@ -2,6 +2,7 @@
 //! they differ in the backing alone.
 
 use super::allocator::{self, Allocator, Location, rounded};
+use super::leaked::{Leaked, less};
 use super::out_of_memory::{Failure, OutOfMemory, Refused};
 use super::system::{Backing, System};
 use crate::compile::{Action, Program};
@@ -17,12 +18,16 @@ pub struct Manager<'a, B> {
     target: Target,
     /// By storage: where it is, while it is allocated.
     locations: Vec<Option<Location>>,
+    /// Storages that were left behind, and where.
+    left_behind: Vec<(ValueId, Location)>,
+    leaked: Leaked,
 }
 
-/// What decides what becomes of memory from a moment on, beside the code that follows.
+/// What decides what becomes of memory from a moment on, beside the code that follows. What was left behind has no part in it
+/// but for the room that it takes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct State {
-    /// By pool: what is live, and what is reserved.
+    /// By pool: what is live, and what is reserved, without what was left behind.
     used: [(ByRole, u64); Pool::ALL.len()],
     allocator: Vec<u64>,
 }
@@ -53,6 +58,8 @@ impl<'a, B: Backing> Manager<'a, B> {
             ledger: Ledger::default(),
             target: target.clone(),
             locations: vec![None; program.values.len()],
+            left_behind: Vec::new(),
+            leaked: Leaked::default(),
         };
         let (allocator, mut system) = manager.parts();
         match allocator.open(&mut system) {
@@ -73,8 +80,25 @@ impl<'a, B: Backing> Manager<'a, B> {
 
     /// Between two sections: if it is equal at two moments, the same sections have the same effect after each.
     pub(super) fn state(&self) -> State {
-        let used = Pool::ALL.map(|pool| self.ledger.usage(pool)).map(|usage| (usage.live, usage.reserved));
+        let used = Pool::ALL.map(|pool| {
+            let (usage, (live, reserved)) = (self.ledger.usage(pool), self.leaked.of(pool));
+            (less(&usage.live, live), usage.reserved - reserved)
+        });
         State { used, allocator: self.allocator.state() }
+    }
+
+    /// What was left behind so far.
+    pub fn leaked(&self) -> &Leaked {
+        &self.leaked
+    }
+
+    /// As much is left behind again, so many times.
+    pub(super) fn leak_again(&mut self, times: u64, leaked: &Leaked) {
+        for (pool, (live, reserved)) in leaked.iter() {
+            let (live, reserved) = (live.map(|bytes| times * bytes), times * reserved);
+            self.ledger.grown(pool, &live, reserved);
+            self.leaked.add(pool, &live, reserved);
+        }
     }
 
     /// Says which instruction comes next, and allocates or frees if that is what it does.
@@ -88,6 +112,10 @@ impl<'a, B: Backing> Manager<'a, B> {
         match instruction.action {
             Action::Allocate(storage) => self.allocate(storage, position),
             Action::Free(storage) => Ok(self.free(storage)?),
+            Action::Leak(storage) => {
+                self.leak(storage);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -119,9 +147,22 @@ impl<'a, B: Backing> Manager<'a, B> {
         Ok(())
     }
 
-    fn free(&mut self, storage: ValueId) -> Result<(), DeviceError> {
-        let value = self.program.value(storage);
+    fn leak(&mut self, storage: ValueId) {
         let location = self.locations[storage.index()].take().expect("verified: freed once");
+        self.left_behind.push((storage, location));
+        let value = self.program.value(storage);
+        let mut live = ByRole::default();
+        live[value.role] = rounded(self.program, storage, &self.target);
+        self.leaked.add(value.pool, &live, self.allocator.asked_for(storage, &self.target));
+    }
+
+    fn free(&mut self, storage: ValueId) -> Result<(), DeviceError> {
+        let location = self.locations[storage.index()].take().expect("verified: freed once");
+        self.free_at(storage, location)
+    }
+
+    fn free_at(&mut self, storage: ValueId, location: Location) -> Result<(), DeviceError> {
+        let value = self.program.value(storage);
         self.ledger.freed(value.pool, value.role, rounded(self.program, storage, &self.target));
         let (allocator, mut system) = self.parts();
         allocator.free(storage, location, &mut system)
@@ -137,6 +178,9 @@ impl<'a, B: Backing> Manager<'a, B> {
                 self.free(id)?;
             }
         }
+        for (storage, location) in std::mem::take(&mut self.left_behind) {
+            self.free_at(storage, location)?;
+        }
         let (allocator, mut system) = self.parts();
         Ok(allocator.close(&mut system)?)
     }
@@ -150,7 +194,9 @@ impl<'a, B: Backing> Manager<'a, B> {
     fn blame(&self, error: DeviceError, storage: ValueId, position: Position) -> Failure {
         let Some(refused) = self.refused(&error) else { return Failure::Device(error) };
         let live = self.ledger.usage(refused.pool).live;
-        Failure::OutOfMemory(Box::new(OutOfMemory::at(self.program, (storage, position), refused, live)))
+        let leaked = self.leaked.of(refused.pool).0.total();
+        let found = OutOfMemory::at(self.program, (storage, position), refused, live);
+        Failure::OutOfMemory(Box::new(OutOfMemory { leaked, ..found }))
     }
 
     /// What the limit has no room for, if that is what went wrong.

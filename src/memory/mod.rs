@@ -2,6 +2,7 @@
 
 mod allocator;
 mod cadence;
+mod leaked;
 mod live;
 mod manager;
 mod out_of_memory;
@@ -9,9 +10,11 @@ mod prediction;
 mod system;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 pub use allocator::{Allocator, Location, rounded};
 pub use cadence::{Cadence, Evaluations, Round};
+pub use leaked::Leaked;
 pub use live::{LiveValue, live_at};
 pub use manager::Manager;
 pub use out_of_memory::{Failure, OutOfMemory, Short};

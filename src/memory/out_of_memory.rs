@@ -19,6 +19,8 @@ pub struct OutOfMemory {
     pub requested: u64,
     /// What was live in that pool when it was asked for.
     pub live: ByRole,
+    /// What of it had been left behind before.
+    pub leaked: u64,
 }
 
 /// What two limits lack for a whole run: that on the device's memory, and that on the host's, for both of its pools.
@@ -91,6 +93,7 @@ impl OutOfMemory {
             value: program.full_name(storage),
             requested,
             live,
+            leaked: 0,
         }
     }
 

@@ -1,12 +1,17 @@
 //! The ledger of a program walked without storage.
 
 use super::allocator::{self, Allocator, rounded};
-use super::cadence::{Cadence, Round};
+use super::cadence::Cadence;
 use super::manager::Manager;
-use super::out_of_memory::{Failure, OutOfMemory, Short};
+use super::out_of_memory::{OutOfMemory, Short};
 use super::system::NoStorage;
-use crate::compile::{Action, Opened, Program, Section, SectionKind};
+use super::walk::{Stop, Walk};
+use crate::compile::{Action, Program, Section};
 use crate::device::{Ledger, Pool, Target, Usage};
+
+/// So many steps are gone through at the most to find out how many there is room for. Fewer are enough where memory repeats
+/// itself.
+const LONGEST: u64 = 1 << 10;
 
 /// What a run will need, or where it will run out.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +22,11 @@ pub struct Prediction {
     pub pinned: Usage,
     /// The first request that the limit has no room for.
     pub out_of_memory: Option<OutOfMemory>,
+    /// Bytes of all pools that each optimizer step leaves behind for ever.
+    pub leaked_bytes: u64,
+    /// Where steps leave something behind in memory that has a limit: how many there is room for, with the evaluations between
+    /// them, however many the run takes.
+    pub steps_until_oom: Option<u64>,
     /// Numbers in the model's parameters, and in those of them that are trained.
     pub parameters: u64,
     pub trainable_parameters: u64,
@@ -48,24 +58,34 @@ pub(crate) fn predict_with<'a>(
     cadence: Cadence,
     allocator: &dyn Fn(&'a Program) -> Box<dyn Allocator + 'a>,
 ) -> Prediction {
-    let within = |target: &Target| {
-        let manager = Manager::with_allocator(program, target, NoStorage::default(), allocator(program))?;
-        Walk { program, manager, opened: Opened::none(program) }.run(cadence)
+    let walk = |target: &Target, cadence: Cadence, most: u64| -> Result<Ledger, Stop> {
+        let manager = Manager::with_allocator(program, target, NoStorage::default(), allocator(program));
+        let manager = manager.map_err(|failure| Stop::of(failure, 0))?;
+        Walk::new(program, manager, target, most).run(cadence)
     };
-    let (ledger, out_of_memory) = match within(target) {
+    let (ledger, out_of_memory) = match walk(target, cadence, u64::MAX) {
         Ok(ledger) => (ledger, None),
-        Err(Failure::OutOfMemory(found)) => match within(&target.boundless()) {
+        Err(Stop::OutOfMemory(found, _)) => match walk(&target.boundless(), cadence, u64::MAX) {
             Ok(ledger) => (ledger, Some(*found)),
             Err(_) => unreachable!("there is memory enough"),
         },
-        Err(Failure::Device(error)) => unreachable!("nothing is asked of a device: {error}"),
-        Err(Failure::Weights(error)) => unreachable!("no file is read: {error}"),
+        Err(Stop::TakesTooLong) => unreachable!("it may take as long as it does"),
+    };
+    let leaked = Pool::HOMES.map(|home| leaked_bytes(program, target, home));
+    let fills_up =
+        Pool::HOMES.into_iter().zip(leaked).any(|(home, leaked)| leaked > 0 && target.limits(home));
+    let endless = Cadence { steps: usize::MAX, ..cadence };
+    let steps_until_oom = match fills_up.then(|| walk(target, endless, LONGEST)) {
+        Some(Err(Stop::OutOfMemory(_, steps))) => Some(steps),
+        Some(Err(Stop::TakesTooLong) | Ok(_)) | None => None,
     };
     Prediction {
         device: *ledger.usage(Pool::Device),
         host: *ledger.usage_at(Pool::Host),
         pinned: *ledger.usage(Pool::Pinned),
         out_of_memory,
+        leaked_bytes: leaked.iter().sum(),
+        steps_until_oom,
         parameters: program.numbers_of(|_| true),
         trainable_parameters: program.numbers_of(|bucket| bucket.trainable),
         model_flops: program.model_flops(),
@@ -73,70 +93,23 @@ pub(crate) fn predict_with<'a>(
     }
 }
 
+/// What a section leaves behind in the pools of a home, each time.
+fn leaked_in(program: &Program, section: &Section, target: &Target, home: Pool) -> u64 {
+    let leaked = section.code.iter().filter_map(|instruction| match instruction.action {
+        Action::Leak(storage) if program.value(storage).pool.home() == home => Some(storage),
+        _ => None,
+    });
+    leaked.map(|storage| rounded(program, storage, target)).sum()
+}
+
+/// What an optimizer step does.
+fn leaked_bytes(program: &Program, target: &Target, home: Pool) -> u64 {
+    let of_section = |section: &Section| section.times as u64 * leaked_in(program, section, target, home);
+    program.step().map(of_section).sum()
+}
+
 fn hardware_flops(program: &Program) -> u64 {
     program.step().map(|section| section.times as u64 * program.flops_of(&section.code)).sum()
-}
-
-/// A run without storage.
-struct Walk<'a> {
-    program: &'a Program,
-    manager: Manager<'a, NoStorage>,
-    opened: Opened,
-}
-
-impl Walk<'_> {
-    fn run(mut self, cadence: Cadence) -> Result<Ledger, Failure> {
-        self.sections(|section| section.kind == SectionKind::Start)?;
-        for (times, round) in cadence.rounds() {
-            self.repeat(times, |walk| walk.round(round))?;
-        }
-        Ok(self.manager.ledger().clone())
-    }
-
-    fn round(&mut self, round: Round) -> Result<(), Failure> {
-        self.repeat(round.steps, |walk| walk.sections(|section| section.kind.is_of_step()))?;
-        self.repeat(round.evaluated, |walk| walk.sections(|section| section.kind.is_of_evaluation()))
-    }
-
-    /// Goes through the sections that are like this, each its times in a row.
-    fn sections(&mut self, like: fn(&Section) -> bool) -> Result<(), Failure> {
-        let program = self.program;
-        for (number, section) in program.sections.iter().enumerate().filter(|(_, section)| like(section)) {
-            self.repeat(section.times, |walk| {
-                let code = section.code.iter().enumerate();
-                let due = code.filter(|(_, instruction)| !walk.opened.leaves_out(number, instruction));
-                due.map(|(index, _)| index).try_for_each(|index| walk.manager.advance(number, index))?;
-                walk.opened.open(number);
-                Ok(())
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Goes through a part of the run so many times, or as often as has the same effect: once memory is as it was some
-    /// times before, what happened since then happens again and again, and no peak is new. Only what is left of the last
-    /// such cycle is gone through, so that memory ends as it would. A cycle is found by keeping one state to compare with,
-    /// and replacing it after ever more times (Brent 1980).
-    fn repeat(
-        &mut self,
-        times: usize,
-        mut part: impl FnMut(&mut Self) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let mut left = times;
-        let (mut kept, mut age, mut most) = (self.manager.state(), 0, 1);
-        while left > 0 {
-            part(self)?;
-            left -= 1;
-            age += 1;
-            let state = self.manager.state();
-            if state == kept {
-                left %= age;
-            } else if age == most {
-                (kept, age, most) = (state, 0, 2 * most);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The most bytes that are ever live in the pools of a home together: whatever the allocator, it asks the system for as
@@ -144,8 +117,13 @@ impl Walk<'_> {
 pub fn peak_live(program: &Program, target: &Target, home: Pool) -> u64 {
     let (mut live, mut peak) = (0, 0);
     let is_there = |storage| program.value(storage).pool.home() == home;
-    for (section, index) in program.walk() {
-        match program.sections[section].code[index].action {
+    for (number, index) in program.walk() {
+        let section = &program.sections[number];
+        if index == 0 {
+            // The last of its times comes after what the others left behind.
+            live += section.times.saturating_sub(1) as u64 * leaked_in(program, section, target, home);
+        }
+        match section.code[index].action {
             Action::Allocate(storage) if is_there(storage) => {
                 live += rounded(program, storage, target);
                 peak = peak.max(live);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::layers;
 use super::sweep::{Place, Variant, places, variants};
+use super::{kept, layers};
 use crate::device::{DeviceKind, Limits};
 use crate::spec::{self, Document, Environment, Problem, RunConfig, Setting, Sources};
 
@@ -132,13 +132,13 @@ fn point(document: &Document<'_>, variant: &Variant<'_>, place: &Place<'_>, outc
     Point { strategy: variant.label.clone(), axes, config, without }
 }
 
-/// The run with these settings, with what is said of its model's layers.
+/// The run with these settings, with what is said of its model's layers and values.
 fn resolve<'s>(
     document: &Document<'_>,
     settings: impl IntoIterator<Item = &'s Setting>,
 ) -> Result<RunConfig, Vec<Problem>> {
     let (config, tree) = document.resolve(settings)?;
-    layers::resolve(config, &tree)
+    kept::resolve(layers::resolve(config, &tree)?, &tree)
 }
 
 /// A key and its value, as written in TOML.

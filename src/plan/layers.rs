@@ -168,7 +168,7 @@ fn known(graph: &Graph, key: &str, names: &[String], tree: &Table) -> Result<Nam
 }
 
 /// "there are `blocks.0`, `blocks.1` and 6 others", those first whose names are the nearest.
-fn there_are(paths: &[&str], name: &str) -> String {
+pub(super) fn there_are(paths: &[&str], name: &str) -> String {
     const MOST: usize = 6;
     let mut paths = paths.to_vec();
     // Comparing takes time by the product of the lengths; nobody mistypes a name as long as that, nor none.

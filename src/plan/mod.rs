@@ -4,6 +4,7 @@ mod expand;
 mod fits;
 mod forecast;
 mod identity;
+mod kept;
 mod layers;
 mod planned;
 mod planner;

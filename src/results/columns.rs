@@ -25,7 +25,7 @@ const LIVE: &str = "live";
 
 /// The table has grown with the program, and scripts know its order: it goes on with each of these, and with the fields
 /// that follow it in its struct.
-const STRETCHES: [&str; 18] = [
+const STRETCHES: [&str; 19] = [
     "experiment",
     "peak_bytes",
     "no_effect",
@@ -44,6 +44,7 @@ const STRETCHES: [&str; 18] = [
     "skipped_steps",
     "baseline",
     "oom_pool",
+    "steps_until_oom",
 ];
 
 /// All columns but the swept keys, in their order.

@@ -78,6 +78,9 @@ pub struct Row {
     /// The limit on the host's memory, where one was asked for.
     #[serde(default)]
     pub host_limit_bytes: Option<u64>,
+    /// Where steps leave something behind: how many the limit has room for, predicted.
+    #[serde(default)]
+    pub steps_until_oom: Option<u64>,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

@@ -69,6 +69,7 @@ fn describe(row: &mut Row, config: &RunConfig) {
 fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     row.parameters = Some(prediction.parameters);
     row.trainable_parameters = Some(prediction.trainable_parameters);
+    row.steps_until_oom = prediction.steps_until_oom;
     row.model_flops = Some(prediction.model_flops);
     row.predicted_peak_bytes = Some(prediction.device.steady_peak().live.total());
     row.predicted_reserved_peak_bytes = Some(prediction.device.reserved_peak);
@@ -87,6 +88,7 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun) -> Row {
         measured.start_peak_bytes = Some(prediction.device.phase_peak(Phase::Start).live.total());
         measured.evaluation_peak_bytes = phase_peak(&prediction.device, Phase::Evaluation);
         measured.host_reserved_peak_bytes = Some(prediction.host.reserved_peak);
+        measured.leaked_bytes = Some(prediction.leaked_bytes);
         measured.hardware_flops = Some(prediction.hardware_flops);
     }
     let mut receipt = Vec::new();
@@ -97,6 +99,8 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun) -> Row {
     if let Some(prediction) = &run.prediction {
         let untrained = prediction.parameters - prediction.trainable_parameters;
         receipt.extend((untrained > 0).then(|| execute::untrained_parameters(untrained)));
+        let leaked = prediction.leaked_bytes;
+        receipt.extend((leaked > 0).then(|| execute::leaked_each_step(leaked)));
     }
     row.measured.receipt = receipt.join(", ");
     row

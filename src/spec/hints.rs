@@ -87,6 +87,7 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("loss_scale = \"dynamic\"", &["grad_scaler", "gradscaler", "loss_scaling", "scaler"]),
     ("evaluation_pass = \"no_grad\"", &["inference_mode", "no_grad"]),
     ("gradients = \"free\"", &["set_to_none", "zero_grad"]),
+    ("leak = \"graph\"", &["retain_graph"]),
     ("graph = true", &["cuda_graph", "cuda_graphs"]),
     (
         "optimizer_state = \"8bit\"",

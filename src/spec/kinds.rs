@@ -41,6 +41,9 @@ pub(crate) struct Texts {
 /// Names of a model's layers, and patterns of names. Which there are is known once the model is.
 pub(crate) const LAYERS: Texts = Texts { of: "layers", example: "embedding" };
 
+/// Names of values of a model's forward pass, and patterns of names.
+pub(crate) const VALUES: Texts = Texts { of: "values", example: "logits" };
+
 /// A size in bytes, with its unit.
 pub(crate) struct Size;
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::model::Model;
-use super::resolved::{Evaluation, RunConfig, Train};
+use super::resolved::{Evaluation, Measure, RunConfig, Train};
 use super::strategy::{Allocator, Strategy};
 
 /// Runs that are equal here need the same memory, byte for byte.
@@ -11,6 +11,8 @@ use super::strategy::{Allocator, Strategy};
 pub struct MemoryPart {
     pub model: Model,
     pub batch_size: usize,
+    /// Where what is live grows with every step: how many there are, and the evaluations between them.
+    pub cadence: Option<(Measure, Option<Evaluation>)>,
     pub choices: Choices,
 }
 
@@ -30,14 +32,15 @@ pub struct Choices {
 // Whole structs are taken apart here, so that a new key does not go by unseen.
 impl RunConfig {
     pub fn memory_part(&self) -> MemoryPart {
-        let RunConfig { model, data: _, train, evaluation: _, measure: _, strategy } = self;
+        let RunConfig { model, data: _, train, evaluation, measure, strategy } = self;
         match strategy.allocator {
             // What an allocator that keeps freed memory asks for depends on steps and evaluations, too: how many, how
             // often, of how many batches. It has to add them here, for it alone; its program does not depend on them, so
             // that they are no choices.
             Allocator::Arena | Allocator::Direct => {}
         }
-        MemoryPart { model: model.clone(), batch_size: train.batch_size, choices: self.choices() }
+        let cadence = strategy.leak.map(|_| (measure.clone(), evaluation.clone()));
+        MemoryPart { model: model.clone(), batch_size: train.batch_size, cadence, choices: self.choices() }
     }
 
     pub fn choices(&self) -> Choices {

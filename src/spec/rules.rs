@@ -20,6 +20,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         strategy.computes_with_params(tree),
         strategy.scales_fp16(tree),
         strategy.graphs_need_an_arena(tree),
+        strategy.graphs_leak_nothing(tree),
         strategy.quantizes_something(tree),
         strategy.rounds_something(tree),
         strategy.pages_something(tree),

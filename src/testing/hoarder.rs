@@ -13,8 +13,8 @@ pub(crate) struct Hoarder<'a> {
     program: &'a Program,
     /// By pool: buffers with their sizes, in the order in which they were freed.
     free: [Vec<(Buffer, u64)>; Pool::ALL.len()],
-    /// By storage: the size of its block.
-    taken: BTreeMap<u32, u64>,
+    /// By storage and block, of which those that were left behind have several: the block's size.
+    taken: BTreeMap<(u32, u32), u64>,
 }
 
 impl Hoarder<'_> {
@@ -36,7 +36,7 @@ impl Allocator for Hoarder<'_> {
             Some(found) => free.remove(found),
             None => (system.request(pool, bytes)?, bytes),
         };
-        self.taken.insert(storage.0, size);
+        self.taken.insert((storage.0, buffer.0), size);
         Ok((buffer, 0))
     }
 
@@ -46,7 +46,7 @@ impl Allocator for Hoarder<'_> {
         (buffer, _): Location,
         _system: &mut System<'_>,
     ) -> Result<(), DeviceError> {
-        let size = self.taken.remove(&storage.0).expect("it was allocated");
+        let size = self.taken.remove(&(storage.0, buffer.0)).expect("it was allocated");
         self.free[self.program.value(storage).pool as usize].push((buffer, size));
         Ok(())
     }
@@ -64,7 +64,7 @@ impl Allocator for Hoarder<'_> {
         let free = |blocks: &Vec<(Buffer, u64)>| -> Vec<u64> {
             std::iter::once(blocks.len() as u64).chain(blocks.iter().map(|&(_, size)| size)).collect()
         };
-        let taken = self.taken.iter().flat_map(|(&storage, &size)| [u64::from(storage), size]);
+        let taken = self.taken.iter().flat_map(|(&(storage, _), &size)| [u64::from(storage), size]);
         self.free.iter().flat_map(free).chain(taken).collect()
     }
 }

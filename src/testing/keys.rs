@@ -168,6 +168,18 @@ pub(crate) const KEYS: &[Key] = &[
         needs: &[],
         same: Same::Bitwise,
     },
+    Key {
+        name: "keep",
+        values: &["[]", r#"["logits"]"#, r#"["blocks.0.*.x", "hidden"]"#],
+        needs: &[],
+        same: Same::Bitwise,
+    },
+    Key {
+        name: "leak",
+        values: &[r#""off""#, r#""loss""#, r#""logits""#, r#""graph""#],
+        needs: &[Need { of: &[r#""loss""#, r#""logits""#, r#""graph""#], key: "graph", one_of: &["false"] }],
+        same: Same::Bitwise,
+    },
     Key { name: "gradients", values: &[r#""free""#, r#""zero""#], needs: &[], same: Same::Bitwise },
     Key { name: "allocator", values: &[r#""arena""#, r#""direct""#], needs: &[], same: Same::Bitwise },
     Key { name: "evaluation_pass", values: &[r#""no_grad""#, r#""grad""#], needs: &[], same: Same::Bitwise },

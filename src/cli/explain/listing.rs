@@ -1,9 +1,10 @@
 //! The program of a run: every operation with what is live at it, and what is live at the peak.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use crate::compile::{Action, Instruction, Program};
-use crate::device::{Pool, Position, Target};
+use crate::device::{Peak, Pool, Position, Target};
 use crate::memory::{Cadence, LiveValue, Prediction, live_at, live_bytes, predict, rounded};
 use crate::ops::ValueId;
 use crate::plan::PlannedRun;
@@ -42,7 +43,7 @@ pub(super) fn listing(program: &Program, target: &Target, config: &RunConfig, ru
         }
     }
     let _ = writeln!(out, "\nlive at the peak, largest first");
-    let values = live_at(program, target, Pool::Device, peak);
+    let values = live_at_peak(program, target, prediction.device.steady_peak());
     for LiveValue { name, role, bytes } in values.iter().take(LARGEST) {
         let _ = writeln!(out, "  {:>10}  {:13}  {name}", Bytes(*bytes).to_string(), role.name());
     }
@@ -51,6 +52,20 @@ pub(super) fn listing(program: &Program, target: &Target, config: &RunConfig, ru
         let _ = writeln!(out, "  {:>10}  {} more", Bytes(bytes).to_string(), rest.len());
     }
     out
+}
+
+/// The values that are live at a peak, with what other steps and micro-batches had left behind before it.
+fn live_at_peak(program: &Program, target: &Target, peak: &Peak) -> Vec<LiveValue> {
+    let mut values = live_at(program, target, Pool::Device, peak.position);
+    for (role, live) in peak.live.iter() {
+        let own: u64 = values.iter().filter(|value| value.role == role).map(|value| value.bytes).sum();
+        if live > own {
+            let name = "leaked before".to_owned();
+            values.push(LiveValue { name, role, bytes: live - own });
+        }
+    }
+    values.sort_by_key(|value| Reverse(value.bytes));
+    values
 }
 
 fn summary(program: &Program, prediction: &Prediction) -> String {
@@ -98,5 +113,31 @@ fn describe(program: &Program, target: &Target, instruction: &Instruction) -> St
             format!("+ {} ({}, {}{place})", program.full_name(*storage), Bytes(bytes), pool.name())
         }
         Action::Free(storage) => format!("- {}", program.full_name(*storage)),
+        Action::Leak(storage) => format!("leak {}", program.full_name(*storage)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile::compile;
+    use crate::spec::Leak;
+    use crate::testing;
+
+    /// The first of these is what a hundred steps leave behind.
+    #[test]
+    fn all_that_is_live_at_the_peak_is_listed() {
+        let mut config = testing::small();
+        config.measure.steps = 100;
+        for leak in [None, Some(Leak::Logits)] {
+            config.strategy.leak = leak;
+            let program = compile(&config, &testing::target()).unwrap();
+            let prediction = predict(&program, &testing::target(), Cadence::of(&config));
+            let peak = prediction.device.steady_peak();
+            let values = live_at_peak(&program, &testing::target(), peak);
+            assert_eq!(values.iter().map(|value| value.bytes).sum::<u64>(), peak.live.total());
+            let leaked = values.iter().position(|value| value.name == "leaked before");
+            assert_eq!(leaked, leak.map(|_| 0));
+        }
     }
 }

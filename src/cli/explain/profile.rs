@@ -87,7 +87,7 @@ enum Activity {
 impl Line {
     fn activity(&self) -> Activity {
         match self.operation.as_str() {
-            "allocate" | "free" => Activity::Allocation,
+            "allocate" | "free" | "leak" => Activity::Allocation,
             "wait" => Activity::Wait,
             _ => Activity::Operation,
         }

@@ -15,7 +15,9 @@ pub(super) fn freed_once(program: &Program, section: &Section) -> Result<(), Vio
     for instruction in &section.code {
         let right = match &instruction.action {
             Action::Allocate(storage) => !std::mem::replace(&mut alive[storage.index()], true),
-            Action::Free(storage) => std::mem::replace(&mut alive[storage.index()], false),
+            Action::Free(storage) | Action::Leak(storage) => {
+                std::mem::replace(&mut alive[storage.index()], false)
+            }
             action => action.touches().all(|id| alive[program.storage(id).index()]),
         };
         if !right {
@@ -32,11 +34,14 @@ pub(super) fn freed_once(program: &Program, section: &Section) -> Result<(), Vio
 
 pub(super) fn overlap(program: &Program, section: &Section) -> Result<(), Violation> {
     let mut pools = Pool::ALL.map(|_| BTreeMap::new());
-    for &storage in &section.entry {
+    let leaked = program.marked(&program.left_behind().collect::<Vec<_>>());
+    for &storage in section.entry.iter().filter(|storage| !leaked[storage.index()]) {
         occupy(program, &mut pools, storage)?;
     }
     for instruction in &section.code {
         match instruction.action {
+            // What is left behind has memory of its own.
+            Action::Allocate(storage) if leaked[storage.index()] => {}
             Action::Allocate(storage) => occupy(program, &mut pools, storage)?,
             Action::Free(storage) => {
                 if let Some(offset) = program.places[storage.index()] {

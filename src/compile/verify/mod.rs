@@ -137,6 +137,7 @@ fn at(program: &Program, section: &Section, instruction: &Instruction) -> String
         Action::Wait { .. } => "wait",
         Action::Allocate(_) => "allocate",
         Action::Free(_) => "free",
+        Action::Leak(_) => "leak",
     };
     format!("{} {scope} {what}", section.kind.name())
 }

@@ -5,7 +5,7 @@ use crate::compile::compile;
 use crate::compile::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Role};
 use crate::ops::{Fill, Normal, Op, Slice, TensorType};
-use crate::spec::{Init, RunConfig};
+use crate::spec::{Init, Leak, RunConfig};
 use crate::testing;
 
 /// In micro-batches of 2, 2 and 1.
@@ -305,6 +305,25 @@ fn freed_once() {
         code(program, SectionKind::First).insert(at, again);
     });
     assert_eq!([missing, twice], [Invariant::FreedOnce; 2]);
+}
+
+/// What is left behind is no longer there, and was not freed.
+#[test]
+fn freed_once_or_left_behind() {
+    let mut config = testing::small();
+    config.strategy.leak = Some(Leak::Logits);
+    let program = compile(&config, &testing::target()).unwrap();
+    let broken = |change: fn(&mut Vec<Instruction>, usize)| {
+        let mut program = program.clone();
+        let leaks = |action: &Action| matches!(action, Action::Leak(_));
+        let at = find(&program, SectionKind::First, leaks);
+        change(code(&mut program, SectionKind::First), at);
+        verify(&program).unwrap_err().invariant
+    };
+    let missing = broken(|code, at| drop(code.remove(at)));
+    let twice = broken(|code, at| code.insert(at, code[at].clone()));
+    let too_early = broken(|code, at| code[..=at].rotate_right(1));
+    assert_eq!([missing, twice, too_early], [Invariant::FreedOnce; 3]);
 }
 
 #[test]

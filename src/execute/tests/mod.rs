@@ -2,6 +2,7 @@
 
 mod cadence;
 mod graphs;
+mod held;
 mod homes;
 mod lora;
 mod offload;

@@ -75,7 +75,7 @@ impl Activations {
     }
 
     /// A norm's output, mean and reciprocal deviation.
-    fn norm(&self) -> u64 {
+    pub(super) fn norm(&self) -> u64 {
         self.stream() + 2 * self.f32(self.rows())
     }
 
@@ -505,6 +505,7 @@ pub(super) fn work(config: &RunConfig) -> (Counts, String) {
     let run = Run {
         micro_batches: config.strategy.accumulate,
         parameters: program.numbers_of(|_| true),
+        keeps: !config.strategy.keep.is_empty(),
         copies_hidden: None,
     };
     (counts, receipt(&before, &after, run, None))

@@ -1,8 +1,9 @@
-//! One request for each pool, made before the program begins. Storages have planned places in it.
+//! One request for each pool, made before the program begins. Storages have planned places in it, but for those that are left
+//! behind, each of which has a request of its own.
 
 use super::{Allocator, Location};
 use crate::compile::Program;
-use crate::device::{Buffer, DeviceError, Pool};
+use crate::device::{Buffer, DeviceError, Pool, Target};
 use crate::memory::system::System;
 use crate::ops::ValueId;
 
@@ -29,19 +30,33 @@ impl Allocator for Arena<'_> {
         Ok(())
     }
 
-    fn allocate(&mut self, storage: ValueId, _system: &mut System<'_>) -> Result<Location, DeviceError> {
-        let buffer = self.buffers[self.program.value(storage).pool as usize];
-        let place = self.program.places[storage.index()];
-        Ok(buffer.zip(place).expect("placed: the arena has room for every storage"))
+    fn allocate(&mut self, storage: ValueId, system: &mut System<'_>) -> Result<Location, DeviceError> {
+        let pool = self.program.value(storage).pool;
+        let Some(place) = self.program.places[storage.index()] else {
+            let bytes = self.asked_for(storage, system.target());
+            return Ok((system.request(pool, bytes)?, 0));
+        };
+        let buffer = self.buffers[pool as usize].expect("placed: the arena has room for every storage");
+        Ok((buffer, place))
     }
 
     fn free(
         &mut self,
-        _storage: ValueId,
-        _at: Location,
-        _system: &mut System<'_>,
+        storage: ValueId,
+        (buffer, _): Location,
+        system: &mut System<'_>,
     ) -> Result<(), DeviceError> {
-        Ok(())
+        match self.asked_for(storage, system.target()) {
+            0 => Ok(()),
+            bytes => system.give_back(self.program.value(storage).pool, buffer, bytes),
+        }
+    }
+
+    fn asked_for(&self, storage: ValueId, target: &Target) -> u64 {
+        match self.program.places[storage.index()] {
+            Some(_) => 0,
+            None => self.program.ty(storage).bytes().next_multiple_of(target.page.0),
+        }
     }
 
     fn close(&mut self, system: &mut System<'_>) -> Result<(), DeviceError> {

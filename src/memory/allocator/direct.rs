@@ -2,7 +2,7 @@
 
 use super::{Allocator, Location};
 use crate::compile::Program;
-use crate::device::DeviceError;
+use crate::device::{DeviceError, Target};
 use crate::memory::system::System;
 use crate::ops::ValueId;
 
@@ -35,6 +35,10 @@ impl Allocator for Direct<'_> {
     ) -> Result<(), DeviceError> {
         let bytes = super::rounded(self.program, storage, system.target());
         system.give_back(self.program.value(storage).pool, buffer, bytes)
+    }
+
+    fn asked_for(&self, storage: ValueId, target: &Target) -> u64 {
+        super::rounded(self.program, storage, target)
     }
 
     fn close(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {

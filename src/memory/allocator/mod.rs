@@ -41,6 +41,11 @@ pub trait Allocator {
         system: &mut System<'_>,
     ) -> Result<(), DeviceError>;
 
+    /// Bytes that are asked of the system for a storage alone, and are nothing that this keeps an account of.
+    fn asked_for(&self, _storage: ValueId, _target: &Target) -> u64 {
+        0
+    }
+
     /// Gives back all that it still holds, once no storage has room.
     ///
     /// # Errors

@@ -20,11 +20,11 @@ pub use precision::Precision;
 pub use quantize::Quantize;
 pub use recompute::{BlockPart, Recompute, SavedKind};
 pub use states::{OptimizerState, Rounding};
-pub use words::{Allocator, EvaluationPass, Gradients, Init, Release};
+pub use words::{Allocator, EvaluationPass, Gradients, Init, Leak, Release};
 
 use super::declare::{Optional, Section, Words, section};
 use super::error::Problem;
-use super::kinds::{Count, DIMENSION, Flag, LAYERS, word};
+use super::kinds::{Count, DIMENSION, Flag, LAYERS, VALUES, word};
 use super::rules::blame;
 use super::tree::{Table, quoted};
 use loss_scale::Scale;
@@ -64,6 +64,9 @@ section! {
         /// Slices of rows that logits and their gradient are computed in, one after the other, at the most.
         pub loss_chunks: usize = SLICES, default 1;
         pub release: Release = word(), default Release::Eager;
+        /// Values that something forgotten still refers to until the section ends. Of a run that is planned, each by its full name.
+        pub keep: Vec<String> = VALUES, default Vec::new();
+        pub leak: Option<Leak> = Optional(word()), default None;
         pub gradients: Gradients = word(), default Gradients::Free;
         pub allocator: Allocator = word(), default Allocator::Arena;
         pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
@@ -107,6 +110,20 @@ impl Strategy {
             &["strategy.graph", "strategy.allocator"],
             tree,
             "allocator = \"arena\" does, or graph = false",
+        ))
+    }
+
+    /// What is left behind is somewhere else after each step.
+    pub(super) fn graphs_leak_nothing(&self, tree: &Table) -> Result<(), Problem> {
+        let Some(leak) = self.leak.filter(|_| self.graph) else { return Ok(()) };
+        let name = quoted(leak.word());
+        Err(blame(
+            format!(
+                "graph = true replays work on the same addresses; what leak = {name} leaves behind is at others in each step"
+            ),
+            &["strategy.graph", "strategy.leak"],
+            tree,
+            "leak = \"off\" does, or graph = false",
         ))
     }
 }

@@ -15,6 +15,18 @@ words! {
 }
 
 words! {
+    /// What every step leaves behind for ever.
+    pub enum Leak {
+        /// The loss, as a list of losses that are no plain numbers does.
+        Loss = "loss",
+        /// What losses are computed from.
+        Logits = "logits",
+        /// All that the forward pass keeps for backward, as `retain_graph` with a loss that is kept does.
+        Graph = "graph",
+    }
+}
+
+words! {
     /// What becomes of gradients between steps.
     pub enum Gradients {
         Free = "free",

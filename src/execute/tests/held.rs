@@ -1,0 +1,232 @@
+//! What something forgotten holds: values kept until their section ends.
+
+use super::super::engine::Engine;
+use super::strategies::{Activations, BATCH, L, V, launches, live_in, program, with, work};
+use super::{batch, trace};
+use crate::compile::{Program, SectionKind, compile};
+use crate::device::{Pool, Role, Target};
+use crate::memory::{Cadence, Failure, OutOfMemory, predict};
+use crate::spec::*;
+use crate::testing;
+use crate::units::Bytes;
+
+const SIZES: Activations = Activations { rounding: 256, micro_batch: BATCH };
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// With changes, and these values kept.
+fn keeping(keep: &[&str], change: impl FnOnce(&mut Strategy)) -> RunConfig {
+    let mut config = with(change);
+    config.strategy.keep = names(keep);
+    config
+}
+
+fn activations(program: &Program, kind: SectionKind, after: &'static str) -> u64 {
+    live_in(program, Pool::Device, kind, Role::Activation, launches(after))
+}
+
+const ATTENTION: [&str; 2] = ["blocks.0.attention.out", "blocks.1.attention.out"];
+
+#[test]
+fn keep_holds_its_values_to_the_end_of_the_section() {
+    let logits = SIZES.f32(SIZES.rows() * V);
+    let eager = program(&testing::small());
+    for (keep, more) in [(&["head.logits"][..], logits), (&ATTENTION, L * SIZES.stream())] {
+        let kept = program(&keeping(keep, |_| {}));
+        for (kind, after) in
+            [(SectionKind::First, "embedding-backward"), (SectionKind::Evaluation, "cross-entropy")]
+        {
+            let [kept, eager] = [&kept, &eager].map(|program| activations(program, kind, after));
+            // What an evaluation ends with has logits in any case.
+            let there = if kind == SectionKind::Evaluation && keep[0] == "head.logits" { logits } else { 0 };
+            assert_eq!(kept, eager + more - there, "{keep:?} in {}", kind.name());
+        }
+    }
+}
+
+/// The gradient of logits takes their place where nobody holds them, and else has a place of its own: at the peak, both are there.
+#[test]
+fn what_is_kept_is_not_overwritten() {
+    let peak = |config: &RunConfig| {
+        predict(&program(config), &testing::target(), Cadence::of(config)).device.steady_peak().live.total()
+    };
+    let logits = SIZES.f32(SIZES.rows() * V);
+    assert_eq!(peak(&keeping(&["head.logits"], |_| {})), peak(&testing::small()) + logits);
+    // All slices are held, and the last one's gradient is beside them.
+    let sliced = program(&keeping(&["head.logits"], |strategy| strategy.loss_chunks = 7));
+    let found = activations(&sliced, SectionKind::First, "embedding-backward");
+    let slices = 6 * SIZES.f32(10 * V) + SIZES.f32(4 * V);
+    assert_eq!(found, SIZES.stream() + 256 + slices);
+}
+
+#[test]
+fn keep_changes_no_bit() {
+    let changes: [fn(&mut Strategy); 5] = [
+        |_| {},
+        |strategy| (strategy.loss_chunks, strategy.accumulate) = (7, 3),
+        |strategy| (strategy.recompute, strategy.precision) = (Recompute::Block, Precision::Bf16),
+        |strategy| {
+            (strategy.allocator, strategy.evaluation_pass) = (Allocator::Direct, EvaluationPass::Grad);
+        },
+        |strategy| strategy.offload.activations = Spill::From(Bytes(0)),
+    ];
+    for change in changes {
+        let plain = trace(&with(change));
+        for keep in [&["head.logits"][..], &ATTENTION, &["blocks.0.mlp.hidden", "embedding.x"]] {
+            assert_eq!(trace(&keeping(keep, change)), plain, "{keep:?}");
+        }
+    }
+}
+
+#[test]
+fn keep_counts_what_is_held() {
+    let logits = BATCH * super::strategies::T * V * 4;
+    let (counts, receipt) = work(&keeping(&["head.logits"], |_| {}));
+    assert_eq!((counts.late_frees, counts.late_freed_bytes), (2, 2 * logits));
+    assert_eq!(receipt, "1 value held longer (64.0 KiB), 1 value kept in evaluation");
+    let (counts, receipt) = work(&keeping(&["head.logits"], |strategy| strategy.loss_chunks = 7));
+    assert_eq!((counts.late_frees, counts.late_freed_bytes), (2 * 7, 2 * logits));
+    assert_eq!(receipt, "7 slices of the loss, 7 values held longer (64.0 KiB), 7 values kept in evaluation");
+    let (counts, _) = work(&keeping(&ATTENTION, |strategy| strategy.accumulate = 2));
+    assert_eq!(counts.late_frees, 2 * 2 * L, "of each micro-batch");
+}
+
+/// What is held in any case is not held longer.
+#[test]
+fn keep_beside_a_late_release_has_no_effect() {
+    let late = |strategy: &mut Strategy| strategy.release = Release::Step;
+    assert_eq!(program(&keeping(&["head.logits"], late)), program(&with(late)));
+    assert_ne!(program(&keeping(&["head.logits"], |_| {})), program(&testing::small()));
+}
+
+fn leaking(leak: Leak, change: impl FnOnce(&mut Strategy)) -> RunConfig {
+    let mut config = with(change);
+    config.strategy.leak = Some(leak);
+    config
+}
+
+const LEAKS: [Leak; 3] = [Leak::Loss, Leak::Logits, Leak::Graph];
+
+/// What a step leaves behind, by the model's dimensions.
+fn left_behind(leak: Leak, sizes: &Activations) -> u64 {
+    match leak {
+        Leak::Loss => sizes.f32(1),
+        Leak::Logits => sizes.f32(sizes.rows() * V),
+        // But for the last product's output, all of a block; the embedding's output, the head's norm, and the batch: tokens, and
+        // what the logits' gradient needs of them, which it has at once.
+        Leak::Graph => L * sizes.block() + sizes.stream() + sizes.norm() + sizes.f32(sizes.rows()),
+    }
+}
+
+#[test]
+fn a_leak_leaves_behind_what_it_says() {
+    for leak in LEAKS {
+        for accumulate in [1, 2, 4] {
+            let config = leaking(leak, |strategy| strategy.accumulate = accumulate);
+            let sizes = Activations { rounding: 256, micro_batch: BATCH / accumulate as u64 };
+            // The loss of a step is one, whatever its micro-batches.
+            let times = if leak == Leak::Loss { 1 } else { accumulate as u64 };
+            let each = times * left_behind(leak, &sizes);
+            let predicted = predict(&program(&config), &testing::target(), Cadence::of(&config));
+            assert_eq!(predicted.leaked_bytes, each, "{leak:?}, {accumulate} micro-batches");
+            let (counts, receipt) = work(&config);
+            assert_eq!(counts.leaked_bytes, 2 * each);
+            assert!(receipt.contains(&format!("{} leaked each step", Bytes(each))), "{receipt}");
+        }
+    }
+}
+
+#[test]
+fn a_leak_changes_no_bit() {
+    let changes: [fn(&mut Strategy); 5] = [
+        |_| {},
+        |strategy| (strategy.loss_chunks, strategy.accumulate) = (7, 3),
+        |strategy| (strategy.recompute, strategy.precision) = (Recompute::Block, Precision::Bf16),
+        |strategy| (strategy.allocator, strategy.init) = (Allocator::Direct, Init::Lazy),
+        |strategy| strategy.offload.activations = Spill::From(Bytes(0)),
+    ];
+    for change in changes {
+        let plain = trace(&with(change));
+        for leak in LEAKS {
+            assert_eq!(trace(&leaking(leak, change)), plain, "{leak:?}");
+        }
+    }
+}
+
+/// What is live rises by as much with every step, and so does what is asked of the system, in pages.
+#[test]
+fn the_peak_of_any_step_is_known() {
+    for (leak, allocator) in LEAKS
+        .into_iter()
+        .flat_map(|leak| [Allocator::Arena, Allocator::Direct].map(|allocator| (leak, allocator)))
+    {
+        let mut config = leaking(leak, |strategy| strategy.allocator = allocator);
+        let program = program(&config);
+        let mut device_after = |steps: usize| {
+            config.measure = Measure { warmup_steps: 0, steps };
+            predict(&program, &testing::target(), Cadence::of(&config)).device
+        };
+        let [two, three, many] = [2, 3, 1_000_000].map(&mut device_after);
+        let each = three.steady_peak().live.total() - two.steady_peak().live.total();
+        let each_reserved = three.reserved_peak - two.reserved_peak;
+        assert!(each > 0 && each <= each_reserved, "{leak:?}, {allocator:?}");
+        assert_eq!(many.steady_peak().live.total(), two.steady_peak().live.total() + 999_998 * each);
+        assert_eq!(many.reserved_peak, two.reserved_peak + 999_998 * each_reserved);
+    }
+}
+
+/// With every limit, the step is known that there is no room for, and what of it: runs that take so many steps do not run out,
+/// those that take one more do.
+#[test]
+fn the_step_that_runs_out_is_predicted() {
+    for (leak, allocator) in LEAKS
+        .into_iter()
+        .flat_map(|leak| [Allocator::Arena, Allocator::Direct].map(|allocator| (leak, allocator)))
+    {
+        let mut config = leaking(leak, |strategy| (strategy.allocator, strategy.accumulate) = (allocator, 2));
+        config.evaluation = Some(Evaluation { every: 3, batches: 1 });
+        let program = program(&config);
+        config.measure = Measure { warmup_steps: 0, steps: 1 };
+        let one = predict(&program, &testing::target(), Cadence::of(&config)).device.reserved_peak;
+        for more in [0, 1, 4096, 100_000, 1_000_000] {
+            let target = testing::target().with_memory(Bytes(one + more));
+            let mut predicted = |steps| {
+                config.measure = Measure { warmup_steps: 0, steps };
+                predict(&program, &target, Cadence::of(&config))
+            };
+            let room = predicted(1).steps_until_oom.unwrap() as usize;
+            assert!(room > 0);
+            assert_eq!(predicted(room).out_of_memory, None, "{leak:?}, {allocator:?}, {room}");
+            let found = predicted(room + 1).out_of_memory.unwrap();
+            assert_eq!(predicted(room + 99).out_of_memory.as_ref(), Some(&found));
+            if room < 20 {
+                assert_eq!(run_out(&config, &target), (room, found), "{leak:?}, {allocator:?}");
+            }
+        }
+    }
+}
+
+/// Trains until memory runs out: after how many steps it did, and for what.
+fn run_out(config: &RunConfig, target: &Target) -> (usize, OutOfMemory) {
+    let program = compile(config, target).unwrap();
+    let mut device = testing::device(target.clone());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start().unwrap();
+    let samples = config.train.batch_size;
+    let every = config.evaluation.as_ref().unwrap().every;
+    let train = |engine: &mut Engine| -> Result<(), Failure> {
+        (1..).try_for_each(|step| {
+            engine.step(&batch(config, step, samples), &config.train.optimizer.numbers(step))?;
+            if step % every == 0 {
+                engine.evaluate(&batch(config, step, samples))?;
+            }
+            Ok(())
+        })
+    };
+    match train(&mut engine) {
+        Err(Failure::OutOfMemory(found)) => (engine.counts().steps as usize, *found),
+        other => panic!("memory has an end: {other:?}"),
+    }
+}
