@@ -15,7 +15,7 @@ use runner::compile::{compile, compile_verified, verify};
 use runner::data::Batch;
 use runner::device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
 use runner::execute::Engine;
-use runner::memory::{Cadence, predict};
+use runner::memory::{Cadence, Evaluations, predict};
 use runner::plan::{self, Experiment, Plan, PlannedRun, Purpose};
 use runner::results::{Row, Status, csv};
 use runner::spec::RunConfig;
@@ -269,7 +269,8 @@ fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
 fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
     let program = compile(config, target).unwrap();
     verify(&program).unwrap();
-    let prediction = predict(&program, target, Cadence::of(config));
+    let evaluations = config.evaluation.as_ref().map(|_| Evaluations { every: 1, batches: 1 });
+    let prediction = predict(&program, target, Cadence { steps: 2, evaluations });
     let mut device = open(target).unwrap();
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();

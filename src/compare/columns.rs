@@ -225,11 +225,11 @@ fn note(entry: &Entry, basis: Basis) -> String {
     if entry.lost > 0 {
         parts.push(format!("{} of {} repeats lost", entry.lost, entry.lost + entry.repeats));
     }
+    if let Some(steps) = row.steps_until_oom.filter(|_| entry.status != Status::Oom) {
+        parts.push(format!("room for {}", self::steps(steps)));
+    }
     if !row.receipt.is_empty() && entry.relative.same_as.is_none() {
         parts.push(row.receipt.clone());
-    }
-    if let Some(steps) = row.steps_until_oom.filter(|_| entry.relative.same_as.is_none()) {
-        parts.push(format!("room for {}", self::steps(steps)));
     }
     parts.join("; ")
 }
@@ -246,8 +246,13 @@ pub(super) fn steps(count: u64) -> String {
     format!("{count} {}", if count == 1 { "step" } else { "steps" })
 }
 
-/// `2.1 GiB short: logits, forward`
+/// `2.1 GiB short: logits, forward`, or `after 40 steps 2.1 GiB short: logits, forward`
 fn out_of_memory(row: &Row) -> String {
+    let after = row.steps_until_oom.map(|count| format!("after {} ", steps(count)));
+    after.unwrap_or_default() + &what_is_short(row)
+}
+
+fn what_is_short(row: &Row) -> String {
     let short = short(row);
     let what = row.oom_value.as_ref().or(row.oom_operation.as_ref());
     let place: Vec<&str> = what.into_iter().chain(&row.oom_phase).map(String::as_str).collect();
