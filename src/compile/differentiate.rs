@@ -133,10 +133,8 @@ impl Recomputation {
         let is_kept = |action: &Action| casts_parameters(program, action) && !program.brings_stored(action);
         let mut made_here: HashSet<ValueId> = HashSet::new();
         for action in layer.iter().map(|instruction| &instruction.action) {
-            let Action::Launch { op, inputs, outputs, .. } = action else { continue };
-            // What is made again is cast again.
-            let is_cast_of_such = action.is_cast() && inputs.iter().all(|input| made_here.contains(input));
-            if !is_kept(action) && !action.is_loss() && (again.is_of(op) || is_cast_of_such) {
+            let Action::Launch { op, outputs, .. } = action else { continue };
+            if !is_kept(action) && !action.is_loss() && again.is_of(op) {
                 made_here.extend(outputs);
             }
         }

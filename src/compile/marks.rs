@@ -6,7 +6,7 @@ use super::program::{Bucket, Program};
 use crate::device::{Phase, Pool, Role};
 use crate::graph::{Scope, ScopeId};
 use crate::ops::{Op, OpKind, ValueId};
-use crate::spec::{BlockPart, Init, Offload, Recompute, SavedKind, Spill, WordSet, Words as _};
+use crate::spec::{BlockPart, Init, Offload, Recompute, Spill, WordSet, Words as _};
 
 #[derive(Debug)]
 pub(crate) struct Marks {
@@ -124,7 +124,7 @@ pub(crate) enum Again {
     /// What norms give.
     Norms,
     /// What other operations give than these.
-    AllBut(WordSet<SavedKind>),
+    AllBut(WordSet<OpKind>),
 }
 
 impl Again {
@@ -133,7 +133,7 @@ impl Again {
         match self {
             Again::All => true,
             Again::Norms => op.kind() == Some(OpKind::Norm),
-            Again::AllBut(saved) => !saved.iter().any(|saved| op.kind() == Some(saved.kind())),
+            Again::AllBut(saved) => !op.kind().is_some_and(|kind| saved.contains(kind)),
         }
     }
 }
@@ -163,8 +163,8 @@ fn recompute(recompute: Recompute, scopes: &[Scope]) -> Vec<Option<Unit>> {
                 let Some(block) = scope.parent.filter(|parent| blocks.contains(&parent.index())) else {
                     continue;
                 };
-                let part = scope.path[scopes[block.index()].path.len()..].trim_start_matches('.');
-                if parts.iter().any(|marked| marked.word() == part) {
+                let part = scope.path[scopes[block.index()].path.len()..].strip_prefix('.');
+                if parts.iter().any(|marked| Some(marked.word()) == part) {
                     mark(index, index, Again::All);
                 } else if parts.contains(BlockPart::Norm) {
                     mark(index, index, Again::Norms);

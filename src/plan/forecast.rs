@@ -174,8 +174,7 @@ fn key(part: &impl Serialize) -> Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Model, Transformer};
-    use crate::testing::{small, target};
+    use crate::testing::{reshaped, small, target};
 
     /// One row cannot be cut: what is found out of such a run says nothing of one with more rows.
     #[test]
@@ -184,9 +183,7 @@ mod tests {
             let mut config = small();
             config.strategy.loss_chunks = 7;
             config.train.batch_size = 1;
-            let model = config.model.transformer().unwrap().clone();
-            config.model = Model::Transformer(Transformer { context, ..model });
-            config
+            reshaped(config, |model| model.context = context)
         };
         let configs = [1, 16, 17].map(config);
         let wanted = configs.iter().map(|config| Wanted { config, fits: false, strategy: "sliced" });

@@ -11,6 +11,7 @@ mod precision;
 mod prime;
 mod profile;
 mod ranks;
+mod recompute;
 mod scopes;
 mod start;
 mod states;

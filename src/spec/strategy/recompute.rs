@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::Strategy;
 use crate::data::Given;
 use crate::ops::OpKind;
-use crate::spec::declare::{Declared, Writable, words};
+use crate::spec::declare::{Declared, Words, Writable, words};
 use crate::spec::error::Problem;
 use crate::spec::kinds::Count;
 use crate::spec::reader::{Keys, Kind};
@@ -35,7 +35,7 @@ pub enum Recompute {
     /// So many stretches of equally many blocks, but for the last one, each but for its input.
     Segments(usize),
     /// All of every block but its input and what these operations give.
-    Save(WordSet<SavedKind>),
+    Save(WordSet<OpKind>),
 }
 
 words! {
@@ -48,21 +48,15 @@ words! {
     }
 }
 
-words! {
-    /// Operations that are worth to be kept.
-    pub enum SavedKind {
-        Linear = "linear",
-        Attention = "attention",
-        Norm = "norm",
-    }
-}
+impl Words for OpKind {
+    const ALL: &'static [OpKind] = &[OpKind::Linear, OpKind::Attention, OpKind::Norm];
+    const LATER: &'static [&'static str] = &[];
 
-impl SavedKind {
-    pub fn kind(self) -> OpKind {
+    fn word(self) -> &'static str {
         match self {
-            SavedKind::Linear => OpKind::Linear,
-            SavedKind::Attention => OpKind::Attention,
-            SavedKind::Norm => OpKind::Norm,
+            OpKind::Linear => "linear",
+            OpKind::Attention => "attention",
+            OpKind::Norm => "norm",
         }
     }
 }
@@ -78,7 +72,7 @@ impl Recompute {
         if count == 1 { Recompute::None } else { Recompute::Segments(count) }
     }
 
-    fn but_for(saved: WordSet<SavedKind>) -> Recompute {
+    fn but_for(saved: WordSet<OpKind>) -> Recompute {
         if saved.is_empty() { Recompute::Block } else { Recompute::Save(saved) }
     }
 
