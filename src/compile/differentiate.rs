@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::dtypes::Dtypes;
 use super::instruction::{Action, Instruction};
-use super::marks::{Again, Unit};
 use super::program::{Program, Section, SectionKind, Stage};
+use super::units::{Again, Unit};
 use super::value::{Form, Value, View};
 use super::{Draft, Marks};
 use crate::device::{Phase, Role};
@@ -41,7 +41,7 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
             all.append(&mut backward.emitted);
         }
     }
-    let units = draft.marks.recomputed(&backward.program.scopes);
+    let units = draft.marks.recompute.outermost(&backward.program.scopes);
     for range in stretches_from_the_end(&units, &code) {
         let unit = units[code[range.start].scope.index()];
         let recomputation =

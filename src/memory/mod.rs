@@ -1,6 +1,7 @@
 //! Lifetimes, places and counts: what a program's memory is, before it runs and while it does.
 
 mod allocator;
+mod budget;
 mod cadence;
 mod live;
 mod manager;
@@ -11,6 +12,7 @@ mod system;
 mod tests;
 
 pub use allocator::{Allocator, Location, rounded};
+pub use budget::{Choice, Frontier, Frontiers, Unmet};
 pub use cadence::{Cadence, Evaluations, Round};
 pub use live::{LiveValue, live_at};
 pub use manager::Manager;

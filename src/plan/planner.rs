@@ -116,7 +116,10 @@ fn plan_point(
             no_effect.push(key);
         }
     }
-    let Forecast { prediction, fits, .. } = forecasts.of(&config).clone();
+    let Forecast { prediction, fits, unmet, .. } = forecasts.of(&config).clone();
+    if let Some(unmet) = unmet {
+        return Ok(skipped(unmet.to_string(), id, configuration));
+    }
     Ok(PlannedRun {
         id,
         configuration,

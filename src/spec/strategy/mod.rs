@@ -18,7 +18,7 @@ pub use params::StoredIn;
 pub use place::{Home, Places};
 pub use precision::Precision;
 pub use quantize::Quantize;
-pub use recompute::{BlockPart, Recompute};
+pub use recompute::{BlockPart, Budget, Recompute};
 pub use states::{OptimizerState, Rounding};
 pub use words::{Allocator, EvaluationPass, Gradients, Init, Release};
 
