@@ -134,6 +134,8 @@ pub(crate) const KEYS: &[Key] = &[
             "{ every = 2 }",
             "{ segments = 2 }",
             r#"{ save = ["linear", "attention"] }"#,
+            "{ budget = 0.9 }",
+            r#""auto""#,
         ],
         needs: &[],
         same: Same::Bitwise,

@@ -32,25 +32,47 @@ pub(super) fn all(graphs: &Graphs, config: &RunConfig, target: &Target) -> Resul
     let uniform: Vec<Units> =
         (0..count).map(|alternative| search.units(&alternatives, |_| alternative)).collect();
     let uniform = parallel::map(uniform, |units| search.evaluate(units, true));
-    let uniform: Vec<(Choice, Profile)> = uniform.into_iter().collect::<Result<_, _>>()?;
-    let items = |(position, alternatives): (usize, &Vec<Alternative>)| {
-        let known = uniform.iter().take(alternatives.len()).enumerate();
-        let item = |(alternative, (_, profile)): (usize, &(Choice, Profile))| Item {
-            alternative,
-            ..profile.blocks[position]
-        };
-        known.map(item).collect::<Vec<_>>()
-    };
-    let items: Vec<Vec<Item>> = alternatives.iter().enumerate().map(items).collect();
-    let behind = uniform.iter().map(|(_, profile)| profile.behind).max().unwrap_or(0);
-
+    let uniform: Vec<(Choice, Vec<Profile>)> = uniform.into_iter().collect::<Result<_, _>>()?;
     let most = (BLOCKS / search.blocks.len().max(1)).max(CANDIDATES);
-    let assigned = assignments(&items, behind, most);
-    let assigned = assigned.iter().map(|taken| search.units(&alternatives, |block| taken[block]));
-    let candidates: Vec<Units> = assigned.chain(search.segments()).collect();
+    let mut candidates: Vec<Units> = search.segments().collect();
+    candidates.extend(search.every_choice_of_scopes(&alternatives, most));
+    let sections = uniform[0].1.len();
+    for section in 0..sections {
+        let items = |(position, alternatives): (usize, &Vec<Alternative>)| {
+            let known = uniform.iter().take(alternatives.len()).enumerate();
+            let item = |(alternative, (_, profiles)): (usize, &(Choice, Vec<Profile>))| Item {
+                alternative,
+                ..profiles[section].blocks[position]
+            };
+            known.map(item).collect::<Vec<_>>()
+        };
+        let items: Vec<Vec<Item>> = alternatives.iter().enumerate().map(items).collect();
+        let assigned =
+            with_swaps(assignments(&items, uniform[0].1[section].behind, most / sections), most / sections);
+        candidates.extend(assigned.iter().map(|taken| search.units(&alternatives, |block| taken[block])));
+    }
     let evaluated = parallel::map(candidates, |units| Ok(search.evaluate(units, false)?.0));
     let evaluated: Vec<Choice> = evaluated.into_iter().collect::<Result<_, _>>()?;
     Ok(uniform.into_iter().map(|(choice, _)| choice).chain(evaluated).collect())
+}
+
+/// And the same with two neighbours' alternatives swapped, as long as there are not so many: they keep as much, and may lie
+/// more densely.
+fn with_swaps(mut assigned: Vec<Vec<usize>>, most: usize) -> Vec<Vec<usize>> {
+    let swaps: Vec<Vec<usize>> = assigned
+        .iter()
+        .flat_map(|taken| {
+            let differ = (1..taken.len()).filter(|&block| taken[block - 1] != taken[block]);
+            differ.map(|block| {
+                let mut swapped = taken.clone();
+                swapped.swap(block - 1, block);
+                swapped
+            })
+        })
+        .collect();
+    let room = most.saturating_sub(assigned.len());
+    assigned.extend(swaps.into_iter().take(room));
+    assigned
 }
 
 /// These, compiled and predicted.
@@ -96,6 +118,14 @@ impl Alternative {
             Alternative::Whole(if saved.is_empty() { Again::All } else { Again::AllBut(saved) })
         });
         all.drain(..).map(Alternative::Parts).chain(whole).collect()
+    }
+
+    /// Whether scopes are computed again as they are.
+    fn is_of_scopes(&self) -> bool {
+        match self {
+            Alternative::Parts(parts) => parts.iter().all(|again| matches!(again, None | Some(Again::All))),
+            Alternative::Whole(again) => *again == Again::All,
+        }
     }
 
     fn mark(&self, units: &mut Units, scopes: &[Scope], block: usize) {
@@ -145,6 +175,26 @@ impl Search<'_> {
         units
     }
 
+    /// Where they are so many at the most: each of the blocks' parts again or not, or the blocks as a whole. That values do
+    /// not lie densely matters in small models, and nothing else tells how they lie.
+    fn every_choice_of_scopes(&self, alternatives: &[Vec<Alternative>], most: usize) -> Vec<Units> {
+        let of_scopes = |alternatives: &Vec<Alternative>| -> Vec<usize> {
+            let numbers = (0..).zip(alternatives).filter(|(_, alternative)| alternative.is_of_scopes());
+            numbers.map(|(number, _)| number).collect()
+        };
+        let choices: Vec<Vec<usize>> = alternatives.iter().map(of_scopes).collect();
+        let count = choices.iter().try_fold(1usize, |count, choices| count.checked_mul(choices.len()));
+        if count.is_none_or(|count| count > most) {
+            return Vec::new();
+        }
+        let all = choices.iter().fold(vec![Vec::new()], |all, choices| {
+            let longer =
+                |start: Vec<usize>| choices.iter().map(move |&number| [start.as_slice(), &[number]].concat());
+            all.into_iter().flat_map(longer).collect()
+        });
+        all.iter().map(|taken| self.units(alternatives, |block| taken[block])).collect()
+    }
+
     /// So many blocks in a row together, for lengths around the root of how many there are: the last of these stretches
     /// kept as a whole, or computed again block by block.
     fn segments(&self) -> impl Iterator<Item = Units> {
@@ -164,16 +214,16 @@ impl Search<'_> {
         })
     }
 
-    fn evaluate(&self, units: Units, profiled: bool) -> Result<(Choice, Profile), Violation> {
+    fn evaluate(&self, units: Units, profiled: bool) -> Result<(Choice, Vec<Profile>), Violation> {
         let Search { graphs, config, target, .. } = *self;
         // What is chosen is compiled once more.
         let program = compile_units(graphs, config, target, &units, false)?;
         let peak = predict(&program, &target.boundless(), Cadence::of(config)).device.reserved_peak;
-        let profile = if profiled { self.profile(&program) } else { Profile::default() };
+        let profiles = if profiled { self.profiles(&program) } else { Vec::new() };
         let cost =
             program.step().map(|section| section.times as f64 * self.cost(&program, section, |_| true));
-        let choice = Choice { units, cost: cost.sum(), peak };
-        Ok((choice, profile))
+        let choice = Choice { units, cost: cost.fold(0.0, |sum, cost| sum + cost), peak };
+        Ok((choice, profiles))
     }
 
     /// What is computed again in scopes like this.
@@ -183,8 +233,9 @@ impl Search<'_> {
         cost(program, again, self.config, self.target)
     }
 
-    /// Of a micro-batch that adds to gradients, if there is one: all of them are live then.
-    fn profile(&self, program: &Program) -> Profile {
+    /// Of the sections that may have the peak: of full micro-batches the one that comes last, when most gradients are there,
+    /// and of the smaller one.
+    fn profiles(&self, program: &Program) -> Vec<Profile> {
         let mut block_of = vec![None; program.scopes.len()];
         for (position, &block) in self.blocks.iter().enumerate() {
             block_of[block] = Some(position);
@@ -193,10 +244,20 @@ impl Search<'_> {
             // Parents come before their parts.
             block_of[index] = block_of[index].or(scope.parent.and_then(|parent| block_of[parent.index()]));
         }
-        let further = program.sections.iter().position(|section| section.kind == SectionKind::Micro);
-        let first = program.sections.iter().position(|section| section.kind == SectionKind::First);
-        let Some(at) = further.or(first) else { return Profile::default() };
-        let (section, live) = (&program.sections[at], &live_bytes(program, self.target)[at]);
+        let live = live_bytes(program, self.target);
+        let of_kind = |kind| program.sections.iter().position(|section| section.kind == kind);
+        let full = of_kind(SectionKind::Micro).or(of_kind(SectionKind::First));
+        let sections = full.into_iter().chain(of_kind(SectionKind::Tail));
+        sections.map(|at| self.profile(program, &program.sections[at], &live[at], &block_of)).collect()
+    }
+
+    fn profile(
+        &self,
+        program: &Program,
+        section: &Section,
+        live: &[u64],
+        block_of: &[Option<usize>],
+    ) -> Profile {
         let live: Vec<i64> = live.iter().map(|&bytes| bytes as i64).collect();
         let position = |instruction: &Instruction| block_of[instruction.scope.index()];
 

@@ -32,5 +32,5 @@ pub(super) fn cost<'a>(
         }
         _ => 0.0,
     };
-    code.map(cost).sum()
+    code.map(cost).fold(0.0, |sum, cost| sum + cost)
 }

@@ -29,8 +29,8 @@ struct Sum {
     item: usize,
 }
 
-/// Assignments of an alternative to each block, by rising cost: the cheapest at all, and then the cheapest of a lower peak
-/// again and again, so many at the most. Behind the last block, its bytes at the peak beyond what is live then are `behind`.
+/// Assignments of an alternative to each block, so many at the most: the cheapest, and then the cheapest of a lower peak,
+/// again and again. Behind the last block, its bytes at the peak beyond what is live then are `behind`.
 pub(super) fn assignments(blocks: &[Vec<Item>], behind: i64, most: usize) -> Vec<Vec<usize>> {
     let blocks: Vec<Vec<Item>> = blocks.iter().map(|items| useful(items)).collect();
     let Some(first) = cheapest(&blocks, behind, i64::MAX) else { return Vec::new() };

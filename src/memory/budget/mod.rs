@@ -12,7 +12,6 @@ mod knapsack;
 mod tests;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::compile::{Units, Violation};
@@ -43,14 +42,13 @@ pub struct Unmet {
     pub smallest: Budget,
 }
 
-impl fmt::Display for Unmet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [asked, smallest] =
-            [self.asked, self.smallest].map(|budget| Recompute::Budget(budget).to_string());
-        write!(
-            f,
-            "no choice of what is computed again meets recompute = {asked}: the smallest budget that one meets is {smallest}"
-        )
+impl Unmet {
+    pub fn what(&self) -> String {
+        format!("no choice of what is computed again meets recompute = {}", Recompute::Budget(self.asked))
+    }
+
+    pub fn help(&self) -> String {
+        format!("the smallest budget that one meets is {}", Recompute::Budget(self.smallest))
     }
 }
 

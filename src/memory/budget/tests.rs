@@ -43,37 +43,29 @@ fn peak(config: &RunConfig, target: &Target) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Of all choices of scopes that fit, none costs less by more than a twentieth.
     #[test]
     fn no_choice_of_scopes_that_fits_is_much_cheaper(
-        config in any_config(), layers in 2..=4usize, wide in 1..=4usize, context in 16..=64usize, target in any_target(),
+        config in any_config(), layers in 2..=4usize, wide in 1..=4usize, target in any_target(),
     ) {
-        let mut config = config;
-        config.strategy = Strategy {
-            accumulate: config.strategy.accumulate,
-            precision: if config.strategy.precision == Precision::Fp16 { Precision::Bf16 } else {config.strategy.precision},
-            loss_chunks: config.strategy.loss_chunks,
-            gradients: config.strategy.gradients,
-            allocator: config.strategy.allocator,
-            evaluation_pass: config.strategy.evaluation_pass,
-            ..Strategy::default()
-        };
-        let config = reshaped(config, |model| {
-            (model.layers, model.d_model, model.context) = (layers, model.heads * 16 * wide, context);
-        });
+        let mut config = reshaped(config, |model| (model.layers, model.d_model) = (layers, model.heads * 16 * wide));
+        let Strategy { accumulate, precision, loss_chunks, gradients, allocator, evaluation_pass, .. } = config.strategy;
+        prop_assume!(precision != Precision::Fp16);
+        config.strategy =
+            Strategy { accumulate, precision, loss_chunks, gradients, allocator, evaluation_pass, ..Strategy::default() };
         let graphs = Graphs::of(&config);
         let frontier = Frontier::of(&graphs, &config, &target).unwrap();
         let all = evaluate(&graphs, &config, &target, every_choice_of_scopes(&graphs)).unwrap();
-        let mut worst = (0.0f64, String::new());
         for choice in &all {
             let (picked, unmet) = frontier.pick(Budget::Bytes(Bytes(choice.peak)), &target);
-            if let Some(unmet) = unmet { println!("UNMET {unmet:?} {choice:?} {config:?}"); }
-            let ratio = picked.cost / choice.cost;
-            if ratio > worst.0 && ratio > 1.05 { let live = |units: &Units| { let program = crate::compile::compile_units(&graphs, &config, &target, units, false).unwrap(); let p = predict(&program, &target.boundless(), Cadence::of(&config)); (p.device.steady_peak().live.total(), p.device.reserved_peak) }; println!("  {ratio:.3} live,reserved {:?} picked {:?}", live(&choice.units), live(&picked.units)); worst = (ratio, format!("{:?}\n    {:?}", choice.units, picked.units)); }
+            prop_assert_eq!(unmet, None, "{:?}", choice);
+            prop_assert!(
+                picked.cost <= 1.05 * choice.cost,
+                "{:?} is cheaper than {:?}: {} to {}", choice.units, picked.units, choice.cost, picked.cost
+            );
         }
-        println!("WORST {} layers {layers} of {} choices {:?} {:?} {:?}", worst.0, frontier.choices().len(), config.strategy.precision, config.strategy.allocator, config.micro_batches());
     }
 
     /// What is compiled for a budget takes no more than it, and no more than what is compiled for a larger one.
