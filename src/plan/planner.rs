@@ -10,7 +10,7 @@ use crate::compile::Violation;
 use crate::device::{DeviceKind, Target};
 use crate::memory::Unmet;
 use crate::parallel;
-use crate::spec::{self, RunConfig};
+use crate::spec::{self, Problem, RunConfig};
 
 /// Why an experiment could not be planned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -80,22 +80,25 @@ fn wanted(point: &Point) -> Vec<Wanted<'_>> {
     std::iter::once(Wanted { config, fits: true, strategy }).chain(others).collect()
 }
 
-/// The first strategy that can run nowhere for its budget.
+/// What is wrong with strategies that run nowhere, for no point of the sweep meets their budget.
 fn never_met(experiment: &Experiment, skip: Option<&str>, forecasts: &Forecasts<'_>) -> Option<spec::Error> {
     if skip.is_some() {
         return None;
     }
     // By strategy: what its first run does not meet, none where a run meets it.
-    let mut unmet: BTreeMap<&str, Option<Unmet>> = BTreeMap::new();
+    let mut unmet: BTreeMap<&str, Option<(Unmet, &Point)>> = BTreeMap::new();
     for point in &experiment.points {
         let Ok(config) = &point.config else { continue };
-        let found = forecasts.of(config).unmet;
-        let known = unmet.entry(&point.strategy).or_insert(found);
+        let found = forecasts.of(config).unmet.map(|unmet| (unmet, point));
+        let known = unmet.entry(&point.origin.strategy).or_insert(found);
         *known = found.and(*known);
     }
-    let (strategy, unmet) = unmet.into_iter().find_map(|(strategy, unmet)| Some((strategy, unmet?)))?;
-    let message = format!("strategy `{strategy}`: {}", unmet.what());
-    Some(experiment.sources.error_at("strategy.recompute", message, Some(unmet.help())))
+    let problem = |(unmet, point): (Unmet, &Point)| {
+        let problem = Problem::new(unmet.what()).help(unmet.help());
+        point.origin.recompute.into_iter().fold(problem, Problem::at)
+    };
+    let problems: Vec<Problem> = unmet.into_values().flatten().map(problem).collect();
+    (!problems.is_empty()).then(|| experiment.sources.error(&problems))
 }
 
 /// A key that changes more than the memory choices (a learning rate, a seed) has its effect elsewhere.
@@ -110,7 +113,7 @@ fn plan_point(
     data_digest: &(dyn Fn(&RunConfig) -> String + Sync),
     forecasts: &Forecasts<'_>,
 ) -> Result<PlannedRun, PlanError> {
-    let Point { strategy, axes, config, without } = point;
+    let Point { strategy, axes, config, without, origin: _ } = point;
     let blame = |violation| PlanError::Violation { strategy: strategy.clone(), violation };
     let skipped = |reason: String, id: String, configuration: String| PlannedRun {
         id,

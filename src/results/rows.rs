@@ -97,6 +97,8 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun) -> Row {
     if let Some(prediction) = &run.prediction {
         let untrained = prediction.parameters - prediction.trainable_parameters;
         receipt.extend((untrained > 0).then(|| execute::untrained_parameters(untrained)));
+        let again = prediction.hardware_flops.saturating_sub(prediction.model_flops);
+        receipt.extend((again > 0).then(|| execute::more_flops(again, prediction.model_flops)));
     }
     row.measured.receipt = receipt.join(", ");
     row
