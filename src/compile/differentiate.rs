@@ -388,6 +388,11 @@ impl Tape for Backward<'_> {
                     self.set_gradient(of, gradient);
                     gradient
                 }
+                Emitted::OutputGradient(output) => {
+                    let of = self.node.outputs[output];
+                    assert!(self.gradient_so_far(of).is_none(), "{} alone gives this gradient", op.name());
+                    self.gradient_value(of, ty, None)
+                }
                 Emitted::Like(input) => {
                     let Value { like, ty: other, .. } = *self.program.value(inputs[input]);
                     assert_eq!(ty.shape, other.shape, "{} makes something like its input", op.name());

@@ -1,5 +1,6 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
+mod attention;
 mod cadence;
 mod graphs;
 mod homes;
