@@ -99,14 +99,21 @@ impl fmt::Display for Count {
     }
 }
 
-impl Serialize for Bytes {
-    /// Exact: the largest binary unit that divides the number.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+impl Bytes {
+    /// In the largest binary unit that divides the number.
+    pub fn exact(self) -> String {
         let (name, scale) = [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
             .into_iter()
             .find(|(_, scale)| self.0 > 0 && self.0.is_multiple_of(*scale))
             .unwrap_or(("B", 1));
-        serializer.collect_str(&format_args!("{} {name}", self.0 / scale))
+        format!("{} {name}", self.0 / scale)
+    }
+}
+
+impl Serialize for Bytes {
+    /// Exact.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.exact())
     }
 }
 

@@ -101,7 +101,6 @@ bad! {
     strategy_key_at_the_top: check(&format!("recompute = \"block\"\n{GOOD}"));
     later_key: check(&with("recompute = \"block\"", "parallel = { data = 2 }"));
     later_value: check(&with("recompute = \"block\"", "allocator = \"caching\""));
-    later_composite: check(&with("\"block\"", "{ budget = \"4GiB\" }"));
     later_model: check(&with("[model.transformer]", "[model.mlp]"));
     wrong_type: check(&with("batch_size = 8", "batch_size = \"eight\""));
     wrong_type_of_a_table: check(&and("[evaluation]\nevery = [1, 2]"));
@@ -190,6 +189,10 @@ bad! {
     recompute_none_of_none: check(&with("recompute = \"block\"", "recompute = { every = 0 }"));
     recompute_more_segments_than_blocks: check(&with("recompute = \"block\"", "recompute = { segments = 9 }"));
     recompute_but_for_another_kind: check(&with("recompute = \"block\"", "recompute = { save = [\"gelu\"] }"));
+    budget_without_a_unit: check(&with("\"block\"", "{ budget = \"4\" }"));
+    budget_of_nothing: check(&with("\"block\"", "{ budget = \"0 B\" }"));
+    budget_of_more_than_all: check(&with("\"block\"", "{ budget = 1.5 }"));
+    budget_without_a_table: check(&with("\"block\"", "\"4 GiB\""));
     recompute_by_another_name: check(&with("recompute = \"block\"", "selective_checkpointing = true"));
     other_optimizer_state: check(&with("recompute = \"block\"", "optimizer_state = \"fp16\""));
     kept_value_that_is_none: check(&with("recompute = \"block\"", "keep = [\"loss\", \"logit\"]"));

@@ -110,6 +110,38 @@ fn a_limit_says_what_does_not_fit() {
     assert!(plan.contains("short: blocks."), "{plan}");
 }
 
+/// What a budget chose is shown, and what it costs.
+#[test]
+fn a_budget_is_met_and_says_how() {
+    let budget = ["--set", "train.batch_size=64", "--set", "strategies.lean.recompute={ budget = 0.9 }"];
+    let plan = succeeds(&[&["plan", "a.toml"], &budget[..]].concat());
+    let row = plan.lines().find(|line| line.contains(" lean ")).expect("a row");
+    assert!(row.contains("% FLOPs"), "{row}");
+    let text = succeeds(&[&["explain", "a.toml", "--run", "4"], &budget[..]].concat());
+    assert!(text.contains("\ncomputed again in blocks.0"), "{text}");
+    // Enough for everything: nothing is computed again.
+    let idle = succeeds(&["plan", "a.toml", "--set", "strategies.lean.recompute=auto"]);
+    assert!(idle.contains("NO EFFECT: recompute"), "{idle}");
+}
+
+/// Nowhere: a mistake, shown where it was made, with what would do. At a point of a grid: a row that says so.
+#[test]
+fn a_budget_that_is_not_met_names_one_that_is() {
+    let too_small = "strategies.lean.recompute={ budget = \"64 KiB\" }";
+    let card = ["plan", "a.toml", "--target", "card.toml", "--set", "train.batch_size=64", "--set"];
+    let output = runner(&[&card[..], &[too_small]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    let message = String::from_utf8_lossy(&output.stderr);
+    insta::assert_snapshot!(message);
+    let named = message.split("one meets is ").nth(1).expect("it names one").trim();
+    let plan = succeeds(&[&card[..], &[&format!("strategies.lean.recompute={named}")]].concat());
+    assert!(plan.lines().any(|line| line.contains(" lean ") && line.contains("% FLOPs")), "{plan}");
+
+    let some = "strategies.other-name.sweep.recompute=[{ budget = 0.01 }, { budget = 0.99 }]";
+    let plan = succeeds(&[&card[..], &[some]].concat());
+    assert!(plan.contains("the smallest budget that one meets is { budget = 0."), "{plan}");
+}
+
 #[test]
 fn explain_marks_the_peak() {
     let text = succeeds(&["explain", "a.toml", "--run", "4"]);

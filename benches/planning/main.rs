@@ -8,6 +8,7 @@ use runner::compile::{Compiler, compile, compile_verified, verify};
 use runner::device::DeviceKind;
 use runner::memory::{Cadence, predict};
 use runner::plan::{self, Purpose};
+use runner::spec::{Budget, Recompute};
 
 use setup::{DEEP, config, deep_config, experiment, strategies, sweep, target};
 
@@ -56,6 +57,14 @@ fn deep() -> Vec<(DeviceKind, &'static str, usize)> {
     let kinds = [DeviceKind::Cpu, DeviceKind::Cuda];
     let cases = kinds.into_iter().flat_map(|kind| DEEP.iter().map(move |(name, ..)| (kind, *name)));
     cases.flat_map(|(kind, name)| [1000, 4096].map(|layers| (kind, name, layers))).collect()
+}
+
+/// What is computed again so that a run takes half of its memory: GPT-2's twelve blocks, and eighty.
+#[divan::bench(args = [12, 80], sample_count = 5)]
+fn budget(bencher: Bencher, layers: usize) {
+    let (mut config, target) = (deep_config("bf16", layers), target(DeviceKind::Cuda));
+    config.strategy.recompute = Recompute::Budget(Budget::Share(0.5));
+    bencher.counter(ItemsCount::new(layers)).bench(|| compile(black_box(&config), &target));
 }
 
 #[divan::bench(args = strategies())]

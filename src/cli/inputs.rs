@@ -7,7 +7,7 @@ use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::files;
 use crate::device::{self, DetectError, Detected, DeviceChoice, Limits, Target};
-use crate::plan::{self, Experiment, Plan, Purpose};
+use crate::plan::{self, Experiment, Plan, PlanError, Purpose};
 use crate::units::Bytes;
 
 /// Which experiments, and what of them the command line changes.
@@ -85,7 +85,12 @@ impl InputArgs {
         let plan = |experiment: Experiment| {
             let limits = self.limits().or(experiment.limits);
             let target = machine.target(limits).map_err(Failure::input)?;
-            plan::plan(experiment, &target, purpose, &|config| data.digest(config)).map_err(Failure::machine)
+            plan::plan(experiment, &target, purpose, &|config| data.digest(config)).map_err(|error| {
+                match error {
+                    PlanError::Violation { .. } => Failure::machine(error),
+                    PlanError::Unmet(_) => Failure::input(error),
+                }
+            })
         };
         let plans = experiments.into_iter().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;
         Ok(Inputs { plans, data, memory: machine.memory(), notes: machine.notes() })

@@ -4,14 +4,17 @@
 //! like at any size, so that the graph of another run gives it the sizes of that run. That the result is what
 //! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
 
+use std::sync::Arc;
+
 use super::build::{Layout, layouts};
 use super::instruction::Action;
 use super::program::{Parameter, Program, Section, SectionKind, Sliced, Spillable, Types};
 use super::value::{Like, Value};
 use super::verify::{Violation, verify};
-use super::{compile_graphs, copies, of_rank, place, slices, workspaces};
+use super::{Units, compile_units, copies, of_rank, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{Graphs, MicroBatch};
+use crate::memory::{Frontiers, Unmet};
 use crate::ops::{GradientTerms, Members, Sizes};
 use crate::spec::{Choices, RunConfig, Spill};
 
@@ -19,6 +22,8 @@ use crate::spec::{Choices, RunConfig, Spill};
 #[derive(Clone, Debug)]
 pub struct Compiler<'a> {
     target: &'a Target,
+    /// What meets budgets, for all who share it.
+    frontiers: Arc<Frontiers>,
     /// With the sizes of the run that was asked for last.
     last: Option<Compiled>,
 }
@@ -30,11 +35,26 @@ pub struct Compiled {
     /// The run's, but for sizes.
     pub graphs: Graphs,
     choices: Choices,
+    units: Units,
 }
 
 impl<'a> Compiler<'a> {
     pub fn new(target: &'a Target) -> Compiler<'a> {
-        Compiler { target, last: None }
+        Compiler::sharing(target, Arc::default())
+    }
+
+    /// One of several for the same target.
+    pub fn sharing(target: &'a Target, frontiers: Arc<Frontiers>) -> Compiler<'a> {
+        Compiler { target, frontiers, last: None }
+    }
+
+    /// What a run computes again, and the budget that it does not meet, if it says one.
+    ///
+    /// # Errors
+    /// As from `compile`.
+    pub fn units(&self, config: &RunConfig) -> Result<(Units, Option<Unmet>), Violation> {
+        let own = of_rank(config, self.target);
+        self.frontiers.units(&Graphs::of(&own), config, self.target)
     }
 
     /// Compiles a run. What memory does not depend on (rates, seeds) may be that of a run before.
@@ -42,8 +62,17 @@ impl<'a> Compiler<'a> {
     /// # Errors
     /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
     pub fn compile(&mut self, config: &RunConfig) -> Result<&Compiled, Violation> {
+        let (units, _) = self.units(config)?;
+        self.compile_with(config, &units)
+    }
+
+    /// The same where it is known what is computed again.
+    ///
+    /// # Errors
+    /// As from `compile`.
+    pub fn compile_with(&mut self, config: &RunConfig, units: &Units) -> Result<&Compiled, Violation> {
         let target = self.target;
-        let (compiled, resized) = self.sized(config)?;
+        let (compiled, resized) = self.sized(config, units)?;
         if resized {
             place::place_anew(&mut compiled.program, target);
             if cfg!(debug_assertions) {
@@ -57,24 +86,27 @@ impl<'a> Compiler<'a> {
     ///
     /// # Errors
     /// As from `compile`.
-    pub fn compile_unplaced(&mut self, config: &RunConfig) -> Result<&Compiled, Violation> {
-        Ok(self.sized(config)?.0)
+    pub fn compile_unplaced(&mut self, config: &RunConfig, units: &Units) -> Result<&Compiled, Violation> {
+        Ok(self.sized(config, units)?.0)
     }
 
     /// A program of the run's sizes, and whether its places are those of a run before.
-    fn sized(&mut self, config: &RunConfig) -> Result<(&mut Compiled, bool), Violation> {
+    fn sized(&mut self, config: &RunConfig, units: &Units) -> Result<(&mut Compiled, bool), Violation> {
         let own = of_rank(config, self.target);
         let graphs = Graphs::of(&own);
         let choices = config.choices();
         let last = self.last.take();
-        let last = last.filter(|last| last.choices == choices && last.graphs.same_structure(&graphs));
+        let last = last.filter(|last| last.choices == choices && last.units == *units);
+        let last = last.filter(|last| last.graphs.same_structure(&graphs));
         if let Some(mut last) = last
             && resize(&mut last.program, &graphs, config, self.target)
         {
             return Ok((self.last.insert(last), true));
         }
-        let program = compile_graphs(&graphs, config, self.target, cfg!(any(test, debug_assertions)))?;
-        Ok((self.last.insert(Compiled { program, graphs, choices }), false))
+        let verified = cfg!(any(test, debug_assertions));
+        let program = compile_units(&graphs, config, self.target, units, verified)?;
+        let units = units.clone();
+        Ok((self.last.insert(Compiled { program, graphs, choices, units }), false))
     }
 }
 
@@ -249,13 +281,15 @@ mod tests {
                 let formats: Vec<_> = layouts(&full, config)
                     .flat_map(|Layout { group, members, .. }| vec![group.format.states; members.len()])
                     .collect();
-                (slices(&full), tail.as_ref().map(slices), further, spilled, formats)
+                let (units, _) = Compiler::new(&target).units(config).unwrap();
+                (slices(&full), tail.as_ref().map(slices), further, spilled, formats, units)
             };
             let mut compiler = Compiler::new(&target);
             compiler.compile(&other).unwrap();
             let mut before = &other;
             for config in [&config, &other] {
-                let resized = compiler.sized(config).unwrap().1;
+                let (units, _) = compiler.units(config).unwrap();
+                let resized = compiler.sized(config, &units).unwrap().1;
                 prop_assert!(resized || structure(config) != structure(before), "the structure is the same");
                 before = config;
                 let resized = &compiler.compile(config).unwrap().program;

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::dtypes::Dtypes;
 use super::instruction::{Action, Instruction};
-use super::marks::{Again, Unit};
 use super::program::{Program, Section, SectionKind, Stage};
+use super::units::{Again, Unit};
 use super::value::{Form, Value, View};
 use super::{Draft, Marks};
 use crate::device::{Phase, Role};
@@ -41,7 +41,7 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
             all.append(&mut backward.emitted);
         }
     }
-    let units = draft.marks.recomputed(&backward.program.scopes);
+    let units = draft.marks.recompute.outermost(&backward.program.scopes);
     for range in stretches_from_the_end(&units, &code) {
         let unit = units[code[range.start].scope.index()];
         let recomputation =
@@ -133,10 +133,8 @@ impl Recomputation {
         let is_kept = |action: &Action| casts_parameters(program, action) && !program.brings_stored(action);
         let mut made_here: HashSet<ValueId> = HashSet::new();
         for action in layer.iter().map(|instruction| &instruction.action) {
-            let Action::Launch { op, inputs, outputs, .. } = action else { continue };
-            // What is made again is cast again.
-            let is_cast_of_such = action.is_cast() && inputs.iter().all(|input| made_here.contains(input));
-            if !is_kept(action) && !action.is_loss() && (again.is_of(op) || is_cast_of_such) {
+            let Action::Launch { op, outputs, .. } = action else { continue };
+            if !is_kept(action) && !action.is_loss() && again.is_of(op) {
                 made_here.extend(outputs);
             }
         }
@@ -389,6 +387,11 @@ impl Tape for Backward<'_> {
                     let gradient = self.gradient_value(of, ty, updates);
                     self.set_gradient(of, gradient);
                     gradient
+                }
+                Emitted::OutputGradient(output) => {
+                    let of = self.node.outputs[output];
+                    assert!(self.gradient_so_far(of).is_none(), "{} alone gives this gradient", op.name());
+                    self.gradient_value(of, ty, None)
                 }
                 Emitted::Like(input) => {
                     let Value { like, ty: other, .. } = *self.program.value(inputs[input]);

@@ -89,6 +89,14 @@ impl Action {
         }
     }
 
+    /// What it launches, by name.
+    pub fn operation(&self) -> Option<&'static str> {
+        match self {
+            Action::Launch { op, .. } => Some(op.name()),
+            _ => None,
+        }
+    }
+
     pub fn is_cast(&self) -> bool {
         matches!(self, Action::Launch { op, .. } if op.is_cast())
     }

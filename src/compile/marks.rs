@@ -3,15 +3,16 @@
 use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::{Bucket, Program};
+use super::units::Units;
 use crate::device::{Phase, Pool, Role};
-use crate::graph::{Scope, ScopeId};
-use crate::ops::{Op, OpKind, ValueId};
-use crate::spec::{BlockPart, Init, Offload, Recompute, SavedKind, Spill, WordSet, Words as _};
+use crate::graph::ScopeId;
+use crate::ops::ValueId;
+use crate::spec::{Init, Offload, Spill};
 
 #[derive(Debug)]
 pub(crate) struct Marks {
     /// By scope: what of it is computed again in backward instead of kept.
-    pub(crate) recompute: Vec<Option<Unit>>,
+    pub(crate) recompute: Units,
     /// By scope: whose processor computes it, the device's if nothing is said.
     pub(crate) homes: Vec<Pool>,
     /// Whose processor measures, clips and applies gradients.
@@ -35,7 +36,7 @@ pub(crate) struct Marks {
 impl Default for Marks {
     fn default() -> Marks {
         Marks {
-            recompute: Vec::new(),
+            recompute: Units::default(),
             homes: Vec::new(),
             updates: Pool::Device,
             states: Pool::Device,
@@ -51,7 +52,7 @@ impl Default for Marks {
 }
 
 pub(super) fn mark(draft: &mut Draft) {
-    draft.marks.recompute = recompute(draft.config.strategy.recompute, &draft.program.scopes);
+    draft.marks.recompute = draft.units.clone();
     draft.marks.made = match draft.config.strategy.init {
         Init::Device | Init::Lazy => None,
         Init::Host => Some(Pool::Host),
@@ -109,84 +110,7 @@ fn is_first_value(program: &Program, instruction: &Instruction, outputs: &[Value
     instruction.phase == Phase::Start && program.value(outputs[0]).role == Role::Parameter
 }
 
-/// Code that is computed again together, right before the backward pass goes through it: all code that has the same unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unit {
-    /// The first scope of it.
-    pub(crate) scope: ScopeId,
-    pub(crate) again: Again,
-}
-
-/// What of a unit is computed again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
-    All,
-    /// What norms give.
-    Norms,
-    /// What other operations give than these.
-    AllBut(WordSet<SavedKind>),
-}
-
-impl Again {
-    /// Whether that is what an operation gives.
-    pub(super) fn is_of(self, op: &Op) -> bool {
-        match self {
-            Again::All => true,
-            Again::Norms => op.kind() == Some(OpKind::Norm),
-            Again::AllBut(saved) => !saved.iter().any(|saved| op.kind() == Some(saved.kind())),
-        }
-    }
-}
-
-fn recompute(recompute: Recompute, scopes: &[Scope]) -> Vec<Option<Unit>> {
-    let blocks = scopes.iter().enumerate().filter(|(_, scope)| scope.block && scope.parent.is_none());
-    let blocks: Vec<usize> = blocks.map(|(index, _)| index).collect();
-    let mut units = vec![None; scopes.len()];
-    let mut mark =
-        |index: usize, first: usize, again| units[index] = Some(Unit { scope: ScopeId(first as u32), again });
-    match recompute {
-        Recompute::None => {}
-        Recompute::Block => blocks.iter().for_each(|&block| mark(block, block, Again::All)),
-        Recompute::Every(count) => {
-            blocks.iter().step_by(count).for_each(|&block| mark(block, block, Again::All))
-        }
-        Recompute::Save(saved) => blocks.iter().for_each(|&block| mark(block, block, Again::AllBut(saved))),
-        Recompute::Segments(segments) => {
-            // What is left over is with the last.
-            let (len, kept) = (blocks.len() / segments, segments - 1);
-            for segment in blocks.chunks(len).take(kept) {
-                segment.iter().for_each(|&block| mark(block, segment[0], Again::All));
-            }
-        }
-        Recompute::Parts(parts) => {
-            for (index, scope) in scopes.iter().enumerate() {
-                let Some(block) = scope.parent.filter(|parent| blocks.contains(&parent.index())) else {
-                    continue;
-                };
-                let part = scope.path[scopes[block.index()].path.len()..].trim_start_matches('.');
-                if parts.iter().any(|marked| marked.word() == part) {
-                    mark(index, index, Again::All);
-                } else if parts.contains(BlockPart::Norm) {
-                    mark(index, index, Again::Norms);
-                }
-            }
-        }
-    }
-    units
-}
-
 impl Marks {
-    /// By scope: what the outermost of the marked ones that it lies in is computed again with.
-    pub(super) fn recomputed(&self, scopes: &[Scope]) -> Vec<Option<Unit>> {
-        let mut units: Vec<Option<Unit>> = Vec::with_capacity(scopes.len());
-        for (index, scope) in scopes.iter().enumerate() {
-            // Parents come before their parts.
-            let of_parent = scope.parent.and_then(|parent| units[parent.index()]);
-            units.push(of_parent.or(self.recompute[index]));
-        }
-        units
-    }
-
     /// Where something of a bucket lives whose parameters these are, if it is for others to say.
     pub(super) fn beside(&self, parameters: ValueId, otherwise: Pool) -> Pool {
         if self.placed.contains(&parameters) { Pool::Host.workplace() } else { otherwise }

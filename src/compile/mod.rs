@@ -23,6 +23,7 @@ mod sections;
 mod segments;
 mod slices;
 mod storage;
+mod units;
 mod update;
 mod value;
 mod verify;
@@ -35,6 +36,7 @@ pub use program::{
     Bucket, BucketState, Exchange, LossScaling, Parameter, Program, Results, Section, SectionKind, Sliced,
     Spillable, Stage, Types,
 };
+pub use units::{Again, Unit, Units, blocks};
 pub use value::{Form, Like, Part, Value, View};
 pub use verify::{Invariant, Violation, verify};
 
@@ -42,16 +44,17 @@ use std::borrow::Cow;
 
 use crate::device::{Rank, Target};
 use crate::graph::{self, Graphs};
+use crate::memory::Frontiers;
 use crate::spec::RunConfig;
 pub(crate) use marks::Marks;
-#[cfg(test)]
-pub(crate) use marks::{Again, Unit};
 
 /// A program on its way, with what it is compiled for and the marks that strategies left on it.
 struct Draft<'a> {
     config: &'a RunConfig,
     target: &'a Target,
     program: Program,
+    /// What is computed again.
+    units: &'a Units,
     marks: Marks,
     /// What changes the marks that the strategy leaves.
     change_marks: &'a dyn Fn(&mut Marks, &[graph::Scope]),
@@ -129,7 +132,19 @@ pub(crate) fn compile_graphs(
     target: &Target,
     verified: bool,
 ) -> Result<Program, Violation> {
-    run_passes(graphs, config, target, verified, &|_, _| {})
+    let (units, _) = Frontiers::default().units(graphs, config, target)?;
+    compile_units(graphs, config, target, &units, verified)
+}
+
+/// The same where it is known what is computed again.
+pub(crate) fn compile_units(
+    graphs: &Graphs,
+    config: &RunConfig,
+    target: &Target,
+    units: &Units,
+    verified: bool,
+) -> Result<Program, Violation> {
+    run_passes(graphs, config, target, units, verified, &|_, _| {})
 }
 
 /// The same with other marks than the strategy leaves.
@@ -140,19 +155,21 @@ pub(crate) fn compile_marked(
     target: &Target,
     change: impl Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
-    run_passes(graphs, config, target, true, &change)
+    let (units, _) = Frontiers::default().units(graphs, config, target)?;
+    run_passes(graphs, config, target, &units, true, &change)
 }
 
 fn run_passes(
     graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
+    units: &Units,
     verified: bool,
     change_marks: &dyn Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
     let own = of_rank(config, target);
     let program = build::build(graphs, &own, config.train.batch_size);
-    let mut draft = Draft { config: &own, target, program, marks: Marks::default(), change_marks };
+    let mut draft = Draft { config: &own, target, program, units, marks: Marks::default(), change_marks };
     let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
     let mut last = "build";
     for (name, run) in passes {

@@ -32,7 +32,7 @@ pub use prime::prime;
 pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};
 pub use products::{PRODUCTS_FILE, ProductSources};
 pub use protocol::{Message, Reporter, end_with_parent};
-pub use receipt::{leaked_each_step, micro_batches_of, untrained_parameters};
+pub use receipt::{leaked_each_step, micro_batches_of, more_flops, untrained_parameters};
 pub use step_log::STEPS_FILE;
 pub use timeline::Timeline;
 pub use train::{MEMORY_FILE, RunError, run};

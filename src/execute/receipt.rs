@@ -27,7 +27,7 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     let recomputed = per_step(|counts| counts.recompute_flops);
     if recomputed > 0 {
         let once = per_step(|counts| counts.flops) - recomputed;
-        parts.push(format!("+{:.0}% FLOPs", 100.0 * recomputed as f64 / once as f64));
+        parts.push(more_flops(recomputed, once));
     }
     let again = per_step(|counts| counts.computed_again);
     if again > 0 && recomputed == 0 {
@@ -133,6 +133,11 @@ pub fn leaked_each_step(bytes: u64) -> String {
 pub fn micro_batches_of(count: usize, asked: usize) -> String {
     let contrast = if count == asked { String::new() } else { format!(" (not {asked})") };
     format!("{count} micro-batches{contrast}")
+}
+
+/// `+23% FLOPs`: what is computed again, against what is computed once.
+pub fn more_flops(again: u64, once: u64) -> String {
+    format!("+{:.0}% FLOPs", 100.0 * again as f64 / once as f64)
 }
 
 /// `12.4k parameters without gradients`

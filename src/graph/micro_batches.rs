@@ -1,7 +1,7 @@
 //! The forward passes of an optimizer step: over a micro-batch, and over the last one where that is smaller.
 
 use super::{Graph, build};
-use crate::spec::RunConfig;
+use crate::spec::{Attention, RunConfig};
 
 /// Which of a step's micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,9 @@ impl Graphs {
     pub fn of(config: &RunConfig) -> Graphs {
         Graphs::new(config, |samples| {
             let mut graph = build(&config.model, samples);
+            if config.strategy.attention == Attention::Materialized {
+                graph.materialize_attention();
+            }
             graph.freeze(&config.strategy.freeze);
             if let Some(lora) = &config.strategy.lora {
                 graph.adapt(lora, config.strategy.params);

@@ -1,6 +1,7 @@
 //! A model's forward pass: typed operations over named values, nothing about how it is trained.
 
 mod adapters;
+mod attention;
 mod layers;
 mod micro_batches;
 mod transformer;

@@ -1,6 +1,7 @@
 //! Lifetimes, places and counts: what a program's memory is, before it runs and while it does.
 
 mod allocator;
+mod budget;
 mod cadence;
 mod leaked;
 mod live;
@@ -13,6 +14,7 @@ mod tests;
 mod walk;
 
 pub use allocator::{Allocator, Location, rounded};
+pub use budget::{Choice, Frontier, Frontiers, Unmet};
 pub use cadence::{Cadence, Evaluations, Round};
 pub use leaked::Leaked;
 pub use live::{LiveValue, live_at};

@@ -57,7 +57,11 @@ impl AttentionBackward {
 }
 
 /// B, T, C of a qkv.
-fn dimensions(operation: &'static str, heads: usize, qkv: &TensorType) -> Result<[usize; 3], TypeError> {
+pub(super) fn dimensions(
+    operation: &'static str,
+    heads: usize,
+    qkv: &TensorType,
+) -> Result<[usize; 3], TypeError> {
     let wrong = || TypeError {
         operation,
         problem: format!("qkv is {qkv}, not [B, T, 3C] with C divisible by {heads} heads"),
@@ -71,9 +75,9 @@ fn dimensions(operation: &'static str, heads: usize, qkv: &TensorType) -> Result
 }
 
 /// Half of the T x T scores are masked; the customary count (PaLM, Chowdhery et al. 2022, appendix B) still
-/// takes them whole, and so does this one, so that figures compare.
-fn scores_flops(products: u64, [batch, sequence, channels]: [usize; 3]) -> u64 {
-    products * 2 * (batch * sequence * sequence) as u64 * channels as u64
+/// takes them whole, and so does this one, so that figures compare: so many products of an out [B,T,C].
+pub(super) fn scores_flops(products: u64, out: &TensorType) -> u64 {
+    products * 2 * (out.elements() * out.shape.dims()[1]) as u64
 }
 
 impl Operation for Attention {
@@ -96,8 +100,7 @@ impl Operation for Attention {
     }
 
     fn flops(&self, _inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
-        let dims = outputs[0].shape;
-        scores_flops(2, [dims.dims()[0], dims.dims()[1], dims.dims()[2]])
+        scores_flops(2, &outputs[0])
     }
 
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
@@ -142,8 +145,7 @@ impl Operation for AttentionBackward {
     /// Two for each of the forward's products. The scores computed again are the kernel's affair, not the
     /// model's, and are not counted.
     fn flops(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
-        let dims = inputs[0].shape;
-        scores_flops(4, [dims.dims()[0], dims.dims()[1], dims.dims()[2]])
+        scores_flops(4, &inputs[0])
     }
 
     /// On a card, the sum of dout times out of each row of each head, f32[B,H,T].

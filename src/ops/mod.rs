@@ -22,6 +22,7 @@ mod layer_norm;
 mod linear;
 mod loss;
 mod loss_scale;
+mod materialized_attention;
 mod quantize;
 mod sgd;
 mod storage;
@@ -42,6 +43,7 @@ pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
+pub use materialized_attention::{MaterializedAttention, MaterializedAttentionBackward};
 pub use quantize::{Dequantize, Quantize};
 pub use sgd::Sgd;
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
@@ -268,6 +270,8 @@ pub trait Operation {
 pub enum Emitted {
     /// The new, complete-so-far gradient of this input of the node.
     Gradient(usize),
+    /// The gradient of this output of the node, which nothing else contributes to.
+    OutputGradient(usize),
     /// A value of its own, shaped like this input of the operation.
     Like(usize),
 }
@@ -359,6 +363,8 @@ operations! {
     LinearInputGradient,
     LinearWeightGradient,
     LossScale,
+    MaterializedAttention,
+    MaterializedAttentionBackward,
     Normal,
     Quantize,
     Scale,

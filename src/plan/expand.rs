@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::sweep::{Place, Variant, places, variants};
 use super::{kept, layers};
 use crate::device::{DeviceKind, Limits};
-use crate::spec::{self, Document, Environment, Problem, RunConfig, Setting, Sources};
+use crate::spec::{self, Document, Environment, Problem, RunConfig, Setting, Sources, Span};
 
 /// One experiment file, expanded.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +42,16 @@ pub struct Point {
     /// The keys that the strategy set itself (not `[defaults]`) to something else than they would be without
     /// it, each with the configuration as it would be without that one key.
     pub without: Vec<(String, RunConfig)>,
+    pub(super) origin: Origin,
+}
+
+/// What to blame for what is found out of a point later.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Origin {
+    /// The strategy as it stands in the file, without the values of a sweep inside it.
+    pub(super) strategy: String,
+    /// Where it says what is computed again, if it does.
+    pub(super) recompute: Option<Span>,
 }
 
 /// Expands an experiment file. Overrides are `key=value`: those of a run's keys (`train.batch_size`, `accumulate`)
@@ -117,11 +127,16 @@ fn point(document: &Document<'_>, variant: &Variant<'_>, place: &Place<'_>, outc
     let own: Vec<&Setting> = variant.strategy.settings.iter().chain(variant.values.iter().copied()).collect();
     let resolved = resolve(document, place.values.iter().chain(&own).copied());
     let without = match &resolved {
-        Ok(config) => without(document, place, &own, config),
+        Ok((config, _)) => without(document, place, &own, config),
         Err(_) => Vec::new(),
     };
     outcome.runs |= resolved.is_ok();
-    let config = resolved.map_err(|problems| {
+    let mut recompute = None;
+    let config = resolved.map(|(config, span)| {
+        recompute = span;
+        config
+    });
+    let config = config.map_err(|problems| {
         let reason = problems.first().map(Problem::reason).unwrap_or_default();
         if outcome.problems.is_empty() {
             outcome.problems = problems;
@@ -129,16 +144,18 @@ fn point(document: &Document<'_>, variant: &Variant<'_>, place: &Place<'_>, outc
         reason
     });
     let axes = place.values.iter().chain(&variant.values).map(|value| named(value)).collect();
-    Point { strategy: variant.label.clone(), axes, config, without }
+    let origin = Origin { strategy: variant.strategy.name.clone(), recompute };
+    Point { strategy: variant.label.clone(), axes, config, without, origin }
 }
 
-/// The run with these settings, with what is said of its model's layers and values.
+/// The run with these settings, with what is said of its model's layers and values, and where it says what is computed again.
 fn resolve<'s>(
     document: &Document<'_>,
     settings: impl IntoIterator<Item = &'s Setting>,
-) -> Result<RunConfig, Vec<Problem>> {
+) -> Result<(RunConfig, Option<Span>), Vec<Problem>> {
     let (config, tree) = document.resolve(settings)?;
-    kept::resolve(layers::resolve(config, &tree)?, &tree)
+    let recompute = tree.find("strategy.recompute").map(|entry| entry.span());
+    Ok((kept::resolve(layers::resolve(config, &tree)?, &tree)?, recompute))
 }
 
 /// A key and its value, as written in TOML.
@@ -155,7 +172,7 @@ fn without(
 ) -> Vec<(String, RunConfig)> {
     let without = |index: usize| {
         let others = own[..index].iter().chain(&own[index + 1..]);
-        let other = resolve(document, place.values.iter().chain(others).copied()).ok()?;
+        let (other, _) = resolve(document, place.values.iter().chain(others).copied()).ok()?;
         (other != *config).then(|| (own[index].key.to_string(), other))
     };
     (0..own.len()).filter_map(without).collect()

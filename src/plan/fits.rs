@@ -11,7 +11,7 @@ const MOST: usize = 1 << 20;
 /// Of a batch that micro-batches of one size make up: a smaller last one needs no more. 0 if not even a micro-batch of one
 /// fits. Where values come and go by copies, more samples may need less: more of them is then as large as what is offloaded,
 /// or gaps are smaller. What is found fits, but a few more may fit as well, and a smaller last one may keep what is too small
-/// to be offloaded.
+/// to be offloaded. What a budget has this run compute again is computed again with more samples, too.
 pub(super) fn largest(
     compiler: &mut Compiler<'_>,
     config: &RunConfig,
@@ -19,6 +19,7 @@ pub(super) fn largest(
 ) -> Result<usize, Violation> {
     let available = Pool::HOMES.map(|home| target.available_at(home));
     let (boundless, cadence) = (target.boundless(), Cadence::of(config));
+    let (units, _) = compiler.units(config)?;
     let batch = |micro_batch: usize| {
         let batch_size = micro_batch * config.strategy.accumulate;
         RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }
@@ -26,7 +27,7 @@ pub(super) fn largest(
     // What is live can be had for any batch at little cost. It bounds what is asked of the system from below, and
     // nearly always tells the answer: only gaps between values make a smaller batch necessary.
     let bound = largest_live(available, |micro_batch| {
-        let compiled = compiler.compile_unplaced(&batch(micro_batch))?;
+        let compiled = compiler.compile_unplaced(&batch(micro_batch), &units)?;
         let live = |home| peak_live(&compiled.program, target, home);
         // What nothing limits need not be known.
         Ok(Pool::HOMES.map(|home| if target.available_at(home) < u64::MAX { live(home) } else { 0 }))
@@ -35,7 +36,7 @@ pub(super) fn largest(
     let mut probe = bound;
     let mut step = 1;
     while fits + 1 < fails {
-        let compiled = compiler.compile(&batch(probe))?;
+        let compiled = compiler.compile_with(&batch(probe), &units)?;
         let needed = predict(&compiled.program, &boundless, cadence);
         if is_there([needed.device.reserved_peak, needed.host.reserved_peak], available) {
             fits = probe;

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
@@ -10,9 +10,9 @@ use super::fits;
 use crate::compile::{Compiler, Violation, compile};
 use crate::device::Target;
 use crate::graph::Graphs;
-use crate::memory::{Cadence, Prediction, predict};
+use crate::memory::{Cadence, Frontiers, Prediction, Unmet, predict};
 use crate::parallel;
-use crate::spec::{MemoryPart, RunConfig};
+use crate::spec::{MemoryPart, Recompute, RunConfig};
 
 /// Configurations that one thread predicts one after the other: many, since each chunk begins with a compilation, and few,
 /// so that all threads have something to do.
@@ -36,6 +36,8 @@ pub(super) struct Forecast {
     pub(super) prediction: Prediction,
     /// The largest micro-batch that the target's memory allows, 0 if none does; `None` if that was not asked for.
     pub(super) fits: Option<usize>,
+    /// The memory budget that no choice of what is computed again meets.
+    pub(super) unmet: Option<Unmet>,
     structure: Structure,
 }
 
@@ -87,7 +89,9 @@ impl<'a> Forecasts<'a> {
             }
         }
         let structures = Structures::default();
-        let known = parallel::map(chunks, |chunk| predict_chunk(chunk, target, &structures));
+        let frontiers = Arc::new(Frontiers::default());
+        let compiler = || Compiler::sharing(target, Arc::clone(&frontiers));
+        let known = parallel::map(chunks, |chunk| predict_chunk(chunk, compiler(), target, &structures));
         let known = known.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
         Ok(Forecasts { target, known, same: Mutex::default() })
     }
@@ -133,27 +137,28 @@ impl Structures {
 /// Predicts configurations that choose the same, those of one structure one after the other with one compilation.
 fn predict_chunk(
     chunk: Vec<(Key, Wanted<'_>)>,
+    mut compiler: Compiler<'_>,
     target: &Target,
     structures: &Structures,
 ) -> Result<Vec<(Key, Forecast)>, (String, Violation)> {
-    let mut compiler = Compiler::new(target);
     let mut fits_by_key: HashMap<Key, usize> = HashMap::new();
     let mut forecasts = Vec::with_capacity(chunk.len());
     for (memory, Wanted { config, fits, strategy }) in chunk {
         let blame = |violation| (strategy.to_owned(), violation);
-        let compiled = compiler.compile(config).map_err(blame)?;
+        let (units, unmet) = compiler.units(config).map_err(blame)?;
+        let compiled = compiler.compile_with(config, &units).map_err(blame)?;
         let prediction = predict(&compiled.program, target, Cadence::of(config));
         let slices = compiled.program.slices.iter().map(|sliced| sliced.count).collect();
         let spilled = compiled.program.spillable.iter().map(|value| value.is_spilled).collect();
         let structure = Structure { graph: structures.number(&compiled.graphs), slices, spilled };
-        let fits = match fits.then(|| fits_by_key.entry(batchless_key(config))) {
+        let fits = match fits.then(|| fits_by_key.entry(fits_key(config))) {
             None => None,
             Some(Entry::Occupied(known)) => Some(*known.get()),
             Some(Entry::Vacant(place)) => {
                 Some(*place.insert(fits::largest(&mut compiler, config, target).map_err(blame)?))
             }
         };
-        forecasts.push((memory, Forecast { prediction, fits, structure }));
+        forecasts.push((memory, Forecast { prediction, fits, unmet, structure }));
     }
     Ok(forecasts)
 }
@@ -162,8 +167,12 @@ fn memory_key(config: &RunConfig) -> Key {
     key(&config.memory_part())
 }
 
-/// Equal for configurations that differ in batch size alone.
-fn batchless_key(config: &RunConfig) -> Key {
+/// Equal for configurations that have one answer to what fits: those that differ in batch size alone, unless that decides
+/// what they compute again.
+fn fits_key(config: &RunConfig) -> Key {
+    if let Recompute::Budget(_) = config.strategy.recompute {
+        return memory_key(config);
+    }
     key(&MemoryPart { batch_size: config.strategy.accumulate, ..config.memory_part() })
 }
 
@@ -174,8 +183,7 @@ fn key(part: &impl Serialize) -> Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Model, Transformer};
-    use crate::testing::{small, target};
+    use crate::testing::{reshaped, small, target};
 
     /// One row cannot be cut: what is found out of such a run says nothing of one with more rows.
     #[test]
@@ -184,9 +192,7 @@ mod tests {
             let mut config = small();
             config.strategy.loss_chunks = 7;
             config.train.batch_size = 1;
-            let model = config.model.transformer().unwrap().clone();
-            config.model = Model::Transformer(Transformer { context, ..model });
-            config
+            reshaped(config, |model| model.context = context)
         };
         let configs = [1, 16, 17].map(config);
         let wanted = configs.iter().map(|config| Wanted { config, fits: false, strategy: "sliced" });

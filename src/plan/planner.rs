@@ -1,20 +1,26 @@
 //! Compiles and predicts every run of an experiment.
 
+use std::collections::BTreeMap;
+
 use super::expand::{Experiment, Point};
 use super::forecast::{Forecast, Forecasts, Wanted};
 use super::identity::{configuration_id, run_id};
 use super::planned::{Plan, PlannedRun};
 use crate::compile::Violation;
 use crate::device::{DeviceKind, Target};
+use crate::memory::Unmet;
 use crate::parallel;
-use crate::spec::RunConfig;
+use crate::spec::{self, Problem, RunConfig};
 
-/// Why an experiment could not be planned: a mistake in this program, named by the run that shows it.
+/// Why an experiment could not be planned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("strategy `{strategy}`: {violation}")]
-pub struct PlanError {
-    pub strategy: String,
-    pub violation: Violation,
+pub enum PlanError {
+    /// A mistake in this program, named by the run that shows it.
+    #[error("strategy `{strategy}`: {violation}")]
+    Violation { strategy: String, violation: Violation },
+    /// Strategies whose memory budget is met at no point of the sweep.
+    #[error("{0}")]
+    Unmet(spec::Error),
 }
 
 /// What a plan is for.
@@ -46,7 +52,10 @@ pub fn plan(
     let skip = unsuited.as_deref().filter(|_| purpose == Purpose::Train);
     let asked = if skip.is_none() { experiment.points.as_slice() } else { &[] };
     let forecasts = Forecasts::new(asked.iter().flat_map(wanted), target)
-        .map_err(|(strategy, violation)| PlanError { strategy, violation })?;
+        .map_err(|(strategy, violation)| PlanError::Violation { strategy, violation })?;
+    if let Some(error) = never_met(&experiment, skip, &forecasts) {
+        return Err(PlanError::Unmet(error));
+    }
     let runs =
         parallel::map(experiment.points, |point| plan_point(point, target, skip, data_digest, &forecasts));
     Ok(Plan {
@@ -71,6 +80,27 @@ fn wanted(point: &Point) -> Vec<Wanted<'_>> {
     std::iter::once(Wanted { config, fits: true, strategy }).chain(others).collect()
 }
 
+/// What is wrong with strategies that run nowhere, for no point of the sweep meets their budget.
+fn never_met(experiment: &Experiment, skip: Option<&str>, forecasts: &Forecasts<'_>) -> Option<spec::Error> {
+    if skip.is_some() {
+        return None;
+    }
+    // By strategy: what its first run does not meet, none where a run meets it.
+    let mut unmet: BTreeMap<&str, Option<(Unmet, &Point)>> = BTreeMap::new();
+    for point in &experiment.points {
+        let Ok(config) = &point.config else { continue };
+        let found = forecasts.of(config).unmet.map(|unmet| (unmet, point));
+        let known = unmet.entry(&point.origin.strategy).or_insert(found);
+        *known = found.and(*known);
+    }
+    let problem = |(unmet, point): (Unmet, &Point)| {
+        let problem = Problem::new(unmet.what()).help(unmet.help());
+        point.origin.recompute.into_iter().fold(problem, Problem::at)
+    };
+    let problems: Vec<Problem> = unmet.into_values().flatten().map(problem).collect();
+    (!problems.is_empty()).then(|| experiment.sources.error(&problems))
+}
+
 /// A key that changes more than the memory choices (a learning rate, a seed) has its effect elsewhere.
 fn differ_in_memory_choices(config: &RunConfig, other: &RunConfig) -> bool {
     RunConfig { strategy: config.strategy.clone(), ..other.clone() } == *config
@@ -83,8 +113,8 @@ fn plan_point(
     data_digest: &(dyn Fn(&RunConfig) -> String + Sync),
     forecasts: &Forecasts<'_>,
 ) -> Result<PlannedRun, PlanError> {
-    let Point { strategy, axes, config, without } = point;
-    let blame = |violation| PlanError { strategy: strategy.clone(), violation };
+    let Point { strategy, axes, config, without, origin: _ } = point;
+    let blame = |violation| PlanError::Violation { strategy: strategy.clone(), violation };
     let skipped = |reason: String, id: String, configuration: String| PlannedRun {
         id,
         configuration,
@@ -116,7 +146,10 @@ fn plan_point(
             no_effect.push(key);
         }
     }
-    let Forecast { prediction, fits, .. } = forecasts.of(&config).clone();
+    let Forecast { prediction, fits, unmet, .. } = forecasts.of(&config).clone();
+    if let Some(unmet) = unmet {
+        return Ok(skipped(format!("{}; {}", unmet.what(), unmet.help()), id, configuration));
+    }
     Ok(PlannedRun {
         id,
         configuration,

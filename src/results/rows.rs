@@ -101,6 +101,8 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun) -> Row {
         receipt.extend((untrained > 0).then(|| execute::untrained_parameters(untrained)));
         let leaked = prediction.leaked_bytes;
         receipt.extend((leaked > 0).then(|| execute::leaked_each_step(leaked)));
+        let again = prediction.hardware_flops.saturating_sub(prediction.model_flops);
+        receipt.extend((again > 0).then(|| execute::more_flops(again, prediction.model_flops)));
     }
     row.measured.receipt = receipt.join(", ");
     row

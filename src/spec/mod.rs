@@ -40,6 +40,7 @@ pub use optimizer::*;
 pub use paths::Environment;
 pub use resolved::{Evaluation, Measure, RunConfig, Train};
 pub use source::Sources;
+pub(crate) use source::Span;
 pub use strategy::*;
 pub use word_set::WordSet;
 

@@ -9,12 +9,8 @@ use super::optimizer::Optimizer;
 use super::strategy::LATER_KEYS;
 
 /// Variants and keys, by the table that would hold them.
-const VARIANTS: [(&str, &[&str]); 4] = [
-    (Model::PATH, Model::LATER),
-    (Data::PATH, Data::LATER),
-    (Optimizer::PATH, Optimizer::LATER),
-    ("recompute", &["budget"]),
-];
+const VARIANTS: [(&str, &[&str]); 3] =
+    [(Model::PATH, Model::LATER), (Data::PATH, Data::LATER), (Optimizer::PATH, Optimizer::LATER)];
 
 pub(crate) fn is_later_strategy_key(key: &str) -> bool {
     LATER_KEYS.contains(&key)

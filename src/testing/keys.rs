@@ -134,6 +134,8 @@ pub(crate) const KEYS: &[Key] = &[
             "{ every = 2 }",
             "{ segments = 2 }",
             r#"{ save = ["linear", "attention"] }"#,
+            "{ budget = 0.9 }",
+            r#""auto""#,
         ],
         needs: &[],
         same: Same::Bitwise,
@@ -161,6 +163,7 @@ pub(crate) const KEYS: &[Key] = &[
         // A card and the host's processor round in their own ways.
         same: if cfg!(feature = "cuda-tests") { Same::Rounding } else { Same::Bitwise },
     },
+    Key { name: "attention", values: &[r#""fused""#, r#""materialized""#], needs: &[], same: Same::Rounding },
     Key { name: "loss_chunks", values: &["1", "2", "7"], needs: &[], same: Same::Rounding },
     Key {
         name: "release",

@@ -182,6 +182,14 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
     })
 }
 
+/// A run whose transformer is another.
+pub(crate) fn reshaped(mut config: RunConfig, change: impl FnOnce(&mut Transformer)) -> RunConfig {
+    let mut model = config.model.transformer().expect("tests reshape transformers").clone();
+    change(&mut model);
+    config.model = Model::Transformer(model);
+    config
+}
+
 /// A model of as many layers as another: the two differ in sizes alone.
 pub(crate) fn as_deep(model: Model, other: &Model) -> Model {
     match (model.transformer(), other.transformer()) {

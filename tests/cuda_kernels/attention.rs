@@ -1,6 +1,8 @@
 //! Causal self-attention.
 
-use runner::ops::{Attention, AttentionBackward, DType, Op};
+use runner::ops::{
+    Attention, AttentionBackward, DType, MaterializedAttention, MaterializedAttentionBackward, Op,
+};
 
 use super::harness::{Devices, TOLERANCE, of_tensor_cores};
 use super::numbers::{Data, NUMBERS};
@@ -77,6 +79,45 @@ fn attention_and_its_gradient() {
             for (index, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
                 let [found, expected] = [&found[0], &expected[0]].map(|dqkv| part(dqkv, index));
                 assert_near(&found, &expected, gradient_tolerance, whole / 100.0, &format!("{what}: {name}"));
+            }
+        }
+    }
+}
+
+/// Scores, probabilities and their gradients are stored, and computed with, as operands are.
+#[test]
+fn materialized_attention_and_its_gradient() {
+    let mut devices = Devices::new();
+    for [batch, sequence, heads, head] in SHAPES {
+        for dtype in NUMBERS {
+            let what = format!("{dtype} B{batch} T{sequence} H{heads} D{head}");
+            let [tolerance, gradient_tolerance] = tolerances(dtype);
+            let qkv = Data::random(dtype, &[batch, sequence, 3 * heads * head], 1.0, 1);
+            let dout = Data::random(dtype, &[batch, sequence, heads * head], 1.0, 2);
+
+            let op = Op::MaterializedAttention(MaterializedAttention { heads });
+            let found = devices.cuda(&op, std::slice::from_ref(&qkv));
+            let expected = devices.expected(&op, std::slice::from_ref(&qkv));
+            for ((name, found), expected) in
+                ["out", "probabilities", "scores"].iter().zip(&found).zip(&expected)
+            {
+                assert_near(&found.numbers, &expected.numbers, tolerance, 0.0, &format!("{what}: {name}"));
+            }
+
+            let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward);
+            let inputs = [dout, qkv, found[1].clone()];
+            let found = devices.cuda(&op, &inputs);
+            let expected = devices.expected(&op, &inputs);
+            let whole =
+                expected[0].numbers.iter().map(|&number| f64::from(number).powi(2)).sum::<f64>().sqrt();
+            for (index, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
+                let [found, expected] = [&found[0], &expected[0]].map(|dqkv| part(dqkv, index));
+                assert_near(&found, &expected, gradient_tolerance, whole / 100.0, &format!("{what}: {name}"));
+            }
+            for (index, name) in [(1, "dprobabilities"), (2, "dscores")] {
+                let [found, expected] = [&found, &expected].map(|outputs| &outputs[index].numbers);
+                let what = format!("{what}: {name}");
+                assert_near(found, expected, gradient_tolerance, whole / 100.0, &what);
             }
         }
     }

@@ -11,7 +11,7 @@ KEYS |= {"precision", "loss_scale", "optimizer_state", "quantize", "rounding", "
 MEMORY_ONLY = {"release", "keep", "leak", "gradients", "allocator", "evaluation_pass", "graph", "init"}
 
 # What is learnt but for the order of sums.
-ROUNDING_ONLY = {"loss_chunks", "offload", "place"}
+ROUNDING_ONLY = {"attention", "loss_chunks", "offload", "place"}
 
 # What a dump holds: the parameters that training starts from, wherever they came from, are among it.
 MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights"}

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
+use super::again;
 use crate::compile::{Action, Instruction, Program};
 use crate::device::{Peak, Pool, Position, Target};
 use crate::memory::{Cadence, LiveValue, Prediction, live_at, live_bytes, predict, rounded};
@@ -21,6 +22,7 @@ pub(super) fn listing(program: &Program, target: &Target, config: &RunConfig, ru
     // Writing to a string cannot fail.
     let _ = writeln!(out, "run {}: {}{axes}", run.id, run.strategy);
     let _ = writeln!(out, "{}", summary(program, &prediction));
+    out.push_str(&again::lines(program));
     let peak = prediction.device.steady_peak().position;
     let live = live_bytes(program, target);
     for (index, section) in program.sections.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! `explain`: the program of a run, as it is executed, and where its time went if it has been.
 
+mod again;
 mod listing;
 mod measured;
 mod profile;

@@ -32,6 +32,7 @@ pub(super) const SOURCES: &[Source] = &[
     source!("embedding.cu"),
     source!("initialise.cu"),
     source!("layer_norm.cu"),
+    source!("materialized_attention.cu"),
     source!("optimizer.cu"),
     source!("optimizer_quantized.cu"),
     source!("reduction.cu"),

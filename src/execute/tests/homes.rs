@@ -129,9 +129,7 @@ fn states_on_the_host_change_no_bit() {
 /// On the device, the states of a few buckets at a time; on the host, all of them.
 #[test]
 fn states_on_the_host_take_no_room_of_the_device() {
-    let mut config = testing::small();
-    let model = config.model.transformer().unwrap().clone();
-    config.model = Model::Transformer(Transformer { layers: 12, ..model });
+    let config = testing::reshaped(testing::small(), |model| model.layers = 12);
     let plain =
         predict(&compile(&config, &testing::target()).unwrap(), &testing::target(), Cadence::of(&config));
     let program = compiled(&config, STATES);
@@ -237,9 +235,7 @@ fn placed_layers_change_no_bit_of_the_host_s_own() {
 /// Of each bucket, parameters come and go, and gradients go as they are made; the states stay where they are.
 #[test]
 fn updates_on_the_host_hold_a_few_buckets_at_a_time() {
-    let mut config = testing::small();
-    let model = config.model.transformer().unwrap().clone();
-    config.model = Model::Transformer(Transformer { layers: 12, ..model });
+    let config = testing::reshaped(testing::small(), |model| model.layers = 12);
     let program = compiled(&config, OPTIMIZER);
     let found = predict(&program, &testing::target(), Cadence::of(&config));
     let bytes = |id| program.ty(id).bytes().next_multiple_of(256);

@@ -1,5 +1,6 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
+mod attention;
 mod cadence;
 mod graphs;
 mod held;
@@ -12,6 +13,7 @@ mod precision;
 mod prime;
 mod profile;
 mod ranks;
+mod recompute;
 mod scopes;
 mod start;
 mod states;

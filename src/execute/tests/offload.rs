@@ -169,9 +169,8 @@ fn a_model_larger_than_the_device_trains() {
 #[test]
 fn how_far_ahead_is_what_it_says() {
     let peak = |ahead| {
-        let mut config = offloaded(|offload| (offload.parameters, offload.ahead) = (true, ahead));
-        let model = config.model.transformer().unwrap().clone();
-        config.model = Model::Transformer(Transformer { layers: 8, vocabulary: 256, ..model });
+        let config = offloaded(|offload| (offload.parameters, offload.ahead) = (true, ahead));
+        let config = testing::reshaped(config, |model| model.layers = 8);
         let found = predict(&program(&config), &testing::target(), Cadence::of(&config));
         found.device.phase_peak(Phase::Backward).live[Role::Parameter]
     };

@@ -117,11 +117,7 @@ fn digest(config: &RunConfig, weights: Option<&Weights>, steps: usize) -> String
 
 /// The same model, but for what it starts from.
 fn from_file(config: &RunConfig, file: &Path) -> RunConfig {
-    let mut config = config.clone();
-    match &mut config.model {
-        Model::Transformer(model) => model.weights = Some(file.to_owned()),
-    }
-    config
+    testing::reshaped(config.clone(), |model| model.weights = Some(file.to_owned()))
 }
 
 /// The parameters of another seed, in a file.

@@ -32,7 +32,12 @@ pub(super) fn program(config: &RunConfig) -> Program {
 }
 
 /// Live bytes of a role on the device after the last instruction of a section that is like this.
-fn live(program: &Program, kind: SectionKind, role: Role, like: impl Fn(&Instruction) -> bool) -> u64 {
+pub(super) fn live(
+    program: &Program,
+    kind: SectionKind,
+    role: Role,
+    like: impl Fn(&Instruction) -> bool,
+) -> u64 {
     live_in(program, Pool::Device, kind, role, like)
 }
 
@@ -166,120 +171,6 @@ fn accumulate_splits_the_work_and_does_no_more() {
     }
 }
 
-/// Five blocks, so that no two ways to choose among them are one.
-const BLOCKS: u64 = 5;
-
-/// Every way to compute again, with what is kept of five blocks, their output among it, and the FLOPs that it takes.
-fn recomputed() -> Vec<(Recompute, u64, u64)> {
-    let sizes = Activations { rounding: 256, micro_batch: BATCH };
-    let (whole, x, norm) = (sizes.block(), sizes.stream(), sizes.norm());
-    let (qkv, out) = (sizes.f32(sizes.rows() * 3 * C), x + sizes.f32(BATCH * H * T));
-    let mlp = 2 * sizes.f32(sizes.rows() * 4 * C);
-    let n = BATCH * T;
-    // What is read of a part's last product is read elsewhere.
-    let (of_qkv, of_attention, of_out, of_mlp) =
-        (2 * n * C * 3 * C, 4 * n * T * C, 2 * n * C * C, 2 * n * C * 4 * C);
-    let block = of_qkv + of_attention + of_out + of_mlp;
-    let parts = |parts: &[BlockPart]| Recompute::Parts(parts.iter().copied().collect());
-    let save = |kinds: &[SavedKind]| Recompute::Save(kinds.iter().copied().collect());
-    use BlockPart::{Attention, Mlp, Norm};
-    vec![
-        (Recompute::None, BLOCKS * whole, 0),
-        (Recompute::Block, BLOCKS * x, BLOCKS * block),
-        (parts(&[Attention]), BLOCKS * (whole - norm - qkv - out), BLOCKS * (of_qkv + of_attention)),
-        (parts(&[Mlp]), BLOCKS * (whole - norm - mlp), BLOCKS * of_mlp),
-        (parts(&[Attention, Mlp]), BLOCKS * 2 * x, BLOCKS * (of_qkv + of_attention + of_mlp)),
-        (parts(&[Norm]), BLOCKS * (whole - 2 * norm), 0),
-        (parts(&[Mlp, Norm]), BLOCKS * (whole - 2 * norm - mlp), BLOCKS * of_mlp),
-        (Recompute::Every(1), BLOCKS * x, BLOCKS * block),
-        (Recompute::Every(2), 3 * x + 2 * whole, 3 * block),
-        (Recompute::Every(9), x + 4 * whole, block),
-        (Recompute::Segments(1), BLOCKS * whole, 0),
-        // Within a segment, the last product of each block but the last is needed by the next.
-        (Recompute::Segments(2), x + 3 * whole, 2 * block + of_mlp),
-        (Recompute::Segments(3), 2 * x + 3 * whole, 2 * block),
-        (Recompute::Segments(5), 4 * x + whole, 4 * block),
-        (save(&[]), BLOCKS * x, BLOCKS * block),
-        (save(&[SavedKind::Linear]), BLOCKS * (whole - 2 * norm - out), BLOCKS * of_attention),
-        (save(&[SavedKind::Linear, SavedKind::Attention]), BLOCKS * (whole - 2 * norm), 0),
-        (save(&[SavedKind::Attention]), BLOCKS * (x + out), BLOCKS * (of_qkv + of_out + of_mlp)),
-        (save(&[SavedKind::Norm]), BLOCKS * (x + 2 * norm), BLOCKS * block),
-    ]
-}
-
-fn recomputing(recompute: Recompute) -> RunConfig {
-    let mut config = with(|strategy| strategy.recompute = recompute);
-    let Model::Transformer(model) = &mut config.model;
-    model.layers = BLOCKS as usize;
-    config
-}
-
-#[test]
-fn recompute_keeps_what_it_says() {
-    let sizes = Activations { rounding: 256, micro_batch: BATCH };
-    for (recompute, kept, _) in recomputed() {
-        let program = program(&recomputing(recompute));
-        let found =
-            live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
-        assert_eq!(found, sizes.kept(0) + kept, "{recompute:?}");
-    }
-}
-
-/// Of five blocks: two of them make a segment, and what goes from one to the other is made again as well.
-#[test]
-fn recompute_changes_no_bit() {
-    let nf4 = || {
-        let targets = vec!["mlp".to_owned()];
-        Lora { rank: 2, alpha: 4.0, targets, base: Base::Nf4, double_quantization: true }
-    };
-    let changes: [fn(&mut Strategy); 3] = [
-        |_| {},
-        |strategy| (strategy.precision, strategy.accumulate) = (Precision::Bf16, 3),
-        |strategy| {
-            let offload = &mut strategy.offload;
-            (offload.parameters, offload.activations) = (true, Spill::From(Bytes(0)));
-        },
-    ];
-    for change in changes {
-        let changed = |recompute| {
-            let mut config = recomputing(recompute);
-            change(&mut config.strategy);
-            super::trace(&config)
-        };
-        let plain = changed(Recompute::None);
-        for (recompute, ..) in recomputed() {
-            assert_eq!(changed(recompute), plain, "{recompute:?}");
-        }
-    }
-    for (recompute, ..) in recomputed() {
-        let [adapted, plain] = [recompute, Recompute::None].map(|recompute| {
-            let mut config = recomputing(recompute);
-            config.strategy.lora = Some(nf4());
-            super::trace(&config)
-        });
-        assert_eq!(adapted, plain, "{recompute:?} beside a quantized base");
-    }
-}
-
-#[test]
-fn recompute_does_the_work_it_says() {
-    let (plain, _) = work(&recomputing(Recompute::None));
-    for (recompute, _, flops) in recomputed() {
-        let (counts, receipt) = work(&recomputing(recompute));
-        assert_eq!(counts.recompute_flops, 2 * flops, "{recompute:?}");
-        assert_eq!(counts.flops, plain.flops + 2 * flops, "{recompute:?}");
-        let told = match recompute {
-            Recompute::None | Recompute::Segments(1) => String::new(),
-            _ if flops == 0 => format!("{} computed again", counts.computed_again / 2),
-            _ => format!("+{:.0}% FLOPs", 100.0 * (2 * flops) as f64 / plain.flops as f64),
-        };
-        assert_eq!(receipt, told, "{recompute:?}");
-    }
-    // Two norms of each block.
-    let (counts, _) = work(&recomputing(Recompute::Parts([BlockPart::Norm].into_iter().collect())));
-    assert_eq!(counts.computed_again, 2 * 2 * BLOCKS);
-}
-
 /// Into how many slices `loss_chunks` cuts the rows, and how long each is but the last: fewer slices than asked for are
 /// enough where the last would be empty, and none is shorter than a row.
 const SLICES: [(usize, u64, u64); 5] = [(2, 2, 32), (3, 3, 22), (7, 7, 10), (48, 32, 2), (1000, 64, 1)];
@@ -327,9 +218,8 @@ fn loss_chunks_shrink_logits_to_a_slice() {
 #[test]
 fn one_row_is_one_slice() {
     let config = |chunks| {
-        let mut config = with(|strategy| strategy.loss_chunks = chunks);
-        let model = config.model.transformer().unwrap().clone();
-        config.model = Model::Transformer(Transformer { context: 1, ..model });
+        let config = with(|strategy| strategy.loss_chunks = chunks);
+        let mut config = testing::reshaped(config, |model| model.context = 1);
         config.train.batch_size = 1;
         config
     };
@@ -519,6 +409,9 @@ fn every_strategy_does_the_work_it_says() {
     let small = testing::small();
     let planned = predict(&program(&small), &testing::target(), Cadence::of(&small));
     assert_eq!(plain.flops, 2 * planned.model_flops);
+
+    let (counts, receipt) = work(&with(|strategy| strategy.attention = Attention::Materialized));
+    assert_eq!((counts, &*receipt), (plain, ""), "the products are the same");
 
     let n = BATCH * T;
     for (chunks, slices, _) in SLICES {

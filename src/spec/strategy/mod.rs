@@ -18,9 +18,9 @@ pub use params::StoredIn;
 pub use place::{Home, Places};
 pub use precision::Precision;
 pub use quantize::Quantize;
-pub use recompute::{BlockPart, Recompute, SavedKind};
+pub use recompute::{BlockPart, Budget, Recompute};
 pub use states::{OptimizerState, Rounding};
-pub use words::{Allocator, EvaluationPass, Gradients, Init, Leak, Release};
+pub use words::{Allocator, Attention, EvaluationPass, Gradients, Init, Leak, Release};
 
 use super::declare::{Optional, Section, Words, section};
 use super::error::Problem;
@@ -61,6 +61,8 @@ section! {
         pub lora: Option<Lora> = Optional(lora::LORA), default None;
         /// Layers that are computed elsewhere than on the device. Of a run that is planned, each scope by its name.
         pub place: Places = LayerHomes, default Places::new();
+        /// Whether attention stores its scores.
+        pub attention: Attention = word(), default Attention::Fused;
         /// Slices of rows that logits and their gradient are computed in, one after the other, at the most.
         pub loss_chunks: usize = SLICES, default 1;
         pub release: Release = word(), default Release::Eager;
@@ -81,7 +83,7 @@ section! {
 pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
 /// Keys that the experiment file has words for, but not this version.
-pub(super) const LATER_KEYS: &[&str] = &["attention", "empty_cache", "loader", "parallel", "update"];
+pub(super) const LATER_KEYS: &[&str] = &["empty_cache", "loader", "parallel", "update"];
 
 impl Strategy {
     pub(super) fn scales_fp16(&self, tree: &Table) -> Result<(), Problem> {

@@ -1,29 +1,33 @@
 //! `recompute`: what is computed again in backward instead of kept. A word, a list of parts of blocks, or a table.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use super::Strategy;
 use crate::data::Given;
 use crate::ops::OpKind;
-use crate::spec::declare::{Declared, Writable, words};
+use crate::spec::declare::{Declared, Words, Writable, words};
 use crate::spec::error::Problem;
-use crate::spec::kinds::Count;
+use crate::spec::kinds::{Count, SHARE, Size};
 use crate::spec::reader::{Keys, Kind};
 use crate::spec::rules::blame;
 use crate::spec::tree::{Entry, Table, Value, quoted};
 use crate::spec::word_set::{ListOf, WordSet, list_of};
 use crate::spec::write::Lines;
+use crate::units::Bytes;
 
 const NONE: &str = "none";
 const BLOCK: &str = "block";
+const AUTO: &str = "auto";
 
 /// The keys of a table, of which it has one.
-const FORMS: [&str; 3] = ["every", "segments", "save"];
+const FORMS: [&str; 4] = ["every", "segments", "save", "budget"];
 
 /// No model has more of them.
 const BLOCKS: Count = Count(1..=1 << 24);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum Recompute {
     None,
     /// All of every block but its input.
@@ -35,7 +39,19 @@ pub enum Recompute {
     /// So many stretches of equally many blocks, but for the last one, each but for its input.
     Segments(usize),
     /// All of every block but its input and what these operations give.
-    Save(WordSet<SavedKind>),
+    Save(WordSet<OpKind>),
+    /// What costs the least time of all that meets it.
+    Budget(Budget),
+}
+
+/// The most that the device's pool may ever take of its memory, start-up and update included.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub enum Budget {
+    Bytes(Bytes),
+    /// A share of what it takes where nothing is computed again.
+    Share(f64),
+    /// As much as there is.
+    Memory,
 }
 
 words! {
@@ -48,21 +64,15 @@ words! {
     }
 }
 
-words! {
-    /// Operations that are worth to be kept.
-    pub enum SavedKind {
-        Linear = "linear",
-        Attention = "attention",
-        Norm = "norm",
-    }
-}
+impl Words for OpKind {
+    const ALL: &'static [OpKind] = &[OpKind::Linear, OpKind::Attention, OpKind::Norm];
+    const LATER: &'static [&'static str] = &[];
 
-impl SavedKind {
-    pub fn kind(self) -> OpKind {
+    fn word(self) -> &'static str {
         match self {
-            SavedKind::Linear => OpKind::Linear,
-            SavedKind::Attention => OpKind::Attention,
-            SavedKind::Norm => OpKind::Norm,
+            OpKind::Linear => "linear",
+            OpKind::Attention => "attention",
+            OpKind::Norm => "norm",
         }
     }
 }
@@ -78,7 +88,7 @@ impl Recompute {
         if count == 1 { Recompute::None } else { Recompute::Segments(count) }
     }
 
-    fn but_for(saved: WordSet<SavedKind>) -> Recompute {
+    fn but_for(saved: WordSet<OpKind>) -> Recompute {
         if saved.is_empty() { Recompute::Block } else { Recompute::Save(saved) }
     }
 
@@ -111,6 +121,22 @@ impl Strategy {
     }
 }
 
+/// As files have it.
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Recompute::None => f.write_str(&quoted(NONE)),
+            Recompute::Block => f.write_str(&quoted(BLOCK)),
+            Recompute::Parts(parts) => f.write_str(&list_of().text(parts)),
+            Recompute::Every(blocks) => write!(f, "{{ every = {blocks} }}"),
+            Recompute::Segments(segments) => write!(f, "{{ segments = {segments} }}"),
+            Recompute::Save(kinds) => write!(f, "{{ save = {} }}", list_of().text(kinds)),
+            Recompute::Budget(Budget::Memory) => f.write_str(&quoted(AUTO)),
+            Recompute::Budget(budget) => write!(f, "{{ budget = {} }}", SizeOrShare.text(budget)),
+        }
+    }
+}
+
 /// What the key takes.
 pub(super) struct Again;
 
@@ -125,6 +151,7 @@ impl Declared for Again {
             ["every"] => keys.key("every", None, BLOCKS).map(Recompute::every),
             ["segments"] => keys.key("segments", None, BLOCKS).map(Recompute::segments),
             ["save"] => keys.key("save", None, list_of()).map(Recompute::but_for),
+            ["budget"] => keys.key("budget", None, SizeOrShare).map(Recompute::Budget),
             // What is not known is told with what is.
             _ => {
                 for form in FORMS {
@@ -138,7 +165,7 @@ impl Declared for Again {
         // What is unknown has been told already.
         if read.is_none() && said.len() != 1 && said.iter().all(|key| FORMS.contains(key)) {
             reader.problem(
-                Problem::new("`recompute` takes one of `every`, `segments` and `save`")
+                Problem::new("`recompute` takes one of `every`, `segments`, `save` and `budget`")
                     .at(entry.node.span)
                     .help(format!("it can be {}", WordOrList.expected())),
             );
@@ -147,15 +174,7 @@ impl Declared for Again {
     }
 
     fn write(&self, key: &str, value: &Recompute, lines: &mut Lines) {
-        let text = match value {
-            Recompute::None => quoted(NONE),
-            Recompute::Block => quoted(BLOCK),
-            Recompute::Parts(parts) => list_of().text(parts),
-            Recompute::Every(blocks) => format!("{{ every = {blocks} }}"),
-            Recompute::Segments(segments) => format!("{{ segments = {segments} }}"),
-            Recompute::Save(kinds) => format!("{{ save = {} }}", list_of().text(kinds)),
-        };
-        lines.line(key, &text);
+        lines.line(key, &value.to_string());
     }
 
     fn example(&self, key: &str) -> String {
@@ -174,6 +193,7 @@ impl Kind for WordOrList {
         match value {
             Value::Text(text) if text == NONE => Some(Recompute::None),
             Value::Text(text) if text == BLOCK => Some(Recompute::Block),
+            Value::Text(text) if text == AUTO => Some(Recompute::Budget(Budget::Memory)),
             value => parts.parse(value).map(Recompute::of_parts),
         }
     }
@@ -181,13 +201,43 @@ impl Kind for WordOrList {
     fn expected(&self) -> String {
         let parts: ListOf<BlockPart> = list_of();
         format!(
-            "\"none\", \"block\", {}, or a table: {{ every = 2 }}, {{ segments = 4 }} or {{ save = [\"linear\"] }}",
+            "\"none\", \"block\", \"auto\", {}, or a table: {{ every = 2 }}, {{ segments = 4 }}, {{ save = [\"linear\"] }} or \
+             {{ budget = \"4 GiB\" }}",
             parts.expected()
         )
     }
 
     fn words(&self) -> Vec<&'static str> {
-        vec![NONE, BLOCK]
+        vec![NONE, BLOCK, AUTO]
+    }
+}
+
+/// A size in bytes with its unit, or a share.
+struct SizeOrShare;
+
+impl Kind for SizeOrShare {
+    type Output = Budget;
+
+    fn parse(&self, value: &Value) -> Option<Budget> {
+        match value {
+            Value::Text(_) => Size.parse(value).map(Budget::Bytes),
+            _ => SHARE.parse(value).map(Budget::Share),
+        }
+    }
+
+    fn expected(&self) -> String {
+        "a size with its unit, such as \"4 GiB\", or a share of what is needed with \"none\", such as 0.5"
+            .to_owned()
+    }
+}
+
+impl Writable for SizeOrShare {
+    fn text(&self, budget: &Budget) -> String {
+        match budget {
+            Budget::Bytes(bytes) => quoted(&bytes.exact()),
+            Budget::Share(share) => SHARE.text(share),
+            Budget::Memory => quoted(AUTO),
+        }
     }
 }
 
@@ -222,6 +272,10 @@ mod tests {
             ("{ segments = 2 }", "{ segments = 2 }"),
             ("{ save = ['norm', 'linear'] }", "{ save = [\"linear\", \"norm\"] }"),
             ("{ segments = 1 }", "\"none\""),
+            ("{ budget = '1.5 GiB' }", "{ budget = \"1536 MiB\" }"),
+            ("{ budget = 0.5 }", "{ budget = 0.5 }"),
+            ("{ budget = 1 }", "{ budget = 1.0 }"),
+            ("'auto'", "\"auto\""),
         ] {
             let (recompute, written) = resolved(said);
             assert_eq!(written, name, "{said}");

@@ -65,3 +65,13 @@ words! {
         Grad = "grad",
     }
 }
+
+words! {
+    /// What attention stores.
+    pub enum Attention {
+        /// Its result, and a number for each query.
+        Fused = "fused",
+        /// The T x T scores and their softmax as well.
+        Materialized = "materialized",
+    }
+}

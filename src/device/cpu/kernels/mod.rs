@@ -123,6 +123,12 @@ pub(super) unsafe fn run(
             }));
         }
         Op::LossScale(op) => loss_scale::run(op, &mut operands),
+        Op::MaterializedAttention(op) => with_float!(dtype(0), T => {
+            attention::materialized_forward::<T>(op, &mut operands, scratch, workers);
+        }),
+        Op::MaterializedAttentionBackward(_) => with_float!(dtype(0), T => {
+            attention::materialized_backward::<T>(&mut operands, scratch, workers);
+        }),
         Op::Normal(op) => {
             with_float!(op.output.dtype, T => initialise::normal::<T>(op, &mut operands, workers));
         }

@@ -10,6 +10,7 @@ mod embedding;
 mod initialise;
 mod layer_norm;
 mod linear;
+mod materialized_attention;
 mod optimizer;
 mod sizes;
 mod storage;
@@ -49,6 +50,8 @@ pub(super) fn run(
         Op::LinearInputGradient(op) => linear::input_gradient(op, inputs, outputs, workspace, launcher),
         Op::LinearWeightGradient(op) => linear::weight_gradient(op, inputs, outputs, workspace, launcher),
         Op::LossScale(op) => optimizer::loss_scale(op, inputs, launcher),
+        Op::MaterializedAttention(op) => materialized_attention::forward(op, inputs, outputs, launcher),
+        Op::MaterializedAttentionBackward(_) => materialized_attention::backward(inputs, outputs, launcher),
         Op::Normal(op) => initialise::normal(op, outputs, launcher),
         Op::Quantize(op) => storage::quantize(op, inputs, outputs, workspace, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),

@@ -199,11 +199,11 @@ impl<T: Float> BackwardHead<'_, T> {
 
 /// Where a head's gradients are summed in f32: where they are stored, or in scratch memory, which holds one tile of
 /// dq and all of dk and dv.
-struct Sums {
+pub(super) struct Sums {
     /// Of the gradients of queries, keys and values.
     start: [*mut f32; 3],
     /// Elements between positions.
-    row: usize,
+    pub(super) row: usize,
     /// Queries that there is room for.
     queries: usize,
     place: Head,
@@ -211,7 +211,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn new<T: Float>(dqkv: &Parts<T>, wide: &mut [f32], place: Head, sizes: Sizes) -> Sums {
+    pub(super) fn new<T: Float>(dqkv: &Parts<T>, wide: &mut [f32], place: Head, sizes: Sizes) -> Sums {
         let (first, part) = (QUERIES * sizes.head, sizes.sequence * sizes.head);
         if T::DTYPE == DType::F32 {
             let start = [0, 1, 2].map(|part| dqkv.as_ptr().wrapping_add(place.qkv + part * sizes.channels));
@@ -224,13 +224,13 @@ impl Sums {
     }
 
     /// Where a position's elements are. Tiles begin at whole numbers of tiles.
-    fn at(&self, part: usize, position: usize) -> *mut f32 {
+    pub(super) fn at(&self, part: usize, position: usize) -> *mut f32 {
         let row = if part == 0 { position % self.queries } else { position };
         self.start[part].wrapping_add(row * self.row)
     }
 
     /// Makes dk and dv zero.
-    fn clear(&self) {
+    pub(super) fn clear(&self) {
         for (part, position) in
             [1, 2].into_iter().flat_map(|part| (0..self.sizes.sequence).map(move |p| (part, p)))
         {
@@ -241,7 +241,13 @@ impl Sums {
     }
 
     /// Stores the sums of some positions where they belong, unless that is where they are.
-    fn store<T: Float>(&self, level: Level, part: usize, positions: Range<usize>, dqkv: &Parts<T>) {
+    pub(super) fn store<T: Float>(
+        &self,
+        level: Level,
+        part: usize,
+        positions: Range<usize>,
+        dqkv: &Parts<T>,
+    ) {
         if T::DTYPE == DType::F32 {
             return;
         }
@@ -261,7 +267,7 @@ impl Sums {
 const _: () = assert!(KEYS + 12 <= SCORE_ROW, "a group of keys that begins in a tile ends in its row");
 
 /// A result that is added to or overwritten.
-fn plain(c: *mut f32, row: usize, add: bool) -> Sink {
+pub(super) fn plain(c: *mut f32, row: usize, add: bool) -> Sink {
     let from = if add { c.cast_const() } else { std::ptr::null() };
     Sink { c, row, from, from_row: row, bias: std::ptr::null() }
 }

@@ -179,7 +179,7 @@ impl<T: Float> ForwardHead<'_, T> {
 simd! {
     /// Turns scores into `e^(scale score - m)`, those that are not seen into zeros; returns m, the largest so far,
     /// and their sum. Whole vectors are computed.
-    fn weights(scores: &mut [f32], seen: usize, scale: f32, largest_before: f32) -> (f32, f32) {
+    pub(super) fn weights(scores: &mut [f32], seen: usize, scale: f32, largest_before: f32) -> (f32, f32) {
         let (scores, unseen) = scores.split_at_mut(seen.next_multiple_of(LANES));
         unseen.fill(0.0);
         scores[seen..].fill(f32::NEG_INFINITY);

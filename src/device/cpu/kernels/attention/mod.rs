@@ -2,6 +2,7 @@
 
 mod backward;
 mod forward;
+mod materialized;
 
 use crate::ops::{Attention, TensorType};
 
@@ -12,6 +13,7 @@ use super::workers::{Parts, Workers};
 
 pub(super) use backward::run as backward;
 pub(super) use forward::run as forward;
+pub(super) use materialized::{backward as materialized_backward, forward as materialized_forward};
 
 const QUERIES: usize = Attention::QUERY_TILE;
 const KEYS: usize = Attention::KEY_TILE;

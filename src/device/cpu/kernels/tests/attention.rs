@@ -1,6 +1,8 @@
 //! Attention, forward and backward.
 
-use crate::ops::{Attention, AttentionBackward, Op, TensorType};
+use crate::ops::{
+    Attention, AttentionBackward, MaterializedAttention, MaterializedAttentionBackward, Op, TensorType,
+};
 
 use super::harness::{Data, NUMBERS, assert_slope, check, inner_product};
 use super::reference;
@@ -34,10 +36,35 @@ fn forward_and_backward_match_the_reference() {
 }
 
 #[test]
+fn materialized_forward_and_backward_match_the_reference() {
+    for (shape, number) in SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|number| (shape, number))) {
+        let sizes = sizes(shape);
+        let [batch, sequence, heads, _] = shape;
+        let qkv = Data::random(&[batch, sequence, 3 * sizes.channels()], 1).map(|x| 3.0 * x);
+        let qkv = qkv.stored_as(number);
+        let expected = sizes.materialized(&qkv.to_f64());
+        let op = Op::MaterializedAttention(MaterializedAttention { heads });
+        check(op, std::slice::from_ref(&qkv), &expected);
+        let dout = Data::random(&[batch, sequence, sizes.channels()], 2).stored_as(number);
+        let probabilities = expected[1].iter().map(|&value| value as f32).collect();
+        let ty = TensorType::f32(&[batch, heads, sequence, sequence]);
+        let probabilities = Data::F32(ty, probabilities).stored_as(number);
+        let expected = sizes.materialized_backward(&dout.to_f64(), &qkv.to_f64(), &probabilities.to_f64());
+        let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward);
+        check(op, &[dout, qkv, probabilities], &expected);
+    }
+}
+
+#[test]
 fn the_reference_is_differentiated_right() {
     let sizes = sizes([2, 5, 2, 3]);
     let qkv = Data::random(&[2, 5, 18], 3).to_f64();
     let dout = Data::random(&[2, 5, 6], 4).to_f64();
     let out = &sizes.forward(&qkv)[0];
     assert_slope(&sizes.backward(&dout, &qkv, out), &qkv, |qkv| inner_product(&sizes.forward(qkv)[0], &dout));
+    let [out, probabilities, _] = sizes.materialized(&qkv);
+    let [dqkv, dprobabilities, _] = sizes.materialized_backward(&dout, &qkv, &probabilities);
+    assert_slope(&dqkv, &qkv, |qkv| inner_product(&sizes.materialized(qkv)[0], &dout));
+    // The output is linear in the probabilities.
+    assert!((inner_product(&dprobabilities, &probabilities) - inner_product(&dout, &out)).abs() < 1e-12);
 }

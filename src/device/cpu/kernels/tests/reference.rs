@@ -183,4 +183,65 @@ impl Attention {
         }
         dqkv
     }
+
+    /// One head's rows of an out [B,T,C].
+    fn rows(&self, out: &[f64], batch: usize, head: usize) -> Vec<f64> {
+        let places = (0..self.sequence).map(|t| self.row(batch, head, t));
+        places.flat_map(|place| out[place..place + self.head].to_vec()).collect()
+    }
+
+    /// Where a head's row begins in an out.
+    fn row(&self, batch: usize, head: usize, t: usize) -> usize {
+        (batch * self.sequence + t) * self.channels() + head * self.head
+    }
+
+    /// out, probabilities and scores, all of them stored.
+    pub(super) fn materialized(&self, qkv: &[f64]) -> [Vec<f64>; 3] {
+        let (mut probabilities, mut scores) = (Vec::new(), Vec::new());
+        for (batch, head) in (0..self.batch).flat_map(|b| (0..self.heads).map(move |h| (b, h))) {
+            let [q, k] = [0, 1].map(|part| self.part(qkv, batch, head, part));
+            let products = product(&q, &transposed(&k, self.head), self.head);
+            scores.extend(products.iter().map(|product| product / (self.head as f64).sqrt()));
+            probabilities.extend(self.weights(&q, &k).0);
+        }
+        let [out, _] = self.forward(qkv);
+        [out, probabilities, scores]
+    }
+
+    /// dqkv, dprobabilities and dscores, by the rule of a softmax.
+    pub(super) fn materialized_backward(
+        &self,
+        dout: &[f64],
+        qkv: &[f64],
+        probabilities: &[f64],
+    ) -> [Vec<f64>; 3] {
+        let sequence = self.sequence;
+        let (mut dqkv, mut dprobabilities, mut dscores) = (vec![0.0; qkv.len()], Vec::new(), Vec::new());
+        let heads = (0..self.batch).flat_map(|b| (0..self.heads).map(move |h| (b, h)));
+        for ((batch, head), p) in heads.zip(probabilities.chunks(sequence * sequence)) {
+            let [q, k, v] = [0, 1, 2].map(|part| self.part(qkv, batch, head, part));
+            let dout = self.rows(dout, batch, head);
+            let dp = product(&dout, &transposed(&v, self.head), self.head);
+            let mut ds = Vec::new();
+            for (p, dp) in p.chunks(sequence).zip(dp.chunks(sequence)) {
+                let along: f64 = p.iter().zip(dp).map(|(p, dp)| p * dp).sum();
+                ds.extend(p.iter().zip(dp).map(|(p, dp)| p * (dp - along) / (self.head as f64).sqrt()));
+            }
+            let gradients = [
+                product(&ds, &k, sequence),
+                product(&transposed(&ds, sequence), &q, sequence),
+                product(&transposed(p, sequence), &dout, sequence),
+            ];
+            for (part, gradient) in gradients.iter().enumerate() {
+                for (t, row) in gradient.chunks(self.head).enumerate() {
+                    let row_of_qkv = (batch * sequence + t) * 3 * self.channels();
+                    let place = row_of_qkv + part * self.channels() + head * self.head;
+                    dqkv[place..place + self.head].copy_from_slice(row);
+                }
+            }
+            dprobabilities.extend(dp);
+            dscores.extend(ds);
+        }
+        [dqkv, dprobabilities, dscores]
+    }
 }

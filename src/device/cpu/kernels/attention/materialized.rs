@@ -1,0 +1,367 @@
+//! Attention that stores its T x T scores and their softmax, one batch element's head and one tile of queries at a time.
+//!
+//! What is computed of a tile stays in f32 until the tile is done: what is stored is rounded, but not computed with.
+
+use std::ops::Range;
+
+use crate::device::cpu::kernels::float::{BUFFER, Float, write};
+use crate::device::cpu::kernels::math::{LANES, sum};
+use crate::device::cpu::kernels::operands::Operands;
+#[cfg(target_arch = "x86_64")]
+use crate::device::cpu::kernels::product::{Avx2, Avx512};
+use crate::device::cpu::kernels::product::{Left, Micro, Portable, panels};
+use crate::device::cpu::kernels::simd::{Level, simd};
+use crate::device::cpu::kernels::workers::{Parts, Workers};
+use crate::ops::{MaterializedAttention, MaterializedAttentionBackward};
+
+use super::backward::{Sums, plain};
+use super::forward::weights;
+use super::{Head, QUERIES, Rows, Sizes, each_head, pack_straight, pack_transposed, take};
+
+/// Calls a function for the machine's instruction set.
+macro_rules! with_micro {
+    ($workers:expr, $function:ident::<$float:ident>($($argument:expr),*)) => {
+        match $workers.level() {
+            Level::Portable => $function::<Portable, $float>($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => $function::<Avx2, $float>($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => $function::<Avx512, $float>($($argument),*),
+        }
+    };
+}
+
+pub(crate) fn forward<T: Float>(
+    op: &MaterializedAttention,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    with_micro!(workers, forward_with::<T>(op, operands, scratch, workers));
+}
+
+pub(crate) fn backward<T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+    with_micro!(workers, backward_with::<T>(operands, scratch, workers));
+}
+
+fn forward_with<M: Micro, T: Float>(
+    op: &MaterializedAttention,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    let sizes = Sizes::new(operands.input_type(0), op.heads);
+    let qkv = operands.input::<T>(0);
+    let [out, probabilities, scores] = [0, 1, 2].map(|index| Parts::new(operands.output::<T>(index)));
+    let scratch_len = MaterializedAttention::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
+    each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
+        let head = ForwardHead {
+            sizes,
+            place,
+            level: workers.level(),
+            qkv,
+            keys: take(&mut scratch, sizes.padded_sequence() * sizes.head),
+            values: take(&mut scratch, sizes.sequence * sizes.padded_head()),
+            tile: take(&mut scratch, QUERIES * sizes.score_row()),
+            out: take(&mut scratch, QUERIES * sizes.padded_head()),
+        };
+        head.run::<M>(&out, &probabilities, &scores, scratch);
+    });
+}
+
+impl Sizes {
+    fn score_row(&self) -> usize {
+        MaterializedAttention::score_row(self.sequence)
+    }
+
+    /// The tiles of queries.
+    fn tiles(self) -> impl Iterator<Item = Range<usize>> {
+        (0..self.sequence).step_by(QUERIES).map(move |query| query..self.sequence.min(query + QUERIES))
+    }
+
+    /// Where a query's scores are in a tensor [B,H,T,T].
+    fn scores_of(&self, place: Head, query: usize) -> Range<usize> {
+        let start = (place.lse + query) * self.sequence;
+        start..start + self.sequence
+    }
+}
+
+/// The rows of a tile in groups of as many as a product takes.
+fn groups<M: Micro>(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(M::ROWS).map(move |row| row..rows.min(row + M::ROWS))
+}
+
+struct ForwardHead<'a, T> {
+    sizes: Sizes,
+    place: Head,
+    level: Level,
+    qkv: &'a [T],
+    /// k^T in panels.
+    keys: &'a mut [f32],
+    /// v in panels.
+    values: &'a mut [f32],
+    /// Scores of a tile of queries, then probabilities, in rows of `score_row`.
+    tile: &'a mut [f32],
+    /// Output of these, in rows of `padded_head`.
+    out: &'a mut [f32],
+}
+
+impl<T: Float> ForwardHead<'_, T> {
+    /// `wide` is for a tile of queries in f32, where they are stored otherwise.
+    fn run<M: Micro>(
+        mut self,
+        out: &Parts<T>,
+        probabilities: &Parts<T>,
+        scores: &Parts<T>,
+        wide: &mut [f32],
+    ) {
+        let (sizes, row, level) = (self.sizes, self.sizes.row(), self.level);
+        let [keys, values] = [1, 2].map(|part| &self.qkv[self.place.qkv + part * sizes.channels..]);
+        pack_transposed::<M, T>(level, keys, row, sizes, self.keys);
+        pack_straight::<M, T>(level, values, row, sizes, self.values);
+        for tile in sizes.tiles() {
+            let queries = &self.qkv[self.place.qkv + tile.start * row..];
+            let queries = Rows::new(level, queries, row, tile.len(), sizes.head, wide);
+            for rows in groups::<M>(tile.len()) {
+                self.score::<M>(rows, queries);
+            }
+            for query in tile.clone() {
+                self.soften(query, query - tile.start, probabilities, scores);
+            }
+            for rows in groups::<M>(tile.len()) {
+                self.weigh::<M>(tile.start, rows);
+            }
+            self.store(tile, out);
+        }
+    }
+
+    /// `tile = q k^T`, of all keys.
+    fn score<M: Micro>(&mut self, rows: Range<usize>, queries: Rows) {
+        let (sizes, score_row) = (self.sizes, self.sizes.score_row());
+        let sink = plain(self.tile[rows.start * score_row..].as_mut_ptr(), score_row, false);
+        let panel = sizes.head * M::COLUMNS;
+        let left = queries.left(rows.start);
+        // SAFETY: packed keys have whole panels, and a row of the tile has room for all keys.
+        #[allow(unsafe_code)]
+        unsafe {
+            panels::<M>(rows.len(), sizes.sequence, sizes.head, left, self.keys.as_ptr(), panel, sink);
+        }
+    }
+
+    /// Stores a query's scores, makes them probabilities and stores these.
+    fn soften(&mut self, query: usize, row: usize, probabilities: &Parts<T>, scores: &Parts<T>) {
+        let (sizes, level) = (self.sizes, self.level);
+        let range = sizes.scores_of(self.place, query);
+        // SAFETY: heads and queries do not overlap.
+        #[allow(unsafe_code)]
+        let (scores, probabilities) = unsafe { (scores.part(range.clone()), probabilities.part(range)) };
+        let whole = sizes.sequence.next_multiple_of(LANES);
+        let tile = &mut self.tile[row * sizes.score_row()..][..whole];
+        let mut buffer = [0.0; BUFFER];
+        let scale = sizes.scale();
+        write(level, scores, &mut buffer, |run, scores| scaled(level, &tile[run], scale, scores));
+        let (_, total) = weights(level, tile, query + 1, scale, f32::NEG_INFINITY);
+        let share = 1.0 / total;
+        tile.iter_mut().for_each(|weight| *weight *= share);
+        T::narrow(level, &tile[..sizes.sequence], probabilities);
+    }
+
+    /// `out = probabilities v`, of the keys that are seen.
+    fn weigh<M: Micro>(&mut self, first_query: usize, rows: Range<usize>) {
+        let (sizes, score_row, width) = (self.sizes, self.sizes.score_row(), self.sizes.padded_head());
+        let left = Left { start: self.tile[rows.start * score_row..].as_ptr(), row: score_row, step: 1 };
+        let sink = plain(self.out[rows.start * width..].as_mut_ptr(), width, false);
+        let (keys, panel) = (first_query + rows.end, sizes.sequence * M::COLUMNS);
+        // SAFETY: packed values have whole panels, and a row of the output has room for a head.
+        #[allow(unsafe_code)]
+        unsafe {
+            panels::<M>(rows.len(), sizes.head, keys, left, self.values.as_ptr(), panel, sink);
+        }
+    }
+
+    fn store(&self, tile: Range<usize>, out: &Parts<T>) {
+        let (sizes, width) = (self.sizes, self.sizes.padded_head());
+        for (query, row) in tile.zip(self.out.chunks_exact(width)) {
+            let start = self.place.out + query * sizes.channels;
+            // SAFETY: heads and queries do not overlap.
+            #[allow(unsafe_code)]
+            let out = unsafe { out.part(start..start + sizes.head) };
+            T::narrow(self.level, &row[..sizes.head], out);
+        }
+    }
+}
+
+fn backward_with<M: Micro, T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+    let heads = MaterializedAttentionBackward::heads(operands.input_type(2));
+    let sizes = Sizes::new(operands.input_type(1), heads);
+    let [dout, qkv, probabilities] = [0, 1, 2].map(|index| operands.input::<T>(index));
+    let [dqkv, dprobabilities, dscores] = [0, 1, 2].map(|index| Parts::new(operands.output::<T>(index)));
+    let scratch_len = MaterializedAttentionBackward::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
+    each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
+        let straight = sizes.sequence * sizes.padded_head();
+        let head = BackwardHead {
+            sizes,
+            place,
+            level: workers.level(),
+            dout: &dout[place.out..],
+            qkv: &qkv[place.qkv..],
+            given: probabilities,
+            values_across: take(&mut scratch, sizes.padded_sequence() * sizes.head),
+            keys: take(&mut scratch, straight),
+            queries: take(&mut scratch, straight),
+            douts: take(&mut scratch, straight),
+            probabilities: take(&mut scratch, QUERIES * sizes.score_row()),
+            dscores: take(&mut scratch, QUERIES * sizes.score_row()),
+        };
+        head.run::<M>(&dqkv, &dprobabilities, &dscores, scratch);
+    });
+}
+
+struct BackwardHead<'a, T> {
+    sizes: Sizes,
+    place: Head,
+    level: Level,
+    dout: &'a [T],
+    qkv: &'a [T],
+    /// Probabilities of all heads.
+    given: &'a [T],
+    /// v^T in panels.
+    values_across: &'a mut [f32],
+    /// k, q and dout in panels.
+    keys: &'a mut [f32],
+    queries: &'a mut [f32],
+    douts: &'a mut [f32],
+    /// Of a tile of queries, in rows of `score_row`: probabilities, and their gradient, then that of q k^T.
+    probabilities: &'a mut [f32],
+    dscores: &'a mut [f32],
+}
+
+impl<T: Float> BackwardHead<'_, T> {
+    /// `wide` is for tiles of dout and dq and for dk and dv in f32, where they are stored otherwise.
+    fn run<M: Micro>(
+        mut self,
+        dqkv: &Parts<T>,
+        dprobabilities: &Parts<T>,
+        dscores: &Parts<T>,
+        mut wide: &mut [f32],
+    ) {
+        self.pack::<M>();
+        let (sizes, level) = (self.sizes, self.level);
+        let tile_len = if wide.is_empty() { 0 } else { QUERIES * sizes.head };
+        let wide_douts = take(&mut wide, tile_len);
+        let sums = Sums::new(dqkv, wide, self.place, sizes);
+        sums.clear();
+        for tile in sizes.tiles() {
+            let dout = &self.dout[tile.start * sizes.channels..];
+            let douts = Rows::new(level, dout, sizes.channels, tile.len(), sizes.head, wide_douts);
+            for rows in groups::<M>(tile.len()) {
+                self.probability_gradients::<M>(rows, douts);
+            }
+            for query in tile.clone() {
+                self.differentiate(query, query - tile.start, dprobabilities, dscores);
+            }
+            for rows in groups::<M>(tile.len()) {
+                self.query_gradients::<M>(tile.start, rows, &sums);
+            }
+            self.key_gradients::<M>(tile.clone(), &sums);
+            sums.store(level, 0, tile, dqkv);
+        }
+        for part in 1..3 {
+            sums.store(level, part, 0..sizes.sequence, dqkv);
+        }
+    }
+
+    fn pack<M: Micro>(&mut self) {
+        let (sizes, row, level) = (self.sizes, self.sizes.row(), self.level);
+        let [keys, values] = [1, 2].map(|part| &self.qkv[part * sizes.channels..]);
+        pack_transposed::<M, T>(level, values, row, sizes, self.values_across);
+        pack_straight::<M, T>(level, keys, row, sizes, self.keys);
+        pack_straight::<M, T>(level, self.qkv, row, sizes, self.queries);
+        pack_straight::<M, T>(level, self.dout, sizes.channels, sizes, self.douts);
+    }
+
+    /// `dprobabilities = dout v^T`, of all keys.
+    fn probability_gradients<M: Micro>(&mut self, rows: Range<usize>, douts: Rows) {
+        let (sizes, score_row) = (self.sizes, self.sizes.score_row());
+        let sink = plain(self.dscores[rows.start * score_row..].as_mut_ptr(), score_row, false);
+        let (left, right) = (douts.left(rows.start), self.values_across.as_ptr());
+        // SAFETY: packed values have whole panels, and a row of the tile has room for all keys.
+        #[allow(unsafe_code)]
+        unsafe {
+            let panel = sizes.head * M::COLUMNS;
+            panels::<M>(rows.len(), sizes.sequence, sizes.head, left, right, panel, sink);
+        }
+    }
+
+    /// Stores a query's dprobabilities, makes them dscores and stores these.
+    fn differentiate(&mut self, query: usize, row: usize, dprobabilities: &Parts<T>, stored: &Parts<T>) {
+        let (sizes, level) = (self.sizes, self.level);
+        let range = sizes.scores_of(self.place, query);
+        // SAFETY: heads and queries do not overlap.
+        #[allow(unsafe_code)]
+        let (dprobabilities, stored) =
+            unsafe { (dprobabilities.part(range.clone()), stored.part(range.clone())) };
+        let tile = row * sizes.score_row()..row * sizes.score_row() + sizes.sequence;
+        let (probabilities, dscores) = (&mut self.probabilities[tile.clone()], &mut self.dscores[tile]);
+        T::widen(level, &self.given[range], probabilities);
+        T::narrow(level, dscores, dprobabilities);
+        let seen = query + 1;
+        softmax_backward(level, &probabilities[..seen], &mut dscores[..seen], sizes.scale());
+        dscores[seen..].fill(0.0);
+        T::narrow(level, dscores, stored);
+    }
+
+    /// `dq = dscores k`, of the keys that are seen.
+    fn query_gradients<M: Micro>(&mut self, first_query: usize, rows: Range<usize>, sums: &Sums) {
+        let (sizes, score_row) = (self.sizes, self.sizes.score_row());
+        let sink = plain(sums.at(0, first_query + rows.start), sums.row, false);
+        let left = Left { start: self.dscores[rows.start * score_row..].as_ptr(), row: score_row, step: 1 };
+        let (keys, panel) = (first_query + rows.end, sizes.sequence * M::COLUMNS);
+        // SAFETY: nobody else writes this head's gradients.
+        #[allow(unsafe_code)]
+        unsafe {
+            panels::<M>(rows.len(), sizes.head, keys, left, self.keys.as_ptr(), panel, sink);
+        }
+    }
+
+    /// `dk += dscores^T q`, `dv += probabilities^T dout`
+    fn key_gradients<M: Micro>(&mut self, tile: Range<usize>, sums: &Sums) {
+        let (sizes, score_row) = (self.sizes, self.sizes.score_row());
+        let panel = sizes.sequence * M::COLUMNS;
+        for keys in groups::<M>(tile.end) {
+            // Earlier queries do not see these keys.
+            let query = tile.start.max(keys.start);
+            let corner = (query - tile.start) * score_row + keys.start;
+            let operands = [(&*self.dscores, &*self.queries), (&*self.probabilities, &*self.douts)];
+            for (part, (left, right)) in operands.into_iter().enumerate() {
+                let sink = plain(sums.at(1 + part, keys.start), sums.row, true);
+                let left = Left { start: left[corner..].as_ptr(), row: 1, step: score_row };
+                let right = right[query * M::COLUMNS..].as_ptr();
+                // SAFETY: nobody else writes this head's gradients.
+                #[allow(unsafe_code)]
+                unsafe {
+                    panels::<M>(keys.len(), sizes.head, tile.end - query, left, right, panel, sink);
+                }
+            }
+        }
+    }
+}
+
+simd! {
+    fn scaled(values: &[f32], scale: f32, result: &mut [f32]) {
+        for (result, value) in result.iter_mut().zip(values) {
+            *result = value * scale;
+        }
+    }
+}
+
+simd! {
+    /// In: the gradient of a softmax, and the softmax. Out: the gradient of what it was made of, times `scale`.
+    fn softmax_backward(softmax: &[f32], gradient: &mut [f32], scale: f32) {
+        let softmax = &softmax[..gradient.len()];
+        let along = sum(softmax.len(), |i| softmax[i] * gradient[i]);
+        for (gradient, weight) in gradient.iter_mut().zip(softmax) {
+            *gradient = weight * (*gradient - along) * scale;
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! `attention = "materialized"`: what is kept of it, and what is there while it is computed.
+
+use super::strategies::{Activations, BATCH, H, L, T, launches, live, program, with};
+use crate::compile::{Program, SectionKind};
+use crate::device::{Pool, Position, Role};
+use crate::memory::live_at;
+use crate::spec::*;
+use crate::testing;
+
+/// Live bytes on the device while a section's first instruction of this name runs, of values whose names say so.
+fn named_during(program: &Program, name: &'static str, part: &str) -> u64 {
+    let section = program.sections.iter().position(|section| section.kind == SectionKind::First).unwrap();
+    let instruction = program.sections[section].code.iter().position(launches(name)).unwrap();
+    let position = Position { section: section as u32, instruction: instruction as u32 };
+    let values = live_at(program, &testing::target(), Pool::Device, position);
+    values.iter().filter(|value| value.name.contains(part)).map(|value| value.bytes).sum()
+}
+
+#[test]
+fn materialized_attention_keeps_its_probabilities() {
+    let sizes = Activations { rounding: 256, micro_batch: BATCH };
+    let (square, lse) = (sizes.f32(BATCH * H * T * T), sizes.f32(BATCH * H * T));
+    let program = program(&with(|strategy| strategy.attention = Attention::Materialized));
+    let found = live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
+    assert_eq!(found, sizes.kept(sizes.block() + square - lse));
+
+    // Nothing is done in place: of the first block, scores beside probabilities; of the last, in whose backward the first's
+    // are there, too, gradients of both beside them.
+    let forward = |part| named_during(&program, "materialized-attention", part);
+    assert_eq!([forward("probabilities"), forward("scores")], [square; 2]);
+    let backward = |part| named_during(&program, "materialized-attention-backward", part);
+    assert_eq!([backward("probabilities"), backward("scores")], [(L + 1) * square, square]);
+
+    // In 16 bits they have half the bytes.
+    let program = self::program(&with(|strategy| {
+        (strategy.attention, strategy.precision) = (Attention::Materialized, Precision::Bf16);
+    }));
+    assert_eq!(named_during(&program, "materialized-attention", "scores"), square / 2);
+}

@@ -1,0 +1,121 @@
+//! What is computed again, in every way that `recompute` knows: what is kept, that no bit changes, and the work that it takes.
+
+use super::strategies::{Activations, BATCH, C, H, T, launches, live, program, with, work};
+use crate::compile::SectionKind;
+use crate::device::Role;
+use crate::ops::OpKind;
+use crate::spec::*;
+use crate::testing;
+use crate::units::Bytes;
+
+/// Five blocks, so that no two ways to choose among them are one.
+const BLOCKS: u64 = 5;
+
+/// Every way to compute again, with what is kept of five blocks, their output among it, and the FLOPs that it takes.
+fn recomputed() -> Vec<(Recompute, u64, u64)> {
+    let sizes = Activations { rounding: 256, micro_batch: BATCH };
+    let (whole, x, norm) = (sizes.block(), sizes.stream(), sizes.norm());
+    let (qkv, out) = (sizes.f32(sizes.rows() * 3 * C), x + sizes.f32(BATCH * H * T));
+    let mlp = 2 * sizes.f32(sizes.rows() * 4 * C);
+    let n = BATCH * T;
+    // What is read of a part's last product is read elsewhere.
+    let (of_qkv, of_attention, of_out, of_mlp) =
+        (2 * n * C * 3 * C, 4 * n * T * C, 2 * n * C * C, 2 * n * C * 4 * C);
+    let block = of_qkv + of_attention + of_out + of_mlp;
+    let parts = |parts: &[BlockPart]| Recompute::Parts(parts.iter().copied().collect());
+    let save = |kinds: &[OpKind]| Recompute::Save(kinds.iter().copied().collect());
+    use BlockPart::{Attention, Mlp, Norm};
+    vec![
+        (Recompute::None, BLOCKS * whole, 0),
+        (Recompute::Block, BLOCKS * x, BLOCKS * block),
+        (parts(&[Attention]), BLOCKS * (whole - norm - qkv - out), BLOCKS * (of_qkv + of_attention)),
+        (parts(&[Mlp]), BLOCKS * (whole - norm - mlp), BLOCKS * of_mlp),
+        (parts(&[Attention, Mlp]), BLOCKS * 2 * x, BLOCKS * (of_qkv + of_attention + of_mlp)),
+        (parts(&[Norm]), BLOCKS * (whole - 2 * norm), 0),
+        (parts(&[Mlp, Norm]), BLOCKS * (whole - 2 * norm - mlp), BLOCKS * of_mlp),
+        (Recompute::Every(1), BLOCKS * x, BLOCKS * block),
+        (Recompute::Every(2), 3 * x + 2 * whole, 3 * block),
+        (Recompute::Every(9), x + 4 * whole, block),
+        (Recompute::Segments(1), BLOCKS * whole, 0),
+        // Within a segment, the last product of each block but the last is needed by the next.
+        (Recompute::Segments(2), x + 3 * whole, 2 * block + of_mlp),
+        (Recompute::Segments(3), 2 * x + 3 * whole, 2 * block),
+        (Recompute::Segments(5), 4 * x + whole, 4 * block),
+        (save(&[]), BLOCKS * x, BLOCKS * block),
+        (save(&[OpKind::Linear]), BLOCKS * (whole - 2 * norm - out), BLOCKS * of_attention),
+        (save(&[OpKind::Linear, OpKind::Attention]), BLOCKS * (whole - 2 * norm), 0),
+        (save(&[OpKind::Attention]), BLOCKS * (x + out), BLOCKS * (of_qkv + of_out + of_mlp)),
+        (save(&[OpKind::Norm]), BLOCKS * (x + 2 * norm), BLOCKS * block),
+    ]
+}
+
+fn recomputing(recompute: Recompute) -> RunConfig {
+    let config = with(|strategy| strategy.recompute = recompute);
+    testing::reshaped(config, |model| model.layers = BLOCKS as usize)
+}
+
+#[test]
+fn recompute_keeps_what_it_says() {
+    let sizes = Activations { rounding: 256, micro_batch: BATCH };
+    for (recompute, kept, _) in recomputed() {
+        let program = program(&recomputing(recompute));
+        let found =
+            live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
+        assert_eq!(found, sizes.kept(0) + kept, "{recompute:?}");
+    }
+}
+
+/// Of five blocks: two of them make a segment, and what goes from one to the other is made again as well.
+#[test]
+fn recompute_changes_no_bit() {
+    let nf4 = || {
+        let targets = vec!["mlp".to_owned()];
+        Lora { rank: 2, alpha: 4.0, targets, base: Base::Nf4, double_quantization: true }
+    };
+    let changes: [fn(&mut Strategy); 3] = [
+        |_| {},
+        |strategy| (strategy.precision, strategy.accumulate) = (Precision::Bf16, 3),
+        |strategy| {
+            let offload = &mut strategy.offload;
+            (offload.parameters, offload.activations) = (true, Spill::From(Bytes(0)));
+        },
+    ];
+    for change in changes {
+        let changed = |recompute| {
+            let mut config = recomputing(recompute);
+            change(&mut config.strategy);
+            super::trace(&config)
+        };
+        let plain = changed(Recompute::None);
+        for (recompute, ..) in recomputed() {
+            assert_eq!(changed(recompute), plain, "{recompute:?}");
+        }
+    }
+    for (recompute, ..) in recomputed() {
+        let [adapted, plain] = [recompute, Recompute::None].map(|recompute| {
+            let mut config = recomputing(recompute);
+            config.strategy.lora = Some(nf4());
+            super::trace(&config)
+        });
+        assert_eq!(adapted, plain, "{recompute:?} beside a quantized base");
+    }
+}
+
+#[test]
+fn recompute_does_the_work_it_says() {
+    let (plain, _) = work(&recomputing(Recompute::None));
+    for (recompute, _, flops) in recomputed() {
+        let (counts, receipt) = work(&recomputing(recompute));
+        assert_eq!(counts.recompute_flops, 2 * flops, "{recompute:?}");
+        assert_eq!(counts.flops, plain.flops + 2 * flops, "{recompute:?}");
+        let told = match recompute {
+            Recompute::None | Recompute::Segments(1) => String::new(),
+            _ if flops == 0 => format!("{} computed again", counts.computed_again / 2),
+            _ => format!("+{:.0}% FLOPs", 100.0 * (2 * flops) as f64 / plain.flops as f64),
+        };
+        assert_eq!(receipt, told, "{recompute:?}");
+    }
+    // Two norms of each block.
+    let (counts, _) = work(&recomputing(Recompute::Parts([BlockPart::Norm].into_iter().collect())));
+    assert_eq!(counts.computed_again, 2 * 2 * BLOCKS);
+}

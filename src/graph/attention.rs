@@ -1,0 +1,24 @@
+//! Attention that stores its scores.
+
+use super::{Graph, GraphValue, ValueKind};
+use crate::ops::{MaterializedAttention, Op};
+
+impl Graph {
+    /// Lets attention store its scores and their softmax whole, wherever the model has it.
+    pub fn materialize_attention(&mut self) {
+        let Graph { values, nodes, .. } = self;
+        for node in nodes {
+            let Op::Attention(fused) = &node.op else { continue };
+            let op = MaterializedAttention { heads: fused.heads };
+            node.op = Op::MaterializedAttention(op);
+            let types = node.op.outputs(&[values[node.inputs[0]].ty]);
+            let types = types.unwrap_or_else(|error| panic!("the model is wrong: {error}"));
+            // Nothing but backward reads what the softmax added up to.
+            let lse = node.outputs[1];
+            (values[lse].name, values[lse].ty) = ("probabilities", types[1]);
+            let (scope, kind) = (node.scope, ValueKind::Activation);
+            values.push(GraphValue { name: "scores", scope, ty: types[2], kind });
+            node.outputs.push(values.len() - 1);
+        }
+    }
+}

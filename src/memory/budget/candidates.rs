@@ -1,0 +1,298 @@
+//! What a run could compute again: each choice compiled, its cost counted and its peak predicted.
+
+use super::Choice;
+use super::cost::cost;
+use super::knapsack::{Item, assignments};
+use crate::compile::{
+    Again, Instruction, Program, Section, SectionKind, Units, Violation, blocks, compile_units,
+};
+use crate::device::{Phase, Target};
+use crate::graph::{Graphs, Scope, ScopeId};
+use crate::memory::{Cadence, live_bytes, predict};
+use crate::ops::OpKind;
+use crate::parallel;
+use crate::spec::{RunConfig, WordSet, Words as _};
+
+/// About so many blocks are compiled in all candidates together, but no fewer candidates than these.
+const BLOCKS: usize = 3000;
+const CANDIDATES: usize = 100;
+
+/// Parts of which a block has more are all computed again, or none.
+const PARTS: usize = 3;
+
+/// All that is worth to be looked at, nothing computed again among it.
+pub(super) fn all(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Vec<Choice>, Violation> {
+    let scopes = &graphs.full.scopes;
+    let search = Search { graphs, config, target, scopes, blocks: blocks(scopes) };
+    let alternatives: Vec<Vec<Alternative>> =
+        search.blocks.iter().map(|&block| Alternative::all(scopes, block)).collect();
+    let count = alternatives.iter().map(Vec::len).max().unwrap_or(1);
+
+    // What each alternative takes, from programs of which all blocks do the same.
+    let uniform: Vec<Units> =
+        (0..count).map(|alternative| search.units(&alternatives, |_| alternative)).collect();
+    let uniform = parallel::map(uniform, |units| search.evaluate(units, true));
+    let uniform: Vec<(Choice, Vec<Profile>)> = uniform.into_iter().collect::<Result<_, _>>()?;
+    let most = (BLOCKS / search.blocks.len().max(1)).max(CANDIDATES);
+    let mut candidates: Vec<Units> = search.segments().collect();
+    candidates.extend(search.every_choice_of_scopes(&alternatives, most));
+    let sections = uniform[0].1.len();
+    for section in 0..sections {
+        let items = |(position, alternatives): (usize, &Vec<Alternative>)| {
+            let known = uniform.iter().take(alternatives.len()).enumerate();
+            let item = |(alternative, (_, profiles)): (usize, &(Choice, Vec<Profile>))| Item {
+                alternative,
+                ..profiles[section].blocks[position]
+            };
+            known.map(item).collect::<Vec<_>>()
+        };
+        let items: Vec<Vec<Item>> = alternatives.iter().enumerate().map(items).collect();
+        let assigned =
+            with_swaps(assignments(&items, uniform[0].1[section].behind, most / sections), most / sections);
+        candidates.extend(assigned.iter().map(|taken| search.units(&alternatives, |block| taken[block])));
+    }
+    let evaluated = parallel::map(candidates, |units| Ok(search.evaluate(units, false)?.0));
+    let evaluated: Vec<Choice> = evaluated.into_iter().collect::<Result<_, _>>()?;
+    Ok(uniform.into_iter().map(|(choice, _)| choice).chain(evaluated).collect())
+}
+
+/// And the same with two neighbours' alternatives swapped, as long as there are not so many: they keep as much, and may lie
+/// more densely.
+fn with_swaps(mut assigned: Vec<Vec<usize>>, most: usize) -> Vec<Vec<usize>> {
+    let swaps: Vec<Vec<usize>> = assigned
+        .iter()
+        .flat_map(|taken| {
+            let differ = (1..taken.len()).filter(|&block| taken[block - 1] != taken[block]);
+            differ.map(|block| {
+                let mut swapped = taken.clone();
+                swapped.swap(block - 1, block);
+                swapped
+            })
+        })
+        .collect();
+    let room = most.saturating_sub(assigned.len());
+    assigned.extend(swaps.into_iter().take(room));
+    assigned
+}
+
+/// These, compiled and predicted.
+#[cfg(test)]
+pub(super) fn evaluate(
+    graphs: &Graphs,
+    config: &RunConfig,
+    target: &Target,
+    units: Vec<Units>,
+) -> Result<Vec<Choice>, Violation> {
+    let scopes = &graphs.full.scopes;
+    let search = Search { graphs, config, target, scopes, blocks: blocks(scopes) };
+    units.into_iter().map(|units| Ok(search.evaluate(units, false)?.0)).collect()
+}
+
+/// What a block may compute again.
+#[derive(Clone, Debug, PartialEq)]
+enum Alternative {
+    /// Of each of its parts by itself.
+    Parts(Vec<Option<Again>>),
+    /// All of it together.
+    Whole(Again),
+}
+
+impl Alternative {
+    /// That nothing is comes first.
+    fn all(scopes: &[Scope], block: usize) -> Vec<Alternative> {
+        let parts = parts(scopes, block).len();
+        let again = [None, Some(Again::Norms), Some(Again::All)];
+        let mut all = if parts > PARTS {
+            again.iter().map(|again| vec![*again; parts]).collect()
+        } else {
+            (0..parts).fold(vec![Vec::new()], |all, _| {
+                let longer = |start: Vec<Option<Again>>| {
+                    again.iter().map(move |again| [start.as_slice(), &[*again]].concat())
+                };
+                all.into_iter().flat_map(longer).collect()
+            })
+        };
+        let whole = (0..1usize << OpKind::ALL.len()).map(|bits| {
+            let saved = OpKind::ALL.iter().enumerate().filter(|(index, _)| bits >> index & 1 == 1);
+            let saved: WordSet<OpKind> = saved.map(|(_, kind)| *kind).collect();
+            Alternative::Whole(if saved.is_empty() { Again::All } else { Again::AllBut(saved) })
+        });
+        all.drain(..).map(Alternative::Parts).chain(whole).collect()
+    }
+
+    /// Whether scopes are computed again as they are.
+    fn is_of_scopes(&self) -> bool {
+        match self {
+            Alternative::Parts(parts) => parts.iter().all(|again| matches!(again, None | Some(Again::All))),
+            Alternative::Whole(again) => *again == Again::All,
+        }
+    }
+
+    fn mark(&self, units: &mut Units, scopes: &[Scope], block: usize) {
+        match self {
+            Alternative::Parts(of_parts) => {
+                for (part, again) in parts(scopes, block).into_iter().zip(of_parts) {
+                    if let Some(again) = again {
+                        units.mark(part, part, *again);
+                    }
+                }
+            }
+            Alternative::Whole(again) => units.mark(block, block, *again),
+        }
+    }
+}
+
+/// The scopes that a block consists of.
+fn parts(scopes: &[Scope], block: usize) -> Vec<usize> {
+    let is_part = |scope: &Scope| scope.parent == Some(ScopeId(block as u32));
+    scopes.iter().enumerate().filter(|(_, scope)| is_part(scope)).map(|(index, _)| index).collect()
+}
+
+/// What each block does in a program, and what is behind the last one.
+#[derive(Clone, Debug, Default)]
+struct Profile {
+    blocks: Vec<Item>,
+    behind: i64,
+}
+
+struct Search<'a> {
+    graphs: &'a Graphs,
+    config: &'a RunConfig,
+    target: &'a Target,
+    scopes: &'a [Scope],
+    blocks: Vec<usize>,
+}
+
+impl Search<'_> {
+    /// Of each block, by its position, its alternative of this number, if it has so many.
+    fn units(&self, alternatives: &[Vec<Alternative>], number: impl Fn(usize) -> usize) -> Units {
+        let mut units = Units::none(self.scopes.len());
+        for (position, (&block, alternatives)) in self.blocks.iter().zip(alternatives).enumerate() {
+            if let Some(alternative) = alternatives.get(number(position)) {
+                alternative.mark(&mut units, self.scopes, block);
+            }
+        }
+        units
+    }
+
+    /// Where they are so many at the most: each of the blocks' parts again or not, or the blocks as a whole. That values do
+    /// not lie densely matters in small models, and nothing else tells how they lie.
+    fn every_choice_of_scopes(&self, alternatives: &[Vec<Alternative>], most: usize) -> Vec<Units> {
+        let of_scopes = |alternatives: &Vec<Alternative>| -> Vec<usize> {
+            let numbers = (0..).zip(alternatives).filter(|(_, alternative)| alternative.is_of_scopes());
+            numbers.map(|(number, _)| number).collect()
+        };
+        let choices: Vec<Vec<usize>> = alternatives.iter().map(of_scopes).collect();
+        let count = choices.iter().try_fold(1usize, |count, choices| count.checked_mul(choices.len()));
+        if count.is_none_or(|count| count > most) {
+            return Vec::new();
+        }
+        let all = choices.iter().fold(vec![Vec::new()], |all, choices| {
+            let longer =
+                |start: Vec<usize>| choices.iter().map(move |&number| [start.as_slice(), &[number]].concat());
+            all.into_iter().flat_map(longer).collect()
+        });
+        all.iter().map(|taken| self.units(alternatives, |block| taken[block])).collect()
+    }
+
+    /// So many blocks in a row together, for lengths around the root of how many there are: the last of these stretches
+    /// kept as a whole, or computed again block by block.
+    fn segments(&self) -> impl Iterator<Item = Units> {
+        let count = self.blocks.len();
+        let longest = (2 * count.isqrt()).min(count / 2);
+        (2..=longest).flat_map(move |len| {
+            [false, true].map(|last| {
+                let mut units = Units::none(self.scopes.len());
+                for segment in self.blocks.chunks(len) {
+                    let is_last = segment.last() == self.blocks.last();
+                    for &block in segment.iter().filter(|_| !is_last || last) {
+                        units.mark(block, if is_last { block } else { segment[0] }, Again::All);
+                    }
+                }
+                units
+            })
+        })
+    }
+
+    fn evaluate(&self, units: Units, profiled: bool) -> Result<(Choice, Vec<Profile>), Violation> {
+        let Search { graphs, config, target, .. } = *self;
+        // What is chosen is compiled once more.
+        let program = compile_units(graphs, config, target, &units, false)?;
+        let peak = predict(&program, &target.boundless(), Cadence::of(config)).device.reserved_peak;
+        let profiles = if profiled { self.profiles(&program) } else { Vec::new() };
+        let cost =
+            program.step().map(|section| section.times as f64 * self.cost(&program, section, |_| true));
+        let choice = Choice { units, cost: cost.fold(0.0, |sum, cost| sum + cost), peak };
+        Ok((choice, profiles))
+    }
+
+    /// What is computed again in scopes like this.
+    fn cost(&self, program: &Program, section: &Section, like: impl Fn(ScopeId) -> bool) -> f64 {
+        let again =
+            section.code.iter().filter(|instruction| instruction.recompute && like(instruction.scope));
+        cost(program, again, self.config, self.target)
+    }
+
+    /// Of the sections that may have the peak: of full micro-batches the one that comes last, when most gradients are there,
+    /// and of the smaller one.
+    fn profiles(&self, program: &Program) -> Vec<Profile> {
+        let mut block_of = vec![None; program.scopes.len()];
+        for (position, &block) in self.blocks.iter().enumerate() {
+            block_of[block] = Some(position);
+        }
+        for (index, scope) in program.scopes.iter().enumerate() {
+            // Parents come before their parts.
+            block_of[index] = block_of[index].or(scope.parent.and_then(|parent| block_of[parent.index()]));
+        }
+        let live = live_bytes(program, self.target);
+        let of_kind = |kind| program.sections.iter().position(|section| section.kind == kind);
+        let full = of_kind(SectionKind::Micro).or(of_kind(SectionKind::First));
+        let sections = full.into_iter().chain(of_kind(SectionKind::Tail));
+        sections.map(|at| self.profile(program, &program.sections[at], &live[at], &block_of)).collect()
+    }
+
+    fn profile(
+        &self,
+        program: &Program,
+        section: &Section,
+        live: &[u64],
+        block_of: &[Option<usize>],
+    ) -> Profile {
+        let live: Vec<i64> = live.iter().map(|&bytes| bytes as i64).collect();
+        let position = |instruction: &Instruction| block_of[instruction.scope.index()];
+
+        let count = self.blocks.len();
+        let mut entered = vec![None; count];
+        let mut peaks = vec![i64::MIN; count];
+        let (mut left, mut highest_behind, mut is_behind) = (0, i64::MIN, false);
+        for (index, instruction) in section.code.iter().enumerate() {
+            let before = if index == 0 { live[0] } else { live[index - 1] };
+            match (position(instruction), instruction.phase) {
+                (Some(block), phase) => {
+                    if entered[block].is_none() {
+                        entered[block] = Some(before);
+                    }
+                    peaks[block] = peaks[block].max(live[index]);
+                    if phase == Phase::Forward {
+                        (left, is_behind) = (live[index], true);
+                    } else {
+                        is_behind = false;
+                    }
+                }
+                (None, _) if is_behind => highest_behind = highest_behind.max(live[index]),
+                _ => {}
+            }
+        }
+        let entered: Vec<i64> = entered.into_iter().map(|before| before.unwrap_or(left)).collect();
+        let item = |block: usize| {
+            let next = entered.get(block + 1).copied().unwrap_or(left);
+            Item {
+                alternative: 0,
+                kept: next - entered[block],
+                peak: peaks[block] - entered[block],
+                cost: self.cost(program, section, |scope| block_of[scope.index()] == Some(block)),
+            }
+        };
+        Profile { blocks: (0..count).map(item).collect(), behind: highest_behind.max(left) - left }
+    }
+}

@@ -1,0 +1,131 @@
+//! What is computed again so that a run keeps within a memory budget.
+//!
+//! A run's choices are found and predicted without a look at the budget: each block may compute again any of its parts,
+//! their norms, or all but what some kinds of operation give, and blocks in a row may do so together. Each choice is
+//! compiled and its peak predicted, as every run's is. Those that no other beats in both time and memory are the frontier,
+//! and a budget picks the first of them that meets it: with less memory the peak never rises.
+
+mod candidates;
+mod cost;
+mod knapsack;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::compile::{Units, Violation};
+use crate::device::{Pool, Target};
+use crate::graph::Graphs;
+use crate::spec::{Budget, Recompute, RunConfig};
+use crate::units::Bytes;
+
+/// What a run computes again, and what that is worth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    pub units: Units,
+    /// Time that it takes of a step, as FLOPs of matrix work that would take as long.
+    pub cost: f64,
+    /// The most bytes that the device's pool takes in the whole run.
+    pub peak: u64,
+}
+
+/// The choices of a run that no other beats, by rising cost and falling peak. There is one at least.
+#[derive(Clone, Debug)]
+pub struct Frontier(Vec<Choice>);
+
+/// A budget that no choice meets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unmet {
+    pub asked: Budget,
+    /// In the same terms, rounded up to what people write.
+    pub smallest: Budget,
+}
+
+impl Unmet {
+    pub fn what(&self) -> String {
+        format!("no choice of what is computed again meets recompute = {}", Recompute::Budget(self.asked))
+    }
+
+    pub fn help(&self) -> String {
+        format!("the smallest budget that one meets is {}", Recompute::Budget(self.smallest))
+    }
+}
+
+impl Frontier {
+    /// # Errors
+    /// A violation of a program's invariants: a mistake in a pass.
+    pub fn of(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Frontier, Violation> {
+        let mut choices = candidates::all(graphs, config, target)?;
+        choices.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.peak.cmp(&b.peak)));
+        let mut lowest = u64::MAX;
+        choices.retain(|choice| {
+            let is_lower = choice.peak < lowest;
+            lowest = lowest.min(choice.peak);
+            is_lower
+        });
+        Ok(Frontier(choices))
+    }
+
+    pub fn choices(&self) -> &[Choice] {
+        &self.0
+    }
+
+    /// The first choice that meets the budget. Where none does, the one that takes the least memory, beside what would.
+    pub fn pick(&self, budget: Budget, target: &Target) -> (&Choice, Option<Unmet>) {
+        let (first, last) = (&self.0[0], &self.0[self.0.len() - 1]);
+        let most = match budget {
+            Budget::Bytes(Bytes(bytes)) => bytes,
+            Budget::Share(share) => (share * first.peak as f64) as u64,
+            Budget::Memory => target.available_at(Pool::Device),
+        };
+        if let Some(choice) = self.0.iter().find(|choice| choice.peak <= most) {
+            return (choice, None);
+        }
+        let smallest = match budget {
+            Budget::Bytes(_) => Budget::Bytes(round_up(last.peak)),
+            Budget::Share(_) => Budget::Share((1e3 * last.peak as f64 / first.peak as f64).ceil() / 1e3),
+            // What does not fit runs out of memory, and is told what is missing.
+            Budget::Memory => return (last, None),
+        };
+        (last, Some(Unmet { asked: budget, smallest }))
+    }
+}
+
+/// To whole units, by a thousandth at the most.
+fn round_up(bytes: u64) -> Bytes {
+    let unit = [1 << 20, 1 << 10].into_iter().find(|unit| bytes >= 1000 * unit).unwrap_or(1);
+    Bytes(bytes.next_multiple_of(unit))
+}
+
+/// What each run computes again, found once for all runs that differ in their budget alone.
+#[derive(Debug, Default)]
+pub struct Frontiers(Mutex<HashMap<String, Arc<OnceLock<Result<Frontier, Violation>>>>>);
+
+impl Frontiers {
+    /// What a run computes again, and the budget that it does not meet, if it says one.
+    ///
+    /// # Errors
+    /// A violation of a program's invariants: a mistake in a pass.
+    pub fn units(
+        &self,
+        graphs: &Graphs,
+        config: &RunConfig,
+        target: &Target,
+    ) -> Result<(Units, Option<Unmet>), Violation> {
+        let budget = match Units::of(config.strategy.recompute, &graphs.full.scopes) {
+            Ok(units) => return Ok((units, None)),
+            Err(budget) => budget,
+        };
+        let mut plain = config.clone();
+        plain.strategy.recompute = Recompute::None;
+        let key = serde_json::to_string(&plain.memory_part()).expect("plain data always serialises");
+        let frontier = {
+            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(known.entry(key).or_default())
+        };
+        let frontier = frontier.get_or_init(|| Frontier::of(graphs, config, target));
+        let (choice, unmet) = frontier.as_ref().map_err(Violation::clone)?.pick(budget, target);
+        Ok((choice.units.clone(), unmet))
+    }
+}

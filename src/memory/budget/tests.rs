@@ -1,0 +1,99 @@
+use proptest::prelude::*;
+
+use super::candidates::evaluate;
+use super::*;
+use crate::compile::{Again, blocks, compile};
+use crate::graph::ScopeId;
+use crate::memory::{Cadence, predict};
+use crate::spec::{Precision, Strategy};
+use crate::testing::{any_config, any_target, reshaped, small, target};
+
+/// Every choice of scopes: of each block nothing, its attention, its feed-forward, both, or all of it together.
+fn every_choice_of_scopes(graphs: &Graphs) -> Vec<Units> {
+    let scopes = &graphs.full.scopes;
+    let parts = |block: usize| -> Vec<usize> {
+        (0..scopes.len()).filter(|&part| scopes[part].parent == Some(ScopeId(block as u32))).collect()
+    };
+    let mut all = vec![Units::none(scopes.len())];
+    for block in blocks(scopes) {
+        let [attention, mlp] = parts(block)[..] else { panic!("a block of a transformer has two parts") };
+        let choices = [&[][..], &[attention], &[mlp], &[attention, mlp], &[block]];
+        let with = |units: Units| {
+            choices.map(|scopes| {
+                let mut units = units.clone();
+                scopes.iter().for_each(|&scope| units.mark(scope, scope, Again::All));
+                units
+            })
+        };
+        all = all.into_iter().flat_map(with).collect();
+    }
+    all
+}
+
+fn with_budget(config: &RunConfig, budget: Budget) -> RunConfig {
+    let mut config = config.clone();
+    config.strategy.recompute = Recompute::Budget(budget);
+    config
+}
+
+/// What the device's pool takes in a run.
+fn peak(config: &RunConfig, target: &Target) -> u64 {
+    let program = compile(config, target).unwrap();
+    predict(&program, &target.boundless(), Cadence::of(config)).device.reserved_peak
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Of all choices of scopes that fit, none costs less by more than a twentieth.
+    #[test]
+    fn no_choice_of_scopes_that_fits_is_much_cheaper(
+        config in any_config(), layers in 2..=4usize, wide in 1..=4usize, target in any_target(),
+    ) {
+        let mut config = reshaped(config, |model| (model.layers, model.d_model) = (layers, model.heads * 16 * wide));
+        let Strategy { accumulate, precision, loss_chunks, gradients, allocator, evaluation_pass, .. } = config.strategy;
+        prop_assume!(precision != Precision::Fp16);
+        config.strategy =
+            Strategy { accumulate, precision, loss_chunks, gradients, allocator, evaluation_pass, ..Strategy::default() };
+        let graphs = Graphs::of(&config);
+        let frontier = Frontier::of(&graphs, &config, &target).unwrap();
+        let all = evaluate(&graphs, &config, &target, every_choice_of_scopes(&graphs)).unwrap();
+        for choice in &all {
+            let (picked, unmet) = frontier.pick(Budget::Bytes(Bytes(choice.peak)), &target);
+            prop_assert_eq!(unmet, None, "{:?}", choice);
+            prop_assert!(
+                picked.cost <= 1.05 * choice.cost,
+                "{:?} is cheaper than {:?}: {} to {}", choice.units, picked.units, choice.cost, picked.cost
+            );
+        }
+    }
+
+    /// What is compiled for a budget takes no more than it, and no more than what is compiled for a larger one.
+    #[test]
+    fn the_peak_never_rises_when_the_budget_falls(config in any_config(), target in any_target()) {
+        let graphs = Graphs::of(&config);
+        let frontier = Frontier::of(&graphs, &config, &target).unwrap();
+        let [first, .., last] = frontier.choices() else { return Ok(()) };
+        let mut before = u64::MAX;
+        for share in (0..=8).rev() {
+            let budget = last.peak + share * (first.peak - last.peak) / 8;
+            let found = peak(&with_budget(&config, Budget::Bytes(Bytes(budget))), &target);
+            prop_assert!(found <= budget && found <= before, "{found} bytes of {budget}, {before} before");
+            before = found;
+        }
+        let (_, unmet) = frontier.pick(Budget::Bytes(Bytes(last.peak - 1)), &target);
+        let smallest = unmet.unwrap().smallest;
+        prop_assert_eq!(frontier.pick(smallest, &target), (last, None));
+        let (_, unmet) = frontier.pick(Budget::Share(1e-6), &target);
+        prop_assert_eq!(frontier.pick(unmet.unwrap().smallest, &target), (last, None));
+    }
+}
+
+/// Of a run without a key there is nothing to save: the first choice is what the run is without one.
+#[test]
+fn a_budget_of_all_computes_nothing_again() {
+    let (config, target) = (small(), target());
+    for budget in [Budget::Share(1.0), Budget::Memory] {
+        assert_eq!(compile(&with_budget(&config, budget), &target), compile(&config, &target));
+    }
+}

@@ -1,0 +1,149 @@
+//! Causal multi-head self-attention as textbooks write it: the T x T scores and their softmax are stored whole.
+//!
+//! They are stored as the activations are, softmax and sums are computed in f32. Nothing is done in place, for textbook
+//! code does not: the scores are there while their softmax is made, and in backward the gradients of both beside it.
+
+use super::attention::{dimensions, scores_flops};
+use super::{
+    Attention, DType, Emitted, Op, OpKind, Operation, Processor, Sizes, Tape, TensorType, TypeError,
+    WorkspaceLimits, expect_float, expect_inputs, expect_type,
+};
+
+/// `scores = q k^T / sqrt(C/H)`, `probabilities = softmax(mask(scores))`, `out = probabilities v` for each head, position
+/// t seeing positions 0 to t.
+///
+/// Input: qkv num[B,T,3C], queries, keys and values side by side, each with its heads side by side.
+/// Outputs: out num[B,T,C], probabilities num[B,H,T,T], scores num[B,H,T,T], which backward does not need.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MaterializedAttention {
+    pub heads: usize,
+}
+
+/// Inputs: dout num[B,T,C], qkv num[B,T,3C], probabilities num[B,H,T,T].
+/// Outputs: dqkv num[B,T,3C], dprobabilities num[B,H,T,T], and that of q k^T, dscores num[B,H,T,T].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MaterializedAttentionBackward;
+
+impl MaterializedAttention {
+    /// Elements between rows of scores in scratch memory: not a power of two, so that columns of them spread over a cache.
+    pub(crate) fn score_row(sequence: usize) -> usize {
+        sequence.next_multiple_of(Attention::PANEL) + 16
+    }
+
+    /// Scratch elements of one thread, all of them f32: k^T and v of one head in panels, scores and output of a tile of
+    /// queries; and these queries, where they are stored otherwise.
+    pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
+        let padded_head = head.next_multiple_of(Attention::PANEL);
+        let widened = if dtype == DType::F32 { 0 } else { Attention::QUERY_TILE * head };
+        sequence.next_multiple_of(Attention::PANEL) * head
+            + sequence * padded_head
+            + Attention::QUERY_TILE * (Self::score_row(sequence) + padded_head)
+            + widened
+    }
+}
+
+impl MaterializedAttentionBackward {
+    /// How many heads there are, as the probabilities tell.
+    pub(crate) fn heads(probabilities: &TensorType) -> usize {
+        probabilities.shape.dims().get(1).copied().unwrap_or(1)
+    }
+
+    /// Scratch elements of one thread, all of them f32: v^T, then k, q and dout of one head in panels, probabilities and
+    /// dscores of a tile of queries; and, where they are stored otherwise, that tile of dout and dq, and a head's dk and dv.
+    pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
+        let widened = if dtype == DType::F32 { 0 } else { (2 * Attention::QUERY_TILE + 2 * sequence) * head };
+        sequence.next_multiple_of(Attention::PANEL) * head
+            + 3 * sequence * head.next_multiple_of(Attention::PANEL)
+            + 2 * Attention::QUERY_TILE * MaterializedAttention::score_row(sequence)
+            + widened
+    }
+}
+
+/// What is there of each head for each query and key.
+fn square(dtype: DType, heads: usize, [batch, sequence, _]: [usize; 3]) -> TensorType {
+    TensorType::new(dtype, &[batch, heads, sequence, sequence])
+}
+
+impl Operation for MaterializedAttention {
+    fn kind(&self) -> Option<OpKind> {
+        Some(OpKind::Attention)
+    }
+
+    fn name(&self) -> &'static str {
+        "materialized-attention"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 1)?;
+        let dtype = expect_float(self.name(), "qkv", &inputs[0])?;
+        let dimensions = dimensions(self.name(), self.heads, &inputs[0])?;
+        let square = square(dtype, self.heads, dimensions);
+        Ok(vec![TensorType::new(dtype, &dimensions), square, square])
+    }
+
+    fn flops(&self, _inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
+        scores_flops(2, &outputs[0])
+    }
+
+    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        let TensorType { dtype, shape } = inputs[0];
+        let (sequence, head) = (shape.dims()[1], shape.last() / 3 / self.heads);
+        match limits.processor {
+            Processor::Cpu => {
+                (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64
+            }
+            Processor::Cuda => 0,
+        }
+    }
+
+    /// Probabilities have a square for each head.
+    fn resize(&mut self, sizes: &Sizes) {
+        self.heads = MaterializedAttentionBackward::heads(&sizes.outputs[1]);
+    }
+
+    fn backward(&self, tape: &mut dyn Tape) {
+        let inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(1)];
+        let squares = [1, 2].map(Emitted::OutputGradient);
+        let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward);
+        match tape.partial(0) {
+            None => drop(tape.emit(op, inputs, &[Emitted::Gradient(0), squares[0], squares[1]])),
+            Some(_) => {
+                let gradient = tape.emit(op, inputs, &[Emitted::Like(1), squares[0], squares[1]])[0];
+                tape.pass(0, gradient);
+            }
+        }
+    }
+}
+
+impl Operation for MaterializedAttentionBackward {
+    fn name(&self) -> &'static str {
+        "materialized-attention-backward"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 3)?;
+        let heads = Self::heads(&inputs[2]);
+        let dimensions = dimensions(self.name(), heads, &inputs[1])?;
+        let dtype = expect_float(self.name(), "qkv", &inputs[1])?;
+        let square = square(dtype, heads, dimensions);
+        expect_type(self.name(), "dout", &inputs[0], TensorType::new(dtype, &dimensions))?;
+        expect_type(self.name(), "probabilities", &inputs[2], square)?;
+        Ok(vec![inputs[1], square, square])
+    }
+
+    /// Two for each of the forward's products.
+    fn flops(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
+        scores_flops(4, &inputs[0])
+    }
+
+    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        let TensorType { dtype, shape } = inputs[0];
+        let (sequence, head) = (shape.dims()[1], shape.last() / Self::heads(&inputs[2]));
+        match limits.processor {
+            Processor::Cpu => {
+                (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64
+            }
+            Processor::Cuda => 0,
+        }
+    }
+}
