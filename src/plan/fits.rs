@@ -112,12 +112,14 @@ mod tests {
         ) {
             let host_memory = host.map(|host| Bytes(host << 10));
             let target = Target { memory: Bytes(memory << 20), host_memory, ..target };
-            let found = largest(&mut Compiler::new(&target), &config, &target).unwrap();
-            let runs = |micro_batch: usize| {
+            let mut compiler = Compiler::new(&target);
+            let found = largest(&mut compiler, &config, &target).unwrap();
+            let (units, _) = compiler.units(&config).unwrap();
+            let mut runs = |micro_batch: usize| {
                 let mut config = config.clone();
                 config.train.batch_size = micro_batch * config.strategy.accumulate;
-                let program = compile(&config, &target).unwrap();
-                predict(&program, &target, Cadence::of(&config)).out_of_memory.is_none()
+                let compiled = compiler.compile_with(&config, &units).unwrap();
+                predict(&compiled.program, &target, Cadence::of(&config)).out_of_memory.is_none()
             };
             prop_assert!(found == 0 || runs(found));
             let copies = !config.strategy.place.is_empty() || config.strategy.offload.is_any();

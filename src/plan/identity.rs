@@ -220,6 +220,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.leak = \"off\"",
         "strategy.gradients = \"free\"",
         "strategy.allocator = \"arena\"",
+        "strategy.attention = \"fused\"",
         "strategy.evaluation_pass = \"no_grad\"",
         "strategy.init = \"device\"",
         "strategy.offload = { parameters = false, optimizer = false, activations = false, pinned = true, ahead = 1 }",

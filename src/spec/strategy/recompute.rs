@@ -202,7 +202,7 @@ impl Kind for WordOrList {
         let parts: ListOf<BlockPart> = list_of();
         format!(
             "\"none\", \"block\", \"auto\", {}, or a table: {{ every = 2 }}, {{ segments = 4 }}, {{ save = [\"linear\"] }} or \
-             {{ budget = \"4 GiB\" }}",
+             {{ budget = 0.5 }}",
             parts.expected()
         )
     }
