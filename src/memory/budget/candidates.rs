@@ -13,9 +13,10 @@ use crate::ops::OpKind;
 use crate::parallel;
 use crate::spec::{RunConfig, WordSet, Words as _};
 
-/// About so many blocks are compiled in all candidates together, but no fewer candidates than these.
+/// About so many blocks are compiled in all candidates together, but no fewer candidates than these, and no more: as many as
+/// there are choices of scopes in four blocks.
 const BLOCKS: usize = 3000;
-const CANDIDATES: usize = 100;
+const CANDIDATES: (usize, usize) = (100, 625);
 
 /// Parts of which a block has more are all computed again, or none.
 const PARTS: usize = 3;
@@ -33,7 +34,7 @@ pub(super) fn all(graphs: &Graphs, config: &RunConfig, target: &Target) -> Resul
         (0..count).map(|alternative| search.units(&alternatives, |_| alternative)).collect();
     let uniform = parallel::map(uniform, |units| search.evaluate(units, true));
     let uniform: Vec<(Choice, Vec<Profile>)> = uniform.into_iter().collect::<Result<_, _>>()?;
-    let most = (BLOCKS / search.blocks.len().max(1)).max(CANDIDATES);
+    let most = (BLOCKS / search.blocks.len().max(1)).clamp(CANDIDATES.0, CANDIDATES.1);
     let mut candidates: Vec<Units> = search.segments().collect();
     candidates.extend(search.every_choice_of_scopes(&alternatives, most));
     let sections = uniform[0].1.len();
@@ -51,6 +52,13 @@ pub(super) fn all(graphs: &Graphs, config: &RunConfig, target: &Target) -> Resul
             with_swaps(assignments(&items, uniform[0].1[section].behind, most / sections), most / sections);
         candidates.extend(assigned.iter().map(|taken| search.units(&alternatives, |block| taken[block])));
     }
+    let mut distinct: Vec<Units> = uniform.iter().map(|(choice, _)| choice.units.clone()).collect();
+    for units in candidates {
+        if !distinct.contains(&units) {
+            distinct.push(units);
+        }
+    }
+    let candidates = distinct.split_off(uniform.len());
     let evaluated = parallel::map(candidates, |units| Ok(search.evaluate(units, false)?.0));
     let evaluated: Vec<Choice> = evaluated.into_iter().collect::<Result<_, _>>()?;
     Ok(uniform.into_iter().map(|(choice, _)| choice).chain(evaluated).collect())

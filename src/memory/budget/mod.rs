@@ -100,7 +100,10 @@ fn round_up(bytes: u64) -> Bytes {
 
 /// What each run computes again, found once for all runs that differ in their budget alone.
 #[derive(Debug, Default)]
-pub struct Frontiers(Mutex<HashMap<String, Arc<OnceLock<Result<Frontier, Violation>>>>>);
+pub struct Frontiers(Mutex<HashMap<String, Arc<Found>>>);
+
+/// By the first who asks.
+type Found = OnceLock<Result<Frontier, Violation>>;
 
 impl Frontiers {
     /// What a run computes again, and the budget that it does not meet, if it says one.
