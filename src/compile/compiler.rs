@@ -14,7 +14,7 @@ use super::verify::{Violation, verify};
 use super::{Units, compile_units, copies, of_rank, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{Graphs, MicroBatch};
-use crate::memory::{Frontiers, Unmet};
+use crate::memory::{Frontier, Frontiers, Unmet};
 use crate::ops::{GradientTerms, Members, Sizes};
 use crate::spec::{Choices, RunConfig, Spill};
 
@@ -35,7 +35,10 @@ pub struct Compiled {
     /// The run's, but for sizes.
     pub graphs: Graphs,
     choices: Choices,
-    units: Units,
+    /// What is computed again.
+    pub units: Units,
+    /// The memory budget that no choice of that meets.
+    pub unmet: Option<Unmet>,
 }
 
 impl<'a> Compiler<'a> {
@@ -48,13 +51,13 @@ impl<'a> Compiler<'a> {
         Compiler { target, frontiers, last: None }
     }
 
-    /// What a run computes again, and the budget that it does not meet, if it says one.
+    /// What a run may compute again to keep within a budget.
     ///
     /// # Errors
     /// As from `compile`.
-    pub fn units(&self, config: &RunConfig) -> Result<(Units, Option<Unmet>), Violation> {
+    pub fn frontier(&self, config: &RunConfig) -> Result<Arc<Frontier>, Violation> {
         let own = of_rank(config, self.target);
-        self.frontiers.units(&Graphs::of(&own), config, self.target)
+        self.frontiers.find(&Graphs::of(&own), config, self.target)
     }
 
     /// Compiles a run. What memory does not depend on (rates, seeds) may be that of a run before.
@@ -62,8 +65,9 @@ impl<'a> Compiler<'a> {
     /// # Errors
     /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
     pub fn compile(&mut self, config: &RunConfig) -> Result<&Compiled, Violation> {
-        let (units, _) = self.units(config)?;
-        self.compile_with(config, &units)
+        let graphs = Graphs::of(&of_rank(config, self.target));
+        let (units, unmet) = self.frontiers.units(&graphs, config, self.target)?;
+        self.place(config, graphs, &units, unmet)
     }
 
     /// The same where it is known what is computed again.
@@ -71,8 +75,28 @@ impl<'a> Compiler<'a> {
     /// # Errors
     /// As from `compile`.
     pub fn compile_with(&mut self, config: &RunConfig, units: &Units) -> Result<&Compiled, Violation> {
+        self.place(config, Graphs::of(&of_rank(config, self.target)), units, None)
+    }
+
+    /// The same but for the places of storages, which are any run's: what is live is right, but not where it is.
+    ///
+    /// # Errors
+    /// As from `compile`.
+    pub fn compile_unplaced(&mut self, config: &RunConfig, units: &Units) -> Result<&Compiled, Violation> {
+        let graphs = Graphs::of(&of_rank(config, self.target));
+        Ok(self.sized(config, graphs, units)?.0)
+    }
+
+    fn place(
+        &mut self,
+        config: &RunConfig,
+        graphs: Graphs,
+        units: &Units,
+        unmet: Option<Unmet>,
+    ) -> Result<&Compiled, Violation> {
         let target = self.target;
-        let (compiled, resized) = self.sized(config, units)?;
+        let (compiled, resized) = self.sized(config, graphs, units)?;
+        compiled.unmet = unmet;
         if resized {
             place::place_anew(&mut compiled.program, target);
             if cfg!(debug_assertions) {
@@ -82,18 +106,13 @@ impl<'a> Compiler<'a> {
         Ok(compiled)
     }
 
-    /// The same but for the places of storages, which are any run's: what is live is right, but not where it is.
-    ///
-    /// # Errors
-    /// As from `compile`.
-    pub fn compile_unplaced(&mut self, config: &RunConfig, units: &Units) -> Result<&Compiled, Violation> {
-        Ok(self.sized(config, units)?.0)
-    }
-
     /// A program of the run's sizes, and whether its places are those of a run before.
-    fn sized(&mut self, config: &RunConfig, units: &Units) -> Result<(&mut Compiled, bool), Violation> {
-        let own = of_rank(config, self.target);
-        let graphs = Graphs::of(&own);
+    fn sized(
+        &mut self,
+        config: &RunConfig,
+        graphs: Graphs,
+        units: &Units,
+    ) -> Result<(&mut Compiled, bool), Violation> {
         let choices = config.choices();
         let last = self.last.take();
         let last = last.filter(|last| last.choices == choices && last.units == *units);
@@ -106,7 +125,7 @@ impl<'a> Compiler<'a> {
         let verified = cfg!(any(test, debug_assertions));
         let program = compile_units(&graphs, config, self.target, units, verified)?;
         let units = units.clone();
-        Ok((self.last.insert(Compiled { program, graphs, choices, units }), false))
+        Ok((self.last.insert(Compiled { program, graphs, choices, units, unmet: None }), false))
     }
 }
 
@@ -281,15 +300,15 @@ mod tests {
                 let formats: Vec<_> = layouts(&full, config)
                     .flat_map(|Layout { group, members, .. }| vec![group.format.states; members.len()])
                     .collect();
-                let (units, _) = Compiler::new(&target).units(config).unwrap();
+                let units = Compiler::new(&target).compile(config).unwrap().units.clone();
                 (slices(&full), tail.as_ref().map(slices), further, spilled, formats, units)
             };
             let mut compiler = Compiler::new(&target);
             compiler.compile(&other).unwrap();
             let mut before = &other;
             for config in [&config, &other] {
-                let (units, _) = compiler.units(config).unwrap();
-                let resized = compiler.sized(config, &units).unwrap().1;
+                let units = Compiler::new(&target).compile(config).unwrap().units.clone();
+                let resized = compiler.sized(config, Graphs::of(config), &units).unwrap().1;
                 prop_assert!(resized || structure(config) != structure(before), "the structure is the same");
                 before = config;
                 let resized = &compiler.compile(config).unwrap().program;

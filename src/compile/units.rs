@@ -1,15 +1,17 @@
 //! What is computed again in backward instead of kept.
 
+use std::fmt;
+
 use crate::graph::{Scope, ScopeId};
 use crate::ops::{Op, OpKind};
 use crate::spec::{BlockPart, Budget, Recompute, WordSet, Words as _};
 
 /// By scope of a graph: what of it is computed again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Units(Vec<Option<Unit>>);
 
 /// Code that is computed again together, right before the backward pass goes through it: all code that has the same unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unit {
     /// The first scope of it.
     pub scope: ScopeId,
@@ -17,7 +19,7 @@ pub struct Unit {
 }
 
 /// What of a unit is computed again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Again {
     All,
     /// What norms give.
@@ -100,6 +102,25 @@ impl Units {
             units.push(of_parent.or(self.0.get(index).copied().flatten()));
         }
         units
+    }
+}
+
+/// One text for what is the same: part of a run's name.
+impl fmt::Display for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (scope, unit) in self.0.iter().enumerate() {
+            let Some(Unit { scope: ScopeId(first), again }) = unit else { continue };
+            write!(f, "{scope}<{first}:")?;
+            match again {
+                Again::All => f.write_str("all")?,
+                Again::Norms => f.write_str("norms")?,
+                Again::AllBut(saved) => {
+                    saved.iter().try_for_each(|kind| write!(f, "-{}", kind.word()))?;
+                }
+            }
+            f.write_str(" ")?;
+        }
+        Ok(())
     }
 }
 

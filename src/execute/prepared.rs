@@ -1,6 +1,7 @@
 //! From a run's folder to all that training it takes.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::train::RunError;
 use crate::compile::{Program, compile_verified};
@@ -23,6 +24,7 @@ pub(super) struct Prepared {
     /// What the model's parameters start from, which has them all.
     pub(super) weights: Option<Weights>,
     pub(super) program: Program,
+    pub(super) compiled_in: Duration,
 }
 
 impl Prepared {
@@ -41,8 +43,10 @@ impl Prepared {
         }
         let sample = config.model.sample();
         data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
+        let compiling = Instant::now();
         let program = compile_verified(&config, &target)?;
-        Ok(Prepared { config, target, sample, data, weights, program })
+        let compiled_in = compiling.elapsed();
+        Ok(Prepared { config, target, sample, data, weights, program, compiled_in })
     }
 }
 

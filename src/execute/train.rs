@@ -95,15 +95,16 @@ pub(super) fn run_on(
     reporter: &mut Reporter,
     began: Instant,
 ) -> Result<Outcome, RunError> {
-    let Prepared { config, target, sample, data, weights, program } = prepared;
+    let Prepared { config, target, sample, data, weights, program, compiled_in } = prepared;
     let cadence = Cadence::of(&config);
     reporter.send(&Message::Started { device: target.name.clone(), steps: cadence.steps });
     reporter.send(&Message::Phase { name: "choosing algorithms".to_owned() });
     let preparing = Instant::now();
     let products = products::choose(folder, &program, device)?;
     prime::prime(device, &program, cadence)?;
-    // What the first run with a shape times for all others, and what the witness needs, is no part of how it starts.
-    let began = began + preparing.elapsed();
+    // What the first run with a shape times for all others, what the witness needs, and what was planned before is no part of
+    // how it starts.
+    let began = began + preparing.elapsed() + compiled_in;
 
     let precision = config.strategy.precision;
     let factors = Factors {

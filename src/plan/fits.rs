@@ -3,7 +3,8 @@
 use crate::compile::{Compiler, Violation};
 use crate::device::{Pool, Target};
 use crate::memory::{Cadence, peak_live, predict};
-use crate::spec::{RunConfig, Train};
+use crate::spec::{Budget, Recompute, RunConfig, Train};
+use crate::units::Bytes;
 
 /// Nobody trains with more samples at once than this.
 const MOST: usize = 1 << 20;
@@ -11,15 +12,25 @@ const MOST: usize = 1 << 20;
 /// Of a batch that micro-batches of one size make up: a smaller last one needs no more. 0 if not even a micro-batch of one
 /// fits. Where values come and go by copies, more samples may need less: more of them is then as large as what is offloaded,
 /// or gaps are smaller. What is found fits, but a few more may fit as well, and a smaller last one may keep what is too small
-/// to be offloaded. What a budget has this run compute again is computed again with more samples, too.
+/// to be offloaded. With a budget it is one that some choice of what is computed again
+/// meets, with a share of a peak one for the choice of this run.
 pub(super) fn largest(
     compiler: &mut Compiler<'_>,
     config: &RunConfig,
     target: &Target,
 ) -> Result<usize, Violation> {
-    let available = Pool::HOMES.map(|home| target.available_at(home));
+    let mut available = Pool::HOMES.map(|home| target.available_at(home));
     let (boundless, cadence) = (target.boundless(), Cadence::of(config));
-    let (units, _) = compiler.units(config)?;
+    let units = match config.strategy.recompute {
+        // A larger batch has more computed again, until nothing more can be.
+        Recompute::Budget(budget @ (Budget::Bytes(_) | Budget::Memory)) => {
+            if let Budget::Bytes(Bytes(most)) = budget {
+                available[Pool::Device as usize] = available[Pool::Device as usize].min(most);
+            }
+            compiler.frontier(config)?.tightest().units.clone()
+        }
+        _ => compiler.compile(config)?.units.clone(),
+    };
     let batch = |micro_batch: usize| {
         let batch_size = micro_batch * config.strategy.accumulate;
         RunConfig { train: Train { batch_size, ..config.train.clone() }, ..config.clone() }
@@ -114,7 +125,10 @@ mod tests {
             let target = Target { memory: Bytes(memory << 20), host_memory, ..target };
             let mut compiler = Compiler::new(&target);
             let found = largest(&mut compiler, &config, &target).unwrap();
-            let (units, _) = compiler.units(&config).unwrap();
+            let units = match config.strategy.recompute {
+                Recompute::Budget(Budget::Memory) => compiler.frontier(&config).unwrap().tightest().units.clone(),
+                _ => compiler.compile(&config).unwrap().units.clone(),
+            };
             let mut runs = |micro_batch: usize| {
                 let mut config = config.clone();
                 config.train.batch_size = micro_batch * config.strategy.accumulate;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 
 use super::fits;
-use crate::compile::{Compiler, Violation, compile};
+use crate::compile::{Compiler, Units, Violation};
 use crate::device::Target;
 use crate::graph::Graphs;
 use crate::memory::{Cadence, Frontiers, Prediction, Unmet, predict};
@@ -41,6 +41,13 @@ pub(super) struct Forecast {
     structure: Structure,
 }
 
+impl Forecast {
+    /// What is computed again.
+    pub(super) fn units(&self) -> &Units {
+        &self.structure.units
+    }
+}
+
 /// Equal for configurations whose graphs, and what code they are computed by, differ in sizes alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Structure {
@@ -49,12 +56,15 @@ struct Structure {
     slices: Vec<usize>,
     /// Which values are large enough to leave the device.
     spilled: Vec<bool>,
+    /// What is computed again.
+    units: Units,
 }
 
 /// All that was asked for.
 pub(super) struct Forecasts<'a> {
     target: &'a Target,
     known: HashMap<Key, Forecast>,
+    frontiers: Arc<Frontiers>,
     /// By the structures of two configurations and what each chooses: whether their programs are equal.
     same: Mutex<HashMap<[(Structure, Key); 2], bool>>,
 }
@@ -91,9 +101,15 @@ impl<'a> Forecasts<'a> {
         let structures = Structures::default();
         let frontiers = Arc::new(Frontiers::default());
         let compiler = || Compiler::sharing(target, Arc::clone(&frontiers));
+        // Before the chunks, which have the same ones to look for: each search takes all threads.
+        for (_, Wanted { config, strategy, .. }) in chunks.iter().flatten() {
+            if let Recompute::Budget(_) = config.strategy.recompute {
+                compiler().frontier(config).map_err(|violation| ((*strategy).to_owned(), violation))?;
+            }
+        }
         let known = parallel::map(chunks, |chunk| predict_chunk(chunk, compiler(), target, &structures));
         let known = known.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-        Ok(Forecasts { target, known, same: Mutex::default() })
+        Ok(Forecasts { target, known, frontiers, same: Mutex::default() })
     }
 
     /// Panics if it was not asked for.
@@ -114,7 +130,9 @@ impl<'a> Forecasts<'a> {
             return Ok(same);
         }
         // Values say what they are like at all sizes, so programs of as many slices that are equal at some are equal at all.
-        let same = compile(config, self.target)? == compile(other, self.target)?;
+        let mut compilers = [(); 2].map(|()| Compiler::sharing(self.target, Arc::clone(&self.frontiers)));
+        let [one, two] = &mut compilers;
+        let same = one.compile(config)?.program == two.compile(other)?.program;
         self.same.lock().unwrap_or_else(PoisonError::into_inner).insert(keys, same);
         Ok(same)
     }
@@ -145,12 +163,13 @@ fn predict_chunk(
     let mut forecasts = Vec::with_capacity(chunk.len());
     for (memory, Wanted { config, fits, strategy }) in chunk {
         let blame = |violation| (strategy.to_owned(), violation);
-        let (units, unmet) = compiler.units(config).map_err(blame)?;
-        let compiled = compiler.compile_with(config, &units).map_err(blame)?;
+        let compiled = compiler.compile(config).map_err(blame)?;
+        let (units, unmet) = (compiled.units.clone(), compiled.unmet);
         let prediction = predict(&compiled.program, target, Cadence::of(config));
         let slices = compiled.program.slices.iter().map(|sliced| sliced.count).collect();
         let spilled = compiled.program.spillable.iter().map(|value| value.is_spilled).collect();
-        let structure = Structure { graph: structures.number(&compiled.graphs), slices, spilled };
+        let graph = structures.number(&compiled.graphs);
+        let structure = Structure { graph, slices, spilled, units };
         let fits = match fits.then(|| fits_by_key.entry(fits_key(config))) {
             None => None,
             Some(Entry::Occupied(known)) => Some(*known.get()),

@@ -10,7 +10,7 @@ use crate::compile::Violation;
 use crate::device::{DeviceKind, Target};
 use crate::memory::Unmet;
 use crate::parallel;
-use crate::spec::{self, Problem, RunConfig};
+use crate::spec::{self, Budget, Problem, Recompute, RunConfig};
 
 /// Why an experiment could not be planned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -85,13 +85,16 @@ fn never_met(experiment: &Experiment, skip: Option<&str>, forecasts: &Forecasts<
     if skip.is_some() {
         return None;
     }
-    // By strategy: what its first run does not meet, none where a run meets it.
+    // By strategy: the run that comes nearest to meeting it, none where one does.
     let mut unmet: BTreeMap<&str, Option<(Unmet, &Point)>> = BTreeMap::new();
     for point in &experiment.points {
         let Ok(config) = &point.config else { continue };
         let found = forecasts.of(config).unmet.map(|unmet| (unmet, point));
         let known = unmet.entry(&point.origin.strategy).or_insert(found);
-        *known = found.and(*known);
+        *known = match (*known, found) {
+            (Some(one), Some(other)) if other.0.smallest < one.0.smallest => Some(other),
+            (known, found) => found.and(known),
+        };
     }
     let problem = |(unmet, point): (Unmet, &Point)| {
         let problem = Problem::new(unmet.what()).help(unmet.help());
@@ -136,17 +139,24 @@ fn plan_point(
     };
     let data = data_digest(&config);
     let configuration = configuration_id(&config, &data);
-    let id = run_id(&configuration, target);
     if let Some(reason) = unsuited {
+        let id = run_id(&configuration, target);
         return Ok(skipped(reason.to_owned(), id, configuration));
     }
+    let Forecast { prediction, fits, unmet, .. } = forecasts.of(&config).clone();
+    // How much memory there is differs a little each time, and that decides what is computed again.
+    let id = match config.strategy.recompute {
+        Recompute::Budget(Budget::Memory) => {
+            run_id(&format!("{configuration} {}", forecasts.of(&config).units()), target)
+        }
+        _ => run_id(&configuration, target),
+    };
     let mut no_effect = Vec::new();
     for (key, other) in without {
         if differ_in_memory_choices(&config, &other) && forecasts.same(&config, &other).map_err(blame)? {
             no_effect.push(key);
         }
     }
-    let Forecast { prediction, fits, unmet, .. } = forecasts.of(&config).clone();
     if let Some(unmet) = unmet {
         return Ok(skipped(format!("{}; {}", unmet.what(), unmet.help()), id, configuration));
     }

@@ -1,6 +1,7 @@
 //! A few words at a time, in no order.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 
 use serde::{Serialize, Serializer};
@@ -49,6 +50,12 @@ impl<T> PartialEq for WordSet<T> {
 }
 
 impl<T> Eq for WordSet<T> {}
+
+impl<T> Hash for WordSet<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
 
 impl<T: Words> fmt::Debug for WordSet<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,21 +3,24 @@
 use std::fmt::Write as _;
 
 use crate::compile::{Program, SectionKind};
-use crate::graph::Scope;
 
 /// A line for layers in a row that compute the same again, none where nothing is.
 pub(super) fn lines(program: &Program) -> String {
     let Some(first) = program.section(SectionKind::First) else { return String::new() };
     // By layer: its parts, each with the operations that are done again, in the order of the program.
-    let layers: Vec<&Scope> = program.scopes.iter().filter(|scope| scope.parent.is_none()).collect();
+    let mut position = vec![None; program.scopes.len()];
+    let mut layers = Vec::new();
+    for (index, scope) in program.scopes.iter().enumerate().filter(|(_, scope)| scope.parent.is_none()) {
+        position[index] = Some(layers.len());
+        layers.push(&scope.path);
+    }
     let mut again: Vec<String> = vec![String::new(); layers.len()];
     let mut last = None;
     for instruction in first.code.iter().filter(|instruction| instruction.recompute) {
         let scope = program.scope(instruction.scope);
-        let path = &program.scope(scope.layer).path;
-        let Some(layer) = layers.iter().position(|layer| layer.path == *path) else { continue };
+        let Some(layer) = position[scope.layer.index()] else { continue };
         let Some(name) = instruction.action.operation() else { continue };
-        let part = scope.path[path.len()..].trim_start_matches('.');
+        let part = scope.path[layers[layer].len()..].strip_prefix('.').unwrap_or("itself");
         let between = match last == Some(instruction.scope) {
             true => ", ".to_owned(),
             false if again[layer].is_empty() => format!("{part} ("),
@@ -29,7 +32,7 @@ pub(super) fn lines(program: &Program) -> String {
     let mut out = String::new();
     let mut at = 0;
     for run in again.chunk_by(|a, b| a == b) {
-        let (from, to) = (&layers[at].path, &layers[at + run.len() - 1].path);
+        let (from, to) = (layers[at], layers[at + run.len() - 1]);
         at += run.len();
         if run[0].is_empty() {
             continue;

@@ -74,6 +74,7 @@ fn outcome_of(folder: &Path, crowded: bool, mut config: RunConfig) -> Outcome {
         sample: config.model.sample(),
         data: config.data.data_set().open().unwrap(),
         program: compile(&config, &target).unwrap(),
+        compiled_in: std::time::Duration::ZERO,
         target: target.clone(),
         config,
     };

@@ -1,5 +1,7 @@
 //! What a run could compute again: each choice compiled, its cost counted and its peak predicted.
 
+use std::collections::HashSet;
+
 use super::Choice;
 use super::cost::cost;
 use super::knapsack::{Item, assignments};
@@ -7,26 +9,30 @@ use crate::compile::{
     Again, Instruction, Program, Section, SectionKind, Units, Violation, blocks, compile_units,
 };
 use crate::device::{Phase, Target};
-use crate::graph::{Graphs, Scope, ScopeId};
+use crate::graph::Graphs;
 use crate::memory::{Cadence, live_bytes, predict};
 use crate::ops::OpKind;
 use crate::parallel;
 use crate::spec::{RunConfig, WordSet, Words as _};
 
-/// About so many blocks are compiled in all candidates together, but no fewer candidates than these, and no more: as many as
-/// there are choices of scopes in four blocks.
-const BLOCKS: usize = 3000;
-const CANDIDATES: (usize, usize) = (100, 625);
+/// How many candidates there are of a model of so many blocks: as many as there are choices of scopes in four blocks at the
+/// most, few of a deep one.
+fn candidates(blocks: usize) -> usize {
+    let blocks = blocks.max(1);
+    (3000 / blocks).max((10_000 / blocks).min(100)).clamp(10, 625)
+}
+
+/// Stretches of so many lengths at the most are tried.
+const LENGTHS: usize = 16;
 
 /// Parts of which a block has more are all computed again, or none.
 const PARTS: usize = 3;
 
 /// All that is worth to be looked at, nothing computed again among it.
 pub(super) fn all(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Vec<Choice>, Violation> {
-    let scopes = &graphs.full.scopes;
-    let search = Search { graphs, config, target, scopes, blocks: blocks(scopes) };
+    let search = Search::new(graphs, config, target);
     let alternatives: Vec<Vec<Alternative>> =
-        search.blocks.iter().map(|&block| Alternative::all(scopes, block)).collect();
+        search.blocks.iter().map(|block| Alternative::all(block.parts.len())).collect();
     let count = alternatives.iter().map(Vec::len).max().unwrap_or(1);
 
     // What each alternative takes, from programs of which all blocks do the same.
@@ -34,7 +40,7 @@ pub(super) fn all(graphs: &Graphs, config: &RunConfig, target: &Target) -> Resul
         (0..count).map(|alternative| search.units(&alternatives, |_| alternative)).collect();
     let uniform = parallel::map(uniform, |units| search.evaluate(units, true));
     let uniform: Vec<(Choice, Vec<Profile>)> = uniform.into_iter().collect::<Result<_, _>>()?;
-    let most = (BLOCKS / search.blocks.len().max(1)).clamp(CANDIDATES.0, CANDIDATES.1);
+    let most = candidates(search.blocks.len());
     let mut candidates: Vec<Units> = search.segments().collect();
     candidates.extend(search.every_choice_of_scopes(&alternatives, most));
     let sections = uniform[0].1.len();
@@ -52,13 +58,8 @@ pub(super) fn all(graphs: &Graphs, config: &RunConfig, target: &Target) -> Resul
             with_swaps(assignments(&items, uniform[0].1[section].behind, most / sections), most / sections);
         candidates.extend(assigned.iter().map(|taken| search.units(&alternatives, |block| taken[block])));
     }
-    let mut distinct: Vec<Units> = uniform.iter().map(|(choice, _)| choice.units.clone()).collect();
-    for units in candidates {
-        if !distinct.contains(&units) {
-            distinct.push(units);
-        }
-    }
-    let candidates = distinct.split_off(uniform.len());
+    let mut known: HashSet<Units> = uniform.iter().map(|(choice, _)| choice.units.clone()).collect();
+    candidates.retain(|units| known.insert(units.clone()));
     let evaluated = parallel::map(candidates, |units| Ok(search.evaluate(units, false)?.0));
     let evaluated: Vec<Choice> = evaluated.into_iter().collect::<Result<_, _>>()?;
     Ok(uniform.into_iter().map(|(choice, _)| choice).chain(evaluated).collect())
@@ -91,8 +92,7 @@ pub(super) fn evaluate(
     target: &Target,
     units: Vec<Units>,
 ) -> Result<Vec<Choice>, Violation> {
-    let scopes = &graphs.full.scopes;
-    let search = Search { graphs, config, target, scopes, blocks: blocks(scopes) };
+    let search = Search::new(graphs, config, target);
     units.into_iter().map(|units| Ok(search.evaluate(units, false)?.0)).collect()
 }
 
@@ -107,10 +107,9 @@ enum Alternative {
 
 impl Alternative {
     /// That nothing is comes first.
-    fn all(scopes: &[Scope], block: usize) -> Vec<Alternative> {
-        let parts = parts(scopes, block).len();
+    fn all(parts: usize) -> Vec<Alternative> {
         let again = [None, Some(Again::Norms), Some(Again::All)];
-        let mut all = if parts > PARTS {
+        let all: Vec<Vec<Option<Again>>> = if parts > PARTS {
             again.iter().map(|again| vec![*again; parts]).collect()
         } else {
             (0..parts).fold(vec![Vec::new()], |all, _| {
@@ -125,7 +124,7 @@ impl Alternative {
             let saved: WordSet<OpKind> = saved.map(|(_, kind)| *kind).collect();
             Alternative::Whole(if saved.is_empty() { Again::All } else { Again::AllBut(saved) })
         });
-        all.drain(..).map(Alternative::Parts).chain(whole).collect()
+        all.into_iter().map(Alternative::Parts).chain(whole).collect()
     }
 
     /// Whether scopes are computed again as they are.
@@ -136,24 +135,25 @@ impl Alternative {
         }
     }
 
-    fn mark(&self, units: &mut Units, scopes: &[Scope], block: usize) {
+    fn mark(&self, units: &mut Units, block: &Block) {
         match self {
             Alternative::Parts(of_parts) => {
-                for (part, again) in parts(scopes, block).into_iter().zip(of_parts) {
+                for (&part, again) in block.parts.iter().zip(of_parts) {
                     if let Some(again) = again {
                         units.mark(part, part, *again);
                     }
                 }
             }
-            Alternative::Whole(again) => units.mark(block, block, *again),
+            Alternative::Whole(again) => units.mark(block.scope, block.scope, *again),
         }
     }
 }
 
-/// The scopes that a block consists of.
-fn parts(scopes: &[Scope], block: usize) -> Vec<usize> {
-    let is_part = |scope: &Scope| scope.parent == Some(ScopeId(block as u32));
-    scopes.iter().enumerate().filter(|(_, scope)| is_part(scope)).map(|(index, _)| index).collect()
+/// One of the model's repeated blocks.
+struct Block {
+    scope: usize,
+    /// The scopes that it consists of.
+    parts: Vec<usize>,
 }
 
 /// What each block does in a program, and what is behind the last one.
@@ -167,17 +167,31 @@ struct Search<'a> {
     graphs: &'a Graphs,
     config: &'a RunConfig,
     target: &'a Target,
-    scopes: &'a [Scope],
-    blocks: Vec<usize>,
+    /// How many there are.
+    scopes: usize,
+    blocks: Vec<Block>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(graphs: &'a Graphs, config: &'a RunConfig, target: &'a Target) -> Search<'a> {
+        let scopes = &graphs.full.scopes;
+        let mut parts = vec![Vec::new(); scopes.len()];
+        for (index, scope) in scopes.iter().enumerate() {
+            if let Some(parent) = scope.parent {
+                parts[parent.index()].push(index);
+            }
+        }
+        let block = |scope: usize| Block { scope, parts: std::mem::take(&mut parts[scope]) };
+        let blocks = blocks(scopes).into_iter().map(block).collect();
+        Search { graphs, config, target, scopes: scopes.len(), blocks }
+    }
+
     /// Of each block, by its position, its alternative of this number, if it has so many.
     fn units(&self, alternatives: &[Vec<Alternative>], number: impl Fn(usize) -> usize) -> Units {
-        let mut units = Units::none(self.scopes.len());
-        for (position, (&block, alternatives)) in self.blocks.iter().zip(alternatives).enumerate() {
+        let mut units = Units::none(self.scopes);
+        for (position, (block, alternatives)) in self.blocks.iter().zip(alternatives).enumerate() {
             if let Some(alternative) = alternatives.get(number(position)) {
-                alternative.mark(&mut units, self.scopes, block);
+                alternative.mark(&mut units, block);
             }
         }
         units
@@ -208,13 +222,15 @@ impl Search<'_> {
     fn segments(&self) -> impl Iterator<Item = Units> {
         let count = self.blocks.len();
         let longest = (2 * count.isqrt()).min(count / 2);
-        (2..=longest).flat_map(move |len| {
+        (2..=longest).step_by(1 + longest / LENGTHS).flat_map(move |len| {
             [false, true].map(|last| {
-                let mut units = Units::none(self.scopes.len());
-                for segment in self.blocks.chunks(len) {
-                    let is_last = segment.last() == self.blocks.last();
-                    for &block in segment.iter().filter(|_| !is_last || last) {
-                        units.mark(block, if is_last { block } else { segment[0] }, Again::All);
+                let mut units = Units::none(self.scopes);
+                let count = self.blocks.len().div_ceil(len);
+                for (number, segment) in self.blocks.chunks(len).enumerate() {
+                    let is_last = number + 1 == count;
+                    for block in segment.iter().filter(|_| !is_last || last) {
+                        let first = if is_last { block.scope } else { segment[0].scope };
+                        units.mark(block.scope, first, Again::All);
                     }
                 }
                 units
@@ -228,25 +244,21 @@ impl Search<'_> {
         let program = compile_units(graphs, config, target, &units, false)?;
         let peak = predict(&program, &target.boundless(), Cadence::of(config)).device.reserved_peak;
         let profiles = if profiled { self.profiles(&program) } else { Vec::new() };
-        let cost =
-            program.step().map(|section| section.times as f64 * self.cost(&program, section, |_| true));
-        let choice = Choice { units, cost: cost.fold(0.0, |sum, cost| sum + cost), peak };
-        Ok((choice, profiles))
-    }
-
-    /// What is computed again in scopes like this.
-    fn cost(&self, program: &Program, section: &Section, like: impl Fn(ScopeId) -> bool) -> f64 {
-        let again =
-            section.code.iter().filter(|instruction| instruction.recompute && like(instruction.scope));
-        cost(program, again, self.config, self.target)
+        let mut total = 0.0;
+        for section in program.step() {
+            for instruction in &section.code {
+                total += section.times as f64 * cost(&program, instruction, config, target);
+            }
+        }
+        Ok((Choice { units, cost: total, peak }, profiles))
     }
 
     /// Of the sections that may have the peak: of full micro-batches the one that comes last, when most gradients are there,
     /// and of the smaller one.
     fn profiles(&self, program: &Program) -> Vec<Profile> {
         let mut block_of = vec![None; program.scopes.len()];
-        for (position, &block) in self.blocks.iter().enumerate() {
-            block_of[block] = Some(position);
+        for (position, block) in self.blocks.iter().enumerate() {
+            block_of[block.scope] = Some(position);
         }
         for (index, scope) in program.scopes.iter().enumerate() {
             // Parents come before their parts.
@@ -272,6 +284,7 @@ impl Search<'_> {
         let count = self.blocks.len();
         let mut entered = vec![None; count];
         let mut peaks = vec![i64::MIN; count];
+        let mut costs = vec![0.0; count];
         let (mut left, mut highest_behind, mut is_behind) = (0, i64::MIN, false);
         for (index, instruction) in section.code.iter().enumerate() {
             let before = if index == 0 { live[0] } else { live[index - 1] };
@@ -281,6 +294,7 @@ impl Search<'_> {
                         entered[block] = Some(before);
                     }
                     peaks[block] = peaks[block].max(live[index]);
+                    costs[block] += cost(program, instruction, self.config, self.target);
                     if phase == Phase::Forward {
                         (left, is_behind) = (live[index], true);
                     } else {
@@ -297,8 +311,8 @@ impl Search<'_> {
             Item {
                 alternative: 0,
                 kept: next - entered[block],
-                peak: peaks[block] - entered[block],
-                cost: self.cost(program, section, |scope| block_of[scope.index()] == Some(block)),
+                peak: peaks[block].max(entered[block]) - entered[block],
+                cost: costs[block],
             }
         };
         Profile { blocks: (0..count).map(item).collect(), behind: highest_behind.max(left) - left }

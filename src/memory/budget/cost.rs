@@ -17,20 +17,15 @@ fn flops_a_byte(target: &Target, precision: Precision) -> u64 {
     }
 }
 
-/// The time of instructions, as FLOPs that would take as long: each computes or moves bytes, whichever takes longer.
-pub(super) fn cost<'a>(
-    program: &'a Program,
-    code: impl Iterator<Item = &'a Instruction>,
-    config: &RunConfig,
-    target: &Target,
-) -> f64 {
-    let flops_a_byte = flops_a_byte(target, config.strategy.precision);
-    let cost = |instruction: &Instruction| match &instruction.action {
-        Action::Launch { op, inputs, outputs, .. } => {
+/// The time that it takes to compute an instruction again, as FLOPs that would take as long: it computes or moves bytes,
+/// whichever takes longer. Nothing where it is no such instruction.
+pub(super) fn cost(program: &Program, instruction: &Instruction, config: &RunConfig, target: &Target) -> f64 {
+    match &instruction.action {
+        Action::Launch { op, inputs, outputs, .. } if instruction.recompute => {
             let (inputs, outputs) = (program.types(inputs), program.types(outputs));
-            op.flops(&inputs, &outputs).max(flops_a_byte * op.bytes(&inputs, &outputs)) as f64
+            let moving = flops_a_byte(target, config.strategy.precision) * op.bytes(&inputs, &outputs);
+            op.flops(&inputs, &outputs).max(moving) as f64
         }
         _ => 0.0,
-    };
-    code.map(cost).fold(0.0, |sum, cost| sum + cost)
+    }
 }

@@ -12,7 +12,7 @@ mod knapsack;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::compile::{Units, Violation};
 use crate::device::{Pool, Target};
@@ -30,9 +30,14 @@ pub struct Choice {
     pub peak: u64,
 }
 
-/// The choices of a run that no other beats, by rising cost and falling peak. There is one at least.
+/// The choices of a run that no other beats, by rising cost and falling peak.
 #[derive(Clone, Debug)]
-pub struct Frontier(Vec<Choice>);
+pub struct Frontier {
+    /// There is one at least.
+    choices: Vec<Choice>,
+    /// The peak where nothing is computed again.
+    plain: u64,
+}
 
 /// A budget that no choice meets.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,40 +61,51 @@ impl Frontier {
     /// # Errors
     /// A violation of a program's invariants: a mistake in a pass.
     pub fn of(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Frontier, Violation> {
-        let mut choices = candidates::all(graphs, config, target)?;
-        choices.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.peak.cmp(&b.peak)));
-        let mut lowest = u64::MAX;
-        choices.retain(|choice| {
-            let is_lower = choice.peak < lowest;
-            lowest = lowest.min(choice.peak);
-            is_lower
-        });
-        Ok(Frontier(choices))
+        let candidates = candidates::all(graphs, config, target)?;
+        let plain = candidates[0].peak;
+        Ok(Frontier { choices: unbeaten(candidates), plain })
     }
 
     pub fn choices(&self) -> &[Choice] {
-        &self.0
+        &self.choices
     }
 
     /// The first choice that meets the budget. Where none does, the one that takes the least memory, beside what would.
     pub fn pick(&self, budget: Budget, target: &Target) -> (&Choice, Option<Unmet>) {
-        let (first, last) = (&self.0[0], &self.0[self.0.len() - 1]);
+        let tightest = self.tightest();
         let most = match budget {
             Budget::Bytes(Bytes(bytes)) => bytes,
-            Budget::Share(share) => (share * first.peak as f64) as u64,
+            Budget::Share(share) => (share * self.plain as f64).round() as u64,
             Budget::Memory => target.available_at(Pool::Device),
         };
-        if let Some(choice) = self.0.iter().find(|choice| choice.peak <= most) {
+        if let Some(choice) = self.choices.iter().find(|choice| choice.peak <= most) {
             return (choice, None);
         }
         let smallest = match budget {
-            Budget::Bytes(_) => Budget::Bytes(round_up(last.peak)),
-            Budget::Share(_) => Budget::Share((1e3 * last.peak as f64 / first.peak as f64).ceil() / 1e3),
+            Budget::Bytes(_) => Budget::Bytes(round_up(tightest.peak)),
+            Budget::Share(_) => Budget::Share((1e3 * tightest.peak as f64 / self.plain as f64).ceil() / 1e3),
             // What does not fit runs out of memory, and is told what is missing.
-            Budget::Memory => return (last, None),
+            Budget::Memory => return (tightest, None),
         };
-        (last, Some(Unmet { asked: budget, smallest }))
+        (tightest, Some(Unmet { asked: budget, smallest }))
     }
+
+    /// What takes the least memory.
+    pub fn tightest(&self) -> &Choice {
+        &self.choices[self.choices.len() - 1]
+    }
+}
+
+/// By rising cost and falling peak.
+fn unbeaten(mut choices: Vec<Choice>) -> Vec<Choice> {
+    choices.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.peak.cmp(&b.peak)));
+    let mut lowest = u64::MAX;
+    choices.retain(|choice| {
+        let is_lower = choice.peak < lowest;
+        lowest = lowest.min(choice.peak);
+        is_lower
+    });
+    choices
 }
 
 /// To whole units, by a thousandth at the most.
@@ -98,12 +114,9 @@ fn round_up(bytes: u64) -> Bytes {
     Bytes(bytes.next_multiple_of(unit))
 }
 
-/// What each run computes again, found once for all runs that differ in their budget alone.
+/// What runs compute again, found once for all that differ in their budget alone.
 #[derive(Debug, Default)]
-pub struct Frontiers(Mutex<HashMap<String, Arc<Found>>>);
-
-/// By the first who asks.
-type Found = OnceLock<Result<Frontier, Violation>>;
+pub struct Frontiers(Mutex<HashMap<String, Arc<Frontier>>>);
 
 impl Frontiers {
     /// What a run computes again, and the budget that it does not meet, if it says one.
@@ -120,15 +133,33 @@ impl Frontiers {
             Ok(units) => return Ok((units, None)),
             Err(budget) => budget,
         };
+        let frontier = self.find(graphs, config, target)?;
+        let (choice, unmet) = frontier.pick(budget, target);
+        Ok((choice.units.clone(), unmet))
+    }
+
+    /// The choices of a run, whatever it says of them.
+    ///
+    /// Nobody waits for another who looks for the same: whoever looks has others of the same threads at work meanwhile, and
+    /// these may be among them.
+    ///
+    /// # Errors
+    /// As from `units`.
+    pub fn find(
+        &self,
+        graphs: &Graphs,
+        config: &RunConfig,
+        target: &Target,
+    ) -> Result<Arc<Frontier>, Violation> {
         let mut plain = config.clone();
         plain.strategy.recompute = Recompute::None;
         let key = serde_json::to_string(&plain.memory_part()).expect("plain data always serialises");
-        let frontier = {
-            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(known.entry(key).or_default())
-        };
-        let frontier = frontier.get_or_init(|| Frontier::of(graphs, config, target));
-        let (choice, unmet) = frontier.as_ref().map_err(Violation::clone)?.pick(budget, target);
-        Ok((choice.units.clone(), unmet))
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = Arc::new(Frontier::of(graphs, config, target)?);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&found));
+        Ok(found)
     }
 }

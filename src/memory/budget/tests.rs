@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::candidates::evaluate;
 use super::*;
-use crate::compile::{Again, blocks, compile};
+use crate::compile::{Again, Compiler, blocks, compile};
 use crate::graph::ScopeId;
 use crate::memory::{Cadence, predict};
 use crate::spec::{Precision, Strategy};
@@ -37,9 +37,9 @@ fn with_budget(config: &RunConfig, budget: Budget) -> RunConfig {
 }
 
 /// What the device's pool takes in a run.
-fn peak(config: &RunConfig, target: &Target) -> u64 {
-    let program = compile(config, target).unwrap();
-    predict(&program, &target.boundless(), Cadence::of(config)).device.reserved_peak
+fn peak(compiler: &mut Compiler, config: &RunConfig, target: &Target) -> u64 {
+    let program = &compiler.compile(config).unwrap().program;
+    predict(program, &target.boundless(), Cadence::of(config)).device.reserved_peak
 }
 
 proptest! {
@@ -52,6 +52,7 @@ proptest! {
     ) {
         let mut config = reshaped(config, |model| (model.layers, model.d_model) = (layers, model.heads * 16 * wide));
         let Strategy { accumulate, precision, loss_chunks, gradients, allocator, evaluation_pass, .. } = config.strategy;
+        // It needs a loss scale.
         prop_assume!(precision != Precision::Fp16);
         config.strategy =
             Strategy { accumulate, precision, loss_chunks, gradients, allocator, evaluation_pass, ..Strategy::default() };
@@ -74,11 +75,17 @@ proptest! {
         let graphs = Graphs::of(&config);
         let frontier = Frontier::of(&graphs, &config, &target).unwrap();
         let [first, .., last] = frontier.choices() else { return Ok(()) };
+        let mut compiler = Compiler::new(&target);
         let mut before = u64::MAX;
         for share in (0..=8).rev() {
             let budget = last.peak + share * (first.peak - last.peak) / 8;
-            let found = peak(&with_budget(&config, Budget::Bytes(Bytes(budget))), &target);
+            let share = Budget::Share(budget as f64 / frontier.plain as f64);
+            let less = target.clone().with_memory(Bytes(budget + target.context.0));
+            let found = peak(&mut compiler, &with_budget(&config, Budget::Bytes(Bytes(budget))), &target);
+            let shared = peak(&mut compiler, &with_budget(&config, share), &target);
+            let limited = peak(&mut Compiler::new(&less), &with_budget(&config, Budget::Memory), &less);
             prop_assert!(found <= budget && found <= before, "{found} bytes of {budget}, {before} before");
+            prop_assert_eq!([shared, limited], [found; 2]);
             before = found;
         }
         let (_, unmet) = frontier.pick(Budget::Bytes(Bytes(last.peak - 1)), &target);
@@ -95,5 +102,31 @@ fn a_budget_of_all_computes_nothing_again() {
     let (config, target) = (small(), target());
     for budget in [Budget::Share(1.0), Budget::Memory] {
         assert_eq!(compile(&with_budget(&config, budget), &target), compile(&config, &target));
+    }
+}
+
+/// A share that is named is met when it is said, whatever its decimals are in binary.
+#[test]
+fn the_smallest_share_is_met() {
+    let choice = |cost: f64, pages: u64| Choice { units: Units::none(0), cost, peak: pages << 21 };
+    for pages in 1..100 {
+        let frontier = Frontier { choices: vec![choice(0.0, 100), choice(1.0, pages)], plain: 100 << 21 };
+        let (_, unmet) = frontier.pick(Budget::Share(1e-6), &target());
+        assert_eq!(frontier.pick(unmet.unwrap().smallest, &target()).1, None, "{pages}");
+    }
+}
+
+/// Many budgets of one run are looked for at once, by threads that share their work.
+#[test]
+fn nobody_waits_for_another_forever() {
+    let (config, target) = (small(), target());
+    let budgets: Vec<RunConfig> =
+        (1..=32).map(|share| with_budget(&config, Budget::Share(f64::from(share) / 32.0))).collect();
+    for _ in 0..4 {
+        let frontiers = Arc::new(Frontiers::default());
+        let programs = crate::parallel::map(budgets.clone(), |config| {
+            Compiler::sharing(&target, Arc::clone(&frontiers)).compile(&config).is_ok()
+        });
+        assert_eq!(programs, [true; 32]);
     }
 }

@@ -45,7 +45,7 @@ pub enum Recompute {
 }
 
 /// The most that the device's pool may ever take of its memory, start-up and update included.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
 pub enum Budget {
     Bytes(Bytes),
     /// A share of what it takes where nothing is computed again.
