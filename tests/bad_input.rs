@@ -192,6 +192,7 @@ bad! {
     budget_without_a_unit: check(&with("\"block\"", "{ budget = \"4\" }"));
     budget_of_nothing: check(&with("\"block\"", "{ budget = \"0 B\" }"));
     budget_of_more_than_all: check(&with("\"block\"", "{ budget = 1.5 }"));
+    recompute_of_a_part_without_a_list: check(&with("\"block\"", "\"attention\""));
     budget_without_a_table: check(&with("\"block\"", "\"4 GiB\""));
     recompute_by_another_name: check(&with("recompute = \"block\"", "selective_checkpointing = true"));
     other_optimizer_state: check(&with("recompute = \"block\"", "optimizer_state = \"fp16\""));

@@ -84,6 +84,10 @@ pub(crate) trait Kind {
     fn words(&self) -> Vec<&'static str> {
         Vec::new()
     }
+    /// What somebody means who writes another value, in TOML, where that is known.
+    fn meant(&self, _value: &Value) -> Option<String> {
+        None
+    }
     /// The words that a later version takes.
     fn later_words(&self) -> &'static [&'static str] {
         &[]
@@ -280,8 +284,9 @@ impl<'a> Keys<'a> {
         // The text says it better than the value, which may have been too large to read.
         let found = self.reader.sources.short(*span).map_or_else(|| value.to_string(), str::to_string);
         let problem = Problem::new(format!("`{name}` must be {}, not {found}", kind.expected())).at(*span);
-        match hints::of_word(value, &words) {
-            Some(meant) => problem.help(format!("did you mean \"{meant}\"?")),
+        let word = || hints::of_word(value, &words).map(|word| format!("\"{word}\""));
+        match kind.meant(value).or_else(word) {
+            Some(meant) => problem.help(format!("did you mean {meant}?")),
             None => problem,
         }
     }

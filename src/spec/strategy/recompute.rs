@@ -210,6 +210,20 @@ impl Kind for WordOrList {
     fn words(&self) -> Vec<&'static str> {
         vec![NONE, BLOCK, AUTO]
     }
+
+    /// What stands without its brackets or braces.
+    fn meant(&self, value: &Value) -> Option<String> {
+        let part = match value {
+            Value::Text(text) => BlockPart::ALL.iter().find(|part| part.word() == text),
+            _ => None,
+        };
+        match part {
+            Some(part) => Some(format!("[{}]", quoted(part.word()))),
+            // A whole number is no share of anything.
+            None if matches!(value, Value::Integer(_)) => None,
+            None => SizeOrShare.parse(value).map(|budget| Recompute::Budget(budget).to_string()),
+        }
+    }
 }
 
 /// A size in bytes with its unit, or a share.
