@@ -1,4 +1,5 @@
-//! The optimizer: gradients measured, clipped and applied, bucket by bucket; results brought to the host.
+//! The optimizer: gradients measured, clipped and applied, bucket by bucket, after the backward pass or in it; results
+//! brought to the host.
 
 use super::instruction::{Action, Instruction};
 use super::program::{BucketState, LossScaling, Program, Results, Section, SectionKind, Stage};
@@ -8,7 +9,7 @@ use super::{Draft, Marks};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
 use crate::ops::{self, Cast, GlobalNorm, GradientTerms, Op, State, TensorType, ValueId};
-use crate::spec::{DynamicLossScale, Gradients, LossScale, Optimizer};
+use crate::spec::{DynamicLossScale, Gradients, LossScale, Optimizer, Update};
 
 pub(super) fn update(draft: &mut Draft) {
     let config = draft.config;
@@ -22,20 +23,34 @@ pub(super) fn update(draft: &mut Draft) {
     let exchange = program.exchange.clone();
     let home = draft.marks.updates;
     let mut numbers = exchange.numbers;
+    let in_backward = config.strategy.update == Update::InBackward;
     if home == Pool::Device {
         let host = program.value(numbers).clone();
         numbers = program.add_like(Value { scope, pool: home, ..host });
-        code.push(copy(Queue::Copy, exchange.numbers, numbers, scope));
+        let bring = copy(Queue::Copy, exchange.numbers, numbers, scope);
+        if in_backward {
+            // There by the time that the first gradients are.
+            let first = program.section_mut(SectionKind::First).expect("build makes it");
+            first.code.insert(0, Instruction { phase: Phase::Forward, ..bring });
+        } else {
+            code.push(bring);
+        }
     }
     code.push(copy(Queue::Compute, loss, exchange.results.loss, scope));
     let clip_norm = config.train.clip_norm.map(|clip| clip as f32);
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope, home));
+    let mut updates = Vec::new();
     for index in program.trained() {
         let members = program.buckets[index].members.clone();
         let gradients = GradientTerms { members, clip_norm, scaled: scale.is_some() };
         let op = optimizer.update(gradients, program.buckets[index].format).to_op();
-        code.push(apply(program, index, op, [Some(numbers), norm, scale]));
+        updates.push(apply(program, index, op, [Some(numbers), norm, scale]));
+    }
+    if in_backward {
+        apply_in_backward(program, updates);
+    } else {
+        code.extend(updates);
     }
     if let (Some(choice), Some(norm)) = (config.strategy.loss_scale, norm) {
         adapt_loss_scale(program, &mut code, choice, norm);
@@ -60,6 +75,28 @@ fn copy(queue: Queue, from: ValueId, to: ValueId, scope: ScopeId) -> Instruction
 
 fn gradient_buckets(program: &Program) -> Vec<ValueId> {
     program.buckets.iter().filter_map(|bucket| bucket.gradients).collect()
+}
+
+/// Applies each bucket's gradients right behind the last instruction that adds to them or reads its parameters. Nothing
+/// carries them from there on.
+fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
+    let gradients = program.marked(&gradient_buckets(program));
+    let at = program.sections.iter().position(|section| section.kind == SectionKind::First);
+    let at = at.expect("build makes it");
+    program.sections[at].exit.retain(|storage| !gradients[storage.index()]);
+    let code = std::mem::take(&mut program.sections[at].code);
+    let mut last_use = vec![0; program.values.len()];
+    for (index, instruction) in code.iter().enumerate() {
+        instruction.action.touches().for_each(|id| last_use[program.storage(id).index()] = index);
+    }
+    let mut behind: Vec<Vec<Instruction>> = vec![Vec::new(); code.len()];
+    for update in updates {
+        let last = update.action.touches().map(|id| last_use[program.storage(id).index()]).max();
+        behind[last.unwrap_or(0)].push(update);
+    }
+    let together = code.into_iter().zip(behind);
+    program.sections[at].code =
+        together.flat_map(|(instruction, updates)| std::iter::once(instruction).chain(updates)).collect();
 }
 
 /// What the optimizer keeps of each bucket, zeros or a copy of its parameters from the start, and there all the time.

@@ -1,6 +1,6 @@
 //! What strategies really did.
 
-use crate::compile::{Action, Instruction, Program};
+use crate::compile::{Action, Instruction, Program, SectionKind};
 use crate::device::{Phase, Pool, Role};
 use crate::ops::{DType, Op, StateFormat, UpdateFormat, ValueId, WeightFormat};
 
@@ -23,7 +23,9 @@ pub struct Counts {
     pub made_late: u64,
     /// Numbers in the parameters that the optimizer was given gradients of.
     pub trained_parameters: u64,
-    /// FLOPs among them that the host's processor computed.
+    /// Buckets whose gradients were applied before the backward pass was over.
+    pub updates_in_backward: u64,
+    /// FLOPs that the host's processor computed.
     pub host_flops: u64,
     /// Bytes copied to where parameters live from where they were made.
     pub bytes_at_start: u64,
@@ -61,14 +63,18 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds what an instruction does.
-    pub(super) fn count(&mut self, program: &Program, instruction: &Instruction) {
+    /// Adds what an instruction of such a section does.
+    pub(super) fn count(&mut self, program: &Program, kind: SectionKind, instruction: &Instruction) {
         if instruction.phase == Phase::Evaluation {
             return;
         }
         match &instruction.action {
             Action::Launch { .. } if instruction.once => {}
-            Action::Launch { op, outputs, .. } => self.launch(program, instruction, op, outputs),
+            Action::Launch { op, outputs, .. } => {
+                self.launch(program, instruction, op, outputs);
+                let is_early = op.as_update().is_some() && kind != SectionKind::Update;
+                self.updates_in_backward += u64::from(is_early);
+            }
             &Action::Copy { to, .. } if instruction.phase == Phase::Start || instruction.once => {
                 self.bytes_at_start += program.ty(to).bytes();
             }

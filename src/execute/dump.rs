@@ -18,6 +18,7 @@ use crate::data::{Batch, DigestCache, Part};
 use crate::device::{self, Device, Pool, to_f32};
 use crate::memory::{Cadence, predict};
 use crate::ops::{DType, ValueId};
+use crate::spec::Update;
 
 /// Parameters before the first step, by name.
 const INITIAL_FILE: &str = "initial.safetensors";
@@ -83,6 +84,9 @@ impl Dump<'_> {
         self.batches()?;
         let mut engine = Engine::new(&self.run.program, device, false)?;
         engine.start_from(self.run.weights.as_ref());
+        if self.run.config.strategy.update == Update::InBackward {
+            engine.keep_applied_gradients();
+        }
         engine.start()?;
         engine.make_all()?;
         self.parameters(&mut engine, INITIAL_FILE)?;
@@ -162,7 +166,7 @@ impl Dump<'_> {
         for parameter in &self.run.program.parameters {
             let Some(gradient) = parameter.gradient else { continue };
             let dtype = self.run.program.ty(gradient).dtype;
-            engine.read(gradient, |piece| -> Result<(), Stop> {
+            engine.gradient(gradient, |piece| -> Result<(), Stop> {
                 let mut numbers = to_f32(dtype, piece);
                 numbers.iter_mut().for_each(|number| *number /= scale);
                 unscaled.clear();

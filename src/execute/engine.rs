@@ -1,8 +1,10 @@
 //! Walks a program on a device: one plain loop.
 
+mod gradients;
 mod parameters;
 mod timing;
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -12,13 +14,13 @@ use super::counts::Counts;
 use super::digest;
 use super::timeline::Timeline;
 use super::uses::Uses;
-use crate::compile::{Action, Like, Opened, Program, Results, SectionKind};
+use crate::compile::{Action, Like, Opened, Program, SectionKind};
 use crate::data::{Batch, Weights};
 use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
 #[cfg(test)]
 use crate::memory::Allocator;
 use crate::memory::{Backing, Failure, Manager};
-use crate::ops::{StepCounts, ValueId};
+use crate::ops::ValueId;
 
 /// Bytes of a device that are read at a time: a whole tensor beside the pools would show in the resident set as a
 /// leak.
@@ -70,6 +72,8 @@ pub struct Engine<'a> {
     timeline: Option<Timeline>,
     /// What ran since the device's clock was last read, if it has one: section and instruction.
     timed: Vec<(usize, usize)>,
+    /// Of gradients that are applied in the backward pass, by bucket: what they were, if somebody wants to know.
+    applied: Option<HashMap<ValueId, Vec<u8>>>,
 }
 
 impl<'a> Engine<'a> {
@@ -113,6 +117,7 @@ impl<'a> Engine<'a> {
             graphs: program.sections.iter().map(|section| vec![None; section.segments.len()]).collect(),
             timeline: None,
             timed: Vec::new(),
+            applied: None,
         }
     }
 
@@ -124,14 +129,6 @@ impl<'a> Engine<'a> {
         let Counts { requests_in_evaluation, requests_once, .. } = self.counts;
         let requests = self.manager.backing.requests - requests_in_evaluation - requests_once;
         Counts { requests, leaked_bytes: self.manager.leaked().total(), ..self.counts }
-    }
-
-    /// What gradients are scaled by until the next update, where they are.
-    ///
-    /// # Errors
-    /// A device that fails.
-    pub(super) fn loss_scale(&mut self) -> Result<Option<f32>, Failure> {
-        self.program.loss_scaling.map(|scaling| self.get_number(scaling.scale)).transpose()
     }
 
     /// What the program runs on.
@@ -155,38 +152,6 @@ impl<'a> Engine<'a> {
     pub fn step(&mut self, batch: &Batch, numbers: &[f32]) -> Result<StepReport, Failure> {
         self.gradients(batch, numbers)?;
         self.update()
-    }
-
-    /// The first half of a step: the gradients of the whole batch, as yet neither clipped nor applied.
-    pub(super) fn gradients(&mut self, batch: &Batch, numbers: &[f32]) -> Result<(), Failure> {
-        self.put_batch(batch)?;
-        let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let region = self.manager.tensor(self.program.exchange.numbers).region();
-        self.manager.backing.device.write(region, &numbers)?;
-        let program = self.program;
-        let mut seen = 0;
-        for section in program.step().take_while(|section| section.kind != SectionKind::Update) {
-            for _ in 0..section.times {
-                self.section(section.kind, seen)?;
-                seen += section.samples;
-                self.counts.micro_batches += u64::from(section.samples > 0);
-            }
-        }
-        Ok(())
-    }
-
-    /// The second half: the gradients applied.
-    pub(super) fn update(&mut self) -> Result<StepReport, Failure> {
-        self.section(SectionKind::Update, 0)?;
-        self.counts.steps += 1;
-        let Results { loss, norm, scale, counts } = self.program.exchange.results;
-        if let Some(counts) = counts {
-            let counts = StepCounts::from_array(self.get_numbers(counts)?);
-            self.counts.skipped_steps = counts.skipped as u64;
-        }
-        let mut known = |id: Option<ValueId>| id.map(|id| self.get_number(id)).transpose();
-        let (gradient_norm, loss_scale) = (known(norm)?, known(scale)?);
-        Ok(StepReport { loss: self.get_number(loss)?, gradient_norm, loss_scale })
     }
 
     /// The loss of a whole batch of the evaluation split, summed over its samples.
@@ -381,7 +346,7 @@ impl<'a> Engine<'a> {
         if instruction.once {
             self.counts.requests_once += self.manager.backing.requests - before;
         }
-        self.counts.count(self.program, instruction);
+        self.counts.count(self.program, self.program.sections[section].kind, instruction);
         if !instruction.once && self.uses.frees_late(self.program, instruction) {
             self.counts.count_late(self.program, instruction);
         }
@@ -391,7 +356,10 @@ impl<'a> Engine<'a> {
                 self.read_stored(site, outputs[0])?;
                 Ok(began.elapsed())
             }
-            _ if enqueue => Ok(self.enqueue(&instruction.action, seen)?),
+            _ if enqueue => {
+                self.keep_applied(&instruction.action)?;
+                Ok(self.enqueue(&instruction.action, seen)?)
+            }
             _ => Ok(Duration::ZERO),
         }
     }

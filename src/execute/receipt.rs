@@ -37,6 +37,10 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     if micro_batches > 1 {
         parts.push(micro_batches_of(micro_batches as usize, run.micro_batches));
     }
+    let early = per_step(|counts| counts.updates_in_backward);
+    if early > 0 {
+        parts.push(format!("{early} updates in backward"));
+    }
     let untrained = run.parameters.saturating_sub(per_step(|counts| counts.trained_parameters));
     if untrained > 0 {
         parts.push(untrained_parameters(untrained));

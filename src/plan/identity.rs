@@ -219,6 +219,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.keep = []",
         "strategy.leak = \"off\"",
         "strategy.gradients = \"free\"",
+        "strategy.update = \"after_backward\"",
         "strategy.allocator = \"arena\"",
         "strategy.attention = \"fused\"",
         "strategy.evaluation_pass = \"no_grad\"",

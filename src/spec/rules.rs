@@ -4,6 +4,7 @@
 use super::error::Problem;
 use super::reader::join;
 use super::resolved::RunConfig;
+use super::strategy::{FORBIDDEN, Forbidden, Refusal};
 use super::tree::Table;
 
 /// Checks a configuration whose keys are each in their range; `tree` is where they were written.
@@ -15,25 +16,24 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         data_suits_model(config, tree),
         if evaluation.is_some() { data.leaves_some_to_evaluate(tree) } else { Ok(()) },
         train.optimizer.check(tree),
-        strategy.master_weights_are_of_something(tree),
-        strategy.follows_params(tree),
-        strategy.computes_with_params(tree),
-        strategy.scales_fp16(tree),
-        strategy.graphs_need_an_arena(tree),
-        strategy.graphs_leak_nothing(tree),
-        strategy.quantizes_something(tree),
-        strategy.rounds_something(tree),
-        strategy.pages_something(tree),
         strategy.segments_have_blocks(model.blocks(), tree),
-        strategy.adapts_what_is_frozen(tree),
     ]
     .into_iter()
     .filter_map(Result::err)
+    .chain(forbidden(config, tree))
     .collect();
     if !problems.is_empty() {
         return Err(problems);
     }
     Ok(model.sizes_can_be_counted(train.batch_size, tree)?)
+}
+
+/// What does not go together.
+fn forbidden(config: &RunConfig, tree: &Table) -> impl Iterator<Item = Problem> {
+    FORBIDDEN.iter().filter_map(|Forbidden { keys, found }| {
+        let Refusal { why, works } = found(config)?;
+        Some(blame(why, keys, tree, works))
+    })
 }
 
 /// A problem blamed on those of the keys that were written.

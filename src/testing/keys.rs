@@ -2,7 +2,7 @@
 //! combines keys takes them from this list. Those outside the crate include this file by its path.
 #![allow(dead_code)] // each of them uses its part
 
-use proptest::prelude::Strategy;
+use proptest::prelude::{Strategy, any};
 
 /// A key, as experiments write it.
 #[derive(Clone, Debug)]
@@ -53,6 +53,8 @@ const AS_PARAMS: &[Need] = &[
     Need { of: &[r#""bf16""#], key: "params", one_of: &[r#""bf16""#] },
     Need { of: &[r#""fp16""#], key: "params", one_of: &[r#""fp16""#] },
 ];
+
+const IN_BACKWARD: &[&str] = &[r#""in_backward""#];
 
 /// Without adapters, and with some beside every kind of base.
 const ADAPTED: &[&str] = &[
@@ -184,6 +186,19 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Bitwise,
     },
     Key { name: "gradients", values: &[r#""free""#, r#""zero""#], needs: &[], same: Same::Bitwise },
+    // Not of a strategy, but one asks for its absence.
+    Key { name: "train.clip_norm", values: &["1.0", r#""off""#], needs: &[], same: Same::Start },
+    Key {
+        name: "update",
+        values: &[r#""after_backward""#, r#""in_backward""#],
+        needs: &[
+            Need { of: IN_BACKWARD, key: "train.clip_norm", one_of: &[r#""off""#] },
+            Need { of: IN_BACKWARD, key: "loss_scale", one_of: &[r#""off""#] },
+            Need { of: IN_BACKWARD, key: "accumulate", one_of: &["1"] },
+            Need { of: IN_BACKWARD, key: "gradients", one_of: &[r#""free""#] },
+        ],
+        same: Same::Bitwise,
+    },
     Key { name: "allocator", values: &[r#""arena""#, r#""direct""#], needs: &[], same: Same::Bitwise },
     Key { name: "evaluation_pass", values: &[r#""no_grad""#, r#""grad""#], needs: &[], same: Same::Bitwise },
     Key {
@@ -279,13 +294,26 @@ pub(crate) fn position(keys: &[Key], name: &str) -> usize {
     keys.iter().position(|key| key.name == name).unwrap_or_else(|| panic!("`{name}` is not in the list"))
 }
 
-/// Any values that go together: a key that lacks what its value needs keeps its default.
+/// Any values that go together: where a key lacks what its value needs, either others get what it needs or it gets its default.
 pub(crate) fn any_choice() -> impl Strategy<Value = Choice> {
-    let values: Vec<_> = KEYS.iter().map(|key| 0..key.values.len()).collect();
-    values.prop_map(|mut values| {
+    let values: Vec<_> = KEYS.iter().map(|key| (0..key.values.len(), any::<bool>())).collect();
+    values.prop_map(|drawn| {
+        let (mut values, insists): (Vec<usize>, Vec<bool>) = drawn.into_iter().unzip();
+        for key in (0..KEYS.len()).filter(|&key| insists[key]) {
+            for need in KEYS[key].needs_of(values[key]) {
+                let other = position(KEYS, need.key);
+                if !need.one_of.contains(&KEYS[other].values[values[other]]) {
+                    values[other] = position_of(KEYS[other].values, need.one_of[0]);
+                }
+            }
+        }
         while let Some(key) = (0..KEYS.len()).find(|&key| !meets_needs(KEYS, &values, key)) {
             values[key] = 0;
         }
         Choice(values)
     })
+}
+
+fn position_of(values: &[&str], value: &str) -> usize {
+    values.iter().position(|known| *known == value).expect("keys need values that there are")
 }

@@ -112,7 +112,7 @@ pub(crate) fn with_optimizer(config: &RunConfig, optimizer: &str) -> RunConfig {
 }
 
 /// An experiment of one run, with other settings.
-fn changed(toml: &str, settings: &[String]) -> Result<RunConfig, crate::spec::Error> {
+pub(crate) fn changed(toml: &str, settings: &[String]) -> Result<RunConfig, crate::spec::Error> {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let file = folder.path().join("run.toml");
     std::fs::write(&file, toml).expect("a file for the test");
@@ -155,11 +155,11 @@ pub(crate) fn sample(count: usize) -> Vec<Choice> {
 /// embedding is wide, one head, one sample.
 pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
     let model = (2..=4usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
-    let train = (0..=9usize, any::<bool>(), any::<bool>(), any::<bool>());
+    let train = (0..=9usize, any::<bool>(), any::<bool>());
     let all = (model, train, any_choice(), 0..OPTIMIZERS.len(), 0..100u64);
     all.prop_map(|(model, train, choice, optimizer, seed)| {
         let (layers, heads, per_head, context, vocabulary) = model;
-        let (more, clips, evaluates, decays_all) = train;
+        let (more, evaluates, decays_all) = train;
         let mut config = with_optimizer(&small_with(&choice), OPTIMIZERS[optimizer]);
         config.model = Model::Transformer(Transformer {
             layers,
@@ -170,7 +170,7 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
             weights: None,
         });
         config.train.batch_size = config.strategy.accumulate + more;
-        config.train.clip_norm = clips.then_some(0.5);
+        config.train.clip_norm = config.train.clip_norm.map(|_| 0.5);
         config.train.seed = seed;
         let decay = if decays_all { Decay::All } else { Decay::Matrices };
         match &mut config.train.optimizer {

@@ -5,6 +5,7 @@ mod cadence;
 mod graphs;
 mod held;
 mod homes;
+mod in_backward;
 mod lora;
 mod offload;
 mod params;

@@ -1,12 +1,9 @@
 //! `lora`: low-rank factors that are trained beside a base that is not.
 
-use super::{StoredIn, Strategy};
+use super::StoredIn;
 use crate::ops::{CodeFormat, DType, Storage};
-use crate::spec::declare::{Inline, Words, inline, section, words};
-use crate::spec::error::Problem;
+use crate::spec::declare::{Inline, inline, section, words};
 use crate::spec::kinds::{Count, Flag, POSITIVE, Texts, word};
-use crate::spec::rules::blame;
-use crate::spec::tree::{Table, quoted};
 
 pub(super) const LORA: Inline<Lora> =
     inline("lora", "`lora`", "rank = 8, alpha = 16, targets = [\"attention.qkv\"]");
@@ -76,29 +73,5 @@ impl Lora {
             Base::Int8 => Storage::Codes(CodeFormat::Int8),
             Base::Nf4 => Storage::Codes(CodeFormat::Nf4 { double: self.double_quantization }),
         }
-    }
-}
-
-impl Strategy {
-    pub(in crate::spec) fn adapts_what_is_frozen(&self, tree: &Table) -> Result<(), Problem> {
-        let Some(Lora { base, double_quantization, .. }) = &self.lora else { return Ok(()) };
-        if !self.freeze.is_empty() {
-            return Err(blame(
-                "lora freezes all of the model already; freeze has nothing to add".to_owned(),
-                &["strategy.freeze", "strategy.lora.rank"],
-                tree,
-                "freeze = [], or lora = \"off\"",
-            ));
-        }
-        if *double_quantization && *base != Base::Nf4 {
-            let name = quoted(base.word());
-            return Err(blame(
-                format!("lora.double_quantization is of the scales of nf4; base = {name} has none of these"),
-                &["strategy.lora.double_quantization", "strategy.lora.base"],
-                tree,
-                "base = \"nf4\" has, or double_quantization = false",
-            ));
-        }
-        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! A strategy's own keys: a line each in the table here, and a type where it takes more than a count.
 
+mod forbidden;
 mod lora;
 mod loss_scale;
 mod offload;
@@ -20,13 +21,12 @@ pub use precision::Precision;
 pub use quantize::Quantize;
 pub use recompute::{BlockPart, Budget, Recompute};
 pub use states::{OptimizerState, Rounding};
-pub use words::{Allocator, Attention, EvaluationPass, Gradients, Init, Leak, Release};
+pub use words::{Allocator, Attention, EvaluationPass, Gradients, Init, Leak, Release, Update};
 
-use super::declare::{Optional, Section, Words, section};
-use super::error::Problem;
+pub(super) use forbidden::{FORBIDDEN, Forbidden, Refusal};
+
+use super::declare::{Optional, Section, section};
 use super::kinds::{Count, DIMENSION, Flag, LAYERS, VALUES, word};
-use super::rules::blame;
-use super::tree::{Table, quoted};
 use loss_scale::Scale;
 use place::LayerHomes;
 
@@ -70,6 +70,7 @@ section! {
         pub keep: Vec<String> = VALUES, default Vec::new();
         pub leak: Option<Leak> = Optional(word()), default None;
         pub gradients: Gradients = word(), default Gradients::Free;
+        pub update: Update = word(), default Update::AfterBackward;
         pub allocator: Allocator = word(), default Allocator::Arena;
         pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
         pub init: Init = word(), default Init::Device;
@@ -83,49 +84,4 @@ section! {
 pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
 /// Keys that the experiment file has words for, but not this version.
-pub(super) const LATER_KEYS: &[&str] = &["empty_cache", "loader", "parallel", "update"];
-
-impl Strategy {
-    pub(super) fn scales_fp16(&self, tree: &Table) -> Result<(), Problem> {
-        if self.loss_scale.is_none() || self.precision == Precision::Fp16 {
-            return Ok(());
-        }
-        let name = quoted(self.precision.word());
-        Err(blame(
-            format!("loss_scale keeps fp16 gradients from vanishing; precision = {name} has no use for it"),
-            &["strategy.loss_scale", "strategy.precision"],
-            tree,
-            "precision = \"fp16\" has, or loss_scale = \"off\"",
-        ))
-    }
-
-    /// A captured stretch holds the addresses of its values.
-    pub(super) fn graphs_need_an_arena(&self, tree: &Table) -> Result<(), Problem> {
-        if !self.graph || self.allocator == Allocator::Arena {
-            return Ok(());
-        }
-        let name = quoted(self.allocator.word());
-        Err(blame(
-            format!(
-                "graph = true replays work on the same addresses; allocator = {name} gives others each time"
-            ),
-            &["strategy.graph", "strategy.allocator"],
-            tree,
-            "allocator = \"arena\" does, or graph = false",
-        ))
-    }
-
-    /// What is left behind is somewhere else after each step.
-    pub(super) fn graphs_leak_nothing(&self, tree: &Table) -> Result<(), Problem> {
-        let Some(leak) = self.leak.filter(|_| self.graph) else { return Ok(()) };
-        let name = quoted(leak.word());
-        Err(blame(
-            format!(
-                "graph = true replays work on the same addresses; what leak = {name} leaves behind is at others in each step"
-            ),
-            &["strategy.graph", "strategy.leak"],
-            tree,
-            "leak = \"off\" does, or graph = false",
-        ))
-    }
-}
+pub(super) const LATER_KEYS: &[&str] = &["empty_cache", "loader", "parallel"];

@@ -3,14 +3,10 @@
 use serde::Serialize;
 
 use crate::spec::declare::{Inline, Writable, inline, section};
-use crate::spec::error::Problem;
 use crate::spec::kinds::{Count, Flag};
 use crate::spec::reader::Kind;
-use crate::spec::rules::blame;
-use crate::spec::tree::{Table, Value};
+use crate::spec::tree::Value;
 use crate::units::Bytes;
-
-use super::Strategy;
 
 pub(super) const OFFLOAD: Inline<Offload> = inline("offload", "`offload`", "optimizer = true");
 
@@ -46,21 +42,6 @@ impl Offload {
     pub fn is_any(&self) -> bool {
         let Offload { parameters, optimizer, activations, pinned: _, ahead: _ } = *self;
         parameters || optimizer || activations != Spill::Nothing
-    }
-}
-
-impl Strategy {
-    /// Batches are in pinned memory whatever is offloaded.
-    pub(in crate::spec) fn pages_something(&self, tree: &Table) -> Result<(), Problem> {
-        if self.offload.pinned || self.offload.is_any() {
-            return Ok(());
-        }
-        Err(blame(
-            "offload.pinned = false is of what waits in the host's memory; nothing is offloaded".to_owned(),
-            &["strategy.offload.pinned"],
-            tree,
-            "offload.optimizer = true does that, or offload.pinned = true",
-        ))
     }
 }
 

@@ -2,10 +2,7 @@
 
 use super::{Precision, Strategy};
 use crate::ops::DType;
-use crate::spec::declare::{Words, words};
-use crate::spec::error::Problem;
-use crate::spec::rules::blame;
-use crate::spec::tree::{Table, quoted};
+use crate::spec::declare::words;
 
 words! {
     /// What numbers are stored in.
@@ -58,69 +55,5 @@ impl Strategy {
     /// Whether the optimizer keeps a copy of the parameters in fp32.
     pub fn has_master_weights(&self) -> bool {
         self.params != StoredIn::Fp32 && self.master_weights
-    }
-
-    /// Without a copy, parameters are what is trained, in fp32.
-    pub(in crate::spec) fn master_weights_are_of_something(&self, tree: &Table) -> Result<(), Problem> {
-        if self.master_weights || self.params != StoredIn::Fp32 {
-            return Ok(());
-        }
-        Err(blame(
-            "master_weights = false leaves parameters of 16 bits without a copy in fp32; params = \"fp32\" has none"
-                .to_owned(),
-            &["strategy.master_weights", "strategy.params"],
-            tree,
-            "params = \"bf16\" or \"fp16\" do, or leave master_weights out",
-        ))
-    }
-
-    /// Gradients and the residual stream are stored as parameters are, or in fp32.
-    pub(in crate::spec) fn follows_params(&self, tree: &Table) -> Result<(), Problem> {
-        let params = quoted(self.params.word());
-        let of = [("gradient_dtype", self.gradient_dtype), ("residual", self.residual)];
-        for (key, stored) in of {
-            if stored != StoredIn::Fp32 && stored != self.params {
-                let word = quoted(stored.word());
-                return Err(blame(
-                    format!(
-                        "{key} = {word} is neither \"fp32\" nor that of the parameters, params = {params}"
-                    ),
-                    &[&format!("strategy.{key}"), "strategy.params"],
-                    tree,
-                    format!("{key} = \"fp32\" or params = {word}"),
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Matrix work is done on what is stored in 16 bits as it is, or all that it makes is in fp32.
-    pub(in crate::spec) fn computes_with_params(&self, tree: &Table) -> Result<(), Problem> {
-        let own = Precision::of(self.params);
-        if own == Precision::Fp32 || self.precision == own {
-            return Ok(());
-        }
-        let (params, precision) = (quoted(self.params.word()), quoted(self.precision.word()));
-        let is_full = self.precision.dtype() == DType::F32;
-        if !is_full {
-            return Err(blame(
-                format!("precision = {precision} is another type of 16 bits than params = {params}"),
-                &["strategy.precision", "strategy.params"],
-                tree,
-                format!("precision = {params}, or \"fp32\" with gradient_dtype and residual = \"fp32\", do"),
-            ));
-        }
-        for (key, stored) in [("gradient_dtype", self.gradient_dtype), ("residual", self.residual)] {
-            if stored != StoredIn::Fp32 {
-                let word = quoted(stored.word());
-                return Err(blame(
-                    format!("precision = {precision} makes results of 32 bits; {key} = {word} stores 16"),
-                    &["strategy.precision", &format!("strategy.{key}"), "strategy.params"],
-                    tree,
-                    format!("{key} = \"fp32\", or precision = {params}"),
-                ));
-            }
-        }
-        Ok(())
     }
 }

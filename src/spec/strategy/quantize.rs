@@ -1,12 +1,8 @@
 //! `quantize`: of which tensors the optimizer's states are in 8 bits.
 
-use super::{OptimizerState, Strategy};
 use crate::ops::Shape;
-use crate::spec::declare::{Inline, Words, inline, section};
-use crate::spec::error::Problem;
+use crate::spec::declare::{Inline, inline, section};
 use crate::spec::kinds::{Count, Flag};
-use crate::spec::rules::blame;
-use crate::spec::tree::{Table, quoted};
 
 pub(super) const QUANTIZE: Inline<Quantize> =
     inline("quantize", "`quantize`", "from = 4096, embeddings = true");
@@ -29,20 +25,5 @@ impl Quantize {
     /// Whether a tensor is; its rows may be looked up by their numbers.
     pub fn includes(&self, shape: &Shape, looked_up: bool) -> bool {
         shape.elements() >= self.from && (self.embeddings || !looked_up)
-    }
-}
-
-impl Strategy {
-    pub(in crate::spec) fn quantizes_something(&self, tree: &Table) -> Result<(), Problem> {
-        if self.quantize == Quantize::default() || self.optimizer_state == OptimizerState::EightBit {
-            return Ok(());
-        }
-        let state = quoted(self.optimizer_state.word());
-        Err(blame(
-            format!("quantize says which optimizer states are in 8 bits; optimizer_state = {state} has none"),
-            &["strategy.quantize.from", "strategy.quantize.embeddings", "strategy.optimizer_state"],
-            tree,
-            "optimizer_state = \"8bit\" has, or leave quantize out",
-        ))
     }
 }

@@ -2,11 +2,8 @@
 
 use super::{StoredIn, Strategy};
 use crate::ops::{self, GradientTerms, Shape, StateFormat, UpdateFormat, WeightFormat};
-use crate::spec::declare::{Words, words};
-use crate::spec::error::Problem;
+use crate::spec::declare::words;
 use crate::spec::resolved::RunConfig;
-use crate::spec::rules::blame;
-use crate::spec::tree::{Table, quoted};
 
 words! {
     /// What the optimizer's numbers for each parameter are stored as. Updates are computed in fp32.
@@ -53,26 +50,5 @@ impl RunConfig {
             OptimizerState::EightBit => StateFormat::F32,
         };
         move |shape, looked_up| UpdateFormat { states: states(shape, looked_up), weights }
-    }
-}
-
-impl Strategy {
-    pub(in crate::spec) fn rounds_something(&self, tree: &Table) -> Result<(), Problem> {
-        let updates_16_bits = self.params != StoredIn::Fp32 && !self.has_master_weights();
-        if self.rounding == Rounding::Nearest
-            || self.optimizer_state == OptimizerState::Bf16
-            || updates_16_bits
-        {
-            return Ok(());
-        }
-        let state = quoted(self.optimizer_state.word());
-        Err(blame(
-            format!(
-                "rounding = \"stochastic\" is of what an update stores in 16 bits; optimizer_state = {state} stores nothing so"
-            ),
-            &["strategy.rounding", "strategy.optimizer_state"],
-            tree,
-            "optimizer_state = \"bf16\" does, or params = \"bf16\" with master_weights = false",
-        ))
     }
 }

@@ -36,6 +36,16 @@ words! {
 }
 
 words! {
+    /// When gradients are applied.
+    pub enum Update {
+        /// Once all are there.
+        AfterBackward = "after_backward",
+        /// Each layer's as soon as they are complete, and freed.
+        InBackward = "in_backward",
+    }
+}
+
+words! {
     /// Where memory comes from.
     pub enum Allocator {
         /// One request for the whole run; values have planned places in it.

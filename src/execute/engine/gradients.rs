@@ -1,0 +1,87 @@
+//! A step in two halves, for who looks at the gradients in between.
+
+use std::collections::HashMap;
+
+use super::{Engine, StepReport};
+use crate::compile::{Action, Results, SectionKind};
+use crate::data::Batch;
+use crate::memory::Failure;
+use crate::ops::{StepCounts, ValueId};
+
+impl Engine<'_> {
+    /// What gradients are scaled by until the next update, where they are.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(in crate::execute) fn loss_scale(&mut self) -> Result<Option<f32>, Failure> {
+        self.program.loss_scaling.map(|scaling| self.get_number(scaling.scale)).transpose()
+    }
+
+    /// The first half of a step: the gradients of the whole batch, neither clipped nor applied but by a program that
+    /// does so in the backward pass.
+    pub(in crate::execute) fn gradients(&mut self, batch: &Batch, numbers: &[f32]) -> Result<(), Failure> {
+        self.put_batch(batch)?;
+        let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let region = self.manager.tensor(self.program.exchange.numbers).region();
+        self.manager.backing.device.write(region, &numbers)?;
+        let program = self.program;
+        let mut seen = 0;
+        for section in program.step().take_while(|section| section.kind != SectionKind::Update) {
+            for _ in 0..section.times {
+                self.section(section.kind, seen)?;
+                seen += section.samples;
+                self.counts.micro_batches += u64::from(section.samples > 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// The second half: the gradients applied.
+    pub(in crate::execute) fn update(&mut self) -> Result<StepReport, Failure> {
+        self.section(SectionKind::Update, 0)?;
+        self.counts.steps += 1;
+        let Results { loss, norm, scale, counts } = self.program.exchange.results;
+        if let Some(counts) = counts {
+            let counts = StepCounts::from_array(self.get_numbers(counts)?);
+            self.counts.skipped_steps = counts.skipped as u64;
+        }
+        let mut known = |id: Option<ValueId>| id.map(|id| self.get_number(id)).transpose();
+        let (gradient_norm, loss_scale) = (known(norm)?, known(scale)?);
+        Ok(StepReport { loss: self.get_number(loss)?, gradient_norm, loss_scale })
+    }
+
+    /// From now on keeps a copy of gradients that are applied in the backward pass, for [`gradient`](Self::gradient).
+    pub(in crate::execute) fn keep_applied_gradients(&mut self) {
+        self.applied = Some(HashMap::new());
+    }
+
+    /// Hands the elements of a gradient to `take`, between the halves of a step.
+    ///
+    /// # Errors
+    /// A device that fails, or what `take` says.
+    pub(in crate::execute) fn gradient<E: From<Failure>>(
+        &mut self,
+        id: ValueId,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let value = self.program.value(id);
+        match self.applied.as_ref().and_then(|applied| applied.get(&value.storage)) {
+            Some(bytes) => take(&bytes[value.offset as usize..][..value.ty.bytes() as usize]),
+            None => self.read(id, take),
+        }
+    }
+
+    /// Copies the gradients that an update is about to apply, if they are kept.
+    pub(super) fn keep_applied(&mut self, action: &Action) -> Result<(), Failure> {
+        let Action::Launch { op, inputs, .. } = action else { return Ok(()) };
+        let Some(update) = op.as_update().filter(|_| self.applied.is_some()) else { return Ok(()) };
+        self.synchronize()?;
+        let gradients = inputs[update.gradients_input()];
+        let region = self.manager.tensor(gradients).region();
+        let mut copy = vec![0; region.bytes as usize];
+        self.manager.backing.device.read(region, &mut copy)?;
+        let bucket = self.program.storage(self.program.stands_for(gradients));
+        self.applied.get_or_insert_default().insert(bucket, copy);
+        Ok(())
+    }
+}

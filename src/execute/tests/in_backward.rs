@@ -1,0 +1,99 @@
+//! Gradients that are applied in the backward pass, and freed.
+
+use super::strategies::{launches, live_in, program, with, work};
+use super::trace;
+use crate::compile::{Instruction, Program, Section, SectionKind};
+use crate::device::{Pool, Position, Role};
+use crate::memory::live_at;
+use crate::spec::*;
+use crate::testing;
+
+/// Without clipping, with other changes.
+fn plain(change: impl FnOnce(&mut Strategy)) -> RunConfig {
+    let mut config = with(change);
+    config.train.clip_norm = None;
+    config
+}
+
+fn in_backward(change: impl FnOnce(&mut Strategy)) -> RunConfig {
+    plain(|strategy| {
+        change(strategy);
+        strategy.update = Update::InBackward;
+    })
+}
+
+/// What changes where gradients are, when they are complete, or what is updated.
+const CHANGES: [fn(&mut Strategy); 9] = [
+    |_| {},
+    |strategy| strategy.recompute = Recompute::Block,
+    |strategy| (strategy.loss_chunks, strategy.precision) = (7, Precision::Bf16),
+    |strategy| {
+        (strategy.params, strategy.gradient_dtype) = (StoredIn::Bf16, StoredIn::Bf16);
+        (strategy.residual, strategy.precision) = (StoredIn::Bf16, Precision::Bf16);
+    },
+    |strategy| strategy.offload.optimizer = true,
+    |strategy| (strategy.offload.parameters, strategy.offload.ahead) = (true, 2),
+    |strategy| (strategy.init, strategy.optimizer_state) = (Init::Lazy, OptimizerState::Bf16),
+    |strategy| (strategy.allocator, strategy.release) = (Allocator::Direct, Release::Scope),
+    |strategy| strategy.graph = true,
+];
+
+#[test]
+fn updates_in_backward_change_no_bit() {
+    for (number, change) in CHANGES.into_iter().enumerate() {
+        assert_eq!(trace(&in_backward(change)), trace(&plain(change)), "change {number}");
+    }
+}
+
+/// What a bucket's gradients take, by the name of its layer.
+fn gradients(program: &Program, layer: &str) -> u64 {
+    let of_layer = program.buckets.iter().filter(|bucket| program.scope(bucket.scope).path == layer);
+    of_layer.map(|bucket| program.ty(bucket.gradients.unwrap()).bytes().next_multiple_of(256)).sum()
+}
+
+/// The table is the head's too: its gradients are there from the first to the last of backward.
+#[test]
+fn a_layers_gradients_are_freed_once_they_are_applied() {
+    let program = program(&in_backward(|_| {}));
+    let table = gradients(&program, "embedding");
+    let layers = ["head", "blocks.1", "blocks.0"];
+    assert!(layers.iter().all(|layer| gradients(&program, layer) > 0));
+    for layer in layers {
+        let is_update = launches("adamw");
+        let of_layer = |instruction: &Instruction| {
+            is_update(instruction) && program.scope(instruction.scope).path == layer
+        };
+        let found = live_in(&program, Pool::Device, SectionKind::First, Role::Gradient, of_layer);
+        assert_eq!(found, table + gradients(&program, layer), "{layer}");
+    }
+    for Section { kind, exit, .. } in &program.sections {
+        let carries = exit.iter().any(|&id| program.value(id).role == Role::Gradient);
+        assert!(!carries, "{} leaves no gradients", kind.name());
+    }
+}
+
+/// All layers' are there at one time, or those of the table and one block.
+#[test]
+fn no_more_gradients_are_live_than_those_of_the_table_and_a_layer() {
+    let most = |program: &Program| {
+        let live = program.walk().map(|(section, instruction)| {
+            let position = Position { section: section as u32, instruction: instruction as u32 };
+            let values = live_at(program, &testing::target(), Pool::Device, position);
+            values.iter().filter(|value| value.role == Role::Gradient).map(|value| value.bytes).sum::<u64>()
+        });
+        live.max().unwrap()
+    };
+    let after = program(&plain(|_| {}));
+    let layers = ["embedding", "blocks.0", "blocks.1", "head"].map(|layer| gradients(&after, layer));
+    assert_eq!(most(&after), layers.iter().sum::<u64>());
+    assert_eq!(most(&program(&in_backward(|_| {}))), layers[0] + layers[1]);
+}
+
+#[test]
+fn each_bucket_is_updated_once_and_counted() {
+    let (after, _) = work(&plain(|_| {}));
+    let (early, receipt) = work(&in_backward(|_| {}));
+    assert_eq!(early.trained_parameters, after.trained_parameters);
+    assert_eq!((early.updates_in_backward, after.updates_in_backward), (4 * early.steps, 0));
+    assert_eq!(receipt, "4 updates in backward");
+}
