@@ -1,6 +1,8 @@
 //! The optimizer: gradients measured, clipped and applied, bucket by bucket, after the backward pass or in it; results
 //! brought to the host.
 
+use std::collections::HashMap;
+
 use super::instruction::{Action, Instruction};
 use super::program::{BucketState, LossScaling, Program, Results, Section, SectionKind, Stage};
 use super::sections::fill_with_zeros;
@@ -77,8 +79,8 @@ fn gradient_buckets(program: &Program) -> Vec<ValueId> {
     program.buckets.iter().filter_map(|bucket| bucket.gradients).collect()
 }
 
-/// Applies each bucket's gradients right behind the last instruction that adds to them or reads its parameters. Nothing
-/// carries them from there on.
+/// Applies each bucket's gradients right behind the last instruction that adds to them, or reads its parameters or a cast of
+/// them, which may be made again of these. Nothing carries the gradients from there on.
 fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
     let gradients = program.marked(&gradient_buckets(program));
     let at = program.sections.iter().position(|section| section.kind == SectionKind::First);
@@ -86,8 +88,18 @@ fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
     program.sections[at].exit.retain(|storage| !gradients[storage.index()]);
     let code = std::mem::take(&mut program.sections[at].code);
     let mut last_use = vec![0; program.values.len()];
+    let mut cast_of: HashMap<ValueId, ValueId> = HashMap::new();
     for (index, instruction) in code.iter().enumerate() {
-        instruction.action.touches().for_each(|id| last_use[program.storage(id).index()] = index);
+        let action = &instruction.action;
+        for storage in action.touches().map(|id| program.storage(id)) {
+            let cast = cast_of.get(&storage).copied();
+            [Some(storage), cast].into_iter().flatten().for_each(|used| last_use[used.index()] = index);
+        }
+        if action.is_cast() {
+            let [made, of] =
+                [action.writes(), action.reads()].map(|ids| ids.iter().map(|&id| program.storage(id)));
+            cast_of.extend(made.zip(of));
+        }
     }
     let mut behind: Vec<Vec<Instruction>> = vec![Vec::new(); code.len()];
     for update in updates {

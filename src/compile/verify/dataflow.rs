@@ -139,8 +139,16 @@ impl State<'_> {
         if self.written[id.index()] || !self.is_apart(program, id) {
             return false;
         }
-        let mut written = id;
         self.written[id.index()] = true;
+        let mut written =
+            std::iter::successors(Some(id), |&id| program.value(id).previous).last().unwrap_or(id);
+        if written != id {
+            // What sums up elsewhere may be stored here as the first that there is.
+            if std::mem::replace(&mut self.written[written.index()], true) {
+                return true;
+            }
+            self.overwritten[written.index()] = true;
+        }
         // A part completes what it is part of, if it was the last.
         while let Value { previous: None, view: Some(View { of, .. }), .. } = program.value(written) {
             self.complete[of.index()] += 1;

@@ -23,7 +23,7 @@ fn in_backward(change: impl FnOnce(&mut Strategy)) -> RunConfig {
 }
 
 /// What changes where gradients are, when they are complete, or what is updated.
-const CHANGES: [fn(&mut Strategy); 9] = [
+const CHANGES: [fn(&mut Strategy); 10] = [
     |_| {},
     |strategy| strategy.recompute = Recompute::Block,
     |strategy| (strategy.loss_chunks, strategy.precision) = (7, Precision::Bf16),
@@ -32,6 +32,7 @@ const CHANGES: [fn(&mut Strategy); 9] = [
         (strategy.residual, strategy.precision) = (StoredIn::Bf16, Precision::Bf16);
     },
     |strategy| strategy.offload.optimizer = true,
+    |strategy| (strategy.offload.optimizer, strategy.loss_chunks) = (true, 2),
     |strategy| (strategy.offload.parameters, strategy.offload.ahead) = (true, 2),
     |strategy| (strategy.init, strategy.optimizer_state) = (Init::Lazy, OptimizerState::Bf16),
     |strategy| (strategy.allocator, strategy.release) = (Allocator::Direct, Release::Scope),
