@@ -203,6 +203,12 @@ bad! {
     leak_of_something_else: check(&with("recompute = \"block\"", "leak = \"activations\""));
     leak_that_is_a_flag: check(&with("recompute = \"block\"", "leak = true"));
     leak_of_another_tool: check(&with("recompute = \"block\"", "retain_graph = true"));
+    attention_of_another_tool: check(&with("recompute = \"block\"", "attention = \"flash\""));
+    update_before_all_gradients_are_there: check(&with("recompute = \"block\"",
+        "update = \"in_backward\"\naccumulate = 2\ngradients = \"zero\"\nprecision = \"fp16\""));
+    update_of_another_tool: check(&with("recompute = \"block\"", "optimizer_in_backward = true"));
+    budget_of_inference: check(&(with("recompute = \"block\"", "recompute = { budget = 0.5 }")
+        + "\n[measure]\nwhat = \"inference\"\n"));
     graph_that_leaks: check(&with("recompute = \"block\"", "graph = true\nleak = \"logits\""));
     graph_without_arena: check(&with("recompute = \"block\"", "graph = true\nallocator = \"direct\""));
     no_grid_point_runs: check(&with("recompute = \"block\"", "accumulate = 9").replace(

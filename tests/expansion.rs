@@ -78,9 +78,9 @@ fn defaults_are_filled_in() {
     assert_eq!((experiment.name.as_str(), experiment.baseline.as_str()), ("a", "plain"));
     assert_eq!((experiment.repeats, experiment.limits.memory, experiment.requires), (1, None, None));
     let config = config(&experiment.points[0]);
-    let written = expanded(&format!("[strategies.plain]\n{}", Choice::plain().settings().join("\n")), &[]);
+    let written = expanded(&format!("[strategies.plain]\n{}", Choice::plain().lines().join("\n")), &[]);
     assert_eq!(config.strategy, written.points[0].config.as_ref().unwrap().strategy);
-    assert_eq!(config.measure, Measure { warmup_steps: 3, steps: 20 });
+    assert_eq!(config.measure, Measure { warmup_steps: 3, steps: 20, ..Measure::default() });
     assert_eq!((config.evaluation.clone(), config.train.clip_norm, config.train.seed), (None, None, 0));
     let AdamW { lr, beta1, beta2, epsilon, weight_decay, decay } = *adamw(config);
     assert_eq!((lr, beta1, beta2, epsilon, weight_decay), (3e-4, 0.8, 0.999, 1e-8, 0.01));
@@ -361,17 +361,21 @@ prop_compose! {
     }
 }
 
-/// Any values that a strategy's keys take together, and any numbers.
-fn any_strategy(batch: usize) -> impl proptest::strategy::Strategy<Value = Strategy> {
+/// Any values that a strategy's keys take together, and any numbers, in a run that goes with them.
+fn any_choices(batch: usize) -> impl proptest::strategy::Strategy<Value = RunConfig> {
     let scale = prop_oneof![
         (1e-3..1e6f64).prop_map(LossScale::Static),
         any_dynamic_loss_scale().prop_map(LossScale::Dynamic),
     ];
     (any_choice(), 1..=batch, scale).prop_map(move |(choice, accumulate, scale)| {
-        let experiment = format!("[strategies.a]\n{}", choice.settings().join("\n"));
+        let experiment = format!("[strategies.a]\n{}", choice.lines().join("\n"));
         let batch_size = format!("train.batch_size={BATCH_SIZE}");
-        let read = config(&expanded(&experiment, &[&batch_size]).points[0]).strategy.clone();
-        Strategy { accumulate, loss_scale: read.loss_scale.map(|_| scale), ..read }
+        let mut read = config(&expanded(&experiment, &[&batch_size]).points[0]).clone();
+        if read.strategy.update == Update::AfterBackward {
+            read.strategy.accumulate = accumulate;
+        }
+        read.strategy.loss_scale = read.strategy.loss_scale.map(|_| scale);
+        read
     })
 }
 
@@ -396,7 +400,7 @@ prop_compose! {
 
 prop_compose! {
     fn any_config()(train in any_train())(
-        strategy in any_strategy(train.batch_size),
+        choices in any_choices(train.batch_size),
         train in Just(train),
         // Strategies name layers of the two blocks that the base has.
         // Factors have a rank that the narrowest layer can have.
@@ -415,10 +419,10 @@ prop_compose! {
                 tokens: Tokens::Bytes,
                 split,
             }),
-            train,
+            train: Train { clip_norm: train.clip_norm.filter(|_| choices.train.clip_norm.is_some()), ..train },
             evaluation: evaluation.map(|(every, batches)| Evaluation { every, batches }),
-            measure: Measure { warmup_steps, steps },
-            strategy,
+            measure: Measure { warmup_steps, steps, ..choices.measure },
+            strategy: choices.strategy,
         }
     }
 }

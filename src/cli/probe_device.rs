@@ -70,7 +70,7 @@ fn small_run() -> RunConfig {
         data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 1.0 }),
         train: Train { batch_size: 4, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(optimizer) },
         evaluation: Some(Evaluation { every: 1, batches: 1 }),
-        measure: Measure { warmup_steps: 0, steps: 1 },
+        measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
     }
 }

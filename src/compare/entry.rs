@@ -57,6 +57,8 @@ pub(super) enum LossOf {
     Evaluation,
     /// The last step's batch, where nothing is evaluated.
     Training,
+    /// Either, of parameters that nothing changed.
+    Inference,
 }
 
 impl LossOf {
@@ -64,6 +66,7 @@ impl LossOf {
         match self {
             LossOf::Evaluation => "evaluation",
             LossOf::Training => "training",
+            LossOf::Inference => "inference",
         }
     }
 }
@@ -259,7 +262,10 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
 
 fn loss(measured: &[&Row]) -> Option<Loss> {
     let loss = |of, value: fn(&Row) -> Option<f64>| middle(measured, value).map(|value| Loss { value, of });
-    loss(LossOf::Evaluation, |row| row.loss_eval).or_else(|| loss(LossOf::Training, |row| row.loss_last))
+    let is_trained = measured.iter().all(|row| row.trainable_parameters != Some(0));
+    let of = |kind| if is_trained { kind } else { LossOf::Inference };
+    loss(of(LossOf::Evaluation), |row| row.loss_eval)
+        .or_else(|| loss(of(LossOf::Training), |row| row.loss_last))
 }
 
 /// A row for all repeats: bytes are the same in all of them or, if not, the most; speeds are the medians.

@@ -23,11 +23,27 @@ pub(super) fn differentiate(draft: &mut Draft) {
     draft.program.stage = Stage::Differentiated;
 }
 
-/// Adds the backward pass to a section, which leaves its loss and the gradients.
+/// Adds the backward pass to a section, if anything is trained. It leaves its loss and the gradients.
 fn differentiate_section(draft: &mut Draft, at: usize) {
+    let loss = match draft.program.trained().next() {
+        Some(_) => add_backward(draft, at),
+        None => first_loss(&draft.program.sections[at].code),
+    };
+    let Program { sections, buckets, .. } = &mut draft.program;
+    let Section { kind, exit, .. } = &mut sections[at];
+    exit.extend(buckets.iter().filter_map(|bucket| bucket.gradients));
+    exit.push(loss);
+    if *kind == SectionKind::First {
+        draft.program.loss = Some(loss);
+    }
+}
+
+/// Returns the section's loss.
+fn add_backward(draft: &mut Draft, at: usize) -> ValueId {
     let program = &mut draft.program;
     let mut code = std::mem::take(&mut program.sections[at].code);
-    let loss = give_losses_gradients(program, &mut code);
+    give_losses_gradients(program, &mut code);
+    let loss = first_loss(&code);
 
     let gradients = Dtypes::of(draft.config).gradients;
     let mut backward = Backward::new(program, &draft.marks, gradients, &code);
@@ -56,14 +72,15 @@ fn differentiate_section(draft: &mut Draft, at: usize) {
         all.append(&mut backward.emitted);
     }
     let model_flops = program.flops_of(all.iter().filter(|instruction| !instruction.recompute));
-    let Program { sections, buckets, .. } = program;
-    let Section { kind, code, exit, model_flops: flops, .. } = &mut sections[at];
-    (*code, *flops) = (all, model_flops);
-    exit.extend(buckets.iter().filter_map(|bucket| bucket.gradients));
-    exit.push(loss);
-    if *kind == SectionKind::First {
-        program.loss = Some(loss);
-    }
+    let section = &mut program.sections[at];
+    (section.code, section.model_flops) = (all, model_flops);
+    loss
+}
+
+/// The first version of the loss.
+fn first_loss(code: &[Instruction]) -> ValueId {
+    let first = code.iter().find(|instruction| instruction.action.is_loss());
+    first.expect("a model has a loss").action.writes()[0]
 }
 
 /// One bucket of gradients for each bucket of parameters, and a view for each parameter.
@@ -86,18 +103,15 @@ fn add_gradient_buckets(program: &mut Program, dtype: DType, marks: &Marks) {
     }
 }
 
-/// Lets each loss write the gradient of what it is computed from in the same pass. Returns the first version of the loss.
-fn give_losses_gradients(program: &mut Program, code: &mut [Instruction]) -> ValueId {
-    let mut first = None;
+/// Lets each loss write the gradient of what it is computed from in the same pass.
+fn give_losses_gradients(program: &mut Program, code: &mut [Instruction]) {
     for instruction in code {
         let Action::Launch { op, inputs, outputs, .. } = &mut instruction.action else { continue };
         let Some(loss) = op.as_loss() else { continue };
         *op = loss.with_gradient();
         let source = program.value(inputs[0]).clone();
         outputs.push(program.add_like(Value { form: Form::Gradient, ..source }));
-        first = first.or(Some(outputs[0]));
     }
-    first.expect("a model has a loss")
 }
 
 /// Stretches of code that are computed again as a whole or not at all, last first, but for slices of losses.

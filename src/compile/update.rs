@@ -25,8 +25,9 @@ pub(super) fn update(draft: &mut Draft) {
     let exchange = program.exchange.clone();
     let home = draft.marks.updates;
     let mut numbers = exchange.numbers;
+    let trains = program.trained().next().is_some();
     let in_backward = config.strategy.update == Update::InBackward;
-    if home == Pool::Device {
+    if home == Pool::Device && trains {
         let host = program.value(numbers).clone();
         numbers = program.add_like(Value { scope, pool: home, ..host });
         let bring = copy(Queue::Copy, exchange.numbers, numbers, scope);
@@ -39,7 +40,7 @@ pub(super) fn update(draft: &mut Draft) {
         }
     }
     code.push(copy(Queue::Compute, loss, exchange.results.loss, scope));
-    let clip_norm = config.train.clip_norm.map(|clip| clip as f32);
+    let clip_norm = config.train.clip_norm.filter(|_| trains).map(|clip| clip as f32);
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope, home));
     let mut updates = Vec::new();

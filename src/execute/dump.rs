@@ -142,7 +142,8 @@ impl Dump<'_> {
         let until_gradients = began.elapsed();
 
         // Where the program has a norm of its own, that is the one that counts.
-        let looks = self.run.program.exchange.results.norm.is_none() || kept.is_some();
+        let has_norm = self.run.program.exchange.results.norm.is_some();
+        let looks = self.run.config.trains() && (!has_norm || kept.is_some());
         let norm = if looks { Some(self.look_at_gradients(engine, kept)?) } else { None };
 
         let began = Instant::now();

@@ -43,7 +43,7 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     }
     let untrained = run.parameters.saturating_sub(per_step(|counts| counts.trained_parameters));
     if untrained > 0 {
-        parts.push(untrained_parameters(untrained));
+        parts.push(untrained_parameters(untrained, run.parameters));
     }
     let casts = per_step(|counts| counts.casts);
     if casts > 0 {
@@ -144,9 +144,12 @@ pub fn more_flops(again: u64, once: u64) -> String {
     format!("+{:.0}% FLOPs", 100.0 * again as f64 / once as f64)
 }
 
-/// `12.4k parameters without gradients`
-pub fn untrained_parameters(numbers: u64) -> String {
-    format!("{} parameters without gradients", Count(numbers))
+/// `12.4k parameters without gradients`, or of all of them `forward alone`
+pub fn untrained_parameters(numbers: u64, all: u64) -> String {
+    match numbers {
+        _ if numbers == all => "forward alone".to_owned(),
+        _ => format!("{} parameters without gradients", Count(numbers)),
+    }
 }
 
 /// `algorithms: 14 timed + 2 cached`

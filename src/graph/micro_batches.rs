@@ -30,6 +30,9 @@ impl Graphs {
             if let Some(lora) = &config.strategy.lora {
                 graph.adapt(lora, config.strategy.params);
             }
+            if !config.trains() {
+                graph.freeze_all();
+            }
             graph
         })
     }

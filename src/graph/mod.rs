@@ -173,6 +173,15 @@ impl Graph {
         }
     }
 
+    /// With no parameter trained.
+    pub fn freeze_all(&mut self) {
+        for value in &mut self.values {
+            if let ValueKind::Parameter { trainable, .. } = &mut value.kind {
+                *trainable = false;
+            }
+        }
+    }
+
     /// Whether the two are the same at all sizes, if one is given those of the other.
     pub fn same_structure(&self, other: &Graph) -> bool {
         let same_value = |(a, b): (&GraphValue, &GraphValue)| {

@@ -196,6 +196,7 @@ optimizer.adamw.lr = 1e-3
         "train.optimizer.sgd.decay = \"matrices\"",
         "evaluation.every = 10",
         "evaluation.batches = 1",
+        "measure.what = \"training\"",
         "measure.warmup_steps = 3",
         "measure.steps = 20",
         "strategy.accumulate = 1",

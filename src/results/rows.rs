@@ -98,7 +98,8 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun) -> Row {
     }
     if let Some(prediction) = &run.prediction {
         let untrained = prediction.parameters - prediction.trainable_parameters;
-        receipt.extend((untrained > 0).then(|| execute::untrained_parameters(untrained)));
+        receipt
+            .extend((untrained > 0).then(|| execute::untrained_parameters(untrained, prediction.parameters)));
         let leaked = prediction.leaked_bytes;
         receipt.extend((leaked > 0).then(|| execute::leaked_each_step(leaked)));
         let again = prediction.hardware_flops.saturating_sub(prediction.model_flops);

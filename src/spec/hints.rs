@@ -88,6 +88,10 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("evaluation_pass = \"no_grad\"", &["inference_mode", "no_grad"]),
     ("gradients = \"free\"", &["set_to_none", "zero_grad"]),
     ("leak = \"graph\"", &["retain_graph"]),
+    (
+        "update = \"in_backward\"",
+        &["apply_optimizer_in_backward", "fused_backward", "optimizer_in_backward", "optimizer_in_bwd"],
+    ),
     ("graph = true", &["cuda_graph", "cuda_graphs"]),
     (
         "optimizer_state = \"8bit\"",

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::model::Model;
-use super::resolved::{Evaluation, Measure, RunConfig, Train};
+use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
 use super::strategy::{Allocator, Strategy};
 
 /// Runs that are equal here need the same memory, byte for byte.
@@ -24,6 +24,7 @@ pub struct Choices {
     optimizer: Vec<&'static str>,
     clips: bool,
     evaluates: bool,
+    task: Task,
     /// Whether parameters start from a file.
     stored: bool,
     strategy: Strategy,
@@ -44,12 +45,14 @@ impl RunConfig {
     }
 
     pub fn choices(&self) -> Choices {
-        let RunConfig { model, data: _, train, evaluation, measure: _, strategy } = self;
+        let RunConfig { model, data: _, train, evaluation, measure, strategy } = self;
+        let Measure { what, warmup_steps: _, steps: _ } = *measure;
         let Train { batch_size: _, clip_norm, seed: _, optimizer } = train;
         Choices {
             optimizer: optimizer.states(),
             clips: clip_norm.is_some(),
             evaluates: matches!(evaluation, Some(Evaluation { every: _, batches: _ })),
+            task: what,
             stored: model.weights().is_some(),
             strategy: strategy.clone(),
         }

@@ -38,7 +38,7 @@ pub use memory::{Choices, MemoryPart};
 pub use model::*;
 pub use optimizer::*;
 pub use paths::Environment;
-pub use resolved::{Evaluation, Measure, RunConfig, Train};
+pub use resolved::{Evaluation, Measure, RunConfig, Task, Train};
 pub use source::Sources;
 pub(crate) use source::Span;
 pub use strategy::*;

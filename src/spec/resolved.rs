@@ -4,8 +4,8 @@
 use serde::Serialize;
 
 use super::data::Data;
-use super::declare::{Optional, one_of, section};
-use super::kinds::{DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE};
+use super::declare::{Optional, one_of, section, words};
+use super::kinds::{DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, word};
 use super::model::Model;
 use super::optimizer::Optimizer;
 use super::strategy::Strategy;
@@ -43,9 +43,20 @@ section! {
     }
 }
 
+words! {
+    /// What a step does.
+    pub enum Task {
+        /// Forward, backward and update.
+        Training = "training",
+        /// The forward pass alone: nothing has a gradient, and nothing is kept for one.
+        Inference = "inference",
+    }
+}
+
 section! {
     #[derive(Eq)]
     pub struct Measure: Default {
+        pub what: Task = word(), default Task::Training;
         /// Optimizer steps that are not timed.
         pub warmup_steps: usize = STEPS_OR_NONE, default 3;
         /// Optimizer steps that are.
@@ -54,6 +65,11 @@ section! {
 }
 
 impl RunConfig {
+    /// Whether there are gradients.
+    pub fn trains(&self) -> bool {
+        self.measure.what == Task::Training
+    }
+
     /// Sequences that one forward and backward pass sees; the last of a step may see fewer.
     pub fn micro_batch(&self) -> usize {
         self.train.batch_size.div_ceil(self.strategy.accumulate)

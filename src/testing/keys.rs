@@ -54,6 +54,19 @@ const AS_PARAMS: &[Need] = &[
     Need { of: &[r#""fp16""#], key: "params", one_of: &[r#""fp16""#] },
 ];
 
+/// The last two are budgets.
+const RECOMPUTE: &[&str] = &[
+    r#""none""#,
+    r#""block""#,
+    r#"["mlp"]"#,
+    r#"["attention", "norm"]"#,
+    "{ every = 2 }",
+    "{ segments = 2 }",
+    r#"{ save = ["linear", "attention"] }"#,
+    "{ budget = 0.9 }",
+    r#""auto""#,
+];
+
 const IN_BACKWARD: &[&str] = &[r#""in_backward""#];
 
 /// Without adapters, and with some beside every kind of base.
@@ -126,22 +139,7 @@ pub(crate) const KEYS: &[Key] = &[
         needs: &[Need { of: &[r#""stochastic""#], key: "optimizer_state", one_of: &[r#""bf16""#] }],
         same: Same::Training(0.03),
     },
-    Key {
-        name: "recompute",
-        values: &[
-            r#""none""#,
-            r#""block""#,
-            r#"["mlp"]"#,
-            r#"["attention", "norm"]"#,
-            "{ every = 2 }",
-            "{ segments = 2 }",
-            r#"{ save = ["linear", "attention"] }"#,
-            "{ budget = 0.9 }",
-            r#""auto""#,
-        ],
-        needs: &[],
-        same: Same::Bitwise,
-    },
+    Key { name: "recompute", values: RECOMPUTE, needs: &[], same: Same::Bitwise },
     Key {
         name: "freeze",
         values: &["[]", r#"["embedding", "blocks.0"]"#, r#"["blocks.*.attention"]"#],
@@ -186,6 +184,12 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Bitwise,
     },
     Key { name: "gradients", values: &[r#""free""#, r#""zero""#], needs: &[], same: Same::Bitwise },
+    Key {
+        name: "measure.what",
+        values: &[r#""training""#, r#""inference""#],
+        needs: &[Need { of: &[r#""inference""#], key: "recompute", one_of: RECOMPUTE.split_at(7).0 }],
+        same: Same::Start,
+    },
     // Not of a strategy, but one asks for its absence.
     Key { name: "train.clip_norm", values: &["1.0", r#""off""#], needs: &[], same: Same::Start },
     Key {
@@ -241,11 +245,24 @@ impl Choice {
         Choice(vec![0; KEYS.len()])
     }
 
-    /// `recompute = "block"` of every key, as lines of an experiment and as overrides.
+    /// Every key that is said, with its value.
+    fn said(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let setting = |(key, value): (&'static Key, &usize)| (key.name, key.values[*value]);
+        KEYS.iter().zip(&self.0).map(setting).filter(|(_, value)| *value != UNSAID)
+    }
+
+    /// `recompute = "block"` of every key, as overrides.
     pub(crate) fn settings(&self) -> Vec<String> {
-        let setting = |(key, value): (&Key, &usize)| (key.name, key.values[*value]);
-        let said = KEYS.iter().zip(&self.0).map(setting).filter(|(_, value)| *value != UNSAID);
-        said.map(|(name, value)| format!("{name} = {value}")).collect()
+        self.said().map(|(name, value)| format!("{name} = {value}")).collect()
+    }
+
+    /// The same as lines of a strategy.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let line = |(name, value): (&str, &str)| match name.contains('.') {
+            true => format!("set.{name:?} = {value}"),
+            false => format!("{name} = {value}"),
+        };
+        self.said().map(line).collect()
     }
 
     /// What experiments write of this key.

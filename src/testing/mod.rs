@@ -88,7 +88,7 @@ pub(crate) fn small() -> RunConfig {
             }),
         },
         evaluation: Some(Evaluation { every: 2, batches: 2 }),
-        measure: Measure { warmup_steps: 1, steps: 3 },
+        measure: Measure { warmup_steps: 1, steps: 3, ..Measure::default() },
         strategy: Strategy::default(),
     }
 }

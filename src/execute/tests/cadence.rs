@@ -21,7 +21,7 @@ fn runs() -> Vec<RunConfig> {
         config.strategy =
             Strategy { accumulate, allocator: Allocator::Direct, graph: false, ..config.strategy };
         config.evaluation = Some(Evaluation { every, batches });
-        config.measure = Measure { warmup_steps: 1, steps };
+        config.measure = Measure { warmup_steps: 1, steps, ..Measure::default() };
         config
     };
     // An emulated card takes its time.

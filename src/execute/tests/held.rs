@@ -165,7 +165,7 @@ fn the_peak_of_any_step_is_known() {
         let mut config = leaking(leak, |strategy| strategy.allocator = allocator);
         let program = program(&config);
         let mut device_after = |steps: usize| {
-            config.measure = Measure { warmup_steps: 0, steps };
+            config.measure = Measure { warmup_steps: 0, steps, ..Measure::default() };
             predict(&program, &testing::target(), Cadence::of(&config)).device
         };
         let [two, three, many] = [2, 3, 1_000_000].map(&mut device_after);
@@ -188,12 +188,12 @@ fn the_step_that_runs_out_is_predicted() {
         let mut config = leaking(leak, |strategy| (strategy.allocator, strategy.accumulate) = (allocator, 2));
         config.evaluation = Some(Evaluation { every: 3, batches: 1 });
         let program = program(&config);
-        config.measure = Measure { warmup_steps: 0, steps: 1 };
+        config.measure = Measure { warmup_steps: 0, steps: 1, ..Measure::default() };
         let one = predict(&program, &testing::target(), Cadence::of(&config)).device.reserved_peak;
         for more in [0, 1, 4096, 100_000, 1_000_000] {
             let target = testing::target().with_memory(Bytes(one + more));
             let mut predicted = |steps| {
-                config.measure = Measure { warmup_steps: 0, steps };
+                config.measure = Measure { warmup_steps: 0, steps, ..Measure::default() };
                 predict(&program, &target, Cadence::of(&config))
             };
             let room = predicted(1).steps_until_oom.unwrap() as usize;

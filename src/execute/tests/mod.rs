@@ -6,6 +6,7 @@ mod graphs;
 mod held;
 mod homes;
 mod in_backward;
+mod inference;
 mod lora;
 mod offload;
 mod params;

@@ -1,8 +1,8 @@
 //! Which values of which keys do not go together: one table. What a single key may be stands with the key.
 
 use super::{
-    Allocator, Base, Gradients, Lora, OptimizerState, Precision, Quantize, Rounding, StoredIn, Strategy,
-    Update,
+    Allocator, Base, Gradients, Lora, OptimizerState, Precision, Quantize, Recompute, Rounding, StoredIn,
+    Strategy, Update,
 };
 use crate::ops::DType;
 use crate::spec::declare::Words;
@@ -234,6 +234,21 @@ pub(in crate::spec) const FORBIDDEN: &[Forbidden] = &[
             })
         },
     },
+    Forbidden {
+        keys: &["strategy.recompute", "measure.what"],
+        found: |run| {
+            let Recompute::Budget(_) = run.strategy.recompute else { return None };
+            (!run.trains()).then(|| {
+                refusal(
+                    format!(
+                        "recompute = {} chooses what backward computes again; measure.what = \"inference\" has no backward",
+                        run.strategy.recompute
+                    ),
+                    "recompute = \"none\" does, or measure.what = \"training\"",
+                )
+            })
+        },
+    },
 ];
 
 fn refusal(why: impl Into<String>, works: impl Into<String>) -> Refusal {
@@ -302,6 +317,7 @@ mod tests {
         (&["update = 'in_backward'", "train.clip_norm = 'off'", "precision = 'fp16'"], "loss_scale = 'off'"),
         (&["update = 'in_backward'", "train.clip_norm = 'off'", "accumulate = 2"], "accumulate = 1"),
         (&["update = 'in_backward'", "train.clip_norm = 'off'", "gradients = 'zero'"], "gradients = 'free'"),
+        (&["measure.what = 'inference'", "recompute = 'auto'"], "recompute = 'block'"),
     ];
 
     #[test]
