@@ -29,7 +29,8 @@ def accumulate_gradients(run, parameters, scaler, tokens, targets, model=None):
         with torch.autocast(tokens.device.type, dtype=half, enabled=casts):
             # The last may be smaller, and counts for as many samples as it has.
             loss = (model or forward)(run, parameters, *part) / (run.batch_size / len(part[0]))
-        scaler.scale(loss).backward()
+        if loss.requires_grad:
+            scaler.scale(loss).backward()
         losses.append(loss.detach())
     return torch.stack(losses).sum()
 

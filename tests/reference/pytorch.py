@@ -103,7 +103,7 @@ class Dump:
         self.final = as_numbers(run, read_tensors(folder / "final.safetensors"))
         steps = read_csv(folder / "steps.csv")
         self.losses = [float(step["loss"]) for step in steps]
-        self.gradient_norms = [float(step["grad_norm"]) for step in steps]
+        self.gradient_norms = [float(step["grad_norm"] or "nan") for step in steps]
         self.seconds = [float(step["ms"]) / 1e3 for step in steps]
         if len(steps) != len(self.tokens):
             raise CannotRepeat(f"{folder} has batches of {len(self.tokens)} steps and figures of {len(steps)}")
@@ -157,6 +157,8 @@ class Repeated:
 
 def train(run, dump):
     parameters = {name: tensor.clone().requires_grad_(run.is_trained(name)) for name, tensor in dump.initial.items()}
+    if run.is_inference:
+        return infer(run, parameters, dump)
     trained = {name: tensor for name, tensor in parameters.items() if tensor.requires_grad}
     optimizer = make_optimizer(run, trained)
     scaler = make_scaler(run, "cpu")
@@ -185,6 +187,18 @@ def train(run, dump):
         repeated.losses.append(loss)
         repeated.gradient_norms.append(norm.item())
     repeated.final = {name: tensor.detach() for name, tensor in parameters.items()}
+    return repeated
+
+
+def infer(run, parameters, dump):
+    repeated = Repeated()
+    for batch in zip(dump.tokens, dump.targets):
+        began = time.perf_counter()
+        loss = accumulate_gradients(run, parameters, make_scaler(run, "cpu"), *batch).item()
+        repeated.seconds.append(time.perf_counter() - began)
+        repeated.losses.append(loss)
+        repeated.gradient_norms.append(math.nan)
+    repeated.final = parameters
     return repeated
 
 

@@ -8,7 +8,7 @@ KEYS |= {"precision", "loss_scale", "optimizer_state", "quantize", "rounding", "
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
 # is handed to a card.
-MEMORY_ONLY = {"release", "keep", "leak", "gradients", "allocator", "evaluation_pass", "graph", "init"}
+MEMORY_ONLY = {"release", "keep", "leak", "gradients", "update", "allocator", "evaluation_pass", "graph", "init"}
 
 # What is learnt but for the order of sums.
 ROUNDING_ONLY = {"attention", "loss_chunks", "offload", "place"}
@@ -51,6 +51,10 @@ class Run:
         expect_keys(self.optimizer, self.update, OPTIMIZERS[self.optimizer])
         expect_word("decay", self.update["decay"], {"matrices", "all"})
         self.warmup_steps = config["measure"]["warmup_steps"]
+        # Of runs that are older than the key: training.
+        what = config["measure"].get("what", "training")
+        expect_word("measure.what", what, {"training", "inference"})
+        self.is_inference = what == "inference"
 
         [(self.name, strategy)] = config["strategies"].items()
         expect_keys("strategy", strategy, KEYS | MEMORY_ONLY | ROUNDING_ONLY)
@@ -84,6 +88,8 @@ class Run:
 
     def is_trained(self, parameter):
         """Whether the parameter of that name is: the layers in a `run.toml` are called by their own names."""
+        if self.is_inference:
+            return False
         if self.lora:
             return parameter.endswith((".lora_A", ".lora_B"))
         return not any(parameter.startswith(f"{layer}.") for layer in self.frozen_layers)
