@@ -220,6 +220,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.leak = \"off\"",
         "strategy.gradients = \"free\"",
         "strategy.allocator = \"arena\"",
+        "strategy.empty_cache = \"never\"",
         "strategy.attention = \"fused\"",
         "strategy.evaluation_pass = \"no_grad\"",
         "strategy.init = \"device\"",

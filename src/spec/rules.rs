@@ -21,6 +21,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         strategy.scales_fp16(tree),
         strategy.graphs_need_an_arena(tree),
         strategy.graphs_leak_nothing(tree),
+        strategy.empties_a_cache(tree),
         strategy.quantizes_something(tree),
         strategy.rounds_something(tree),
         strategy.pages_something(tree),

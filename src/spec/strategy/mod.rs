@@ -1,5 +1,6 @@
 //! A strategy's own keys: a line each in the table here, and a type where it takes more than a count.
 
+mod allocator;
 mod lora;
 mod loss_scale;
 mod offload;
@@ -11,6 +12,7 @@ mod recompute;
 mod states;
 mod words;
 
+pub use allocator::{Allocator, Caching};
 pub use lora::{Base, Lora};
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{Offload, Spill};
@@ -20,7 +22,7 @@ pub use precision::Precision;
 pub use quantize::Quantize;
 pub use recompute::{BlockPart, Budget, Recompute};
 pub use states::{OptimizerState, Rounding};
-pub use words::{Allocator, Attention, EvaluationPass, Gradients, Init, Leak, Release};
+pub use words::{Attention, EmptyCache, EvaluationPass, Gradients, Init, Leak, Release};
 
 use super::declare::{Optional, Section, Words, section};
 use super::error::Problem;
@@ -70,7 +72,8 @@ section! {
         pub keep: Vec<String> = VALUES, default Vec::new();
         pub leak: Option<Leak> = Optional(word()), default None;
         pub gradients: Gradients = word(), default Gradients::Free;
-        pub allocator: Allocator = word(), default Allocator::Arena;
+        pub allocator: Allocator = allocator::WordOrCaching, default Allocator::Arena;
+        pub empty_cache: EmptyCache = word(), default EmptyCache::Never;
         pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
         pub init: Init = word(), default Init::Device;
         /// What waits in the host's memory while the device has no use for it.
@@ -83,7 +86,7 @@ section! {
 pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
 /// Keys that the experiment file has words for, but not this version.
-pub(super) const LATER_KEYS: &[&str] = &["empty_cache", "loader", "parallel", "update"];
+pub(super) const LATER_KEYS: &[&str] = &["loader", "parallel", "update"];
 
 impl Strategy {
     pub(super) fn scales_fp16(&self, tree: &Table) -> Result<(), Problem> {
@@ -96,22 +99,6 @@ impl Strategy {
             &["strategy.loss_scale", "strategy.precision"],
             tree,
             "precision = \"fp16\" has, or loss_scale = \"off\"",
-        ))
-    }
-
-    /// A captured stretch holds the addresses of its values.
-    pub(super) fn graphs_need_an_arena(&self, tree: &Table) -> Result<(), Problem> {
-        if !self.graph || self.allocator == Allocator::Arena {
-            return Ok(());
-        }
-        let name = quoted(self.allocator.word());
-        Err(blame(
-            format!(
-                "graph = true replays work on the same addresses; allocator = {name} gives others each time"
-            ),
-            &["strategy.graph", "strategy.allocator"],
-            tree,
-            "allocator = \"arena\" does, or graph = false",
         ))
     }
 
