@@ -2,7 +2,7 @@
 
 use super::Draft;
 use super::instruction::{Action, Instruction};
-use super::program::{Section, SectionKind};
+use super::program::{Program, Section, SectionKind};
 use crate::spec::EmptyCache;
 
 pub(super) fn empty(draft: &mut Draft) {
@@ -15,5 +15,19 @@ pub(super) fn empty(draft: &mut Draft) {
     for section in draft.program.sections.iter_mut().filter(|section| empties(section)) {
         let last = section.code.last().map(|last| (last.scope, last.phase));
         section.code.extend(last.map(|(scope, phase)| Instruction::new(Action::EmptyCache, scope, phase)));
+    }
+}
+
+impl Program {
+    /// Whether another differs in nothing but where a cache is emptied.
+    pub fn is_but_for_emptying(&self, other: &Program) -> bool {
+        let [own, other] = [self, other].map(|program| {
+            let mut program = program.clone();
+            for section in &mut program.sections {
+                section.code.retain(|instruction| instruction.action != Action::EmptyCache);
+            }
+            program
+        });
+        own == other
     }
 }

@@ -88,13 +88,13 @@ impl<'a, B: Backing> Manager<'a, B> {
 
     /// Between two sections: if it is equal at two moments, the same sections have the same effect after each.
     pub(super) fn state(&self) -> State {
-        State { used: self.used(), allocator: self.allocator.state() }
+        State { used: self.used(), allocator: self.allocator.state().collect() }
     }
 
     /// Whether the state is this one.
     pub(super) fn is_in(&self, state: &State) -> bool {
         // What takes no time is looked at first: each step that leaves something in an allocator's blocks tells there.
-        self.used() == state.used && self.allocator.state() == state.allocator
+        self.used() == state.used && self.allocator.state().eq(state.allocator.iter().copied())
     }
 
     fn used(&self) -> Used {

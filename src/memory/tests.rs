@@ -48,8 +48,8 @@ impl Allocator for Growing<'_> {
         Ok(())
     }
 
-    fn state(&self) -> Vec<u64> {
-        vec![self.extra]
+    fn state(&self) -> Box<dyn Iterator<Item = u64> + '_> {
+        Box::new(std::iter::once(self.extra))
     }
 }
 

@@ -151,6 +151,9 @@ impl<'a> Walk<'a> {
         times: usize,
         mut part: impl FnMut(&mut Self) -> Result<(), Stop>,
     ) -> Result<(), Stop> {
+        if times < 2 {
+            return (0..times).try_for_each(|_| part(self));
+        }
         let mut left = times;
         let mut before = std::mem::take(&mut self.room.most);
         let (mut kept, mut age, mut most) = (self.moment(), 0, 1);
@@ -158,6 +161,9 @@ impl<'a> Walk<'a> {
             part(self)?;
             left -= 1;
             age += 1;
+            if left == 0 {
+                break;
+            }
             let repeated = self.manager.is_in(&kept.state);
             if repeated {
                 left -= age * self.skip(&kept, left / age);

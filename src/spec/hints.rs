@@ -88,6 +88,11 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("evaluation_pass = \"no_grad\"", &["inference_mode", "no_grad"]),
     ("gradients = \"free\"", &["set_to_none", "zero_grad"]),
     ("leak = \"graph\"", &["retain_graph"]),
+    (
+        "allocator = { caching = { max_split_size_mb = 128 } }",
+        &["max_split_size", "max_split_size_mb", "pytorch_cuda_alloc_conf"],
+    ),
+    ("allocator = { caching = { garbage_collection_threshold = 0.8 } }", &["garbage_collection_threshold"]),
     ("graph = true", &["cuda_graph", "cuda_graphs"]),
     (
         "optimizer_state = \"8bit\"",

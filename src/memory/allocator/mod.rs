@@ -66,7 +66,7 @@ pub trait Allocator {
 
     /// All that its answers from now on depend on, beside what it is asked: of two moments at which this and what is
     /// live are equal, what follows is equal. Empty where nothing of the past matters.
-    fn state(&self) -> Vec<u64>;
+    fn state(&self) -> Box<dyn Iterator<Item = u64> + '_>;
 
     /// What it holds between storages and could not give back.
     fn pieces(&self) -> Pieces {

@@ -208,9 +208,9 @@ impl Allocator for Caching<'_> {
     }
 
     /// How old blocks are decides nothing unless garbage is collected; then no two moments are alike.
-    fn state(&self) -> Vec<u64> {
+    fn state(&self) -> Box<dyn Iterator<Item = u64> + '_> {
         let ages = self.policy.garbage_collection_threshold.map(|_| self.searches).into_iter().flatten();
-        self.pools.iter().flat_map(BlockPool::state).chain(ages).collect()
+        Box::new(ages.chain(self.pools.iter().flat_map(BlockPool::state)))
     }
 
     fn pieces(&self) -> Pieces {
