@@ -100,7 +100,18 @@ bad! {
     unknown_table: check(&and("[trian]\nbatch_size = 8"));
     strategy_key_at_the_top: check(&format!("recompute = \"block\"\n{GOOD}"));
     later_key: check(&with("recompute = \"block\"", "parallel = { data = 2 }"));
-    later_value: check(&with("recompute = \"block\"", "allocator = \"caching\""));
+    wrong_word_where_a_table_can_be: check(&with("recompute = \"block\"", "allocator = \"cache\""));
+    misspelt_key_of_a_cache: check(&with("recompute = \"block\"",
+        "allocator = { caching = { max_split_mb = 128 } }"));
+    blocks_that_small_requests_share: check(&with("recompute = \"block\"",
+        "allocator = { caching = { max_split_size_mb = 20 } }"));
+    threshold_of_all: check(&with("recompute = \"block\"",
+        "allocator = { caching = { garbage_collection_threshold = 1 } }"));
+    key_of_a_cache_beside_the_allocator: check(&with("recompute = \"block\"",
+        "allocator = \"caching\"\nmax_split_size_mb = 128"));
+    emptied_where_nothing_is_cached: check(&with("recompute = \"block\"",
+        "allocator = \"direct\"\nempty_cache = \"step\""));
+    graph_of_a_cache: check(&with("recompute = \"block\"", "allocator = \"caching\"\ngraph = true"));
     later_model: check(&with("[model.transformer]", "[model.mlp]"));
     wrong_type: check(&with("batch_size = 8", "batch_size = \"eight\""));
     wrong_type_of_a_table: check(&and("[evaluation]\nevery = [1, 2]"));

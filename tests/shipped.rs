@@ -78,7 +78,8 @@ fn every_shipped_experiment_plans() {
             let live = Phase::ALL.map(|phase| prediction.device.phase_peak(phase).live.total());
             let live = live.into_iter().max().unwrap_or_default();
             let reserved = prediction.device.reserved_peak;
-            assert!(live <= reserved && reserved <= live + live / 20, "{name}: {reserved} bytes for {live}");
+            let gaps = if config.strategy.allocator.is_caching() { live / 2 } else { live / 20 };
+            assert!(live <= reserved && reserved <= live + gaps, "{name}: {reserved} bytes for {live}");
         }
         // Some keys do something on a card alone; there, each of them must.
         let experiment = plan::expand(&file, &[], &|name| std::env::var(name).ok()).unwrap();

@@ -6,6 +6,8 @@ use super::group::Group;
 use super::numbers::{change, count, list, percent, rate, ratio, size};
 use super::text::one_line;
 use super::{Basis, Comparison};
+use crate::execute;
+use crate::memory::Pieces;
 use crate::results::Status;
 
 /// Fewer timed steps than this say little.
@@ -272,7 +274,10 @@ fn ran_out(basis: Basis, entry: &Entry, group: &Group) -> Option<String> {
     let phase = row.oom_phase.as_ref().map(|phase| format!(" in {phase}")).unwrap_or_default();
     let after =
         row.steps_until_oom.map(|steps| format!(" after {}", columns::steps(steps))).unwrap_or_default();
-    Some(format!("{} {verb}{}{after}{short}{what}{phase}.", entry.label, group.place()))
+    let bytes = row.oom_in_pieces_bytes.unwrap_or(0);
+    let pieces = Pieces { bytes, largest: row.oom_largest_piece_bytes.unwrap_or(0) };
+    let pieces = execute::in_pieces(pieces).map(|pieces| format!("; {pieces}")).unwrap_or_default();
+    Some(format!("{} {verb}{}{after}{short}{what}{phase}{pieces}.", entry.label, group.place()))
 }
 
 /// Why there are no figures, in full: the table has no room for long reasons.

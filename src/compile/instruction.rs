@@ -32,6 +32,8 @@ pub enum Action {
     Free(ValueId),
     /// Leaves a storage behind for ever, in the place of freeing it: there is another from now on.
     Leak(ValueId),
+    /// Gives back to the system what the allocator keeps and nothing is in.
+    EmptyCache,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +61,7 @@ impl Instruction {
         match self.action {
             Action::Launch { .. } => self.home.queue(),
             Action::Copy { queue, .. } | Action::Record { queue, .. } | Action::Wait { queue, .. } => queue,
-            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) => Queue::Compute,
+            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) | Action::EmptyCache => Queue::Compute,
         }
     }
 }

@@ -7,6 +7,7 @@ mod compiler;
 mod copies;
 mod differentiate;
 mod dtypes;
+mod empty_cache;
 mod events;
 mod first_use;
 mod fuse_casts;
@@ -68,7 +69,7 @@ struct Pass {
 }
 
 /// In this order, whatever the strategies. Building comes before them.
-const PASSES: [Pass; 18] = [
+const PASSES: [Pass; 19] = [
     // Which form of an operation is used: slices of the loss.
     Pass { name: "choose operations", run: Some(slices::slice) },
     // Values take their dtypes; casts come before differentiation, so that they are differentiated too.
@@ -92,6 +93,8 @@ const PASSES: [Pass; 18] = [
     Pass { name: "first uses", run: Some(first_use::make_late) },
     Pass { name: "events", run: Some(events::order) },
     Pass { name: "release points", run: Some(release::release) },
+    // Once all has been freed that a section frees.
+    Pass { name: "empty cache", run: Some(empty_cache::empty) },
     Pass { name: "in-place reuse", run: Some(reuse::reuse) },
     Pass { name: "offsets", run: Some(place::place) },
     // Stretches that a device may capture and replay.

@@ -26,8 +26,8 @@ pub(super) fn place(draft: &mut Draft) {
 pub(super) fn place_anew(program: &mut Program, target: &Target) {
     let plans = match program.allocator {
         Allocator::Arena => true,
-        // Finds a place when it is asked for one.
-        Allocator::Direct => false,
+        // They find a place when they are asked for one.
+        Allocator::Direct | Allocator::Caching(_) => false,
     };
     if plans {
         for (pool, lives) in Pool::ALL.into_iter().zip(Lives::by_pool(program, target.alignment.0)) {

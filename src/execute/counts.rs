@@ -2,6 +2,7 @@
 
 use crate::compile::{Action, Instruction, Program, SectionKind};
 use crate::device::{Phase, Pool, Role};
+use crate::memory::CacheWork;
 use crate::ops::{DType, Op, StateFormat, UpdateFormat, ValueId, WeightFormat};
 
 /// Counted where it is done, never copied from the configuration.
@@ -19,6 +20,9 @@ pub struct Counts {
     pub requests_in_evaluation: u64,
     /// Those of what is done once, in the first step, which are part of none.
     pub requests_once: u64,
+    /// What a caching allocator did, evaluations left out, and in these.
+    pub cache: CacheWork,
+    pub cache_in_evaluation: CacheWork,
     /// Layers' parameters, gradients and states made at their first use.
     pub made_late: u64,
     /// Numbers in the parameters that the optimizer was given gradients of.

@@ -18,7 +18,7 @@ use crate::compile::{Action, Like, Opened, Program, SectionKind};
 use crate::data::{Batch, Weights};
 use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
 #[cfg(test)]
-use crate::memory::Allocator;
+use crate::memory::{Allocator, CacheWork};
 use crate::memory::{Backing, Failure, Manager};
 use crate::ops::ValueId;
 
@@ -126,9 +126,16 @@ impl<'a> Engine<'a> {
     }
 
     pub fn counts(&self) -> Counts {
-        let Counts { requests_in_evaluation, requests_once, .. } = self.counts;
+        let Counts { requests_in_evaluation, requests_once, cache_in_evaluation, .. } = self.counts;
         let requests = self.manager.backing.requests - requests_in_evaluation - requests_once;
-        Counts { requests, leaked_bytes: self.manager.leaked().total(), ..self.counts }
+        let cache = self.manager.cache_work().since(&cache_in_evaluation);
+        Counts { requests, cache, leaked_bytes: self.manager.leaked().total(), ..self.counts }
+    }
+
+    /// What a cache did, in evaluations as well.
+    #[cfg(test)]
+    pub(super) fn cache_work(&self) -> CacheWork {
+        self.manager.cache_work()
     }
 
     /// What the program runs on.
@@ -162,7 +169,7 @@ impl<'a> Engine<'a> {
         self.make_all()?;
         self.put_batch(batch)?;
         let program = self.program;
-        let before = self.manager.backing.requests;
+        let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_work());
         let (mut seen, mut sum) = (0, 0.0);
         for section in program.evaluation() {
             for _ in 0..section.times {
@@ -173,6 +180,7 @@ impl<'a> Engine<'a> {
             }
         }
         self.counts.requests_in_evaluation += self.manager.backing.requests - before;
+        self.counts.cache_in_evaluation += self.manager.cache_work().since(&cache_before);
         Ok(sum)
     }
 
@@ -351,7 +359,9 @@ impl<'a> Engine<'a> {
             self.counts.count_late(self.program, instruction);
         }
         match instruction.action {
-            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) => Ok(began.elapsed()),
+            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) | Action::EmptyCache => {
+                Ok(began.elapsed())
+            }
             Action::Launch { ref op, ref outputs, .. } if let Some(site) = op.stored_site() => {
                 self.read_stored(site, outputs[0])?;
                 Ok(began.elapsed())
@@ -389,7 +399,7 @@ impl<'a> Engine<'a> {
             }
             Action::Record { queue, event } => self.manager.backing.device.record(*queue, *event)?,
             Action::Wait { queue, event } => self.manager.backing.device.wait(*queue, *event)?,
-            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) => {}
+            Action::Allocate(_) | Action::Free(_) | Action::Leak(_) | Action::EmptyCache => {}
         }
         Ok(began.elapsed())
     }

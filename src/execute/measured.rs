@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::products::ProductSources;
 use super::volume::Volume;
 use crate::device::{ByRole, Ledger, Phase, Pool};
-use crate::memory::{OutOfMemory, Short};
+use crate::memory::{OutOfMemory, Pieces, Short};
 use crate::statistics::{self, Interval};
 use crate::units::Bytes;
 
@@ -124,6 +124,9 @@ pub struct Measured {
     pub unchanged_parameters: Option<f64>,
     /// What each step left behind for ever, of the device's memory and the host's together.
     pub leaked_bytes: Option<u64>,
+    /// What of the pool that could not meet the request was reserved and free, but in pieces, and the largest of these.
+    pub oom_in_pieces_bytes: Option<u64>,
+    pub oom_largest_piece_bytes: Option<u64>,
 }
 
 /// What the timed steps took, and waited for their batches.
@@ -141,6 +144,9 @@ impl Outcome {
         if found.leaked > 0 {
             let leaked = Bytes(found.leaked);
             self.message.push_str(&format!("; of what was live, {steps} steps had left {leaked} behind"));
+        }
+        if let Some(pieces) = in_pieces(found.pieces) {
+            self.message.push_str(&format!("; {pieces}"));
         }
         if found.pool == Pool::Device {
             self.measured.record_peak(&found.live);
@@ -178,6 +184,9 @@ impl Measured {
         self.oom_short_bytes = Some(short);
         self.oom_pool = Some(found.pool.name().to_owned());
         self.oom_other_short_bytes = Some(other).filter(|bytes| *bytes > 0);
+        let Pieces { bytes, largest } = found.pieces;
+        self.oom_in_pieces_bytes = Some(bytes).filter(|bytes| *bytes > 0);
+        self.oom_largest_piece_bytes = self.oom_in_pieces_bytes.map(|_| largest);
     }
 
     pub(super) fn record_memory(&mut self, ledger: &Ledger) {
@@ -216,6 +225,12 @@ impl Measured {
         self.products_stored = Some(stored);
         self.products_untimed = Some(untimed);
     }
+}
+
+/// `14 MiB were reserved but free in pieces, the largest 6 MiB`
+pub fn in_pieces(Pieces { bytes, largest }: Pieces) -> Option<String> {
+    let (all, largest) = (Bytes(bytes), Bytes(largest));
+    (bytes > 0).then(|| format!("{all} were reserved but free in pieces, the largest {largest}"))
 }
 
 fn describe(found: &OutOfMemory, short: Short) -> String {

@@ -26,7 +26,7 @@ mod witness;
 pub use counts::Counts;
 pub use dump::{DUMP_FILES, dump};
 pub use engine::{Engine, StepReport};
-pub use measured::{Ended, Measured, Outcome};
+pub use measured::{Ended, Measured, Outcome, in_pieces};
 pub use prepared::DATA_FILE;
 pub use prime::prime;
 pub use process::{Crash, Ending, Exit, LOG_FILE, run_child};

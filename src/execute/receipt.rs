@@ -13,6 +13,8 @@ pub(super) struct Run {
     pub(super) parameters: u64,
     /// Whether values are kept by name: what that takes is told.
     pub(super) keeps: bool,
+    /// Whether a cache is emptied: what that gives back is told, even if it is nothing.
+    pub(super) empties_cache: bool,
     /// The share of copies' time in which nothing waited for them, where that is known.
     pub(super) copies_hidden: Option<f64>,
 }
@@ -116,9 +118,18 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     if leaked > 0 {
         parts.push(leaked_each_step(leaked));
     }
+    let cache = after.cache.since(&before.cache);
+    if cache.allocations > 0 {
+        parts.push(format!("{} splits", cache.splits / steps));
+        parts.push(format!("{:.0}% cache hits", 100.0 * cache.hits as f64 / cache.allocations as f64));
+    }
     let requests = per_step(|counts| counts.requests);
     if requests > 0 {
         parts.push(format!("{requests} requests"));
+    }
+    let returned = cache.returned_bytes / steps;
+    if returned > 0 || run.empties_cache {
+        parts.push(format!("{} returned", Bytes(returned)));
     }
     parts.extend(products.map(algorithms));
     parts.join(", ")

@@ -152,6 +152,7 @@ fn describe(program: &Program, instruction: &Instruction) -> Option<(String, Str
         Action::Allocate(storage) => named("allocate", *storage),
         Action::Free(storage) => named("free", *storage),
         Action::Leak(storage) => named("leak", *storage),
+        Action::EmptyCache => Some(("empty cache".to_owned(), String::new())),
         Action::Wait { .. } => Some(("wait".to_owned(), String::new())),
         Action::Record { .. } => None,
     }

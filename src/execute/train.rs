@@ -20,7 +20,7 @@ use crate::compile::{Program, Violation};
 use crate::data::{Batch, DataError, DigestCache, Sample, Source, Weights, WeightsError};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, TargetError};
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
-use crate::spec::{self, Precision, RunConfig};
+use crate::spec::{self, EmptyCache, Precision, RunConfig};
 use crate::units::Bytes;
 
 /// The file in a run's folder with its timeline: a line for each instruction.
@@ -300,6 +300,7 @@ impl Trainer<'_> {
             micro_batches: self.config.strategy.accumulate,
             parameters: self.program.numbers_of(|_| true),
             keeps: !self.config.strategy.keep.is_empty(),
+            empties_cache: self.config.strategy.empty_cache != EmptyCache::Never,
             copies_hidden,
         };
         receipt::receipt(&trained.before, &trained.after, run, self.products)

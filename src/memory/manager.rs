@@ -1,7 +1,7 @@
 //! Carries out a program's allocations with its allocator, and tells the ledger. Prediction and execution share it:
 //! they differ in the backing alone.
 
-use super::allocator::{self, Allocator, Location, rounded};
+use super::allocator::{self, Allocator, CacheWork, Location, Pieces, rounded};
 use super::leaked::{Leaked, less};
 use super::out_of_memory::{Failure, OutOfMemory, Refused};
 use super::system::{Backing, System};
@@ -21,16 +21,22 @@ pub struct Manager<'a, B> {
     /// Storages that were left behind, and where.
     left_behind: Vec<(ValueId, Location)>,
     leaked: Leaked,
+    /// What of it has memory that the allocator keeps no account of.
+    leaked_apart: Leaked,
+    /// What a cache did while it was not gone through.
+    skipped_work: CacheWork,
 }
 
-/// What decides what becomes of memory from a moment on, beside the code that follows. What was left behind has no part in it
-/// but for the room that it takes.
+/// What decides what becomes of memory from a moment on, beside the code that follows. What was left behind in memory of its
+/// own has no part in it but for the room that it takes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct State {
-    /// By pool: what is live, and what is reserved, without what was left behind.
-    used: [(ByRole, u64); Pool::ALL.len()],
+    used: Used,
     allocator: Vec<u64>,
 }
+
+/// By pool: what is live, and what is reserved, without what was left behind in memory of its own.
+type Used = [(ByRole, u64); Pool::ALL.len()];
 
 impl<'a, B: Backing> Manager<'a, B> {
     /// With the allocator that the program was compiled for, which makes the requests that it begins with.
@@ -60,6 +66,8 @@ impl<'a, B: Backing> Manager<'a, B> {
             locations: vec![None; program.values.len()],
             left_behind: Vec::new(),
             leaked: Leaked::default(),
+            leaked_apart: Leaked::default(),
+            skipped_work: CacheWork::default(),
         };
         let (allocator, mut system) = manager.parts();
         match allocator.open(&mut system) {
@@ -80,11 +88,27 @@ impl<'a, B: Backing> Manager<'a, B> {
 
     /// Between two sections: if it is equal at two moments, the same sections have the same effect after each.
     pub(super) fn state(&self) -> State {
-        let used = Pool::ALL.map(|pool| {
-            let (usage, (live, reserved)) = (self.ledger.usage(pool), self.leaked.of(pool));
+        State { used: self.used(), allocator: self.allocator.state().collect() }
+    }
+
+    /// Whether the state is this one.
+    pub(super) fn is_in(&self, state: &State) -> bool {
+        // What takes no time is looked at first: each step that leaves something in an allocator's blocks tells there.
+        self.used() == state.used && self.allocator.state().eq(state.allocator.iter().copied())
+    }
+
+    fn used(&self) -> Used {
+        Pool::ALL.map(|pool| {
+            let (usage, (live, reserved)) = (self.ledger.usage(pool), self.leaked_apart.of(pool));
             (less(&usage.live, live), usage.reserved - reserved)
-        });
-        State { used, allocator: self.allocator.state() }
+        })
+    }
+
+    /// What a cache did so far.
+    pub fn cache_work(&self) -> CacheWork {
+        let mut work = self.allocator.work();
+        work += self.skipped_work;
+        work
     }
 
     /// What was left behind so far.
@@ -92,12 +116,15 @@ impl<'a, B: Backing> Manager<'a, B> {
         &self.leaked
     }
 
-    /// As much is left behind again, so many times.
-    pub(super) fn leak_again(&mut self, times: u64, leaked: &Leaked) {
+    /// As much is left behind again, and done with a cache, so many times.
+    pub(super) fn repeat(&mut self, times: u64, leaked: &Leaked, work: &CacheWork) {
+        self.skipped_work += work.times(times);
         for (pool, (live, reserved)) in leaked.iter() {
             let (live, reserved) = (live.map(|bytes| times * bytes), times * reserved);
             self.ledger.grown(pool, &live, reserved);
+            // What is left in an allocator's blocks is never as it was.
             self.leaked.add(pool, &live, reserved);
+            self.leaked_apart.add(pool, &live, reserved);
         }
     }
 
@@ -115,6 +142,10 @@ impl<'a, B: Backing> Manager<'a, B> {
             Action::Leak(storage) => {
                 self.leak(storage);
                 Ok(())
+            }
+            Action::EmptyCache => {
+                let (allocator, mut system) = self.parts();
+                Ok(allocator.empty(&mut system)?)
             }
             _ => Ok(()),
         }
@@ -153,7 +184,11 @@ impl<'a, B: Backing> Manager<'a, B> {
         let value = self.program.value(storage);
         let mut live = ByRole::default();
         live[value.role] = rounded(self.program, storage, &self.target);
-        self.leaked.add(value.pool, &live, self.allocator.asked_for(storage, &self.target));
+        let reserved = self.allocator.asked_for(storage, &self.target);
+        self.leaked.add(value.pool, &live, reserved);
+        if reserved > 0 {
+            self.leaked_apart.add(value.pool, &live, reserved);
+        }
     }
 
     fn free(&mut self, storage: ValueId) -> Result<(), DeviceError> {
@@ -196,7 +231,8 @@ impl<'a, B: Backing> Manager<'a, B> {
         let live = self.ledger.usage(refused.pool).live;
         let leaked = self.leaked.of(refused.pool).0.total();
         let found = OutOfMemory::at(self.program, (storage, position), refused, live);
-        Failure::OutOfMemory(Box::new(OutOfMemory { leaked, ..found }))
+        let pieces = if refused.pool == Pool::Device { self.allocator.pieces() } else { Pieces::default() };
+        Failure::OutOfMemory(Box::new(OutOfMemory { leaked, pieces, ..found }))
     }
 
     /// What the limit has no room for, if that is what went wrong.

@@ -13,14 +13,14 @@ mod system;
 mod tests;
 mod walk;
 
-pub use allocator::{Allocator, Location, rounded};
+pub use allocator::{Allocator, CacheWork, Location, Pieces, rounded};
 pub use budget::{Choice, Frontier, Frontiers, Unmet};
 pub use cadence::{Cadence, Evaluations, Round};
 pub use leaked::Leaked;
 pub use live::{LiveValue, live_at};
 pub use manager::Manager;
 pub use out_of_memory::{Failure, OutOfMemory, Short};
-pub use prediction::{Prediction, live_bytes, peak_live, predict};
+pub use prediction::{Prediction, fits, live_bytes, peak_live, predict};
 pub use system::{Backing, System};
 
 #[cfg(test)]

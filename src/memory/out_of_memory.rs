@@ -1,6 +1,6 @@
 //! A request that could not be met, and what it is blamed on.
 
-use super::allocator::rounded;
+use super::allocator::{Pieces, rounded};
 use super::manager::Manager;
 use super::system::NoStorage;
 use crate::compile::{Action, Program};
@@ -21,6 +21,8 @@ pub struct OutOfMemory {
     pub live: ByRole,
     /// What of it had been left behind before.
     pub leaked: u64,
+    /// What of the pool was reserved and free.
+    pub pieces: Pieces,
 }
 
 /// What two limits lack for a whole run: that on the device's memory, and that on the host's, for both of its pools.
@@ -94,6 +96,7 @@ impl OutOfMemory {
             requested,
             live,
             leaked: 0,
+            pieces: Pieces::default(),
         }
     }
 

@@ -1,13 +1,14 @@
 //! The ledger of a program walked without storage.
 
-use super::allocator::{self, Allocator, rounded};
+use super::allocator::{self, Allocator, CacheWork, rounded};
 use super::cadence::Cadence;
 use super::manager::Manager;
 use super::out_of_memory::{OutOfMemory, Short};
 use super::system::NoStorage;
-use super::walk::{Stop, Walk};
+use super::walk::{Stop, Walk, Walked};
 use crate::compile::{Action, Program, Section};
-use crate::device::{Ledger, Pool, Target, Usage};
+use crate::device::{Pool, Target, Usage};
+use crate::units::Bytes;
 
 /// So many steps are gone through at the most to find out how many there is room for. Fewer are enough where memory repeats
 /// itself.
@@ -22,6 +23,11 @@ pub struct Prediction {
     pub pinned: Usage,
     /// The first request that the limit has no room for.
     pub out_of_memory: Option<OutOfMemory>,
+    /// What the run could do with of the device's memory and the host's, in bytes asked of the system: as much as it takes with
+    /// memory enough, unless it gives something back where there is less.
+    enough: [u64; Pool::HOMES.len()],
+    /// What a cache does in the whole run.
+    pub cache_work: CacheWork,
     /// Bytes of all pools that each optimizer step leaves behind for ever.
     pub leaked_bytes: u64,
     /// Where steps leave something behind in memory that has a limit: how many there is room for, with the evaluations between
@@ -39,8 +45,8 @@ impl Prediction {
     /// What the target's memory lacks for the whole run: with so much more, it runs.
     pub fn short(&self, target: &Target) -> Short {
         Short {
-            device: target.short_of(Pool::Device, self.device.reserved_peak),
-            host: target.short_of(Pool::Host, self.host.reserved_peak),
+            device: target.short_of(Pool::Device, self.enough[Pool::Device as usize]),
+            host: target.short_of(Pool::Host, self.enough[Pool::Host as usize]),
         }
     }
 }
@@ -58,19 +64,26 @@ pub(crate) fn predict_with<'a>(
     cadence: Cadence,
     allocator: &dyn Fn(&'a Program) -> Box<dyn Allocator + 'a>,
 ) -> Prediction {
-    let walk = |target: &Target, cadence: Cadence, most: u64| -> Result<Ledger, Stop> {
+    let walk = |target: &Target, cadence: Cadence, most: u64| -> Result<Walked, Stop> {
         let manager = Manager::with_allocator(program, target, NoStorage::default(), allocator(program));
         let manager = manager.map_err(|failure| Stop::of(failure, 0))?;
         Walk::new(program, manager, target, most).run(cadence)
     };
-    let (ledger, out_of_memory) = match walk(target, cadence, u64::MAX) {
-        Ok(ledger) => (ledger, None),
+    let (walked, out_of_memory) = match walk(target, cadence, u64::MAX) {
+        Ok(walked) => (walked, None),
         Err(Stop::OutOfMemory(found, _)) => match walk(&target.boundless(), cadence, u64::MAX) {
-            Ok(ledger) => (ledger, Some(*found)),
+            Ok(walked) => (walked, Some(*found)),
             Err(_) => unreachable!("there is memory enough"),
         },
         Err(Stop::TakesTooLong) => unreachable!("it may take as long as it does"),
     };
+    let Walked { ledger, cache_work } = walked;
+    let mut enough = Pool::HOMES.map(|home| ledger.usage_at(home).reserved_peak);
+    if out_of_memory.is_some() && program.allocator.is_caching() {
+        let runs = |target: &Target| walk(target, cadence, u64::MAX).is_ok();
+        let of_device = &mut enough[Pool::Device as usize];
+        *of_device = least(target, *of_device, runs);
+    }
     let leaked = Pool::HOMES.map(|home| leaked_bytes(program, target, home));
     let fills_up =
         Pool::HOMES.into_iter().zip(leaked).any(|(home, leaked)| leaked > 0 && target.limits(home));
@@ -84,6 +97,8 @@ pub(crate) fn predict_with<'a>(
         host: *ledger.usage_at(Pool::Host),
         pinned: *ledger.usage(Pool::Pinned),
         out_of_memory,
+        enough,
+        cache_work,
         leaked_bytes: leaked.iter().sum(),
         steps_until_oom,
         parameters: program.numbers_of(|_| true),
@@ -91,6 +106,36 @@ pub(crate) fn predict_with<'a>(
         model_flops: program.model_flops(),
         hardware_flops: hardware_flops(program),
     }
+}
+
+/// Whether a target has room for a run. It may have where it has less than the run takes with memory enough: what is cached
+/// goes back before a request fails.
+pub fn fits(program: &Program, target: &Target, cadence: Cadence) -> bool {
+    let manager = Manager::new(program, target, NoStorage::default());
+    manager.is_ok_and(|manager| Walk::new(program, manager, target, u64::MAX).run(cadence).is_ok())
+}
+
+/// Bytes of the device's memory that a run does with and, one page less, does not; those that there are if they are enough. `most`
+/// is what it takes with memory enough.
+fn least(target: &Target, most: u64, runs: impl Fn(&Target) -> bool) -> u64 {
+    let does_with = |bytes: u64| {
+        let memory = Bytes(target.context.0.saturating_add(bytes));
+        runs(&Target { memory, host_memory: None, ..target.clone() })
+    };
+    let (available, page) = (target.available_at(Pool::Device), target.page.0);
+    if does_with(available) {
+        return available;
+    }
+    let (mut fails, mut enough) = (available / page, (most / page).max(available / page + 1));
+    // Where garbage is collected, memory may be left in other pieces.
+    while !does_with(enough * page) {
+        (fails, enough) = (enough, 2 * enough);
+    }
+    while fails + 1 < enough {
+        let middle = fails.midpoint(enough);
+        *if does_with(middle * page) { &mut enough } else { &mut fails } = middle;
+    }
+    enough * page
 }
 
 /// What a section leaves behind in the pools of a home, each time.

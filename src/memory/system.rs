@@ -22,6 +22,11 @@ impl System<'_> {
         self.target
     }
 
+    /// What is asked for of a pool and not given back.
+    pub fn reserved(&self, pool: Pool) -> u64 {
+        self.ledger.usage(pool).reserved
+    }
+
     /// Memory of this many bytes, a multiple of the target's page.
     ///
     /// # Errors

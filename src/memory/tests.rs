@@ -48,8 +48,8 @@ impl Allocator for Growing<'_> {
         Ok(())
     }
 
-    fn state(&self) -> Vec<u64> {
-        vec![self.extra]
+    fn state(&self) -> Box<dyn Iterator<Item = u64> + '_> {
+        Box::new(std::iter::once(self.extra))
     }
 }
 
@@ -148,6 +148,12 @@ proptest! {
             None => (config, NOTHING_KEPT),
         };
         let target = Target { page, context, ..target };
+        // What is cached goes back where memory is short, so that less may be enough; and where garbage is collected, pieces
+        // are others.
+        let (gives_back, collects) = match config.strategy.allocator {
+            spec::Allocator::Caching(caching) => (true, caching.garbage_collection_threshold.is_some()),
+            _ => (false, false),
+        };
         let program = compile(&config, &target).unwrap();
         let evaluations = cadence.evaluations.filter(|_| config.evaluation.is_some());
         let cadence = Cadence { evaluations, ..cadence };
@@ -171,11 +177,15 @@ proptest! {
         let of_host = of_host.flat_map(|limit| [needs, needs - 1].map(|own| [Some(own), Some(limit)]));
         for limits in on_device.chain(of_host) {
             let (prediction, short) = within(limits);
-            prop_assert_eq!(&prediction.device, &free.device, "the need is what it is without the limit");
+            if !gives_back || prediction.out_of_memory.is_some() {
+                prop_assert_eq!(&prediction.device, &free.device, "the need is what it is without the limit");
+            }
+            prop_assert_eq!(prediction.device.phase_peaks, free.device.phase_peaks);
             prop_assert_eq!(&prediction.host, &free.host, "and that of the host");
             let lacks = |needed: u64, limit: Option<u64>| limit.map_or(0, |limit| needed.saturating_sub(limit));
             let expected = Short { device: lacks(needs, limits[0]), host: lacks(needed_by_host, limits[1]) };
-            prop_assert_eq!(short, expected);
+            prop_assert!(short == expected || gives_back && short.host == expected.host);
+            prop_assert!(short.device <= expected.device || collects);
             if short == Short::default() {
                 // What is live fills its pages.
                 prop_assert_eq!(prediction.out_of_memory, None);
@@ -190,7 +200,7 @@ proptest! {
             };
             prop_assert_eq!(more([short.device, short.host]), None, "{:?} short of {:?}", short, limits);
             for by in [[short.device.saturating_sub(1), short.host], [short.device, short.host.saturating_sub(1)]] {
-                prop_assert_eq!(more(by).is_some(), by != [short.device, short.host]);
+                prop_assert!(more(by).is_some() == (by != [short.device, short.host]) || collects);
             }
         }
     }

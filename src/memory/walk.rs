@@ -1,5 +1,6 @@
 //! A run gone through without storage. What comes again and again is left out.
 
+use super::allocator::CacheWork;
 use super::cadence::{Cadence, Round};
 use super::leaked::Leaked;
 use super::manager::{Manager, State};
@@ -23,6 +24,12 @@ impl Stop {
             Failure::Weights(error) => unreachable!("no file is read: {error}"),
         }
     }
+}
+
+/// What a whole run came to.
+pub(super) struct Walked {
+    pub(super) ledger: Ledger,
+    pub(super) cache_work: CacheWork,
 }
 
 /// A run without storage.
@@ -78,6 +85,7 @@ impl Room {
 struct Moment {
     state: State,
     leaked: Leaked,
+    work: CacheWork,
     steps: u64,
 }
 
@@ -93,8 +101,9 @@ impl<'a> Walk<'a> {
         Walk { program, manager, opened: Opened::none(program), room, steps }
     }
 
-    pub(super) fn run(mut self, cadence: Cadence) -> Result<Ledger, Stop> {
-        self.go(cadence).map(|()| self.manager.ledger().clone())
+    pub(super) fn run(mut self, cadence: Cadence) -> Result<Walked, Stop> {
+        self.go(cadence)?;
+        Ok(Walked { ledger: self.manager.ledger().clone(), cache_work: self.manager.cache_work() })
     }
 
     fn go(&mut self, cadence: Cadence) -> Result<(), Stop> {
@@ -142,6 +151,9 @@ impl<'a> Walk<'a> {
         times: usize,
         mut part: impl FnMut(&mut Self) -> Result<(), Stop>,
     ) -> Result<(), Stop> {
+        if times < 2 {
+            return (0..times).try_for_each(|_| part(self));
+        }
         let mut left = times;
         let mut before = std::mem::take(&mut self.room.most);
         let (mut kept, mut age, mut most) = (self.moment(), 0, 1);
@@ -149,7 +161,10 @@ impl<'a> Walk<'a> {
             part(self)?;
             left -= 1;
             age += 1;
-            let repeated = self.manager.state() == kept.state;
+            if left == 0 {
+                break;
+            }
+            let repeated = self.manager.is_in(&kept.state);
             if repeated {
                 left -= age * self.skip(&kept, left / age);
             }
@@ -164,7 +179,12 @@ impl<'a> Walk<'a> {
     }
 
     fn moment(&self) -> Moment {
-        Moment { state: self.manager.state(), leaked: *self.manager.leaked(), steps: self.steps.taken }
+        Moment {
+            state: self.manager.state(),
+            leaked: *self.manager.leaked(),
+            work: self.manager.cache_work(),
+            steps: self.steps.taken,
+        }
     }
 
     /// Leaves out as many as it can of so many cycles like the one since then: returns how many. Where nothing is left behind that
@@ -176,7 +196,8 @@ impl<'a> Walk<'a> {
             0 => cycles,
             _ => cycles.saturating_sub(1).min(self.room.for_more(&leaked)),
         };
-        self.manager.leak_again(times as u64, &leaked);
+        let work = self.manager.cache_work().since(&since.work);
+        self.manager.repeat(times as u64, &leaked, &work);
         self.steps.taken += times as u64 * (self.steps.taken - since.steps);
         times
     }

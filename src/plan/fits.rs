@@ -1,8 +1,8 @@
 //! The largest micro-batch that a target's memory allows.
 
-use crate::compile::{Compiler, Violation};
+use crate::compile::{Compiler, Program, Violation};
 use crate::device::{Pool, Target};
-use crate::memory::{Cadence, peak_live, predict};
+use crate::memory::{self, Cadence, peak_live, predict};
 use crate::spec::{Budget, Recompute, RunConfig, Train};
 use crate::units::Bytes;
 
@@ -11,7 +11,7 @@ const MOST: usize = 1 << 20;
 
 /// Of a batch that micro-batches of one size make up: a smaller last one needs no more. 0 if not even a micro-batch of one
 /// fits. Where values come and go by copies, more samples may need less: more of them is then as large as what is offloaded,
-/// or gaps are smaller. What is found fits, but a few more may fit as well, and a smaller last one may keep what is too small
+/// or gaps are smaller; so it is where an allocator keeps pieces. What is found fits, but a few more may fit as well, and a smaller last one may keep what is too small
 /// to be offloaded. With a budget it is one that some choice of what is computed again
 /// meets, with a share of a peak one for the choice of this run.
 pub(super) fn largest(
@@ -19,7 +19,7 @@ pub(super) fn largest(
     config: &RunConfig,
     target: &Target,
 ) -> Result<usize, Violation> {
-    let mut available = Pool::HOMES.map(|home| target.available_at(home));
+    let mut available = available_on(target);
     let (boundless, cadence) = (target.boundless(), Cadence::of(config));
     let units = match config.strategy.recompute {
         // A larger batch has more computed again, until nothing more can be.
@@ -43,17 +43,25 @@ pub(super) fn largest(
         // What nothing limits need not be known.
         Ok(Pool::HOMES.map(|home| if target.available_at(home) < u64::MAX { live(home) } else { 0 }))
     })?;
+    let has_budget = available != available_on(target);
+    let runs = |program: &Program| {
+        // What is cached goes back before a request fails.
+        if program.allocator.is_caching() && !memory::fits(program, target, cadence) {
+            return false;
+        }
+        // A budget is for what a run takes with memory enough.
+        if program.allocator.is_caching() && !has_budget {
+            return true;
+        }
+        let needed = predict(program, &boundless, cadence);
+        is_there([needed.device.reserved_peak, needed.host.reserved_peak], available)
+    };
     let (mut fits, mut fails) = (0, bound + 1);
     let mut probe = bound;
     let mut step = 1;
     while fits + 1 < fails {
         let compiled = compiler.compile_with(&batch(probe), &units)?;
-        let needed = predict(&compiled.program, &boundless, cadence);
-        if is_there([needed.device.reserved_peak, needed.host.reserved_peak], available) {
-            fits = probe;
-        } else {
-            fails = probe;
-        }
+        *if runs(&compiled.program) { &mut fits } else { &mut fails } = probe;
         probe = if fits == 0 { fails.saturating_sub(step).max(1) } else { fits.midpoint(fails) };
         step *= 2;
     }
@@ -62,6 +70,10 @@ pub(super) fn largest(
 
 /// Bytes at each home.
 type Needs = [u64; Pool::HOMES.len()];
+
+fn available_on(target: &Target) -> Needs {
+    Pool::HOMES.map(|home| target.available_at(home))
+}
 
 fn is_there(needed: Needs, available: Needs) -> bool {
     needed.iter().zip(available).all(|(&needed, available)| needed <= available)
@@ -110,7 +122,7 @@ mod tests {
 
     use super::*;
     use crate::compile::compile;
-    use crate::spec::Spill;
+    use crate::spec::{Spill, Strategy};
     use crate::testing::{any_config, any_target};
     use crate::units::Bytes;
 
@@ -136,8 +148,9 @@ mod tests {
                 predict(&compiled.program, &target, Cadence::of(&config)).out_of_memory.is_none()
             };
             prop_assert!(found == 0 || runs(found));
-            let copies = !config.strategy.place.is_empty() || config.strategy.offload.is_any();
-            prop_assert!(copies || !runs(found + 1));
+            let Strategy { place, offload, allocator, .. } = &config.strategy;
+            let more_may_need_less = !place.is_empty() || offload.is_any() || allocator.is_caching();
+            prop_assert!(more_may_need_less || !runs(found + 1));
         }
 
         /// But for what more slices of fewer rows are rounded up by, each with a few values of its own. What is too

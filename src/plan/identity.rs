@@ -222,6 +222,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.gradients = \"free\"",
         "strategy.update = \"after_backward\"",
         "strategy.allocator = \"arena\"",
+        "strategy.empty_cache = \"never\"",
         "strategy.attention = \"fused\"",
         "strategy.evaluation_pass = \"no_grad\"",
         "strategy.init = \"device\"",

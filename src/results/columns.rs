@@ -25,7 +25,7 @@ const LIVE: &str = "live";
 
 /// The table has grown with the program, and scripts know its order: it goes on with each of these, and with the fields
 /// that follow it in its struct.
-const STRETCHES: [&str; 19] = [
+const STRETCHES: [&str; 20] = [
     "experiment",
     "peak_bytes",
     "no_effect",
@@ -45,6 +45,7 @@ const STRETCHES: [&str; 19] = [
     "baseline",
     "oom_pool",
     "steps_until_oom",
+    "oom_in_pieces_bytes",
 ];
 
 /// All columns but the swept keys, in their order.

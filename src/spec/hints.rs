@@ -92,6 +92,11 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
         "update = \"in_backward\"",
         &["apply_optimizer_in_backward", "fused_backward", "optimizer_in_backward", "optimizer_in_bwd"],
     ),
+    (
+        "allocator = { caching = { max_split_size_mb = 128 } }",
+        &["max_split_size", "max_split_size_mb", "pytorch_cuda_alloc_conf"],
+    ),
+    ("allocator = { caching = { garbage_collection_threshold = 0.8 } }", &["garbage_collection_threshold"]),
     ("graph = true", &["cuda_graph", "cuda_graphs"]),
     (
         "optimizer_state = \"8bit\"",

@@ -11,7 +11,8 @@ use super::strategy::{Allocator, Strategy};
 pub struct MemoryPart {
     pub model: Model,
     pub batch_size: usize,
-    /// Where what is live grows with every step: how many there are, and the evaluations between them.
+    /// Where what is live grows with every step, or what was freed is kept: how many steps there are, and the evaluations
+    /// between them.
     pub cadence: Option<(Measure, Option<Evaluation>)>,
     pub choices: Choices,
 }
@@ -34,13 +35,13 @@ pub struct Choices {
 impl RunConfig {
     pub fn memory_part(&self) -> MemoryPart {
         let RunConfig { model, data: _, train, evaluation, measure, strategy } = self;
-        match strategy.allocator {
-            // What an allocator that keeps freed memory asks for depends on steps and evaluations, too: how many, how
-            // often, of how many batches. It has to add them here, for it alone; its program does not depend on them, so
-            // that they are no choices.
-            Allocator::Arena | Allocator::Direct => {}
-        }
-        let cadence = strategy.leak.map(|_| (measure.clone(), evaluation.clone()));
+        // What an allocator that keeps freed memory asks for depends on steps and evaluations, too: how many, how often, of
+        // how many batches. Its program does not, so that they are no choices.
+        let remembers = match strategy.allocator {
+            Allocator::Arena | Allocator::Direct => strategy.leak.is_some(),
+            Allocator::Caching(_) => true,
+        };
+        let cadence = remembers.then(|| (measure.clone(), evaluation.clone()));
         MemoryPart { model: model.clone(), batch_size: train.batch_size, cadence, choices: self.choices() }
     }
 

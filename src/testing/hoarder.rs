@@ -60,11 +60,11 @@ impl Allocator for Hoarder<'_> {
         Ok(())
     }
 
-    fn state(&self) -> Vec<u64> {
+    fn state(&self) -> Box<dyn Iterator<Item = u64> + '_> {
         let free = |blocks: &Vec<(Buffer, u64)>| -> Vec<u64> {
             std::iter::once(blocks.len() as u64).chain(blocks.iter().map(|&(_, size)| size)).collect()
         };
         let taken = self.taken.iter().flat_map(|(&(storage, _), &size)| [u64::from(storage), size]);
-        self.free.iter().flat_map(free).chain(taken).collect()
+        Box::new(self.free.iter().flat_map(free).chain(taken))
     }
 }

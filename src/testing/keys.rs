@@ -80,6 +80,9 @@ const ADAPTED: &[&str] = &[
     r#"{ rank = 2, alpha = 4, targets = ["mlp"], base = "nf4", double_quantization = false }"#,
 ];
 
+const CACHING: &[&str] =
+    &[r#""caching""#, "{ caching = { max_split_size_mb = 21, garbage_collection_threshold = 0.6 } }"];
+
 pub(crate) const KEYS: &[Key] = &[
     Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
     Key {
@@ -203,7 +206,23 @@ pub(crate) const KEYS: &[Key] = &[
         ],
         same: Same::Bitwise,
     },
-    Key { name: "allocator", values: &[r#""arena""#, r#""direct""#], needs: &[], same: Same::Bitwise },
+    Key {
+        name: "allocator",
+        values: &[
+            r#""arena""#,
+            r#""direct""#,
+            r#""caching""#,
+            "{ caching = { max_split_size_mb = 21, garbage_collection_threshold = 0.6 } }",
+        ],
+        needs: &[],
+        same: Same::Bitwise,
+    },
+    Key {
+        name: "empty_cache",
+        values: &[r#""never""#, r#""step""#, r#""micro""#],
+        needs: &[Need { of: &[r#""step""#, r#""micro""#], key: "allocator", one_of: CACHING }],
+        same: Same::Bitwise,
+    },
     Key { name: "evaluation_pass", values: &[r#""no_grad""#, r#""grad""#], needs: &[], same: Same::Bitwise },
     Key {
         name: "init",

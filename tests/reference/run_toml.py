@@ -8,7 +8,8 @@ KEYS |= {"precision", "loss_scale", "optimizer_state", "quantize", "rounding", "
 
 # What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
 # is handed to a card.
-MEMORY_ONLY = {"release", "keep", "leak", "gradients", "update", "allocator", "evaluation_pass", "graph", "init"}
+MEMORY_ONLY = {"release", "keep", "leak", "gradients", "update", "allocator", "empty_cache"}
+MEMORY_ONLY |= {"evaluation_pass", "graph", "init"}
 
 # What is learnt but for the order of sums.
 ROUNDING_ONLY = {"attention", "loss_chunks", "offload", "place"}

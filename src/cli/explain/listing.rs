@@ -116,6 +116,7 @@ fn describe(program: &Program, target: &Target, instruction: &Instruction) -> St
         }
         Action::Free(storage) => format!("- {}", program.full_name(*storage)),
         Action::Leak(storage) => format!("leak {}", program.full_name(*storage)),
+        Action::EmptyCache => "empty the cache".to_owned(),
     }
 }
 

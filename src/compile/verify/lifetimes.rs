@@ -63,7 +63,7 @@ fn occupy(program: &Program, pools: &mut [Places], storage: ValueId) -> Result<(
             Allocator::Arena => {
                 broken(Invariant::Overlap, format!("{} has no place", program.full_name(storage)))
             }
-            Allocator::Direct => Ok(()),
+            Allocator::Direct | Allocator::Caching(_) => Ok(()),
         };
     };
     let value = program.value(storage);

@@ -138,6 +138,7 @@ fn at(program: &Program, section: &Section, instruction: &Instruction) -> String
         Action::Allocate(_) => "allocate",
         Action::Free(_) => "free",
         Action::Leak(_) => "leak",
+        Action::EmptyCache => "empty cache",
     };
     format!("{} {scope} {what}", section.kind.name())
 }

@@ -1,6 +1,7 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
 mod attention;
+mod caching;
 mod cadence;
 mod graphs;
 mod held;
@@ -29,7 +30,7 @@ use super::engine::Engine;
 use crate::compile::{Action, Program, SectionKind, compile};
 use crate::data::Batch;
 use crate::device::{Delay, Device, Limits, Pool, Target};
-use crate::memory::{Cadence, Failure, OutOfMemory, Short, predict};
+use crate::memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, predict};
 use crate::spec::*;
 use crate::testing;
 use crate::testing::keys::{Choice, OPTIMIZERS, Same};
@@ -66,7 +67,9 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
         trace.digests.push(engine.digest()?);
         trace.evaluation = engine.evaluate(&batch(config, 99, config.train.batch_size))?;
     }
-    let predicted = predict(program, &target, Cadence::of(config));
+    let cadence = Cadence { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
+    let predicted = predict(program, &target, cadence);
+    assert_eq!(engine.cache_work(), predicted.cache_work);
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device);
     assert_eq!(engine.ledger().usage_at(Pool::Host), &predicted.host);
     assert_eq!(engine.ledger().usage(Pool::Pinned), &predicted.pinned);

@@ -395,6 +395,7 @@ pub(super) fn work(config: &RunConfig) -> (Counts, String) {
     let run = Run {
         micro_batches: config.strategy.accumulate,
         parameters: program.numbers_of(|_| true),
+        empties_cache: config.strategy.empty_cache != EmptyCache::Never,
         keeps: !config.strategy.keep.is_empty(),
         copies_hidden: None,
     };

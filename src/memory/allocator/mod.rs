@@ -1,14 +1,18 @@
 //! Where the memory of storages comes from. An allocator is one file here, and a line where it is chosen.
 
 mod arena;
+mod caching;
 mod direct;
+mod work;
 
 use arena::Arena;
+use caching::Caching;
 use direct::Direct;
+pub use work::{CacheWork, Pieces};
 
 use super::system::System;
 use crate::compile::Program;
-use crate::device::{Buffer, DeviceError, Target};
+use crate::device::{Buffer, DeviceError, Pool, Target};
 use crate::ops::ValueId;
 use crate::spec;
 
@@ -46,6 +50,14 @@ pub trait Allocator {
         0
     }
 
+    /// Gives back what it holds that no storage has any room in.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn empty(&mut self, _system: &mut System<'_>) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Gives back all that it still holds, once no storage has room.
     ///
     /// # Errors
@@ -54,7 +66,17 @@ pub trait Allocator {
 
     /// All that its answers from now on depend on, beside what it is asked: of two moments at which this and what is
     /// live are equal, what follows is equal. Empty where nothing of the past matters.
-    fn state(&self) -> Vec<u64>;
+    fn state(&self) -> Box<dyn Iterator<Item = u64> + '_>;
+
+    /// What it holds between storages and could not give back.
+    fn pieces(&self) -> Pieces {
+        Pieces::default()
+    }
+
+    /// What it did so far, if it keeps what is freed.
+    fn work(&self) -> CacheWork {
+        CacheWork::default()
+    }
 }
 
 /// The allocator that a program was compiled for.
@@ -62,14 +84,16 @@ pub(super) fn of(program: &Program) -> Box<dyn Allocator + '_> {
     match program.allocator {
         spec::Allocator::Arena => Box::new(Arena::new(program)),
         spec::Allocator::Direct => Box::new(Direct::new(program)),
+        spec::Allocator::Caching(settings) => Box::new(Caching::new(program, settings)),
     }
 }
 
 /// Bytes that a storage takes of its pool.
 pub fn rounded(program: &Program, storage: ValueId, target: &Target) -> u64 {
     let unit = match program.allocator {
-        spec::Allocator::Arena => target.alignment,
-        spec::Allocator::Direct => target.page,
+        spec::Allocator::Arena => target.alignment.0,
+        spec::Allocator::Caching(_) if program.value(storage).pool == Pool::Device => caching::unit(target),
+        spec::Allocator::Direct | spec::Allocator::Caching(_) => target.page.0,
     };
-    program.ty(storage).bytes().next_multiple_of(unit.0)
+    program.ty(storage).bytes().next_multiple_of(unit)
 }

@@ -1,8 +1,8 @@
 //! Which values of which keys do not go together: one table. What a single key may be stands with the key.
 
 use super::{
-    Allocator, Base, Gradients, Lora, OptimizerState, Precision, Quantize, Recompute, Rounding, StoredIn,
-    Strategy, Update,
+    Allocator, Base, EmptyCache, Gradients, Lora, OptimizerState, Precision, Quantize, Recompute, Rounding,
+    StoredIn, Strategy, Update,
 };
 use crate::ops::DType;
 use crate::spec::declare::Words;
@@ -159,11 +159,26 @@ pub(in crate::spec) const FORBIDDEN: &[Forbidden] = &[
         keys: &["strategy.graph", "strategy.allocator"],
         found: |run| {
             let Strategy { graph, allocator, .. } = run.strategy;
-            let name = quoted(allocator.word());
+            let name = quoted(allocator.name());
             (graph && allocator != Allocator::Arena).then(|| {
                 refusal(
                     format!("graph = true replays work on the same addresses; allocator = {name} gives others each time"),
                     "allocator = \"arena\" does, or graph = false",
+                )
+            })
+        },
+    },
+    Forbidden {
+        keys: &["strategy.empty_cache", "strategy.allocator"],
+        found: |run| {
+            let Strategy { empty_cache, allocator, .. } = run.strategy;
+            let [word, name] = [empty_cache.word(), allocator.name()].map(quoted);
+            (empty_cache != EmptyCache::Never && !allocator.is_caching()).then(|| {
+                refusal(
+                    format!(
+                        "empty_cache = {word} gives back what a cache holds; allocator = {name} keeps none"
+                    ),
+                    "allocator = \"caching\" does, or empty_cache = \"never\"",
                 )
             })
         },
@@ -312,6 +327,7 @@ mod tests {
             "lora.base = 'nf4'",
         ),
         (&["graph = true", "allocator = 'direct'"], "allocator = 'arena'"),
+        (&["empty_cache = 'step'"], "allocator = 'caching'"),
         (&["graph = true", "leak = 'loss'"], "leak = 'off'"),
         (&["update = 'in_backward'"], "train.clip_norm = 'off'"),
         (&["update = 'in_backward'", "train.clip_norm = 'off'", "precision = 'fp16'"], "loss_scale = 'off'"),

@@ -1,5 +1,6 @@
 //! A strategy's own keys: a line each in the table here, and a type where it takes more than a count.
 
+mod allocator;
 mod forbidden;
 mod lora;
 mod loss_scale;
@@ -12,6 +13,7 @@ mod recompute;
 mod states;
 mod words;
 
+pub use allocator::{Allocator, Caching};
 pub use lora::{Base, Lora};
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{Offload, Spill};
@@ -21,7 +23,7 @@ pub use precision::Precision;
 pub use quantize::Quantize;
 pub use recompute::{BlockPart, Budget, Recompute};
 pub use states::{OptimizerState, Rounding};
-pub use words::{Allocator, Attention, EvaluationPass, Gradients, Init, Leak, Release, Update};
+pub use words::{Attention, EmptyCache, EvaluationPass, Gradients, Init, Leak, Release, Update};
 
 pub(super) use forbidden::{FORBIDDEN, Forbidden, Refusal};
 
@@ -71,7 +73,8 @@ section! {
         pub leak: Option<Leak> = Optional(word()), default None;
         pub gradients: Gradients = word(), default Gradients::Free;
         pub update: Update = word(), default Update::AfterBackward;
-        pub allocator: Allocator = word(), default Allocator::Arena;
+        pub allocator: Allocator = allocator::WordOrCaching, default Allocator::Arena;
+        pub empty_cache: EmptyCache = word(), default EmptyCache::Never;
         pub evaluation_pass: EvaluationPass = word(), default EvaluationPass::NoGrad;
         pub init: Init = word(), default Init::Device;
         /// What waits in the host's memory while the device has no use for it.
@@ -84,4 +87,4 @@ section! {
 pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
 /// Keys that the experiment file has words for, but not this version.
-pub(super) const LATER_KEYS: &[&str] = &["empty_cache", "loader", "parallel"];
+pub(super) const LATER_KEYS: &[&str] = &["loader", "parallel"];

@@ -46,14 +46,14 @@ words! {
 }
 
 words! {
-    /// Where memory comes from.
-    pub enum Allocator {
-        /// One request for the whole run; values have planned places in it.
-        Arena = "arena",
-        /// One request for each value.
-        Direct = "direct",
+    /// When what an allocator keeps free of its own accord is given back to the system.
+    pub enum EmptyCache {
+        Never = "never",
+        /// At the end of each optimizer step.
+        Step = "step",
+        /// At the end of each micro-batch of a step, and of the step.
+        Micro = "micro",
     }
-    later "caching"
 }
 
 words! {

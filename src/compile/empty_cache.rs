@@ -1,0 +1,33 @@
+//! Where a strategy has an allocator give back what it keeps.
+
+use super::Draft;
+use super::instruction::{Action, Instruction};
+use super::program::{Program, Section, SectionKind};
+use crate::spec::EmptyCache;
+
+pub(super) fn empty(draft: &mut Draft) {
+    let when = draft.config.strategy.empty_cache;
+    let empties = |section: &Section| match when {
+        EmptyCache::Never => false,
+        EmptyCache::Step => section.kind == SectionKind::Update,
+        EmptyCache::Micro => section.kind.is_of_step(),
+    };
+    for section in draft.program.sections.iter_mut().filter(|section| empties(section)) {
+        let last = section.code.last().map(|last| (last.scope, last.phase));
+        section.code.extend(last.map(|(scope, phase)| Instruction::new(Action::EmptyCache, scope, phase)));
+    }
+}
+
+impl Program {
+    /// Whether another differs in nothing but where a cache is emptied.
+    pub fn is_but_for_emptying(&self, other: &Program) -> bool {
+        let [own, other] = [self, other].map(|program| {
+            let mut program = program.clone();
+            for section in &mut program.sections {
+                section.code.retain(|instruction| instruction.action != Action::EmptyCache);
+            }
+            program
+        });
+        own == other
+    }
+}

@@ -1,0 +1,171 @@
+//! An allocator that keeps what is freed: what it does to results, to memory and to the system.
+
+use super::super::counts::Counts;
+use super::super::engine::Engine;
+use super::strategies::with;
+use super::{STEPS, batch, exhausted, trace, trace_on};
+use crate::compile::{Action, compile};
+use crate::device::{Pool, Target};
+use crate::memory::{Cadence, Evaluations, Prediction, predict};
+use crate::spec::*;
+use crate::testing;
+use crate::units::Bytes;
+
+const MIB: u64 = 1 << 20;
+
+const CACHING: Allocator =
+    Allocator::Caching(Caching { max_split_size_mb: None, garbage_collection_threshold: None });
+
+/// A run whose values are small ones and large ones: what the mlp makes of 20 sequences takes 2.5 MiB.
+fn large(change: impl FnOnce(&mut Strategy)) -> RunConfig {
+    let mut config = testing::reshaped(with(change), |model| (model.d_model, model.context) = (128, 64));
+    config.train.batch_size = 20;
+    config
+}
+
+fn caching(change: impl FnOnce(&mut Strategy)) -> RunConfig {
+    large(|strategy| {
+        strategy.allocator = CACHING;
+        change(strategy);
+    })
+}
+
+/// As `exhausted` goes through a run.
+const ONE_STEP: Cadence = Cadence { steps: 1, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
+
+fn predicted(config: &RunConfig, target: &Target, cadence: Cadence) -> Prediction {
+    predict(&compile(config, target).unwrap(), target, cadence)
+}
+
+/// What is counted at the end of some steps, each with an evaluation behind it.
+fn counts(config: &RunConfig, steps: usize) -> Counts {
+    let program = compile(config, &testing::target()).unwrap();
+    let mut device = testing::device(testing::target());
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start().unwrap();
+    for step in 0..steps {
+        let whole = batch(config, step, config.train.batch_size);
+        engine.step(&whole, &config.train.optimizer.numbers(step + 1)).unwrap();
+        engine.evaluate(&whole).unwrap();
+    }
+    engine.counts()
+}
+
+/// And what it does is predicted, which `trace` asserts.
+#[test]
+fn results_do_not_depend_on_where_values_lie() {
+    let changes: [fn(&mut Strategy); 6] = [
+        |_| {},
+        |strategy| strategy.accumulate = 3,
+        |strategy| (strategy.recompute, strategy.release) = (Recompute::Block, Release::Scope),
+        |strategy| strategy.evaluation_pass = EvaluationPass::Grad,
+        |strategy| strategy.offload = Offload { parameters: true, optimizer: true, ..Offload::default() },
+        |strategy| (strategy.init, strategy.leak) = (Init::Lazy, Some(Leak::Logits)),
+    ];
+    for change in changes {
+        let expected = trace(&large(change));
+        for empty_cache in [EmptyCache::Never, EmptyCache::Step, EmptyCache::Micro] {
+            let config = caching(|strategy| {
+                change(strategy);
+                strategy.empty_cache = empty_cache;
+            });
+            assert_eq!(trace(&config), expected, "{:?}", config.strategy);
+        }
+    }
+}
+
+/// Requests come in the first step and evaluation, and are none from then on; all that is freed serves again.
+#[test]
+fn after_a_while_the_system_is_asked_for_nothing() {
+    let config = caching(|_| {});
+    let [two, three] = [2, 3].map(|steps| counts(&config, steps));
+    assert_eq!((three.requests, three.requests_in_evaluation), (two.requests, two.requests_in_evaluation));
+    let step = three.cache.since(&two.cache);
+    assert!(step.allocations > 0 && step.hits == step.allocations, "{step:?}");
+    assert!(step.splits > 0 && step.returned_bytes == 0, "{step:?}");
+    // Each that no block served, and those for what the host holds.
+    let program = compile(&config, &testing::target()).unwrap();
+    let allocated = program.sections[0].code.iter().filter_map(|instruction| match instruction.action {
+        Action::Allocate(storage) => Some(program.value(storage).pool),
+        _ => None,
+    });
+    let of_host = allocated.filter(|pool| *pool != Pool::Device).count() as u64;
+    assert_eq!(three.cache.allocations - three.cache.hits, three.requests - of_host);
+
+    let direct = counts(&large(|strategy| strategy.allocator = Allocator::Direct), 3);
+    assert_eq!(direct.cache, Default::default());
+    assert!(10 * three.requests < direct.requests, "{} and {}", three.requests, direct.requests);
+}
+
+#[test]
+fn what_is_emptied_is_asked_for_again() {
+    let each_step = |empty_cache| {
+        let config = caching(|strategy| (strategy.empty_cache, strategy.accumulate) = (empty_cache, 2));
+        let [two, three] = [2, 3].map(|steps| counts(&config, steps));
+        (three.requests - two.requests, three.cache.since(&two.cache).returned_bytes)
+    };
+    let [never, step, micro] = [EmptyCache::Never, EmptyCache::Step, EmptyCache::Micro].map(each_step);
+    assert_eq!(never, (0, 0));
+    assert!(0 < step.0 && step.0 < micro.0, "{step:?}, {micro:?}");
+    assert!(0 < step.1 && step.1 < micro.1, "{step:?}, {micro:?}");
+    assert!(step.1 % (2 * MIB) == 0 && micro.1 % (2 * MIB) == 0, "whole segments");
+}
+
+/// What is reserved is more than what is live, and what is live no more than in pages of its own.
+#[test]
+fn what_is_reserved_is_whole_segments() {
+    let at = |config: &RunConfig| predicted(config, &testing::target(), Cadence::of(config)).device;
+    let (cached, direct) =
+        (at(&caching(|_| {})), at(&large(|strategy| strategy.allocator = Allocator::Direct)));
+    assert!(cached.reserved_peak % (2 * MIB) == 0 && cached.reserved_peak > cached.peak());
+    // Each of its values is smaller by less than a page.
+    assert!(cached.peak() < direct.peak() && direct.reserved_peak < cached.reserved_peak);
+}
+
+/// At every limit: the same operation, for as much, with as much in pieces.
+#[test]
+fn running_out_is_predicted() {
+    for settings in
+        [Caching::default(), Caching { max_split_size_mb: Some(21), garbage_collection_threshold: Some(0.7) }]
+    {
+        let config = caching(|strategy| strategy.allocator = Allocator::Caching(settings));
+        let most = predicted(&config, &testing::target(), ONE_STEP).device.reserved_peak;
+        let mut in_pieces = 0;
+        for limit in (2 * MIB..most).step_by(2 * MIB as usize) {
+            let target = testing::target().with_memory(Bytes(limit));
+            let prediction = predicted(&config, &target, ONE_STEP);
+            assert_eq!(prediction.out_of_memory, exhausted(&config, &target), "{limit} of {most}");
+            in_pieces += prediction.out_of_memory.as_ref().map_or(0, |found| found.pieces.bytes);
+            let short = prediction.short(&target).device;
+            assert_eq!(short > 0, prediction.out_of_memory.is_some());
+            let enough = target.with_memory(Bytes(limit + short));
+            assert_eq!(exhausted(&config, &enough), None, "{limit} of {most}");
+        }
+        assert!(in_pieces > 0);
+    }
+}
+
+/// A limit that is passed unless something goes back: less than what the run takes with memory enough. The two micro-batches
+/// have other sizes.
+#[test]
+fn what_is_cached_goes_back_before_a_run_fails() {
+    let config = caching(|strategy| strategy.accumulate = 2);
+    let mut config =
+        testing::reshaped(config, |model| (model.d_model, model.heads, model.vocabulary) = (256, 4, 4096));
+    config.train.batch_size = 17;
+    let cadence = Cadence { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
+    let free = predicted(&config, &testing::target(), cadence);
+    assert_eq!(free.cache_work.returned_bytes, 0);
+    let small = testing::target().with_memory(Bytes(free.device.steady_peak().live.total()));
+    let enough = Bytes(small.memory.0 + predicted(&config, &small, cadence).short(&small).device);
+    assert!(enough.0 < free.device.reserved_peak, "{enough} of {}", free.device.reserved_peak);
+
+    let target = testing::target().with_memory(enough);
+    let lean = predicted(&config, &target, cadence);
+    assert!(lean.out_of_memory.is_none() && lean.cache_work.returned_bytes > 0, "{lean:?}");
+    assert!(lean.device.reserved_peak <= enough.0);
+    assert_eq!(lean.device.phase_peaks, free.device.phase_peaks);
+    assert_eq!(trace_on(&config, target), trace(&config));
+    let less = testing::target().with_memory(Bytes(enough.0 - 1));
+    assert!(predicted(&config, &less, cadence).out_of_memory.is_some());
+}
