@@ -122,3 +122,29 @@ fn materialized_attention_and_its_gradient() {
         }
     }
 }
+
+/// Scores are whole numbers of up to 256, which is what the last key's are, the largest of every row: beyond what f32 has a
+/// power of e for, and far above those of the keys that are seen.
+#[test]
+fn steep_scores_are_softened_right() {
+    let (sequence, heads, channels) = (70, 2, 32);
+    let mut qkv = Data::random(DType::F32, &[1, sequence, 3 * channels], 8.0, 1).map(f32::round);
+    for (index, number) in qkv.numbers.iter_mut().enumerate() {
+        let (position, part) = (index / (3 * channels), index / channels % 3);
+        if part == 0 || (part == 1 && position == sequence - 1) {
+            *number = [8.0, -8.0][index % 2];
+        }
+    }
+    let mut devices = Devices::new();
+    let [tolerance, _] = tolerances(DType::F32);
+    let operations =
+        [Op::Attention(Attention { heads }), Op::MaterializedAttention(MaterializedAttention { heads })];
+    for op in operations {
+        let found = devices.cuda(&op, std::slice::from_ref(&qkv));
+        let expected = devices.expected(&op, std::slice::from_ref(&qkv));
+        for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let what = format!("{}: output {index}", op.name());
+            assert_near(&found.numbers, &expected.numbers, tolerance, 0.0, &what);
+        }
+    }
+}
