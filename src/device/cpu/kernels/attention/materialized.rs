@@ -162,7 +162,7 @@ impl<T: Float> ForwardHead<'_, T> {
         write(level, scores, &mut buffer, |run, scores| scaled(level, &tile[run], scale, scores));
         let (_, total) = weights(level, tile, query + 1, scale, f32::NEG_INFINITY);
         let share = 1.0 / total;
-        tile.iter_mut().for_each(|weight| *weight *= share);
+        share_out(level, &mut tile[..=query], share);
         T::narrow(level, &tile[..sizes.sequence], probabilities);
     }
 
@@ -351,6 +351,16 @@ simd! {
     fn scaled(values: &[f32], scale: f32, result: &mut [f32]) {
         for (result, value) in result.iter_mut().zip(values) {
             *result = value * scale;
+        }
+    }
+}
+
+simd! {
+    /// Multiplies weights. What is too small for full precision becomes zero: products slow down many times over with it.
+    fn share_out(weights: &mut [f32], share: f32) {
+        for weight in weights {
+            let shared = *weight * share;
+            *weight = if shared < f32::MIN_POSITIVE { 0.0 } else { shared };
         }
     }
 }
