@@ -2,6 +2,9 @@
 //!
 //! They are stored as the activations are, softmax and sums are computed in f32. Nothing is done in place, for textbook
 //! code does not: the scores are there while their softmax is made, and in backward the gradients of both beside it.
+//!
+//! Whether what follows is computed from what is stored, or from what that was before it was rounded, is the kernel's affair:
+//! the CPU's compute from the latter, a card's from the former.
 
 use super::attention::{dimensions, scores_flops};
 use super::{
