@@ -1,5 +1,5 @@
 //! A folder with text and experiments, where the program is started.
-#![allow(dead_code, unreachable_pub)] // each test file uses its part
+#![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses its part
 
 pub mod target;
 mod tiny;
