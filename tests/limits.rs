@@ -120,17 +120,27 @@ fn what_the_host_is_short_of_is_enough_for_it() {
     }
 }
 
+/// So many KiB of addresses that a run that takes next to no memory of its own is trained, with some to spare.
+fn room_for_the_program() -> u64 {
+    const STEP: u64 = 64 << 10;
+    let suffices =
+        |room: &u64| place().run_under(&format!("ulimit -v {room};"), &["sweep"]).status.code() == Some(0);
+    let least = (1..64).map(|steps| steps * STEP).find(suffices);
+    least.expect("the program starts in 4 GiB") + STEP
+}
+
 /// What the system refuses below the limit is no result: once it has the memory, the run is done.
 #[test]
 fn what_the_system_refuses_is_tried_again() {
     let place = place();
-    // So much more than the program itself takes that the run's memory is what is refused.
-    let large = ["sweep", "--set", "model.transformer.d_model=512", "--set", "train.batch_size=64"];
-    let output = place.run_under("ulimit -v 200000;", &large);
+    let large = ["sweep", "--set", "model.transformer.d_model=1024", "--set", "train.batch_size=16"];
+    let room = room_for_the_program();
+    let output = place.run_under(&format!("ulimit -v {room};"), &large);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let rows = place.rows(TABLE);
     assert_eq!(rows.len(), 2);
-    for Row { strategy, status, message, .. } in rows {
+    for Row { strategy, status, message, predicted_reserved_peak_bytes: reserved, .. } in rows {
+        assert!(reserved > Some(room << 10), "{strategy} may have room for {reserved:?} bytes");
         assert_eq!(status, Status::Failed, "{strategy}: {message}");
         assert!(message.contains("refused by the system: "), "{strategy}: {message}");
     }

@@ -2,13 +2,14 @@
 
 #[path = "../src/testing/keys.rs"]
 mod keys;
+mod place;
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use keys::{OPTIMIZERS, any_choice};
+use place::Place;
 use proptest::prelude::*;
 use proptest::sample::select;
 use runner::compile::{compile, compile_verified, verify};
@@ -248,14 +249,6 @@ fn random_experiment() -> impl Strategy<Value = String> {
     })
 }
 
-fn only_run(text: &str) -> RunConfig {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("random.toml");
-    fs::write(&file, text).unwrap();
-    let mut experiment = plan::expand(&file, &[], &|_| None).unwrap_or_else(|error| panic!("{error}"));
-    experiment.points.remove(0).config.unwrap()
-}
-
 fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
     let model = config.model.transformer().expect("models that are shipped are transformers");
     let count = samples * model.context;
@@ -298,7 +291,7 @@ proptest! {
     #[test]
     fn random_experiments_predict_what_they_measure(text in random_experiment(), threads in 1..=3usize) {
         let target = Target { threads, ..target(None) };
-        two_steps_as_predicted(&only_run(&text), &target);
+        two_steps_as_predicted(&Place::new().configs(&text)[0], &target);
     }
 }
 

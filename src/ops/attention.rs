@@ -1,8 +1,8 @@
 //! Causal multi-head self-attention whose T x T scores are never stored (Dao et al. 2022).
 
 use super::{
-    DType, Op, OpKind, Operation, Processor, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
-    expect_float, expect_inputs, expect_type,
+    DType, Op, OpKind, Operation, Sizes, Tape, TensorType, TypeError, WorkspaceLimits, expect_float,
+    expect_inputs, expect_type,
 };
 
 /// `out = softmax(mask(q k^T / sqrt(C/H))) v` for each head, position t seeing positions 0 to t.
@@ -30,11 +30,16 @@ impl Attention {
     /// Scratch elements of one thread, all of them f32: k^T and v of one head in panels, one tile of scores and one
     /// of output; and a tile of queries, where they are stored otherwise.
     pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
+        Self::elements_with_rows(dtype, sequence, head, Self::SCORE_ROW)
+    }
+
+    /// The same, where a tile's scores are in rows of so many.
+    pub(super) fn elements_with_rows(dtype: DType, sequence: usize, head: usize, score_row: usize) -> usize {
         let padded_head = head.next_multiple_of(Self::PANEL);
         let widened = if dtype == DType::F32 { 0 } else { Self::QUERY_TILE * head };
         sequence.next_multiple_of(Self::PANEL) * head
             + sequence * padded_head
-            + Self::QUERY_TILE * (Self::SCORE_ROW + padded_head)
+            + Self::QUERY_TILE * (score_row + padded_head)
             + widened
     }
 }
@@ -106,12 +111,7 @@ impl Operation for Attention {
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         let TensorType { dtype, shape } = inputs[0];
         let (sequence, head) = (shape.dims()[1], shape.last() / 3 / self.heads);
-        match limits.processor {
-            Processor::Cpu => {
-                (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64
-            }
-            Processor::Cuda => 0,
-        }
+        limits.scratch(Self::workspace_elements(dtype, sequence, head), 0)
     }
 
     /// lse has a row for each head.
@@ -121,7 +121,7 @@ impl Operation for Attention {
 
     fn backward(&self, tape: &mut dyn Tape) {
         let inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(0), tape.output(1)];
-        tape.contribute(Op::AttentionBackward(AttentionBackward), inputs, 0, 1);
+        tape.contribute(Op::AttentionBackward(AttentionBackward), inputs, 0, 1, &[]);
     }
 }
 
@@ -152,11 +152,6 @@ impl Operation for AttentionBackward {
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         let TensorType { dtype, shape } = inputs[0];
         let (sequence, head) = (shape.dims()[1], shape.last() / Self::heads(&inputs[3]));
-        match limits.processor {
-            Processor::Cpu => {
-                (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64
-            }
-            Processor::Cuda => inputs[3].bytes(),
-        }
+        limits.scratch(Self::workspace_elements(dtype, sequence, head), inputs[3].bytes())
     }
 }

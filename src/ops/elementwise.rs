@@ -83,7 +83,7 @@ impl Operation for Scale {
     fn backward(&self, tape: &mut dyn Tape) {
         if tape.wants(0) {
             let dy = tape.output_gradient(0);
-            tape.contribute(Op::Scale(*self), vec![dy], 0, 0);
+            tape.contribute(Op::Scale(*self), vec![dy], 0, 0, &[]);
         }
     }
 }

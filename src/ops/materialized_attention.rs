@@ -2,11 +2,14 @@
 //!
 //! They are stored as the activations are, softmax and sums are computed in f32. Nothing is done in place, for textbook
 //! code does not: the scores are there while their softmax is made, and in backward the gradients of both beside it.
+//!
+//! Whether what follows is computed from what is stored, or from what that was before it was rounded, is the kernel's affair:
+//! the CPU's compute from the latter, a card's from the former.
 
 use super::attention::{dimensions, scores_flops};
 use super::{
-    Attention, DType, Emitted, Op, OpKind, Operation, Processor, Sizes, Tape, TensorType, TypeError,
-    WorkspaceLimits, expect_float, expect_inputs, expect_type,
+    Attention, DType, Emitted, Op, OpKind, Operation, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
+    expect_float, expect_inputs, expect_type,
 };
 
 /// `scores = q k^T / sqrt(C/H)`, `probabilities = softmax(mask(scores))`, `out = probabilities v` for each head, position
@@ -33,12 +36,7 @@ impl MaterializedAttention {
     /// Scratch elements of one thread, all of them f32: k^T and v of one head in panels, scores and output of a tile of
     /// queries; and these queries, where they are stored otherwise.
     pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
-        let padded_head = head.next_multiple_of(Attention::PANEL);
-        let widened = if dtype == DType::F32 { 0 } else { Attention::QUERY_TILE * head };
-        sequence.next_multiple_of(Attention::PANEL) * head
-            + sequence * padded_head
-            + Attention::QUERY_TILE * (Self::score_row(sequence) + padded_head)
-            + widened
+        Attention::elements_with_rows(dtype, sequence, head, Self::score_row(sequence))
     }
 }
 
@@ -88,12 +86,7 @@ impl Operation for MaterializedAttention {
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         let TensorType { dtype, shape } = inputs[0];
         let (sequence, head) = (shape.dims()[1], shape.last() / 3 / self.heads);
-        match limits.processor {
-            Processor::Cpu => {
-                (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64
-            }
-            Processor::Cuda => 0,
-        }
+        limits.scratch(Self::workspace_elements(dtype, sequence, head), 0)
     }
 
     /// Probabilities have a square for each head.
@@ -105,13 +98,7 @@ impl Operation for MaterializedAttention {
         let inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(1)];
         let squares = [1, 2].map(Emitted::OutputGradient);
         let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward);
-        match tape.partial(0) {
-            None => drop(tape.emit(op, inputs, &[Emitted::Gradient(0), squares[0], squares[1]])),
-            Some(_) => {
-                let gradient = tape.emit(op, inputs, &[Emitted::Like(1), squares[0], squares[1]])[0];
-                tape.pass(0, gradient);
-            }
-        }
+        tape.contribute(op, inputs, 0, 1, &squares);
     }
 }
 
@@ -139,11 +126,6 @@ impl Operation for MaterializedAttentionBackward {
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         let TensorType { dtype, shape } = inputs[0];
         let (sequence, head) = (shape.dims()[1], shape.last() / Self::heads(&inputs[2]));
-        match limits.processor {
-            Processor::Cpu => {
-                (limits.threads * Self::workspace_elements(dtype, sequence, head) * size_of::<f32>()) as u64
-            }
-            Processor::Cuda => 0,
-        }
+        limits.scratch(Self::workspace_elements(dtype, sequence, head), 0)
     }
 }

@@ -79,6 +79,16 @@ pub struct WorkspaceLimits {
     pub product_bytes_per_thread: u64,
 }
 
+impl WorkspaceLimits {
+    /// Bytes of an operation that takes so many f32 elements of each of the CPU's threads, or so many bytes on a card.
+    pub fn scratch(&self, elements_per_thread: usize, on_card: u64) -> u64 {
+        match self.processor {
+            Processor::Cpu => (self.threads * elements_per_thread * size_of::<f32>()) as u64,
+            Processor::Cuda => on_card,
+        }
+    }
+}
+
 /// Operands do not fit the operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{operation}: {problem}")]
@@ -303,14 +313,13 @@ pub trait Tape {
     fn pass(&mut self, input: usize, gradient: ValueId);
 
     /// Emits `op`, which knows nothing of other contributions to this input's gradient: what it gives, shaped like its own
-    /// input `like`, is added to them.
-    fn contribute(&mut self, op: Op, inputs: Vec<ValueId>, input: usize, like: usize) {
-        match self.partial(input) {
-            None => drop(self.emit(op, inputs, &[Emitted::Gradient(input)])),
-            Some(_) => {
-                let gradient = self.emit(op, inputs, &[Emitted::Like(like)])[0];
-                self.pass(input, gradient);
-            }
+    /// input `like`, is added to them. Its other outputs follow.
+    fn contribute(&mut self, op: Op, inputs: Vec<ValueId>, input: usize, like: usize, others: &[Emitted]) {
+        let is_partial = self.partial(input).is_some();
+        let first = if is_partial { Emitted::Like(like) } else { Emitted::Gradient(input) };
+        let gradient = self.emit(op, inputs, &[&[first], others].concat())[0];
+        if is_partial {
+            self.pass(input, gradient);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! to be called by its full name.
 
 use super::layers::there_are;
-use crate::graph;
+use crate::graph::{self, Graphs};
 use crate::spec::{Problem, RunConfig, Table, blame};
 
 /// As errors name it.
@@ -14,7 +14,7 @@ pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, 
     if names.is_empty() {
         return Ok(config);
     }
-    let mut values = graph::build(&config.model, 1).computed();
+    let mut values = Graphs::of(&config).full.computed();
     if let Some(unknown) = names.iter().find(|name| !values.iter().any(|value| graph::goes_by(value, name))) {
         let ends = distinct_ends(&values, unknown.split('.').count());
         let message = format!("keep names `{unknown}`, which is nothing that this model computes");
@@ -40,10 +40,16 @@ fn distinct_ends(names: &[String], parts: usize) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::{Attention, Base, Lora, Strategy};
     use crate::testing;
 
     fn keep(names: &[&str]) -> Result<Vec<String>, String> {
+        keep_with(|_| (), names)
+    }
+
+    fn keep_with(change: impl Fn(&mut Strategy), names: &[&str]) -> Result<Vec<String>, String> {
         let mut config = testing::small();
+        change(&mut config.strategy);
         config.strategy.keep = names.iter().map(|name| (*name).to_owned()).collect();
         let resolved = resolve(config, &Table::default()).map_err(|problems| problems[0].reason());
         resolved.map(|config| config.strategy.keep)
@@ -55,6 +61,27 @@ mod tests {
         let two = ["blocks.0.attention.out", "head.logits"];
         assert_eq!(keep(&["logits", "blocks.0.attention.out", "head.*ts"]).unwrap(), two);
         assert_eq!(keep(&["*.out"]).unwrap(), ["blocks.0.attention.out", "blocks.1.attention.out"]);
+    }
+
+    /// What the strategy itself makes of the model, and has to be computed, is there to be named; what it does without is not.
+    #[test]
+    fn values_are_those_that_the_strategy_computes() {
+        let materialized = |strategy: &mut Strategy| strategy.attention = Attention::Materialized;
+        let scores = keep_with(materialized, &["*.attention.scores"]).unwrap();
+        assert_eq!(scores, ["blocks.0.attention.scores", "blocks.1.attention.scores"]);
+        assert!(keep_with(materialized, &["lse"]).is_err());
+        assert_eq!(keep(&["lse"]).unwrap(), ["blocks.0.attention.lse", "blocks.1.attention.lse"]);
+        assert!(keep(&["scores"]).is_err());
+
+        let adapted = |strategy: &mut Strategy| {
+            let (targets, base) = (vec!["mlp.up".to_owned()], Base::Params);
+            strategy.lora = Some(Lora { rank: 4, alpha: 8.0, targets, base, double_quantization: false });
+        };
+        assert_eq!(
+            keep_with(adapted, &["up.scaled"]).unwrap(),
+            ["blocks.0.mlp.up.scaled", "blocks.1.mlp.up.scaled"]
+        );
+        assert!(keep(&["up.scaled"]).is_err());
     }
 
     #[test]

@@ -131,6 +131,39 @@ fn stored(update: &dyn Update, ty: TensorType, [of_parameters, of_gradients]: [D
     inputs
 }
 
+/// Tensors of such lengths, every other of which decays, to be laid out.
+fn tensors(lens: [usize; 3]) -> impl Iterator<Item = Member> + Clone {
+    lens.into_iter().enumerate().map(|(index, len)| Member {
+        offset: 0,
+        shape: Shape::new(&[len]),
+        decay: index % 2 == 0,
+        site: 5 + index as u32,
+    })
+}
+
+/// Asserts that an update of parameters and gradients of such types leaves the same on both devices, of all that it keeps.
+fn assert_same_update(
+    devices: &mut Devices,
+    update: &dyn Update,
+    members: &Members,
+    ty: TensorType,
+    dtypes: [DType; 2],
+) {
+    let op = update.to_op();
+    let inputs = stored(update, ty, dtypes);
+    let expected = devices.expected_of_same(&op, &inputs);
+    let found = devices.cuda(&op, &inputs);
+    assert_eq!(found.len(), 1 + update.kept().len());
+    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let place = format!("{op:?} of {}: output {index}", dtypes[0]);
+        let members = match index {
+            0 => members.clone(),
+            index => update.kept()[index - 1].layout(members, ty).0,
+        };
+        assert_near(found, expected, &members, &place);
+    }
+}
+
 /// The states in their own format, of random numbers, the same bits on both devices. Codes and 16-bit numbers that a last bit
 /// of the arithmetic decides about may be the next ones.
 #[test]
@@ -143,31 +176,13 @@ fn updates_of_states_in_fewer_bits() {
     ];
     let lens = [[4096, 7, 300], [1, 256, 13_001]];
     for (format, lens) in formats.into_iter().flat_map(|format| lens.map(|lens| (format, lens))) {
-        let tensor = |(index, len): (usize, usize)| Member {
-            offset: 0,
-            shape: Shape::new(&[len]),
-            decay: index % 2 == 0,
-            site: 5 + index as u32,
-        };
-        let tensors = lens.into_iter().enumerate().map(tensor);
-        let (members, ty) = lay_out(tensors, DType::F32, format.dtype());
+        let (members, ty) = lay_out(tensors(lens), DType::F32, format.dtype());
         let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
         for update in every_update(&gradients, UpdateFormat::of_states(format))
             .into_iter()
             .filter(|update| !update.states().is_empty())
         {
-            let inputs = stored(&*update, ty, [ty.dtype, ty.dtype]);
-            let op = update.to_op();
-            let expected = devices.expected_of_same(&op, &inputs);
-            let found = devices.cuda(&op, &inputs);
-            for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                let place = format!("{op:?}: output {index}");
-                let members = match index {
-                    0 => members.clone(),
-                    index => update.states()[index - 1].layout(&members, ty).0,
-                };
-                assert_near(found, expected, &members, &place);
-            }
+            assert_same_update(&mut devices, &*update, &members, ty, [ty.dtype; 2]);
         }
     }
 }
@@ -185,34 +200,15 @@ fn updates_of_parameters_in_16_bits() {
         weights.into_iter().chain([WeightFormat::Master(types.0)]).map(move |weights| (types, weights))
     });
     for ((half, of_gradients), weights) in cases {
-        let tensor = |(index, len): (usize, usize)| Member {
-            offset: 0,
-            shape: Shape::new(&[len]),
-            decay: index % 2 == 0,
-            site: 5 + index as u32,
-        };
-        let tensors = [4096, 7, 13_001].into_iter().enumerate().map(tensor);
         for states in
             [StateFormat::F32, StateFormat::Bf16(Rounding::Stochastic { seed: 3 }), StateFormat::Quantized]
         {
             let format = UpdateFormat { states, weights };
             let narrowest = if states == StateFormat::F32 { half } else { states.dtype() };
-            let (members, ty) = lay_out(tensors.clone(), half, narrowest);
+            let (members, ty) = lay_out(tensors([4096, 7, 13_001]), half, narrowest);
             let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
             for update in every_update(&gradients, format) {
-                let op = update.to_op();
-                let inputs = stored(&*update, ty, [half, of_gradients]);
-                let expected = devices.expected_of_same(&op, &inputs);
-                let found = devices.cuda(&op, &inputs);
-                assert_eq!(found.len(), 1 + update.kept().len());
-                for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                    let place = format!("{op:?} of {half}: output {index}");
-                    let members = match index {
-                        0 => members.clone(),
-                        index => update.kept()[index - 1].layout(&members, ty).0,
-                    };
-                    assert_near(found, expected, &members, &place);
-                }
+                assert_same_update(&mut devices, &*update, &members, ty, [half, of_gradients]);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! `attention = "materialized"`: what is kept of it, and what is there while it is computed.
 
 use super::strategies::{Activations, BATCH, H, L, T, launches, live, program, with};
+use super::trace;
 use crate::compile::{Program, SectionKind};
 use crate::device::{Pool, Position, Role};
 use crate::memory::live_at;
@@ -36,4 +37,17 @@ fn materialized_attention_keeps_its_probabilities() {
         (strategy.attention, strategy.precision) = (Attention::Materialized, Precision::Bf16);
     }));
     assert_eq!(named_during(&program, "materialized-attention", "scores"), square / 2);
+}
+
+/// With more queries than a kernel takes at a time.
+#[test]
+fn materialized_attention_learns_the_same() {
+    let [fused, materialized] = [Attention::Fused, Attention::Materialized].map(|attention| {
+        let config = with(|strategy| strategy.attention = attention);
+        trace(&testing::reshaped(config, |model| model.context = 97))
+    });
+    assert_ne!(fused.digests, materialized.digests, "sums are in another order");
+    for (step, (a, b)) in fused.losses.iter().zip(&materialized.losses).enumerate() {
+        assert!((a - b).abs() <= 1e-5 * a, "step {}: {a} and {b}", step + 1);
+    }
 }

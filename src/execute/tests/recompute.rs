@@ -11,12 +11,25 @@ use crate::units::Bytes;
 /// Five blocks, so that no two ways to choose among them are one.
 const BLOCKS: u64 = 5;
 
+const ATTENTION: [Attention; 2] = [Attention::Fused, Attention::Materialized];
+
+const SIZES: Activations = Activations { rounding: 256, micro_batch: BATCH };
+
+/// What attention keeps beside its output: lse or the probabilities.
+fn beside_out(attention: Attention) -> u64 {
+    SIZES.f32(match attention {
+        Attention::Fused => BATCH * H * T,
+        Attention::Materialized => BATCH * H * T * T,
+    })
+}
+
 /// Every way to compute again, with what is kept of five blocks, their output among it, and the FLOPs that it takes.
-fn recomputed() -> Vec<(Recompute, u64, u64)> {
-    let sizes = Activations { rounding: 256, micro_batch: BATCH };
-    let (whole, x, norm) = (sizes.block(), sizes.stream(), sizes.norm());
-    let (qkv, out) = (sizes.f32(sizes.rows() * 3 * C), x + sizes.f32(BATCH * H * T));
-    let mlp = 2 * sizes.f32(sizes.rows() * 4 * C);
+fn recomputed(attention: Attention) -> Vec<(Recompute, u64, u64)> {
+    let beside = beside_out(attention);
+    let whole = SIZES.block() - beside_out(ATTENTION[0]) + beside;
+    let (x, norm) = (SIZES.stream(), SIZES.norm());
+    let (qkv, out) = (SIZES.f32(SIZES.rows() * 3 * C), x + beside);
+    let mlp = 2 * SIZES.f32(SIZES.rows() * 4 * C);
     let n = BATCH * T;
     // What is read of a part's last product is read elsewhere.
     let (of_qkv, of_attention, of_out, of_mlp) =
@@ -49,19 +62,20 @@ fn recomputed() -> Vec<(Recompute, u64, u64)> {
     ]
 }
 
-fn recomputing(recompute: Recompute) -> RunConfig {
-    let config = with(|strategy| strategy.recompute = recompute);
+fn recomputing(attention: Attention, recompute: Recompute) -> RunConfig {
+    let config = with(|strategy| (strategy.attention, strategy.recompute) = (attention, recompute));
     testing::reshaped(config, |model| model.layers = BLOCKS as usize)
 }
 
 #[test]
 fn recompute_keeps_what_it_says() {
-    let sizes = Activations { rounding: 256, micro_batch: BATCH };
-    for (recompute, kept, _) in recomputed() {
-        let program = program(&recomputing(recompute));
-        let found =
-            live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
-        assert_eq!(found, sizes.kept(0) + kept, "{recompute:?}");
+    for attention in ATTENTION {
+        for (recompute, kept, _) in recomputed(attention) {
+            let program = program(&recomputing(attention, recompute));
+            let found =
+                live(&program, SectionKind::First, Role::Activation, launches("cross-entropy-with-gradient"));
+            assert_eq!(found, SIZES.kept(0) + kept, "{recompute:?}, {attention:?}");
+        }
     }
 }
 
@@ -72,8 +86,10 @@ fn recompute_changes_no_bit() {
         let targets = vec!["mlp".to_owned()];
         Lora { rank: 2, alpha: 4.0, targets, base: Base::Nf4, double_quantization: true }
     };
-    let changes: [fn(&mut Strategy); 3] = [
+    let fused = |recompute| recomputing(Attention::Fused, recompute);
+    let changes: [fn(&mut Strategy); 4] = [
         |_| {},
+        |strategy| strategy.attention = Attention::Materialized,
         |strategy| (strategy.precision, strategy.accumulate) = (Precision::Bf16, 3),
         |strategy| {
             let offload = &mut strategy.offload;
@@ -82,18 +98,18 @@ fn recompute_changes_no_bit() {
     ];
     for change in changes {
         let changed = |recompute| {
-            let mut config = recomputing(recompute);
+            let mut config = fused(recompute);
             change(&mut config.strategy);
             super::trace(&config)
         };
         let plain = changed(Recompute::None);
-        for (recompute, ..) in recomputed() {
+        for (recompute, ..) in recomputed(Attention::Fused) {
             assert_eq!(changed(recompute), plain, "{recompute:?}");
         }
     }
-    for (recompute, ..) in recomputed() {
+    for (recompute, ..) in recomputed(Attention::Fused) {
         let [adapted, plain] = [recompute, Recompute::None].map(|recompute| {
-            let mut config = recomputing(recompute);
+            let mut config = fused(recompute);
             config.strategy.lora = Some(nf4());
             super::trace(&config)
         });
@@ -103,19 +119,22 @@ fn recompute_changes_no_bit() {
 
 #[test]
 fn recompute_does_the_work_it_says() {
-    let (plain, _) = work(&recomputing(Recompute::None));
-    for (recompute, _, flops) in recomputed() {
-        let (counts, receipt) = work(&recomputing(recompute));
-        assert_eq!(counts.recompute_flops, 2 * flops, "{recompute:?}");
-        assert_eq!(counts.flops, plain.flops + 2 * flops, "{recompute:?}");
-        let told = match recompute {
-            Recompute::None | Recompute::Segments(1) => String::new(),
-            _ if flops == 0 => format!("{} computed again", counts.computed_again / 2),
-            _ => format!("+{:.0}% FLOPs", 100.0 * (2 * flops) as f64 / plain.flops as f64),
-        };
-        assert_eq!(receipt, told, "{recompute:?}");
+    for attention in ATTENTION {
+        let (plain, _) = work(&recomputing(attention, Recompute::None));
+        for (recompute, _, flops) in recomputed(attention) {
+            let (counts, receipt) = work(&recomputing(attention, recompute));
+            assert_eq!(counts.recompute_flops, 2 * flops, "{recompute:?}, {attention:?}");
+            assert_eq!(counts.flops, plain.flops + 2 * flops, "{recompute:?}, {attention:?}");
+            let told = match recompute {
+                Recompute::None | Recompute::Segments(1) => String::new(),
+                _ if flops == 0 => format!("{} computed again", counts.computed_again / 2),
+                _ => format!("+{:.0}% FLOPs", 100.0 * (2 * flops) as f64 / plain.flops as f64),
+            };
+            assert_eq!(receipt, told, "{recompute:?}, {attention:?}");
+        }
     }
     // Two norms of each block.
-    let (counts, _) = work(&recomputing(Recompute::Parts([BlockPart::Norm].into_iter().collect())));
+    let (counts, _) =
+        work(&recomputing(Attention::Fused, Recompute::Parts([BlockPart::Norm].into_iter().collect())));
     assert_eq!(counts.computed_again, 2 * 2 * BLOCKS);
 }

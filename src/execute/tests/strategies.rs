@@ -411,7 +411,9 @@ fn every_strategy_does_the_work_it_says() {
     let planned = predict(&program(&small), &testing::target(), Cadence::of(&small));
     assert_eq!(plain.flops, 2 * planned.model_flops);
 
-    let (counts, receipt) = work(&with(|strategy| strategy.attention = Attention::Materialized));
+    let materialized = with(|strategy| strategy.attention = Attention::Materialized);
+    assert_ne!(program(&materialized), program(&small));
+    let (counts, receipt) = work(&materialized);
     assert_eq!((counts, &*receipt), (plain, ""), "the products are the same");
 
     let n = BATCH * T;

@@ -3,6 +3,8 @@
 //! A block that is entered with so many bytes live takes some more at its peak, forward or backward, and leaves some to
 //! wait for backward. What is live when a block is entered is what the blocks before it have left.
 
+use super::unbeaten;
+
 /// What a block may do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Item {
@@ -90,7 +92,7 @@ fn cheapest(blocks: &[Vec<Item>], behind: i64, bound: i64) -> Option<Vec<usize>>
                 }
             }
         }
-        last = unbeaten(sums);
+        last = thinned(unbeaten(sums, |sum| sum.cost, |sum| sum.kept));
         steps.push(last.clone());
     }
     let mut at = last.iter().position(|sum| sum.kept + behind <= bound)?;
@@ -102,15 +104,8 @@ fn cheapest(blocks: &[Vec<Item>], behind: i64, bound: i64) -> Option<Vec<usize>>
     Some(taken)
 }
 
-/// By rising cost and falling kept bytes.
-fn unbeaten(mut sums: Vec<Sum>) -> Vec<Sum> {
-    sums.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.kept.cmp(&b.kept)));
-    let mut least = i64::MAX;
-    sums.retain(|sum| {
-        let is_less = sum.kept < least;
-        least = least.min(sum.kept);
-        is_less
-    });
+/// Few enough of them to go on with, by rising cost.
+fn thinned(mut sums: Vec<Sum>) -> Vec<Sum> {
     let mut step = RESOLUTION;
     while sums.len() > MANY {
         sums = spaced(sums, 1.0 + step);

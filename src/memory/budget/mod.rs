@@ -63,7 +63,7 @@ impl Frontier {
     pub fn of(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Frontier, Violation> {
         let candidates = candidates::all(graphs, config, target)?;
         let plain = candidates[0].peak;
-        Ok(Frontier { choices: unbeaten(candidates), plain })
+        Ok(Frontier { choices: unbeaten(candidates, |choice| choice.cost, |choice| choice.peak), plain })
     }
 
     pub fn choices(&self) -> &[Choice] {
@@ -96,16 +96,18 @@ impl Frontier {
     }
 }
 
-/// By rising cost and falling peak.
-fn unbeaten(mut choices: Vec<Choice>) -> Vec<Choice> {
-    choices.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.peak.cmp(&b.peak)));
-    let mut lowest = u64::MAX;
-    choices.retain(|choice| {
-        let is_lower = choice.peak < lowest;
-        lowest = lowest.min(choice.peak);
-        is_lower
+/// Those that no other beats in both, by rising cost and falling bytes.
+fn unbeaten<T, B: Ord + Copy>(mut all: Vec<T>, cost: impl Fn(&T) -> f64, bytes: impl Fn(&T) -> B) -> Vec<T> {
+    all.sort_by(|a, b| cost(a).total_cmp(&cost(b)).then(bytes(a).cmp(&bytes(b))));
+    let mut fewest = None;
+    all.retain(|one| {
+        let is_fewer = fewest.is_none_or(|fewest| bytes(one) < fewest);
+        if is_fewer {
+            fewest = Some(bytes(one));
+        }
+        is_fewer
     });
-    choices
+    all
 }
 
 /// To whole units, by a thousandth at the most.

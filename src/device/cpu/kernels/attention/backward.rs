@@ -5,25 +5,18 @@ use std::ops::Range;
 use crate::device::cpu::kernels::float::{BUFFER, Float, read};
 use crate::device::cpu::kernels::math::{LANES, exp, multiply_add, sum};
 use crate::device::cpu::kernels::operands::Operands;
-#[cfg(target_arch = "x86_64")]
-use crate::device::cpu::kernels::product::{Avx2, Avx512};
-use crate::device::cpu::kernels::product::{Left, Micro, Portable, Sink, panels};
+use crate::device::cpu::kernels::product::{Left, Micro, Sink, panels};
 use crate::device::cpu::kernels::simd::{Level, simd};
 use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::{AttentionBackward, DType};
+use crate::ops::AttentionBackward;
 
+use super::sums::Sums;
 use super::{
     Head, KEYS, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take,
 };
 
 pub(crate) fn run<T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
-    match workers.level() {
-        Level::Portable => run_with::<Portable, T>(operands, scratch, workers),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => run_with::<Avx2, T>(operands, scratch, workers),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => run_with::<Avx512, T>(operands, scratch, workers),
-    }
+    with_micro!(workers, run_with::<T>(operands, scratch, workers));
 }
 
 fn run_with<M: Micro, T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
@@ -105,7 +98,13 @@ impl<T: Float> BackwardHead<'_, T> {
                     self.differentiate::<M>(tile, rows.clone(), &along);
                     self.query_gradients::<M>(tile, rows, &sums);
                 }
-                self.key_gradients::<M>(tile, &sums);
+                let operands = [(&*self.dscores, &*self.queries), (&*self.weights, &*self.douts)];
+                sums.add_key_gradients::<M>(
+                    tile.query..tile.query_end,
+                    tile.key..tile.key_end,
+                    SCORE_ROW,
+                    operands,
+                );
             }
             sums.store(level, 0, query..query + count, dqkv);
         }
@@ -133,7 +132,7 @@ impl<T: Float> BackwardHead<'_, T> {
         let results =
             [&mut self.weights[rows.start * SCORE_ROW..], &mut self.dscores[rows.start * SCORE_ROW..]];
         for ((left, right), result) in left.into_iter().zip(right).zip(results) {
-            let sink = plain(result.as_mut_ptr(), SCORE_ROW, false);
+            let sink = Sink::plain(result.as_mut_ptr(), SCORE_ROW, false);
             let left = left.left(rows.start);
             // SAFETY: packed operands and a row of scores have whole panels.
             #[allow(unsafe_code)]
@@ -160,7 +159,7 @@ impl<T: Float> BackwardHead<'_, T> {
     /// `dq += dscores k`
     fn query_gradients<M: Micro>(&mut self, tile: Tile, rows: Range<usize>, sums: &Sums) {
         let sizes = self.sizes;
-        let sink = plain(sums.at(0, tile.query + rows.start), sums.row, tile.key > 0);
+        let sink = Sink::plain(sums.at(0, tile.query + rows.start), sums.row, tile.key > 0);
         let start = self.dscores[rows.start * SCORE_ROW..].as_ptr();
         let left = Left { start, row: SCORE_ROW, step: 1 };
         let right = self.keys[tile.key * M::COLUMNS..].as_ptr();
@@ -172,105 +171,9 @@ impl<T: Float> BackwardHead<'_, T> {
             panels::<M>(rows.len(), sizes.head, keys, left, right, panel, sink);
         }
     }
-
-    /// `dk += dscores^T q`, `dv += weights^T dout`
-    fn key_gradients<M: Micro>(&mut self, tile: Tile, sums: &Sums) {
-        let sizes = self.sizes;
-        let panel = sizes.sequence * M::COLUMNS;
-        for key in (tile.key..tile.key_end).step_by(M::ROWS) {
-            let keys = M::ROWS.min(tile.key_end - key);
-            // Earlier queries do not see these keys.
-            let query = tile.query.max(key);
-            let corner = (query - tile.query) * SCORE_ROW + key - tile.key;
-            let operands = [(&*self.dscores, &*self.queries), (&*self.weights, &*self.douts)];
-            for (part, (left, right)) in operands.into_iter().enumerate() {
-                let sink = plain(sums.at(1 + part, key), sums.row, true);
-                let left = Left { start: left[corner..].as_ptr(), row: 1, step: SCORE_ROW };
-                let right = right[query * M::COLUMNS..].as_ptr();
-                // SAFETY: nobody else writes this head's gradients.
-                #[allow(unsafe_code)]
-                unsafe {
-                    panels::<M>(keys, sizes.head, tile.query_end - query, left, right, panel, sink);
-                }
-            }
-        }
-    }
-}
-
-/// Where a head's gradients are summed in f32: where they are stored, or in scratch memory, which holds one tile of
-/// dq and all of dk and dv.
-pub(super) struct Sums {
-    /// Of the gradients of queries, keys and values.
-    start: [*mut f32; 3],
-    /// Elements between positions.
-    pub(super) row: usize,
-    /// Queries that there is room for.
-    queries: usize,
-    place: Head,
-    sizes: Sizes,
-}
-
-impl Sums {
-    pub(super) fn new<T: Float>(dqkv: &Parts<T>, wide: &mut [f32], place: Head, sizes: Sizes) -> Sums {
-        let (first, part) = (QUERIES * sizes.head, sizes.sequence * sizes.head);
-        if T::DTYPE == DType::F32 {
-            let start = [0, 1, 2].map(|part| dqkv.as_ptr().wrapping_add(place.qkv + part * sizes.channels));
-            let queries = sizes.sequence;
-            return Sums { start: start.map(|start| start.cast()), row: sizes.row(), queries, place, sizes };
-        }
-        assert_eq!(wide.len(), first + 2 * part, "room for a tile of dq, and for dk and dv");
-        let start = [0, first, first + part].map(|offset| wide.as_mut_ptr().wrapping_add(offset));
-        Sums { start, row: sizes.head, queries: QUERIES, place, sizes }
-    }
-
-    /// Where a position's elements are. Tiles begin at whole numbers of tiles.
-    pub(super) fn at(&self, part: usize, position: usize) -> *mut f32 {
-        let row = if part == 0 { position % self.queries } else { position };
-        self.start[part].wrapping_add(row * self.row)
-    }
-
-    /// Makes dk and dv zero.
-    pub(super) fn clear(&self) {
-        for (part, position) in
-            [1, 2].into_iter().flat_map(|part| (0..self.sizes.sequence).map(move |p| (part, p)))
-        {
-            // SAFETY: the sums hold all positions, and nobody else writes this head's gradients.
-            #[allow(unsafe_code)]
-            unsafe { std::slice::from_raw_parts_mut(self.at(part, position), self.sizes.head) }.fill(0.0);
-        }
-    }
-
-    /// Stores the sums of some positions where they belong, unless that is where they are.
-    pub(super) fn store<T: Float>(
-        &self,
-        level: Level,
-        part: usize,
-        positions: Range<usize>,
-        dqkv: &Parts<T>,
-    ) {
-        if T::DTYPE == DType::F32 {
-            return;
-        }
-        for position in positions {
-            let start = self.place.qkv + position * self.sizes.row() + part * self.sizes.channels;
-            // SAFETY: as above.
-            #[allow(unsafe_code)]
-            let (sums, stored) = unsafe {
-                let sums = std::slice::from_raw_parts(self.at(part, position), self.sizes.head);
-                (sums, dqkv.part(start..start + self.sizes.head))
-            };
-            T::narrow(level, sums, stored);
-        }
-    }
 }
 
 const _: () = assert!(KEYS + 12 <= SCORE_ROW, "a group of keys that begins in a tile ends in its row");
-
-/// A result that is added to or overwritten.
-pub(super) fn plain(c: *mut f32, row: usize, add: bool) -> Sink {
-    let from = if add { c.cast_const() } else { std::ptr::null() };
-    Sink { c, row, from, from_row: row, bias: std::ptr::null() }
-}
 
 simd! {
     fn dot(a: &[f32], b: &[f32]) -> f32 {

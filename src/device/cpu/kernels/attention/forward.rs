@@ -5,9 +5,7 @@ use std::ops::Range;
 use crate::device::cpu::kernels::float::{BUFFER, Float, write};
 use crate::device::cpu::kernels::math::{LANES, exp, largest, map_and_sum, multiply_add};
 use crate::device::cpu::kernels::operands::Operands;
-#[cfg(target_arch = "x86_64")]
-use crate::device::cpu::kernels::product::{Avx2, Avx512};
-use crate::device::cpu::kernels::product::{Left, Micro, Portable, Sink, panels};
+use crate::device::cpu::kernels::product::{Left, Micro, Sink, panels};
 use crate::device::cpu::kernels::simd::{Level, simd};
 use crate::device::cpu::kernels::workers::{Parts, Workers};
 use crate::ops::Attention;
@@ -15,15 +13,7 @@ use crate::ops::Attention;
 use super::{Head, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take};
 
 pub(crate) fn run<T: Float>(op: &Attention, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
-    match workers.level() {
-        Level::Portable => run_with::<Portable, T>(op, operands, scratch, workers),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => run_with::<Avx2, T>(op, operands, scratch, workers),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Avx512Bf16 | Level::Amx => {
-            run_with::<Avx512, T>(op, operands, scratch, workers)
-        }
-    }
+    with_micro!(workers, run_with::<T>(op, operands, scratch, workers));
 }
 
 fn run_with<M: Micro, T: Float>(
@@ -102,8 +92,7 @@ impl<T: Float> ForwardHead<'_, T> {
         let queries = queries.left(rows.start);
         let keys = self.keys[tile.key * sizes.head..].as_ptr();
         let scores = self.scores[rows.start * SCORE_ROW..].as_mut_ptr();
-        let sink =
-            Sink { c: scores, row: SCORE_ROW, from: std::ptr::null(), from_row: 0, bias: std::ptr::null() };
+        let sink = Sink::plain(scores, SCORE_ROW, false);
         let columns = tile.keys_until(rows.end).next_multiple_of(M::COLUMNS);
         // SAFETY: packed keys and a row of scores have whole panels.
         #[allow(unsafe_code)]
@@ -141,8 +130,7 @@ impl<T: Float> ForwardHead<'_, T> {
         let values = self.values[tile.key * M::COLUMNS..].as_ptr();
         let width = sizes.padded_head();
         let sums = self.sums[rows.start * width..].as_mut_ptr();
-        let from = if tile.key > 0 { sums.cast_const() } else { std::ptr::null() };
-        let sink = Sink { c: sums, row: width, from, from_row: width, bias: std::ptr::null() };
+        let sink = Sink::plain(sums, width, tile.key > 0);
         let columns = sizes.head.next_multiple_of(M::COLUMNS);
         let left = Left { start: weights, row: SCORE_ROW, step: 1 };
         let keys = tile.keys_until(rows.end);

@@ -7,29 +7,14 @@ use std::ops::Range;
 use crate::device::cpu::kernels::float::{BUFFER, Float, write};
 use crate::device::cpu::kernels::math::{LANES, sum};
 use crate::device::cpu::kernels::operands::Operands;
-#[cfg(target_arch = "x86_64")]
-use crate::device::cpu::kernels::product::{Avx2, Avx512};
-use crate::device::cpu::kernels::product::{Left, Micro, Portable, panels};
+use crate::device::cpu::kernels::product::{Left, Micro, Sink, panels};
 use crate::device::cpu::kernels::simd::{Level, simd};
 use crate::device::cpu::kernels::workers::{Parts, Workers};
 use crate::ops::{MaterializedAttention, MaterializedAttentionBackward};
 
-use super::backward::{Sums, plain};
 use super::forward::weights;
+use super::sums::Sums;
 use super::{Head, QUERIES, Rows, Sizes, each_head, pack_straight, pack_transposed, take};
-
-/// Calls a function for the machine's instruction set.
-macro_rules! with_micro {
-    ($workers:expr, $function:ident::<$float:ident>($($argument:expr),*)) => {
-        match $workers.level() {
-            Level::Portable => $function::<Portable, $float>($($argument),*),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => $function::<Avx2, $float>($($argument),*),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => $function::<Avx512, $float>($($argument),*),
-        }
-    };
-}
 
 pub(crate) fn forward<T: Float>(
     op: &MaterializedAttention,
@@ -138,7 +123,7 @@ impl<T: Float> ForwardHead<'_, T> {
     /// `tile = q k^T`, of all keys.
     fn score<M: Micro>(&mut self, rows: Range<usize>, queries: Rows) {
         let (sizes, score_row) = (self.sizes, self.sizes.score_row());
-        let sink = plain(self.tile[rows.start * score_row..].as_mut_ptr(), score_row, false);
+        let sink = Sink::plain(self.tile[rows.start * score_row..].as_mut_ptr(), score_row, false);
         let panel = sizes.head * M::COLUMNS;
         let left = queries.left(rows.start);
         // SAFETY: packed keys have whole panels, and a row of the tile has room for all keys.
@@ -162,7 +147,7 @@ impl<T: Float> ForwardHead<'_, T> {
         write(level, scores, &mut buffer, |run, scores| scaled(level, &tile[run], scale, scores));
         let (_, total) = weights(level, tile, query + 1, scale, f32::NEG_INFINITY);
         let share = 1.0 / total;
-        tile.iter_mut().for_each(|weight| *weight *= share);
+        share_out(level, &mut tile[..=query], share);
         T::narrow(level, &tile[..sizes.sequence], probabilities);
     }
 
@@ -170,7 +155,7 @@ impl<T: Float> ForwardHead<'_, T> {
     fn weigh<M: Micro>(&mut self, first_query: usize, rows: Range<usize>) {
         let (sizes, score_row, width) = (self.sizes, self.sizes.score_row(), self.sizes.padded_head());
         let left = Left { start: self.tile[rows.start * score_row..].as_ptr(), row: score_row, step: 1 };
-        let sink = plain(self.out[rows.start * width..].as_mut_ptr(), width, false);
+        let sink = Sink::plain(self.out[rows.start * width..].as_mut_ptr(), width, false);
         let (keys, panel) = (first_query + rows.end, sizes.sequence * M::COLUMNS);
         // SAFETY: packed values have whole panels, and a row of the output has room for a head.
         #[allow(unsafe_code)]
@@ -263,7 +248,8 @@ impl<T: Float> BackwardHead<'_, T> {
             for rows in groups::<M>(tile.len()) {
                 self.query_gradients::<M>(tile.start, rows, &sums);
             }
-            self.key_gradients::<M>(tile.clone(), &sums);
+            let operands = [(&*self.dscores, &*self.queries), (&*self.probabilities, &*self.douts)];
+            sums.add_key_gradients::<M>(tile.clone(), 0..tile.end, sizes.score_row(), operands);
             sums.store(level, 0, tile, dqkv);
         }
         for part in 1..3 {
@@ -283,7 +269,7 @@ impl<T: Float> BackwardHead<'_, T> {
     /// `dprobabilities = dout v^T`, of all keys.
     fn probability_gradients<M: Micro>(&mut self, rows: Range<usize>, douts: Rows) {
         let (sizes, score_row) = (self.sizes, self.sizes.score_row());
-        let sink = plain(self.dscores[rows.start * score_row..].as_mut_ptr(), score_row, false);
+        let sink = Sink::plain(self.dscores[rows.start * score_row..].as_mut_ptr(), score_row, false);
         let (left, right) = (douts.left(rows.start), self.values_across.as_ptr());
         // SAFETY: packed values have whole panels, and a row of the tile has room for all keys.
         #[allow(unsafe_code)]
@@ -314,7 +300,7 @@ impl<T: Float> BackwardHead<'_, T> {
     /// `dq = dscores k`, of the keys that are seen.
     fn query_gradients<M: Micro>(&mut self, first_query: usize, rows: Range<usize>, sums: &Sums) {
         let (sizes, score_row) = (self.sizes, self.sizes.score_row());
-        let sink = plain(sums.at(0, first_query + rows.start), sums.row, false);
+        let sink = Sink::plain(sums.at(0, first_query + rows.start), sums.row, false);
         let left = Left { start: self.dscores[rows.start * score_row..].as_ptr(), row: score_row, step: 1 };
         let (keys, panel) = (first_query + rows.end, sizes.sequence * M::COLUMNS);
         // SAFETY: nobody else writes this head's gradients.
@@ -323,34 +309,22 @@ impl<T: Float> BackwardHead<'_, T> {
             panels::<M>(rows.len(), sizes.head, keys, left, self.keys.as_ptr(), panel, sink);
         }
     }
-
-    /// `dk += dscores^T q`, `dv += probabilities^T dout`
-    fn key_gradients<M: Micro>(&mut self, tile: Range<usize>, sums: &Sums) {
-        let (sizes, score_row) = (self.sizes, self.sizes.score_row());
-        let panel = sizes.sequence * M::COLUMNS;
-        for keys in groups::<M>(tile.end) {
-            // Earlier queries do not see these keys.
-            let query = tile.start.max(keys.start);
-            let corner = (query - tile.start) * score_row + keys.start;
-            let operands = [(&*self.dscores, &*self.queries), (&*self.probabilities, &*self.douts)];
-            for (part, (left, right)) in operands.into_iter().enumerate() {
-                let sink = plain(sums.at(1 + part, keys.start), sums.row, true);
-                let left = Left { start: left[corner..].as_ptr(), row: 1, step: score_row };
-                let right = right[query * M::COLUMNS..].as_ptr();
-                // SAFETY: nobody else writes this head's gradients.
-                #[allow(unsafe_code)]
-                unsafe {
-                    panels::<M>(keys.len(), sizes.head, tile.end - query, left, right, panel, sink);
-                }
-            }
-        }
-    }
 }
 
 simd! {
     fn scaled(values: &[f32], scale: f32, result: &mut [f32]) {
         for (result, value) in result.iter_mut().zip(values) {
             *result = value * scale;
+        }
+    }
+}
+
+simd! {
+    /// Multiplies weights. What is too small for full precision becomes zero: products slow down many times over with it.
+    fn share_out(weights: &mut [f32], share: f32) {
+        for weight in weights {
+            let shared = *weight * share;
+            *weight = if shared < f32::MIN_POSITIVE { 0.0 } else { shared };
         }
     }
 }

@@ -1,8 +1,23 @@
 //! Causal attention in tiles of scores, one batch element's head at a time.
 
+/// Calls a function for the machine's instruction set.
+macro_rules! with_micro {
+    ($workers:expr, $function:ident::<$float:ident>($($argument:expr),*)) => {{
+        use $crate::device::cpu::kernels::{product, simd::Level};
+        match $workers.level() {
+            Level::Portable => $function::<product::Portable, $float>($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => $function::<product::Avx2, $float>($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => $function::<product::Avx512, $float>($($argument),*),
+        }
+    }};
+}
+
 mod backward;
 mod forward;
 mod materialized;
+mod sums;
 
 use crate::ops::{Attention, TensorType};
 

@@ -25,6 +25,12 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
+    /// A result that is added to or overwritten.
+    pub(crate) fn plain(c: *mut f32, row: usize, add: bool) -> Sink {
+        let from = if add { c.cast_const() } else { std::ptr::null() };
+        Sink { c, row, from, from_row: row, bias: std::ptr::null() }
+    }
+
     /// # Safety
     ///
     /// The columns before `columns` exist.

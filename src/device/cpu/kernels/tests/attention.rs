@@ -4,7 +4,9 @@ use crate::ops::{
     Attention, AttentionBackward, MaterializedAttention, MaterializedAttentionBackward, Op, TensorType,
 };
 
-use super::harness::{Data, NUMBERS, assert_slope, check, inner_product};
+use crate::device::cpu::kernels::simd::Level;
+
+use super::harness::{Data, How, NUMBERS, assert_slope, check, inner_product, launch};
 use super::reference;
 
 /// Shorter and longer than a tile of queries or keys, and no multiple of one; odd heads.
@@ -52,6 +54,35 @@ fn materialized_forward_and_backward_match_the_reference() {
         let expected = sizes.materialized_backward(&dout.to_f64(), &qkv.to_f64(), &probabilities.to_f64());
         let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward);
         check(op, &[dout, qkv, probabilities], &expected);
+    }
+}
+
+/// Queries, keys and values whose scores are whole numbers of up to 256, which is what those of the last two keys are, the
+/// largest of every row: beyond what f32 has a power of e for, and far above those of the keys that most queries see.
+fn steep(sizes: &reference::Attention) -> Data {
+    let channels = sizes.channels();
+    let random = Data::random(&[1, sizes.sequence, 3 * channels], 1).map(|x| (8.0 * x).round());
+    let Data::F32(ty, mut numbers) = random else { unreachable!("random numbers are f32") };
+    for (index, number) in numbers.iter_mut().enumerate() {
+        let (position, part) = (index / (3 * channels), index / channels % 3);
+        if part == 0 || (part == 1 && position + 2 >= sizes.sequence) {
+            *number = [8.0, -8.0][index % 2];
+        }
+    }
+    Data::F32(ty, numbers)
+}
+
+#[test]
+fn steep_scores_are_softened_right() {
+    let sizes = sizes([1, 70, 2, 16]);
+    let qkv = steep(&sizes);
+    let inputs = std::slice::from_ref(&qkv);
+    check(Op::Attention(Attention { heads: 2 }), inputs, &sizes.forward(&qkv.to_f64()));
+    let op = Op::MaterializedAttention(MaterializedAttention { heads: 2 });
+    check(op.clone(), inputs, &sizes.materialized(&qkv.to_f64()));
+    for level in Level::available() {
+        let probabilities = &launch(&op, inputs, How { threads: 1, level, share: false })[1];
+        assert!(!probabilities.iter().any(|weight| weight.is_subnormal()), "{level:?}");
     }
 }
 
