@@ -18,8 +18,10 @@ fn runs() -> Vec<RunConfig> {
     let mut draw = || any.new_tree(&mut runner).expect("nothing is rejected").current();
     let run = |(mut config, accumulate, every, batches, steps): (RunConfig, usize, usize, usize, usize)| {
         config.train.batch_size = config.train.batch_size.max(accumulate);
+        // What goes with any number of micro-batches.
+        let update = Update::AfterBackward;
         config.strategy =
-            Strategy { accumulate, allocator: Allocator::Direct, graph: false, ..config.strategy };
+            Strategy { accumulate, update, allocator: Allocator::Direct, graph: false, ..config.strategy };
         config.evaluation = Some(Evaluation { every, batches });
         config.measure = Measure { warmup_steps: 1, steps, ..Measure::default() };
         config
