@@ -22,6 +22,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         strategy.graphs_need_an_arena(tree),
         strategy.graphs_leak_nothing(tree),
         strategy.empties_a_cache(tree),
+        strategy.segments_grow_or_stay_whole(tree),
         strategy.quantizes_something(tree),
         strategy.rounds_something(tree),
         strategy.pages_something(tree),
