@@ -166,9 +166,10 @@ impl<'a> Caching<'a> {
             let ages: u64 = free.iter().map(|&(_, _, since)| age(since)).sum();
             let average = ages as f64 / free.len() as f64;
             // All that are as old, lest it has to be done again soon.
-            let (old, young) = free.into_iter().partition(|&(_, _, since)| age(since) as f64 >= average);
+            let (old, young): (Vec<_>, Vec<_>) =
+                free.into_iter().partition(|&(_, _, since)| age(since) as f64 >= average);
             free = young;
-            for (place, bytes, _) in Vec::from(old) {
+            for (place, bytes, _) in old {
                 self.release(Class::Large, place, system)?;
                 reclaimed += bytes;
             }

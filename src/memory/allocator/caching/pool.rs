@@ -74,8 +74,8 @@ impl BlockPool {
         self.free.range((bytes, least)..).next().map(|&(size, place)| (place, size))
     }
 
-    /// The same, but for a block that could grow rather one that could not: the first whose successor by size has no less
-    /// memory and room to grow together.
+    /// The same where segments grow, as PyTorch has it: a block counts with the addresses behind it that have no memory, and
+    /// larger ones are tried for as long as they count for less. What could grow is so kept for what needs that.
     pub(super) fn best_fit_but_for_growth(&self, bytes: u64) -> Option<(Place, u64)> {
         let least = Place { segment: 0, offset: 0 };
         let mut fits = self.free.range((bytes, least)..).map(|&(size, place)| {
