@@ -107,6 +107,8 @@ bad! {
         "allocator = { caching = { max_split_size_mb = 20 } }"));
     threshold_of_all: check(&with("recompute = \"block\"",
         "allocator = { caching = { garbage_collection_threshold = 1 } }"));
+    segments_that_grow_and_stay_whole: check(&with("recompute = \"block\"",
+        "allocator = { caching = { expandable_segments = true, max_split_size_mb = 128 } }"));
     key_of_a_cache_beside_the_allocator: check(&with("recompute = \"block\"",
         "allocator = \"caching\"\nmax_split_size_mb = 128"));
     emptied_where_nothing_is_cached: check(&with("recompute = \"block\"",

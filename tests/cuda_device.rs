@@ -34,6 +34,34 @@ fn read(device: &mut CudaDevice, region: Region) -> Vec<u8> {
     bytes
 }
 
+/// Pages that have memory lie side by side, and keep what they hold while others come and go.
+#[test]
+fn memory_comes_and_goes_behind_addresses() {
+    const PAGE: u64 = 2 << 20;
+    let mut device = device();
+    let buffer = device.reserve(8 * PAGE).unwrap();
+    let pages = |first: u64, count: u64| Region { buffer, offset: first * PAGE, bytes: count * PAGE };
+    let data: Vec<u8> = (0..PAGE / SIZE).flat_map(pattern).collect();
+    device.commit(pages(2, 1)).unwrap();
+    device.write(pages(2, 1), &data).unwrap();
+    device.commit(pages(3, 3)).unwrap();
+    for queue in Queue::OF_DEVICE {
+        device.copy(queue, pages(2, 1), Region { offset: 3 * PAGE + PAGE / 2, ..pages(3, 1) }).unwrap();
+    }
+    device.decommit(pages(2, 1)).unwrap();
+    device.commit(pages(0, 3)).unwrap();
+    assert!(read(&mut device, Region { offset: 3 * PAGE + PAGE / 2, ..pages(3, 1) }) == data);
+    device.write(pages(1, 1), &data).unwrap();
+    assert!(read(&mut device, pages(1, 1)) == data);
+    device.decommit(pages(0, 6)).unwrap();
+    device.free(buffer).unwrap();
+    // What is still there goes with the device.
+    let buffer = device.reserve(4 * PAGE).unwrap();
+    device.commit(Region { buffer, offset: 0, bytes: PAGE }).unwrap();
+    let nowhere = Region { buffer, offset: 4 * PAGE, bytes: PAGE };
+    assert!(matches!(device.commit(nowhere), Err(DeviceError::OutOfBounds { .. })));
+}
+
 #[test]
 fn bytes_go_everywhere_and_back() {
     let mut device = device();

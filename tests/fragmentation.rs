@@ -36,7 +36,7 @@ fn memory_in_pieces_makes_a_run_fail_that_others_do_with() {
     assert_eq!(output.status.code(), Some(0), "{printed}");
 
     let rows = place.rows("results/fragmentation.csv");
-    assert_eq!(rows.len(), 5);
+    assert_eq!(rows.len(), 6);
     for row in &rows {
         let Row { strategy, status, message, .. } = row;
         let expected = if strategy == "caching" { Status::Oom } else { Status::Ok };
@@ -55,7 +55,7 @@ fn memory_in_pieces_makes_a_run_fail_that_others_do_with() {
     let told = " were reserved but free in pieces, the largest ";
     assert!(caching.message.contains(told) && printed.contains(told), "{}\n{printed}", caching.message);
     let receipt = |strategy: &str| &rows.iter().find(|row| row.strategy == strategy).unwrap().receipt;
-    for strategy in ["empty-cache", "max-split"] {
+    for strategy in ["empty-cache", "expandable", "max-split"] {
         let receipt = receipt(strategy);
         assert!(receipt.contains(" splits, ") && receipt.contains("% cache hits"), "{strategy}: {receipt}");
     }

@@ -159,6 +159,8 @@ pub enum DeviceError {
     Type(#[from] TypeError),
     #[error("the host's queue takes no copies")]
     NoCopies,
+    #[error("the device has no addresses without memory behind them")]
+    NoReservations,
     #[error("the device has no graphs to capture work in")]
     NoGraphs,
     /// A call into the driver or one of its libraries.
@@ -202,6 +204,30 @@ pub trait Device {
 
     /// Gives a buffer back, once the work that is queued has been done.
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
+
+    /// Takes addresses of the device pool with no memory behind them.
+    ///
+    /// # Errors
+    /// A device that has none to give.
+    fn reserve(&mut self, _bytes: u64) -> Result<Buffer, DeviceError> {
+        Err(DeviceError::NoReservations)
+    }
+
+    /// Asks the backing store for memory behind a part of what was reserved, in multiples of 2 MiB. What it holds is unspecified.
+    ///
+    /// # Errors
+    /// As from `allocate`.
+    fn commit(&mut self, _part: Region) -> Result<(), DeviceError> {
+        Err(DeviceError::NoReservations)
+    }
+
+    /// Gives back the memory behind a part, as it was committed, once the work that is queued has been done.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn decommit(&mut self, _part: Region) -> Result<(), DeviceError> {
+        Err(DeviceError::NoReservations)
+    }
 
     /// Copies between regions of equal size, of any pools, on one of the device's queues.
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError>;

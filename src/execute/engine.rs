@@ -41,6 +41,19 @@ impl Backing for OnDevice<'_> {
     fn give_back(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         self.device.free(buffer)
     }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Buffer, DeviceError> {
+        self.device.reserve(bytes)
+    }
+
+    fn commit(&mut self, part: Region) -> Result<(), DeviceError> {
+        self.requests += 1;
+        self.device.commit(part)
+    }
+
+    fn decommit(&mut self, part: Region) -> Result<(), DeviceError> {
+        self.device.decommit(part)
+    }
 }
 
 /// What a step tells the host.

@@ -1,6 +1,6 @@
 //! What allocators ask memory of: a backing store behind the target's limit. The ledger hears of every request.
 
-use crate::device::{Buffer, DeviceError, Ledger, Pool, Target};
+use crate::device::{Buffer, DeviceError, Ledger, Pool, Region, Target};
 
 /// Where memory comes from.
 pub trait Backing {
@@ -8,6 +8,14 @@ pub trait Backing {
     fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError>;
 
     fn give_back(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
+
+    /// Addresses in the device's pool.
+    fn reserve(&mut self, bytes: u64) -> Result<Buffer, DeviceError>;
+
+    /// Memory behind a part of them.
+    fn commit(&mut self, part: Region) -> Result<(), DeviceError>;
+
+    fn decommit(&mut self, part: Region) -> Result<(), DeviceError>;
 }
 
 /// A backing store as allocators see it.
@@ -32,13 +40,56 @@ impl System<'_> {
     /// # Errors
     /// `BeyondLimit` where the limit has no room for it, or a device that fails or has none.
     pub fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
-        let reserved = self.ledger.usage_at(pool.home()).reserved + bytes;
-        if self.target.short_of(pool.home(), reserved) > 0 {
-            return Err(DeviceError::BeyondLimit { pool, bytes });
-        }
+        self.has_room(pool, bytes)?;
         let buffer = self.backing.request(pool, bytes)?;
         self.ledger.reserved(pool, bytes);
         Ok(buffer)
+    }
+
+    /// Addresses in the device's pool, with no memory behind them: they count as nothing.
+    ///
+    /// # Errors
+    /// A device that fails or has none.
+    pub fn reserve(&mut self, bytes: u64) -> Result<Buffer, DeviceError> {
+        self.backing.reserve(bytes)
+    }
+
+    /// Memory behind parts of what was reserved, all or none of them.
+    ///
+    /// # Errors
+    /// As from `request`.
+    pub fn commit(&mut self, parts: &[Region]) -> Result<(), DeviceError> {
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        self.has_room(Pool::Device, bytes)?;
+        parts.iter().try_for_each(|part| self.backing.commit(*part))?;
+        self.ledger.reserved(Pool::Device, bytes);
+        Ok(())
+    }
+
+    /// Gives back the memory behind a part.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn decommit(&mut self, part: Region) -> Result<(), DeviceError> {
+        self.backing.decommit(part)?;
+        self.ledger.returned(Pool::Device, part.bytes);
+        Ok(())
+    }
+
+    /// Gives back addresses, once there is no memory behind them.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn give_up(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        self.backing.give_back(buffer)
+    }
+
+    fn has_room(&self, pool: Pool, bytes: u64) -> Result<(), DeviceError> {
+        let reserved = self.ledger.usage_at(pool.home()).reserved + bytes;
+        match self.target.short_of(pool.home(), reserved) {
+            0 => Ok(()),
+            _ => Err(DeviceError::BeyondLimit { pool, bytes }),
+        }
     }
 
     /// Gives back what was requested.
@@ -65,6 +116,19 @@ impl Backing for NoStorage {
     }
 
     fn give_back(&mut self, _buffer: Buffer) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn reserve(&mut self, _bytes: u64) -> Result<Buffer, DeviceError> {
+        self.next += 1;
+        Ok(Buffer(self.next))
+    }
+
+    fn commit(&mut self, _part: Region) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn decommit(&mut self, _part: Region) -> Result<(), DeviceError> {
         Ok(())
     }
 }

@@ -97,6 +97,7 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
         &["max_split_size", "max_split_size_mb", "pytorch_cuda_alloc_conf"],
     ),
     ("allocator = { caching = { garbage_collection_threshold = 0.8 } }", &["garbage_collection_threshold"]),
+    ("allocator = { caching = { expandable_segments = true } }", &["expandable_segments"]),
     ("graph = true", &["cuda_graph", "cuda_graphs"]),
     (
         "optimizer_state = \"8bit\"",

@@ -80,8 +80,11 @@ const ADAPTED: &[&str] = &[
     r#"{ rank = 2, alpha = 4, targets = ["mlp"], base = "nf4", double_quantization = false }"#,
 ];
 
-const CACHING: &[&str] =
-    &[r#""caching""#, "{ caching = { max_split_size_mb = 21, garbage_collection_threshold = 0.6 } }"];
+const CACHING: &[&str] = &[
+    r#""caching""#,
+    "{ caching = { max_split_size_mb = 21, garbage_collection_threshold = 0.6 } }",
+    "{ caching = { expandable_segments = true } }",
+];
 
 pub(crate) const KEYS: &[Key] = &[
     Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
@@ -213,6 +216,7 @@ pub(crate) const KEYS: &[Key] = &[
             r#""direct""#,
             r#""caching""#,
             "{ caching = { max_split_size_mb = 21, garbage_collection_threshold = 0.6 } }",
+            "{ caching = { expandable_segments = true } }",
         ],
         needs: &[],
         same: Same::Bitwise,

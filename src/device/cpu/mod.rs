@@ -61,6 +61,13 @@ impl CpuDevice {
         Ok(CpuDevice { target, mappings: HashMap::new(), next: 0, lanes, events: HashMap::new() })
     }
 
+    fn add(&mut self, pool: Pool, mapping: Mapping) -> Buffer {
+        let buffer = Buffer(self.next);
+        self.next += 1;
+        self.mappings.insert(buffer, (pool, Arc::new(mapping)));
+        buffer
+    }
+
     fn mapping(&self, region: Region) -> Result<&Arc<Mapping>, DeviceError> {
         let Region { buffer, offset, bytes } = region;
         let (_, mapping) = self.mappings.get(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
@@ -105,15 +112,26 @@ impl Device for CpuDevice {
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
         let mapping = Mapping::new(pool, bytes)?;
-        let buffer = Buffer(self.next);
-        self.next += 1;
-        self.mappings.insert(buffer, (pool, Arc::new(mapping)));
-        Ok(buffer)
+        Ok(self.add(pool, mapping))
     }
 
     /// Queued work holds on to the mapping until it is done.
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         self.mappings.remove(&buffer).map(drop).ok_or(DeviceError::NoSuchBuffer { buffer })
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Buffer, DeviceError> {
+        let mapping = Mapping::reserve(Pool::Device, bytes)?;
+        Ok(self.add(Pool::Device, mapping))
+    }
+
+    fn commit(&mut self, part: Region) -> Result<(), DeviceError> {
+        self.mapping(part)?.commit(Pool::Device, part.offset, part.bytes)
+    }
+
+    fn decommit(&mut self, part: Region) -> Result<(), DeviceError> {
+        self.lanes.synchronize()?;
+        self.mapping(part)?.give_back(Pool::Device, part.offset, part.bytes)
     }
 
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError> {

@@ -9,6 +9,7 @@ use super::driver::{Context, check};
 use super::errors::Failed;
 use super::order::Moment;
 use super::queues::Queues;
+use super::reservation::Reservation;
 use crate::device::cpu::Mapping;
 use crate::device::{Buffer, DeviceError, Pool, Queue, Region, WitnessReading};
 
@@ -36,6 +37,8 @@ pub(super) struct Memory {
     retired: Vec<u64>,
     /// By address: pageable memory, until nothing can use it any more.
     pageable: HashMap<u64, Mapping>,
+    /// Of buffers that are addresses with memory behind some pages.
+    reservations: HashMap<Buffer, Reservation>,
     witness: Option<Witness>,
 }
 
@@ -54,7 +57,8 @@ impl Memory {
     pub(super) fn new(context: &Context) -> Result<Memory, Failed> {
         let pool = create_pool(context)?;
         let (buffers, pageable) = (HashMap::new(), HashMap::new());
-        let memory = Memory { pool, buffers, next: 0, retired: Vec::new(), pageable, witness: None };
+        let (retired, reservations) = (Vec::new(), HashMap::new());
+        let memory = Memory { pool, buffers, next: 0, retired, pageable, reservations, witness: None };
         // What is freed stays in the pool for the next request: mapping it anew in every step would take longer than
         // the step.
         set(pool, Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
@@ -87,6 +91,36 @@ impl Memory {
         Ok(self.add(Allocation { pool: Pool::Host, address, bytes, born: 0, copied: 0 }))
     }
 
+    /// Addresses on the card, in the current context.
+    pub(super) fn reserve(&mut self, bytes: u64, context: &Context) -> Result<Buffer, DeviceError> {
+        let reservation = Reservation::new(context, bytes)?;
+        let address = reservation.address();
+        let buffer = self.add(Allocation { pool: Pool::Device, address, bytes, born: 0, copied: 0 });
+        self.reservations.insert(buffer, reservation);
+        Ok(buffer)
+    }
+
+    /// Puts memory behind a part of what was reserved.
+    pub(super) fn commit(&mut self, part: Region) -> Result<(), DeviceError> {
+        let pages = part.offset..part.offset + part.bytes;
+        self.reservation(part)?.commit(pages).map_err(|failed| match failed.is_out_of_memory() {
+            true => DeviceError::OutOfMemory { pool: Pool::Device, bytes: part.bytes },
+            false => failed.into(),
+        })
+    }
+
+    /// Gives back the memory behind a part. Both queues are idle.
+    pub(super) fn decommit(&mut self, part: Region) -> Result<(), DeviceError> {
+        let pages = part.offset..part.offset + part.bytes;
+        Ok(self.reservation(part)?.decommit(pages)?)
+    }
+
+    fn reservation(&mut self, part: Region) -> Result<&mut Reservation, DeviceError> {
+        self.find(part)?;
+        let buffer = part.buffer;
+        self.reservations.get_mut(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })
+    }
+
     fn add(&mut self, allocation: Allocation) -> Buffer {
         let buffer = Buffer(self.next);
         self.next += 1;
@@ -94,10 +128,11 @@ impl Memory {
         buffer
     }
 
-    /// Gives a buffer back once the queued work that uses it is done.
+    /// Gives a buffer back once the queued work that uses it is done: of one that was reserved, once both queues are idle.
     pub(super) fn free(&mut self, buffer: Buffer, queues: &mut Queues) -> Result<(), DeviceError> {
         let allocation = *self.buffers.get(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
         match allocation.pool {
+            Pool::Device if self.reservations.remove(&buffer).is_some() => {}
             Pool::Host | Pool::Pinned => self.retired.push(allocation.address),
             Pool::Device => {
                 queues.follow(Queue::Compute, allocation.copied)?;
@@ -258,6 +293,10 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // What cannot be freed is a lost context's, which frees all of it.
         let _ = self.release_retired();
+        for buffer in self.reservations.keys() {
+            self.buffers.remove(buffer);
+        }
+        self.reservations.clear();
         for allocation in self.buffers.values() {
             // SAFETY: allocated once, freed once; the device has waited for its queues.
             let _ = unsafe {

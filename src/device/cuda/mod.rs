@@ -27,6 +27,7 @@ mod probe;
 mod products;
 mod queues;
 mod report;
+mod reservation;
 mod sources;
 #[cfg(all(test, feature = "cuda-tests"))]
 mod tests;
@@ -196,6 +197,21 @@ impl Device for CudaDevice {
 
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         self.memory.free(buffer, &mut self.queues)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Buffer, DeviceError> {
+        self.memory.reserve(bytes, &self.context)
+    }
+
+    fn commit(&mut self, part: Region) -> Result<(), DeviceError> {
+        self.memory.commit(part)?;
+        // No pool of the driver's keeps the most of it in mind.
+        Ok(self.memory.sample(&self.context)?)
+    }
+
+    fn decommit(&mut self, part: Region) -> Result<(), DeviceError> {
+        self.synchronize()?;
+        self.memory.decommit(part)
     }
 
     fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), DeviceError> {

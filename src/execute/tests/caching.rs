@@ -13,8 +13,8 @@ use crate::units::Bytes;
 
 const MIB: u64 = 1 << 20;
 
-const CACHING: Allocator =
-    Allocator::Caching(Caching { max_split_size_mb: None, garbage_collection_threshold: None });
+const PLAIN: Caching =
+    Caching { max_split_size_mb: None, expandable_segments: false, garbage_collection_threshold: None };
 
 /// A run whose values are small ones and large ones: what the mlp makes of 20 sequences takes 2.5 MiB.
 fn large(change: impl FnOnce(&mut Strategy)) -> RunConfig {
@@ -25,7 +25,7 @@ fn large(change: impl FnOnce(&mut Strategy)) -> RunConfig {
 
 fn caching(change: impl FnOnce(&mut Strategy)) -> RunConfig {
     large(|strategy| {
-        strategy.allocator = CACHING;
+        strategy.allocator = Allocator::Caching(PLAIN);
         change(strategy);
     })
 }
@@ -64,9 +64,17 @@ fn results_do_not_depend_on_where_values_lie() {
     ];
     for change in changes {
         let expected = trace(&large(change));
-        for empty_cache in [EmptyCache::Never, EmptyCache::Step, EmptyCache::Micro] {
+        let variants = [
+            (EmptyCache::Never, false),
+            (EmptyCache::Step, false),
+            (EmptyCache::Micro, false),
+            (EmptyCache::Never, true),
+            (EmptyCache::Micro, true),
+        ];
+        for (empty_cache, expandable_segments) in variants {
             let config = caching(|strategy| {
                 change(strategy);
+                strategy.allocator = Allocator::Caching(Caching { expandable_segments, ..PLAIN });
                 strategy.empty_cache = empty_cache;
             });
             assert_eq!(trace(&config), expected, "{:?}", config.strategy);
@@ -125,9 +133,11 @@ fn what_is_reserved_is_whole_segments() {
 /// At every limit: the same operation, for as much, with as much in pieces.
 #[test]
 fn running_out_is_predicted() {
-    for settings in
-        [Caching::default(), Caching { max_split_size_mb: Some(21), garbage_collection_threshold: Some(0.7) }]
-    {
+    for settings in [
+        PLAIN,
+        Caching { max_split_size_mb: Some(21), garbage_collection_threshold: Some(0.7), ..PLAIN },
+        Caching { expandable_segments: true, ..PLAIN },
+    ] {
         let config = caching(|strategy| strategy.allocator = Allocator::Caching(settings));
         let most = predicted(&config, &testing::target(), ONE_STEP).device.reserved_peak;
         let mut in_pieces = 0;

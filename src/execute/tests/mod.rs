@@ -1,6 +1,8 @@
 //! Strategies against each other, prediction against the ledger, and queues against delay.
 
 mod attention;
+// An emulated card takes its time for values that are large: there, combinations of keys try what this does.
+#[cfg(not(feature = "cuda-tests"))]
 mod caching;
 mod cadence;
 mod graphs;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::spec::declare::{Declared, Optional, Section, Variant, section};
-use crate::spec::kinds::{BELOW_ONE, Whole};
+use crate::spec::kinds::{Flag, Number, Whole};
 use crate::spec::reader::{Keys, Kind, join};
 use crate::spec::tree::{Entry, Value, quoted};
 use crate::spec::write::Lines;
@@ -22,14 +22,19 @@ pub enum Allocator {
 /// MiB. Above the 20 MiB of a segment that smaller requests share; no machine has as much as the most.
 const SPLIT: Whole = Whole(21..=1 << 32);
 
+const SHARE_BELOW_ONE: Number =
+    Number { holds: |share| share > 0.0 && share < 1.0, expected: "a number between 0 and 1" };
+
 section! {
     /// What PyTorch's `PYTORCH_CUDA_ALLOC_CONF` says, under the same names.
     #[derive(Copy)]
     pub struct Caching: Default {
         /// Blocks of this many MiB or more are never split, and serve requests of nearly their size alone.
         pub max_split_size_mb: Option<u64> = Optional(SPLIT), default None;
+        /// Whether segments grow, as memory is put behind addresses that were reserved before.
+        pub expandable_segments: bool = Flag, default false;
         /// The share of the memory limit above which what has long been unused is given back before more is asked for.
-        pub garbage_collection_threshold: Option<f64> = Optional(BELOW_ONE), default None;
+        pub garbage_collection_threshold: Option<f64> = Optional(SHARE_BELOW_ONE), default None;
     }
 }
 
@@ -90,7 +95,11 @@ struct Word;
 const WORDS: [Allocator; 3] = [
     Allocator::Arena,
     Allocator::Direct,
-    Allocator::Caching(Caching { max_split_size_mb: None, garbage_collection_threshold: None }),
+    Allocator::Caching(Caching {
+        max_split_size_mb: None,
+        expandable_segments: false,
+        garbage_collection_threshold: None,
+    }),
 ];
 
 impl Kind for Word {

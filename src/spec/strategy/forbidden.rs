@@ -1,8 +1,8 @@
 //! Which values of which keys do not go together: one table. What a single key may be stands with the key.
 
 use super::{
-    Allocator, Base, EmptyCache, Gradients, Lora, OptimizerState, Precision, Quantize, Recompute, Rounding,
-    StoredIn, Strategy, Update,
+    Allocator, Base, Caching, EmptyCache, Gradients, Lora, OptimizerState, Precision, Quantize, Recompute,
+    Rounding, StoredIn, Strategy, Update,
 };
 use crate::ops::DType;
 use crate::spec::declare::Words;
@@ -183,6 +183,27 @@ pub(in crate::spec) const FORBIDDEN: &[Forbidden] = &[
             })
         },
     },
+    // Both are for segments of fixed sizes, which are given back, or left undivided, as a whole.
+    Forbidden {
+        keys: &[
+            "strategy.allocator.caching.max_split_size_mb",
+            "strategy.allocator.caching.expandable_segments",
+        ],
+        found: |run| {
+            let is_told = |caching: Caching| caching.max_split_size_mb.is_some();
+            fixes_segments("max_split_size_mb", is_told, run)
+        },
+    },
+    Forbidden {
+        keys: &[
+            "strategy.allocator.caching.garbage_collection_threshold",
+            "strategy.allocator.caching.expandable_segments",
+        ],
+        found: |run| {
+            let is_told = |caching: Caching| caching.garbage_collection_threshold.is_some();
+            fixes_segments("garbage_collection_threshold", is_told, run)
+        },
+    },
     // What is left behind is somewhere else after each step.
     Forbidden {
         keys: &["strategy.graph", "strategy.leak"],
@@ -274,6 +295,17 @@ fn in_backward(run: &RunConfig) -> Option<()> {
     (run.strategy.update == Update::InBackward).then_some(())
 }
 
+/// What is for segments of fixed sizes, where they grow.
+fn fixes_segments(key: &str, is_told: fn(Caching) -> bool, run: &RunConfig) -> Option<Refusal> {
+    let Allocator::Caching(caching) = run.strategy.allocator else { return None };
+    (caching.expandable_segments && is_told(caching)).then(|| {
+        refusal(
+            format!("{key} is for segments of fixed sizes; with expandable_segments = true they grow"),
+            format!("leave {key} out, or expandable_segments = false"),
+        )
+    })
+}
+
 /// Gradients and the residual stream are stored as parameters are, or in fp32.
 fn follows_params(key: &str, stored: StoredIn, params: StoredIn) -> Option<Refusal> {
     let [word, of_params] = [stored.word(), params.word()].map(quoted);
@@ -328,6 +360,14 @@ mod tests {
         ),
         (&["graph = true", "allocator = 'direct'"], "allocator = 'arena'"),
         (&["empty_cache = 'step'"], "allocator = 'caching'"),
+        (
+            &["allocator.caching = { expandable_segments = true, max_split_size_mb = 64 }"],
+            "allocator.caching.expandable_segments = false",
+        ),
+        (
+            &["allocator.caching = { expandable_segments = true, garbage_collection_threshold = 0.5 }"],
+            "allocator.caching.expandable_segments = false",
+        ),
         (&["graph = true", "leak = 'loss'"], "leak = 'off'"),
         (&["update = 'in_backward'"], "train.clip_norm = 'off'"),
         (&["update = 'in_backward'", "train.clip_norm = 'off'", "precision = 'fp16'"], "loss_scale = 'off'"),

@@ -83,5 +83,20 @@ struct CUmemPoolProps {
     unsigned char reserved[64];
 };
 
+struct CUmemAllocationProp {
+    int type;
+    int handle_types;
+    int location_type;
+    int location_id;
+    void* win32_handle_meta_data;
+    unsigned char flags[8];
+};
+
+struct CUmemAccessDesc {
+    int location_type;
+    int location_id;
+    int flags;
+};
+
 // Every function of the interface is exported by its plain name; the rest of the library is hidden.
 #define CUDA_API extern "C" __attribute__((visibility("default"))) CUresult

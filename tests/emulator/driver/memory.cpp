@@ -1,5 +1,7 @@
 #include "memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -102,9 +104,18 @@ size_t taken(const DeviceState& device) {
 bool is_device_memory(const Context& context, CUdeviceptr address, size_t bytes) {
     auto after = context.allocations.upper_bound(address);
     if (after == context.allocations.begin()) return false;
-    const auto& [begin, allocation] = *std::prev(after);
-    return address + bytes <= begin + allocation.bytes;
+    auto at = std::prev(after);
+    CUdeviceptr end = at->first + at->second.bytes;
+    // What is mapped goes on in the next piece that is.
+    for (bool mapped = at->second.memory != 0; mapped && end < address + bytes; end += at->second.bytes) {
+        ++at;
+        mapped = at != context.allocations.end() && at->second.memory != 0 && at->first == end;
+        if (!mapped) return false;
+    }
+    return at->second.is_accessible && address + bytes <= end;
 }
+
+size_t memory_of_device() { return Settings::get().memory; }
 
 bool is_pinned(const void* host, size_t bytes) {
     const auto address = reinterpret_cast<uintptr_t>(host);
@@ -136,12 +147,14 @@ void close_context(DeviceState& device) {
         if (!stream->is_default()) delete stream;
     }
     for (const auto& [address, allocation] : context.allocations) {
+        if (allocation.memory != 0) continue;
         remove_from_counters(context, allocation);
         free(reinterpret_cast<void*>(address));
     }
     for (Pool* pool : device.pools) {
         if (pool != &device.default_pool) delete pool;
     }
+    for (const auto& [address, bytes] : context.reservations) munmap(reinterpret_cast<void*>(address), bytes);
     const int ordinal = context.device;
     context = Context();
     context.device = ordinal;
@@ -179,7 +192,7 @@ CUDA_API cuMemFree_v2(CUdeviceptr address) {
         const CUresult capturing = refuse_while_capturing();
         if (capturing != CUDA_SUCCESS) return capturing;
         auto found = context.allocations.find(address);
-        if (found == context.allocations.end()) return CUDA_ERROR_INVALID_VALUE;
+        if (found == context.allocations.end() || found->second.memory != 0) return CUDA_ERROR_INVALID_VALUE;
         // The driver waits for everything that may use the memory.
         for (Stream* stream : context.streams) finish(*stream);
         remove_from_counters(context, found->second);
@@ -213,7 +226,7 @@ CUDA_API cuMemFreeAsync(CUdeviceptr address, Stream* handle) {
         if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
         if (stream->capture != nullptr) return invalidate(*stream->capture);
         auto found = context.allocations.find(address);
-        if (found == context.allocations.end()) return CUDA_ERROR_INVALID_VALUE;
+        if (found == context.allocations.end() || found->second.memory != 0) return CUDA_ERROR_INVALID_VALUE;
         const size_t bytes = found->second.bytes;
         remove_from_counters(context, found->second);
         context.allocations.erase(found);

@@ -19,7 +19,10 @@ DeviceState& device_of(const Context& context);
 // Bytes of the device that are not free.
 size_t taken(const DeviceState& device);
 
-// Whether [address, address + bytes) lies in one live allocation.
+// Bytes that the device has.
+size_t memory_of_device();
+
+// Whether [address, address + bytes) lies in one live allocation, or in memory that is mapped without a gap.
 bool is_device_memory(const Context& context, CUdeviceptr address, size_t bytes);
 
 // Whether the host range is page-locked.

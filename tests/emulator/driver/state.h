@@ -91,7 +91,16 @@ struct Pool {
 struct Allocation {
     size_t bytes;
     size_t counted;  // as its pool or device counts it
-    Pool* pool;      // none: from cuMemAlloc
+    Pool* pool;      // none: from cuMemAlloc, or mapped
+    unsigned long long memory = 0;  // what is mapped, by its handle
+    bool is_accessible = true;
+};
+
+// Memory from cuMemCreate.
+struct Memory {
+    size_t bytes;
+    bool held;    // not yet released
+    bool mapped;
 };
 
 struct Context {
@@ -101,8 +110,11 @@ struct Context {
     Stream default_stream;
     std::vector<Stream*> streams;  // in the order of creation, the default stream first
     unsigned streams_created = 0;
-    size_t direct = 0;  // bytes from cuMemAlloc
+    size_t direct = 0;  // bytes from cuMemAlloc and cuMemCreate
     std::map<CUdeviceptr, Allocation> allocations;
+    std::map<CUdeviceptr, size_t> reservations;  // bytes of addresses
+    std::map<unsigned long long, Memory> memories;
+    unsigned long long memories_created = 0;
 };
 
 struct DeviceState {

@@ -5,9 +5,11 @@ use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use cudarc::driver::sys::culib;
 pub(in crate::device::cuda) use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute_enum, CUdeviceptr, CUevent, CUevent_flags_enum, CUfunction,
-    CUfunction_attribute_enum, CUgraph, CUgraphExec, CUmemAllocationHandleType, CUmemAllocationType,
-    CUmemLocation, CUmemLocationType, CUmemPool_attribute_enum, CUmemPoolProps, CUmemoryPool, CUmodule,
-    CUstream, CUstream_flags_enum, CUstreamCaptureMode_enum,
+    CUfunction_attribute_enum, CUgraph, CUgraphExec, CUmemAccess_flags_enum, CUmemAccessDesc,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
+    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUmemPool_attribute_enum, CUmemPoolProps, CUmemoryPool, CUmodule, CUstream, CUstream_flags_enum,
+    CUstreamCaptureMode_enum,
 };
 
 use super::{Status, functions};
@@ -47,17 +49,41 @@ functions! {
         parameters: *mut *mut c_void,
         extra: *mut *mut c_void
     );
+    fn cuMemAddressFree(address: CUdeviceptr, bytes: usize);
+    fn cuMemAddressReserve(
+        address: *mut CUdeviceptr,
+        bytes: usize,
+        alignment: usize,
+        wanted: CUdeviceptr,
+        flags: c_ulonglong
+    );
     fn cuMemAllocFromPoolAsync(address: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
+    fn cuMemCreate(
+        memory: *mut CUmemGenericAllocationHandle,
+        bytes: usize,
+        properties: *const CUmemAllocationProp,
+        flags: c_ulonglong
+    );
     fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
     fn cuMemFreeHost(address: *mut c_void);
     fn cuMemFree_v2(address: CUdeviceptr);
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
+    fn cuMemMap(
+        address: CUdeviceptr,
+        bytes: usize,
+        offset: usize,
+        memory: CUmemGenericAllocationHandle,
+        flags: c_ulonglong
+    );
     fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps);
     fn cuMemPoolDestroy(pool: CUmemoryPool);
     fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute_enum, value: *mut c_void);
     fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute_enum, value: *mut c_void);
     fn cuMemPoolTrimTo(pool: CUmemoryPool, bytes_to_keep: usize);
+    fn cuMemRelease(memory: CUmemGenericAllocationHandle);
+    fn cuMemSetAccess(address: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
+    fn cuMemUnmap(address: CUdeviceptr, bytes: usize);
     fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
     fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);

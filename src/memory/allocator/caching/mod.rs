@@ -7,6 +7,7 @@
 //! done. Here programs free nothing before the compute queue, whose order allocations follow, has waited for all that
 //! used it (`compile/events.rs`): there is one queue to have pools for, and every block that is free can be used at once.
 
+mod expandable;
 mod policy;
 mod pool;
 #[cfg(test)]
@@ -18,7 +19,7 @@ use pool::{BlockPool, Place};
 use super::direct::Direct;
 use super::{Allocator, CacheWork, Location, Pieces, rounded};
 use crate::compile::Program;
-use crate::device::{Buffer, DeviceError, Pool, Target};
+use crate::device::{DeviceError, Pool, Target};
 use crate::memory::system::System;
 use crate::ops::ValueId;
 use crate::spec;
@@ -74,12 +75,7 @@ impl<'a> Caching<'a> {
                 self.work.hits += 1;
                 cached
             }
-            None => {
-                self.collect_garbage(system)?;
-                let segment = policy::segment(bytes, system.target().page.0);
-                let buffer = self.request(segment, bytes, system)?;
-                (self.pools[class as usize].add(buffer, segment), segment)
-            }
+            None => self.fetched(class, bytes, system)?,
         };
         let is_split = self.policy.splits(class, block, bytes);
         self.work.splits += u64::from(is_split);
@@ -94,22 +90,46 @@ impl<'a> Caching<'a> {
     }
 
     fn cached(&self, class: Class, bytes: u64) -> Option<(Place, u64)> {
-        let found = self.pools[class as usize].best_fit(bytes);
-        found.filter(|&(_, block)| self.policy.serves(block, bytes))
+        let pool = &self.pools[class as usize];
+        if self.policy.expandable {
+            return pool.best_fit_but_for_growth(bytes);
+        }
+        pool.best_fit(bytes).filter(|&(_, block)| self.policy.serves(block, bytes))
     }
 
-    /// Asks the system for a segment. Where the limit refuses it, what is cached goes back, and it is asked for again.
-    fn request(&mut self, segment: u64, bytes: u64, system: &mut System<'_>) -> Result<Buffer, DeviceError> {
+    /// Asks the system for a block. Where the limit refuses it, what is cached goes back, and it is asked for again.
+    fn fetched(
+        &mut self,
+        class: Class,
+        bytes: u64,
+        system: &mut System<'_>,
+    ) -> Result<(Place, u64), DeviceError> {
+        self.collect_garbage(system)?;
         let is_refused = |answer: &Result<_, _>| matches!(answer, Err(DeviceError::BeyondLimit { .. }));
-        let mut answer = system.request(POOL, segment);
+        let mut answer = self.ask(class, bytes, system);
         if is_refused(&answer) && self.release_oversize(bytes, system)? {
-            answer = system.request(POOL, segment);
+            answer = self.ask(class, bytes, system);
         }
         if is_refused(&answer) {
             self.empty(system)?;
-            answer = system.request(POOL, segment);
+            answer = self.ask(class, bytes, system);
         }
         answer
+    }
+
+    fn ask(
+        &mut self,
+        class: Class,
+        bytes: u64,
+        system: &mut System<'_>,
+    ) -> Result<(Place, u64), DeviceError> {
+        let pool = &mut self.pools[class as usize];
+        if self.policy.expandable {
+            return expandable::grow(pool, class, bytes, system);
+        }
+        let segment = policy::segment(bytes, system.target().page.0);
+        let buffer = system.request(POOL, segment)?;
+        Ok((pool.add(buffer, segment), segment))
     }
 
     /// Gives back one block that is never split and large enough for a request; where there is none, the largest ones
@@ -146,9 +166,10 @@ impl<'a> Caching<'a> {
             let ages: u64 = free.iter().map(|&(_, _, since)| age(since)).sum();
             let average = ages as f64 / free.len() as f64;
             // All that are as old, lest it has to be done again soon.
-            let (old, young) = free.into_iter().partition(|&(_, _, since)| age(since) as f64 >= average);
+            let (old, young): (Vec<_>, Vec<_>) =
+                free.into_iter().partition(|&(_, _, since)| age(since) as f64 >= average);
             free = young;
-            for (place, bytes, _) in Vec::from(old) {
+            for (place, bytes, _) in old {
                 self.release(Class::Large, place, system)?;
                 reclaimed += bytes;
             }
@@ -196,7 +217,12 @@ impl Allocator for Caching<'_> {
 
     fn empty(&mut self, system: &mut System<'_>) -> Result<(), DeviceError> {
         for class in Class::ALL {
-            for (place, ..) in self.pools[class as usize].wholly_free() {
+            let pool = &mut self.pools[class as usize];
+            if self.policy.expandable {
+                self.work.returned_bytes += expandable::shrink(pool, class, system)?;
+                continue;
+            }
+            for (place, ..) in pool.wholly_free() {
                 self.release(class, place, system)?;
             }
         }
@@ -204,7 +230,8 @@ impl Allocator for Caching<'_> {
     }
 
     fn close(&mut self, system: &mut System<'_>) -> Result<(), DeviceError> {
-        self.empty(system)
+        self.empty(system)?;
+        self.pools.iter_mut().try_for_each(|pool| expandable::close(pool, system))
     }
 
     /// How old blocks are decides nothing unless garbage is collected; then no two moments are alike.

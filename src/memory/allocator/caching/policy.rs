@@ -47,19 +47,29 @@ pub(super) fn segment(bytes: u64, page: u64) -> u64 {
     segment.next_multiple_of(page)
 }
 
+/// What segments that grow have memory for at a time.
+pub(super) fn page(class: Class, page: u64) -> u64 {
+    let bytes = match class {
+        Class::Small => SMALL_SEGMENT,
+        Class::Large => SHARED_SEGMENT,
+    };
+    bytes.next_multiple_of(page)
+}
+
 /// What is chosen of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
     /// Bytes.
     max_split_size: Option<u64>,
+    pub(super) expandable: bool,
     pub(super) garbage_collection_threshold: Option<f64>,
 }
 
 impl Policy {
     pub(super) fn of(settings: spec::Caching) -> Policy {
-        let spec::Caching { max_split_size_mb, garbage_collection_threshold } = settings;
+        let spec::Caching { max_split_size_mb, expandable_segments, garbage_collection_threshold } = settings;
         let max_split_size = max_split_size_mb.map(|size| size * MIB);
-        Policy { max_split_size, garbage_collection_threshold }
+        Policy { max_split_size, expandable: expandable_segments, garbage_collection_threshold }
     }
 
     /// The size from which blocks are never split, if there is one.
@@ -83,6 +93,7 @@ impl Policy {
     pub(super) fn splits(&self, class: Class, block: u64, request: u64) -> bool {
         let rest = block - request;
         match class {
+            _ if self.expandable => rest >= UNIT,
             Class::Small => rest >= UNIT,
             Class::Large => !self.is_oversize(request) && rest > SMALL,
         }

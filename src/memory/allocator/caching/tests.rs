@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::{
-    ProptestConfig, Strategy as Any, any, prop_assert, prop_assert_eq, prop_oneof, proptest,
+    Just, ProptestConfig, Strategy as Any, any, prop_assert, prop_assert_eq, prop_oneof, proptest,
 };
 
+use super::pool::Block;
 use super::*;
 use crate::compile::compile;
 use crate::device::Ledger;
@@ -66,11 +67,13 @@ impl<'a> Trial<'a> {
         self.ledger.usage(POOL).reserved
     }
 
-    /// Of a class, by segment: its size, and its blocks as `512*3` for 512 bytes of storage 3, and `512` for free ones.
+    /// Of a class, by segment: its size, and its blocks as `512*3` for 512 bytes of storage 3, `512` for free ones, and `-` for
+    /// what has no memory.
     fn blocks(&self, class: Class) -> Vec<(u64, String)> {
-        let block = |&(_, bytes, holder): &(u64, u64, Option<ValueId>)| match holder {
-            Some(storage) => format!("{bytes}*{}", storage.0),
-            None => bytes.to_string(),
+        let block = |(_, block): &(u64, Block)| match block.holder() {
+            Some(storage) => format!("{}*{}", block.bytes, storage.0),
+            None if block.is_absent() => "-".to_owned(),
+            None => block.bytes.to_string(),
         };
         let segments = self.caching.pools[class as usize].blocks();
         let text = |blocks: Vec<_>| blocks.iter().map(block).collect::<Vec<_>>().join(" ");
@@ -244,6 +247,49 @@ fn garbage_is_what_has_been_free_for_long() {
     assert_eq!(trial.work(), [7, 1, 2, 120 * MIB]);
 }
 
+/// Memory comes in pages of 20 MiB, and goes in them, wherever they lie in the segment.
+#[test]
+fn a_segment_grows_at_its_end_and_where_it_was_emptied() {
+    let program = program();
+    let settings = spec::Caching { expandable_segments: true, ..spec::Caching::default() };
+    let mut trial = Trial::new(&program, settings, 100 * MIB);
+    let mib = |blocks: &[(u64, &str)]| -> String {
+        let text = blocks
+            .iter()
+            .map(|(size, of)| if *size == 0 { "-".to_owned() } else { format!("{}{of}", size * MIB) });
+        text.collect::<Vec<_>>().join(" ")
+    };
+    let large = |trial: &Trial<'_>| trial.blocks(Class::Large).remove(0).1;
+    // 30 MiB take two pages, of which 10 MiB are left, and serve a part of 12 MiB: one more page.
+    assert!(trial.take(0, 30 * MIB) && trial.take(1, 12 * MIB));
+    assert_eq!(large(&trial), mib(&[(30, "*0"), (12, "*1"), (18, ""), (0, "")]));
+    // Exactly 1 MiB is left of 18, and is a block of its own.
+    assert!(trial.take(2, 17 * MIB));
+    assert_eq!(large(&trial), mib(&[(30, "*0"), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
+    assert_eq!((trial.reserved(), trial.work()), (60 * MIB, [3, 1, 3, 0]));
+
+    // From 0 to 30 MiB is one whole page, and half of another, which stays.
+    trial.put_back(0);
+    trial.empty();
+    assert_eq!(large(&trial), mib(&[(0, ""), (10, ""), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
+    assert_eq!((trial.reserved(), trial.work()[3]), (40 * MIB, 20 * MIB));
+    // 10 and 1 are too small for 25: the page at the beginning comes back, and with 10 that is enough.
+    assert!(trial.take(3, 25 * MIB));
+    assert_eq!(large(&trial), mib(&[(25, "*3"), (5, ""), (12, "*1"), (17, "*2"), (1, ""), (0, "")]));
+    // With 5 and 1 MiB free, 40 need what is behind the end: two pages and 1 MiB that was left.
+    assert!(trial.take(4, 40 * MIB));
+    let rest = [(25, "*3"), (5, ""), (12, "*1"), (17, "*2"), (40, "*4"), (1, ""), (0, "")];
+    assert_eq!((large(&trial), trial.reserved()), (mib(&rest), 100 * MIB));
+
+    // No page more is there. What 1 and 3 had is one piece but for 5 that lay between them, and serves 42.
+    assert!(!trial.take(5, 42 * MIB));
+    trial.put_back(1);
+    trial.put_back(3);
+    assert!(trial.take(5, 42 * MIB));
+    assert_eq!(large(&trial), mib(&[(42, "*5"), (17, "*2"), (40, "*4"), (1, ""), (0, "")]));
+    assert_eq!(trial.blocks(Class::Small), Vec::new());
+}
+
 /// What a random trace does next, with names and sizes by chance.
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -257,17 +303,17 @@ fn any_event() -> impl Any<Value = Event> {
     prop_oneof![
         6 => sizes.prop_map(Event::Take),
         5 => any::<usize>().prop_map(Event::PutBack),
-        1 => proptest::prelude::Just(Event::Empty),
+        1 => Just(Event::Empty),
     ]
 }
 
 fn any_settings() -> impl Any<Value = spec::Caching> {
-    let split = prop_oneof![proptest::prelude::Just(None), (21..32u64).prop_map(Some)];
-    let threshold = prop_oneof![proptest::prelude::Just(None), (0.1..0.9f64).prop_map(Some)];
-    (split, threshold).prop_map(|(max_split_size_mb, garbage_collection_threshold)| spec::Caching {
-        max_split_size_mb,
-        garbage_collection_threshold,
-    })
+    let split = prop_oneof![Just(None), (21..32u64).prop_map(Some)];
+    let threshold = prop_oneof![Just(None), (0.1..0.9f64).prop_map(Some)];
+    let fixed = (split, threshold).prop_map(|(max_split_size_mb, garbage_collection_threshold)| {
+        spec::Caching { max_split_size_mb, expandable_segments: false, garbage_collection_threshold }
+    });
+    prop_oneof![fixed, Just(spec::Caching { expandable_segments: true, ..spec::Caching::default() })]
 }
 
 proptest! {
@@ -305,18 +351,26 @@ fn check(trial: &Trial<'_>) -> Result<(), proptest::test_runner::TestCaseError> 
     for class in Class::ALL {
         for (bytes, blocks) in trial.caching.pools[class as usize].blocks() {
             let mut end = 0;
-            let mut was_free = false;
-            for (offset, size, holder) in blocks {
+            let mut before: Option<Block> = None;
+            for (offset, block) in blocks {
                 prop_assert_eq!(offset, end, "no gap, and nothing twice");
-                prop_assert!(!(was_free && holder.is_none()), "neighbours that are free are one");
-                (end, was_free) = (offset + size, holder.is_none());
-                match holder {
-                    Some(storage) => drop(held.insert(storage.0, (class, size, offset))),
-                    None => free += size,
+                prop_assert!(
+                    !before.is_some_and(|before| before.joins(&block)),
+                    "neighbours that are alike are one"
+                );
+                (end, before) = (offset + block.bytes, Some(block));
+                if let Some(storage) = block.holder() {
+                    held.insert(storage.0, (class, block.bytes, offset));
                 }
+                reserved += if block.is_absent() { 0 } else { block.bytes };
+                free += if block.is_free() { block.bytes } else { 0 };
+                let page = policy::page(class, trial.target.page.0);
+                prop_assert!(
+                    !block.is_absent() || block.bytes % page == 0 && offset % page == 0,
+                    "whole pages"
+                );
             }
             prop_assert_eq!(end, bytes);
-            reserved += bytes;
         }
     }
     prop_assert_eq!(reserved, trial.reserved());
