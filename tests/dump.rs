@@ -175,6 +175,50 @@ fn a_dump_holds_the_whole_run() {
     }
 }
 
+/// Together, or each as soon as it is complete.
+#[test]
+fn gradients_are_dumped_as_they_are_applied() {
+    let place = Place::new();
+    let tiny = Tiny { layers: 2, d_model: 16, context: 16, batch_size: 3, ..Tiny::default() };
+    place.write(
+        "tiny.toml",
+        tiny.with(
+            r#"
+[measure]
+warmup_steps = 1
+steps = 2
+
+[strategies.together]
+[strategies.early]
+update = "in_backward"
+[strategies.early-on-host]
+update = "in_backward"
+loss_chunks = 2
+offload.optimizer = true
+[strategies.chunks]
+loss_chunks = 2
+"#,
+        ),
+    );
+    place.sweep(&["--dump", "dumps"], 0);
+    let dumps = place.dumps();
+    let read = |strategy: &str, file: &str| fs::read(dumps[strategy].join(file)).unwrap();
+    // What a step lost and how long its gradient was.
+    let steps = |strategy: &str| -> Vec<String> {
+        let text = String::from_utf8(read(strategy, "steps.csv")).unwrap();
+        text.lines().map(|line| line.split(',').take(3).collect::<Vec<_>>().join(",")).collect()
+    };
+    for (early, together) in [("early", "together"), ("early-on-host", "chunks")] {
+        for file in ["gradients.safetensors", "final.safetensors"] {
+            assert_eq!(read(early, file), read(together, file), "{file} of {early}");
+        }
+        assert_eq!(steps(early), steps(together));
+        assert!(
+            steps(early)[1].split(',').all(|figure| figure.parse::<f64>().is_ok_and(|figure| figure > 0.0))
+        );
+    }
+}
+
 #[test]
 fn a_stored_run_is_dumped_like_a_fresh_one() {
     const FILES: [&str; 4] =

@@ -57,8 +57,6 @@ pub(super) enum LossOf {
     Evaluation,
     /// The last step's batch, where nothing is evaluated.
     Training,
-    /// Either, of parameters that nothing changed.
-    Inference,
 }
 
 impl LossOf {
@@ -66,7 +64,6 @@ impl LossOf {
         match self {
             LossOf::Evaluation => "evaluation",
             LossOf::Training => "training",
-            LossOf::Inference => "inference",
         }
     }
 }
@@ -85,6 +82,8 @@ pub(super) struct Relative {
     /// The first step, with what comes before it, takes longer or shorter than the baseline's.
     pub(super) other_start_time: bool,
     pub(super) pareto: bool,
+    /// It trains nothing where the baseline does, or the other way round.
+    pub(super) other_task: bool,
     /// Another entry is the same without keys that change nothing: what differs in speed is noise.
     pub(super) idle: bool,
     /// The strategy in whose name this run was measured.
@@ -92,14 +91,19 @@ pub(super) struct Relative {
 }
 
 impl Entry {
-    /// Ran to the end and trains: what a recommendation can be made of.
+    /// Ran to the end: what something can be said of.
     pub(super) fn is_usable(&self) -> bool {
         self.status == Status::Ok && self.memory.is_some()
     }
 
-    /// An alternative of its own, not another name for one.
+    /// An alternative of its own, not another name for one or something else: what a recommendation can be made of.
     pub(super) fn is_candidate(&self) -> bool {
-        self.is_usable() && self.relative.same_as.is_none()
+        self.is_usable() && self.relative.same_as.is_none() && !self.relative.other_task
+    }
+
+    /// Whether any of its parameters are trained.
+    pub(super) fn trains(&self) -> bool {
+        self.row.trainable_parameters != Some(0)
     }
 
     pub(super) fn is_noisy(&self) -> bool {
@@ -262,10 +266,7 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
 
 fn loss(measured: &[&Row]) -> Option<Loss> {
     let loss = |of, value: fn(&Row) -> Option<f64>| middle(measured, value).map(|value| Loss { value, of });
-    let is_trained = measured.iter().all(|row| row.trainable_parameters != Some(0));
-    let of = |kind| if is_trained { kind } else { LossOf::Inference };
-    loss(of(LossOf::Evaluation), |row| row.loss_eval)
-        .or_else(|| loss(of(LossOf::Training), |row| row.loss_last))
+    loss(LossOf::Evaluation, |row| row.loss_eval).or_else(|| loss(LossOf::Training, |row| row.loss_last))
 }
 
 /// A row for all repeats: bytes are the same in all of them or, if not, the most; speeds are the medians.

@@ -242,13 +242,15 @@ fn against(entry: &Entry, base: &Entry) -> Relative {
         |value: f64, base: f64| (base != 0.0).then_some(value / base).filter(|ratio| ratio.is_finite());
     let memory = entry.memory.zip(base.memory).and_then(|(a, b)| share(a as f64, b as f64));
     let speed = entry.speed.zip(base.speed).and_then(|(a, b)| share(a.median, b.median));
-    let losses = entry.loss.zip(base.loss).filter(|(a, b)| a.of == b.of);
+    let other_task = entry.trains() != base.trains();
+    let losses = entry.loss.zip(base.loss).filter(|(a, b)| a.of == b.of && !other_task);
     let loss = losses.and_then(|(a, b)| share(a.value - b.value, b.value.abs()));
     Relative {
         memory,
         speed,
         same_speed: entry.same_speed(base) == Some(true),
         loss,
+        other_task,
         other_start_time: entry.start_ms().zip(base.start_ms()).is_some_and(|(a, b)| takes_other_time(a, b)),
         less_to_start: base.start_above_training() && entry.row.start_peak_bytes < base.row.start_peak_bytes,
         ..Relative::default()

@@ -332,7 +332,7 @@ fn learns_less(comparison: &Comparison) -> Option<String> {
     let worse = |entry: &Entry| {
         let change = change(entry.relative.loss.filter(|loss| *loss > WORSE_LOSS)?);
         match entry.loss?.of {
-            LossOf::Evaluation | LossOf::Inference => Some(change),
+            LossOf::Evaluation => Some(change),
             LossOf::Training => Some(format!("{change} in training")),
         }
     };

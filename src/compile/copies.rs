@@ -186,7 +186,9 @@ impl Here<'_> {
     fn instruction(&mut self, number: usize, mut instruction: Instruction) -> Moved {
         let (mut fetches, mut stores, mut casts) = (Vec::new(), Vec::new(), Vec::new());
         let (scope, phase, home) = (instruction.scope, instruction.phase, instruction.home);
-        let stretch = instruction.slice.is_none().then(|| (self.program.scope(scope).layer, phase));
+        // An update in the backward pass has what that has brought for its layer.
+        let pass = if phase == Phase::Update { Phase::Backward } else { phase };
+        let stretch = instruction.slice.is_none().then(|| (self.program.scope(scope).layer, pass));
         let written: Vec<ValueId> =
             instruction.action.writes().iter().map(|&id| self.program.storage(id)).collect();
         self.is_read(&instruction);

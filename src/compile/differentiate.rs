@@ -25,9 +25,9 @@ pub(super) fn differentiate(draft: &mut Draft) {
 
 /// Adds the backward pass to a section, if anything is trained. It leaves its loss and the gradients.
 fn differentiate_section(draft: &mut Draft, at: usize) {
-    let loss = match draft.program.trained().next() {
-        Some(_) => add_backward(draft, at),
-        None => first_loss(&draft.program.sections[at].code),
+    let loss = match draft.program.trains() {
+        true => add_backward(draft, at),
+        false => first_loss(&draft.program.sections[at].code),
     };
     let Program { sections, buckets, .. } = &mut draft.program;
     let Section { kind, exit, .. } = &mut sections[at];

@@ -53,7 +53,7 @@ pub(super) fn choose(draft: &mut Draft) {
         let code = std::mem::take(&mut program.sections[index].code);
         program.sections[index].code = Casting::new(program, &stored, dtypes, tf32).section(code);
     }
-    if let Some(scale) = draft.config.strategy.loss_scale.filter(|_| draft.config.trains()) {
+    if let Some(scale) = draft.config.strategy.loss_scale.filter(|_| program.trains()) {
         add_loss_scale(program, scale);
     }
     program.stage = Stage::Typed;

@@ -282,6 +282,11 @@ impl Program {
         self.buckets.iter().enumerate().filter_map(trained).collect::<Vec<_>>().into_iter()
     }
 
+    /// Whether anything is.
+    pub fn trains(&self) -> bool {
+        self.buckets.iter().any(|bucket| bucket.trainable)
+    }
+
     /// How many numbers there are in the parameters of buckets that are like this.
     pub fn numbers_of(&self, like: impl Fn(&Bucket) -> bool) -> u64 {
         self.buckets.iter().filter(|bucket| like(bucket)).map(Bucket::numbers).sum()

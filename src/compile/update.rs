@@ -25,16 +25,17 @@ pub(super) fn update(draft: &mut Draft) {
     let exchange = program.exchange.clone();
     let home = draft.marks.updates;
     let mut numbers = exchange.numbers;
-    let trains = program.trained().next().is_some();
+    let trains = program.trains();
     let in_backward = config.strategy.update == Update::InBackward;
     if home == Pool::Device && trains {
         let host = program.value(numbers).clone();
         numbers = program.add_like(Value { scope, pool: home, ..host });
         let bring = copy(Queue::Copy, exchange.numbers, numbers, scope);
         if in_backward {
-            // There by the time that the first gradients are.
+            // In the backward pass, and there by the time that the first gradients are complete.
             let first = program.section_mut(SectionKind::First).expect("build makes it");
-            first.code.insert(0, Instruction { phase: Phase::Forward, ..bring });
+            let backward = first.code.iter().position(|instruction| instruction.phase == Phase::Backward);
+            first.code.insert(backward.expect("something is trained") + 1, bring);
         } else {
             code.push(bring);
         }

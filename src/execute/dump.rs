@@ -143,7 +143,7 @@ impl Dump<'_> {
 
         // Where the program has a norm of its own, that is the one that counts.
         let has_norm = self.run.program.exchange.results.norm.is_some();
-        let looks = self.run.config.trains() && (!has_norm || kept.is_some());
+        let looks = self.run.program.trains() && (!has_norm || kept.is_some());
         let norm = if looks { Some(self.look_at_gradients(engine, kept)?) } else { None };
 
         let began = Instant::now();

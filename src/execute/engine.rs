@@ -281,8 +281,8 @@ impl<'a> Engine<'a> {
             self.manager.backing.device.lap()?;
         }
         // What kernels and libraries set up at their first use cannot be captured; what is replayed as a whole cannot
-        // be timed in parts.
-        let captures = self.passes[number] > 0 && !clocked;
+        // be timed in parts, or looked at in between.
+        let captures = self.passes[number] > 0 && !clocked && self.applied.is_none();
         self.passes[number] += 1;
         let mut next = 0;
         for (index, segment) in section.segments.iter().enumerate().filter(|_| captures) {

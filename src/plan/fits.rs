@@ -6,7 +6,7 @@ use crate::memory::{self, Cadence, peak_live, predict};
 use crate::spec::{Budget, Recompute, RunConfig, Train};
 use crate::units::Bytes;
 
-/// Nobody trains with more samples at once than this.
+/// Nobody has more samples in a micro-batch than this.
 const MOST: usize = 1 << 20;
 
 /// Of a batch that micro-batches of one size make up: a smaller last one needs no more. 0 if not even a micro-batch of one

@@ -14,6 +14,7 @@ const TARGETS: &str = "strategy.lora.targets";
 
 /// With the layers of the model in the place of names. Fails where a name is no layer's, or cannot be meant.
 pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
+    let trains = config.trains();
     let Strategy { freeze, place, lora, params, .. } = &mut config.strategy;
     if freeze.is_empty() && place.is_empty() && lora.is_none() {
         return Ok(config);
@@ -22,7 +23,7 @@ pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, 
     freeze.sort_unstable();
     freeze.dedup();
     let targets = lora.as_ref().map_or(Ok(Vec::new()), |lora| adapted(&graph, lora, tree));
-    match (frozen(&graph, freeze, tree), placed(&graph, place, tree), targets) {
+    match (frozen(&graph, freeze, trains, tree), placed(&graph, place, tree), targets) {
         (Ok(frozen), Ok(placed), Ok(targets)) => {
             (*freeze, *place) = (frozen, placed);
             if let Some(lora) = lora {
@@ -76,14 +77,14 @@ fn adapted(graph: &Graph, lora: &Lora, tree: &Table) -> Result<Vec<String>, Prob
 }
 
 /// The outermost of the frozen layers.
-fn frozen(graph: &Graph, names: &[String], tree: &Table) -> Result<Vec<String>, Problem> {
+fn frozen(graph: &Graph, names: &[String], trains: bool, tree: &Table) -> Result<Vec<String>, Problem> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
     let Named { by_scope, .. } = known(graph, FREEZE, names, tree)?;
     let frozen = |scope: ScopeId| by_scope[scope.index()].is_some();
     let mut parameters = (0..graph.values.len()).filter(|&value| is_parameter(graph, value));
-    if parameters.all(|value| frozen(graph.values[value].scope)) {
+    if trains && parameters.all(|value| frozen(graph.values[value].scope)) {
         let message = "freeze leaves nothing to train: every parameter is in one of its layers";
         return Err(blame(message.to_owned(), &[FREEZE], tree, "leave one of the layers out"));
     }

@@ -54,19 +54,6 @@ const AS_PARAMS: &[Need] = &[
     Need { of: &[r#""fp16""#], key: "params", one_of: &[r#""fp16""#] },
 ];
 
-/// The last two are budgets.
-const RECOMPUTE: &[&str] = &[
-    r#""none""#,
-    r#""block""#,
-    r#"["mlp"]"#,
-    r#"["attention", "norm"]"#,
-    "{ every = 2 }",
-    "{ segments = 2 }",
-    r#"{ save = ["linear", "attention"] }"#,
-    "{ budget = 0.9 }",
-    r#""auto""#,
-];
-
 const IN_BACKWARD: &[&str] = &[r#""in_backward""#];
 
 /// Without adapters, and with some beside every kind of base.
@@ -145,7 +132,22 @@ pub(crate) const KEYS: &[Key] = &[
         needs: &[Need { of: &[r#""stochastic""#], key: "optimizer_state", one_of: &[r#""bf16""#] }],
         same: Same::Training(0.03),
     },
-    Key { name: "recompute", values: RECOMPUTE, needs: &[], same: Same::Bitwise },
+    Key {
+        name: "recompute",
+        values: &[
+            r#""none""#,
+            r#""block""#,
+            r#"["mlp"]"#,
+            r#"["attention", "norm"]"#,
+            "{ every = 2 }",
+            "{ segments = 2 }",
+            r#"{ save = ["linear", "attention"] }"#,
+            "{ budget = 0.9 }",
+            r#""auto""#,
+        ],
+        needs: &[],
+        same: Same::Bitwise,
+    },
     Key {
         name: "freeze",
         values: &["[]", r#"["embedding", "blocks.0"]"#, r#"["blocks.*.attention"]"#],
@@ -190,12 +192,6 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Bitwise,
     },
     Key { name: "gradients", values: &[r#""free""#, r#""zero""#], needs: &[], same: Same::Bitwise },
-    Key {
-        name: "measure.what",
-        values: &[r#""training""#, r#""inference""#],
-        needs: &[Need { of: &[r#""inference""#], key: "recompute", one_of: RECOMPUTE.split_at(7).0 }],
-        same: Same::Start,
-    },
     // Not of a strategy, but one asks for its absence.
     Key { name: "train.clip_norm", values: &["1.0", r#""off""#], needs: &[], same: Same::Start },
     Key {

@@ -103,7 +103,8 @@ class Dump:
         self.final = as_numbers(run, read_tensors(folder / "final.safetensors"))
         steps = read_csv(folder / "steps.csv")
         self.losses = [float(step["loss"]) for step in steps]
-        self.gradient_norms = [float(step["grad_norm"] or "nan") for step in steps]
+        norm = (lambda step: math.nan) if run.is_inference else (lambda step: float(step["grad_norm"]))
+        self.gradient_norms = [norm(step) for step in steps]
         self.seconds = [float(step["ms"]) / 1e3 for step in steps]
         if len(steps) != len(self.tokens):
             raise CannotRepeat(f"{folder} has batches of {len(self.tokens)} steps and figures of {len(steps)}")
@@ -218,6 +219,8 @@ def clip(run, trained):
 
 def measure_speed(run, folder):
     """Trains with nothing in the way of speed, and nothing in memory that training does not need."""
+    if run.is_inference:
+        raise CannotRepeat('measure.what = "inference": only training is timed here')
     if run.recomputes_otherwise:
         raise CannotRepeat("recompute: PyTorch computes none or all of each block again here")
     initial = as_numbers(run, read_tensors(folder / "initial.safetensors"))

@@ -140,14 +140,14 @@ impl State<'_> {
             return false;
         }
         self.written[id.index()] = true;
-        let mut written =
-            std::iter::successors(Some(id), |&id| program.value(id).previous).last().unwrap_or(id);
-        if written != id {
-            // What sums up elsewhere may be stored here as the first that there is.
-            if std::mem::replace(&mut self.written[written.index()], true) {
+        // What sums up elsewhere may be stored here as the first that there is: versions before it will never be.
+        let mut written = id;
+        while let Some(previous) = program.value(written).previous {
+            if std::mem::replace(&mut self.written[previous.index()], true) {
                 return true;
             }
-            self.overwritten[written.index()] = true;
+            self.overwritten[previous.index()] = true;
+            written = previous;
         }
         // A part completes what it is part of, if it was the last.
         while let Value { previous: None, view: Some(View { of, .. }), .. } = program.value(written) {

@@ -84,6 +84,30 @@ fn not_overwritten() {
     assert_eq!(broken, Invariant::NotOverwritten);
 }
 
+/// A version of the loss that comes after one that takes its place.
+#[test]
+fn not_overwritten_by_an_earlier_version() {
+    let fill = |program: &Program, id: ValueId| {
+        let op = Op::Fill(Fill { output: program.ty(id), value: 1.0 });
+        let action = Action::Launch { op, inputs: Vec::new(), outputs: vec![id], workspace: None };
+        Instruction::new(action, program.value(id).scope, Phase::Forward)
+    };
+    for earlier in 0..2 {
+        let broken = corrupted(|program| {
+            let loss = program.loss.unwrap();
+            let first = program.add_like(program.value(loss).clone());
+            let second = program.add_version(first);
+            let last = program.add_version(second);
+            program.places.resize(program.values.len(), None);
+            let versions = [fill(program, last), fill(program, [first, second][earlier])];
+            code(program, SectionKind::First).splice(0..0, versions);
+            // Before anything is allocated.
+            program.stage = Stage::Updated;
+        });
+        assert_eq!(broken, Invariant::NotOverwritten, "version {earlier}");
+    }
+}
+
 /// A whole after its parts, and a part that lies across others.
 #[test]
 fn not_overwritten_by_what_overlaps() {

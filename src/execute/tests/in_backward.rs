@@ -1,12 +1,13 @@
 //! Gradients that are applied in the backward pass, and freed.
 
-use super::strategies::{launches, live_in, program, with, work};
+use super::strategies::{launches, live, live_in, program, with, work};
 use super::trace;
-use crate::compile::{Instruction, Program, Section, SectionKind};
-use crate::device::{Pool, Position, Role};
+use crate::compile::{Action, Instruction, Program, Section, SectionKind};
+use crate::device::{Phase, Pool, Position, Role};
 use crate::memory::live_at;
 use crate::spec::*;
 use crate::testing;
+use crate::units::Bytes;
 
 /// Without clipping, with other changes.
 fn plain(change: impl FnOnce(&mut Strategy)) -> RunConfig {
@@ -97,4 +98,48 @@ fn each_bucket_is_updated_once_and_counted() {
     assert_eq!(early.trained_parameters, after.trained_parameters);
     assert_eq!((early.updates_in_backward, after.updates_in_backward), (4 * early.steps, 0));
     assert_eq!(receipt, "4 updates in backward");
+}
+
+/// What comes between the passes is none of what an evaluation with gradients keeps.
+#[test]
+fn an_evaluation_keeps_what_training_keeps_also_where_updates_are_in_backward() {
+    let grad = |strategy: &mut Strategy| strategy.evaluation_pass = EvaluationPass::Grad;
+    let last = |instruction: &Instruction| matches!(instruction.action, Action::Copy { .. });
+    let kept = |config: &RunConfig| live(&program(config), SectionKind::Evaluation, Role::Activation, last);
+    assert_eq!(kept(&in_backward(grad)), kept(&plain(grad)));
+}
+
+/// Updates count for no layer: what the one before needs is on its way while a layer's gradients are computed, and what an
+/// update needs is there.
+#[test]
+fn copies_are_as_far_ahead_as_without_updates_between() {
+    let ahead = |config: &RunConfig| {
+        let program = program(config);
+        let code = &program.section(SectionKind::First).unwrap().code;
+        let of =
+            |block: &str, instruction: &Instruction| program.scope(instruction.scope).path.starts_with(block);
+        let is_fetch = |instruction: &Instruction| match instruction.action {
+            Action::Copy { to, .. } => {
+                instruction.phase == Phase::Backward && program.value(to).pool == Pool::Device
+            }
+            _ => false,
+        };
+        let fetches = code.iter().filter(|instruction| is_fetch(instruction)).count();
+        let first_fetch = code.iter().position(|found| is_fetch(found) && of("blocks.0", found)).unwrap();
+        let backward = |found: &Instruction| {
+            matches!(found.action, Action::Launch { .. })
+                && found.phase == Phase::Backward
+                && of("blocks.1", found)
+        };
+        (first_fetch < code.iter().position(backward).unwrap(), fetches)
+    };
+    let changes: [fn(&mut Strategy); 2] = [
+        |strategy| strategy.offload.activations = Spill::From(Bytes(0)),
+        |strategy| strategy.offload.parameters = true,
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let [early, late] = [ahead(&in_backward(change)), ahead(&plain(change))];
+        assert_eq!(early, late, "change {number}");
+        assert!(early.0, "change {number}");
+    }
 }

@@ -1,12 +1,15 @@
 //! Steps that are forward passes alone.
 
+use std::collections::HashMap;
+
 use super::super::engine::Engine;
-use super::batch;
 use super::strategies::{Activations, BATCH, C, L, T, V, launches, live, program, with, work};
+use super::{Trace, batch, trace};
 use crate::compile::{SectionKind, compile};
 use crate::device::Role;
 use crate::spec::*;
 use crate::testing;
+use crate::testing::keys::Choice;
 
 fn inference(change: impl FnOnce(&mut Strategy)) -> RunConfig {
     let mut config = with(change);
@@ -90,5 +93,26 @@ fn keys_of_training_change_nothing_of_inference() {
     ];
     for (number, change) in changes.into_iter().enumerate() {
         assert_eq!(program(&inference(change)), plain, "change {number}");
+    }
+}
+
+/// Every two values of every two keys meet, and what changes no bit of training changes none of inference.
+#[test]
+fn keys_change_no_more_of_inference_than_they_say() {
+    let inference = |choice: &Choice| {
+        let mut config = testing::small_with(choice);
+        // What is computed again is backward's: there is no choice to be made.
+        if matches!(config.strategy.recompute, Recompute::Budget(_)) {
+            config.strategy.recompute = Recompute::Block;
+        }
+        config.measure.what = Task::Inference;
+        config
+    };
+    let mut references: HashMap<Choice, Trace> = HashMap::new();
+    for choice in testing::pairwise() {
+        let found = trace(&inference(&choice));
+        let of = |reference: &Choice| trace(&inference(reference));
+        let expected = references.entry(choice.reference()).or_insert_with_key(of);
+        assert_eq!(&found, expected, "{:?}", choice.settings());
     }
 }

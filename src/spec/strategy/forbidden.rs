@@ -292,7 +292,7 @@ fn refusal(why: impl Into<String>, works: impl Into<String>) -> Refusal {
 }
 
 fn in_backward(run: &RunConfig) -> Option<()> {
-    (run.strategy.update == Update::InBackward).then_some(())
+    (run.strategy.update == Update::InBackward && run.trains()).then_some(())
 }
 
 /// What is for segments of fixed sizes, where they grow.
@@ -392,8 +392,15 @@ mod tests {
                 changed(&toml, &settings).err().unwrap_or_else(|| panic!("nothing refuses {refused:?}"));
             let error = error.to_string();
             assert_eq!(error.matches("= help:").count(), 1, "one reason: {error}");
-            let named = |key: &&str| error.contains(key.rsplit('.').next().expect("keys have names"));
-            assert!(forbidden.keys.iter().any(named), "{number} {:?} is blamed: {error}", forbidden.keys);
+            // Of the settings, those of its keys are marked where they stand, and no others.
+            let marked = error.lines().filter_map(|line| line.split_once("--set "));
+            let marked: BTreeSet<&str> = marked.map(|(_, setting)| setting).collect();
+            let is_of = |setting: &&&str| {
+                let name = setting.split(" = ").next().unwrap_or_default();
+                forbidden.keys.iter().any(|key| key.contains(name) || name.contains(key))
+            };
+            let blamed: BTreeSet<&str> = refused.iter().filter(is_of).copied().collect();
+            assert_eq!(marked, blamed, "{number} {:?}: {error}", forbidden.keys);
             let key = |setting: &str| setting.split(" = ").next().unwrap_or_default().to_owned();
             let kept = settings.into_iter().filter(|setting| key(setting) != key(works));
             let settings: Vec<String> = kept.chain([(*works).to_owned()]).collect();
