@@ -2,6 +2,8 @@
 
 use super::counts::Counts;
 use super::products::ProductSources;
+use crate::compile::Program;
+use crate::spec::{EmptyCache, RunConfig, Strategy};
 use crate::units::{Bytes, Count};
 
 /// What a run is, for what it did to be told against it.
@@ -17,6 +19,20 @@ pub(super) struct Run {
     pub(super) empties_cache: bool,
     /// The share of copies' time in which nothing waited for them, where that is known.
     pub(super) copies_hidden: Option<f64>,
+}
+
+impl Run {
+    /// Of a program, before it is known how copies went.
+    pub(super) fn of(config: &RunConfig, program: &Program) -> Run {
+        let Strategy { accumulate, keep, empty_cache, .. } = &config.strategy;
+        Run {
+            micro_batches: *accumulate,
+            parameters: program.numbers_of(|_| true),
+            keeps: !keep.is_empty(),
+            empties_cache: *empty_cache != EmptyCache::Never,
+            copies_hidden: None,
+        }
+    }
 }
 
 /// One step's share of what was counted between two moments, and one evaluation's; of skipped steps, all. And from where

@@ -20,7 +20,7 @@ use crate::compile::{Program, Violation};
 use crate::data::{Batch, DataError, DigestCache, Sample, Source, Weights, WeightsError};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, TargetError};
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
-use crate::spec::{self, EmptyCache, Precision, RunConfig};
+use crate::spec::{self, Precision, RunConfig};
 use crate::units::Bytes;
 
 /// The file in a run's folder with its timeline: a line for each instruction.
@@ -296,13 +296,7 @@ impl Trainer<'_> {
     }
 
     fn receipt(&self, trained: &Trained, copies_hidden: Option<f64>) -> String {
-        let run = receipt::Run {
-            micro_batches: self.config.strategy.accumulate,
-            parameters: self.program.numbers_of(|_| true),
-            keeps: !self.config.strategy.keep.is_empty(),
-            empties_cache: self.config.strategy.empty_cache != EmptyCache::Never,
-            copies_hidden,
-        };
+        let run = receipt::Run { copies_hidden, ..receipt::Run::of(self.config, self.program) };
         receipt::receipt(&trained.before, &trained.after, run, self.products)
     }
 

@@ -232,7 +232,12 @@ impl<'a, B: Backing> Manager<'a, B> {
         let leaked = self.leaked.of(refused.pool).0.total();
         let found = OutOfMemory::at(self.program, (storage, position), refused, live);
         let pieces = if refused.pool == Pool::Device { self.allocator.pieces() } else { Pieces::default() };
-        Failure::OutOfMemory(Box::new(OutOfMemory { leaked, pieces, ..found }))
+        // What a cache asks for is not what it was asked for.
+        let requested = match self.program.allocator.is_caching() {
+            true => rounded(self.program, storage, &self.target),
+            false => found.requested,
+        };
+        Failure::OutOfMemory(Box::new(OutOfMemory { leaked, pieces, requested, ..found }))
     }
 
     /// What the limit has no room for, if that is what went wrong.

@@ -61,7 +61,12 @@ impl System<'_> {
     pub fn commit(&mut self, parts: &[Region]) -> Result<(), DeviceError> {
         let bytes = parts.iter().map(|part| part.bytes).sum();
         self.has_room(Pool::Device, bytes)?;
-        parts.iter().try_for_each(|part| self.backing.commit(*part))?;
+        for (done, part) in parts.iter().enumerate() {
+            if let Err(error) = self.backing.commit(*part) {
+                parts[..done].iter().try_for_each(|part| self.backing.decommit(*part))?;
+                return Err(error);
+            }
+        }
         self.ledger.reserved(Pool::Device, bytes);
         Ok(())
     }

@@ -84,14 +84,16 @@ fn not_overwritten() {
     assert_eq!(broken, Invariant::NotOverwritten);
 }
 
+/// What gives all of a value's elements a number.
+fn fill(program: &Program, id: ValueId, phase: Phase) -> Instruction {
+    let op = Op::Fill(Fill { output: program.ty(id), value: 1.0 });
+    let action = Action::Launch { op, inputs: Vec::new(), outputs: vec![id], workspace: None };
+    Instruction::new(action, program.value(id).scope, phase)
+}
+
 /// A version of the loss that comes after one that takes its place.
 #[test]
 fn not_overwritten_by_an_earlier_version() {
-    let fill = |program: &Program, id: ValueId| {
-        let op = Op::Fill(Fill { output: program.ty(id), value: 1.0 });
-        let action = Action::Launch { op, inputs: Vec::new(), outputs: vec![id], workspace: None };
-        Instruction::new(action, program.value(id).scope, Phase::Forward)
-    };
     for earlier in 0..2 {
         let broken = corrupted(|program| {
             let loss = program.loss.unwrap();
@@ -99,7 +101,8 @@ fn not_overwritten_by_an_earlier_version() {
             let second = program.add_version(first);
             let last = program.add_version(second);
             program.places.resize(program.values.len(), None);
-            let versions = [fill(program, last), fill(program, [first, second][earlier])];
+            let earlier = [first, second][earlier];
+            let versions = [last, earlier].map(|id| fill(program, id, Phase::Forward));
             code(program, SectionKind::First).splice(0..0, versions);
             // Before anything is allocated.
             program.stage = Stage::Updated;
@@ -111,13 +114,8 @@ fn not_overwritten_by_an_earlier_version() {
 /// A whole after its parts, and a part that lies across others.
 #[test]
 fn not_overwritten_by_what_overlaps() {
-    let fill = |program: &Program, id: ValueId| {
-        let op = Op::Fill(Fill { output: program.ty(id), value: 1.0 });
-        let action = Action::Launch { op, inputs: Vec::new(), outputs: vec![id], workspace: None };
-        Instruction::new(action, program.value(id).scope, Phase::Start)
-    };
     let whole = corrupted(|program| {
-        let again = fill(program, program.buckets[0].parameters);
+        let again = fill(program, program.buckets[0].parameters, Phase::Start);
         code(program, SectionKind::Start).push(again);
     });
     let across = corrupted(|program| {
@@ -131,7 +129,7 @@ fn not_overwritten_by_what_overlaps() {
             View { of, part: Part::Rows(rows) },
         );
         program.places.resize(program.values.len(), None);
-        let again = fill(program, view);
+        let again = fill(program, view, Phase::Start);
         code(program, SectionKind::Start).push(again);
     });
     assert_eq!([whole, across], [Invariant::NotOverwritten; 2]);
@@ -164,9 +162,7 @@ fn one_gradient_complete_when_it_is_applied() {
         let gradients = program.buckets[0].gradients.unwrap();
         let later = program.add_version(gradients);
         program.places.resize(program.values.len(), None);
-        let op = Op::Fill(Fill { output: program.ty(later), value: 1.0 });
-        let action = Action::Launch { op, inputs: Vec::new(), outputs: vec![later], workspace: None };
-        let instruction = Instruction::new(action, program.buckets[0].scope, Phase::Update);
+        let instruction = fill(program, later, Phase::Update);
         code(program, SectionKind::Update).push(instruction);
         // Before anything is freed.
         program.stage = Stage::Updated;

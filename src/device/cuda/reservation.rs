@@ -36,8 +36,10 @@ impl Reservation {
 
     /// Puts memory behind whole pages that have none.
     pub(super) fn commit(&mut self, part: Range<u64>) -> Result<(), Failed> {
-        for page in part.clone().step_by(PAGE as usize) {
-            self.commit_page(page)?;
+        let mut pages = part.clone().step_by(PAGE as usize);
+        if let Err(failed) = pages.try_for_each(|page| self.commit_page(page)) {
+            self.decommit(part)?;
+            return Err(failed);
         }
         let access = sys::CUmemAccessDesc {
             location: location(self.device),

@@ -18,9 +18,10 @@ fn names(names: &[&str]) -> Vec<String> {
 
 /// With changes, and these values kept.
 fn keeping(keep: &[&str], change: impl FnOnce(&mut Strategy)) -> RunConfig {
-    let mut config = with(change);
-    config.strategy.keep = names(keep);
-    config
+    with(|strategy| {
+        change(strategy);
+        strategy.keep = names(keep);
+    })
 }
 
 fn activations(program: &Program, kind: SectionKind, after: &'static str) -> u64 {
@@ -61,18 +62,19 @@ fn what_is_kept_is_not_overwritten() {
     assert_eq!(found, SIZES.stream() + 256 + slices);
 }
 
+/// What changes when values come and go.
+const CHANGES: [fn(&mut Strategy); 6] = [
+    |_| {},
+    |strategy| (strategy.loss_chunks, strategy.accumulate) = (7, 3),
+    |strategy| (strategy.recompute, strategy.precision) = (Recompute::Block, Precision::Bf16),
+    |strategy| (strategy.allocator, strategy.evaluation_pass) = (Allocator::Direct, EvaluationPass::Grad),
+    |strategy| (strategy.allocator, strategy.init) = (Allocator::Direct, Init::Lazy),
+    |strategy| strategy.offload.activations = Spill::From(Bytes(0)),
+];
+
 #[test]
 fn keep_changes_no_bit() {
-    let changes: [fn(&mut Strategy); 5] = [
-        |_| {},
-        |strategy| (strategy.loss_chunks, strategy.accumulate) = (7, 3),
-        |strategy| (strategy.recompute, strategy.precision) = (Recompute::Block, Precision::Bf16),
-        |strategy| {
-            (strategy.allocator, strategy.evaluation_pass) = (Allocator::Direct, EvaluationPass::Grad);
-        },
-        |strategy| strategy.offload.activations = Spill::From(Bytes(0)),
-    ];
-    for change in changes {
+    for change in CHANGES {
         let plain = trace(&with(change));
         for keep in [&["head.logits"][..], &ATTENTION, &["blocks.0.mlp.hidden", "embedding.x"]] {
             assert_eq!(trace(&keeping(keep, change)), plain, "{keep:?}");
@@ -102,9 +104,10 @@ fn keep_beside_a_late_release_has_no_effect() {
 }
 
 fn leaking(leak: Leak, change: impl FnOnce(&mut Strategy)) -> RunConfig {
-    let mut config = with(change);
-    config.strategy.leak = Some(leak);
-    config
+    with(|strategy| {
+        change(strategy);
+        strategy.leak = Some(leak);
+    })
 }
 
 const LEAKS: [Leak; 3] = [Leak::Loss, Leak::Logits, Leak::Graph];
@@ -140,14 +143,7 @@ fn a_leak_leaves_behind_what_it_says() {
 
 #[test]
 fn a_leak_changes_no_bit() {
-    let changes: [fn(&mut Strategy); 5] = [
-        |_| {},
-        |strategy| (strategy.loss_chunks, strategy.accumulate) = (7, 3),
-        |strategy| (strategy.recompute, strategy.precision) = (Recompute::Block, Precision::Bf16),
-        |strategy| (strategy.allocator, strategy.init) = (Allocator::Direct, Init::Lazy),
-        |strategy| strategy.offload.activations = Spill::From(Bytes(0)),
-    ];
-    for change in changes {
+    for change in CHANGES {
         let plain = trace(&with(change));
         for leak in LEAKS {
             assert_eq!(trace(&leaking(leak, change)), plain, "{leak:?}");
@@ -155,13 +151,15 @@ fn a_leak_changes_no_bit() {
     }
 }
 
+fn leaks_by_allocator() -> impl Iterator<Item = (Leak, Allocator)> {
+    let of = |leak| [Allocator::Arena, Allocator::Direct].map(|allocator| (leak, allocator));
+    LEAKS.into_iter().flat_map(of)
+}
+
 /// What is live rises by as much with every step, and so does what is asked of the system, in pages.
 #[test]
 fn the_peak_of_any_step_is_known() {
-    for (leak, allocator) in LEAKS
-        .into_iter()
-        .flat_map(|leak| [Allocator::Arena, Allocator::Direct].map(|allocator| (leak, allocator)))
-    {
+    for (leak, allocator) in leaks_by_allocator() {
         let mut config = leaking(leak, |strategy| strategy.allocator = allocator);
         let program = program(&config);
         let mut device_after = |steps: usize| {
@@ -181,10 +179,7 @@ fn the_peak_of_any_step_is_known() {
 /// those that take one more do.
 #[test]
 fn the_step_that_runs_out_is_predicted() {
-    for (leak, allocator) in LEAKS
-        .into_iter()
-        .flat_map(|leak| [Allocator::Arena, Allocator::Direct].map(|allocator| (leak, allocator)))
-    {
+    for (leak, allocator) in leaks_by_allocator() {
         let mut config = leaking(leak, |strategy| (strategy.allocator, strategy.accumulate) = (allocator, 2));
         config.evaluation = Some(Evaluation { every: 3, batches: 1 });
         let program = program(&config);

@@ -94,14 +94,7 @@ fn a_step_is_skipped(config: &RunConfig) {
     assert!(third.loss < second.loss);
     assert_eq!(third.loss_scale, Some(131_072.0), "two good steps in a row");
     assert_eq!(engine.loss_scale().unwrap(), third.loss_scale, "what the host is told is on the device");
-    let run = Run {
-        micro_batches: 1,
-        parameters: program.numbers_of(|_| true),
-        keeps: false,
-        empties_cache: false,
-        copies_hidden: None,
-    };
-    let receipt = receipt(&before, &engine.counts(), run, None);
+    let receipt = receipt(&before, &engine.counts(), Run::of(&config, &program), None);
     assert!(receipt.contains("1 step skipped"), "{receipt}");
 }
 

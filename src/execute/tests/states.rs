@@ -49,14 +49,7 @@ fn train(config: &RunConfig) -> (Vec<f32>, String, Counts, String) {
         engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap().loss
     });
     let losses = losses.collect();
-    let run = Run {
-        micro_batches: 1,
-        parameters: program.numbers_of(|_| true),
-        keeps: false,
-        empties_cache: false,
-        copies_hidden: None,
-    };
-    let receipt = receipt(&before, &engine.counts(), run, None);
+    let receipt = receipt(&before, &engine.counts(), Run::of(config, &program), None);
     (losses, engine.digest().unwrap(), engine.counts(), receipt)
 }
 

@@ -392,14 +392,7 @@ pub(super) fn work(config: &RunConfig) -> (Counts, String) {
         bytes_to_device: after.bytes_to_device - before.bytes_to_device,
         ..after
     };
-    let run = Run {
-        micro_batches: config.strategy.accumulate,
-        parameters: program.numbers_of(|_| true),
-        empties_cache: config.strategy.empty_cache != EmptyCache::Never,
-        keeps: !config.strategy.keep.is_empty(),
-        copies_hidden: None,
-    };
-    (counts, receipt(&before, &after, run, None))
+    (counts, receipt(&before, &after, Run::of(config, &program), None))
 }
 
 #[test]

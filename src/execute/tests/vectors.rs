@@ -266,11 +266,15 @@ fn are_noticed(strategy: &str, changes: &[(&str, Change)]) {
 }
 
 fn change_adamw(config: &mut RunConfig, change: impl Fn(&mut AdamW)) {
-    let Optimizer::AdamW(adamw) = &mut config.train.optimizer else { panic!("not AdamW") };
-    change(adamw);
+    match &mut config.train.optimizer {
+        Optimizer::AdamW(adamw) => change(adamw),
+        Optimizer::Sgd(_) => panic!("not AdamW"),
+    }
 }
 
 fn change_sgd(config: &mut RunConfig, change: impl Fn(&mut Sgd)) {
-    let Optimizer::Sgd(sgd) = &mut config.train.optimizer else { panic!("not SGD") };
-    change(sgd);
+    match &mut config.train.optimizer {
+        Optimizer::Sgd(sgd) => change(sgd),
+        Optimizer::AdamW(_) => panic!("not SGD"),
+    }
 }

@@ -97,7 +97,8 @@ impl<'a> Caching<'a> {
         pool.best_fit(bytes).filter(|&(_, block)| self.policy.serves(block, bytes))
     }
 
-    /// Asks the system for a block. Where the limit refuses it, what is cached goes back, and it is asked for again.
+    /// Asks the system for a block. Where it is refused, by the limit or by a system that has no more, what is cached goes back, and
+    /// it is asked for again.
     fn fetched(
         &mut self,
         class: Class,
@@ -105,7 +106,9 @@ impl<'a> Caching<'a> {
         system: &mut System<'_>,
     ) -> Result<(Place, u64), DeviceError> {
         self.collect_garbage(system)?;
-        let is_refused = |answer: &Result<_, _>| matches!(answer, Err(DeviceError::BeyondLimit { .. }));
+        let is_refused = |answer: &Result<_, _>| {
+            matches!(answer, Err(DeviceError::BeyondLimit { .. } | DeviceError::OutOfMemory { .. }))
+        };
         let mut answer = self.ask(class, bytes, system);
         if is_refused(&answer) && self.release_oversize(bytes, system)? {
             answer = self.ask(class, bytes, system);
@@ -132,19 +135,23 @@ impl<'a> Caching<'a> {
         Ok((pool.add(buffer, segment), segment))
     }
 
-    /// Gives back one block that is never split and large enough for a request; where there is none, the largest ones
+    /// Gives back one segment that is never split and large enough for a request; where there is none, the largest ones
     /// that are never split until they are as large together. Returns whether they are.
     fn release_oversize(&mut self, bytes: u64, system: &mut System<'_>) -> Result<bool, DeviceError> {
         let Some(oversize) = self.policy.oversize() else { return Ok(false) };
         let class = Class::of(bytes);
         let wanted = bytes.max(oversize);
-        if let Some((place, _)) = self.pools[class as usize].best_fit(wanted) {
+        // Where pages are large, parts of segments may be as large as what is never split.
+        let whole = self.pools[class as usize].wholly_free().into_iter();
+        let mut whole: Vec<(u64, Place)> =
+            whole.map(|(place, block, _)| (block, place)).filter(|(block, _)| *block >= oversize).collect();
+        whole.sort_unstable();
+        if let Some(&(_, place)) = whole.iter().find(|(block, _)| *block >= wanted) {
             return self.release(class, place, system).map(|()| true);
         }
         let mut released = 0;
         while released < wanted
-            && let Some((place, block)) = self.pools[class as usize].largest()
-            && block >= oversize
+            && let Some((block, place)) = whole.pop()
         {
             self.release(class, place, system)?;
             released += block;

@@ -229,7 +229,7 @@ impl BlockPool {
     pub(super) fn drop_segment(&mut self, place: Place) -> (Buffer, u64) {
         self.remove(place);
         let segment = self.segments.remove(&place.segment).expect("its block was there");
-        debug_assert!(segment.blocks.is_empty());
+        assert!(segment.blocks.is_empty(), "nothing else of the segment is in use");
         self.by_buffer.remove(&segment.buffer);
         (segment.buffer, segment.bytes)
     }

@@ -9,8 +9,8 @@ use proptest::prelude::{
 use super::pool::Block;
 use super::*;
 use crate::compile::compile;
-use crate::device::Ledger;
-use crate::memory::system::NoStorage;
+use crate::device::{Buffer, Ledger, Region};
+use crate::memory::system::{Backing, NoStorage};
 use crate::testing::{small, target};
 use crate::units::Bytes;
 
@@ -290,6 +290,94 @@ fn a_segment_grows_at_its_end_and_where_it_was_emptied() {
     assert_eq!(trial.blocks(Class::Small), Vec::new());
 }
 
+/// A block that could grow is left to who needs that, also where another one is larger.
+#[test]
+fn what_could_grow_is_taken_last() {
+    let program = program();
+    let settings = spec::Caching { expandable_segments: true, ..spec::Caching::default() };
+    let mut trial = Trial::new(&program, settings, 100 * MIB);
+    // 30 and 10 fill two pages; 12 leave 8 of a third, before the end of what is there.
+    assert!(trial.take(0, 30 * MIB) && trial.take(1, 10 * MIB) && trial.take(2, 12 * MIB));
+    trial.put_back(0);
+    let free = |trial: &Trial<'_>| -> Vec<u64> {
+        let blocks = trial.caching.pools[Class::Large as usize].free();
+        blocks.into_iter().map(|(_, bytes)| bytes / MIB).collect()
+    };
+    assert_eq!(free(&trial), [30, 8]);
+    // 8 would do for 5, and 30 does.
+    assert!(trial.take(3, 5 * MIB));
+    assert_eq!(free(&trial), [25, 8]);
+    // Of two that cannot grow the smaller does: of 30 that are free, 6 leave 24.
+    assert!(trial.take(4, 19 * MIB) && trial.take(5, 8 * MIB));
+    assert_eq!(free(&trial), [6]);
+    trial.put_back(1);
+    assert_eq!(free(&trial), [16]);
+    trial.put_back(3);
+    assert_eq!(free(&trial), [5, 16]);
+    assert!(trial.take(6, 4 * MIB));
+    assert_eq!(free(&trial), [1, 16]);
+}
+
+/// A system that has so many bytes, whatever the limit says.
+struct Scarce {
+    left: u64,
+    given: BTreeMap<u32, u64>,
+}
+
+impl Backing for Scarce {
+    fn request(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
+        self.left = self.left.checked_sub(bytes).ok_or(DeviceError::OutOfMemory { pool, bytes })?;
+        let next = self.given.len() as u32;
+        self.given.insert(next, bytes);
+        Ok(Buffer(next))
+    }
+
+    fn give_back(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        self.left += self.given[&buffer.0];
+        Ok(())
+    }
+
+    fn reserve(&mut self, _bytes: u64) -> Result<Buffer, DeviceError> {
+        self.request(POOL, 0)
+    }
+
+    fn commit(&mut self, part: Region) -> Result<(), DeviceError> {
+        let refused = DeviceError::OutOfMemory { pool: POOL, bytes: part.bytes };
+        self.left = self.left.checked_sub(part.bytes).ok_or(refused)?;
+        Ok(())
+    }
+
+    fn decommit(&mut self, part: Region) -> Result<(), DeviceError> {
+        self.left += part.bytes;
+        Ok(())
+    }
+}
+
+/// A card that others use as well may have less than the limit says.
+#[test]
+fn what_is_cached_goes_back_before_the_system_s_refusal_counts() {
+    let program = program();
+    for expandable_segments in [false, true] {
+        let settings = spec::Caching { expandable_segments, ..spec::Caching::default() };
+        let mut caching = Caching::new(&program, settings);
+        let (mut backing, mut ledger) =
+            (Scarce { left: 60 * MIB, given: BTreeMap::new() }, Ledger::default());
+        let target = target();
+        let mut system = System { backing: &mut backing, ledger: &mut ledger, target: &target };
+        let first = caching.take(ValueId(0), 20 * MIB, &mut system).unwrap();
+        let second = caching.take(ValueId(1), 20 * MIB, &mut system).unwrap();
+        caching.put_back(20 * MIB, first);
+        caching.take(ValueId(2), 40 * MIB, &mut system).unwrap();
+        assert_eq!(caching.work().returned_bytes, 20 * MIB, "{expandable_segments}");
+        let refused = caching.take(ValueId(3), 20 * MIB, &mut system);
+        assert!(matches!(refused, Err(DeviceError::OutOfMemory { .. })), "{refused:?}");
+        // What could not be had in whole is not there in part.
+        assert_eq!(system.reserved(POOL), 60 * MIB);
+        caching.put_back(20 * MIB, second);
+        caching.take(ValueId(3), 20 * MIB, &mut system).unwrap();
+    }
+}
+
 /// What a random trace does next, with names and sizes by chance.
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -322,9 +410,11 @@ proptest! {
     #[test]
     fn blocks_fill_their_segments_and_meet_no_other(
         events in proptest::collection::vec(any_event(), 1..120), settings in any_settings(), memory in 8..256u64,
+        page in 9..=25u32,
     ) {
         let program = program();
         let mut trial = Trial::new(&program, settings, memory * MIB);
+        trial.target.page = Bytes(1 << page);
         for (name, event) in (0..).zip(events) {
             match event {
                 Event::Take(bytes) => drop(trial.take(name, bytes)),

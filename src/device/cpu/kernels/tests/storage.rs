@@ -196,8 +196,10 @@ fn codes_become_numbers_of_16_bits() {
         };
         let wide = f32s(&numbers(DType::F32)).into_iter().map(|number| number as f32).collect();
         for to in [DType::BF16, DType::F16] {
-            let rounded = Data::F32(ty, Vec::clone(&wide)).stored_as(to);
-            let Data::Half(_, bits) = rounded else { unreachable!("numbers of 16 bits") };
+            let bits = match Data::F32(ty, Vec::clone(&wide)).stored_as(to) {
+                Data::Half(_, bits) => bits,
+                other => panic!("not of 16 bits: {:?}", other.ty()),
+            };
             let halves: Vec<u8> = bits.iter().flat_map(|half| half.to_ne_bytes()).collect();
             assert_eq!(numbers(to), halves, "{format:?} as {to}");
         }
