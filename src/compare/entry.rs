@@ -82,8 +82,8 @@ pub(super) struct Relative {
     /// The first step, with what comes before it, takes longer or shorter than the baseline's.
     pub(super) other_start_time: bool,
     pub(super) pareto: bool,
-    /// It trains nothing where the baseline does, or the other way round.
-    pub(super) other_task: bool,
+    /// It trains nothing where the baseline does, or the other way round; or it leaves ever more behind, and the baseline does not.
+    pub(super) no_alternative: bool,
     /// Another entry is the same without keys that change nothing: what differs in speed is noise.
     pub(super) idle: bool,
     /// The strategy in whose name this run was measured.
@@ -98,7 +98,12 @@ impl Entry {
 
     /// An alternative of its own, not another name for one or something else: what a recommendation can be made of.
     pub(super) fn is_candidate(&self) -> bool {
-        self.is_usable() && self.relative.same_as.is_none() && !self.relative.other_task
+        self.is_usable() && self.relative.same_as.is_none() && !self.relative.no_alternative
+    }
+
+    /// Whether its memory grows with every step.
+    pub(super) fn leaks(&self) -> bool {
+        self.row.leaked_bytes.is_some_and(|bytes| bytes > 0)
     }
 
     /// Whether any of its parameters are trained.

@@ -250,7 +250,7 @@ fn against(entry: &Entry, base: &Entry) -> Relative {
         speed,
         same_speed: entry.same_speed(base) == Some(true),
         loss,
-        other_task,
+        no_alternative: other_task || entry.leaks() && !base.leaks(),
         other_start_time: entry.start_ms().zip(base.start_ms()).is_some_and(|(a, b)| takes_other_time(a, b)),
         less_to_start: base.start_above_training() && entry.row.start_peak_bytes < base.row.start_peak_bytes,
         ..Relative::default()

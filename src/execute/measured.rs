@@ -143,7 +143,9 @@ impl Outcome {
         self.message = describe(found, short);
         if found.leaked > 0 {
             let leaked = Bytes(found.leaked);
-            self.message.push_str(&format!("; of what was live, {steps} steps had left {leaked} behind"));
+            let left =
+                format!("; of what was live, {steps} steps and the one under way had left {leaked} behind");
+            self.message.push_str(&left);
         }
         if let Some(pieces) = in_pieces(found.pieces) {
             self.message.push_str(&format!("; {pieces}"));

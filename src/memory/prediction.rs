@@ -85,8 +85,9 @@ pub(crate) fn predict_with<'a>(
         *of_device = least(target, *of_device, runs);
     }
     let leaked = Pool::HOMES.map(|home| leaked_bytes(program, target, home));
-    let fills_up =
-        Pool::HOMES.into_iter().zip(leaked).any(|(home, leaked)| leaked > 0 && target.limits(home));
+    // What has no limit fills up the machine sooner than anybody knows.
+    let mut leaking = Pool::HOMES.into_iter().zip(leaked).filter(|(_, leaked)| *leaked > 0).peekable();
+    let fills_up = leaking.peek().is_some() && leaking.all(|(home, _)| target.limits(home));
     let endless = Cadence { steps: usize::MAX, ..cadence };
     let steps_until_oom = match fills_up.then(|| walk(target, endless, LONGEST)) {
         Some(Err(Stop::OutOfMemory(_, steps))) => Some(steps),

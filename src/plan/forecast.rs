@@ -171,7 +171,9 @@ fn predict_chunk(
         let spilled = compiled.program.spillable.iter().map(|value| value.is_spilled).collect();
         let graph = structures.number(&compiled.graphs);
         let structure = Structure { graph, slices, spilled, units };
-        let fits = match fits.then(|| fits_by_key.entry(fits_key(config))) {
+        // What leaks in a cache is known of steps that are gone through, one by one: too many for every batch that may fit.
+        let is_known = !(config.strategy.leak.is_some() && config.strategy.allocator.is_caching());
+        let fits = match (fits && is_known).then(|| fits_by_key.entry(fits_key(config))) {
             None => None,
             Some(Entry::Occupied(known)) => Some(*known.get()),
             Some(Entry::Vacant(place)) => {

@@ -96,11 +96,12 @@ fn never_met(experiment: &Experiment, skip: Option<&str>, forecasts: &Forecasts<
             (known, found) => found.and(known),
         };
     }
-    let problem = |(unmet, point): (Unmet, &Point)| {
-        let problem = Problem::new(unmet.what()).help(unmet.help());
-        point.origin.recompute.into_iter().fold(problem, Problem::at)
+    let problem = |(strategy, found): (&str, Option<(Unmet, &Point)>)| {
+        let (unmet, point) = found?;
+        let problem = Problem::new(format!("{strategy}: {}", unmet.what())).help(unmet.help());
+        Some(point.origin.recompute.into_iter().fold(problem, Problem::at))
     };
-    let problems: Vec<Problem> = unmet.into_values().flatten().map(problem).collect();
+    let problems: Vec<Problem> = unmet.into_iter().filter_map(problem).collect();
     (!problems.is_empty()).then(|| experiment.sources.error(&problems))
 }
 

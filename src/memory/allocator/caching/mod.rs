@@ -241,10 +241,11 @@ impl Allocator for Caching<'_> {
         self.pools.iter_mut().try_for_each(|pool| expandable::close(pool, system))
     }
 
-    /// How old blocks are decides nothing unless garbage is collected; then no two moments are alike.
+    /// How old blocks are decides nothing unless garbage is collected.
     fn state(&self) -> Box<dyn Iterator<Item = u64> + '_> {
-        let ages = self.policy.garbage_collection_threshold.map(|_| self.searches).into_iter().flatten();
-        Box::new(ages.chain(self.pools.iter().flat_map(BlockPool::state)))
+        let collects = self.policy.garbage_collection_threshold.is_some();
+        let pools = self.pools.iter().zip(self.searches);
+        Box::new(pools.flat_map(move |(pool, now)| pool.state(collects.then_some(now))))
     }
 
     fn pieces(&self) -> Pieces {

@@ -234,13 +234,18 @@ impl BlockPool {
         (segment.buffer, segment.bytes)
     }
 
-    /// All that later answers depend on: how segments are divided, in the order in which they came, and who holds what.
-    pub(super) fn state(&self) -> impl Iterator<Item = u64> + '_ {
-        std::iter::once(self.segments.len() as u64).chain(self.segments.values().flat_map(|segment| {
-            let blocks = segment.blocks.values().flat_map(|block| match block.held {
-                Held::By(storage) => [block.bytes, 2 + u64::from(storage.0)],
-                Held::FreeSince(_) => [block.bytes, 1],
-                Held::Absent => [block.bytes, 0],
+    /// All that later answers depend on: how segments are divided, in the order in which they came, who holds what, and, where it
+    /// is `now`, for how many searches those that are wholly free have been so.
+    pub(super) fn state(&self, now: Option<u64>) -> impl Iterator<Item = u64> + '_ {
+        std::iter::once(self.segments.len() as u64).chain(self.segments.values().flat_map(move |segment| {
+            let now = now.filter(|_| segment.blocks.len() == 1);
+            let blocks = segment.blocks.values().flat_map(move |block| {
+                let held = match block.held {
+                    Held::By(storage) => [2, u64::from(storage.0)],
+                    Held::FreeSince(since) => [1, now.map_or(0, |now| now - since)],
+                    Held::Absent => [0, 0],
+                };
+                std::iter::once(block.bytes).chain(held)
             });
             std::iter::once(segment.blocks.len() as u64).chain(blocks)
         }))
