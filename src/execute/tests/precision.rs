@@ -94,7 +94,7 @@ fn a_step_is_skipped(config: &RunConfig) {
     assert!(third.loss < second.loss);
     assert_eq!(third.loss_scale, Some(131_072.0), "two good steps in a row");
     assert_eq!(engine.loss_scale().unwrap(), third.loss_scale, "what the host is told is on the device");
-    let receipt = receipt(&before, &engine.counts(), Run::of(&config, &program), None);
+    let receipt = receipt(&before, &engine.counts(), Run::of(config, &program), None);
     assert!(receipt.contains("1 step skipped"), "{receipt}");
 }
 
