@@ -3,15 +3,25 @@
 mod rows;
 
 use proptest::prelude::*;
-use rows::{Change, MIB, any_row, row};
+use rows::{Change, MIB, any_row, repeated, row};
 use runner::compare::{self, CompareError, Comparison, Format, Options, Sort, WIDTH};
 use runner::device::{ByRole, Role};
 use runner::results::{Row, Status, csv};
 use unicode_width::UnicodeWidthStr;
 
 fn table_of(rows: &[Row], options: &Options) -> String {
-    let table = compare::render(rows, options, Format::Table).unwrap();
-    assert_narrow(&table);
+    let table = compare::render(rows, options, Format::Table).unwrap().to_string();
+    assert_narrow(&table, options.width.unwrap_or(WIDTH));
+    table
+}
+
+fn rendered(rows: &[Row], format: Format) -> String {
+    compare::render(rows, &Options::default(), format).unwrap().to_string()
+}
+
+fn planned(rows: &[Row]) -> String {
+    let table = compare::render_planned(rows, &Options::default(), Format::Table).unwrap().to_string();
+    assert_narrow(&table, WIDTH);
     table
 }
 
@@ -19,9 +29,9 @@ fn table(rows: &[Row]) -> String {
     table_of(rows, &Options::default())
 }
 
-fn assert_narrow(table: &str) {
+fn assert_narrow(table: &str, most: usize) {
     for line in table.lines() {
-        assert!(line.width() <= WIDTH, "{} columns: {line}", line.width());
+        assert!(line.width() <= most, "{} columns: {line}", line.width());
     }
 }
 
@@ -88,13 +98,19 @@ fn quickstart() -> Vec<Row> {
 
 #[test]
 fn a_sweep_is_grouped_by_its_axis() {
+    insta::assert_snapshot!(table(&repeated(&quickstart(), 6)));
+}
+
+/// Figures, and what would rank them.
+#[test]
+fn one_round_ranks_nothing() {
     insta::assert_snapshot!(table(&quickstart()));
 }
 
 #[test]
 fn repeats_are_merged_and_give_the_interval() {
     let mut rows = Vec::new();
-    for (repeat, drift) in [0.99, 1.0, 1.004, 1.01, 0.985].into_iter().enumerate() {
+    for (repeat, drift) in [0.99, 1.0, 1.004, 1.01, 0.985, 0.9, 0.8].into_iter().enumerate() {
         for (strategy, mib, speed) in [("fp32", 13_824.0, 52_000.0), ("bf16", 7885.0, 412_000.0)] {
             let mut row = at_batch(16, strategy, mib, speed * drift);
             row.repeat = repeat;
@@ -105,7 +121,7 @@ fn repeats_are_merged_and_give_the_interval() {
             rows.push(row);
         }
     }
-    rows[9].status = Status::Failed;
+    rows[13].status = Status::Failed;
     insta::assert_snapshot!(table(&rows));
 }
 
@@ -133,18 +149,59 @@ fn keys_without_effect_and_other_names_of_a_run_are_called_that() {
     let mut small = row("recompute");
     small.uses(120.0);
     small.runs_at(3000.0);
-    insta::assert_snapshot!(table(&[row("plain"), twin, idle, small]));
+    insta::assert_snapshot!(table(&repeated(&[row("plain"), twin, idle, small], 6)));
 }
 
 #[test]
 fn noise_is_marked_and_claims_nothing() {
     let mut noisy = row("offload");
-    noisy.runs_at(4300.0);
-    noisy.step_ms_ci95 = noisy.step_ms_median.map(|ms| ms * 0.09);
     noisy.uses(150.0);
     noisy.receipt = "4% of copies hidden".into();
     noisy.steps = Some(5);
-    insta::assert_snapshot!(table(&[row("plain"), noisy]));
+    let mut rows = repeated(&[row("plain"), noisy], 7);
+    for (at, row) in rows.iter_mut().filter(|row| row.strategy == "offload").enumerate() {
+        row.runs_at([4300.0, 3900.0, 4500.0, 4200.0, 3700.0, 4800.0, 4400.0][at]);
+    }
+    insta::assert_snapshot!(table(&rows));
+}
+
+/// Others had the processors, the clock changed, and one repeat is far from the others.
+#[test]
+fn disturbed_speeds_are_marked() {
+    let mut rows = repeated(&[row("plain"), row("busy"), row("hot"), row("odd")], 7);
+    rows[5].cpu_wait = Some(0.31);
+    rows[6].clock_after_mhz = Some(2100.0);
+    rows[15].runs_at(3000.0);
+    insta::assert_snapshot!(table(&rows));
+}
+
+/// What another sweep measured, at another time, may differ for that reason.
+#[test]
+fn what_was_not_measured_in_turns_is_not_ranked() {
+    let mut slow = row("slow");
+    slow.runs_at(3000.0);
+    let mut rows = repeated(&[row("plain"), slow], 8);
+    for row in &mut rows {
+        row.sweep = if row.strategy == "slow" { "later" } else { "first" }.into();
+    }
+    insta::assert_snapshot!(table(&rows));
+}
+
+/// Repeats with seeds of their own show how much of a difference is luck.
+#[test]
+fn a_loss_has_an_interval_where_seeds_vary() {
+    let of = |strategy: &str, by: f64| {
+        let mut row = row(strategy);
+        row.loss_eval = Some(3.2 * by);
+        row
+    };
+    let mut rows = repeated(&[of("plain", 1.0), of("bf16", 1.001), of("worse", 1.02)], 7);
+    for (at, row) in rows.iter_mut().enumerate() {
+        row.seed = Some(row.repeat as u64);
+        let luck = [0.0, 0.004, -0.005, 0.006, -0.003, 0.002, -0.001][at * 5 % 7];
+        row.loss_eval = row.loss_eval.map(|loss| loss * (1.0 + luck));
+    }
+    insta::assert_snapshot!(table(&rows));
 }
 
 #[test]
@@ -262,7 +319,7 @@ fn how_it_starts_is_a_column_where_it_differs() {
     let mut lazy = starts("lazy", 200.0);
     lazy.start_peak_bytes = Some(0);
     let table = table(&[starts("plain", 1000.0), lazy]);
-    assert!(table.contains("first ms") && table.contains("start: peak before the first step;"), "{table}");
+    assert!(table.contains("first ms") && table.contains("start: peak before the first step"), "{table}");
 }
 
 /// A driver's figure is off beyond one of the driver's own steps and 2 %, whatever the step is on that card.
@@ -286,14 +343,14 @@ fn a_drivers_figure_may_be_off_by_its_step() {
 #[test]
 fn one_axis_can_be_put_side_by_side() {
     let options = Options { by: Some("batch".into()), ..Options::default() };
-    insta::assert_snapshot!(table_of(&quickstart(), &options));
+    insta::assert_snapshot!(table_of(&repeated(&quickstart(), 6), &options));
 }
 
 #[test]
 fn the_baseline_and_the_order_can_be_chosen() {
     let rows: Vec<Row> = quickstart().into_iter().take(5).collect();
-    let options = Options { baseline: Some("recompute".into()), sort: Sort::Speed, by: None };
-    insta::assert_snapshot!(table_of(&rows, &options));
+    let options = Options { baseline: Some("recompute".into()), sort: Sort::Speed, ..Options::default() };
+    insta::assert_snapshot!(table_of(&repeated(&rows, 6), &options));
 }
 
 #[test]
@@ -317,8 +374,7 @@ fn predictions_make_the_same_table() {
         row.loss_last = None;
         row.receipt = String::new();
     }
-    let table = compare::predicted_table(&rows, &Options::default()).unwrap();
-    assert_narrow(&table);
+    let table = planned(&rows);
     insta::assert_snapshot!(table);
 }
 
@@ -338,7 +394,7 @@ fn speed_is_counted_in_what_all_rows_have() {
 fn copies_of_parameters_have_a_column_where_there_are_any() {
     let [plain, mut bf16] = [row("plain"), row("bf16")];
     bf16.live[Role::Cast] = Some(20 * MIB);
-    let table = |rows: &[Row]| compare::predicted_table(rows, &Options::default()).unwrap();
+    let table = planned;
     assert!(!table(std::slice::from_ref(&plain)).contains("cast"));
     let table = table(&[plain, bf16]);
     let column = |strategy| {
@@ -353,14 +409,14 @@ fn copies_of_parameters_have_a_column_where_there_are_any() {
 
 #[test]
 fn markdown_has_everything() {
-    insta::assert_snapshot!(compare::render(&quickstart(), &Options::default(), Format::Markdown).unwrap());
+    insta::assert_snapshot!(rendered(&repeated(&quickstart(), 6), Format::Markdown));
 }
 
 #[test]
 fn json_and_csv_are_exact() {
     let rows: Vec<Row> = quickstart().into_iter().take(2).collect();
-    insta::assert_snapshot!("json", compare::render(&rows, &Options::default(), Format::Json).unwrap());
-    insta::assert_snapshot!("csv", compare::render(&rows, &Options::default(), Format::Csv).unwrap());
+    insta::assert_snapshot!("json", rendered(&rows, Format::Json));
+    insta::assert_snapshot!("csv", rendered(&rows, Format::Csv));
 }
 
 #[test]
@@ -429,7 +485,7 @@ fn the_command_prints_what_the_library_says() {
     for (name, format) in [("table", Format::Table), ("csv", Format::Csv), ("json", Format::Json)] {
         let (code, out, err) = command(folder.path(), &["a.csv", "b.csv", "--format", name]);
         assert_eq!((code, err.as_str()), (Some(0), ""));
-        assert_eq!(out, compare::render(&rows, &Options::default(), format).unwrap());
+        assert_eq!(out, rendered(&rows, format));
     }
 }
 
@@ -464,11 +520,13 @@ proptest! {
         rows in prop::collection::vec(any_row(), 1..9),
         sort in prop::sample::select(vec![Sort::File, Sort::Memory, Sort::Speed, Sort::Name]),
         by in prop::option::of(Just("precision".to_string())),
+        width in prop::sample::select(vec![None, Some(80), Some(160)]),
     ) {
         let by = by.filter(|by| rows.iter().any(|row| row.axes.iter().any(|(key, _)| key == by)));
-        let options = Options { baseline: None, by, sort };
+        let options = Options { by, sort, width, ..Options::default() };
         table_of(&rows, &options);
-        assert_narrow(&compare::predicted_table(&rows, &options).unwrap());
+        let planned = compare::render_planned(&rows, &options, Format::Table).unwrap();
+        assert_narrow(&planned.to_string(), width.unwrap_or(WIDTH));
         for format in [Format::Csv, Format::Markdown, Format::Json] {
             prop_assert!(compare::render(&rows, &options, format).is_ok());
         }

@@ -76,7 +76,10 @@ fn table(experiment: &Experiment) -> Vec<String> {
 fn defaults_are_filled_in() {
     let experiment = expanded("[strategies.plain]", &[]);
     assert_eq!((experiment.name.as_str(), experiment.baseline.as_str()), ("a", "plain"));
-    assert_eq!((experiment.repeats, experiment.limits.memory, experiment.requires), (1, None, None));
+    assert_eq!(
+        (experiment.repeats, experiment.limits.memory, experiment.requires),
+        (Repeats::Times(1), None, None)
+    );
     let config = config(&experiment.points[0]);
     let written = expanded(&format!("[strategies.plain]\n{}", Choice::plain().lines().join("\n")), &[]);
     assert_eq!(config.strategy, written.points[0].config.as_ref().unwrap().strategy);
@@ -241,7 +244,7 @@ fn strategies_win_over_defaults_and_overrides_over_all() {
     assert_eq!(accumulate(&["strategy.accumulate=off"]), [1, 1]);
     assert_eq!(accumulate(&["strategies.b.accumulate=1"]), [4, 1]);
     assert_eq!(accumulate(&["sweep.grid.\"train.batch_size\"=[4, 8]"]), [4, 2, 4, 2]);
-    assert_eq!(expanded(more, &["measure.repeats=3", "target.memory=\"1 GiB\""]).repeats, 3);
+    assert_eq!(expanded(more, &["measure.repeats=3", "target.memory=\"1 GiB\""]).repeats, Repeats::Times(3));
     let experiment = expanded(more, &["measure.steps=5", "release=step", "target.memory=1 GiB"]);
     let first = config(&experiment.points[0]);
     assert_eq!((first.measure.steps, first.strategy.release), (5, Release::Step));

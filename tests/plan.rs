@@ -164,5 +164,5 @@ fn gpt2_plans_on_a_machine_without_its_card() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/gpt2-124m.toml");
     let plan = succeeds(&["plan", file.to_str().expect("a path of text"), "--memory", "24 GiB"]);
     assert!(plan.contains("transformer 12x768"), "{plan}");
-    assert!(plan.contains("a sweep would skip all of it here"), "{plan}");
+    assert!(plan.contains("a sweep would skip all of gpt2-124m here"), "{plan}");
 }

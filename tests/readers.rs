@@ -124,7 +124,7 @@ fn arguments_are_shown_as_signs_and_short() {
     place.refused("a deep key", &["check", "a.toml", "--set", &deep], "the command line");
     let help = place.run(&["--help"]);
     assert_eq!((help.status.code(), help.stderr.len()), (Some(0), 0));
-    assert!(String::from_utf8(help.stdout).unwrap().contains("Usage: runner <COMMAND>"));
+    assert!(String::from_utf8(help.stdout).unwrap().contains("Usage: runner [OPTIONS] <COMMAND>"));
 }
 
 /// An experiment of nearly as much as is read at all, and one of more: what is quoted of it, compared with what is known and

@@ -8,6 +8,7 @@ use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
 use super::{files, output};
 use crate::plan::{Experiment, Point};
+use crate::spec::{Repeats, UntilKnown};
 
 /// Check experiments, and whether their data is there, without running them
 #[derive(Debug, clap::Args)]
@@ -64,9 +65,13 @@ pub(super) fn summary(experiment: &Experiment) -> String {
         counted(places.len(), "point"),
     );
     // Writing to a string cannot fail.
-    if experiment.repeats > 1 {
-        let _ = write!(line, ", {} repeats", experiment.repeats);
-    }
+    let _ = match experiment.repeats {
+        Repeats::Times(1) => Ok(()),
+        Repeats::Times(repeats) => write!(line, ", {repeats} repeats"),
+        Repeats::Until(UntilKnown { until, most }) => {
+            write!(line, ", up to {most} repeats, until speeds are known to {}%", until * 100.0)
+        }
+    };
     if skipped > 0 {
         let _ = write!(line, ", {skipped} skipped");
     }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::failure::{ExitStatus, Failure};
-use super::output;
-use crate::compare::{self, Format, Options, Sort};
+use super::table::{self, TableArgs};
+use crate::compare;
 use crate::results::csv;
 
 /// Compares the strategies in CSVs of results
@@ -14,16 +14,10 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "FILE.csv")]
     files: Vec<PathBuf>,
     /// The strategy that ratios are against [default: the first one]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "by")]
     baseline: Option<String>,
-    /// Order of the rows within a group
-    #[arg(long, value_enum, default_value_t)]
-    sort: Sort,
-    /// Put the values of this swept key beside each other instead of the strategies
-    #[arg(long, value_name = "AXIS", conflicts_with = "baseline")]
-    by: Option<String>,
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    #[command(flatten)]
+    table: TableArgs,
 }
 
 /// Prints the comparison.
@@ -36,7 +30,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         }
         rows.extend(more);
     }
-    let options = Options { baseline: args.baseline, by: args.by, sort: args.sort };
-    output::print(&compare::render(&rows, &options, args.format).map_err(Failure::input)?)?;
+    let options = args.table.options(args.baseline);
+    table::print(&compare::render(&rows, &options, args.table.format).map_err(Failure::input)?)?;
     Ok(ExitStatus::Complete)
 }

@@ -10,6 +10,7 @@ mod execute_run;
 mod explain;
 mod failure;
 mod files;
+mod filter;
 mod inputs;
 mod output;
 mod plan;
@@ -17,6 +18,8 @@ mod probe_device;
 mod progress;
 mod report;
 mod sweep;
+mod table;
+mod terminal;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +34,9 @@ use failure::Failure;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
+    /// Say nothing but what was asked for, and what is wrong
+    #[arg(long, short, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -64,6 +70,9 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(status) => return status.into(),
     };
+    if cli.quiet {
+        output::be_quiet();
+    }
     let status = match cli.command {
         Command::Sweep(args) => sweep::run(args),
         Command::Plan(args) => plan::run(args),

@@ -2,13 +2,30 @@
 
 use std::borrow::Cow;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::failure::Failure;
 
+/// Whether only what was asked for, and what is wrong, is to be said.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+pub(super) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
 /// Writes what was asked for to standard output. A reader that went away, as `head` does, has seen enough.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
+    print_raw(&visible(text))
+}
+
+/// The same for text that a terminal may obey.
+pub(super) fn print_raw(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    match out.write_all(visible(text).as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::machine(format!("cannot write the output: {error}")))
         }
@@ -18,10 +35,19 @@ pub(super) fn print(text: &str) -> Result<(), Failure> {
 
 /// Writes a line to standard output on the way to files that matter more.
 pub(super) fn say(text: &str) {
-    let _ = writeln!(io::stdout().lock(), "{}", visible(text));
+    if !is_quiet() {
+        let _ = writeln!(io::stdout().lock(), "{}", visible(text));
+    }
 }
 
-/// Writes a line about how it goes to standard error. Nobody is left to tell where that is closed too.
+/// Writes a line about how it goes to standard error.
+pub(super) fn mention(text: &str) {
+    if !is_quiet() {
+        note(text);
+    }
+}
+
+/// Writes a line about what is wrong to standard error. Nobody is left to tell where that is closed too.
 pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", visible(text));
 }

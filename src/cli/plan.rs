@@ -3,17 +3,23 @@
 use std::path::PathBuf;
 
 use super::failure::{ExitStatus, Failure};
+use super::filter::Filter;
 use super::inputs::InputArgs;
 use super::output;
 use super::report;
-use crate::compare::{self, Options};
-use crate::plan::Purpose;
+use super::table::{self, TableArgs};
+use crate::compare;
+use crate::plan::{Plan, Purpose};
 use crate::results::{self, Row};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     inputs: InputArgs,
+    #[command(flatten)]
+    filter: Filter,
+    #[command(flatten)]
+    table: TableArgs,
     /// Plan for the machine that this file describes, such as a `target.toml` among the results
     #[arg(long, value_name = "FILE", conflicts_with = "device")]
     target: Option<PathBuf>,
@@ -24,16 +30,28 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
-    report::devices(&inputs);
+    args.filter.check(&inputs.plans)?;
+    report::devices(&inputs, args.table.is_for_programs());
+    let options = args.table.options(None);
+    let rows: Vec<Row> = inputs.plans.iter().flat_map(|plan| rows(plan, &args.filter)).collect();
+    let tables = compare::render_planned(&rows, &options, args.table.format).map_err(Failure::input)?;
+    if !args.table.is_for_programs() {
+        output::print("\n")?;
+    }
+    table::print(&tables)?;
+    let say = if args.table.is_for_programs() { output::mention } else { output::say };
     for plan in &inputs.plans {
-        let rows: Vec<Row> = plan.runs.iter().map(|run| results::predicted_row(plan, run)).collect();
-        let table = compare::predicted_table(&rows, &Options::default()).map_err(Failure::machine)?;
-        output::print(&format!("\n{}\n", table.trim_end()))?;
         if let Some(reason) = &plan.unsuited {
-            output::print(&format!(
-                "a sweep would skip all of it here: {reason}; `--target FILE` plans for another machine\n"
-            ))?;
+            let experiment = &plan.experiment;
+            say(&format!(
+                "a sweep would skip all of {experiment} here: {reason}; `--target FILE` plans for another machine"
+            ));
         }
     }
     Ok(ExitStatus::Complete)
+}
+
+fn rows(plan: &Plan, filter: &Filter) -> Vec<Row> {
+    let rows = plan.runs.iter().map(|run| results::predicted_row(plan, run)).collect();
+    filter.rows(rows, |row| row.strategy == plan.baseline)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::{note, visible};
+use super::output::{is_quiet, mention, visible};
 use crate::execute::Message;
 use crate::results::{Row, Status};
 use crate::units::Bytes;
@@ -51,9 +51,10 @@ impl Bars {
 
 impl Progress {
     pub(super) fn new(before: usize, jobs: usize) -> Progress {
-        let bars = (std::io::stderr().is_terminal() && jobs > 0).then(|| Bars::new(before, jobs));
+        let bars =
+            (std::io::stderr().is_terminal() && jobs > 0 && !is_quiet()).then(|| Bars::new(before, jobs));
         if before > 0 && bars.is_none() {
-            note(&format!("{before} of {} runs have a result already", before + jobs));
+            mention(&format!("{before} of {} runs have a result already", before + jobs));
         }
         Progress { bars, label: String::new(), begun: Instant::now(), before, ended: 0, jobs }
     }
@@ -79,7 +80,7 @@ impl Progress {
         let number = self.before + self.ended;
         let text = format!("[{number}/{}] {label}: {outcome}", self.before + self.jobs);
         match &self.bars {
-            None => note(&text),
+            None => mention(&text),
             Some(bars) => {
                 // What the terminal does not take, the table still has.
                 let _ = bars.all.println(visible(&text));

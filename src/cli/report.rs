@@ -1,17 +1,18 @@
 //! What several commands say.
 
 use super::inputs::Inputs;
-use super::output::say;
+use super::output::{mention, say};
 use crate::brief;
 use crate::device::{DeviceKind, Target};
 use crate::units::Bytes;
 
 /// Which devices the runs are for, and what there is to know of them: the first line of every sweep.
-pub(super) fn devices(inputs: &Inputs) {
+pub(super) fn devices(inputs: &Inputs, for_programs: bool) {
     let mut told: Vec<&Target> = Vec::new();
     for plan in &inputs.plans {
         if !told.contains(&&plan.target) {
             let notes: String = inputs.notes.iter().map(|note| format!("; {note}")).collect();
+            let say = if for_programs { mention } else { say };
             say(&format!("{}{notes}", device(&plan.target, inputs.memory)));
             told.push(&plan.target);
         }

@@ -230,7 +230,7 @@ fn rows() -> Vec<Row> {
 fn compared(rows: &[Row]) -> Result<String, String> {
     let mut out = String::new();
     for format in [Format::Table, Format::Markdown, Format::Csv, Format::Json] {
-        out.push_str(&render(rows, &Options::default(), format).map_err(told)?);
+        out.push_str(&render(rows, &Options::default(), format).map_err(told)?.to_string());
     }
     Ok(output::visible(&out).into_owned())
 }

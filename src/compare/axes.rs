@@ -4,29 +4,67 @@ use super::CompareError;
 use super::entry::Entry;
 use crate::results::Row;
 
-/// Whether the key is swept inside the row's strategy: its label then ends in `/key=value`.
-pub(super) fn is_inner(strategy: &str, key: &str) -> bool {
-    inner_parts(strategy).any(|part| part_is(part, key))
+/// What the label of a swept strategy is made of: `bf16/accumulate=2,seed=1`.
+struct Label<'a> {
+    name: &'a str,
+    /// Its parts, each with the axis that it is of.
+    parts: Vec<(&'a str, &'a (String, String))>,
 }
 
-/// The strategy's label without what it says of one key: `bf16/accumulate=2` becomes `bf16`.
-pub(super) fn label_without(strategy: &str, key: &str) -> String {
-    let Some((name, _)) = strategy.split_once('/') else { return strategy.to_string() };
-    let others: Vec<&str> = inner_parts(strategy).filter(|part| !part_is(part, key)).collect();
+/// The label of a row. Values may hold any of the signs between parts, so that they are taken off from the end, each as it is.
+fn label(row: &Row) -> Label<'_> {
+    let mut rest = row.strategy.as_str();
+    let mut parts = Vec::new();
+    let last = |rest: &'_ str| {
+        row.axes.iter().find_map(|axis| {
+            let before = rest.strip_suffix(axis.1.trim_matches('"'))?.strip_suffix('=')?;
+            let at = before.rfind(['/', ','])?;
+            let name = &before[at + 1..];
+            let is_of = axis.0 == name || axis.0.ends_with(&format!(".{name}"));
+            is_of.then_some((at, axis))
+        })
+    };
+    while let Some((at, axis)) = last(rest) {
+        parts.insert(0, (&rest[at + 1..], axis));
+        let is_first = rest[at..].starts_with('/');
+        rest = &rest[..at];
+        if is_first {
+            return Label { name: rest, parts };
+        }
+    }
+    Label { name: &row.strategy, parts: Vec::new() }
+}
+
+/// The strategy's label without what it says of some keys: `bf16/accumulate=2` becomes `bf16`.
+pub(super) fn label_without(row: &Row, left_out: impl Fn(&str) -> bool) -> String {
+    let Label { name, parts } = label(row);
+    let others: Vec<&str> =
+        parts.into_iter().filter(|(_, (key, _))| !left_out(key)).map(|(part, _)| part).collect();
     if others.is_empty() { name.to_string() } else { format!("{name}/{}", others.join(",")) }
 }
 
-fn inner_parts(strategy: &str) -> impl Iterator<Item = &str> {
-    strategy.split_once('/').map_or("", |(_, inner)| inner).split(['/', ',', ' '])
+/// The keys that are swept inside strategies, and so are part of their labels.
+pub(super) fn inner(entries: &[&Entry]) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    for (_, (key, _)) in entries.iter().flat_map(|entry| label(&entry.row).parts) {
+        if !keys.contains(key) {
+            keys.push(key.clone());
+        }
+    }
+    keys
 }
 
-fn part_is(part: &str, key: &str) -> bool {
-    part.split_once('=').is_some_and(|(name, _)| key == name || key.ends_with(&format!(".{name}")))
+/// The value of a key that is swept inside the row's strategy.
+pub(super) fn inner_value(row: &Row, key: &str) -> Option<String> {
+    let parts = label(row).parts;
+    let (_, (_, value)) = parts.into_iter().find(|(_, (of, _))| of == key)?;
+    Some(value.trim_matches('"').to_owned())
 }
 
 /// The swept keys that group a row.
-pub(super) fn outer(row: &Row) -> impl Iterator<Item = &(String, String)> {
-    row.axes.iter().filter(|(key, _)| !is_inner(&row.strategy, key))
+pub(super) fn outer(row: &Row) -> Vec<&(String, String)> {
+    let inner = label(row).parts;
+    row.axes.iter().filter(|axis| inner.iter().all(|(_, of)| of != axis)).collect()
 }
 
 /// The last word of a key; the whole key where another one ends in the same word.
@@ -74,14 +112,36 @@ pub(super) fn resolve(experiment: &str, entries: &[Entry], name: &str) -> Result
 mod tests {
     use super::*;
 
+    fn swept(strategy: &str, axes: &[(&str, &str)]) -> Row {
+        let axes = axes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        Row { strategy: strategy.into(), axes, ..Row::default() }
+    }
+
     #[test]
     fn a_label_tells_which_keys_are_its_own() {
-        assert!(is_inner("bf16/accumulate=2", "accumulate"));
-        assert!(is_inner("bf16/accumulate=2,seed=1", "train.seed"));
-        assert!(!is_inner("bf16/accumulate=2", "train.batch_size"));
-        assert!(!is_inner("bf16", "accumulate"));
-        assert_eq!(label_without("bf16/accumulate=2,seed=1", "accumulate"), "bf16/seed=1");
-        assert_eq!(label_without("bf16/accumulate=2", "accumulate"), "bf16");
+        let row = swept(
+            "bf16/accumulate=2,seed=1",
+            &[("train.batch_size", "2"), ("accumulate", "2"), ("train.seed", "1")],
+        );
+        let keys = |row: &Row| label(row).parts.iter().map(|(_, (key, _))| key.clone()).collect::<Vec<_>>();
+        assert_eq!(keys(&row), ["accumulate", "train.seed"]);
+        assert_eq!(outer(&row), [&("train.batch_size".to_string(), "2".to_string())]);
+        assert_eq!(label_without(&row, |key| key == "accumulate"), "bf16/seed=1");
+        assert_eq!(label_without(&row, |_| true), "bf16");
+        assert_eq!(inner_value(&row, "train.seed").as_deref(), Some("1"));
+        assert_eq!(inner_value(&row, "train.batch_size"), None);
+        assert_eq!(keys(&swept("bf16", &[("accumulate", "2")])), Vec::<String>::new());
+    }
+
+    #[test]
+    fn values_may_hold_what_separates_them() {
+        let row = swept(
+            "a/b/recompute=[\"mlp\", \"norm\"],init=lazy",
+            &[("init", "\"lazy\""), ("recompute", "[\"mlp\", \"norm\"]")],
+        );
+        assert_eq!(label_without(&row, |_| true), "a/b");
+        assert_eq!(label_without(&row, |key| key == "init"), "a/b/recompute=[\"mlp\", \"norm\"]");
+        assert_eq!(inner_value(&row, "init").as_deref(), Some("lazy"));
     }
 
     #[test]

@@ -1,23 +1,24 @@
 //! One strategy at one axis point: its repeats merged.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Basis;
+use super::rounds::Rounds;
 use crate::device::Role;
 use crate::execute;
 use crate::results::{Row, Status};
-use crate::statistics::{self, Estimate};
+use crate::statistics::{self, Difference, Ratio};
 
-/// Above this half-width, relative to the median, a speed is called noisy.
+/// Above this half-width, relative to the median, the ratio of a speed to the baseline's is called noisy.
 pub(super) const NOISY: f64 = 0.05;
 /// Above this share of parameters that never change, little is learnt.
 const MOSTLY: f64 = 0.5;
 /// Above this share of the step, waiting for data is worth a column.
 pub(super) const WAITS: f64 = 0.02;
-/// What cannot be told apart when a configuration ran in one process only: placement, clocks and neighbours
-/// differ between processes, and the spread over the steps of one process does not show it.
-const RESOLUTION_OF_ONE: f64 = 0.02;
-const RESOLUTION: f64 = 0.005;
+
+/// Above this share of the time for which others had the processors, a speed is not the run's own.
+const CROWDED: f64 = 0.02;
+const CLOCK_CHANGED: f64 = 0.05;
 
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
@@ -34,21 +35,26 @@ pub(super) struct Entry {
     pub(super) versions: Vec<String>,
     /// Measured, or predicted where it ran out of memory or was only planned.
     pub(super) memory: Option<u64>,
-    /// Tokens or samples a second. The half-width is 0 where nothing is known about the spread.
-    pub(super) speed: Option<Estimate>,
-    pub(super) spread_known: bool,
+    /// Tokens or samples a second.
+    pub(super) speed: Rounds,
     pub(super) loss: Option<Loss>,
     /// Share of the step.
     pub(super) wait: Option<f64>,
+    /// The most of its repeats: a share of the time.
+    pub(super) cpu_wait: Option<f64>,
+    /// Between the highest and the lowest of its repeats, over the highest.
+    pub(super) clock_change: Option<f64>,
     /// Against the baseline of its group.
     pub(super) relative: Relative,
 }
 
-/// A median over the repeats. Losses of one kind alone can be compared.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Losses of one kind alone can be compared.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Loss {
-    pub(super) value: f64,
     pub(super) of: LossOf,
+    pub(super) values: Rounds,
+    /// Whether repeats have seeds of their own: their losses then show how much of a difference is luck.
+    pub(super) seeds_vary: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,15 +79,16 @@ impl LossOf {
 pub(super) struct Relative {
     pub(super) is_baseline: bool,
     pub(super) memory: Option<f64>,
-    pub(super) speed: Option<f64>,
-    /// No measurable difference in speed.
-    pub(super) same_speed: bool,
-    pub(super) loss: Option<f64>,
+    pub(super) speed: Option<Ratio>,
+    /// Of the loss, where losses of one kind were measured in both.
+    pub(super) loss: Option<Ratio>,
     /// The start-up peak decides what the baseline needs, and is lower here.
     pub(super) less_to_start: bool,
     /// The first step, with what comes before it, takes longer or shorter than the baseline's.
     pub(super) other_start_time: bool,
     pub(super) pareto: bool,
+    /// Rounds whose ratio of speeds lies far from the others'.
+    pub(super) outliers: usize,
     /// It trains nothing where the baseline does, or the other way round; or it leaves ever more behind, and the baseline does not.
     pub(super) no_alternative: bool,
     /// Another entry is the same without keys that change nothing: what differs in speed is noise.
@@ -111,8 +118,46 @@ impl Entry {
         self.row.trainable_parameters != Some(0)
     }
 
+    /// Whether its speed beside the baseline's is known badly.
     pub(super) fn is_noisy(&self) -> bool {
-        self.speed.is_some_and(|speed| speed.relative() > NOISY)
+        self.relative.speed.as_ref().and_then(Ratio::half_width).is_some_and(|half| half > NOISY)
+    }
+
+    /// Whether its speed is not to be trusted.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.is_noisy() || self.is_disturbed()
+    }
+
+    /// Whether its speed is not the strategy's own doing.
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.crowded().is_some() || self.clock_changed().is_some() || self.relative.outliers > 0
+    }
+
+    /// The share of the time in which others had the processors, where it is not small.
+    pub(super) fn crowded(&self) -> Option<f64> {
+        self.cpu_wait.filter(|share| *share > CROWDED)
+    }
+
+    /// How much the processor's clock changed, where it is not little.
+    pub(super) fn clock_changed(&self) -> Option<f64> {
+        self.clock_change.filter(|change| *change > CLOCK_CHANGED)
+    }
+
+    /// The loss beside the baseline's, where it is not by luck what it is: a share of the baseline's.
+    pub(super) fn loss_change(&self) -> Option<f64> {
+        Some(self.relative.loss?.median - 1.0)
+    }
+
+    /// Whether losses of several seeds show no difference from the baseline's.
+    pub(super) fn same_loss(&self) -> bool {
+        let seeds_vary = self.loss.as_ref().is_some_and(|loss| loss.seeds_vary);
+        seeds_vary && self.relative.loss.is_some_and(|ratio| ratio.difference == Difference::None)
+    }
+
+    /// Whether its speed cannot be told from the baseline's.
+    pub(super) fn same_speed(&self) -> bool {
+        !self.relative.is_baseline
+            && self.relative.speed.is_some_and(|ratio| ratio.difference == Difference::None)
     }
 
     /// The share of parameters that no step changed for good, where that is most of them.
@@ -138,10 +183,28 @@ impl Entry {
             && predicted(self) == predicted(other)
     }
 
-    /// `None` if either has no speed.
-    pub(super) fn same_speed(&self, other: &Entry) -> Option<bool> {
-        let once = self.repeats < 2 || other.repeats < 2;
-        Some(self.speed?.same(other.speed?, if once { RESOLUTION_OF_ONE } else { RESOLUTION }))
+    /// How much faster it is than another.
+    pub(super) fn speed_beside(&self, other: &Entry) -> Option<Ratio> {
+        self.speed.over(&other.speed)
+    }
+
+    /// What is known of that: nothing where either has no speed.
+    pub(super) fn difference(&self, other: &Entry) -> Difference {
+        self.speed_beside(other).map_or(Difference::Unknown, |ratio| ratio.difference)
+    }
+
+    /// Whether a step is several micro-batches.
+    pub(super) fn accumulates(&self) -> bool {
+        self.micro_batches() > Some(1)
+    }
+
+    fn micro_batches(&self) -> Option<usize> {
+        Some(self.row.batch_size?.div_ceil(self.row.micro_batch.filter(|rows| *rows > 0)?))
+    }
+
+    /// The largest batch of one step that the limit allows, in as many micro-batches as now.
+    pub(super) fn fits_batch(&self) -> Option<usize> {
+        self.row.fits_micro_batch?.checked_mul(self.micro_batches()?)
     }
 
     /// Training peak, where the phases are known.
@@ -247,7 +310,7 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
     let mut versions: Vec<String> = repeats.iter().map(|row| row.version.clone()).collect();
     versions.sort();
     versions.dedup();
-    let (speed, spread_known) = speed(&measured, in_tokens);
+    let speed = |row: &Row| if in_tokens { row.tokens_per_s } else { row.samples_per_s };
     let waits = |row: &Row| Some(row.data_wait_ms? / row.step_ms_median.filter(|ms| *ms > 0.0)?);
     Entry {
         label: first.strategy.clone(),
@@ -261,16 +324,27 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
             (Basis::Predicted, _) | (_, Status::Oom) => first.predicted_peak_bytes,
             _ => measured.iter().filter_map(|row| row.peak_bytes).max(),
         },
-        speed,
-        spread_known,
+        speed: Rounds::of(&measured, speed),
         loss: loss(&measured),
         wait: middle(&measured, waits),
+        cpu_wait: measured.iter().filter_map(|row| row.cpu_wait).max_by(f64::total_cmp),
+        clock_change: clock_change(&measured),
         relative: Relative::default(),
     }
 }
 
+fn clock_change(measured: &[&Row]) -> Option<f64> {
+    let clocks = || measured.iter().flat_map(|row| [row.clock_mhz, row.clock_after_mhz]).flatten();
+    let highest = clocks().max_by(f64::total_cmp).filter(|clock| positive(*clock))?;
+    Some(1.0 - clocks().min_by(f64::total_cmp)? / highest)
+}
+
 fn loss(measured: &[&Row]) -> Option<Loss> {
-    let loss = |of, value: fn(&Row) -> Option<f64>| middle(measured, value).map(|value| Loss { value, of });
+    let seeds: HashSet<Option<u64>> = measured.iter().map(|row| row.seed).collect();
+    let loss = |of, value: fn(&Row) -> Option<f64>| {
+        let values = Rounds::of(measured, value);
+        values.median().map(|_| Loss { of, values, seeds_vary: seeds.len() > 1 })
+    };
     loss(LossOf::Evaluation, |row| row.loss_eval).or_else(|| loss(LossOf::Training, |row| row.loss_last))
 }
 
@@ -287,24 +361,6 @@ fn merged(first: &Row, measured: &[&Row]) -> Row {
         row.witness_peak_bytes = most(|row| row.witness_peak_bytes);
     }
     row
-}
-
-/// Median over the repeats. Its interval comes from the repeats; the range of fewer than six of them promises
-/// too little, so there it is no narrower than the steps' own interval.
-fn speed(measured: &[&Row], in_tokens: bool) -> (Option<Estimate>, bool) {
-    let per_s = |row: &Row| if in_tokens { row.tokens_per_s } else { row.samples_per_s };
-    let speeds: Vec<f64> = measured.iter().filter_map(|row| per_s(row)).filter(|s| positive(*s)).collect();
-    let Some(estimate) = Estimate::of(&speeds) else { return (None, false) };
-    let steps = middle(measured, |row| Some(row.step_ms_ci95? / row.step_ms_median.filter(|ms| *ms > 0.0)?))
-        .filter(|relative| relative.is_finite() && *relative >= 0.0);
-    let from_steps = estimate.median * steps.unwrap_or(0.0);
-    let half_width = match speeds.len() {
-        1 => from_steps,
-        2..6 => estimate.half_width.max(from_steps),
-        _ => estimate.half_width,
-    };
-    let known = speeds.len() > 1 || steps.is_some();
-    (Some(Estimate { half_width, ..estimate }), known)
 }
 
 fn positive(value: f64) -> bool {

@@ -6,6 +6,7 @@ use super::Comparison;
 use super::entry::Entry;
 use super::group::Group;
 use crate::results::{self, Status, csv};
+use crate::statistics::Difference;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Figures {
@@ -29,10 +30,11 @@ struct Figures {
     memory_ratio: Option<f64>,
     tokens_per_s: Option<f64>,
     samples_per_s: Option<f64>,
-    /// Half the width of the 95 % interval of the speed, over the speed.
-    speed_half_width: Option<f64>,
+    /// Over the baseline's: the median of the rounds that measured both, and its 95 % interval.
     speed_ratio: Option<f64>,
-    /// No measurable difference in speed from the baseline.
+    speed_ratio_low: Option<f64>,
+    speed_ratio_high: Option<f64>,
+    /// Whether the rounds show no difference in speed from the baseline; unknown where they are too few to show one.
     same_speed: Option<bool>,
     loss: Option<f64>,
     /// Relative to the baseline's.
@@ -100,6 +102,7 @@ fn of_entry(entry: &Entry, group: &Group) -> Figures {
     let row = entry.row.clone();
     let measured = row.measured;
     let relative = entry.relative.clone();
+    let interval = relative.speed.and_then(|speed| speed.interval);
     Figures {
         experiment: row.experiment,
         group: group.heading.clone(),
@@ -119,11 +122,15 @@ fn of_entry(entry: &Entry, group: &Group) -> Figures {
         memory_ratio: relative.memory,
         tokens_per_s: measured.tokens_per_s,
         samples_per_s: measured.samples_per_s,
-        speed_half_width: entry.speed.filter(|_| entry.spread_known).map(|speed| speed.relative()),
-        speed_ratio: relative.speed,
-        same_speed: relative.speed.map(|_| relative.same_speed),
-        loss: entry.loss.map(|loss| loss.value),
-        loss_change: relative.loss,
+        speed_ratio: relative.speed.map(|speed| speed.median),
+        speed_ratio_low: interval.map(|interval| interval.low),
+        speed_ratio_high: interval.map(|interval| interval.high),
+        same_speed: relative
+            .speed
+            .filter(|speed| speed.difference != Difference::Unknown)
+            .map(|speed| speed.difference == Difference::None),
+        loss: entry.loss.as_ref().and_then(|loss| loss.values.median()),
+        loss_change: entry.loss_change(),
         fits_micro_batch: row.fits_micro_batch,
         limit_bytes: row.limit_bytes,
         pareto: relative.pareto,
@@ -136,7 +143,7 @@ fn of_entry(entry: &Entry, group: &Group) -> Figures {
         receipt: measured.receipt,
         message: row.message,
         version: entry.versions.join(" "),
-        loss_of: entry.loss.map(|loss| loss.of.name().to_owned()),
+        loss_of: entry.loss.as_ref().map(|loss| loss.of.name().to_owned()),
         host_limit_bytes: row.host_limit_bytes,
         oom_pool: measured.oom_pool,
         oom_other_short_bytes: measured.oom_other_short_bytes,

@@ -4,10 +4,11 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
 use super::axes;
-use super::entry::{Entry, Relative};
+use super::entry::{Entry, NOISY, Relative};
 use super::numbers::size;
 use super::{Basis, CompareError, Sort};
 use crate::results::Row;
+use crate::statistics::{self, Difference};
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -86,10 +87,10 @@ pub(super) fn split(
                 left_out += 1;
                 continue;
             };
-            parts.push(axes::label_without(&entry.row.strategy, by));
+            parts.push(axes::label_without(&entry.row, |key| key == by));
             entry.label = axes::point(by, value, &keys);
         }
-        let outer = axes::outer(&entry.row).filter(|(key, _)| Some(key.as_str()) != by);
+        let outer = axes::outer(&entry.row).into_iter().filter(|(key, _)| Some(key.as_str()) != by);
         parts.extend(outer.map(|(key, value)| axes::point(key, value, &keys)));
         let heading = parts.join(", ");
         let place = *places.entry(heading.clone()).or_insert(groups.len());
@@ -149,7 +150,7 @@ impl Group {
         if let Some(at) = candidates.min_by_key(|at| (self.entries[*at].memory.is_none(), *at)) {
             self.entries[at].relative.is_baseline = true;
         }
-        let speed = |entry: &Entry| entry.speed.map(|speed| speed.median);
+        let speed = |entry: &Entry| entry.speed.median();
         self.entries.sort_by(|a, b| match sort {
             Sort::File => Ordering::Equal,
             Sort::Name => a.label.cmp(&b.label),
@@ -183,12 +184,21 @@ impl Group {
         for (entry, idle) in self.entries.iter_mut().zip(idle) {
             entry.relative.idle = idle;
         }
-        if basis == Basis::Measured {
+        if basis == Basis::Measured && self.is_ranked() {
             let front: Vec<bool> = (0..self.entries.len()).map(|at| self.is_on_front(at)).collect();
             for (entry, pareto) in self.entries.iter_mut().zip(front) {
                 entry.relative.pareto = pareto;
             }
         }
+    }
+
+    /// Whether enough is known of the speeds to say which alternatives are worth considering.
+    fn is_ranked(&self) -> bool {
+        let measured = |entry: &&Entry| entry.is_candidate() && !entry.relative.idle && entry.speed.len() > 0;
+        let compared: Vec<&Entry> = self.entries.iter().filter(measured).collect();
+        compared.iter().enumerate().all(|(at, one)| {
+            compared[at + 1..].iter().all(|other| one.difference(other) != Difference::Unknown)
+        })
     }
 
     /// Which entry each run belongs to: the first of the strategies that are one run, or the baseline, wherever
@@ -211,12 +221,12 @@ impl Group {
         let stands_for = |other_at: usize, other: &Entry| {
             let idle = |entry: &Entry| !entry.row.no_effect.is_empty();
             other.memory == entry.memory
-                && other.same_speed(entry) == Some(true)
+                && other.difference(entry) == Difference::None
                 && (idle(other), other_at) < (idle(entry), at)
         };
         entry.is_candidate()
             && !entry.relative.idle
-            && entry.speed.is_some()
+            && entry.speed.len() > 0
             && !self.entries.iter().enumerate().any(|(other_at, other)| {
                 other.is_candidate()
                     && !other.relative.idle
@@ -226,35 +236,40 @@ impl Group {
 }
 
 fn beats(a: &Entry, b: &Entry) -> bool {
-    let (Some(a_bytes), Some(b_bytes), Some(a_speed), Some(b_speed)) = (a.memory, b.memory, a.speed, b.speed)
-    else {
+    let Some(((a_bytes, b_bytes), speed)) = a.memory.zip(b.memory).zip(a.speed_beside(b)) else {
         return false;
     };
-    // Noise must not let a row beat all that its wide interval touches.
-    let same = a.same_speed(b) == Some(true);
-    let no_slower = a_speed.median >= b_speed.median || same && !a.is_noisy() && !b.is_noisy();
-    let faster = a_speed.median > b_speed.median && !same;
-    a_bytes <= b_bytes && no_slower && (a_bytes < b_bytes || faster)
+    match speed.difference {
+        Difference::More => a_bytes <= b_bytes,
+        // Noise must not let a row beat all that its wide interval touches.
+        Difference::None => a_bytes < b_bytes && speed.half_width().is_some_and(|half| half <= NOISY),
+        Difference::Less | Difference::Unknown => false,
+    }
 }
 
 fn against(entry: &Entry, base: &Entry) -> Relative {
     let share =
         |value: f64, base: f64| (base != 0.0).then_some(value / base).filter(|ratio| ratio.is_finite());
     let memory = entry.memory.zip(base.memory).and_then(|(a, b)| share(a as f64, b as f64));
-    let speed = entry.speed.zip(base.speed).and_then(|(a, b)| share(a.median, b.median));
     let other_task = entry.trains() != base.trains();
-    let losses = entry.loss.zip(base.loss).filter(|(a, b)| a.of == b.of && !other_task);
-    let loss = losses.and_then(|(a, b)| share(a.value - b.value, b.value.abs()));
+    let losses = entry.loss.as_ref().zip(base.loss.as_ref()).filter(|(a, b)| a.of == b.of && !other_task);
     Relative {
         memory,
-        speed,
-        same_speed: entry.same_speed(base) == Some(true),
-        loss,
+        speed: entry.speed_beside(base),
+        outliers: outliers(&entry.speed.ratios(&base.speed)),
+        loss: losses.and_then(|(a, b)| a.values.over(&b.values)),
         no_alternative: other_task || entry.leaks() && !base.leaks(),
         other_start_time: entry.start_ms().zip(base.start_ms()).is_some_and(|(a, b)| takes_other_time(a, b)),
         less_to_start: base.start_above_training() && entry.row.start_peak_bytes < base.row.start_peak_bytes,
         ..Relative::default()
     }
+}
+
+/// Rounds that are far from the others, both beside these and in what it would mean.
+fn outliers(ratios: &[f64]) -> usize {
+    let Some(center) = statistics::median(ratios) else { return 0 };
+    let is_much = |at: &usize| (ratios[*at] / center - 1.0).abs() > NOISY;
+    statistics::outliers(ratios).into_iter().filter(is_much).count()
 }
 
 /// By half of the shorter, and so much that nothing else a process does at first may be the reason.

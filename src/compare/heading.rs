@@ -1,12 +1,12 @@
 //! What a table is about.
 
 use super::text::{one_line, pack};
-use super::{Basis, Comparison, WIDTH, group};
+use super::{Basis, Comparison, group};
 use crate::results::Row;
 
 /// Experiment, machine, repeats and baseline; broken between its parts where it is too long for a line.
-pub(super) fn lines(comparison: &Comparison) -> Vec<String> {
-    pack(&parts(comparison), " | ", WIDTH)
+pub(super) fn lines(comparison: &Comparison, width: usize) -> Vec<String> {
+    pack(&parts(comparison), " | ", width)
 }
 
 /// The same on one line.

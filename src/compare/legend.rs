@@ -30,7 +30,7 @@ fn marks(comparison: &Comparison) -> Vec<String> {
         parts.push("! a key changes nothing".to_string());
     }
     if occurs('~') {
-        parts.push(format!("~ noisy, speed known to no better than {}%", percent(entry::NOISY)));
+        parts.push(format!("~ speed known to no better than {}%, or disturbed", percent(entry::NOISY)));
     }
     if occurs('x') {
         let name = |status| match status {
@@ -54,30 +54,19 @@ fn marks(comparison: &Comparison) -> Vec<String> {
 }
 
 fn titles(comparison: &Comparison, dropped: &[String]) -> Vec<String> {
-    let table = columns::table(comparison);
-    let shown = |title: &str| {
-        table.columns.iter().any(|column| column.title == title) && !dropped.iter().any(|name| name == title)
-    };
     let oom = comparison.entries().any(|entry| entry.status == Status::Oom && entry.memory.is_some());
-    let same = comparison.entries().any(|entry| entry.relative.same_speed && !entry.relative.is_baseline);
+    let same = comparison.entries().any(|entry| entry.same_speed() || entry.same_loss());
     let measured = comparison.basis == Basis::Measured;
-    let above = comparison.entries().any(entry::Entry::start_above_training);
-    let training = |entry: &entry::Entry| entry.loss.is_some_and(|loss| loss.of == entry::LossOf::Training);
-    let trained = comparison.entries().any(|entry| training(entry) && entry.relative.loss.is_some());
-    let explained = [
-        (same && measured, "= no measurable difference in speed"),
-        (oom && measured, "memory of rows marked OOM is predicted"),
-        (shown("card"), "card: what driver or system say was used"),
-        (shown("cast"), "cast: 16-bit copies of parameters"),
-        (shown("dloss") && trained, "dloss: of the last training step, where nothing is evaluated"),
-        (shown("fits"), "fits: the largest micro-batch within the limit"),
-        (shown("wait%"), "wait%: of the step, for data"),
-        (shown("start") && measured && above, "start: peak before the first step, above training's"),
-        (shown("start") && measured && !above, "start: peak before the first step"),
-        (shown("first ms"), "first ms: from asking for memory to the end of the first step"),
-        (shown("eval"), "eval: peak of the evaluation, above training's"),
-        (shown("pred"), "pred: predicted peak, not what was measured"),
-        (shown("off"), "off: card less counted bytes, beyond 1 MiB + 0.5%"),
-    ];
-    explained.into_iter().filter(|(applies, _)| *applies).map(|(_, text)| text.to_string()).collect()
+    let mut parts = Vec::new();
+    if same && measured {
+        parts.push("= no measurable difference".to_string());
+    }
+    if oom && measured {
+        parts.push("memory of rows marked OOM is predicted".to_string());
+    }
+    let view = columns::view(comparison);
+    let shown = columns::shown(comparison, &view).into_iter();
+    let shown = shown.filter(|column| !dropped.contains(&column.title(&view)));
+    parts.extend(shown.filter_map(|column| column.explained(&view)));
+    parts
 }

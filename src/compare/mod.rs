@@ -5,25 +5,33 @@
 
 mod axes;
 mod columns;
+mod doubts;
 mod entry;
 mod figures;
 mod group;
 mod heading;
 mod legend;
 mod numbers;
+mod rounds;
+mod styled;
 mod table;
 mod text;
 mod verdict;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use crate::results::Row;
+use crate::statistics::Ratio;
+use columns::Known;
 use entry::Entry;
 use group::Group;
+pub use styled::{Styled, Tone};
 
-/// No line of a table is wider.
+/// No line of a table is wider where nothing says how wide it may be, and no sentence is anywhere.
 pub const WIDTH: usize = 100;
+/// Tables are made for no narrower place.
+pub const LEAST_WIDTH: usize = 80;
 
 /// What is compared with what, and in which order.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +41,10 @@ pub struct Options {
     /// Put the values of this swept key beside each other instead of the strategies.
     pub by: Option<String>,
     pub sort: Sort,
+    /// Show these columns, by their names, instead of those that have something to say.
+    pub columns: Option<Vec<String>>,
+    /// No line of a table is wider: [`WIDTH`] if it is not known.
+    pub width: Option<usize>,
 }
 
 /// The order of the rows within a group.
@@ -71,6 +83,8 @@ pub enum CompareError {
     UnknownBaseline { experiment: String, name: String, known: String },
     #[error("`{experiment}` does not sweep `{name}`; {}", advice_on_axes(known))]
     UnknownAxis { experiment: String, name: String, known: Vec<String> },
+    #[error("there is no column `{name}`; there are: {known}")]
+    UnknownColumn { name: String, known: String },
 }
 
 fn advice_on_axes(known: &[String]) -> String {
@@ -95,6 +109,9 @@ pub struct Comparison {
     /// What the speed counts: `tok/s` or, for models without tokens, `smp/s`.
     speed_unit: &'static str,
     groups: Vec<Group>,
+    /// Those that were asked for.
+    columns: Option<Vec<&'static Known>>,
+    width: usize,
     /// Entries that `by` cannot place, for they do not lie on that axis.
     left_out: usize,
 }
@@ -116,23 +133,26 @@ impl Comparison {
             None => None,
         };
         let (groups, left_out) = group::split(entries, &baseline, by.as_deref(), options.sort, basis);
+        let columns = options.columns.as_deref().map(|names| asked(names)).transpose()?;
+        let width = options.width.unwrap_or(WIDTH).max(LEAST_WIDTH);
         let speed_unit = if in_tokens { "tok/s" } else { "smp/s" };
-        Ok(Comparison { basis, experiment, baseline, by, speed_unit, groups, left_out })
+        Ok(Comparison { basis, experiment, baseline, by, speed_unit, groups, columns, width, left_out })
     }
 
-    /// The table with its heading, its legend and the verdict, each line at most [`WIDTH`] columns wide.
-    pub fn table(&self) -> String {
+    /// The table with its heading, its legend and the verdict.
+    pub fn table(&self) -> Styled {
         let table = columns::table(self);
-        let mut out = heading::lines(self).join("\n");
-        let (lines, dropped) = table.lines(WIDTH);
-        let _ = write!(out, "\n{}\n", lines.join("\n"));
-        let legend = text::pack(&legend::parts(self, &dropped), "; ", WIDTH);
-        for line in legend {
-            let _ = write!(out, "\n{line}");
-        }
-        out.push_str("\n\n");
+        let sentences_end = self.width.min(WIDTH);
+        let mut out = Styled::default();
+        out.push(Tone::Title, &heading::lines(self, sentences_end).join("\n"));
+        let (lines, dropped) = table.lines(self.width);
+        out.lines.extend(lines);
+        out.blank();
+        let legend = text::pack(&legend::parts(self, &dropped), "; ", sentences_end);
+        out.push(Tone::Legend, &legend.join("\n"));
+        out.blank();
         for sentence in verdict::sentences(self) {
-            let _ = writeln!(out, "{}", text::wrap(&sentence, WIDTH));
+            out.push(Tone::Plain, &text::wrap(&sentence, sentences_end));
         }
         out
     }
@@ -157,20 +177,79 @@ impl Comparison {
     }
 }
 
+/// Whether there is a column of this name.
+pub fn check_column(name: &str) -> Result<(), CompareError> {
+    asked(&[name.to_owned()]).map(|_| ())
+}
+
+/// Whether rows can be compared like this, before there is anything to compare.
+pub fn check(rows: &[Row], options: &Options) -> Result<(), CompareError> {
+    each_experiment(rows, options, Basis::Predicted).map(|_| ())
+}
+
+fn asked(names: &[String]) -> Result<Vec<&'static Known>, CompareError> {
+    let find = |name: &String| {
+        columns::find(name).ok_or_else(|| CompareError::UnknownColumn {
+            name: name.clone(),
+            known: columns::names().join(", "),
+        })
+    };
+    names.iter().map(find).collect()
+}
+
 /// Compares rows of one experiment or several, each with a table of its own.
-pub fn render(rows: &[Row], options: &Options, format: Format) -> Result<String, CompareError> {
-    let comparisons = each_experiment(rows, options, Basis::Measured)?;
+pub fn render(rows: &[Row], options: &Options, format: Format) -> Result<Styled, CompareError> {
+    written(&each_experiment(rows, options, Basis::Measured)?, format)
+}
+
+/// The same for rows that were planned but not run: their memory, no speed.
+pub fn render_planned(rows: &[Row], options: &Options, format: Format) -> Result<Styled, CompareError> {
+    written(&each_experiment(rows, options, Basis::Predicted)?, format)
+}
+
+fn written(comparisons: &[Comparison], format: Format) -> Result<Styled, CompareError> {
     Ok(match format {
-        Format::Table => joined(&comparisons, Comparison::table),
-        Format::Markdown => joined(&comparisons, Comparison::markdown),
-        Format::Csv => figures::csv(&comparisons),
-        Format::Json => figures::json(&comparisons),
+        Format::Table => {
+            let mut out = Styled::default();
+            for (at, comparison) in comparisons.iter().enumerate() {
+                (0..2 * usize::from(at > 0)).for_each(|_| out.blank());
+                out.lines.extend(comparison.table().lines);
+            }
+            out
+        }
+        Format::Markdown => {
+            comparisons.iter().map(Comparison::markdown).collect::<Vec<_>>().join("\n\n").into()
+        }
+        Format::Csv => figures::csv(comparisons).into(),
+        Format::Json => figures::json(comparisons).into(),
     })
 }
 
-/// The same table for rows that were planned but not run: their memory, no speed.
-pub fn predicted_table(rows: &[Row], options: &Options) -> Result<String, CompareError> {
-    Ok(joined(&each_experiment(rows, options, Basis::Predicted)?, Comparison::table))
+/// The runs of one experiment whose speeds, beside their baselines', are not known to `half_width` of them, and these
+/// baselines. Where there is none to compare with it is the speed itself.
+pub fn unsettled(rows: &[Row], half_width: f64) -> HashSet<String> {
+    let Ok(comparison) = Comparison::build(rows, &Options::default(), Basis::Measured) else {
+        return HashSet::new();
+    };
+    let mut unsettled = HashSet::new();
+    for group in &comparison.groups {
+        let base = group.base().filter(|base| base.speed.len() > 0);
+        let is_known = |entry: &&Entry| {
+            let known = match base {
+                Some(_) => entry.relative.speed.as_ref().and_then(Ratio::half_width),
+                None => entry.speed.half_width(),
+            };
+            known.is_some_and(|known| known <= half_width)
+        };
+        let measured =
+            group.entries.iter().filter(|entry| entry.speed.len() > 0 && !entry.relative.is_baseline);
+        let mut open = measured.filter(|entry| !is_known(entry)).peekable();
+        if open.peek().is_some() {
+            unsettled.extend(base.map(|base| base.row.run_id.clone()));
+        }
+        unsettled.extend(open.map(|entry| entry.row.run_id.clone()));
+    }
+    unsettled
 }
 
 fn each_experiment(rows: &[Row], options: &Options, basis: Basis) -> Result<Vec<Comparison>, CompareError> {
@@ -187,8 +266,4 @@ fn each_experiment(rows: &[Row], options: &Options, basis: Basis) -> Result<Vec<
         return Err(CompareError::NoRows);
     }
     experiments.iter().map(|rows| Comparison::build(rows, options, basis)).collect()
-}
-
-fn joined(comparisons: &[Comparison], write: impl Fn(&Comparison) -> String) -> String {
-    comparisons.iter().map(write).collect::<Vec<_>>().join("\n\n")
 }

@@ -1,12 +1,16 @@
 //! A table of rows in groups, as lines of a fixed width or as Markdown.
 
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use super::styled::Tone;
 use super::text::{cut, cut_middle, markdown, pad_left, pad_right, width};
 
 /// What separates columns.
 const GAP: usize = 2;
 /// What names and notes are not shortened below, if numbers can be left out instead.
 const LEAST_NAME: usize = 16;
-const LEAST_NOTE: usize = 20;
+const LEAST_NOTE: usize = 24;
 
 /// Numbers, one per row.
 #[derive(Debug)]
@@ -24,6 +28,17 @@ pub(super) struct Line {
     pub(super) note: String,
 }
 
+impl Line {
+    fn tone(&self) -> Tone {
+        match self.mark.chars().last() {
+            Some('*') => Tone::Good,
+            Some('~' | '!') => Tone::Doubtful,
+            Some('x' | '-') => Tone::Bad,
+            _ => Tone::Plain,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Table {
     /// Title of the names.
@@ -37,7 +52,7 @@ pub(super) struct Table {
 
 impl Table {
     /// The lines, each at most `most` wide, and the titles of the columns that found no room.
-    pub(super) fn lines(&self, most: usize) -> (Vec<String>, Vec<String>) {
+    pub(super) fn lines(&self, most: usize) -> (Vec<(Tone, String)>, Vec<String>) {
         let widest =
             |cells: &mut dyn Iterator<Item = &String>| cells.map(|cell| width(cell)).max().unwrap_or(0);
         let mark = widest(&mut self.lines.iter().map(|line| &line.mark)).max(1);
@@ -52,7 +67,10 @@ impl Table {
         let room = |kept: &[usize]| {
             most.saturating_sub(mark + 1 + kept.iter().map(|at| GAP + widths[*at]).sum::<usize>())
         };
-        let least = name.min(LEAST_NAME) + if note == 0 { 0 } else { GAP + note.min(LEAST_NOTE) };
+        let for_note = if note == 0 { 0 } else { GAP + note.min(LEAST_NOTE) };
+        let has_room = room(&kept) >= name + for_note;
+        let least_name = if has_room { name.min(LEAST_NAME) } else { self.telling_width(name) };
+        let least = least_name + for_note;
         while room(&kept) < least {
             let last = kept.iter().copied().max_by_key(|at| self.columns[*at].rank);
             let Some(last) = last.filter(|at| self.columns[*at].rank > 0) else { break };
@@ -60,14 +78,14 @@ impl Table {
             dropped.push(self.columns[last].title.clone());
         }
         let room = room(&kept);
-        let for_note = if note == 0 { 0 } else { GAP + note };
         // Names before notes, as long as a note can still say something.
-        let name = name.min(room.saturating_sub(for_note.min(GAP + LEAST_NOTE)).max(name.min(LEAST_NAME)));
+        let for_name = room.saturating_sub(for_note).max(least_name.min(room));
+        let name = name.min(for_name.max(LEAST_NAME));
         let note = room.saturating_sub(name + GAP);
+        let names = self.short_names(name);
 
         let line = |mark_text: &str, name_text: &str, number: &dyn Fn(usize) -> String, note_text: &str| {
-            let mut line =
-                format!("{} {}", pad_left(mark_text, mark), pad_right(&cut_middle(name_text, name), name));
+            let mut line = format!("{} {}", pad_left(mark_text, mark), pad_right(name_text, name));
             for at in &kept {
                 line.push_str(&" ".repeat(GAP));
                 line.push_str(&pad_left(&number(*at), widths[*at]));
@@ -78,15 +96,53 @@ impl Table {
             }
             line.trim_end().to_string()
         };
-        let mut lines = vec![line("", &self.name, &|at| self.columns[at].title.clone(), &self.note)];
+        let titles =
+            line("", &cut_middle(&self.name, name), &|at| self.columns[at].title.clone(), &self.note);
+        let mut lines = vec![(Tone::Title, titles)];
         for (row, content) in self.lines.iter().enumerate() {
-            lines.extend(
-                self.headings.iter().filter(|(at, _)| *at == row).map(|(_, text)| cut_middle(text, most)),
-            );
+            let headings = self.headings.iter().filter(|(at, _)| *at == row);
+            lines.extend(headings.map(|(_, text)| (Tone::Title, cut_middle(text, most))));
             let number = |at: usize| self.columns[at].cells[row].clone();
-            lines.push(line(&content.mark, &content.name, &number, &content.note));
+            lines.push((content.tone(), line(&content.mark, &names[row], &number, &content.note)));
         }
         (lines, dropped)
+    }
+
+    /// The groups of lines between headings.
+    fn groups(&self) -> impl Iterator<Item = Range<usize>> {
+        let ends = self.headings.iter().map(|(at, _)| *at).chain([self.lines.len()]);
+        let begins = std::iter::once(0).chain(self.headings.iter().map(|(at, _)| *at));
+        begins.zip(ends).map(|(begin, end)| begin..end)
+    }
+
+    /// The least width that names can be shortened to and still be told apart, if there is any below the `widest`.
+    fn telling_width(&self, widest: usize) -> usize {
+        let tells = |width: usize| {
+            self.groups().all(|group| {
+                let names: HashSet<&str> = self.lines[group].iter().map(|line| line.name.as_str()).collect();
+                let cut: HashSet<String> = names.iter().map(|name| cut_middle(name, width)).collect();
+                cut.len() == names.len()
+            })
+        };
+        (LEAST_NAME..widest).find(|width| tells(*width)).unwrap_or(widest)
+    }
+
+    /// Names of at most `most` columns. Where shortening makes two of a group alike, they end in their numbers within it.
+    fn short_names(&self, most: usize) -> Vec<String> {
+        let mut names: Vec<String> = self.lines.iter().map(|line| cut_middle(&line.name, most)).collect();
+        for group in self.groups() {
+            let whole = |at: usize| self.lines[at].name.as_str();
+            let mut wholes: HashMap<String, HashSet<&str>> = HashMap::new();
+            for at in group.clone() {
+                wholes.entry(names[at].clone()).or_default().insert(whole(at));
+            }
+            let alike = group.filter(|at| wholes[&names[*at]].len() > 1).collect::<Vec<_>>();
+            for (number, at) in alike.into_iter().enumerate() {
+                let number = format!("#{}", number + 1);
+                names[at] = cut(whole(at), most.saturating_sub(number.len())) + &number;
+            }
+        }
+        names
     }
 
     /// A Markdown table with everything in it; headings become rows.
@@ -131,8 +187,8 @@ mod tests {
             };
             for most in 25..70 {
                 let (lines, _) = table.lines(most);
-                assert!(lines.iter().all(|line| width(line) <= most), "{most}: {lines:?}");
-                assert!(lines[0].ends_with("did"), "{most}: {lines:?}");
+                assert!(lines.iter().all(|(_, line)| width(line) <= most), "{most}: {lines:?}");
+                assert!(lines[0].1.ends_with("did"), "{most}: {lines:?}");
             }
         }
     }

@@ -3,15 +3,14 @@
 use super::columns;
 use super::entry::{Entry, LossOf, WAITS};
 use super::group::Group;
-use super::numbers::{change, count, list, percent, rate, ratio, size};
+use super::numbers::{change, list, percent, rate, ratio, size};
 use super::text::one_line;
-use super::{Basis, Comparison};
+use super::{Basis, Comparison, doubts};
 use crate::execute;
 use crate::memory::Pieces;
 use crate::results::Status;
+use crate::statistics::{Difference, Ratio};
 
-/// Fewer timed steps than this say little.
-const FEW_STEPS: usize = 10;
 /// A loss this much above the baseline's is worth a warning.
 const WORSE_LOSS: f64 = 0.01;
 /// Sentences of one kind, before the rest is only counted.
@@ -32,7 +31,7 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
         out.extend(learns_less(comparison));
         out.extend(waits(comparison));
         out.extend(disagreements(comparison));
-        out.extend(doubts(comparison));
+        out.extend(doubts::sentences(comparison));
     }
     out.extend(mixed_versions(comparison));
     out.iter().map(|sentence| one_line(sentence)).collect()
@@ -78,15 +77,17 @@ fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
     let usable: Vec<&Entry> = group
         .entries
         .iter()
-        .filter(|entry| entry.is_candidate() && entry.speed.is_some())
+        .filter(|entry| entry.is_candidate() && entry.speed.len() > 0)
         .filter(|entry| by_axis || !entry.relative.idle)
         // With a key that does nothing it is another entry under another name.
         .filter(|entry| by_axis || entry.relative.pareto || entry.row.no_effect.is_empty())
         .collect();
     let top = usable.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b)));
     let Some(top) = top else { return Some(subject(group, "no strategy has a speed to compare.")) };
-    let tied: Vec<&Entry> = usable.iter().copied().filter(|e| e.same_speed(top) == Some(true)).collect();
-    // Of those that are equally fast, the ones that need the least.
+    let slower = |entry: &&Entry| entry.difference(top) == Difference::Less;
+    let tied: Vec<&Entry> = usable.iter().copied().filter(|entry| !slower(entry)).collect();
+    let unknown = tied.iter().any(|entry| !is(top, entry) && entry.difference(top) == Difference::Unknown);
+    // Of those that may be equally fast, the ones that need the least.
     let least = tied.iter().filter_map(|entry| entry.memory).min()?;
     let frugal: Vec<&Entry> = tied.iter().copied().filter(|entry| entry.memory == Some(least)).collect();
     let fastest = frugal.iter().copied().find(|entry| entry.relative.is_baseline).unwrap_or(frugal[0]);
@@ -95,13 +96,17 @@ fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
     let figures = figures(comparison, group, fastest)?;
     let need = if frugal.len() == 1 { "needs" } else { "need" };
     let (tied_names, frugal_names) = (names_of(&tied), names_of(&frugal));
-    let with_speed = group.entries.iter().filter(|entry| entry.is_usable() && entry.speed.is_some()).count();
+    let with_speed = group.entries.iter().filter(|entry| entry.is_usable() && entry.speed.len() > 0).count();
     let mut text = match tied.len() {
         _ if usable.len() == 1 && with_speed == 1 => {
             format!("only {} gave figures ({figures}).", fastest.label)
         }
         _ if usable.len() == 1 => format!("nothing differs from {} ({figures}).", fastest.label),
         1 => format!("{} is the fastest ({figures}).", fastest.label),
+        _ if unknown => format!(
+            "the speeds of {tied_names} cannot be ranked; of these {frugal_names} {need} the least memory ({}).",
+            size(least)
+        ),
         n if n == frugal.len() => format!("{tied_names} are equally fast in the same memory ({figures})."),
         n if n == usable.len() => {
             format!("no measurable difference in speed; {frugal_names} {need} the least memory ({figures}).")
@@ -120,8 +125,12 @@ fn use_what(comparison: &Comparison, group: &Group) -> Option<String> {
     Some(subject(group, &text))
 }
 
+fn is(one: &Entry, other: &Entry) -> bool {
+    std::ptr::eq(one, other)
+}
+
 fn median(entry: &Entry) -> f64 {
-    entry.speed.map_or(0.0, |speed| speed.median)
+    entry.speed.median().unwrap_or(0.0)
 }
 
 fn names_of(entries: &[&Entry]) -> String {
@@ -132,33 +141,33 @@ fn names_of(entries: &[&Entry]) -> String {
 fn figures(comparison: &Comparison, group: &Group, entry: &Entry) -> Option<String> {
     let relative = &entry.relative;
     let times = match (relative.speed, group.base()) {
-        (Some(speed), Some(base)) if !relative.is_baseline && !relative.same_speed => {
-            format!(", {} times {},", ratio(speed), base.label)
+        (Some(speed), Some(base)) if is_known(speed) && !relative.is_baseline => {
+            format!(", {} times {},", ratio(speed.median), base.label)
         }
         _ => String::new(),
     };
     Some(format!("{} {}{times} in {}", rate(median(entry)), comparison.speed_unit, size(entry.memory?)))
 }
 
+fn is_known(speed: Ratio) -> bool {
+    matches!(speed.difference, Difference::Less | Difference::More)
+}
+
 fn least_memory(group: &Group, smallest: &Entry, fastest: &Entry) -> Option<String> {
-    let speed = smallest.speed?.median / fastest.speed?.median;
     let of_base = match (smallest.relative.memory, group.base()) {
         (Some(memory), Some(base)) if !smallest.relative.is_baseline => {
             format!(", {} of {}", ratio(memory), base.label)
         }
         _ => String::new(),
     };
-    Some(format!(
-        "{} needs the least memory ({}{of_base}) at {} of that speed.",
-        smallest.label,
-        size(smallest.memory?),
-        ratio(speed)
-    ))
+    let speed = smallest.speed_beside(fastest).filter(|speed| is_known(*speed));
+    let speed = speed.map(|speed| format!(" at {} of that speed", ratio(speed.median))).unwrap_or_default();
+    Some(format!("{} needs the least memory ({}{of_base}){speed}.", smallest.label, size(smallest.memory?)))
 }
 
 /// The most speed per byte, where that is neither end of the front.
 fn best_trade(usable: &[&Entry], fastest: &Entry, smallest: &Entry) -> Option<String> {
-    let worth = |entry: &Entry| Some(entry.speed?.median / entry.memory.filter(|bytes| *bytes > 0)? as f64);
+    let worth = |entry: &Entry| Some(entry.speed.median()? / entry.memory.filter(|bytes| *bytes > 0)? as f64);
     let best = usable
         .iter()
         .copied()
@@ -170,13 +179,17 @@ fn best_trade(usable: &[&Entry], fastest: &Entry, smallest: &Entry) -> Option<St
         return None;
     }
     let less = 1.0 - best.memory? as f64 / fastest.memory? as f64;
-    let slower = 1.0 - best.speed?.median / fastest.speed?.median;
+    let speed = best.speed_beside(fastest)?;
+    let slower = match speed.difference {
+        Difference::Unknown => return None,
+        Difference::None => "no measurable part".to_owned(),
+        _ => format!("{}%", percent((1.0 - speed.median).max(0.0))),
+    };
     Some(format!(
-        " In between, {} saves {}% of the memory of {} for {}% of its speed.",
+        " In between, {} saves {}% of the memory of {} for {slower} of its speed.",
         best.label,
         percent(less.max(0.0)),
         fastest.label,
-        percent(slower.max(0.0))
     ))
 }
 
@@ -256,7 +269,7 @@ fn saves_nothing(entry: &Entry) -> bool {
     !relative.is_baseline
         && entry.is_candidate()
         && relative.memory.is_some_and(|memory| memory >= 1.0)
-        && relative.speed.is_some_and(|speed| speed <= 1.0 || relative.same_speed)
+        && relative.speed.is_some_and(|speed| matches!(speed.difference, Difference::Less | Difference::None))
         && !relative.less_to_start
 }
 
@@ -297,7 +310,7 @@ fn unfinished(entry: &Entry, group: &Group) -> Option<String> {
 }
 
 /// The alternatives that something is true of, each with what `more` says of it.
-fn names(comparison: &Comparison, more: impl Fn(&Entry) -> Option<String>) -> Vec<String> {
+pub(super) fn names(comparison: &Comparison, more: impl Fn(&Entry) -> Option<String>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for group in &comparison.groups {
         let place = if comparison.groups.len() > 1 { group.place() } else { String::new() };
@@ -330,8 +343,8 @@ fn learns_nothing(comparison: &Comparison) -> Option<String> {
 
 fn learns_less(comparison: &Comparison) -> Option<String> {
     let worse = |entry: &Entry| {
-        let change = change(entry.relative.loss.filter(|loss| *loss > WORSE_LOSS)?);
-        match entry.loss?.of {
+        let change = change(entry.loss_change().filter(|loss| *loss > WORSE_LOSS && !entry.same_loss())?);
+        match entry.loss.as_ref()?.of {
             LossOf::Evaluation => Some(change),
             LossOf::Training => Some(format!("{change} in training")),
         }
@@ -375,32 +388,6 @@ fn disagreements(comparison: &Comparison) -> Vec<String> {
             "The arithmetic of {} is emulated: the memory is real, the speed is not a GPU's.",
             list(&emulated)
         ));
-    }
-    out
-}
-
-fn doubts(comparison: &Comparison) -> Vec<String> {
-    let mut out = Vec::new();
-    let measured: Vec<&Entry> = comparison.entries().filter(|entry| entry.speed.is_some()).collect();
-    let Some(most) = measured.iter().map(|entry| entry.repeats).max() else { return out };
-    let more = if most < 5 { 5 } else { 2 * most };
-    let noisy = names(comparison, |entry| {
-        let spread = percent(entry.speed?.relative());
-        entry.is_noisy().then(|| format!("+-{spread}%"))
-    });
-    if !noisy.is_empty() {
-        let verb = if noisy.len() == 1 { "is" } else { "are" };
-        out.push(format!(
-            "{} {verb} noisy: close other programs and sweep with `--repeats {more}`.",
-            list(&noisy)
-        ));
-    } else if most == 1 && measured.len() > 1 {
-        out.push(format!("Each ran once: `--repeats {more}` settles differences in speed of a few percent."));
-    }
-    let few = measured.iter().filter_map(|entry| entry.row.steps).min().filter(|steps| *steps < FEW_STEPS);
-    if let Some(steps) = few {
-        let were = if steps == 1 { "was" } else { "were" };
-        out.push(format!("Only {} {were} timed: raise `[measure] steps`.", count(steps, "step")));
     }
     out
 }

@@ -127,6 +127,10 @@ pub struct Measured {
     /// What of the pool that could not meet the request was reserved and free, but in pieces, and the largest of these.
     pub oom_in_pieces_bytes: Option<u64>,
     pub oom_largest_piece_bytes: Option<u64>,
+    /// The share of the timed steps in which the run's threads were ready, and waited for processors that something else had.
+    pub cpu_wait: Option<f64>,
+    /// Of the processor after the timed steps.
+    pub clock_after_mhz: Option<f64>,
 }
 
 /// What the timed steps took, and waited for their batches.
@@ -214,7 +218,7 @@ impl Measured {
         self.step_ms_median = median;
         self.step_ms_p90 = statistics::quantile(steps, 0.9);
         self.step_ms_min = statistics::quantile(steps, 0.0);
-        self.step_ms_ci95 = statistics::median_interval(steps).map(Interval::half_width);
+        self.step_ms_ci95 = statistics::median_interval(steps, 0.95).map(Interval::half_width);
         self.data_wait_ms = statistics::median(&times.data_wait_ms);
         self.samples_per_s = median.map(|ms| volume.samples_per_s(ms));
         self.tokens_per_s = median.and_then(|ms| volume.tokens_per_s(ms));

@@ -1,5 +1,6 @@
 //! One run, measured: in a child process, which tells its parent how it goes.
 
+mod contention;
 mod counts;
 mod crash_log;
 mod digest;

@@ -5,6 +5,7 @@ use std::iter;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::contention::Contention;
 use super::counts::Counts;
 use super::engine::Engine;
 use super::measured::{Ended, Outcome, Times};
@@ -212,12 +213,14 @@ impl Trainer<'_> {
         let before = engine.counts();
         outcome.measured.startup_ms = Some(milliseconds(self.began.elapsed()));
         let (mut step, mut loss_scale) = (0, None);
+        let mut contention: Option<Contention> = None;
         let mut unchanged = Unchanged::of(self.program);
         let rounds = self.cadence.rounds().flat_map(|(times, round)| iter::repeat_n(round, times));
         for round in rounds {
             for _ in 0..round.steps {
                 if step == warmup_steps {
                     (outcome.measured.load, outcome.measured.clock_mhz) = (load(), clock_mhz());
+                    contention = Contention::now();
                     // The device's own clock takes time that steps are not to be charged with.
                     if !engine.has_clock() {
                         engine.record_steps().map_err(Failure::from)?;
@@ -246,6 +249,8 @@ impl Trainer<'_> {
             }
         }
         let (after, measured) = (engine.counts(), &mut outcome.measured);
+        measured.cpu_wait = contention.and_then(|before| before.share_since(rayon::current_num_threads()));
+        measured.clock_after_mhz = measured.clock_mhz.and_then(|_| clock_mhz());
         let steps = step.max(1) as u64;
         measured.to_host_bytes = Some((after.bytes_to_host - before.bytes_to_host) / steps);
         measured.to_device_bytes = Some((after.bytes_to_device - before.bytes_to_device) / steps);

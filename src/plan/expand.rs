@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::sweep::{Place, Variant, places, variants};
 use super::{kept, layers};
 use crate::device::{DeviceKind, Limits};
-use crate::spec::{self, Document, Environment, Problem, RunConfig, Setting, Sources, Span};
+use crate::spec::{self, Document, Environment, Problem, Repeats, RunConfig, Setting, Sources, Span};
 
 /// One experiment file, expanded.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +19,7 @@ pub struct Experiment {
     pub requires: Option<DeviceKind>,
     /// `[target]`
     pub limits: Limits,
-    pub repeats: usize,
+    pub repeats: Repeats,
     /// Swept keys, in the order of the file: those of `[sweep]`, then those inside strategies.
     pub axes: Vec<String>,
     /// Keys that the command line sets in every run, and to what.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::device::Target;
 use crate::memory::Prediction;
-use crate::spec::RunConfig;
+use crate::spec::{Repeats, RunConfig};
 
 /// All runs of an experiment on one target.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct Plan {
     pub target: Target,
     /// Why the experiment cannot be trained on the target, if that is so.
     pub unsuited: Option<String>,
-    pub repeats: usize,
+    pub repeats: Repeats,
     pub axes: Vec<String>,
     /// Keys that the command line sets in every run, and to what.
     pub overrides: Vec<(String, String)>,

@@ -25,7 +25,7 @@ const LIVE: &str = "live";
 
 /// The table has grown with the program, and scripts know its order: it goes on with each of these, and with the fields
 /// that follow it in its struct.
-const STRETCHES: [&str; 20] = [
+const STRETCHES: [&str; 22] = [
     "experiment",
     "peak_bytes",
     "no_effect",
@@ -46,6 +46,8 @@ const STRETCHES: [&str; 20] = [
     "oom_pool",
     "steps_until_oom",
     "oom_in_pieces_bytes",
+    "seed",
+    "cpu_wait",
 ];
 
 /// All columns but the swept keys, in their order.

@@ -81,6 +81,16 @@ pub struct Row {
     /// Where steps leave something behind: how many the limit has room for, predicted.
     #[serde(default)]
     pub steps_until_oom: Option<u64>,
+    /// What all of its parameters and batches are drawn from.
+    #[serde(default)]
+    pub seed: Option<u64>,
+    /// The sweep that measured it, by a random name: it measured all runs of a repeat in turns. Unknown in tables of older
+    /// versions.
+    #[serde(default)]
+    pub sweep: String,
+    /// How often it was looked at whether its repeats are enough, where that decides how many there are.
+    #[serde(default)]
+    pub looks: Option<usize>,
     /// The swept keys and their values, in the order of the axes. Each is a column of its own in the CSV.
     #[serde(default)]
     pub axes: Vec<(String, String)>,

@@ -11,7 +11,7 @@ use crate::spec::RunConfig;
 pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
     let mut row = empty_row(plan, run, repeat);
     match &run.config {
-        Ok(config) => describe(&mut row, config),
+        Ok(config) => describe(&mut row, &config.of_repeat(repeat)),
         Err(reason) => {
             row.status = Status::Skipped;
             row.message = reason.clone();
@@ -53,6 +53,7 @@ fn empty_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {
         axes: run.axes.clone(),
         configuration: run.configuration.clone(),
         baseline: plan.baseline.clone(),
+        looks: (plan.repeats.looks().len() > 1).then(|| plan.repeats.looks().len()),
         ..Row::default()
     }
 }
@@ -63,6 +64,7 @@ fn describe(row: &mut Row, config: &RunConfig) {
     row.micro_batch = Some(config.micro_batch());
     row.warmup_steps = Some(config.measure.warmup_steps);
     row.steps = Some(config.measure.steps);
+    row.seed = Some(config.train.seed);
     row.precision = config.strategy.precision.name().to_owned();
 }
 

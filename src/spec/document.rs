@@ -7,6 +7,7 @@ use super::key::Key;
 use super::load::{self, Loaded, load};
 use super::paths::Environment;
 use super::reader::{Reader, no_strategy};
+use super::repeats::Repeats;
 use super::resolved::RunConfig;
 use super::source::{Sources, Span};
 use super::strategies::{distinct_labels, inherit};
@@ -21,7 +22,7 @@ pub(crate) struct Document<'a> {
     pub(crate) baseline: String,
     pub(crate) requires: Option<DeviceKind>,
     pub(crate) limits: Limits,
-    pub(crate) repeats: usize,
+    pub(crate) repeats: Repeats,
     pub(crate) strategies: Vec<WrittenStrategy>,
     pub(crate) sweep: Sweep,
     pub(crate) sources: Sources,

@@ -51,7 +51,6 @@ pub(crate) struct Size;
 pub(crate) const DIMENSION: Count = Count(1..=1 << 24);
 pub(crate) const STEPS: Count = Count(1..=1 << 17);
 pub(crate) const STEPS_OR_NONE: Count = Count(0..=1 << 17);
-pub(crate) const REPEATS: Count = Count(1..=1000);
 /// What TOML integers reach.
 pub(crate) const SEED: Whole = Whole(0..=i64::MAX as u64);
 

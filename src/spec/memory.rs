@@ -47,7 +47,7 @@ impl RunConfig {
 
     pub fn choices(&self) -> Choices {
         let RunConfig { model, data: _, train, evaluation, measure, strategy } = self;
-        let Measure { what, warmup_steps: _, steps: _ } = *measure;
+        let Measure { what, seeds: _, warmup_steps: _, steps: _ } = *measure;
         let Train { batch_size: _, clip_norm, seed: _, optimizer } = train;
         Choices {
             optimizer: optimizer.states(),

@@ -53,10 +53,22 @@ words! {
     }
 }
 
+words! {
+    /// What repeats of a run begin from.
+    pub enum Seeds {
+        /// All from `train.seed`: they learn the same, and differ in speed alone.
+        Same = "same",
+        /// Each from the next one: how far their losses lie apart is luck.
+        Vary = "vary",
+    }
+}
+
 section! {
     #[derive(Eq)]
     pub struct Measure: Default {
         pub what: Task = word(), default Task::Training;
+        /// Whether repeats train the same.
+        pub seeds: Seeds = word(), default Seeds::Same;
         /// Optimizer steps that are not timed.
         pub warmup_steps: usize = STEPS_OR_NONE, default 3;
         /// Optimizer steps that are.
@@ -68,6 +80,17 @@ impl RunConfig {
     /// Whether there are gradients.
     pub fn trains(&self) -> bool {
         self.measure.what == Task::Training
+    }
+
+    /// What repeat `repeat`, from 1, trains.
+    pub fn of_repeat(&self, repeat: usize) -> RunConfig {
+        let mut config = self.clone();
+        if self.measure.seeds == Seeds::Vary {
+            let next = self.train.seed.wrapping_add(repeat.saturating_sub(1) as u64);
+            config.train.seed = next & i64::MAX as u64;
+            config.measure.seeds = Seeds::Same;
+        }
+        config
     }
 
     /// Sequences that one forward and backward pass sees; the last of a step may see fewer.

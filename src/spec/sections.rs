@@ -3,9 +3,9 @@
 use super::data::Data;
 use super::declare::{Section, one_of};
 use super::key::STRATEGY;
-use super::kinds::REPEATS;
 use super::model::Model;
 use super::reader::{Keys, Reader};
+use super::repeats::Repeats;
 use super::resolved::{Evaluation, Measure, RunConfig, Train};
 use super::strategy::Strategy;
 use super::tree::Table;
@@ -17,7 +17,7 @@ pub(crate) struct Sections {
     train: Option<Train>,
     evaluation: Option<Option<Evaluation>>,
     measure: Option<Measure>,
-    pub(crate) repeats: Option<usize>,
+    pub(crate) repeats: Option<Repeats>,
 }
 
 /// Reads one run, whose strategy keys are in a table of their own.
@@ -50,7 +50,7 @@ pub(crate) fn sections(keys: &mut Keys<'_>) -> Sections {
     };
     let (measure, repeats) = match keys.table("measure", "measure", "[measure]") {
         Some(keys) => measure(keys),
-        None => (Some(Measure::default()), Some(1)),
+        None => (Some(Measure::default()), Some(Repeats::Times(1))),
     };
     Sections { model, data, train, evaluation, measure, repeats }
 }
@@ -62,9 +62,9 @@ fn whole<S: Section>(mut keys: Keys<'_>) -> Option<S> {
     section
 }
 
-fn measure(mut keys: Keys<'_>) -> (Option<Measure>, Option<usize>) {
+fn measure(mut keys: Keys<'_>) -> (Option<Measure>, Option<Repeats>) {
     let measure = Measure::read(&mut keys);
-    let repeats = keys.key("repeats", Some(1), REPEATS);
+    let repeats = Repeats::read(&mut keys);
     keys.finish();
     (measure, repeats)
 }

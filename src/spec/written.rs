@@ -11,6 +11,7 @@ use super::error::Problem;
 use super::key::Key;
 use super::kinds::{Size, Text, word};
 use super::reader::{Keys, Reader};
+use super::repeats::Repeats;
 use super::sections;
 use super::source::Span;
 use super::strategy::{STRATEGY_KEYS, Strategy};
@@ -23,7 +24,7 @@ pub(crate) struct Written {
     pub(crate) baseline: Option<(String, Span)>,
     pub(crate) requires: Option<DeviceKind>,
     pub(crate) limits: Limits,
-    pub(crate) repeats: usize,
+    pub(crate) repeats: Repeats,
     pub(crate) strategies: Vec<WrittenStrategy>,
     pub(crate) sweep: Sweep,
 }

@@ -59,6 +59,22 @@ pub fn row(strategy: &str) -> Row {
     row
 }
 
+/// Each row so many times, on a machine that gets slower by 1 % each round. Speeds differ by up to 0.4 % besides.
+pub fn repeated(rows: &[Row], rounds: usize) -> Vec<Row> {
+    let of_round = |round: usize| {
+        rows.iter().enumerate().map(move |(at, row)| {
+            let mut row = row.clone();
+            row.repeat = round;
+            let jitter = [0.0, 0.002, -0.001, 0.001, -0.002][(3 * round + at) % 5];
+            if let Some(speed) = row.tokens_per_s {
+                row.runs_at(speed * 0.99_f64.powi(round as i32) * (1.0 + jitter));
+            }
+            row
+        })
+    };
+    (1..=rounds).flat_map(of_round).collect()
+}
+
 /// What tests change about a row.
 pub trait Change {
     fn uses(&mut self, mib: f64);

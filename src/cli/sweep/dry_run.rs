@@ -53,25 +53,25 @@ fn state<'a>(
     if let Err(reason) = &run.config {
         return idle(format!("skipped: {reason}"));
     }
-    if !is_wanted(run, args.filter.as_ref()) {
+    if !is_wanted(run, &args.filter) {
         return idle("not in --filter".into());
     }
     if let Some(first) = first_label.get(run.id.as_str()) {
         return idle(format!("same as {first}"));
     }
     first_label.insert(&run.id, &run.strategy);
-    let mut done = 0;
-    for repeat in 1..=plan.repeats {
+    let (most, mut done) = (plan.repeats.most(), 0);
+    for repeat in 1..=most {
         // A result that cannot be read is no obstacle to measuring again.
         if !args.fresh && store.finished(&run.id, repeat).map_err(Failure::input)?.is_some() {
             done += 1;
         }
     }
-    let left = plan.repeats - done;
+    let left = most - done;
     let text = match (done, left) {
         (_, 0) => "cached".to_string(),
         (0, _) => "to do".to_string(),
-        _ => format!("to do ({done} of {} cached)", plan.repeats),
+        _ => format!("to do ({done} of {most} cached)"),
     };
     Ok(State { text, left })
 }

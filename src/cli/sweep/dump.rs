@@ -23,7 +23,7 @@ pub(super) fn dump_all(
 ) -> Result<ExitStatus, Failure> {
     let mut jobs = Vec::new();
     for (index, sweep) in sweeps.iter().enumerate() {
-        jobs.extend(queue::distinct(&sweep.plan.runs, args.filter.as_ref()).map(|run| (index, run)));
+        jobs.extend(queue::distinct(&sweep.plan.runs, &args.filter).map(|run| (index, run)));
     }
     let mut progress = Progress::new(0, jobs.len());
     let mut status = ExitStatus::Complete;
@@ -88,7 +88,7 @@ fn dump(
         Err(error) => return Ok(Dumped::Failed(error.to_string())),
     }
     let folder = dumps.begin(&run.id).map_err(Failure::machine)?;
-    job::describe(&folder, plan, run, store)?;
+    job::describe(&folder, plan, run, result.repeat, store)?;
     let mut command = job::child(&folder, args).map_err(Failure::machine)?;
     command.arg("--dump");
     let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {

@@ -27,7 +27,7 @@ pub(super) fn execute(
     interrupted: &AtomicBool,
     progress: &mut Progress,
 ) -> Result<Status, Failure> {
-    let Sweep { plan, store, .. } = sweep;
+    let Sweep { plan, store, name, .. } = sweep;
     let run = &plan.runs[job.run];
     let label = report::repeat_label(plan, run, job.repeat);
     progress.begin(&label);
@@ -37,13 +37,13 @@ pub(super) fn execute(
         return Ok(row.status);
     }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
-    describe(&folder, plan, run, store)?;
+    describe(&folder, plan, run, job.repeat, store)?;
     let command = child(&folder, args).map_err(Failure::machine)?;
     let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {
         progress.message(&message)
     });
     let log = store.repeat_folder(&run.id, job.repeat).join(LOG_FILE);
-    let planned = results::planned_row(plan, run, job.repeat);
+    let planned = Row { sweep: name.clone(), ..results::planned_row(plan, run, job.repeat) };
     let mut row = row(planned, ending, args.timeout, &log);
     if store.commit(folder, &row).map_err(Failure::machine)? == Committed::Theirs {
         // Another sweep measured the same run meanwhile, and was first.
@@ -58,9 +58,11 @@ pub(super) fn describe(
     folder: &PrivateFolder,
     plan: &Plan,
     run: &PlannedRun,
+    repeat: usize,
     store: &mut Store,
 ) -> Result<(), Failure> {
     let Ok(config) = &run.config else { return Ok(()) };
+    let config = config.of_repeat(repeat);
     let target = toml::to_string(&plan.target).map_err(Failure::machine)?;
     let files = [
         ("run.toml", config.to_toml(&plan.experiment, &run.strategy)),

@@ -8,6 +8,7 @@ mod report;
 mod timeout;
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +18,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::failure::{ExitStatus, Failure};
+use super::filter::Filter;
 use super::inputs::InputArgs;
 use super::output::note;
 use super::progress::Progress;
+use super::table::TableArgs;
 use crate::plan::{Plan, Purpose};
 use crate::results::{Dumps, Status, Store};
+use crate::spec::Repeats;
 use queue::Job;
 
 /// Trains every combination, each in a process of its own, and compares them
@@ -32,9 +36,10 @@ pub(super) struct Args {
     /// The folder for results
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
-    /// Run only the strategies whose names match
-    #[arg(long, value_name = "GLOB", value_parser = glob::Pattern::new)]
-    filter: Option<glob::Pattern>,
+    #[command(flatten)]
+    filter: Filter,
+    #[command(flatten)]
+    table: TableArgs,
     /// Measure every run this often
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
@@ -57,21 +62,24 @@ pub(super) struct Args {
 struct Sweep {
     plan: Plan,
     store: Store,
+    /// What tells the rows that it measures from those of other sweeps.
+    name: String,
     /// Whether the command line changes the experiment.
     changed: bool,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let mut inputs = args.inputs.read(Purpose::Train, &args.out, None)?;
-    check_filter(args.filter.as_ref(), &inputs.plans)?;
+    args.filter.check(&inputs.plans)?;
+    report::check(&args.table, &inputs.plans)?;
     if let Some(repeats) = args.repeats {
-        inputs.plans.iter_mut().for_each(|plan| plan.repeats = repeats as usize);
+        inputs.plans.iter_mut().for_each(|plan| plan.repeats = Repeats::Times(repeats as usize));
     }
-    super::report::devices(&inputs);
+    super::report::devices(&inputs, args.table.is_for_programs());
     if args.dry_run {
         return dry_run::show(&args, inputs.plans);
     }
-    let mut sweeps = open_stores(&args, inputs.plans)?;
+    let mut sweeps = open_stores(&args, inputs.plans, &random_name())?;
     let dumps = args.dump.as_deref().map(Dumps::open).transpose().map_err(Failure::input)?;
     let told = tell_doubts(&sweeps, dumps.as_ref(), BTreeSet::new());
     inputs.data.keep()?;
@@ -82,35 +90,28 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         // Results that cannot be read and a table that cannot be written are found before anything is trained.
         report::rebuild(sweep).map_err(Failure::input)?;
     }
-    let queue = queue::fill(&mut sweeps, args.filter.as_ref())?;
     let interrupted = watch_signals().map_err(Failure::machine)?;
-    let ended = work(&args, &mut sweeps, &queue.jobs, queue.done, &interrupted)?;
+    let (mut ended, mut before, mut all) = (Vec::new(), 0, 0);
+    for stage in 0.. {
+        let Some(queue) = queue::fill(&mut sweeps, &args.filter, stage)? else { break };
+        before += queue.done;
+        all += queue.done + queue.jobs.len();
+        ended.extend(work(&args, &mut sweeps, &queue.jobs, before + ended.len(), &interrupted)?);
+        if interrupted.load(Ordering::Relaxed) {
+            break;
+        }
+    }
     for sweep in &mut sweeps {
         sweep.store.clean();
-        report::comparison(sweep, args.filter.as_ref())?;
+        report::comparison(sweep, &args.filter, &args.table)?;
     }
     // Of its own, now.
     tell_doubts(&sweeps, None, told);
-    let mut status = report::outcome(&ended, &queue);
+    let mut status = report::outcome(&ended, before, all);
     if let Some(dumps) = dumps.filter(|_| status != ExitStatus::Interrupted) {
         status = status.and(dump::dump_all(&args, &mut sweeps, &dumps, &interrupted)?);
     }
     Ok(status)
-}
-
-/// A filter that lets nothing through is a mistake.
-fn check_filter(filter: Option<&glob::Pattern>, plans: &[Plan]) -> Result<(), Failure> {
-    let Some(filter) = filter else { return Ok(()) };
-    let mut labels: Vec<&str> = Vec::new();
-    for label in plans.iter().flat_map(|plan| &plan.runs).map(|run| run.strategy.as_str()) {
-        if filter.matches(label) {
-            return Ok(());
-        }
-        if !labels.contains(&label) {
-            labels.push(label);
-        }
-    }
-    Err(Failure::input(format!("no strategy matches --filter {filter}; there are: {}", labels.join(", "))))
 }
 
 /// Runs the jobs one after the other. What has finished is on the disk, and in the table, before the next begins.
@@ -136,11 +137,17 @@ fn work(
     Ok(ended)
 }
 
+/// Different for each process, on whichever machine.
+fn random_name() -> String {
+    // Its keys are random.
+    format!("{:016x}", RandomState::new().build_hasher().finish())
+}
+
 /// Proves that all results can be written, before anything is trained for them.
-fn open_stores(args: &Args, plans: Vec<Plan>) -> Result<Vec<Sweep>, Failure> {
+fn open_stores(args: &Args, plans: Vec<Plan>, name: &str) -> Result<Vec<Sweep>, Failure> {
     let open = |plan: Plan| {
         let store = Store::open(&args.out, &plan.experiment).map_err(Failure::input)?;
-        Ok(Sweep { plan, store, changed: args.inputs.changes() })
+        Ok(Sweep { plan, store, name: name.to_owned(), changed: args.inputs.changes() })
     };
     plans.into_iter().map(open).collect()
 }
@@ -157,7 +164,7 @@ fn tell_doubts(sweeps: &[Sweep], dumps: Option<&Dumps>, mut told: BTreeSet<Strin
 
 fn forget(args: &Args, sweeps: &mut [Sweep]) -> Result<(), Failure> {
     for Sweep { plan, store, .. } in sweeps {
-        for run in plan.runs.iter().filter(|run| queue::is_wanted(run, args.filter.as_ref())) {
+        for run in plan.runs.iter().filter(|run| queue::is_wanted(run, &args.filter)) {
             store.forget(&run.id).map_err(Failure::machine)?;
         }
     }

@@ -1,10 +1,15 @@
 //! What is left to run, and in which order.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 
-use super::Sweep;
+use super::{Sweep, report};
 use crate::cli::failure::Failure;
+use crate::cli::filter::Filter;
+use crate::compare;
 use crate::plan::PlannedRun;
+use crate::spec::{Repeats, UntilKnown};
+use crate::statistics;
 
 /// One repeat of one run.
 pub(super) struct Job {
@@ -22,17 +27,24 @@ pub(super) struct Queue {
     pub(super) done: usize,
 }
 
-/// All repeats without a final result. Experiment by experiment; within one, the first repeat of every run comes
-/// before the second of any, so that drift hits all alike.
-pub(super) fn fill(sweeps: &mut [Sweep], filter: Option<&glob::Pattern>) -> Result<Queue, Failure> {
-    let mut queue = Queue { jobs: Vec::new(), done: 0 };
-    for (index, Sweep { plan, store, .. }) in sweeps.iter_mut().enumerate() {
-        for repeat in 1..=plan.repeats {
-            for run in distinct(&plan.runs, filter) {
-                if store.finished(&plan.runs[run].id, repeat).map_err(Failure::input)?.is_some() {
-                    queue.done += 1;
+/// All repeats of a stage without a final result: the first stage ends where it is first looked at whether more are needed.
+/// Experiment by experiment; within one, the first repeat of every run comes before the second of any, and in turns of
+/// another order, so that drift hits all alike. `None` where no experiment has such a stage.
+pub(super) fn fill(sweeps: &mut [Sweep], filter: &Filter, stage: usize) -> Result<Option<Queue>, Failure> {
+    let mut queue = None;
+    for (index, sweep) in sweeps.iter_mut().enumerate() {
+        let Some(rounds) = rounds(sweep.plan.repeats, stage) else { continue };
+        let Queue { jobs, done } = queue.get_or_insert(Queue { jobs: Vec::new(), done: 0 });
+        let runs: Vec<usize> = match sweep.plan.repeats {
+            Repeats::Until(until) if stage > 0 => unsettled(sweep, filter, until)?,
+            _ => distinct(&sweep.plan.runs, filter).collect(),
+        };
+        for repeat in rounds {
+            for run in statistics::order(repeat, runs.len()).into_iter().map(|at| runs[at]) {
+                if sweep.store.finished(&sweep.plan.runs[run].id, repeat).map_err(Failure::input)?.is_some() {
+                    *done += 1;
                 } else {
-                    queue.jobs.push(Job { sweep: index, run, repeat });
+                    jobs.push(Job { sweep: index, run, repeat });
                 }
             }
         }
@@ -40,10 +52,29 @@ pub(super) fn fill(sweeps: &mut [Sweep], filter: Option<&glob::Pattern>) -> Resu
     Ok(queue)
 }
 
+/// The rounds from one look at the results to the next.
+fn rounds(repeats: Repeats, stage: usize) -> Option<RangeInclusive<usize>> {
+    let looks = repeats.looks();
+    let before = if stage == 0 { 0 } else { looks[stage.min(looks.len()) - 1] };
+    Some(before + 1..=*looks.get(stage)?)
+}
+
+/// The runs of which it is not known well how fast they are.
+fn unsettled(
+    sweep: &mut Sweep,
+    filter: &Filter,
+    UntilKnown { until, .. }: UntilKnown,
+) -> Result<Vec<usize>, Failure> {
+    let rows = report::rows(sweep, filter).map_err(Failure::machine)?;
+    let unsettled = compare::unsettled(&rows, until);
+    let runs = distinct(&sweep.plan.runs, filter);
+    Ok(runs.filter(|run| unsettled.contains(&sweep.plan.runs[*run].id)).collect())
+}
+
 /// The runs to measure, each once whatever the number of its labels.
 pub(super) fn distinct<'a>(
     runs: &'a [PlannedRun],
-    filter: Option<&'a glob::Pattern>,
+    filter: &'a Filter,
 ) -> impl Iterator<Item = usize> + use<'a> {
     let mut seen = HashSet::new();
     let wanted = runs.iter().enumerate().filter(move |(_, run)| is_wanted(run, filter));
@@ -51,6 +82,6 @@ pub(super) fn distinct<'a>(
 }
 
 /// Whether the user asked for a run, and it makes sense.
-pub(super) fn is_wanted(run: &PlannedRun, filter: Option<&glob::Pattern>) -> bool {
-    run.config.is_ok() && filter.is_none_or(|filter| filter.matches(&run.strategy))
+pub(super) fn is_wanted(run: &PlannedRun, filter: &Filter) -> bool {
+    run.config.is_ok() && filter.lets_through(run)
 }

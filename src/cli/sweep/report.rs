@@ -4,18 +4,19 @@ use std::error::Error;
 use std::io::ErrorKind;
 
 use super::Sweep;
-use super::queue::Queue;
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::output::{note, say};
-use crate::compare::{self, Format, Options};
+use crate::cli::filter::Filter;
+use crate::cli::output::{self, mention, note, say};
+use crate::cli::table::{self, TableArgs};
+use crate::compare;
 use crate::plan::{Plan, PlannedRun};
 use crate::results::csv::{self, CsvError};
-use crate::results::{Row, Status};
+use crate::results::{self, Row, Status, StoreError};
 
 /// A repeat of a run as people call it.
 pub(super) fn repeat_label(plan: &Plan, run: &PlannedRun, repeat: usize) -> String {
     let label = label(plan, run);
-    if plan.repeats > 1 { format!("{label} #{repeat}") } else { label }
+    if plan.repeats.most() > 1 { format!("{label} #{repeat}") } else { label }
 }
 
 /// A run as people call it: its strategy and where on the axes it lies.
@@ -37,7 +38,7 @@ pub(super) struct Table {
 /// Writes the table of everything that belongs to the experiment, so that a later failure loses nothing. What the command
 /// line changed of the experiment is no reason to drop what the table has.
 pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Table, Box<dyn Error>> {
-    let Sweep { plan, store, changed } = sweep;
+    let Sweep { plan, store, changed, .. } = sweep;
     let (file, rows) = (store.csv(), store.rows(plan)?);
     if !*changed {
         csv::write_file(&file, &rows, &plan.axes)?;
@@ -54,31 +55,53 @@ pub(super) fn rebuild(sweep: &mut Sweep) -> Result<Table, Box<dyn Error>> {
     Ok(Table { others: all.len().saturating_sub(rows.len()), rows })
 }
 
+/// The results so far of what the filter lets through, and of what it is compared with.
+pub(super) fn rows(sweep: &mut Sweep, filter: &Filter) -> Result<Vec<Row>, StoreError> {
+    let Sweep { plan, store, .. } = sweep;
+    let rows = store.rows(plan)?;
+    Ok(compared(sweep, filter, rows))
+}
+
+fn compared(sweep: &Sweep, filter: &Filter, rows: Vec<Row>) -> Vec<Row> {
+    // Wherever it has figures.
+    filter.rows(rows, |row| row.strategy == sweep.plan.baseline && row.status != Status::Skipped)
+}
+
+/// Whether the results will be compared as asked, before there are any.
+pub(super) fn check(table: &TableArgs, plans: &[Plan]) -> Result<(), Failure> {
+    for plan in plans {
+        let rows: Vec<Row> = plan.runs.iter().map(|run| results::planned_row(plan, run, 1)).collect();
+        compare::check(&rows, &table.options(None)).map_err(Failure::input)?;
+    }
+    Ok(())
+}
+
 /// Prints the comparison of what the filter lets through, and where its figures are with all others.
-pub(super) fn comparison(sweep: &mut Sweep, filter: Option<&glob::Pattern>) -> Result<(), Failure> {
-    let Table { mut rows, others } = rebuild(sweep).map_err(Failure::machine)?;
-    let is_wanted = |row: &Row| filter.is_none_or(|filter| filter.matches(&row.strategy));
-    // Ratios are against the baseline, wherever it has figures.
-    let is_base = |row: &Row| row.strategy == sweep.plan.baseline && row.status != Status::Skipped;
-    rows.retain(|row| is_wanted(row) || is_base(row));
+pub(super) fn comparison(sweep: &mut Sweep, filter: &Filter, args: &TableArgs) -> Result<(), Failure> {
+    let Table { rows, others } = rebuild(sweep).map_err(Failure::machine)?;
+    let rows = compared(sweep, filter, rows);
     if !rows.is_empty() {
-        let table = compare::render(&rows, &Options::default(), Format::Table).map_err(Failure::machine)?;
-        say(&format!("\n{table}"));
+        let options = args.options(None);
+        let table = compare::render(&rows, &options, args.format).map_err(Failure::machine)?;
+        if !args.is_for_programs() {
+            output::print("\n")?;
+        }
+        table::print(&table)?;
     }
     let file = sweep.store.csv();
+    let say = if args.is_for_programs() { mention } else { say };
     say(&match others {
-        0 => format!("wrote {}", file.display()),
-        _ => format!("wrote {}: beside its {others} other rows, which --set leaves there", file.display()),
+        0 => format!("\nwrote {}", file.display()),
+        _ => format!("\nwrote {}: beside its {others} other rows, which --set leaves there", file.display()),
     });
     Ok(())
 }
 
-/// Says what is left to do, and how the sweep ended. Each run's own end was told when it came.
-pub(super) fn outcome(ended: &[Status], queue: &Queue) -> ExitStatus {
-    let (all, done) =
-        (queue.done + queue.jobs.len(), ended.iter().filter(|status| status.is_final()).count());
-    let done = queue.done + done;
-    if ended.len() < queue.jobs.len() || ended.contains(&Status::Interrupted) {
+/// Says what is left to do of `all` runs, of which `before` had a result already, and how the sweep ended. Each run's own end was
+/// told when it came.
+pub(super) fn outcome(ended: &[Status], before: usize, all: usize) -> ExitStatus {
+    let done = before + ended.iter().filter(|status| status.is_final()).count();
+    if before + ended.len() < all || ended.contains(&Status::Interrupted) {
         note(&format!("interrupted: {done} of {all} runs are done; the same command does the rest"));
         ExitStatus::Interrupted
     } else if done < all {

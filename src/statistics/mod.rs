@@ -1,12 +1,21 @@
-//! Medians, quantiles and intervals. Nothing here assumes a distribution: step times have a long right tail.
+//! Medians, quantiles and intervals, and how quantities that are measured in turns compare. Nothing here assumes a
+//! distribution: step times have a long right tail, and processes run at one of several speeds.
+
+mod ratio;
+mod rounds;
+#[cfg(test)]
+mod simulations;
+
+pub use ratio::{BY_FAR, Difference, FEWEST_ROUNDS, Ratio, looks, rounds_to_tell};
+pub use rounds::order;
 
 /// An interval that holds the median of the population, and how surely.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     pub low: f64,
     pub high: f64,
-    /// The probability that the interval holds the median, whatever the distribution: at least 0.95 from six
-    /// values on; fewer values cannot promise that much, and the interval is then their whole range.
+    /// The probability that the interval holds the median, whatever the distribution. Few values cannot promise what was
+    /// asked for: the interval is then their whole range.
     pub coverage: f64,
 }
 
@@ -37,11 +46,11 @@ pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// A 95 % confidence interval of the median from the ranks alone: the number of values below the median is
+/// A confidence interval of the median from the ranks alone: the number of values below the median is
 /// binomial with p = 1/2, so the `k`-th smallest and the `k`-th largest value enclose the median with
-/// probability 1 - 2 P(B < k). The interval is the narrowest such pair that reaches 95 %. `None` without
-/// values.
-pub fn median_interval(values: &[f64]) -> Option<Interval> {
+/// probability 1 - 2 P(B < k). The interval is the narrowest such pair that reaches `confidence`, which takes six values
+/// for 0.95. `None` without values.
+pub fn median_interval(values: &[f64], confidence: f64) -> Option<Interval> {
     let sorted = sorted(values);
     let n = sorted.len();
     if n == 0 {
@@ -55,7 +64,7 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
     while 2 * (cut + 1) < n {
         log_term += ((n - cut) as f64 / (cut + 1) as f64).ln();
         outside += log_term.exp();
-        if 1.0 - 2.0 * outside < 0.95 {
+        if 1.0 - 2.0 * outside < confidence {
             break;
         }
         cut += 1;
@@ -64,56 +73,23 @@ pub fn median_interval(values: &[f64]) -> Option<Interval> {
     Some(Interval { low: sorted[cut], high: sorted[n - 1 - cut], coverage })
 }
 
-/// Half the width of the interval over the median: 0.02 reads as "give or take 2 %". `None` for values that
-/// have no positive median.
-pub fn relative_half_width(values: &[f64]) -> Option<f64> {
-    let median = median(values).filter(|median| *median > 0.0)?;
-    Some(median_interval(values)?.half_width() / median)
-}
-
 /// The positions of the values that lie far from the rest: modified z-score above 3.5 (Iglewicz and Hoaglin
 /// 1993), from the median absolute deviation. Where more than half of the values are equal that deviation is
 /// zero, and the mean absolute deviation takes its place.
 pub fn outliers(values: &[f64]) -> Vec<usize> {
     const FAR: f64 = 3.5;
-    let Some(center) = median(values) else { return Vec::new() };
+    let Some((center, scale)) = median(values).zip(typical_deviation(values)) else { return Vec::new() };
+    (0..values.len()).filter(|at| (values[*at] - center).abs() > FAR * scale).collect()
+}
+
+/// How far values lie from their median: what is the standard deviation of a normal distribution, and no far value changes much.
+/// `None` without values.
+fn typical_deviation(values: &[f64]) -> Option<f64> {
+    let center = median(values)?;
     let deviations: Vec<f64> = values.iter().map(|value| (value - center).abs()).collect();
-    let typical = median(&deviations).unwrap_or(0.0);
+    let typical = median(&deviations)?;
     let mean = deviations.iter().sum::<f64>() / deviations.len() as f64;
-    // Factors that make either deviation the standard deviation of a normal distribution.
-    let scale = if typical > 0.0 { typical / 0.674_5 } else { mean * 1.253_314 };
-    if scale <= 0.0 {
-        return Vec::new();
-    }
-    (0..values.len()).filter(|at| deviations[*at] / scale > FAR).collect()
-}
-
-/// A median and half the width of its interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
-    pub median: f64,
-    pub half_width: f64,
-}
-
-impl Estimate {
-    /// `None` without values.
-    pub fn of(values: &[f64]) -> Option<Estimate> {
-        Some(Estimate { median: median(values)?, half_width: median_interval(values)?.half_width() })
-    }
-
-    /// Half the width over the median.
-    pub fn relative(self) -> f64 {
-        if self.median > 0.0 { self.half_width / self.median } else { 0.0 }
-    }
-
-    /// Whether the data show no difference: the medians are closer than the interval of their difference, whose
-    /// halves add as independent errors do; or closer than `resolution`, a share of the larger one, below which
-    /// the experiment cannot tell anything apart.
-    pub fn same(self, other: Estimate, resolution: f64) -> bool {
-        let difference = (self.median - other.median).abs();
-        let largest = self.median.abs().max(other.median.abs());
-        difference <= self.half_width.hypot(other.half_width).max(resolution * largest)
-    }
+    Some(if typical > 0.0 { typical / 0.674_5 } else { mean * 1.253_314 })
 }
 
 fn sorted(values: &[f64]) -> Vec<f64> {
@@ -147,7 +123,7 @@ mod tests {
             [(6, 1, 0.969), (9, 2, 0.961), (10, 2, 0.979), (20, 6, 0.959), (50, 18, 0.967)]
         {
             let values: Vec<f64> = (1..=n).map(f64::from).collect();
-            let interval = median_interval(&values).unwrap();
+            let interval = median_interval(&values, 0.95).unwrap();
             assert_eq!((interval.low, interval.high), (f64::from(low), f64::from(n + 1 - low)), "n = {n}");
             assert!((interval.coverage - coverage).abs() < 5e-4, "n = {n}: {}", interval.coverage);
         }
@@ -155,20 +131,19 @@ mod tests {
 
     #[test]
     fn few_values_give_their_range_and_say_what_it_is_worth() {
-        let interval = median_interval(&[3.0, 1.0, 2.0, 5.0, 4.0]).unwrap();
+        let interval = median_interval(&[3.0, 1.0, 2.0, 5.0, 4.0], 0.95).unwrap();
         assert_eq!((interval.low, interval.high, interval.coverage), (1.0, 5.0, 0.9375));
-        assert_eq!(median_interval(&[2.0]).unwrap().half_width(), 0.0);
-        assert_eq!(median_interval(&[]), None);
+        assert_eq!(median_interval(&[2.0], 0.95).unwrap().half_width(), 0.0);
+        assert_eq!(median_interval(&[], 0.95), None);
     }
 
     #[test]
     fn intervals_of_very_many_values_are_narrow() {
         let values: Vec<f64> = (0..10_000).map(f64::from).collect();
-        let interval = median_interval(&values).unwrap();
+        let interval = median_interval(&values, 0.95).unwrap();
         // 1.96 * sqrt(n) / 2 = 98 ranks on each side
         assert!((interval.half_width() - 98.0).abs() <= 2.0, "{interval:?}");
         assert!(interval.coverage >= 0.95);
-        assert!((relative_half_width(&values).unwrap() - 98.0 / 4999.5).abs() < 5e-4);
     }
 
     #[test]
@@ -179,16 +154,5 @@ mod tests {
         assert_eq!(outliers(&[5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 9.0]), [9]);
         assert_eq!(outliers(&[5.0, 5.0, 5.0]), Vec::<usize>::new());
         assert_eq!(outliers(&[]), Vec::<usize>::new());
-    }
-
-    #[test]
-    fn estimates_differ_only_beyond_their_intervals() {
-        let estimate = |median, half_width| Estimate { median, half_width };
-        assert!(estimate(100.0, 3.0).same(estimate(105.0, 4.0), 0.0));
-        assert!(!estimate(100.0, 3.0).same(estimate(105.1, 4.0), 0.0));
-        assert!(estimate(100.0, 0.0).same(estimate(101.0, 0.0), 0.01));
-        assert!(!estimate(100.0, 0.0).same(estimate(103.0, 0.0), 0.01));
-        assert_eq!(Estimate::of(&[4.0, 5.0, 6.0]), Some(estimate(5.0, 1.0)));
-        assert_eq!(estimate(5.0, 1.0).relative(), 0.2);
     }
 }

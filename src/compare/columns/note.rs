@@ -1,0 +1,96 @@
+//! What a line says beside its numbers: a mark before its name, and what the run did.
+
+use crate::compare::entry::Entry;
+use crate::compare::numbers::{percent, size};
+use crate::device::Pool;
+use crate::results::{Row, Status};
+
+/// `*` on the front, `!` a key without effect, `~` noisy, `x` no result to use, `-` skipped.
+pub(in crate::compare) fn mark(entry: &Entry) -> String {
+    match entry.status {
+        Status::Ok => {}
+        Status::Skipped => return "-".into(),
+        _ => return "x".into(),
+    }
+    let marks =
+        [(entry.relative.pareto, '*'), (!entry.row.no_effect.is_empty(), '!'), (entry.is_doubtful(), '~')];
+    marks.into_iter().filter(|(set, _)| *set).map(|(_, mark)| mark).collect()
+}
+
+/// What a run did, most important first.
+pub(super) fn note(entry: &Entry) -> String {
+    let row = &entry.row;
+    let mut parts: Vec<String> = Vec::new();
+    let named =
+        |what: &str| if row.message.is_empty() { what.into() } else { format!("{what}: {}", row.message) };
+    match entry.status {
+        Status::Ok => {}
+        Status::Oom => parts.push(out_of_memory(row)),
+        Status::Skipped => parts.push(named("SKIPPED")),
+        Status::Timeout => parts.push(named("TIMEOUT")),
+        Status::Failed => parts.push(named("FAILED")),
+        Status::Interrupted => parts.push(named("INTERRUPTED")),
+        Status::Diverged => parts.push(named("DIVERGED")),
+    }
+    if let Some(owner) = &entry.relative.same_as {
+        parts.push(format!("same as {owner}"));
+    }
+    if !row.no_effect.is_empty() {
+        parts.push(format!("NO EFFECT: {}", entry.no_effect().join(", ")));
+    }
+    if let Some(share) = entry.lost_updates() {
+        parts.push(format!("UPDATES LOST: {}% of weights stayed as they were", percent(share)));
+    }
+    if row.emulated && entry.relative.same_as.is_none() {
+        parts.push("emulated".into());
+    }
+    if entry.is_noisy() {
+        parts.push("NOISY".into());
+    }
+    parts.extend(entry.crowded().map(|share| format!("BUSY {}%", percent(share))));
+    parts.extend(entry.clock_changed().map(|change| format!("CLOCK {}%", percent(change))));
+    if entry.relative.outliers > 0 {
+        parts.push(format!("{} OUTLYING", entry.relative.outliers));
+    }
+    if entry.lost > 0 {
+        parts.push(format!("{} of {} repeats lost", entry.lost, entry.lost + entry.repeats));
+    }
+    if let Some(steps) = row.steps_until_oom.filter(|_| entry.status != Status::Oom) {
+        parts.push(format!("room for {}", self::steps(steps)));
+    }
+    if !row.receipt.is_empty() && entry.relative.same_as.is_none() {
+        parts.push(row.receipt.clone());
+    }
+    parts.join("; ")
+}
+
+/// `2.1 GiB short`, or `2.1 GiB of host memory short`: what the limit lacks that was passed.
+pub(in crate::compare) fn short(row: &Row) -> Option<String> {
+    let is_of_device = row.oom_pool.as_ref().is_none_or(|pool| pool == Pool::Device.name());
+    let of = if is_of_device { "" } else { " of host memory" };
+    row.oom_short_bytes.map(|bytes| format!("{}{of} short", size(bytes)))
+}
+
+/// `1 step`, `40 steps`
+pub(in crate::compare) fn steps(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "step" } else { "steps" })
+}
+
+/// `2.1 GiB short: logits, forward`, or `after 40 steps 2.1 GiB short: logits, forward`
+fn out_of_memory(row: &Row) -> String {
+    let after = row.steps_until_oom.map(|count| format!("after {} ", steps(count)));
+    after.unwrap_or_default() + &what_is_short(row)
+}
+
+fn what_is_short(row: &Row) -> String {
+    let short = short(row);
+    let what = row.oom_value.as_ref().or(row.oom_operation.as_ref());
+    let place: Vec<&str> = what.into_iter().chain(&row.oom_phase).map(String::as_str).collect();
+    match (short, place.join(", ")) {
+        (Some(short), place) if place.is_empty() => short,
+        (Some(short), place) => format!("{short}: {place}"),
+        (None, place) if !place.is_empty() => format!("out of memory: {place}"),
+        _ if !row.message.is_empty() => row.message.clone(),
+        _ => "out of memory".into(),
+    }
+}
