@@ -233,6 +233,10 @@ bad! {
     unknown_baseline: check(&format!("baseline = \"plane\"\n{GOOD}"));
     name_of_a_folder: check(&format!("name = \"a/b\"\n{GOOD}"));
     unknown_axis: check(&and("[sweep.grid]\n\"train.batch_sise\" = [4, 8]"));
+    repeats_by_a_word: check(&and("[measure]\nrepeats = \"often\""));
+    repeats_until_nothing: check(&and("[measure]\nrepeats = { most = 20 }"));
+    repeats_until_twice_as_much: check(&and("[measure]\nrepeats = { until = 2, most = 4, every = 1 }"));
+    seeds_of_no_known_kind: check(&and("[measure]\nseeds = \"different\""));
     axis_of_the_experiment: check(&and("[sweep.grid]\n\"measure.repeats\" = [1, 2]"));
     fixed_axis: check(&and("set.\"train.batch_size\" = 16\n[sweep.grid]\n\"train.batch_size\" = [4, 8]"));
     fixed_axis_of_a_strategy: check(&and("[sweep.grid]\nrecompute = [\"none\", \"block\"]"));

@@ -108,9 +108,9 @@ pub(super) fn split(
 }
 
 /// Every machine that a row comes from. Rows that never reached one do not count.
-pub(super) fn machines(entries: &[Entry]) -> Vec<String> {
+pub(super) fn machines<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<String> {
     let mut machines: Vec<String> = Vec::new();
-    for machine in entries.iter().filter(|entry| !entry.row.device.is_empty()).map(machine) {
+    for machine in entries.into_iter().filter(|entry| !entry.row.device.is_empty()).map(machine) {
         if !machines.contains(&machine) {
             machines.push(machine);
         }

@@ -1,5 +1,6 @@
 //! What a table is about.
 
+use super::entry::Entry;
 use super::text::{one_line, pack};
 use super::{Basis, Comparison, group};
 use crate::results::Row;
@@ -15,7 +16,7 @@ pub(super) fn title(comparison: &Comparison) -> String {
 }
 
 fn parts(comparison: &Comparison) -> Vec<String> {
-    let entries: Vec<_> = comparison.entries().cloned().collect();
+    let entries: Vec<&Entry> = comparison.entries().collect();
     let mut first = vec![comparison.experiment.clone()];
     // Of what was skipped neither is known.
     let models: Vec<_> =
@@ -26,7 +27,7 @@ fn parts(comparison: &Comparison) -> Vec<String> {
     if let (false, Some(batch)) = (swept, only(&batches)) {
         first.push(format!("batch {batch}"));
     }
-    let machines = group::machines(&entries);
+    let machines = group::machines(entries.iter().copied());
     let machine = match machines.as_slice() {
         [one] if entries.iter().any(is_limited) => format!("{one} (speed is the whole machine's)"),
         [one] => one.clone(),
@@ -54,7 +55,7 @@ fn parts(comparison: &Comparison) -> Vec<String> {
     parts
 }
 
-fn is_limited(entry: &super::Entry) -> bool {
+fn is_limited(entry: &&Entry) -> bool {
     let Row { limited, limit_bytes, .. } = &entry.row;
     *limited && limit_bytes.is_some()
 }

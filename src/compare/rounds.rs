@@ -6,6 +6,7 @@ use crate::statistics::{self, Ratio};
 /// Positive figures, at most one a round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rounds {
+    /// In the order of rounds.
     figures: Vec<(Round, f64)>,
     /// How often it was looked at whether these are enough.
     looks: usize,
@@ -22,7 +23,9 @@ impl Rounds {
             figure(row).filter(positive).map(|value| (round, value))
         };
         let looks = rows.iter().filter_map(|row| row.looks).max().unwrap_or(1);
-        Rounds { figures: rows.iter().filter_map(in_round).collect(), looks }
+        let mut figures: Vec<(Round, f64)> = rows.iter().filter_map(in_round).collect();
+        figures.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Rounds { figures, looks }
     }
 
     pub(super) fn median(&self) -> Option<f64> {
@@ -43,7 +46,10 @@ impl Rounds {
 
     /// This over the other, in each round that has both.
     pub(super) fn ratios(&self, other: &Rounds) -> Vec<f64> {
-        let beside = |round: &Round| other.figures.iter().find(|(theirs, _)| theirs == round);
+        let beside = |round: &Round| {
+            let at = other.figures.partition_point(|(theirs, _)| theirs < round);
+            other.figures.get(at).filter(|(theirs, _)| theirs == round)
+        };
         self.figures.iter().filter_map(|(round, value)| Some(value / beside(round)?.1)).collect()
     }
 

@@ -1,5 +1,7 @@
 //! What the figures say, in sentences. Nothing is claimed that noise could have made.
 
+use std::collections::HashMap;
+
 use super::columns;
 use super::entry::{Entry, LossOf, WAITS};
 use super::group::Group;
@@ -223,34 +225,21 @@ fn without_base(comparison: &Comparison, group: &Group) -> Option<String> {
 /// Strategies that cost nothing less than the baseline anywhere, and keys that do nothing.
 fn drop_what(comparison: &Comparison) -> Vec<String> {
     let mut out = Vec::new();
-    let mut seen: Vec<&str> = Vec::new();
-    for entry in comparison.entries().filter(|entry| !entry.row.no_effect.is_empty()) {
-        let name = entry.row.strategy.as_str();
-        if seen.contains(&name) {
-            continue;
-        }
-        seen.push(name);
-        let everywhere = comparison
-            .entries()
-            .filter(|other| other.row.strategy == name && other.status != Status::Skipped)
-            .all(|other| other.row.no_effect == entry.row.no_effect);
-        if everywhere {
-            let keys = entry.no_effect();
-            let changes = if keys.len() == 1 { "it changes" } else { "they change" };
-            out.push(format!("Drop {} from {name}: {changes} nothing here.", list(&keys)));
-        }
-    }
     let mut useless: Vec<String> = Vec::new();
-    if comparison.by.is_none() && comparison.basis == Basis::Measured {
-        for entry in comparison.entries() {
-            let name = entry.row.strategy.as_str();
-            if seen.contains(&name) {
-                continue;
+    for (name, entries) in by_strategy(comparison) {
+        let idle = entries.iter().find(|entry| !entry.row.no_effect.is_empty());
+        if let Some(idle) = idle {
+            let mut others = entries.iter().filter(|other| other.status != Status::Skipped);
+            if others.all(|other| other.row.no_effect == idle.row.no_effect) {
+                let keys = idle.no_effect();
+                let changes = if keys.len() == 1 { "it changes" } else { "they change" };
+                out.push(format!("Drop {} from {name}: {changes} nothing here.", list(&keys)));
             }
-            seen.push(name);
-            if comparison.entries().filter(|other| other.row.strategy == name).all(saves_nothing) {
-                useless.push(name.to_string());
-            }
+        } else if comparison.by.is_none()
+            && comparison.basis == Basis::Measured
+            && entries.iter().all(|entry| saves_nothing(entry))
+        {
+            useless.push(name.to_string());
         }
     }
     if !useless.is_empty() {
@@ -262,6 +251,21 @@ fn drop_what(comparison: &Comparison) -> Vec<String> {
         ));
     }
     out
+}
+
+/// The entries of each strategy, in the order of the table.
+fn by_strategy(comparison: &Comparison) -> Vec<(&str, Vec<&Entry>)> {
+    let mut strategies: Vec<(&str, Vec<&Entry>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for entry in comparison.entries() {
+        let name = entry.row.strategy.as_str();
+        let place = *places.entry(name).or_insert(strategies.len());
+        match strategies.get_mut(place) {
+            Some((_, entries)) => entries.push(entry),
+            None => strategies.push((name, vec![entry])),
+        }
+    }
+    strategies
 }
 
 fn saves_nothing(entry: &Entry) -> bool {
