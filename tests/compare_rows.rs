@@ -129,3 +129,34 @@ fn a_loss_of_training_is_called_that() {
     let kinds = |rows: &[Row]| rendered(rows, Format::Json).matches("\"loss_of\": \"training\"").count();
     assert_eq!((kinds(&evaluated), kinds(&trained)), (0, 2));
 }
+
+/// What other programs measured needs little to stand beside ours: lines of one name are its repeats.
+#[test]
+fn tables_of_other_programs_stand_beside_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    csv::write_file(&folder.path().join("ours.csv"), &repeated(&[row("plain"), row("lean")], 6), &[])
+        .unwrap();
+    write(
+        "torch.csv",
+        "strategy,peak_bytes,tokens_per_s\nplain,314572800,3000\nplain,314572800,3100\neager,,2000\n",
+    );
+    let compare = |files: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_runner"));
+        let output = command.arg("compare").args(files).current_dir(folder.path()).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, beside, _) = compare(&["ours.csv", "torch.csv", "--columns", "memory,speed,xspeed,repeats"]);
+    assert_eq!(code, Some(0));
+    insta::assert_snapshot!(beside);
+    let (code, alone, _) = compare(&["torch.csv"]);
+    assert_eq!(code, Some(0));
+    assert!(alone.starts_with("torch | 1 to 2 repeats | base plain"), "{alone}");
+    write("names.csv", "strategy,when\nplain,today\n");
+    let (code, _, error) = compare(&["names.csv"]);
+    assert!(code == Some(2) && error.contains("is not a table of results"), "{error}");
+}

@@ -1,16 +1,17 @@
 //! `runner compare`: which strategy to use.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
 use super::table::{self, TableArgs};
 use crate::compare;
-use crate::results::csv;
+use crate::results::{Row, csv};
 
 /// Compares the strategies in CSVs of results
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// CSVs that `runner sweep` wrote
+    /// CSVs that `runner sweep` wrote, and any with the columns strategy, peak_bytes and tokens_per_s or some of them
     #[arg(required = true, value_name = "FILE.csv")]
     files: Vec<PathBuf>,
     /// The strategy that ratios are against [default: the first one]
@@ -20,16 +21,44 @@ pub(super) struct Args {
     table: TableArgs,
 }
 
+/// The rows of all tables. Those of other programs, which name no experiment, stand beside the rows of the one that there is;
+/// where names of strategies are taken they are told apart by their files.
+fn side_by_side(tables: Vec<(&Path, Vec<Row>)>) -> Vec<Row> {
+    let experiments: BTreeSet<String> = tables
+        .iter()
+        .flat_map(|(_, rows)| rows)
+        .map(|row| row.experiment.clone())
+        .filter(|experiment| !experiment.is_empty())
+        .collect();
+    let one = Some(&experiments).filter(|all| all.len() == 1).and_then(BTreeSet::first);
+    let mut taken: BTreeSet<String> = BTreeSet::new();
+    let mut all = Vec::new();
+    for (file, mut rows) in tables {
+        let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+        let is_named = rows.iter().all(|row| !row.experiment.is_empty());
+        for row in rows.iter_mut().filter(|_| !is_named) {
+            row.experiment = one.cloned().unwrap_or_else(|| stem.clone().into_owned());
+            if taken.contains(&row.strategy) {
+                row.strategy = format!("{} ({stem})", row.strategy);
+            }
+        }
+        taken.extend(rows.iter().map(|row| row.strategy.clone()));
+        all.extend(rows);
+    }
+    all
+}
+
 /// Prints the comparison.
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let mut rows = Vec::new();
+    let mut tables = Vec::new();
     for file in &args.files {
-        let more = csv::read(file).map_err(Failure::input)?;
-        if more.is_empty() {
+        let rows = csv::read(file).map_err(Failure::input)?;
+        if rows.is_empty() {
             return Err(Failure::input(format!("{} holds no rows: no run has finished yet", file.display())));
         }
-        rows.extend(more);
+        tables.push((file.as_path(), rows));
     }
+    let rows = side_by_side(tables);
     let options = args.table.options(args.baseline);
     table::print(&compare::render(&rows, &options, args.table.format).map_err(Failure::input)?)?;
     Ok(ExitStatus::Complete)

@@ -30,10 +30,10 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
 
 /// What was not measured in turns with its baseline.
 fn apart(comparison: &Comparison) -> Option<String> {
-    let names: Vec<String> = pairs(comparison)
-        .filter(|(entry, base)| entry.speed.ratios(&base.speed).is_empty())
-        .map(|(entry, _)| entry.label.clone())
-        .collect();
+    let apart = pairs(comparison).filter(|(entry, base)| entry.speed.ratios(&base.speed).is_empty());
+    // What another program measured is not measured again.
+    let ours = apart.filter(|(entry, base)| !entry.row.run_id.is_empty() && !base.row.run_id.is_empty());
+    let names: Vec<String> = ours.map(|(entry, _)| entry.label.clone()).collect();
     let was = if names.len() == 1 { "was" } else { "were" };
     (!names.is_empty()).then(|| {
         format!(

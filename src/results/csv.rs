@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::Row;
 use super::cell::{Cell, CellError};
 use super::columns::{self, AXES, COLUMNS};
+use super::foreign::Foreign;
 use crate::units::Bytes;
 use crate::{regular, temporary};
 
@@ -50,7 +51,9 @@ pub fn write_file(file: &Path, rows: &[Row], axes: &[String]) -> Result<(), CsvE
         .map_err(|source| CsvError::Write { file: file.to_path_buf(), source })
 }
 
-/// Reads rows back. Columns that [`Row`] does not have are swept keys.
+/// Reads rows back. Columns that [`Row`] does not have are swept keys. A table of another program needs no more than the column
+/// `strategy` and a figure, such as `peak_bytes` or `tokens_per_s`: the rows of a strategy are its repeats, and they have no
+/// experiment and no run.
 pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
     let text = regular::open_up_to(file, LARGEST)
         .map_err(|source| CsvError::Read { file: file.to_path_buf(), source })?;
@@ -69,13 +72,17 @@ pub fn read(file: &Path) -> Result<Vec<Row>, CsvError> {
         let column = COLUMNS[0].clone();
         return Err(CsvError::MissingColumn { file: file.to_path_buf(), column });
     }
+    let mut foreign = Foreign::has_made(&header).then(Foreign::default);
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = record.map_err(at)?;
         let line = record.position().map_or(0, csv::Position::line);
+        let given: Vec<&str> = record.iter().map(plain).collect();
+        let lacking = foreign.as_mut().map(|foreign| foreign.lacking(&header, &given)).unwrap_or_default();
         let (fixed, swept): (Vec<_>, Vec<_>) =
-            header.iter().zip(record.iter().map(plain)).partition(|(column, _)| COLUMNS.contains(column));
+            header.iter().zip(given).partition(|(column, _)| COLUMNS.contains(column));
         let cells = fixed.into_iter().map(|(column, text)| (column.clone(), Cell(text)));
+        let cells = cells.chain(lacking.iter().map(|(column, text)| (column.clone(), Cell(text))));
         let mut row = columns::row(cells).map_err(|error| match error.source {
             CellError::Missing(column) => {
                 CsvError::MissingColumn { file: file.to_path_buf(), column: column.to_string() }

@@ -3,6 +3,7 @@
 mod cell;
 mod columns;
 pub mod csv;
+mod foreign;
 mod row;
 mod rows;
 mod store;

@@ -1,6 +1,7 @@
 //! `measure.repeats`: how often each run is measured, in processes of its own.
 
 use super::declare::{Section, section};
+use super::error::Problem;
 use super::kinds::{Count, Number};
 use super::reader::{Keys, Kind};
 use super::tree::Value;
@@ -53,6 +54,12 @@ impl Repeats {
             return keys.parse(entry, &TimesOrTable);
         }
         let mut table = keys.table_of(entry, "measure.repeats", "`measure.repeats`")?;
+        if table.entry("until").is_none() {
+            let problem =
+                Problem::new("`measure.repeats.until` is missing: how well is a speed to be known?");
+            let help = "add until = 0.02: half the interval of its ratio to the baseline's, over the ratio";
+            keys.reader().problem(problem.at(entry.span()).help(help));
+        }
         let until = UntilKnown::read(&mut table);
         table.finish();
         until.map(Repeats::Until)

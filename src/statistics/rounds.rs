@@ -6,7 +6,7 @@
 pub fn order(round: usize, runs: usize) -> Vec<usize> {
     let pair = round.saturating_sub(1) / 2;
     let forward = (0..runs).map(|at| (at + pair) % runs.max(1));
-    if round % 2 == 0 { forward.rev().collect() } else { forward.collect() }
+    if round.is_multiple_of(2) { forward.rev().collect() } else { forward.collect() }
 }
 
 #[cfg(test)]

@@ -357,7 +357,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
             rank: crate::device::Rank::ALONE,
         },
         unsuited: None,
-        repeats: 1,
+        repeats: Repeats::Times(1),
         axes: Vec::new(),
         overrides: Vec::new(),
         runs,
