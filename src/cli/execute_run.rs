@@ -18,6 +18,9 @@ pub(super) struct Args {
     /// What is known of files that are too large to be read again
     #[arg(long, value_name = "FILE")]
     digests: Option<PathBuf>,
+    /// Leave out how fast the device is at its best, which another repeat has measured
+    #[arg(long)]
+    without_rates: bool,
     /// Which of several cards
     #[arg(long, value_name = "N", default_value_t = 0)]
     ordinal: usize,
@@ -30,7 +33,7 @@ pub(super) fn run(args: Args, began: Instant) -> Result<ExitStatus, Failure> {
     let outcome = if args.dump {
         execute::dump(&args.folder, digests, &mut reporter, args.ordinal)
     } else {
-        execute::run(&args.folder, digests, &mut reporter, began, args.ordinal)
+        execute::run(&args.folder, digests, &mut reporter, began, args.ordinal, !args.without_rates)
     };
     let outcome = outcome.map_err(Failure::machine)?;
     reporter.send(&Message::Finished(Box::new(outcome)));

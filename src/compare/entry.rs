@@ -17,7 +17,7 @@ const MOSTLY: f64 = 0.5;
 pub(super) const WAITS: f64 = 0.02;
 
 /// Above this share of the time for which others had the processors, a speed is not the run's own.
-const CROWDED: f64 = 0.02;
+const CROWDED: f64 = 0.03;
 const CLOCK_CHANGED: f64 = 0.05;
 
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub(super) struct Entry {
     pub(super) loss: Option<Loss>,
     /// Share of the step.
     pub(super) wait: Option<f64>,
-    /// The most of its repeats: a share of the time.
+    /// For processors that others had: a share of the time.
     pub(super) cpu_wait: Option<f64>,
     /// Between the highest and the lowest of its repeats, over the highest.
     pub(super) clock_change: Option<f64>,
@@ -327,7 +327,7 @@ fn of_repeats(repeats: &[&Row], in_tokens: bool, basis: Basis) -> Entry {
         speed: Rounds::of(&measured, speed),
         loss: loss(&measured),
         wait: middle(&measured, waits),
-        cpu_wait: measured.iter().filter_map(|row| row.cpu_wait).max_by(f64::total_cmp),
+        cpu_wait: middle(&measured, |row| row.cpu_wait),
         clock_change: clock_change(&measured),
         relative: Relative::default(),
     }

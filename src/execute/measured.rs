@@ -83,7 +83,7 @@ pub struct Measured {
     /// From the beginning of the run's process to that of its first step.
     pub startup_ms: Option<f64>,
     /// What the device reached right after the run: FLOP/s of a large product in the run's precision, and bytes read and
-    /// written per second in its own memory.
+    /// written per second in its own memory. Measured by the first repeat alone.
     pub product_flops_per_s: Option<f64>,
     pub copy_bytes_per_s: Option<f64>,
     /// Whether 16-bit numbers were multiplied in fp32, by a device without units for them: their memory is real, their

@@ -72,7 +72,8 @@ impl From<DeviceError> for RunError {
 
 /// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder, and its choices where it repeats
 /// another ([`PRODUCTS_FILE`](super::PRODUCTS_FILE)); leaves [`STEPS_FILE`], [`MEMORY_FILE`] and its choices there. The
-/// process began at `began`. Of several cards, it runs on that of the ordinal.
+/// process began at `began`. Of several cards, it runs on that of the ordinal. How fast the device is at its best is measured
+/// after the run, with the `rates`.
 ///
 /// # Errors
 /// What cannot be read or written, or a device that fails. Running out of memory is a result.
@@ -82,10 +83,11 @@ pub fn run(
     reporter: &mut Reporter,
     began: Instant,
     ordinal: usize,
+    rates: bool,
 ) -> Result<Outcome, RunError> {
     let prepared = Prepared::read(folder, digests)?;
     let mut device = device::open_card(&prepared.target, ordinal)?;
-    run_on(device.as_mut(), folder, prepared, reporter, began)
+    run_on(device.as_mut(), folder, prepared, reporter, began, rates)
 }
 
 /// As [`run`], on a device that is there.
@@ -95,6 +97,7 @@ pub(super) fn run_on(
     prepared: Prepared,
     reporter: &mut Reporter,
     began: Instant,
+    rates: bool,
 ) -> Result<Outcome, RunError> {
     let Prepared { config, target, sample, data, weights, program, compiled_in } = prepared;
     let cadence = Cadence::of(&config);
@@ -131,7 +134,7 @@ pub(super) fn run_on(
     if let Some(products) = products {
         measured.record_products(products);
     }
-    if outcome.ended != Ended::OutOfMemory {
+    if rates && outcome.ended != Ended::OutOfMemory {
         reporter.send(&Message::Phase { name: "measuring the device".to_owned() });
         // Training is over and has its result, whatever the device does now: what it does not tell is unknown.
         let rates = device::measure_rates(device, factors).unwrap_or_default();

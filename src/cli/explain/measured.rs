@@ -56,6 +56,7 @@ pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, 
     };
     let warmup_steps = row.warmup_steps.unwrap_or(0);
     let timed: Vec<&StepLine> = steps.iter().filter(|line| line.step > warmup_steps).collect();
+    let row = &with_rates(row, &rows);
     let source = Source { row, repeats: rows.len(), timed_steps: timed.len() };
     let mean = mean_step(&timed);
     let step = row.profiled_step_ms.map_or(mean, |ms| Step { ms, ..mean });
@@ -68,6 +69,17 @@ fn median_repeat(rows: &[Row]) -> Option<&Row> {
         rows.iter().filter_map(|row| Some((row.step_ms_median?, row))).collect();
     timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     timed.get(timed.len().saturating_sub(1) / 2).map(|(_, row)| *row)
+}
+
+/// The row, with the rates of the repeat that measured them.
+fn with_rates(row: &Row, repeats: &[Row]) -> Row {
+    let mut row = row.clone();
+    let measured = repeats.iter().find(|other| other.product_flops_per_s.is_some());
+    if let Some(other) = measured.filter(|_| row.product_flops_per_s.is_none()) {
+        row.product_flops_per_s = other.product_flops_per_s;
+        row.copy_bytes_per_s = other.copy_bytes_per_s;
+    }
+    row
 }
 
 /// Means, as those of the operations are: they add up, which medians do not.

@@ -38,7 +38,12 @@ pub(super) fn execute(
     }
     let folder = store.begin(&run.id, job.repeat).map_err(Failure::machine)?;
     describe(&folder, plan, run, job.repeat, store)?;
-    let command = child(&folder, args).map_err(Failure::machine)?;
+    let mut command = child(&folder, args).map_err(Failure::machine)?;
+    // As long as a short run. The first repeat's serve the others.
+    let before = store.finished_repeats(&run.id).map_err(Failure::machine)?;
+    if before.iter().any(|row| row.product_flops_per_s.is_some()) {
+        command.arg("--without-rates");
+    }
     let ending = execute::run_child(command, folder.log(), args.timeout, interrupted, |message| {
         progress.message(&message)
     });

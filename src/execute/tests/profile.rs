@@ -80,7 +80,7 @@ fn outcome_of(folder: &Path, crowded: bool, mut config: RunConfig) -> Outcome {
     };
     let device = testing::device(target);
     let mut device = Crowded { device, started: false, profiling: false, crowded, laps: 0 };
-    run_on(&mut device, folder, prepared, &mut Reporter::new(std::io::sink()), Instant::now()).unwrap()
+    run_on(&mut device, folder, prepared, &mut Reporter::new(std::io::sink()), Instant::now(), true).unwrap()
 }
 
 #[test]
