@@ -317,7 +317,7 @@ fn predictions_make_the_same_table() {
         row.loss_last = None;
         row.receipt = String::new();
     }
-    let table = compare::predicted_table(&rows, &Options::default()).unwrap();
+    let table = compare::predicted_table(&rows, &Options::default(), None).unwrap();
     assert_narrow(&table);
     insta::assert_snapshot!(table);
 }
@@ -338,7 +338,7 @@ fn speed_is_counted_in_what_all_rows_have() {
 fn copies_of_parameters_have_a_column_where_there_are_any() {
     let [plain, mut bf16] = [row("plain"), row("bf16")];
     bf16.live[Role::Cast] = Some(20 * MIB);
-    let table = |rows: &[Row]| compare::predicted_table(rows, &Options::default()).unwrap();
+    let table = |rows: &[Row]| compare::predicted_table(rows, &Options::default(), None).unwrap();
     assert!(!table(std::slice::from_ref(&plain)).contains("cast"));
     let table = table(&[plain, bf16]);
     let column = |strategy| {
@@ -468,7 +468,7 @@ proptest! {
         let by = by.filter(|by| rows.iter().any(|row| row.axes.iter().any(|(key, _)| key == by)));
         let options = Options { baseline: None, by, sort };
         table_of(&rows, &options);
-        assert_narrow(&compare::predicted_table(&rows, &options).unwrap());
+        assert_narrow(&compare::predicted_table(&rows, &options, None).unwrap());
         for format in [Format::Csv, Format::Markdown, Format::Json] {
             prop_assert!(compare::render(&rows, &options, format).is_ok());
         }

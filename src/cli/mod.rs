@@ -17,6 +17,7 @@ mod probe_device;
 mod progress;
 mod report;
 mod sweep;
+mod target;
 #[cfg(test)]
 mod tests;
 

@@ -14,8 +14,8 @@ use crate::results::{self, Row};
 pub(super) struct Args {
     #[command(flatten)]
     inputs: InputArgs,
-    /// Plan for the machine that this file describes, such as a `target.toml` among the results
-    #[arg(long, value_name = "FILE", conflicts_with = "device")]
+    /// Plan for another machine: a card that `devices --targets` lists, or a file such as a `target.toml` among the results
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
     target: Option<PathBuf>,
     /// Where results are: what is known of the data is kept there
     #[arg(long, value_name = "DIR", default_value = "results")]
@@ -27,11 +27,13 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     report::devices(&inputs);
     for plan in &inputs.plans {
         let rows: Vec<Row> = plan.runs.iter().map(|run| results::predicted_row(plan, run)).collect();
-        let table = compare::predicted_table(&rows, &Options::default()).map_err(Failure::machine)?;
+        let caution = plan.target.figures.caution();
+        let table =
+            compare::predicted_table(&rows, &Options::default(), caution).map_err(Failure::machine)?;
         output::print(&format!("\n{}\n", table.trim_end()))?;
         if let Some(reason) = &plan.unsuited {
             output::print(&format!(
-                "a sweep would skip all of it here: {reason}; `--target FILE` plans for another machine\n"
+                "a sweep would skip all of it here: {reason}; `--target` plans for another machine\n"
             ))?;
         }
     }

@@ -34,5 +34,7 @@ pub(super) fn device(target: &Target, own: Option<Bytes>) -> String {
         _ => " (a smaller one's memory, but this one's speed)".to_owned(),
     };
     let host = target.host_memory.map(|memory| format!(", the host limited to {memory}")).unwrap_or_default();
-    format!("device: {} ({kind}), {limited}{}{caution}{host}", brief::line(&target.name), target.memory)
+    let figures = target.figures.caution().map(|caution| format!("; {caution}")).unwrap_or_default();
+    let (name, memory) = (brief::line(&target.name), target.memory);
+    format!("device: {name} ({kind}), {limited}{memory}{caution}{host}{figures}")
 }

@@ -97,6 +97,8 @@ pub struct Comparison {
     groups: Vec<Group>,
     /// Entries that `by` cannot place, for they do not lie on that axis.
     left_out: usize,
+    /// What is to be said of the figures of the machine that is predicted for.
+    caution: Option<&'static str>,
 }
 
 impl Comparison {
@@ -117,7 +119,7 @@ impl Comparison {
         };
         let (groups, left_out) = group::split(entries, &baseline, by.as_deref(), options.sort, basis);
         let speed_unit = if in_tokens { "tok/s" } else { "smp/s" };
-        Ok(Comparison { basis, experiment, baseline, by, speed_unit, groups, left_out })
+        Ok(Comparison { basis, experiment, baseline, by, speed_unit, groups, left_out, caution: None })
     }
 
     /// The table with its heading, its legend and the verdict, each line at most [`WIDTH`] columns wide.
@@ -168,9 +170,16 @@ pub fn render(rows: &[Row], options: &Options, format: Format) -> Result<String,
     })
 }
 
-/// The same table for rows that were planned but not run: their memory, no speed.
-pub fn predicted_table(rows: &[Row], options: &Options) -> Result<String, CompareError> {
-    Ok(joined(&each_experiment(rows, options, Basis::Predicted)?, Comparison::table))
+/// The same table for rows that were planned but not run: their memory, no speed. Its heading has what is to be said of the
+/// figures of the machine, if anything is.
+pub fn predicted_table(
+    rows: &[Row],
+    options: &Options,
+    caution: Option<&'static str>,
+) -> Result<String, CompareError> {
+    let cautious = |comparison| Comparison { caution, ..comparison };
+    let comparisons = each_experiment(rows, options, Basis::Predicted)?;
+    Ok(joined(&comparisons.into_iter().map(cautious).collect::<Vec<_>>(), Comparison::table))
 }
 
 fn each_experiment(rows: &[Row], options: &Options, basis: Basis) -> Result<Vec<Comparison>, CompareError> {
