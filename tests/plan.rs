@@ -224,3 +224,43 @@ fn mistakes_of_a_target_file_are_shown_where_they_are() {
     let said = ["wrong.toml", "h100", "nowhere.toml", "."].map(says).join("\n");
     insta::assert_snapshot!(said);
 }
+
+/// Text whose bytes are its tokens has a vocabulary that is known. What a run is named by is not.
+#[test]
+fn shapes_are_planned_without_data() {
+    let place = place();
+    let with = |arguments: &[&str]| {
+        let output = place.program(arguments).output().expect("it starts");
+        let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+        (output.status.code(), said)
+    };
+    let target = ["a.toml", "--target", "card.toml"];
+    let (_, [here, _]) = with(&[&["plan"], &target[..]].concat());
+    std::fs::remove_file(place.path("text.txt")).expect("it is there");
+    let (code, [plan, error]) = with(&[&["plan"], &target[..]].concat());
+    assert_eq!(code, Some(0), "{error}");
+    let absent: Vec<&str> = plan.lines().filter(|line| line.contains("is not here")).collect();
+    assert_eq!(absent.len(), 1, "{plan}");
+    assert!(absent[0].starts_with("the data of a is not here (") && absent[0].contains("text.txt"), "{plan}");
+    // Nothing else is said of it, and strategies that are one run are still told.
+    assert_eq!(plan.replace(&format!("{}\n", absent[0]), ""), here);
+
+    let (code, [explained, error]) = with(&[&["explain", "--run", "4"], &target[..]].concat());
+    assert_eq!(code, Some(0), "{error}");
+    assert!(explained.contains("is not here (") && explained.contains("\nrun: lean\n"), "{explained}");
+    for command in [&["check", "a.toml"][..], &["sweep", "a.toml"], &["sweep", "--dry-run", "a.toml"]] {
+        let (code, [_, error]) = with(command);
+        assert!(code == Some(2) && error.contains("text.txt"), "{command:?}: {error}");
+    }
+    // What is here is looked at.
+    place.write("text.txt", "");
+    let (code, [_, error]) = with(&[&["plan"], &target[..]].concat());
+    assert!(code == Some(2) && error.contains("there is empty"), "{error}");
+}
+
+#[test]
+fn weights_need_not_be_here_either() {
+    let weights = "model.transformer.weights=nowhere.safetensors";
+    let plan = succeeds(&["plan", "a.toml", "--target", "card.toml", "--set", weights]);
+    assert!(plan.contains("is not here (") && plan.contains("nowhere.safetensors"), "{plan}");
+}

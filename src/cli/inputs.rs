@@ -50,6 +50,8 @@ pub(super) struct Inputs {
     pub(super) memory: Option<Bytes>,
     /// What there is to know of the device, a line each.
     pub(super) notes: Vec<String>,
+    /// Which data is not here, a line for each experiment.
+    pub(super) absent: Vec<String>,
 }
 
 impl InputArgs {
@@ -78,7 +80,10 @@ impl InputArgs {
         let described = target.map(target::find).transpose()?;
         let experiments = files::expand_all(&self.files, &self.set)?;
         let mut data = DataSets::new(out);
-        Failure::collect(experiments.iter().map(|experiment| data.check(experiment)))?;
+        let absent = Failure::collect(experiments.iter().map(|experiment| match purpose {
+            Purpose::Train => data.check(experiment).map(|()| None),
+            Purpose::Predict => data.check_what_is_here(experiment),
+        }))?;
         // Once for all: what a card's context takes is found out by another process.
         let machine = match described {
             Some(described) => Machine::Described(described),
@@ -95,7 +100,8 @@ impl InputArgs {
             })
         };
         let plans = experiments.into_iter().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;
-        Ok(Inputs { plans, data, memory: machine.memory(), notes: machine.notes() })
+        let absent = absent.into_iter().flatten().collect();
+        Ok(Inputs { plans, data, memory: machine.memory(), notes: machine.notes(), absent })
     }
 }
 

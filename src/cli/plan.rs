@@ -25,6 +25,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
     report::devices(&inputs);
+    report::absent(&inputs);
     for plan in &inputs.plans {
         let rows: Vec<Row> = plan.runs.iter().map(|run| results::predicted_row(plan, run)).collect();
         let caution = plan.target.figures.caution();

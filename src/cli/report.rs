@@ -18,6 +18,11 @@ pub(super) fn devices(inputs: &Inputs) {
     }
 }
 
+/// Which data is not here.
+pub(super) fn absent(inputs: &Inputs) {
+    inputs.absent.iter().for_each(|line| say(line));
+}
+
 /// `device: a processor (cpu, 2 threads), 8.00 GiB`
 pub(super) fn device(target: &Target, own: Option<Bytes>) -> String {
     let kind = match target.kind {

@@ -36,6 +36,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     if args.target.is_some() {
         report::devices(&inputs);
     }
+    report::absent(&inputs);
     let runs: Vec<(&Plan, &PlannedRun)> =
         inputs.plans.iter().flat_map(|plan| plan.runs.iter().map(move |run| (plan, run))).collect();
     let (plan, run) = pick(&runs, &args.run)?;
