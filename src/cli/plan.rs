@@ -22,6 +22,10 @@ pub(super) struct Args {
     out: PathBuf,
 }
 
+/// Who looks for the other number finds no way from this one to it.
+const WHOSE_FIGURES: &str =
+    "These figures are this program's own: what PyTorch needs for the same training is another number.";
+
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
     report::devices(&inputs);
@@ -38,5 +42,6 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
             ))?;
         }
     }
+    output::print(&format!("\n{WHOSE_FIGURES}\n"))?;
     Ok(ExitStatus::Complete)
 }
