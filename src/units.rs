@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 /// A number of bytes. Written as `"24 GiB"` (2^30) or `"24 GB"` (10^9): units are strict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,7 +41,7 @@ impl FromStr for Bytes {
         }
         let number: f64 = number.parse().map_err(|_| advice())?;
         let bytes = number * *scale as f64;
-        if bytes > (1u64 << 60) as f64 {
+        if bytes > Bytes::MOST.0 as f64 {
             Err(format!("`{text}` is more memory than any machine has"))
         } else {
             Ok(Bytes(bytes.round() as u64))
@@ -100,6 +100,9 @@ impl fmt::Display for Count {
 }
 
 impl Bytes {
+    /// More than any machine has; sums of such sizes stay within 64 bits.
+    pub const MOST: Bytes = Bytes(1 << 60);
+
     /// In the largest binary unit that divides the number.
     pub fn exact(self) -> String {
         let (name, scale) = [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
@@ -114,13 +117,6 @@ impl Serialize for Bytes {
     /// Exact.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.exact())
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
     }
 }
 

@@ -31,7 +31,8 @@ fn refused_on(device: &str, variables: &[(&str, &str)]) -> String {
     said.trim_end().to_owned()
 }
 
-const ELSEWHERE: &str = "; `plan --target FILE` predicts for a card that is not here";
+const ELSEWHERE: &str =
+    "; `plan --target` predicts for a card that is not here (`devices --targets` lists some)";
 
 #[test]
 fn a_driver_without_a_device() {

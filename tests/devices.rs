@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use runner::device::{DeviceKind, Target};
+use runner::device::DeviceKind;
+use runner::spec::read_target;
 
 /// Without whatever of CUDA the environment may name, so that the text is the same everywhere but where a driver is
 /// installed.
@@ -72,7 +73,7 @@ fn a_target_file_is_what_plan_takes() {
     let output = runner(&["devices", "--target", "here.toml", "--device", "cpu"], folder.path());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(text(&output.stdout).starts_with("wrote here.toml: "));
-    let target = Target::read(&folder.path().join("here.toml")).expect("a target");
+    let target = read_target(&folder.path().join("here.toml")).expect("a target").target;
     assert_eq!(target.kind, DeviceKind::Cpu);
     assert!(!target.limited && target.memory.0 > 0);
 

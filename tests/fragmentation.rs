@@ -17,7 +17,7 @@ fn limit(file: &Path) -> Bytes {
     let overrides = OVERRIDES.map(str::to_owned);
     let experiment = plan::expand(file, &overrides, &|_| None).unwrap();
     let target = detect(DeviceChoice::Cpu, Some(Bytes(1 << 40))).unwrap();
-    let plan = plan::plan(experiment, &target, Purpose::Predict, &|_| String::new()).unwrap();
+    let plan = plan::plan(experiment, &target, Purpose::Predict, &|_| Some(String::new())).unwrap();
     let fit = plan.runs.iter().filter(|run| run.strategy != "caching");
     let reserved = fit.map(|run| run.prediction.as_ref().unwrap().device.reserved_peak);
     Bytes(reserved.max().unwrap())

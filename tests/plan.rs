@@ -35,11 +35,17 @@ fn runner(arguments: &[&str]) -> Output {
     runner_to(arguments, Stdio::piped())
 }
 
-fn runner_to(arguments: &[&str], out: Stdio) -> Output {
+/// With an experiment and the target file of a card.
+fn place() -> Place {
     let place = Place::new();
     let tiny = Tiny { layers: 2, d_model: 32, ..Tiny::default() };
     place.write("a.toml", format!("baseline = \"plain\"\n{}", tiny.with(STRATEGIES)));
     place.write("card.toml", CARD);
+    place
+}
+
+fn runner_to(arguments: &[&str], out: Stdio) -> Output {
+    let place = place();
     let output = place.program(arguments).stdout(out).output().expect("the program starts");
     assert_eq!(place.find("*").len(), 3, "nothing is written");
     output
@@ -165,4 +171,96 @@ fn gpt2_plans_on_a_machine_without_its_card() {
     let plan = succeeds(&["plan", file.to_str().expect("a path of text"), "--memory", "24 GiB"]);
     assert!(plan.contains("transformer 12x768"), "{plan}");
     assert!(plan.contains("a sweep would skip all of gpt2-124m here"), "{plan}");
+}
+
+/// Nothing of a known card was measured with this program: all that rests on it says so.
+#[test]
+fn a_known_card_is_planned_for_by_name() {
+    let plan = succeeds(&["plan", "a.toml", "--target", "h100-80gb"]);
+    insta::assert_snapshot!(plan);
+    let caution = "from its data sheet, not measured with this program";
+    assert_eq!(plan.matches(caution).count(), 2, "device and heading: {plan}");
+    let explained = succeeds(&["explain", "a.toml", "--run", "1", "--target", "h100-80gb"]);
+    assert!(explained.lines().next().is_some_and(|line| line.contains(caution)), "{explained}");
+    // It is this program's own workspace that is planned with, and the card's own memory.
+    assert!(explained.contains("workspace"), "{explained}");
+    let larger = succeeds(&["plan", "a.toml", "--target", "h200-141gb"]);
+    let fits = |plan: &str| -> usize {
+        let row = plan.lines().find(|line| line.trim_start().starts_with("plain ")).expect("a row");
+        row.split_whitespace().last().and_then(|fits| fits.parse().ok()).expect("a number")
+    };
+    assert!(fits(&larger) > fits(&plan), "{larger}");
+}
+
+#[test]
+fn a_file_of_few_keys_is_a_target_and_says_what_it_leaves_out() {
+    let place = place();
+    place.write("mine.toml", "name = \"mine\"\nkind = \"cuda\"\nmemory = \"8 GiB\"\ncapability = \"8.9\"\n");
+    let output = place.program(&["plan", "a.toml", "--target", "mine.toml"]).output().expect("it starts");
+    let plan = String::from_utf8_lossy(&output.stdout);
+    let device = plan.lines().next().expect("a line");
+    assert_eq!(
+        device,
+        "device: mine (cuda, compute capability 8.9), 8.00 GiB; what its context takes is assumed, not measured with this \
+         program; not in its file, but as on every card: alignment = 256 B, page = 512 B, product_workspace = 32 MiB; \
+         assumed: context = 512 MiB"
+    );
+    assert!(plan.contains("\n  what its context takes is assumed, not measured with this program |"), "{plan}");
+}
+
+/// As all mistakes of an experiment are: at once, each where it stands, with what works.
+#[test]
+fn mistakes_of_a_target_file_are_shown_where_they_are() {
+    let place = place();
+    place.write(
+        "wrong.toml",
+        "name = \"mine\"\nkind = \"gpu\"\nmemry = \"8 GiB\"\ncontext = \"500\"\nthreads = 0\n",
+    );
+    let says = |target: &str| {
+        let output = place.program(&["plan", "a.toml", "--target", target]).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = ["wrong.toml", "h100", "nowhere.toml", "."].map(says).join("\n");
+    insta::assert_snapshot!(said);
+}
+
+/// Text whose bytes are its tokens has a vocabulary that is known. What a run is named by is not.
+#[test]
+fn shapes_are_planned_without_data() {
+    let place = place();
+    let with = |arguments: &[&str]| {
+        let output = place.program(arguments).output().expect("it starts");
+        let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+        (output.status.code(), said)
+    };
+    let target = ["a.toml", "--target", "card.toml"];
+    let (_, [here, _]) = with(&[&["plan"], &target[..]].concat());
+    std::fs::remove_file(place.path("text.txt")).expect("it is there");
+    let (code, [plan, error]) = with(&[&["plan"], &target[..]].concat());
+    assert_eq!(code, Some(0), "{error}");
+    let absent: Vec<&str> = plan.lines().filter(|line| line.contains("is not here")).collect();
+    assert_eq!(absent.len(), 1, "{plan}");
+    assert!(absent[0].starts_with("the data of a is not here (") && absent[0].contains("text.txt"), "{plan}");
+    // Nothing else is said of it, and strategies that are one run are still told.
+    assert_eq!(plan.replace(&format!("{}\n", absent[0]), ""), here);
+
+    let (code, [explained, error]) = with(&[&["explain", "--run", "4"], &target[..]].concat());
+    assert_eq!(code, Some(0), "{error}");
+    assert!(explained.contains("is not here (") && explained.contains("\nrun: lean\n"), "{explained}");
+    for command in [&["check", "a.toml"][..], &["sweep", "a.toml"], &["sweep", "--dry-run", "a.toml"]] {
+        let (code, [_, error]) = with(command);
+        assert!(code == Some(2) && error.contains("text.txt"), "{command:?}: {error}");
+    }
+    // What is here is looked at.
+    place.write("text.txt", "");
+    let (code, [_, error]) = with(&[&["plan"], &target[..]].concat());
+    assert!(code == Some(2) && error.contains("there is empty"), "{error}");
+}
+
+#[test]
+fn weights_need_not_be_here_either() {
+    let weights = "model.transformer.weights=nowhere.safetensors";
+    let plan = succeeds(&["plan", "a.toml", "--target", "card.toml", "--set", weights]);
+    assert!(plan.contains("is not here (") && plan.contains("nowhere.safetensors"), "{plan}");
 }

@@ -58,7 +58,7 @@ fn planned(file: &Path, overrides: &[String], memory: Option<Bytes>) -> Plan {
 
 fn planned_for(target: &Target, experiment: Experiment) -> Plan {
     let name = experiment.name.clone();
-    plan::plan(experiment, target, Purpose::Predict, &|_| String::new())
+    plan::plan(experiment, target, Purpose::Predict, &|_| Some(String::new()))
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 

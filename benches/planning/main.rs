@@ -86,8 +86,7 @@ fn prediction(bencher: Bencher, strategy: &str) {
 fn whole_plan(bencher: Bencher, runs: usize) {
     let (overrides, target) = (sweep(runs), target(DeviceKind::Cuda));
     let count = experiment(&overrides).points.len();
-    bencher
-        .counter(ItemsCount::new(count))
-        .with_inputs(|| experiment(&overrides))
-        .bench_values(|experiment| plan::plan(experiment, &target, Purpose::Predict, &|_| String::new()));
+    bencher.counter(ItemsCount::new(count)).with_inputs(|| experiment(&overrides)).bench_values(
+        |experiment| plan::plan(experiment, &target, Purpose::Predict, &|_| Some(String::new())),
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use runner::device::{DeviceKind, Target};
+use runner::device::{DeviceKind, Figures, Target};
 use runner::plan::{self, Experiment};
 use runner::spec::RunConfig;
 use runner::units::Bytes;
@@ -97,6 +97,7 @@ pub(crate) fn target(kind: DeviceKind) -> Target {
         memory: Bytes(80 << 30),
         limited: false,
         host_memory: None,
+        figures: Figures::Measured,
         rank: runner::device::Rank::ALONE,
     }
 }

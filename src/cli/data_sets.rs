@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
+use crate::brief;
 use crate::data::{
     Blame, Contents, DataError, DataSet, DigestCache, Inspected, Weights, WeightsError, digest_of_both,
 };
@@ -36,7 +37,23 @@ impl DataSets {
 
     /// Whether every run of the experiment has data, and enough.
     pub(super) fn check(&mut self, experiment: &Experiment) -> Result<(), Failure> {
+        self.check_all(experiment, false).map(|_| ())
+    }
+
+    /// The same of what is here, for a plan that needs no more. Says in a line what is not, if anything is.
+    pub(super) fn check_what_is_here(&mut self, experiment: &Experiment) -> Result<Option<String>, Failure> {
+        let absent = self.check_all(experiment, true)?;
+        let name = brief::line(&experiment.name);
+        Ok((!absent.is_empty()).then(|| {
+            let files = brief::line(&absent.join(", ")).into_owned();
+            format!("the data of {name} is not here ({files}): its runs have no id, and a sweep needs it")
+        }))
+    }
+
+    /// Returns the files and globs that are not here, where that is no mistake.
+    fn check_all(&mut self, experiment: &Experiment, may_be_absent: bool) -> Result<Vec<String>, Failure> {
         let mut problems: Vec<String> = Vec::new();
+        let mut absent: Vec<String> = Vec::new();
         for config in experiment.points.iter().filter_map(|point| point.config.as_ref().ok()) {
             let data_set = config.data.data_set();
             let mut add = |error: &DataError| {
@@ -50,21 +67,34 @@ impl DataSets {
                     let (sample, evaluates) = (config.model.sample(), config.evaluation.is_some());
                     data_set.check(found, &sample, evaluates).unwrap_or_else(|error| add(&error));
                 }
+                Err(errors)
+                    if may_be_absent
+                        && data_set.is_known_unread()
+                        && errors.iter().all(DataError::is_absence) =>
+                {
+                    errors.iter().filter_map(DataError::path).for_each(|path| note(path, &mut absent));
+                }
                 Err(errors) => errors.iter().for_each(add),
             }
-            if let Err(problem) = self.check_weights(experiment, config)
-                && !problems.contains(&problem)
-            {
-                problems.push(problem);
-            }
+            self.check_weights(config, |path, error| match may_be_absent && error.is_absence() {
+                true => note(path, &mut absent),
+                false => {
+                    let key = format!("model.{}.weights", config.model.name());
+                    let help = Some(error.help().to_owned());
+                    let problem = experiment.sources.error_at(&key, error.to_string(), help).to_string();
+                    if !problems.contains(&problem) {
+                        problems.push(problem);
+                    }
+                }
+            });
         }
         Failure::collect(problems.into_iter().map(|problem| Err(Failure::input(problem))))
-            .map(|_: Vec<()>| ())
+            .map(|_: Vec<()>| absent)
     }
 
-    /// Whether the file has the model's parameters, if they start from one.
-    fn check_weights(&mut self, experiment: &Experiment, config: &RunConfig) -> Result<(), String> {
-        let Some(path) = config.model.weights() else { return Ok(()) };
+    /// Tells what is wrong with the file that the model's parameters start from, if there is one.
+    fn check_weights(&mut self, config: &RunConfig, mut tell: impl FnMut(&Path, &WeightsError)) {
+        let Some(path) = config.model.weights() else { return };
         let known = self.weights.iter().position(|(known, _)| known == path);
         let index = known.unwrap_or_else(|| {
             let found = Weights::open(path)
@@ -72,12 +102,13 @@ impl DataSets {
             self.weights.push((path.to_owned(), found));
             self.weights.len() - 1
         });
-        let blame = |error: &WeightsError| {
-            let key = format!("model.{}.weights", config.model.name());
-            experiment.sources.error_at(&key, error.to_string(), Some(error.help().to_owned())).to_string()
-        };
-        let (weights, _) = self.weights[index].1.as_ref().map_err(blame)?;
-        weights.check(&graph::build(&config.model, 1).named_parameters()).map_err(|error| blame(&error))
+        match &self.weights[index].1 {
+            Err(error) => tell(path, error),
+            Ok((weights, _)) => {
+                let needed = graph::build(&config.model, 1).named_parameters();
+                weights.check(&needed).unwrap_or_else(|error| tell(path, &error));
+            }
+        }
     }
 
     /// Keeps what was learnt in the results' folder, which exists.
@@ -96,14 +127,22 @@ impl DataSets {
         self.seen[index].1.as_ref().map(|contents| &**contents).map_err(Vec::as_slice)
     }
 
-    /// The digest of data that was checked, and of what parameters start from.
-    pub(super) fn digest(&self, config: &RunConfig) -> String {
-        let found = self.seen.iter().find(|(data, _)| *data == config.data);
-        let contents = found.and_then(|(_, contents)| contents.as_ref().ok());
-        let data = contents.map(|contents| contents.digest()).unwrap_or_default();
-        let weights = self.weights.iter().find(|(path, _)| Some(path.as_path()) == config.model.weights());
-        let weights = weights.and_then(|(_, found)| found.as_ref().ok());
-        digest_of_both(data, weights.map(|(_, digest)| digest.as_str()))
+    /// The digest of data that was checked, and of what parameters start from; `None` where one of them is not here.
+    pub(super) fn digest(&self, config: &RunConfig) -> Option<String> {
+        let (_, contents) = self.seen.iter().find(|(data, _)| *data == config.data)?;
+        let data = contents.as_ref().ok()?.digest();
+        let Some(file) = config.model.weights() else { return Some(digest_of_both(data, None)) };
+        let (_, found) = self.weights.iter().find(|(path, _)| path == file)?;
+        let (_, weights) = found.as_ref().ok()?;
+        Some(digest_of_both(data, Some(weights)))
+    }
+}
+
+/// Takes a path to others, unless it is among them.
+fn note(path: &Path, others: &mut Vec<String>) {
+    let path = path.display().to_string();
+    if !others.contains(&path) {
+        others.push(path);
     }
 }
 

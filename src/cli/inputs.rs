@@ -6,8 +6,10 @@ use std::path::Path;
 use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::files;
+use super::target;
 use crate::device::{self, DetectError, Detected, DeviceChoice, Limits, Target};
 use crate::plan::{self, Experiment, Plan, PlanError, Purpose};
+use crate::spec::Described;
 use crate::units::Bytes;
 
 /// Which experiments, and what of them the command line changes.
@@ -48,6 +50,8 @@ pub(super) struct Inputs {
     pub(super) memory: Option<Bytes>,
     /// What there is to know of the device, a line each.
     pub(super) notes: Vec<String>,
+    /// Which data is not here, a line for each experiment.
+    pub(super) absent: Vec<String>,
 }
 
 impl InputArgs {
@@ -66,20 +70,23 @@ impl InputArgs {
     }
 
     /// Reads and checks all files. What is known of data already lies in the results' folder `out`. With a
-    /// `target`, plans for that machine.
+    /// `target`, the name of a card or a file, plans for that machine.
     pub(super) fn read(
         &self,
         purpose: Purpose,
         out: &Path,
         target: Option<&Path>,
     ) -> Result<Inputs, Failure> {
-        let file = target.map(|file| Target::read(file).map_err(Failure::input)).transpose()?;
+        let described = target.map(target::find).transpose()?;
         let experiments = files::expand_all(&self.files, &self.set)?;
         let mut data = DataSets::new(out);
-        Failure::collect(experiments.iter().map(|experiment| data.check(experiment)))?;
+        let absent = Failure::collect(experiments.iter().map(|experiment| match purpose {
+            Purpose::Train => data.check(experiment).map(|()| None),
+            Purpose::Predict => data.check_what_is_here(experiment),
+        }))?;
         // Once for all: what a card's context takes is found out by another process.
-        let machine = match file {
-            Some(target) => Machine::Described(target),
+        let machine = match described {
+            Some(described) => Machine::Described(described),
             None => Machine::Found(device::find(self.device).map_err(Failure::input)?),
         };
         let plan = |experiment: Experiment| {
@@ -93,14 +100,15 @@ impl InputArgs {
             })
         };
         let plans = experiments.into_iter().map(plan).collect::<Result<Vec<Plan>, Failure>>()?;
-        Ok(Inputs { plans, data, memory: machine.memory(), notes: machine.notes() })
+        let absent = absent.into_iter().flatten().collect();
+        Ok(Inputs { plans, data, memory: machine.memory(), notes: machine.notes(), absent })
     }
 }
 
 /// What is planned for.
 enum Machine {
-    /// By a file.
-    Described(Target),
+    /// By a file, or as a known card.
+    Described(Described),
     /// Here.
     Found(Detected),
 }
@@ -110,7 +118,7 @@ impl Machine {
     fn target(&self, limits: Limits) -> Result<Target, DetectError> {
         match self {
             Machine::Found(detected) => detected.target(limits),
-            Machine::Described(target) => Ok(target.clone().limited_to(limits)),
+            Machine::Described(described) => Ok(described.target.clone().limited_to(limits)),
         }
     }
 
@@ -122,7 +130,7 @@ impl Machine {
     fn notes(self) -> Vec<String> {
         match self {
             Machine::Found(detected) => detected.notes,
-            Machine::Described(_) => Vec::new(),
+            Machine::Described(described) => target::notes(&described),
         }
     }
 }

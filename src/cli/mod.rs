@@ -19,6 +19,7 @@ mod progress;
 mod report;
 mod sweep;
 mod table;
+mod target;
 mod terminal;
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,12 @@ pub(super) fn devices(inputs: &Inputs, for_programs: bool) {
     }
 }
 
+/// Which data is not here.
+pub(super) fn absent(inputs: &Inputs, for_programs: bool) {
+    let say = if for_programs { mention } else { say };
+    inputs.absent.iter().for_each(|line| say(line));
+}
+
 /// `device: a processor (cpu, 2 threads), 8.00 GiB`
 pub(super) fn device(target: &Target, own: Option<Bytes>) -> String {
     let kind = match target.kind {
@@ -35,5 +41,7 @@ pub(super) fn device(target: &Target, own: Option<Bytes>) -> String {
         _ => " (a smaller one's memory, but this one's speed)".to_owned(),
     };
     let host = target.host_memory.map(|memory| format!(", the host limited to {memory}")).unwrap_or_default();
-    format!("device: {} ({kind}), {limited}{}{caution}{host}", brief::line(&target.name), target.memory)
+    let figures = target.figures.caution().map(|caution| format!("; {caution}")).unwrap_or_default();
+    let (name, memory) = (brief::line(&target.name), target.memory);
+    format!("device: {name} ({kind}), {limited}{memory}{caution}{host}{figures}")
 }

@@ -32,6 +32,7 @@ impl TableArgs {
             sort: self.sort,
             columns: self.columns.clone(),
             width: terminal::width(),
+            caution: None,
         }
     }
 

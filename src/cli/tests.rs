@@ -12,9 +12,9 @@ use super::failure::Failure;
 use super::{check, files, output};
 use crate::compare::{Format, Options, render};
 use crate::data::Weights;
-use crate::device::Target;
 use crate::ops::Shape;
 use crate::results::{Row, Store, csv};
+use crate::spec::read_target;
 use crate::testing::readers::read_mutated;
 use crate::testing::target;
 
@@ -181,7 +181,7 @@ fn targets() {
     let seeds = [toml::to_string(&target()).unwrap().into_bytes(), card.into()];
     read_mutated("targets", &seeds, &["target.toml"], |text| {
         fs::write(&file, text).unwrap();
-        let target = Target::read(&file).map_err(told)?;
+        let target = read_target(&file).map_err(told)?.target;
         Ok(output::visible(&super::report::device(&target, None)).into_owned())
     });
 }

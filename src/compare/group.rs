@@ -126,6 +126,11 @@ pub(super) fn machine(entry: &Entry) -> String {
     format!("{device}{}{}", own.unwrap_or_default(), host.unwrap_or_default())
 }
 
+/// Equal for strategies that are one run. Without its data a run has no id.
+fn identity(row: &Row) -> &str {
+    if row.run_id.is_empty() { &row.configuration } else { &row.run_id }
+}
+
 /// The same strategy twice at one point: other data, another number of threads. Its run tells which.
 fn tell_apart(entries: &mut [Entry]) {
     let mut times: HashMap<String, usize> = HashMap::new();
@@ -169,7 +174,7 @@ impl Group {
                 let entry = &self.entries[at];
                 let mut relative = base.as_ref().map(|base| against(entry, base)).unwrap_or_default();
                 relative.is_baseline = Some(at) == self.baseline;
-                let owner = owners.get(&entry.row.run_id).filter(|owner| **owner != at);
+                let owner = owners.get(identity(&entry.row)).filter(|owner| **owner != at);
                 relative.same_as = owner.map(|owner| self.entries[*owner].label.clone());
                 relative
             })
@@ -205,8 +210,10 @@ impl Group {
     /// sorting put it.
     fn owners(&self) -> HashMap<String, usize> {
         let mut owners = HashMap::new();
-        for (at, entry) in self.entries.iter().enumerate().filter(|(_, entry)| !entry.row.run_id.is_empty()) {
-            let owner = owners.entry(entry.row.run_id.clone()).or_insert(at);
+        for (at, entry) in
+            self.entries.iter().enumerate().filter(|(_, entry)| !identity(&entry.row).is_empty())
+        {
+            let owner = owners.entry(identity(&entry.row).to_owned()).or_insert(at);
             if Some(at) == self.baseline {
                 *owner = at;
             }

@@ -47,6 +47,7 @@ fn parts(comparison: &Comparison) -> Vec<String> {
         }
         Basis::Predicted => "predicted".into(),
     });
+    parts.extend(comparison.caution.map(str::to_owned));
     parts.push(match &comparison.by {
         Some(_) => "base: the first of each group".into(),
         None => format!("base {}", one_line(&comparison.baseline)),

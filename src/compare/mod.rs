@@ -45,6 +45,8 @@ pub struct Options {
     pub columns: Option<Vec<String>>,
     /// No line of a table is wider: [`WIDTH`] if it is not known.
     pub width: Option<usize>,
+    /// What is to be said of the figures of the machine that is predicted for.
+    pub caution: Option<&'static str>,
 }
 
 /// The order of the rows within a group.
@@ -114,6 +116,7 @@ pub struct Comparison {
     width: usize,
     /// Entries that `by` cannot place, for they do not lie on that axis.
     left_out: usize,
+    caution: Option<&'static str>,
 }
 
 impl Comparison {
@@ -134,9 +137,10 @@ impl Comparison {
         };
         let (groups, left_out) = group::split(entries, &baseline, by.as_deref(), options.sort, basis);
         let columns = options.columns.as_deref().map(|names| asked(names)).transpose()?;
+        let caution = options.caution;
         let width = options.width.unwrap_or(WIDTH).max(LEAST_WIDTH);
         let speed_unit = if in_tokens { "tok/s" } else { "smp/s" };
-        Ok(Comparison { basis, experiment, baseline, by, speed_unit, groups, columns, width, left_out })
+        Ok(Comparison { basis, experiment, baseline, by, speed_unit, groups, columns, width, left_out, caution })
     }
 
     /// The table with its heading, its legend and the verdict.

@@ -120,6 +120,15 @@ impl DataError {
         }
     }
 
+    /// Whether the data is not here, and nothing else is wrong.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            DataError::NoMatch { .. } => true,
+            DataError::Unreadable { error, .. } => error.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
     /// The path or glob that the error is about, as it was given, if it is one of them.
     pub fn path(&self) -> Option<&Path> {
         match self {

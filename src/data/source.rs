@@ -17,6 +17,12 @@ pub trait DataSet: Debug {
     /// The paths and globs that it was named by.
     fn paths(&self) -> &[PathBuf];
 
+    /// Whether all that a plan needs of it is known before anything is read: the parts of its samples, and what their numbers are
+    /// below. Only its samples and their number are not.
+    fn is_known_unread(&self) -> bool {
+        false
+    }
+
     /// Looks at it without keeping it; what was digested before is not read again.
     ///
     /// # Errors

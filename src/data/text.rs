@@ -145,6 +145,10 @@ impl DataSet for TextSet {
         &self.paths
     }
 
+    fn is_known_unread(&self) -> bool {
+        true
+    }
+
     fn below(&self, part: &str) -> Option<Given> {
         PARTS.contains(&part).then_some(BYTES)
     }

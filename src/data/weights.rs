@@ -48,6 +48,11 @@ pub enum WeightsError {
 }
 
 impl WeightsError {
+    /// Whether the file is not here, and nothing else is wrong.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, WeightsError::Unreadable { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+
     /// What would work.
     pub fn help(&self) -> &'static str {
         match self {

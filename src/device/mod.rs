@@ -4,6 +4,7 @@ mod check;
 mod choice;
 mod cpu;
 mod cuda;
+mod known;
 mod ledger;
 mod open;
 mod probe;
@@ -17,21 +18,23 @@ use std::time::Duration;
 use crate::ops::{DType, Op, TensorType, TypeError};
 
 pub use choice::{Choice, Placed, Source, Work};
-pub use cpu::{CpuDevice, Delay, target as cpu_target};
+pub use cpu::{CpuDevice, Delay, described as described_processor, target as cpu_target};
+pub(crate) use cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 pub(crate) use cpu::{from_f32, to_f32};
 #[cfg(test)]
 pub(crate) use cuda::emulate_delay;
 pub use cuda::{
-    Card, CudaDevice, Equipment, Found, Inventory, KernelReport, MissingLibrary, Unavailable, Version,
-    compile_kernels, equip, inventory,
+    Card, CudaDevice, Equipment, Found, Inventory, KernelReport, MissingLibrary, OLDEST as OLDEST_CARD,
+    Unavailable, Version, compile_kernels, equip, inventory, target as described_card,
 };
+pub use known::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use open::{DetectError, Detected, DeviceChoice, detect, find, open, open_card};
 pub use probe::{ProbeError, Probed, in_child as probe_in_child, this_program};
 pub use rank::Rank;
 pub use rates::{Factors, Rates, measure as measure_rates, product as measure_product};
 pub use role::{ByRole, Role};
-pub use target::{DeviceKind, Limits, Target, TargetError};
+pub use target::{DeviceKind, Figures, Limits, Target};
 
 /// Where a value lives. As the home of an operation, `Device` and `Host` stand for the processors whose memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -49,7 +49,7 @@ impl FromStr for DeviceChoice {
 /// Why there is no target for what was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum DetectError {
-    #[error("{0}; `plan --target FILE` predicts for a card that is not here")]
+    #[error("{0}; `plan --target` predicts for a card that is not here (`devices --targets` lists some)")]
     Unavailable(#[from] Unavailable),
     #[error(transparent)]
     Probe(#[from] ProbeError),

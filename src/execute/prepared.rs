@@ -9,7 +9,7 @@ use crate::data::{DigestCache, Sample, Source, Weights, digest_of_both};
 use crate::device::Target;
 use crate::graph;
 use crate::plan;
-use crate::spec::RunConfig;
+use crate::spec::{RunConfig, read_target};
 
 /// The file in a run's folder that holds the digest of the data that the run was planned with.
 pub const DATA_FILE: &str = "data.digest";
@@ -31,7 +31,7 @@ impl Prepared {
     /// Digests are those of files that are mapped, and not read as a whole.
     pub(super) fn read(folder: &Path, digests: &mut DigestCache) -> Result<Prepared, RunError> {
         let config = load_run(&folder.join("run.toml"))?;
-        let target = Target::read(&folder.join("target.toml"))?;
+        let target = read_target(&folder.join("target.toml"))?.target;
         let data_set = config.data.data_set();
         let data = data_set.open()?;
         let weights = config.model.weights().map(Weights::open).transpose()?;

@@ -19,7 +19,7 @@ use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation};
 use crate::data::{Batch, DataError, DigestCache, Sample, Source, Weights, WeightsError};
-use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool, TargetError};
+use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool};
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::spec::{self, Precision, RunConfig};
 use crate::units::Bytes;
@@ -34,8 +34,6 @@ pub enum RunError {
     Spec(#[from] spec::Error),
     #[error("{0} does not hold exactly one run")]
     NotOneRun(String),
-    #[error(transparent)]
-    Target(#[from] TargetError),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::device::Target;
+use crate::device::{Figures, Target};
 use crate::spec::RunConfig;
 use crate::units::Bytes;
 
@@ -22,8 +22,9 @@ pub fn configuration_id(config: &RunConfig, data_digest: &str) -> String {
 /// The digest of a configuration on a target: names the run's folder. A field of the target that a later version adds is
 /// not written where it is at its default, so that stored runs keep their names.
 pub fn run_id(configuration: &str, target: &Target) -> String {
-    // What a card takes for itself is measured each time, and differs by what else it is doing: the run is the same.
-    let target = Target { context: Bytes(0), ..target.clone() };
+    // What a card takes for itself is measured each time, and differs by what else it is doing: the run is the same. So it
+    // is however the figures are known.
+    let target = Target { context: Bytes(0), figures: Figures::Measured, ..target.clone() };
     digest(&(configuration, &target))
 }
 
@@ -299,6 +300,8 @@ optimizer.adamw.lr = 1e-3
     fn a_run_is_the_same_whatever_the_context_takes() {
         let context = |bytes| Target { context: Bytes(bytes), ..target() };
         assert_eq!(run_id("a", &context(0)), run_id("a", &context(500 << 20)));
+        let assumed = Target { figures: Figures::Assumed, ..target() };
+        assert_eq!(run_id("a", &assumed), run_id("a", &target()));
         assert_ne!(run_id("a", &target()), run_id("a", &target().with_memory(Bytes(1))));
     }
 }

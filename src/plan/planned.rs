@@ -26,11 +26,11 @@ pub struct Plan {
 /// One run, predicted.
 #[derive(Clone, Debug)]
 pub struct PlannedRun {
-    /// Digest of configuration, target and data: names the run's folder.
+    /// Digest of configuration, target and data: names the run's folder. Empty if the data is not here.
     pub id: String,
     /// Digest of configuration and data alone: equal for the same run on another target.
     pub configuration: String,
-    /// Digest of the data as it was planned with, which the run must find again. Empty if it is skipped.
+    /// Digest of the data as it was planned with, which the run must find again. Empty if it is skipped, or the data not here.
     pub data: String,
     pub strategy: String,
     pub axes: Vec<(String, String)>,

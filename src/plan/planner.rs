@@ -28,11 +28,12 @@ pub enum PlanError {
 pub enum Purpose {
     /// Runs that the target's kind of device does not suit are skipped.
     Train,
-    /// Memory can be predicted for any target.
+    /// Memory can be predicted for any target, and without the data where only shapes matter.
     Predict,
 }
 
-/// Predicts all runs of an experiment on a target. The data's digest is part of a run's identity.
+/// Predicts all runs of an experiment on a target. The data's digest is part of a run's identity: where it is not known, runs have
+/// none.
 ///
 /// # Errors
 /// A compiled program that breaks an invariant.
@@ -40,7 +41,7 @@ pub fn plan(
     experiment: Experiment,
     target: &Target,
     purpose: Purpose,
-    data_digest: &(dyn Fn(&RunConfig) -> String + Sync),
+    data_digest: &(dyn Fn(&RunConfig) -> Option<String> + Sync),
 ) -> Result<Plan, PlanError> {
     let unsuited = experiment.requires.filter(|kind| *kind != target.kind).map(|kind| {
         let kind = match kind {
@@ -114,7 +115,7 @@ fn plan_point(
     point: Point,
     target: &Target,
     unsuited: Option<&str>,
-    data_digest: &(dyn Fn(&RunConfig) -> String + Sync),
+    data_digest: &(dyn Fn(&RunConfig) -> Option<String> + Sync),
     forecasts: &Forecasts<'_>,
 ) -> Result<PlannedRun, PlanError> {
     let Point { strategy, axes, config, without, origin: _ } = point;
@@ -139,18 +140,20 @@ fn plan_point(
         }
     };
     let data = data_digest(&config);
-    let configuration = configuration_id(&config, &data);
+    let configuration = configuration_id(&config, data.as_deref().unwrap_or_default());
+    let run_id =
+        |configuration: &str| data.as_ref().map_or_else(String::new, |_| run_id(configuration, target));
     if let Some(reason) = unsuited {
-        let id = run_id(&configuration, target);
+        let id = run_id(&configuration);
         return Ok(skipped(reason.to_owned(), id, configuration));
     }
     let Forecast { prediction, fits, unmet, .. } = forecasts.of(&config).clone();
     // How much memory there is differs a little each time, and that decides what is computed again.
     let id = match config.strategy.recompute {
         Recompute::Budget(Budget::Memory) => {
-            run_id(&format!("{configuration} {}", forecasts.of(&config).units()), target)
+            run_id(&format!("{configuration} {}", forecasts.of(&config).units()))
         }
-        _ => run_id(&configuration, target),
+        _ => run_id(&configuration),
     };
     let mut no_effect = Vec::new();
     for (key, other) in without {
@@ -164,7 +167,7 @@ fn plan_point(
     Ok(PlannedRun {
         id,
         configuration,
-        data,
+        data: data.unwrap_or_default(),
         strategy,
         axes,
         config: Ok(config),

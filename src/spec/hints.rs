@@ -118,6 +118,7 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("fp16", &["f16", "float16", "half"]),
     ("block", &["all", "blocks", "full", "layer", "layers"]),
     ("none", &["no", "off"]),
+    ("cuda", &["gpu", "nvidia"]),
     ("nf4", &["4bit", "int4", "normalfloat4"]),
     ("int8", &["8bit", "i8"]),
     ("8bit", &["8-bit", "i8", "int8", "u8", "uint8"]),
@@ -146,6 +147,14 @@ pub(super) fn of_key(here: &Here<'_>, entry: &Entry) -> String {
             own.map(|near| format!("did you mean `{near}`?"))
         })
         .unwrap_or_else(|| format!("there are {}", list(here.keys)))
+}
+
+/// What would work in place of a key that a target file does not have.
+pub(super) fn of_target_key(key: &str, known: &[&str]) -> String {
+    let here = Here { path: "", keys: known };
+    known_here(&here, key)
+        .or_else(|| nearest(key, known).map(|near| format!("did you mean `{near}`?")))
+        .unwrap_or_else(|| format!("there are {}", list(known)))
 }
 
 /// The word that was meant by a value that is none of these.

@@ -6,6 +6,8 @@ use std::ops::RangeInclusive;
 use super::declare::{Words, Writable};
 use super::reader::{Kind, join};
 use super::tree::{Value, quoted};
+use crate::device::{OLDEST_CARD, Version};
+use crate::units::Bytes;
 
 /// A whole number in a range.
 pub(crate) struct Whole(pub(crate) RangeInclusive<u64>);
@@ -46,6 +48,15 @@ pub(crate) const VALUES: Texts = Texts { of: "values", example: "logits" };
 
 /// A size in bytes, with its unit.
 pub(crate) struct Size;
+
+/// A size in bytes, with its unit or as a plain number, with a condition on it, in words.
+pub(crate) struct Amount {
+    pub(crate) holds: fn(u64) -> bool,
+    pub(crate) expected: &'static str,
+}
+
+/// A card's compute capability: `9.0`.
+pub(crate) struct Capability;
 
 /// Bounds that keep products of sizes within 64 bits; no machine comes near them.
 pub(crate) const DIMENSION: Count = Count(1..=1 << 24);
@@ -194,17 +205,62 @@ impl Kind for Texts {
 }
 
 impl Kind for Size {
-    type Output = crate::units::Bytes;
+    type Output = Bytes;
 
-    fn parse(&self, value: &Value) -> Option<crate::units::Bytes> {
+    fn parse(&self, value: &Value) -> Option<Bytes> {
         match value {
-            Value::Text(text) => text.parse().ok().filter(|bytes: &crate::units::Bytes| bytes.0 > 0),
+            Value::Text(text) => text.parse().ok().filter(|bytes: &Bytes| bytes.0 > 0),
             _ => None,
         }
     }
 
     fn expected(&self) -> String {
         "a size with its unit, such as \"24 GiB\" (2^30 bytes) or \"24 GB\" (10^9 bytes)".to_string()
+    }
+}
+
+impl Kind for Amount {
+    type Output = Bytes;
+
+    fn parse(&self, value: &Value) -> Option<Bytes> {
+        let bytes = match value {
+            Value::Text(text) => text.parse().ok()?,
+            Value::Integer(integer) => Bytes(u64::try_from(*integer).ok()?),
+            _ => return None,
+        };
+        (bytes <= Bytes::MOST && (self.holds)(bytes.0)).then_some(bytes)
+    }
+
+    fn expected(&self) -> String {
+        format!("{}, as \"24 GiB\" (2^30 bytes), \"24 GB\" (10^9 bytes) or a number of bytes", self.expected)
+    }
+
+    fn meant(&self, value: &Value) -> Option<String> {
+        let Value::Text(text) = value else { return None };
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let bytes = if digits { text.parse().ok()? } else { return None };
+        self.parse(&Value::Integer(bytes)).map(|bytes| bytes.0.to_string())
+    }
+}
+
+impl Kind for Capability {
+    type Output = String;
+
+    fn parse(&self, value: &Value) -> Option<String> {
+        let Value::Text(text) = value else { return None };
+        let (major, minor) = text.split_once('.')?;
+        let number = |digits: &str| digits.parse().ok().filter(|number: &u32| number.to_string() == digits);
+        let version = Version { major: number(major)?, minor: number(minor)? };
+        (version >= OLDEST_CARD).then(|| text.clone())
+    }
+
+    fn expected(&self) -> String {
+        format!("a compute capability of at least {OLDEST_CARD}, which kernels need, in quotes")
+    }
+
+    fn meant(&self, value: &Value) -> Option<String> {
+        let Value::Float(number) = value else { return None };
+        self.parse(&Value::Text(format!("{number:?}"))).map(|text| quoted(&text))
     }
 }
 

@@ -229,7 +229,7 @@ pub(crate) fn run_tree(mut file: Table) -> Table {
 }
 
 /// What the system says, without its number.
-fn reason(error: &std::io::Error) -> String {
+pub(super) fn reason(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "there is no such file".to_string(),
         std::io::ErrorKind::InvalidData => "it is not UTF-8 text".to_string(),

@@ -26,6 +26,7 @@ mod sections;
 mod source;
 mod strategies;
 mod strategy;
+mod target;
 mod tree;
 mod version;
 mod word_set;
@@ -44,6 +45,7 @@ pub use resolved::{Evaluation, Measure, RunConfig, Seeds, Task, Train};
 pub use source::Sources;
 pub(crate) use source::Span;
 pub use strategy::*;
+pub use target::{Described, read_target};
 pub use word_set::WordSet;
 
 pub(crate) use document::Document;

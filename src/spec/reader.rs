@@ -11,10 +11,18 @@ use super::source::{Sources, Span};
 use super::tree::{Entry, Node, Table, Value};
 use super::version;
 
+/// What a file says something of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Experiment,
+    Target,
+}
+
 /// Reads tables and keeps what is wrong with them.
 pub(crate) struct Reader<'a> {
     pub(crate) sources: &'a Sources,
     pub(crate) environment: &'a Environment<'a>,
+    subject: Subject,
     /// Whether keys may be missing, as in a file that others extend.
     partial: bool,
     problems: RefCell<Vec<Problem>>,
@@ -23,7 +31,13 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Expects everything that a run needs.
     pub(crate) fn complete(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
-        Reader { sources, environment, partial: false, problems: RefCell::default() }
+        let subject = Subject::Experiment;
+        Reader { sources, environment, subject, partial: false, problems: RefCell::default() }
+    }
+
+    /// Expects everything that a target needs.
+    pub(crate) fn target(sources: &'a Sources, environment: &'a Environment<'a>) -> Reader<'a> {
+        Reader { subject: Subject::Target, ..Reader::complete(sources, environment) }
     }
 
     /// Checks what is there.
@@ -51,7 +65,13 @@ impl<'a> Reader<'a> {
     pub(crate) fn finish<T>(self, read: Option<T>) -> Result<T, Vec<Problem>> {
         match (self.problems.into_inner(), read) {
             (none, Some(read)) if none.is_empty() => Ok(read),
-            (none, None) if none.is_empty() => Err(Problem::new("the experiment is incomplete").into()),
+            (none, None) if none.is_empty() => {
+                let what = match self.subject {
+                    Subject::Experiment => "the experiment",
+                    Subject::Target => "the target",
+                };
+                Err(Problem::new(format!("{what} is incomplete")).into())
+            }
             (problems, _) => Err(problems),
         }
     }
@@ -227,6 +247,9 @@ impl<'a> Keys<'a> {
 
     fn unknown(&self, entry: &Entry) -> Problem {
         let Entry { key, key_span, .. } = entry;
+        if self.reader.subject == Subject::Target {
+            return self.unknown_key(entry).help(hints::of_target_key(key, &self.asked));
+        }
         if version::is_later_key(self.path, key) {
             return Problem::new(format!("`{key}` in {} is not in this version of runner yet", self.place))
                 .at(*key_span)
@@ -248,13 +271,17 @@ impl<'a> Keys<'a> {
         if self.reader.partial {
             return;
         }
+        let who = match self.reader.subject {
+            Subject::Experiment => "run",
+            Subject::Target => "target",
+        };
         let off = self.table.entry(key).map(|entry| entry.span());
         let mut problem = match off {
             Some(span) => {
-                Problem::new(format!("`{}` cannot be switched off: every run needs it", self.name(key)))
+                Problem::new(format!("`{}` cannot be switched off: every {who} needs it", self.name(key)))
                     .at(span)
             }
-            None => Problem::new(format!("`{}` is missing: every run needs it", self.name(key))),
+            None => Problem::new(format!("`{}` is missing: every {who} needs it", self.name(key))),
         };
         problem.places.extend(self.span.filter(|_| off.is_none()));
         self.reader.problem(problem.help(format!("add {write}")));

@@ -37,6 +37,7 @@ pub(crate) fn target() -> Target {
         memory: Bytes(1 << 40),
         limited: false,
         host_memory: None,
+        figures: crate::device::Figures::Measured,
         rank: crate::device::Rank::ALONE,
         capability: None,
     }

@@ -1,5 +1,7 @@
-//! `devices`: what there is to train on, how fast it is, and what is missing.
+//! `devices`: what there is to train on, how fast it is, and what is missing; and what can be planned for without it.
 
+mod columns;
+mod known;
 mod survey;
 mod text;
 
@@ -14,6 +16,9 @@ pub(super) struct Args {
     /// Print it as JSON
     #[arg(long, conflicts_with = "target")]
     json: bool,
+    /// Instead, list the cards that `--target` of `plan` and `explain` knows by name
+    #[arg(long, conflicts_with_all = ["json", "target"])]
+    targets: bool,
     /// Instead, write the target file of a device, which `plan --target` takes on another machine
     #[arg(long, value_name = "FILE")]
     target: Option<PathBuf>,
@@ -23,6 +28,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
+    if args.targets {
+        output::print(&known::text())?;
+        return Ok(ExitStatus::Complete);
+    }
     if let Some(file) = &args.target {
         let found = device::find(args.device).map_err(Failure::input)?;
         let target = found.target(Limits::default()).map_err(Failure::input)?;

@@ -1,7 +1,6 @@
 //! The survey as people read it.
 
-use unicode_width::UnicodeWidthStr;
-
+use super::columns;
 use super::survey::{Survey, Surveyed};
 use crate::units::Bytes;
 
@@ -10,19 +9,8 @@ const HEADINGS: [&str; 8] =
 
 pub(super) fn text(survey: &Survey) -> String {
     let mut lines = vec![HEADINGS.map(str::to_owned)];
-    lines.extend(survey.devices.iter().map(columns));
-    let widths: [usize; HEADINGS.len()] =
-        std::array::from_fn(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0));
-    let mut text = String::new();
-    for line in &lines {
-        let cells = line.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
-            let gap = " ".repeat(width - cell.width());
-            // Names are read from the left, figures from the right.
-            if column < 2 { format!("{cell}{gap}") } else { format!("{gap}{cell}") }
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
+    lines.extend(survey.devices.iter().map(cells));
+    let mut text = columns::aligned(&lines);
     let mut paragraph = |lines: Vec<String>| {
         for (index, line) in lines.iter().enumerate() {
             text.push_str(if index == 0 { "\n" } else { "" });
@@ -42,7 +30,7 @@ pub(super) fn text(survey: &Survey) -> String {
     text
 }
 
-fn columns(device: &Surveyed) -> [String; HEADINGS.len()] {
+fn cells(device: &Surveyed) -> [String; HEADINGS.len()] {
     let bytes = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string());
     let rate = |rate: Option<f64>, unit| rate.map_or("-".to_owned(), |rate| scaled(rate, unit));
     [

@@ -20,7 +20,9 @@ pub(super) fn listing(program: &Program, target: &Target, config: &RunConfig, ru
     let mut out = String::new();
     let axes: String = run.axes.iter().map(|(key, value)| format!(", {key} = {value}")).collect();
     // Writing to a string cannot fail.
-    let _ = writeln!(out, "run {}: {}{axes}", run.id, run.strategy);
+    // Without its data it has no id.
+    let id = if run.id.is_empty() { String::new() } else { format!(" {}", run.id) };
+    let _ = writeln!(out, "run{id}: {}{axes}", run.strategy);
     let _ = writeln!(out, "{}", summary(program, &prediction));
     out.push_str(&again::lines(program));
     let peak = prediction.device.steady_peak().position;

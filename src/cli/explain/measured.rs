@@ -32,7 +32,11 @@ struct StepLine {
 /// Results that cannot be read or make no sense.
 pub(super) fn text(out: &Path, plan: &Plan, run: &PlannedRun) -> Result<String, Failure> {
     let mut store = Store::at(out, &plan.experiment);
-    let rows = store.finished_repeats(&run.id).map_err(Failure::input)?;
+    // Without its data it has no id, and no folder.
+    let rows = match run.id.as_str() {
+        "" => Vec::new(),
+        id => store.finished_repeats(id).map_err(Failure::input)?,
+    };
     let experiment = plan.file.display();
     let Some(first) = rows.first() else {
         return Ok(format!(

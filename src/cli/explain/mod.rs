@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
-use super::output;
+use super::{output, report};
 use crate::compile::compile_verified;
 use crate::plan::{Plan, PlannedRun, Purpose};
 
@@ -23,13 +23,20 @@ pub(super) struct Args {
     /// Which run: its number in the order of `check --resolved`, or the beginning of its id
     #[arg(long, value_name = "N")]
     run: String,
+    /// For another machine: a card that `devices --targets` lists, or a file such as a `target.toml` among the results
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
+    target: Option<PathBuf>,
     /// The folder with the results of `sweep`, which say where time goes
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let inputs = args.inputs.read(Purpose::Predict, &args.out, None)?;
+    let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
+    if args.target.is_some() {
+        report::devices(&inputs, false);
+    }
+    report::absent(&inputs, false);
     let runs: Vec<(&Plan, &PlannedRun)> =
         inputs.plans.iter().flat_map(|plan| plan.runs.iter().map(move |run| (plan, run))).collect();
     let (plan, run) = pick(&runs, &args.run)?;

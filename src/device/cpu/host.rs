@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::kernels::PRODUCT_WORKSPACE_PER_THREAD;
-use crate::device::{DeviceKind, Target};
+use crate::device::{DeviceKind, Figures, Target};
 use crate::units::Bytes;
 
 /// This machine's processor as a target, with its own memory or the limit that was asked for. `None` if nothing
@@ -16,8 +16,13 @@ use crate::units::Bytes;
 pub fn target(limit: Option<Bytes>) -> io::Result<Option<Target>> {
     let Some(memory) = limit.or_else(|| memory().map(Bytes)) else { return Ok(None) };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Ok(Some(Target {
-        name: processor_name()?,
+    Ok(Some(Target { limited: limit.is_some(), ..described(&processor_name()?, threads, memory) }))
+}
+
+/// A processor as a target, this machine's or not: what few know of processors is the same for all of them.
+pub fn described(name: &str, threads: usize, memory: Bytes) -> Target {
+    Target {
+        name: name.to_owned(),
         kind: DeviceKind::Cpu,
         capability: None,
         threads,
@@ -26,10 +31,11 @@ pub fn target(limit: Option<Bytes>) -> io::Result<Option<Target>> {
         product_workspace: Bytes(PRODUCT_WORKSPACE_PER_THREAD),
         context: Bytes(0),
         memory,
-        limited: limit.is_some(),
+        limited: false,
         host_memory: None,
+        figures: Figures::Measured,
         rank: crate::device::Rank::ALONE,
-    }))
+    }
 }
 
 fn processor_name() -> io::Result<String> {

@@ -59,7 +59,7 @@ use crate::ops::Op;
 pub use self::driver::Card;
 #[cfg(test)]
 pub(crate) use self::emulated::emulate_delay;
-pub use self::probe::{Equipment, Found, Inventory, equip, inventory};
+pub use self::probe::{Equipment, Found, Inventory, OLDEST, equip, inventory, target};
 pub use self::report::{KernelReport, compile_kernels};
 pub use self::unavailable::{MissingLibrary, Unavailable, Version};
 

@@ -8,11 +8,11 @@ use super::driver::{self, Card};
 use super::errors::Failed;
 use super::libraries::{self, Library};
 use super::unavailable::{Unavailable, Version};
-use crate::device::{DeviceKind, Target};
+use crate::device::{DeviceKind, Figures, Target};
 use crate::units::Bytes;
 
 /// The oldest cards with the instructions that kernels use: products of bf16, copies past the registers.
-const OLDEST: Version = Version { major: 8, minor: 0 };
+pub const OLDEST: Version = Version { major: 8, minor: 0 };
 
 /// What the driver's allocator rounds requests to, and where values begin within one.
 const PAGE: Bytes = Bytes(512);
@@ -96,20 +96,27 @@ impl CublasLt {
 impl Equipment {
     /// The card as a target, with its own memory. The context's bytes are measured elsewhere.
     pub fn target(&self, context: Bytes) -> Target {
-        Target {
-            name: self.card.name.clone(),
-            kind: DeviceKind::Cuda,
-            capability: Some(self.card.capability.to_string()),
-            threads: 1,
-            alignment: ALIGNMENT,
-            page: PAGE,
-            product_workspace: PRODUCT_WORKSPACE,
-            context,
-            memory: Bytes(self.card.memory),
-            limited: false,
-            host_memory: None,
-            rank: crate::device::Rank::ALONE,
-        }
+        let Card { name, capability, memory, .. } = &self.card;
+        target(name, Some(capability.to_string()), Bytes(*memory), context)
+    }
+}
+
+/// A card as a target, here or not: what few know of cards is the same for all of them.
+pub fn target(name: &str, capability: Option<String>, memory: Bytes, context: Bytes) -> Target {
+    Target {
+        name: name.to_owned(),
+        kind: DeviceKind::Cuda,
+        capability,
+        threads: 1,
+        alignment: ALIGNMENT,
+        page: PAGE,
+        product_workspace: PRODUCT_WORKSPACE,
+        context,
+        memory,
+        limited: false,
+        host_memory: None,
+        figures: Figures::Measured,
+        rank: crate::device::Rank::ALONE,
     }
 }
 

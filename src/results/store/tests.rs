@@ -354,6 +354,7 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
             memory: Bytes(1 << 30),
             limited: false,
             host_memory: None,
+            figures: crate::device::Figures::Measured,
             rank: crate::device::Rank::ALONE,
         },
         unsuited: None,

@@ -41,10 +41,10 @@ pub(super) use workers::Workers;
 pub(super) const PRODUCT_WORKSPACE_PER_THREAD: u64 = product::WORKSPACE_PER_THREAD;
 
 /// The least of it that any matrix product can do with.
-pub(in crate::device) const LEAST_PRODUCT_WORKSPACE_PER_THREAD: u64 = product::LEAST_WORKSPACE_PER_THREAD;
+pub(crate) const LEAST_PRODUCT_WORKSPACE_PER_THREAD: u64 = product::LEAST_WORKSPACE_PER_THREAD;
 
 /// Where operands have to begin, in bytes.
-pub(in crate::device) const OPERAND_ALIGNMENT: u64 = 64;
+pub(crate) const OPERAND_ALIGNMENT: u64 = 64;
 
 /// Runs `op`.
 ///

@@ -1,0 +1,19 @@
+//! Lines of cells under each other.
+
+use unicode_width::UnicodeWidthStr;
+
+/// The first two columns are read from the left, names; figures from the right.
+pub(super) fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
+    let widths: [usize; N] =
+        std::array::from_fn(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0));
+    let mut text = String::new();
+    for line in lines {
+        let cells = line.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+            let gap = " ".repeat(width - cell.width());
+            if column < 2 { format!("{cell}{gap}") } else { format!("{gap}{cell}") }
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}

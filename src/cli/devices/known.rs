@@ -1,0 +1,56 @@
+//! The cards that can be planned for by name.
+
+use super::columns;
+use crate::device::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
+
+const HEADINGS: [&str; 8] = ["target", "name", "memory", "compute", "GB/s", "fp32", "tf32", "bf16"];
+
+pub(super) fn text() -> String {
+    let mut lines = vec![HEADINGS.map(str::to_owned)];
+    lines.extend(KNOWN_CARDS.iter().map(cells));
+    format!(
+        "{}
+Nothing here was measured with this program. Memory is what drivers are reported to let programs
+have; GB/s of it and TFLOP/s are the peaks of NVIDIA's data sheets (dense, sums in fp32; fp16 as bf16).
+What a context takes is assumed to be {ASSUMED_CONTEXT} on each of them.
+
+    runner plan FILES... --target {word:<18}   without the card
+    runner devices --device cuda --target FILE    where it is: writes what is measured there
+    runner plan FILES... --target FILE            and then anywhere
+",
+        columns::aligned(&lines),
+        word = KNOWN_CARDS[0].word,
+    )
+}
+
+fn cells(card: &KnownCard) -> [String; HEADINGS.len()] {
+    let KnownCard { word, name, memory, capability, bandwidth, fp32, tf32, bf16 } = card;
+    [
+        (*word).to_owned(),
+        (*name).to_owned(),
+        memory.to_string(),
+        (*capability).to_owned(),
+        bandwidth.to_string(),
+        fp32.to_string(),
+        tf32.to_string(),
+        bf16.to_string(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::WIDTH;
+
+    #[test]
+    fn all_of_it_fits_a_terminal() {
+        let text = text();
+        assert_eq!(
+            text.lines().filter(|line| line.contains("gb  ")).count(),
+            KNOWN_CARDS.len() + 1,
+            "{text}"
+        );
+        let longest = text.lines().map(str::len).max();
+        assert!(longest <= Some(WIDTH), "{longest:?}: {text}");
+    }
+}

@@ -1,0 +1,51 @@
+//! `--target`: a machine that is not here, by its file or by the name of a known card.
+
+use std::path::Path;
+
+use super::failure::Failure;
+use crate::device::{DeviceKind, Figures, KnownCard};
+use crate::spec::{Described, read_target};
+
+/// The machine of a file, or else of a name.
+///
+/// # Errors
+/// There is neither, or the file describes no machine.
+pub(super) fn find(written: &Path) -> Result<Described, Failure> {
+    let card = written.to_str().and_then(KnownCard::find);
+    match card {
+        Some(card) if !written.is_file() => Ok(Described { target: card.target(), filled_in: vec![] }),
+        _ if written.exists() => read_target(written).map_err(Failure::input),
+        _ => Err(neither(written)),
+    }
+}
+
+fn neither(written: &Path) -> Failure {
+    let near: Vec<String> =
+        KnownCard::near(&written.to_string_lossy()).iter().map(|word| format!("`{word}`")).collect();
+    let help = match near.as_slice() {
+        [] => String::new(),
+        [one] => format!("did you mean {one}? "),
+        [first @ .., last] => format!("did you mean {} or {last}? ", first.join(", ")),
+    };
+    Failure::input(format!(
+        "there is no target file {}, and no card is known by that name\n = help: {help}`runner devices --targets` lists \
+         the cards that are known",
+        written.display()
+    ))
+}
+
+/// What stands for what a target's file leaves out.
+pub(super) fn notes(described: &Described) -> Vec<String> {
+    let kind = match described.target.kind {
+        DeviceKind::Cpu => "processor",
+        DeviceKind::Cuda => "card",
+    };
+    let is_assumed = |key: &str| key == "context" && described.target.figures == Figures::Assumed;
+    let said = |assumed: bool| {
+        let keys = described.filled_in.iter().filter(move |(key, _)| is_assumed(key) == assumed);
+        keys.map(|(key, bytes)| format!("{key} = {}", bytes.exact())).collect::<Vec<_>>().join(", ")
+    };
+    let [usual, assumed] = [false, true].map(said);
+    let usual = (!usual.is_empty()).then(|| format!("not in its file, but as on every {kind}: {usual}"));
+    usual.into_iter().chain((!assumed.is_empty()).then(|| format!("assumed: {assumed}"))).collect()
+}
