@@ -205,7 +205,10 @@ fn a_file_of_few_keys_is_a_target_and_says_what_it_leaves_out() {
          program; not in its file, but as on every card: alignment = 256 B, page = 512 B, product_workspace = 32 MiB; \
          assumed: context = 512 MiB"
     );
-    assert!(plan.contains("\n  what its context takes is assumed, not measured with this program |"), "{plan}");
+    assert!(
+        plan.contains("\n  what its context takes is assumed, not measured with this program |"),
+        "{plan}"
+    );
 }
 
 /// As all mistakes of an experiment are: at once, each where it stands, with what works.

@@ -147,3 +147,33 @@ fn filters_are_names_points_and_ids() {
     refused(&["--run", "zzzz"], &["no run has an id that begins with zzzz"]);
     refused(&["--columns", "sped"], &["there is no column `sped`", "speed"]);
 }
+
+/// Tasks at the same time: each does its part, whoever is last writes all of the table, and nothing is left or done twice.
+#[test]
+fn tasks_share_a_sweep() {
+    let place = Place::new();
+    let file = place.experiment("tiny", 1);
+    let tasks: Vec<_> = ["1/3", "2/3", "3/3"]
+        .map(|only| place.start(&[&file, "--only", only, "--repeats", "4"]))
+        .into_iter()
+        .map(|task| task.wait_with_output().unwrap())
+        .collect();
+    let runs = |output: &std::process::Output| {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        said.lines().filter(|line| line.contains("] tiny ")).count()
+    };
+    assert!(tasks.iter().all(|task| task.status.success()), "{tasks:?}");
+    assert_eq!(tasks.iter().map(runs).collect::<Vec<_>>(), [4, 4, 4], "three runs, four times");
+    assert_eq!(place.results("tiny").len(), 12);
+    let whole = place.sweep(&[&file, "--repeats", "4"]).ended_with(0);
+    assert!(whole.err.contains("12 of 12 runs have a result already"), "{}", whole.err);
+    assert_eq!(column(&place, "status").len(), 16, "four labels");
+    let refused = |args: &[&str], says: &str| {
+        let sweep = place.sweep(&[&[file.as_str()], args].concat()).ended_with(2);
+        assert!(sweep.err.contains(says), "{}", sweep.err);
+    };
+    refused(&["--only", "4/3"], "use NUMBER/TASKS");
+    refused(&["--only", "slurm"], "this is no task of an array");
+    refused(&["--only", "1/3", "--fresh"], "cannot be used with");
+    refused(&["--only", "1/3", "--set", "measure.repeats={until=0.02}"], "add --repeats N");
+}

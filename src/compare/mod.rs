@@ -140,7 +140,18 @@ impl Comparison {
         let caution = options.caution;
         let width = options.width.unwrap_or(WIDTH).max(LEAST_WIDTH);
         let speed_unit = if in_tokens { "tok/s" } else { "smp/s" };
-        Ok(Comparison { basis, experiment, baseline, by, speed_unit, groups, columns, width, left_out, caution })
+        Ok(Comparison {
+            basis,
+            experiment,
+            baseline,
+            by,
+            speed_unit,
+            groups,
+            columns,
+            width,
+            left_out,
+            caution,
+        })
     }
 
     /// The table with its heading, its legend and the verdict.

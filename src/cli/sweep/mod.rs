@@ -5,6 +5,7 @@ mod dump;
 mod job;
 mod queue;
 mod report;
+mod share;
 mod timeout;
 
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ use crate::plan::{Plan, Purpose};
 use crate::results::{Dumps, Status, Store};
 use crate::spec::Repeats;
 use queue::Job;
+use share::Share;
 
 /// Trains every combination, each in a process of its own, and compares them
 #[derive(Debug, clap::Args)]
@@ -40,6 +42,9 @@ pub(super) struct Args {
     filter: Filter,
     #[command(flatten)]
     table: TableArgs,
+    /// Run only this part of the work, evenly shared by so many tasks: 2/6, or `slurm` for that of a task in an array
+    #[arg(long, value_name = "I/N", conflicts_with_all = ["fresh", "dump"])]
+    only: Option<Share>,
     /// Measure every run this often
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
@@ -75,6 +80,11 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     if let Some(repeats) = args.repeats {
         inputs.plans.iter_mut().for_each(|plan| plan.repeats = Repeats::Times(repeats as usize));
     }
+    if args.only.is_some() && inputs.plans.iter().any(|plan| matches!(plan.repeats, Repeats::Until(_))) {
+        return Err(Failure::input(
+            "--only shares a number of repeats that is known, not `measure.repeats = { until = ... }`: add --repeats N",
+        ));
+    }
     super::report::devices(&inputs, args.table.is_for_programs());
     if args.dry_run {
         return dry_run::show(&args, inputs.plans);
@@ -93,7 +103,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let interrupted = watch_signals().map_err(Failure::machine)?;
     let (mut ended, mut before, mut all) = (Vec::new(), 0, 0);
     for stage in 0.. {
-        let Some(queue) = queue::fill(&mut sweeps, &args.filter, stage)? else { break };
+        let Some(queue) = queue::fill(&mut sweeps, &args.filter, args.only, stage)? else { break };
         before += queue.done;
         all += queue.done + queue.jobs.len();
         ended.extend(work(&args, &mut sweeps, &queue.jobs, before + ended.len(), &interrupted)?);

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
+use super::share::Share;
 use super::{Sweep, report};
 use crate::cli::failure::Failure;
 use crate::cli::filter::Filter;
@@ -30,7 +31,12 @@ pub(super) struct Queue {
 /// All repeats of a stage without a final result: the first stage ends where it is first looked at whether more are needed.
 /// Experiment by experiment; within one, the first repeat of every run comes before the second of any, and in turns of
 /// another order, so that drift hits all alike. `None` where no experiment has such a stage.
-pub(super) fn fill(sweeps: &mut [Sweep], filter: &Filter, stage: usize) -> Result<Option<Queue>, Failure> {
+pub(super) fn fill(
+    sweeps: &mut [Sweep],
+    filter: &Filter,
+    share: Option<Share>,
+    stage: usize,
+) -> Result<Option<Queue>, Failure> {
     let mut queue = None;
     for (index, sweep) in sweeps.iter_mut().enumerate() {
         let Some(rounds) = rounds(sweep.plan.repeats, stage) else { continue };
@@ -39,13 +45,21 @@ pub(super) fn fill(sweeps: &mut [Sweep], filter: &Filter, stage: usize) -> Resul
             Repeats::Until(until) if stage > 0 => unsettled(sweep, filter, until)?,
             _ => distinct(&sweep.plan.runs, filter).collect(),
         };
-        for repeat in rounds {
-            for run in statistics::order(repeat, runs.len()).into_iter().map(|at| runs[at]) {
-                if sweep.store.finished(&sweep.plan.runs[run].id, repeat).map_err(Failure::input)?.is_some() {
-                    *done += 1;
-                } else {
-                    jobs.push(Job { sweep: index, run, repeat });
-                }
+        let in_round = |repeat: usize| {
+            let order = statistics::order(repeat, runs.len()).into_iter();
+            order.map(|at| Job { sweep: index, run: runs[at], repeat }).collect::<Vec<_>>()
+        };
+        let mut all: Vec<Job> = rounds.flat_map(in_round).collect();
+        if let Some(share) = share {
+            let strategies: Vec<&str> = sweep.plan.runs.iter().map(|run| run.strategy.as_str()).collect();
+            share.take(&strategies, &mut all);
+        }
+        for job in all {
+            let id = &sweep.plan.runs[job.run].id;
+            if sweep.store.finished(id, job.repeat).map_err(Failure::input)?.is_some() {
+                *done += 1;
+            } else {
+                jobs.push(job);
             }
         }
     }

@@ -1,0 +1,147 @@
+//! `--only`: the part of a sweep that is one task's, of several that share its work.
+
+use std::collections::HashSet;
+use std::str::FromStr;
+
+use super::queue::Job;
+
+/// The `number`th of so many tasks, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    number: usize,
+    of: usize,
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Share, String> {
+        if text == "slurm" {
+            return Share::of_slurm(|name| std::env::var(name).ok());
+        }
+        let parts =
+            text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
+        match parts {
+            Some((number, of)) if (1..=of).contains(&number) => Ok(Share { number, of }),
+            _ => Err("use NUMBER/TASKS, such as 1/6 to 6/6, or `slurm` in a task of an array".to_owned()),
+        }
+    }
+}
+
+impl Share {
+    /// Arrays count from any number in any steps.
+    fn of_slurm(variable: impl Fn(&str) -> Option<String>) -> Result<Share, String> {
+        let read = |name: &str| {
+            let value =
+                variable(name).ok_or_else(|| format!("{name} is not set: this is no task of an array"))?;
+            value.parse::<usize>().map_err(|_| format!("{name} is `{value}`, which is no number"))
+        };
+        let (id, least, of) =
+            (read("SLURM_ARRAY_TASK_ID")?, read("SLURM_ARRAY_TASK_MIN")?, read("SLURM_ARRAY_TASK_COUNT")?);
+        let step = variable("SLURM_ARRAY_TASK_STEP").and_then(|step| step.parse().ok()).unwrap_or(1).max(1);
+        let number = id.saturating_sub(least) / step + 1;
+        if id < least || number > of {
+            return Err(format!("task {id} of an array of {of} that begins with {least} is none of them"));
+        }
+        Ok(Share { number, of })
+    }
+
+    /// Those of all jobs of an experiment's rounds that are this task's: as many as any other's, or one more or less. What
+    /// is compared, a point of the sweep in one round, stays together but where one task's part ends, so that nearly all
+    /// of it is measured by one process in turns. It is the same whatever has a result by now. `strategies` are those of the
+    /// plan's runs.
+    pub(super) fn take(self, strategies: &[&str], jobs: &mut Vec<Job>) {
+        let points = points(strategies);
+        let mut places: Vec<usize> = (0..jobs.len()).collect();
+        places.sort_by_key(|at| (points[jobs[*at].run], jobs[*at].repeat, jobs[*at].run));
+        let bound = |number: usize| places.len() * number / self.of;
+        let own: HashSet<usize> =
+            places[bound(self.number - 1)..bound(self.number)].iter().copied().collect();
+        let mut at = 0..;
+        jobs.retain(|_| at.next().is_some_and(|at| own.contains(&at)));
+    }
+}
+
+/// Which point of the sweep each run is at: at the next one where a strategy comes again.
+fn points(strategies: &[&str]) -> Vec<usize> {
+    let (mut point, mut met) = (0, HashSet::new());
+    let mut points = Vec::with_capacity(strategies.len());
+    for &strategy in strategies {
+        if !met.insert(strategy) {
+            point += 1;
+            met = HashSet::from([strategy]);
+        }
+        points.push(point);
+    }
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jobs(runs: usize, repeats: usize) -> Vec<Job> {
+        let of = |repeat| (0..runs).map(move |run| Job { sweep: 0, run, repeat });
+        (1..=repeats).flat_map(of).collect()
+    }
+
+    fn runs(points: usize, strategies: usize) -> Vec<&'static str> {
+        const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
+        (0..points).flat_map(|_| NAMES[..strategies].iter().copied()).collect()
+    }
+
+    /// Every job is of exactly one task, and none has much more than others.
+    #[test]
+    fn tasks_share_all_evenly() {
+        for (points, strategies, repeats) in [(2, 3, 4), (1, 1, 1), (3, 5, 6), (1, 7, 1)] {
+            let runs = runs(points, strategies);
+            let all = jobs(runs.len(), repeats);
+            for of in [1, 2, 5, 6, 40] {
+                let mut met = HashSet::new();
+                for number in 1..=of {
+                    let mut own = jobs(runs.len(), repeats);
+                    Share { number, of }.take(&runs, &mut own);
+                    assert!((all.len() / of..=all.len().div_ceil(of)).contains(&own.len()), "{number}/{of}");
+                    assert!(own.iter().all(|job| met.insert((job.run, job.repeat))), "{number}/{of}");
+                    assert!(own.is_sorted_by_key(|job| (job.repeat, job.run)), "in the order they came in");
+                }
+                assert_eq!(met.len(), all.len());
+            }
+        }
+    }
+
+    /// What is compared with each other, wherever the numbers allow it.
+    #[test]
+    fn a_round_of_a_point_stays_together() {
+        let runs = runs(2, 3);
+        for number in 1..=4 {
+            let mut own = jobs(runs.len(), 4);
+            Share { number, of: 4 }.take(&runs, &mut own);
+            let rounds: HashSet<(usize, usize)> = own.iter().map(|job| (job.run / 3, job.repeat)).collect();
+            assert_eq!((own.len(), rounds.len()), (6, 2), "{number}/4");
+        }
+    }
+
+    #[test]
+    fn a_share_is_written_or_the_schedulers() {
+        assert_eq!("2/6".parse(), Ok(Share { number: 2, of: 6 }));
+        for text in ["0/6", "7/6", "6", "a/b", "-1/2", "1/0"] {
+            assert!(text.parse::<Share>().is_err(), "{text}");
+        }
+        let array = |id: &'static str, least: &'static str, count: &'static str, step: &'static str| {
+            Share::of_slurm(move |name| {
+                let value = match name.rsplit('_').next()? {
+                    "ID" => id,
+                    "MIN" => least,
+                    "COUNT" => count,
+                    _ => step,
+                };
+                Some(value.to_owned()).filter(|value| !value.is_empty())
+            })
+        };
+        assert_eq!(array("0", "0", "6", "1"), Ok(Share { number: 1, of: 6 }));
+        assert_eq!(array("14", "10", "3", "2"), Ok(Share { number: 3, of: 3 }));
+        assert!(array("9", "10", "3", "1").is_err() && array("", "0", "3", "1").is_err());
+        assert!(array("16", "10", "3", "2").is_err());
+    }
+}
