@@ -4,6 +4,7 @@ mod arguments;
 mod check;
 mod compare;
 mod compile_kernels;
+mod completions;
 mod data_sets;
 mod devices;
 mod execute_run;
@@ -12,6 +13,7 @@ mod failure;
 mod files;
 mod filter;
 mod inputs;
+mod manual;
 mod output;
 mod plan;
 mod probe_device;
@@ -56,6 +58,10 @@ enum Command {
     Explain(explain::Args),
     /// List the devices there are, how fast they are, and what is missing
     Devices(devices::Args),
+    /// Print what a shell needs to complete commands and options
+    Completions(completions::Args),
+    /// Write a page for `man` about each command
+    Manual(manual::Args),
     #[command(hide = true)]
     CompileKernels(compile_kernels::Args),
     #[command(hide = true)]
@@ -81,6 +87,8 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Devices(args) => devices::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::Manual(args) => manual::run(args),
         Command::CompileKernels(args) => compile_kernels::run(args),
         Command::ExecuteRun(args) => execute_run::run(args, began),
         Command::ProbeDevice(args) => probe_device::run(args),

@@ -1,0 +1,57 @@
+//! What shells and `man` are told of the commands.
+
+mod place;
+
+use std::fs;
+
+use place::Place;
+
+const COMMANDS: [&str; 6] = ["sweep", "plan", "compare", "check", "explain", "devices"];
+/// Those that the program gives itself.
+const HIDDEN: [&str; 3] = ["execute-run", "probe-device", "compile-kernels"];
+
+#[test]
+fn shells_complete_the_commands_that_are_for_people() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = place.program(&["completions", shell]).output().unwrap();
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && COMMANDS.iter().all(|command| script.contains(command)),
+            "{shell}"
+        );
+        assert!(script.contains("filter") && script.contains("quiet"), "{shell}");
+        assert!(!HIDDEN.iter().any(|command| script.contains(command)), "{shell}");
+    }
+    assert_eq!(place.program(&["completions", "cmd"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn each_command_has_a_page() {
+    let place = Place::new();
+    let output = place.program(&["manual", "man/man1"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let page = |command: &str| fs::read_to_string(place.path(&format!("man/man1/runner-{command}.1")));
+    for command in COMMANDS {
+        assert!(page(command).unwrap().contains("SYNOPSIS"), "{command}");
+    }
+    assert!(HIDDEN.iter().all(|command| page(command).is_err()));
+    let whole = fs::read_to_string(place.path("man/man1/runner.1")).unwrap();
+    assert!(COMMANDS.iter().all(|command| whole.contains(command)) && !whole.contains("probe"), "{whole}");
+    place.write("file", "");
+    assert_eq!(place.program(&["manual", "file"]).output().unwrap().status.code(), Some(2));
+}
+
+/// Nothing but what was asked for.
+#[test]
+fn who_wants_it_quiet_has_it() {
+    let place = Place::new();
+    let experiment = "name = \"a\"\n".to_owned() + &place::Tiny::default().with("[strategies.plain]\n");
+    place.write("a.toml", experiment);
+    let output = place.program(&["plan", "--device", "cpu", "--quiet", "a.toml"]).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.trim_start().starts_with("a  transformer"), "{table}");
+    assert!(output.stderr.is_empty() && !table.contains("device:"), "{table}");
+    let output = place.program(&["-q", "plan", "none.toml"]).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("none.toml"), "what is wrong is told");
+}
