@@ -198,6 +198,7 @@ optimizer.adamw.lr = 1e-3
         "evaluation.every = 10",
         "evaluation.batches = 1",
         "measure.what = \"training\"",
+        "measure.seeds = \"same\"",
         "measure.warmup_steps = 3",
         "measure.steps = 20",
         "strategy.accumulate = 1",
