@@ -180,10 +180,11 @@ fn a_known_card_is_planned_for_by_name() {
     insta::assert_snapshot!(plan);
     let caution = "from its data sheet, not measured with this program";
     assert_eq!(plan.matches(caution).count(), 2, "device and heading: {plan}");
+    let programs = runner(&["plan", "a.toml", "--target", "h100-80gb", "--format", "csv"]);
+    let table = String::from_utf8_lossy(&programs.stdout);
+    assert_eq!(table.matches(caution).count(), 4, "every row: {table}");
     let explained = succeeds(&["explain", "a.toml", "--run", "1", "--target", "h100-80gb"]);
     assert!(explained.lines().next().is_some_and(|line| line.contains(caution)), "{explained}");
-    // It is this program's own workspace that is planned with, and the card's own memory.
-    assert!(explained.contains("workspace"), "{explained}");
     let larger = succeeds(&["plan", "a.toml", "--target", "h200-141gb"]);
     let fits = |plan: &str| -> usize {
         let row = plan.lines().find(|line| line.trim_start().starts_with("plain ")).expect("a row");
@@ -247,6 +248,14 @@ fn shapes_are_planned_without_data() {
     assert!(absent[0].starts_with("the data of a is not here (") && absent[0].contains("text.txt"), "{plan}");
     // Nothing else is said of it, and strategies that are one run are still told.
     assert_eq!(plan.replace(&format!("{}\n", absent[0]), ""), here);
+
+    let ids = |arguments: &[&str]| -> Vec<String> {
+        let (code, [table, error]) = with(&[arguments, &target[..]].concat());
+        assert_eq!(code, Some(0), "{error}");
+        assert!(table.starts_with("experiment,group,strategy,run_id,"), "{table}");
+        table.lines().skip(1).map(|row| row.split(',').nth(3).expect("a cell").to_owned()).collect()
+    };
+    assert_eq!(ids(&["plan", "--format", "csv"]), [""; 4], "runs have no id");
 
     let (code, [explained, error]) = with(&[&["explain", "--run", "4"], &target[..]].concat());
     assert_eq!(code, Some(0), "{error}");

@@ -37,6 +37,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     args.filter.check(&inputs.plans)?;
     report::devices(&inputs, args.table.is_for_programs());
     report::absent(&inputs, args.table.is_for_programs());
+    // One machine for all, whatever limits each experiment has.
     let caution = inputs.plans.first().and_then(|plan| plan.target.figures.caution());
     let options = Options { caution, ..args.table.options(None) };
     let rows: Vec<Row> = inputs.plans.iter().flat_map(|plan| rows(plan, &args.filter)).collect();

@@ -178,7 +178,8 @@ fn targets() {
     let card = "name = \"a card\"\nkind = \"cuda\"\ncapability = \"9.0\"\nthreads = 1\nalignment = \"256 B\"\n\
                 page = \"2 MiB\"\nproduct_workspace = \"32 MiB\"\ncontext = \"500 MiB\"\nmemory = \"80 GiB\"\n\
                 limited = false\n";
-    let seeds = [toml::to_string(&target()).unwrap().into_bytes(), card.into()];
+    let by_hand = "name = \"mine\"\nkind = \"cuda\"\nmemory = 25769803776\ncapability = \"8.9\"\nfigures = \"data sheet\"\n";
+    let seeds = [toml::to_string(&target()).unwrap().into_bytes(), card.into(), by_hand.into()];
     read_mutated("targets", &seeds, &["target.toml"], |text| {
         fs::write(&file, text).unwrap();
         let target = read_target(&file).map_err(told)?.target;

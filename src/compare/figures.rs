@@ -57,6 +57,8 @@ struct Figures {
     oom_pool: Option<String>,
     oom_other_short_bytes: Option<u64>,
     unchanged_parameters: Option<f64>,
+    /// What is to be said of a machine that was predicted for.
+    caution: Option<String>,
     axes: Vec<(String, String)>,
 }
 
@@ -94,11 +96,13 @@ pub(super) fn csv(comparisons: &[Comparison]) -> String {
 }
 
 fn figures(comparison: &Comparison) -> Vec<Figures> {
-    let of = |group: &Group| group.entries.iter().map(|entry| of_entry(entry, group)).collect::<Vec<_>>();
+    let of = |group: &Group| {
+        group.entries.iter().map(|entry| of_entry(entry, group, comparison.caution)).collect::<Vec<_>>()
+    };
     comparison.groups.iter().flat_map(of).collect()
 }
 
-fn of_entry(entry: &Entry, group: &Group) -> Figures {
+fn of_entry(entry: &Entry, group: &Group, caution: Option<&str>) -> Figures {
     let row = entry.row.clone();
     let measured = row.measured;
     let relative = entry.relative.clone();
@@ -148,6 +152,7 @@ fn of_entry(entry: &Entry, group: &Group) -> Figures {
         oom_pool: measured.oom_pool,
         oom_other_short_bytes: measured.oom_other_short_bytes,
         unchanged_parameters: measured.unchanged_parameters,
+        caution: caution.map(str::to_owned),
         axes: row.axes,
     }
 }

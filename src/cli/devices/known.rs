@@ -10,11 +10,11 @@ pub(super) fn text() -> String {
     lines.extend(KNOWN_CARDS.iter().map(cells));
     format!(
         "{}
-Nothing here was measured with this program. Memory is what drivers are reported to let programs
-have; GB/s of it and TFLOP/s are the peaks of NVIDIA's data sheets (dense, sums in fp32; fp16 as bf16).
+Nothing here was measured with this program. Memory is what drivers are said to let programs have;
+GB/s of it and TFLOP/s are peaks of NVIDIA's data sheets: dense, sums in fp32, fp16 as bf16.
 What a context takes is assumed to be {ASSUMED_CONTEXT} on each of them.
 
-    runner plan FILES... --target {word:<18}   without the card
+    runner plan FILES... --target {word:<13}   without the card
     runner devices --device cuda --target FILE    where it is: writes what is measured there
     runner plan FILES... --target FILE            and then anywhere
 ",
