@@ -3,7 +3,8 @@
 //! Data takes one way through it, and each module may use only those above it in this list:
 //!
 //! - [`units`]: sizes; [`statistics`]: medians and intervals; [`parallel`]: work on all processors; `temporary`: files
-//!   until they are complete; `regular`: files that can be read; `brief`: what somebody wrote, in messages
+//!   until they are complete; `regular`: files that can be read; `brief`: what somebody wrote, in messages;
+//!   `documented`: what fields of structs are
 //! - [`ops`]: the vocabulary of a training step
 //! - [`device`], [`data`]: where it runs and what it is fed
 //! - [`spec`]: what the user wrote, resolved
@@ -19,6 +20,7 @@ pub mod compare;
 pub mod compile;
 pub mod data;
 pub mod device;
+pub(crate) mod documented;
 pub mod execute;
 pub mod graph;
 pub mod memory;

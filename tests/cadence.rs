@@ -50,3 +50,24 @@ fn a_run_is_evaluated_every_so_many_steps_and_after_the_last() {
     }
     assert_eq!(told, expected);
 }
+
+#[test]
+fn each_evaluation_is_kept() {
+    let place = Place::new();
+    place.write("tiny.toml", Tiny::default().with(MORE));
+    place.write(
+        "never.toml",
+        Tiny::default().with(&MORE.replace("[evaluation]\nevery = 3\nbatches = 2\n", "")),
+    );
+    place.runner(&["sweep", "--device", "cpu", "--out", "kept", "tiny.toml", "never.toml"]);
+
+    let file = place.find("kept/tiny/*/*/evaluations.csv").remove(0);
+    let kept: Vec<(usize, f64)> =
+        csv::Reader::from_path(&file).unwrap().deserialize().collect::<Result<_, _>>().unwrap();
+    assert_eq!(kept.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [3, 6, 7]);
+    let row: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(file.with_file_name("result.json")).unwrap()).unwrap();
+    assert_eq!(row["loss_eval"].as_f64(), Some(kept[2].1));
+    assert!(kept[0].1 > kept[1].1, "it learns: {kept:?}");
+    assert!(place.find("kept/never/*/*/evaluations.csv").is_empty());
+}

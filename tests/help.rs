@@ -6,7 +6,7 @@ use std::fs;
 
 use place::Place;
 
-const COMMANDS: [&str; 6] = ["sweep", "plan", "compare", "check", "explain", "devices"];
+const COMMANDS: [&str; 7] = ["sweep", "plan", "compare", "columns", "check", "explain", "devices"];
 /// Those that the program gives itself.
 const HIDDEN: [&str; 3] = ["execute-run", "probe-device", "compile-kernels"];
 
@@ -54,4 +54,33 @@ fn who_wants_it_quiet_has_it() {
     assert!(output.stderr.is_empty() && !table.contains("device:"), "{table}");
     let output = place.program(&["-q", "plan", "none.toml"]).output().unwrap();
     assert!(String::from_utf8(output.stderr).unwrap().contains("none.toml"), "what is wrong is told");
+}
+
+#[test]
+fn every_column_is_explained() {
+    let place = Place::new();
+    let columns = |names: &[&str]| {
+        let output = place.program(&["columns"]).args(names).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (status, all, _) = columns(&[]);
+    let mut header = Vec::new();
+    runner::results::csv::write(&[], &[], &mut header).unwrap();
+    let header = String::from_utf8(header).unwrap();
+    let is_name = |line: &&str| !line.starts_with(' ');
+    let table = all.split("\n\n").next().unwrap();
+    let explained: Vec<&str> =
+        table.lines().filter(is_name).filter_map(|line| line.split("  ").next()).collect();
+    assert_eq!((status, explained), (Some(0), header.trim_end().split(',').collect()));
+    assert!(all.lines().all(|line| line.len() <= 100), "{all}");
+    assert!(table.lines().filter(is_name).all(|line| line.contains("  ")), "{all}");
+
+    let (status, two, _) = columns(&["tokens_per_s", "peak_bytes"]);
+    assert_eq!((status, two.lines().filter(is_name).count()), (Some(0), 2), "{two}");
+    let (status, _, error) = columns(&["peek_bytes"]);
+    assert_eq!(
+        (status, error.trim()),
+        (Some(2), "error: no column is called `peek_bytes`; did you mean `peak_bytes`?")
+    );
 }

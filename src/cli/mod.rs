@@ -2,6 +2,7 @@
 
 mod arguments;
 mod check;
+mod columns;
 mod compare;
 mod compile_kernels;
 mod completions;
@@ -52,6 +53,8 @@ enum Command {
     Plan(plan::Args),
     /// Compare the strategies in tables of results
     Compare(compare::Args),
+    /// Print what the columns of results mean
+    Columns(columns::Args),
     /// Check experiments, and whether their data is there, without running them
     Check(check::Args),
     /// Print the program of a run, with what is live at each operation and where its time went
@@ -84,6 +87,7 @@ pub fn main() -> ExitCode {
         Command::Sweep(args) => sweep::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Columns(args) => columns::run(args),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Devices(args) => devices::run(args),

@@ -27,6 +27,7 @@ use columns::Known;
 use entry::Entry;
 use group::Group;
 pub use styled::{Styled, Tone};
+pub(crate) use text::wrap;
 
 /// No line of a table is wider where nothing says how wide it may be, and no sentence is anywhere.
 pub const WIDTH: usize = 100;

@@ -49,6 +49,21 @@ impl Role {
         }
     }
 
+    /// What there is of it, in a sentence.
+    pub fn what(self) -> &'static str {
+        match self {
+            Role::Parameter => "what the model computes with and training changes",
+            Role::Cast => "copies of parameters in the precision of products",
+            Role::MasterWeight => "fp32 copies of parameters that are stored in 16 bits",
+            Role::Gradient => "gradients of parameters",
+            Role::Optimizer => "the optimizer's states, such as moments",
+            Role::Activation => "what forward passes compute, and its gradients",
+            Role::Input => "batches",
+            Role::Workspace => "what operations take while they compute",
+            Role::Communication => "what is exchanged with other devices",
+        }
+    }
+
     /// The column of its bytes, in every table that has one.
     pub fn column(self) -> String {
         format!("{}_bytes", self.name().replace(' ', "_"))

@@ -98,7 +98,7 @@ impl Dump<'_> {
 
     fn train(&mut self, engine: &mut Engine, outcome: &mut Outcome) -> Result<(), Stop> {
         let volume = Volume::of_step(&self.run.config, &self.run.sample);
-        let mut log = StepLog::create(&self.folder.join(STEPS_FILE))?;
+        let mut log = StepLog::create(self.folder)?;
         let mut gradients = self.create(GRADIENTS_FILE, &self.gradient_tensors())?;
         let mut batch = self.empty_batch();
         for step in 1..=self.steps {

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::products::ProductSources;
 use super::volume::Volume;
 use crate::device::{ByRole, Ledger, Phase, Pool};
+use crate::documented::documented;
 use crate::memory::{OutOfMemory, Pieces, Short};
 use crate::statistics::{self, Interval};
 use crate::units::Bytes;
@@ -28,109 +29,136 @@ pub enum Ended {
     Diverged,
 }
 
-/// The figures that a run measures, but for what goes into files of its own. Each is a column of the results: a new
-/// figure is a field here, in the order of the columns, and a line where it is measured. What was not reached is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Measured {
-    /// Live bytes of the device pool at the peak of the steady state: training and evaluation.
-    pub peak_bytes: Option<u64>,
-    /// Most bytes of the device pool asked of the system.
-    pub reserved_peak_bytes: Option<u64>,
-    /// Growth of the process's resident set (CPU) or of the driver's figure (CUDA).
-    pub witness_peak_bytes: Option<u64>,
-    pub start_peak_bytes: Option<u64>,
-    /// What was live at the peak, rounded as allocated: a column for each role. They sum to `peak_bytes`.
-    pub live: ByRole<Option<u64>>,
-    pub host_peak_bytes: Option<u64>,
-    pub step_ms_median: Option<f64>,
-    pub step_ms_p90: Option<f64>,
-    pub tokens_per_s: Option<f64>,
-    pub samples_per_s: Option<f64>,
-    /// Median over the timed steps of what they waited for their batch.
-    pub data_wait_ms: Option<f64>,
-    pub loss_first: Option<f64>,
-    pub loss_last: Option<f64>,
-    /// Over the evaluation split, after the last step.
-    pub loss_eval: Option<f64>,
-    /// Of one step, as counted while it ran.
-    pub recompute_flops: Option<u64>,
-    /// What the strategy really did, in words.
-    pub receipt: String,
-    pub step_ms_min: Option<f64>,
-    /// Half the width of the 95 % interval of the median.
-    pub step_ms_ci95: Option<f64>,
-    pub forward_peak_bytes: Option<u64>,
-    pub backward_peak_bytes: Option<u64>,
-    pub update_peak_bytes: Option<u64>,
-    pub evaluation_peak_bytes: Option<u64>,
-    pub host_reserved_peak_bytes: Option<u64>,
-    /// FLOPs of one step, with what was computed again.
-    pub hardware_flops: Option<u64>,
-    pub micro_batches: Option<u64>,
-    pub oom_phase: Option<String>,
-    pub oom_operation: Option<String>,
-    pub oom_value: Option<String>,
-    pub oom_requested_bytes: Option<u64>,
-    /// What the limit lacked for the whole run, not for that request alone.
-    pub oom_short_bytes: Option<u64>,
-    /// One-minute load average when the timed steps began.
-    pub load: Option<f64>,
-    /// Of the processor when the timed steps began.
-    pub clock_mhz: Option<f64>,
-    /// Digest of the parameters and optimizer state after the last step.
-    pub digest: String,
-    /// From the beginning of the run's process to that of its first step.
-    pub startup_ms: Option<f64>,
-    /// What the device reached right after the run: FLOP/s of a large product in the run's precision, and bytes read and
-    /// written per second in its own memory. Measured by the first repeat alone.
-    pub product_flops_per_s: Option<f64>,
-    pub copy_bytes_per_s: Option<f64>,
-    /// Whether 16-bit numbers were multiplied in fp32, by a device without units for them: their memory is real, their
-    /// speed is not a card's.
-    pub emulated: bool,
-    /// Steps not taken because a gradient was not finite, and the loss scale after the last step.
-    pub skipped_steps: Option<u64>,
-    pub loss_scale: Option<f64>,
-    /// Of one more step, in which a card noted when each operation was done; the timed ones are not charged with that.
-    pub profiled_step_ms: Option<f64>,
-    /// What a card's driver reserves at a time: its figure, `witness_peak_bytes`, is no finer.
-    pub witness_step_bytes: Option<u64>,
-    /// Shapes of products by where the choice of their algorithms came from: timed for this run, timed for another and kept
-    /// in the cache, stored with the run that this one repeats, and not timed for want of memory. Unknown on the CPU,
-    /// which has no choice.
-    pub products_timed: Option<u64>,
-    pub products_cached: Option<u64>,
-    pub products_stored: Option<u64>,
-    pub products_untimed: Option<u64>,
-    /// Of one step: bytes that left the device for the host's work or until they are needed again, and bytes that came back.
-    pub to_host_bytes: Option<u64>,
-    pub to_device_bytes: Option<u64>,
-    /// The share of the time of copies, batches among them, in which nothing waited for them. On a card that of the step
-    /// whose operations are timed, and unknown where graphs are replayed, which cannot be timed in parts.
-    pub copies_hidden: Option<f64>,
-    /// The pool that could not meet the request.
-    pub oom_pool: Option<String>,
-    /// What the other limit lacks for the whole run, if it lacks anything.
-    pub oom_other_short_bytes: Option<u64>,
-    /// Of what the host held: the most in pinned memory.
-    pub pinned_peak_bytes: Option<u64>,
-    /// From where the run's memory is asked for and its parameters are made to the end of the first step.
-    pub first_step_ms: Option<f64>,
-    /// The most asked of the system at one time, of the device's memory and the host's together.
-    pub all_reserved_peak_bytes: Option<u64>,
-    /// Of parameters that are stored in 16 bits without a copy: the share that is bit for bit the same after the last step as after
-    /// the first, by a sample of each tensor that is not looked up in. What steps changed of them was lost.
-    pub unchanged_parameters: Option<f64>,
-    /// What each step left behind for ever, of the device's memory and the host's together.
-    pub leaked_bytes: Option<u64>,
-    /// What of the pool that could not meet the request was reserved and free, but in pieces, and the largest of these.
-    pub oom_in_pieces_bytes: Option<u64>,
-    pub oom_largest_piece_bytes: Option<u64>,
-    /// The share of the timed steps in which the run's threads were ready, and waited for processors that something else had.
-    pub cpu_wait: Option<f64>,
-    /// Of the processor after the timed steps.
-    pub clock_after_mhz: Option<f64>,
+documented! {
+    /// The figures that a run measures, but for what goes into files of its own. Each is a column of the results: a new
+    /// figure is a field here, in the order of the columns, and a line where it is measured. What was not reached is
+    /// `None`.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct Measured {
+        /// Live bytes of the device pool at the peak of the steady state: training and evaluation.
+        pub peak_bytes: Option<u64>,
+        /// Most bytes of the device pool asked of the system.
+        pub reserved_peak_bytes: Option<u64>,
+        /// Growth of the process's resident set (CPU) or of the driver's figure (CUDA), which count without this program.
+        pub witness_peak_bytes: Option<u64>,
+        /// Live bytes of the device pool at the peak before the first step.
+        pub start_peak_bytes: Option<u64>,
+        /// What was live at the peak, rounded as allocated. All roles together are `peak_bytes`.
+        pub live: ByRole<Option<u64>>,
+        /// Live bytes of the host pool at their peak.
+        pub host_peak_bytes: Option<u64>,
+        /// Median of the timed steps, each a whole optimizer step with the wait for its batch.
+        pub step_ms_median: Option<f64>,
+        /// What nine of ten timed steps did not exceed.
+        pub step_ms_p90: Option<f64>,
+        /// Tokens of a step by its median time. Empty for models without tokens.
+        pub tokens_per_s: Option<f64>,
+        /// Samples of a step by its median time.
+        pub samples_per_s: Option<f64>,
+        /// Median over the timed steps of what they waited for their batch.
+        pub data_wait_ms: Option<f64>,
+        /// Loss of the first step, before it changed anything.
+        pub loss_first: Option<f64>,
+        /// Loss of the last step.
+        pub loss_last: Option<f64>,
+        /// Loss over the evaluation split, after the last step. Empty without [evaluation].
+        pub loss_eval: Option<f64>,
+        /// FLOPs computed again in one step, as counted while it ran.
+        pub recompute_flops: Option<u64>,
+        /// What the strategy really did, in words.
+        pub receipt: String,
+        /// The fastest timed step.
+        pub step_ms_min: Option<f64>,
+        /// Half the width of the 95 % interval of the median, from the spread of steps within this one process.
+        pub step_ms_ci95: Option<f64>,
+        /// Live bytes of the device pool at the peak of forward passes.
+        pub forward_peak_bytes: Option<u64>,
+        /// Live bytes of the device pool at the peak of backward passes.
+        pub backward_peak_bytes: Option<u64>,
+        /// Live bytes of the device pool at the peak of the optimizer's updates.
+        pub update_peak_bytes: Option<u64>,
+        /// Live bytes of the device pool at the peak of evaluations. Empty without [evaluation].
+        pub evaluation_peak_bytes: Option<u64>,
+        /// Most bytes of the host pool asked of the system.
+        pub host_reserved_peak_bytes: Option<u64>,
+        /// FLOPs of one step, with what was computed again.
+        pub hardware_flops: Option<u64>,
+        /// Forward and backward passes of one step.
+        pub micro_batches: Option<u64>,
+        /// Where it ran out of memory: start, forward, backward, update or evaluation.
+        pub oom_phase: Option<String>,
+        /// The operation whose value there was no room for.
+        pub oom_operation: Option<String>,
+        /// The value that there was no room for.
+        pub oom_value: Option<String>,
+        /// Bytes of the request that could not be met.
+        pub oom_requested_bytes: Option<u64>,
+        /// What the limit lacked for the whole run, not for that request alone.
+        pub oom_short_bytes: Option<u64>,
+        /// One-minute load average when the timed steps began.
+        pub load: Option<f64>,
+        /// Clock of the processor when the timed steps began.
+        pub clock_mhz: Option<f64>,
+        /// Digest of the parameters and optimizer state after the last step: equal for training that is equal to the bit.
+        pub digest: String,
+        /// From the beginning of the run's process to that of its first step.
+        pub startup_ms: Option<f64>,
+        /// FLOP/s that the device reached right after the run in a large product in the run's precision. Of the first repeat.
+        pub product_flops_per_s: Option<f64>,
+        /// Bytes that the device then read and wrote per second in its own memory. Of the first repeat.
+        pub copy_bytes_per_s: Option<f64>,
+        /// Whether 16-bit numbers were multiplied in fp32, by a device without units for them: their memory is real, their
+        /// speed is not a card's.
+        pub emulated: bool,
+        /// Steps not taken because a gradient was not finite. Empty without a loss scale.
+        pub skipped_steps: Option<u64>,
+        /// The loss scale after the last step. Empty without one.
+        pub loss_scale: Option<f64>,
+        /// Time of one more step, in which a card noted when each operation was done; the timed ones are not charged with that.
+        pub profiled_step_ms: Option<f64>,
+        /// What a card's driver reserves at a time: its figure, `witness_peak_bytes`, is no finer.
+        pub witness_step_bytes: Option<u64>,
+        /// Shapes of products whose algorithms were timed for this run. Empty on the CPU, which has no choice of them.
+        pub products_timed: Option<u64>,
+        /// Shapes whose algorithms were timed for another run, and kept in the cache.
+        pub products_cached: Option<u64>,
+        /// Shapes whose algorithms were stored with the run that this one repeats.
+        pub products_stored: Option<u64>,
+        /// Shapes whose algorithms were not timed, for want of memory.
+        pub products_untimed: Option<u64>,
+        /// Of one step: bytes that left the device for the host's work, or until they are needed again.
+        pub to_host_bytes: Option<u64>,
+        /// Of one step: bytes that came back, batches not among them.
+        pub to_device_bytes: Option<u64>,
+        /// The share of the time of copies, batches among them, in which nothing waited for them. On a card that of the step
+        /// whose operations are timed, and unknown where graphs are replayed, which cannot be timed in parts.
+        pub copies_hidden: Option<f64>,
+        /// The pool that could not meet the request.
+        pub oom_pool: Option<String>,
+        /// What the other pool's limit lacks for the whole run, if it lacks anything.
+        pub oom_other_short_bytes: Option<u64>,
+        /// Of what the host held: the most in pinned memory.
+        pub pinned_peak_bytes: Option<u64>,
+        /// From where the run's memory is asked for and its parameters are made to the end of the first step.
+        pub first_step_ms: Option<f64>,
+        /// The most asked of the system at one time, of the device's memory and the host's together.
+        pub all_reserved_peak_bytes: Option<u64>,
+        /// Of parameters that are stored in 16 bits without a copy: the share that is bit for bit the same after the last
+        /// step as after the first, by a sample of each tensor that is not looked up in. What steps changed of them was lost.
+        pub unchanged_parameters: Option<f64>,
+        /// What each step left behind for ever, of the device's memory and the host's together.
+        pub leaked_bytes: Option<u64>,
+        /// What of the pool that could not meet the request was reserved and free, but in pieces.
+        pub oom_in_pieces_bytes: Option<u64>,
+        /// The largest of the pieces of `oom_in_pieces_bytes`.
+        pub oom_largest_piece_bytes: Option<u64>,
+        /// The share of the timed steps in which the run's threads were ready, and waited for processors that something else
+        /// had.
+        pub cpu_wait: Option<f64>,
+        /// Clock of the processor after the timed steps.
+        pub clock_after_mhz: Option<f64>,
+    }
 }
 
 /// What the timed steps took, and waited for their batches.
@@ -141,7 +169,8 @@ pub(super) struct Times {
 }
 
 impl Outcome {
-    /// Out of memory after so many steps, which is so many bytes short for the whole run: what was live then is the run's peak.
+    /// Out of memory after so many steps, which is so many bytes short for the whole run: what was live then is the run's
+    /// peak.
     pub(super) fn ran_out(&mut self, found: &OutOfMemory, short: Short, steps: u64) {
         self.ended = Ended::OutOfMemory;
         self.message = describe(found, short);

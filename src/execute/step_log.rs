@@ -1,10 +1,9 @@
 //! What is kept of each step: a line of `steps.csv`, written before the next one begins.
 
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 
-use super::train::{RunError, cannot_write};
+use super::line_file::LineFile;
+use super::train::RunError;
 use super::volume::Volume;
 
 /// The file in a run's folder with a line for each step.
@@ -21,17 +20,12 @@ pub(super) struct TimedStep {
 }
 
 /// `steps.csv`, written between steps.
-pub(super) struct StepLog {
-    file: File,
-    name: String,
-}
+pub(super) struct StepLog(LineFile);
 
 impl StepLog {
-    pub(super) fn create(path: &Path) -> Result<StepLog, RunError> {
-        let file = File::create(path).map_err(|error| cannot_write(path, error))?;
-        let mut log = StepLog { file, name: path.display().to_string() };
-        log.line("step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale,samples_per_s\n")?;
-        Ok(log)
+    pub(super) fn create(folder: &Path) -> Result<StepLog, RunError> {
+        let header = "step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale,samples_per_s";
+        LineFile::create(&folder.join(STEPS_FILE), header).map(StepLog)
     }
 
     pub(super) fn step(
@@ -46,13 +40,8 @@ impl StepLog {
         let rate = volume.tokens_per_s(done.ms).map_or(String::new(), |rate| format!("{rate:.1}"));
         let samples = volume.samples_per_s(done.ms);
         let TimedStep { loss, ms, data_wait_ms, .. } = done;
-        self.line(&format!(
-            "{step},{loss},{norm},{ms:.3},{rate},{live},{data_wait_ms:.3},{scale},{samples:.3}\n"
+        self.0.add(&format!(
+            "{step},{loss},{norm},{ms:.3},{rate},{live},{data_wait_ms:.3},{scale},{samples:.3}"
         ))
-    }
-
-    fn line(&mut self, line: &str) -> Result<(), RunError> {
-        let written = self.file.write_all(line.as_bytes());
-        written.map_err(|error| RunError::Write { file: self.name.clone(), error })
     }
 }

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use super::contention::Contention;
 use super::counts::Counts;
 use super::engine::Engine;
+use super::evaluation_log::EvaluationLog;
 use super::measured::{Ended, Outcome, Times};
 use super::prepared::Prepared;
 use super::products::ProductSources;
-use super::step_log::{STEPS_FILE, StepLog, TimedStep};
+use super::step_log::{StepLog, TimedStep};
 use super::timeline::Timeline;
 use super::unchanged::Unchanged;
 use super::volume::Volume;
@@ -148,6 +149,20 @@ pub(super) fn training_batch(config: &RunConfig, data: &dyn Source, step: usize,
     data.fill_training(train.seed, step as u64, 0..train.batch_size as u64, batch);
 }
 
+/// What is kept while it trains.
+struct Logs {
+    steps: StepLog,
+    /// Where anything is evaluated.
+    evaluations: Option<EvaluationLog>,
+}
+
+impl Logs {
+    fn create(folder: &Path, cadence: Cadence) -> Result<Logs, RunError> {
+        let evaluations = cadence.evaluations.map(|_| EvaluationLog::create(folder)).transpose()?;
+        Ok(Logs { steps: StepLog::create(folder)?, evaluations })
+    }
+}
+
 struct Trainer<'a> {
     folder: &'a Path,
     config: &'a RunConfig,
@@ -164,7 +179,7 @@ struct Trainer<'a> {
 impl Trainer<'_> {
     fn run(mut self, device: &mut dyn Device) -> Result<Outcome, RunError> {
         let (mut outcome, mut times) = (Outcome::default(), Times::default());
-        let mut log = StepLog::create(&self.folder.join(STEPS_FILE))?;
+        let mut logs = Logs::create(self.folder, self.cadence)?;
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
         let mut batch = Batch::new(&self.sample.parts, self.config.train.batch_size);
@@ -175,7 +190,7 @@ impl Trainer<'_> {
             Ok(mut engine) => {
                 engine.start_from(self.weights);
                 engine.record_timeline(timeline);
-                let trained = self.train(&mut engine, built, &mut batch, &mut log, &mut times, &mut outcome);
+                let trained = self.train(&mut engine, built, &mut batch, &mut logs, &mut times, &mut outcome);
                 steps = engine.counts().steps;
                 let measured = &mut outcome.measured;
                 measured.record_memory(engine.ledger());
@@ -204,7 +219,7 @@ impl Trainer<'_> {
         engine: &mut Engine,
         built: Instant,
         batch: &mut Batch,
-        log: &mut StepLog,
+        logs: &mut Logs,
         times: &mut Times,
         outcome: &mut Outcome,
     ) -> Result<Trained, Stop> {
@@ -233,7 +248,7 @@ impl Trainer<'_> {
                 let usage = engine.ledger().usage(Pool::Device);
                 let counted = step >= warmup_steps;
                 step += 1;
-                log.step(step, &timed, self.volume(), usage.live.total())?;
+                logs.steps.step(step, &timed, self.volume(), usage.live.total())?;
                 self.report_step(step, &timed, counted, usage.step_peak());
                 if counted {
                     times.step_ms.push(timed.ms);
@@ -246,7 +261,10 @@ impl Trainer<'_> {
                 }
             }
             if round.evaluated > 0 {
-                self.evaluate(engine, step, round.evaluated, batch, outcome)?;
+                let loss = self.evaluate(engine, step, round.evaluated, batch, outcome)?;
+                if let Some(evaluations) = &mut logs.evaluations {
+                    evaluations.evaluation(step, loss)?;
+                }
             }
         }
         let (after, measured) = (engine.counts(), &mut outcome.measured);
@@ -343,7 +361,7 @@ impl Trainer<'_> {
         batches: usize,
         batch: &mut Batch,
         outcome: &mut Outcome,
-    ) -> Result<(), Stop> {
+    ) -> Result<f64, Stop> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
         let mut sum = 0.0;
         for index in 0..batches {
@@ -357,7 +375,7 @@ impl Trainer<'_> {
             outcome.diverged();
         }
         self.reporter.send(&Message::Evaluation { step, loss: finite });
-        Ok(())
+        Ok(loss)
     }
 
     /// A batch of the evaluation split.

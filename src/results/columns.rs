@@ -64,6 +64,18 @@ pub(super) static COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| {
     columns.into_iter().map(|(_, column)| column).collect()
 });
 
+/// All columns of the CSV and what they mean, in its order. The swept keys follow, under names of their own.
+pub fn documented() -> impl Iterator<Item = (&'static str, String)> {
+    let roles = Role::ALL.map(|role| (role.column(), format!(" Of `peak_bytes`: {}.", role.what())));
+    let texts: BTreeMap<String, String> = Row::DOCUMENTED
+        .iter()
+        .chain(Measured::DOCUMENTED)
+        .map(|(column, text)| ((*column).to_owned(), (*text).to_owned()))
+        .chain(roles)
+        .collect();
+    COLUMNS.iter().map(move |column| (column.as_str(), texts[column].trim().to_owned()))
+}
+
 static ROLE_COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| Role::ALL.map(Role::column).to_vec());
 
 static MEASURED_COLUMNS: LazyLock<Vec<String>> = LazyLock::new(|| {

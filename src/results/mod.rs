@@ -8,6 +8,7 @@ mod row;
 mod rows;
 mod store;
 
+pub use columns::documented;
 pub(crate) use columns::fields;
 pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};

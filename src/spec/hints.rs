@@ -288,7 +288,7 @@ fn head(path: &str) -> &str {
 
 /// The known name that was probably meant. None is by what no one types by mistake: comparing takes time and memory by the
 /// product of the lengths.
-pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     const LONGEST: usize = 100;
     let distance = |known: &str| strsim::damerau_levenshtein(name, known);
     let comparable = known.iter().copied().filter(|known| name.len().max(known.len()) <= LONGEST);

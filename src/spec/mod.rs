@@ -50,6 +50,7 @@ pub use word_set::WordSet;
 
 pub(crate) use document::Document;
 pub(crate) use error::Problem;
+pub(crate) use hints::nearest;
 pub(crate) use rules::blame;
 pub(crate) use strategies::combinations;
 #[cfg(test)]

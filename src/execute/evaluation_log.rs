@@ -1,0 +1,22 @@
+//! What is kept of each evaluation: a line of `evaluations.csv`.
+
+use std::path::Path;
+
+use super::line_file::LineFile;
+use super::train::RunError;
+
+/// The file in a run's folder with a line for each evaluation. Where nothing is evaluated there is none.
+pub const EVALUATIONS_FILE: &str = "evaluations.csv";
+
+pub(super) struct EvaluationLog(LineFile);
+
+impl EvaluationLog {
+    pub(super) fn create(folder: &Path) -> Result<EvaluationLog, RunError> {
+        LineFile::create(&folder.join(EVALUATIONS_FILE), "step,loss").map(EvaluationLog)
+    }
+
+    /// The mean loss after so many steps.
+    pub(super) fn evaluation(&mut self, step: usize, loss: f64) -> Result<(), RunError> {
+        self.0.add(&format!("{step},{loss}"))
+    }
+}

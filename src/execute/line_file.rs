@@ -1,0 +1,27 @@
+//! A file of a run's folder that grows by lines.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use super::train::{RunError, cannot_write};
+
+/// Each line is in the file before the program goes on.
+pub(super) struct LineFile {
+    file: File,
+    name: String,
+}
+
+impl LineFile {
+    pub(super) fn create(path: &Path, header: &str) -> Result<LineFile, RunError> {
+        let file = File::create(path).map_err(|error| cannot_write(path, error))?;
+        let mut lines = LineFile { file, name: path.display().to_string() };
+        lines.add(header)?;
+        Ok(lines)
+    }
+
+    pub(super) fn add(&mut self, line: &str) -> Result<(), RunError> {
+        let written = self.file.write_all(format!("{line}\n").as_bytes());
+        written.map_err(|error| RunError::Write { file: self.name.clone(), error })
+    }
+}
