@@ -207,6 +207,17 @@ impl Entry {
         self.row.fits_micro_batch?.checked_mul(self.micro_batches()?)
     }
 
+    /// What is computed again, over what the model needs.
+    pub(super) fn flops_added(&self) -> Option<f64> {
+        let model = self.row.model_flops.filter(|flops| *flops > 0)?;
+        Some(self.row.recompute_flops? as f64 / model as f64)
+    }
+
+    /// What leaves the device in a step, and what comes back.
+    pub(super) fn moved_bytes(&self) -> Option<u64> {
+        self.row.to_host_bytes?.checked_add(self.row.to_device_bytes?)
+    }
+
     /// Training peak, where the phases are known.
     pub(super) fn training_peak(&self) -> Option<u64> {
         let row = &self.row;

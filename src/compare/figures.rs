@@ -59,6 +59,13 @@ struct Figures {
     unchanged_parameters: Option<f64>,
     /// What is to be said of a machine that was predicted for.
     caution: Option<String>,
+    /// By a roofline over the step's operations, where rates are known.
+    estimated_step_ms: Option<f64>,
+    parameters: Option<u64>,
+    hardware_flops: Option<u64>,
+    recompute_flops: Option<u64>,
+    to_host_bytes: Option<u64>,
+    to_device_bytes: Option<u64>,
     axes: Vec<(String, String)>,
 }
 
@@ -153,6 +160,12 @@ fn of_entry(entry: &Entry, group: &Group, caution: Option<&str>) -> Figures {
         oom_other_short_bytes: measured.oom_other_short_bytes,
         unchanged_parameters: measured.unchanged_parameters,
         caution: caution.map(str::to_owned),
+        estimated_step_ms: row.estimated_step_ms,
+        parameters: row.parameters,
+        hardware_flops: measured.hardware_flops,
+        recompute_flops: measured.recompute_flops,
+        to_host_bytes: measured.to_host_bytes,
+        to_device_bytes: measured.to_device_bytes,
         axes: row.axes,
     }
 }

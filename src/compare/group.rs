@@ -155,7 +155,9 @@ impl Group {
         if let Some(at) = candidates.min_by_key(|at| (self.entries[*at].memory.is_none(), *at)) {
             self.entries[at].relative.is_baseline = true;
         }
-        let speed = |entry: &Entry| entry.speed.median();
+        // What was not measured is in the order of its estimate.
+        let estimate = |entry: &Entry| entry.row.estimated_step_ms.map(f64::recip);
+        let speed = |entry: &Entry| entry.speed.median().or_else(|| estimate(entry));
         self.entries.sort_by(|a, b| match sort {
             Sort::File => Ordering::Equal,
             Sort::Name => a.label.cmp(&b.label),

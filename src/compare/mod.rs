@@ -3,6 +3,7 @@
 //! Rows become [`entry`]s (repeats merged), entries become [`group`]s (one per axis point, ratios against the
 //! baseline), groups become a [`table`] and a [`verdict`].
 
+mod advice;
 mod axes;
 mod columns;
 mod doubts;

@@ -60,6 +60,15 @@ pub(super) fn ratio(value: f64) -> String {
     }
 }
 
+/// `0.52`, `6.10`, `43.1`, `512`
+pub(super) fn milliseconds(ms: f64) -> String {
+    match ms {
+        ms if ms >= 99.95 => format!("{ms:.0}"),
+        ms if ms >= 9.995 => format!("{ms:.1}"),
+        ms => format!("{ms:.2}"),
+    }
+}
+
 /// Something per second: `523`, `5.2k`, `412k`, `1.2M`.
 pub(super) fn rate(value: f64) -> String {
     for (scale, unit) in [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")] {

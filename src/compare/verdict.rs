@@ -7,7 +7,7 @@ use super::entry::{Entry, LossOf, WAITS};
 use super::group::Group;
 use super::numbers::{change, list, percent, rate, ratio, size};
 use super::text::one_line;
-use super::{Basis, Comparison, doubts};
+use super::{Basis, Comparison, advice, doubts};
 use crate::execute;
 use crate::memory::Pieces;
 use crate::results::Status;
@@ -22,7 +22,7 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     let groups = comparison.groups.iter();
     let mut out = match comparison.basis {
         Basis::Measured => first_few(groups.filter_map(|group| use_what(comparison, group))),
-        Basis::Predicted => first_few(groups.filter_map(needs_what)),
+        Basis::Predicted => first_few(groups.filter_map(advice::sentence)),
     };
     out.extend(first_few(comparison.groups.iter().filter_map(|group| without_base(comparison, group))));
     out.extend(drop_what(comparison));
@@ -62,7 +62,7 @@ fn each_entry(
 }
 
 /// A sentence about one group, which it names if there are several. Names of strategies keep their case.
-fn subject(group: &Group, sentence: &str) -> String {
+pub(super) fn subject(group: &Group, sentence: &str) -> String {
     if !group.heading.is_empty() {
         return format!("{}: {sentence}", group.heading);
     }
@@ -192,26 +192,6 @@ fn best_trade(usable: &[&Entry], fastest: &Entry, smallest: &Entry) -> Option<St
         best.label,
         percent(less.max(0.0)),
         fastest.label,
-    ))
-}
-
-fn needs_what(group: &Group) -> Option<String> {
-    let fitting: Vec<&Entry> = group.entries.iter().filter(|entry| entry.is_candidate()).collect();
-    let Some(smallest) = fitting.iter().copied().min_by_key(|entry| entry.memory) else {
-        let fits_not = group.entries.iter().any(|entry| entry.status == Status::Oom);
-        return Some(subject(group, if fits_not { "nothing fits." } else { "nothing can run." }));
-    };
-    let least = size(smallest.memory?);
-    let needs_less = group.base().is_some_and(|base| base.memory > smallest.memory);
-    Some(subject(
-        group,
-        &match (smallest.relative.memory, group.base()) {
-            (Some(memory), Some(base)) if needs_less => {
-                format!("{} needs the least, {least}, {} of {}.", smallest.label, ratio(memory), base.label)
-            }
-            _ if fitting.len() == 1 => format!("{} needs {least}.", smallest.label),
-            _ => format!("nothing needs less than {} ({least}).", smallest.label),
-        },
     ))
 }
 

@@ -64,6 +64,21 @@ impl KnownCard {
         KNOWN_CARDS.iter().find(|card| card.word == word)
     }
 
+    /// The card that its driver calls this.
+    pub fn named(name: &str) -> Option<&'static KnownCard> {
+        KNOWN_CARDS.iter().find(|card| card.name == name)
+    }
+
+    /// GB/s to the host's memory, and as many back: of sixteen lanes of PCI Express as its generation of cards has it, or of what
+    /// joins it to its own processor.
+    pub fn link(&self) -> f64 {
+        match self.capability.split('.').next() {
+            _ if self.name.contains("GH200") => 450.0,
+            Some("8") => 32.0,
+            _ => 64.0,
+        }
+    }
+
     /// The names that were probably meant by another: those that have it within them, or else those that are spelt nearly so.
     pub fn near(word: &str) -> Vec<&'static str> {
         const LONGEST: usize = 40;

@@ -39,7 +39,7 @@ const COPY_SAMPLES: usize = 4;
 const SAMPLE: Duration = Duration::from_millis(5);
 
 /// What is multiplied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Factors {
     pub dtype: DType,
     /// As in `Linear`.

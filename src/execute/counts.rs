@@ -1,8 +1,8 @@
 //! What strategies really did.
 
 use crate::compile::{Action, Instruction, Program, SectionKind};
-use crate::device::{Phase, Pool, Role};
-use crate::memory::CacheWork;
+use crate::device::{Phase, Pool};
+use crate::memory::{CacheWork, carried_bytes};
 use crate::ops::{DType, Op, StateFormat, UpdateFormat, ValueId, WeightFormat};
 
 /// Counted where it is done, never copied from the configuration.
@@ -99,13 +99,8 @@ impl Counts {
     }
 
     fn copy(&mut self, program: &Program, from: ValueId, to: ValueId) {
-        let [from, to] = [from, to].map(|id| (program.value(id), program.stands_for(id) != id));
-        // Batches, and what the host is told of a step, but not what stands for them in another pool.
-        if [from, to].iter().any(|(value, _)| value.role == Role::Input) && !(from.1 || to.1) {
-            return;
-        }
-        let bytes = to.0.ty.bytes();
-        match to.0.pool {
+        let bytes = carried_bytes(program, from, to);
+        match program.value(to).pool {
             Pool::Host | Pool::Pinned => self.bytes_to_host += bytes,
             Pool::Device => self.bytes_to_device += bytes,
         }

@@ -8,6 +8,7 @@ mod live;
 mod manager;
 mod out_of_memory;
 mod prediction;
+mod step_work;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use live::{LiveValue, live_at};
 pub use manager::Manager;
 pub use out_of_memory::{Failure, OutOfMemory, Short};
 pub use prediction::{Prediction, fits, live_bytes, peak_live, predict};
+pub use step_work::{StepWork, Task, carried_bytes};
 pub use system::{Backing, System};
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::allocator::{self, Allocator, CacheWork, rounded};
 use super::cadence::Cadence;
 use super::manager::Manager;
 use super::out_of_memory::{OutOfMemory, Short};
+use super::step_work::StepWork;
 use super::system::NoStorage;
 use super::walk::{Stop, Walk, Walked};
 use crate::compile::{Action, Program, Section};
@@ -39,6 +40,8 @@ pub struct Prediction {
     /// FLOPs of an optimizer step, without and with what is computed again.
     pub model_flops: u64,
     pub hardware_flops: u64,
+    /// What such a step has processors and copies do.
+    pub work: StepWork,
 }
 
 impl Prediction {
@@ -93,6 +96,7 @@ pub(crate) fn predict_with<'a>(
         Some(Err(Stop::OutOfMemory(_, steps))) => Some(steps),
         Some(Err(Stop::TakesTooLong) | Ok(_)) | None => None,
     };
+    let work = StepWork::of(program);
     Prediction {
         device: *ledger.usage(Pool::Device),
         host: *ledger.usage_at(Pool::Host),
@@ -105,7 +109,8 @@ pub(crate) fn predict_with<'a>(
         parameters: program.numbers_of(|_| true),
         trainable_parameters: program.numbers_of(|bucket| bucket.trainable),
         model_flops: program.model_flops(),
-        hardware_flops: hardware_flops(program),
+        hardware_flops: work.flops(),
+        work,
     }
 }
 
@@ -152,10 +157,6 @@ fn leaked_in(program: &Program, section: &Section, target: &Target, home: Pool) 
 fn leaked_bytes(program: &Program, target: &Target, home: Pool) -> u64 {
     let of_section = |section: &Section| section.times as u64 * leaked_in(program, section, target, home);
     program.step().map(of_section).sum()
-}
-
-fn hardware_flops(program: &Program) -> u64 {
-    program.step().map(|section| section.times as u64 * program.flops_of(&section.code)).sum()
 }
 
 /// The most bytes that are ever live in the pools of a home together: whatever the allocator, it asks the system for as

@@ -1,5 +1,6 @@
 //! From an experiment file to the list of its runs, each with its prediction.
 
+mod estimate;
 mod expand;
 mod fits;
 mod forecast;
@@ -10,6 +11,7 @@ mod planned;
 mod planner;
 mod sweep;
 
+pub use estimate::{Origin, Speeds};
 pub use expand::{Experiment, Point, expand};
 pub use identity::{configuration_id, run_id};
 pub use planned::{Plan, PlannedRun};

@@ -25,7 +25,7 @@ const LIVE: &str = "live";
 
 /// The table has grown with the program, and scripts know its order: it goes on with each of these, and with the fields
 /// that follow it in its struct.
-const STRETCHES: [&str; 22] = [
+const STRETCHES: [&str; 23] = [
     "experiment",
     "peak_bytes",
     "no_effect",
@@ -48,6 +48,7 @@ const STRETCHES: [&str; 22] = [
     "oom_in_pieces_bytes",
     "seed",
     "cpu_wait",
+    "estimated_step_ms",
 ];
 
 /// All columns but the swept keys, in their order.

@@ -6,10 +6,12 @@ pub mod csv;
 mod foreign;
 mod row;
 mod rows;
+mod speeds;
 mod store;
 
 pub use columns::documented;
 pub(crate) use columns::fields;
 pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};
+pub use speeds::learned;
 pub use store::{Committed, Dumps, PrivateFolder, RESULT_FILE, Store, StoreError};

@@ -111,7 +111,10 @@ documented! {
         /// How often it was looked at whether its repeats are enough, where that decides how many there are.
         #[serde(default)]
         pub looks: Option<usize>,
-        /// Value of a swept key, in the order of the axes: each is a column of its own.
+        /// In a table of predictions: what a step would take, by a roofline over its operations. An estimate, where rates are known.
+    #[serde(default)]
+    pub estimated_step_ms: Option<f64>,
+    /// Value of a swept key, in the order of the axes: each is a column of its own.
         #[serde(default)]
         pub axes: Vec<(String, String)>,
         /// In a table of predictions: what is predicted of it.

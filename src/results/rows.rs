@@ -4,7 +4,7 @@ use super::row::{Row, Status};
 use crate::device::{DeviceKind, Phase, Target, Usage};
 use crate::execute::{self, Ended, Outcome};
 use crate::memory::Prediction;
-use crate::plan::{Plan, PlannedRun};
+use crate::plan::{Plan, PlannedRun, Speeds};
 use crate::spec::RunConfig;
 
 /// Everything known of a run before it starts. Its status is what is predicted.
@@ -81,8 +81,9 @@ fn predict(row: &mut Row, prediction: &Prediction, target: &Target) {
     }
 }
 
-/// A row whose memory columns are the predicted ones: what `plan` shows.
-pub fn predicted_row(plan: &Plan, run: &PlannedRun) -> Row {
+/// A row whose memory columns are the predicted ones: what `plan` shows. What a step would take is estimated where speeds are
+/// known.
+pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &Speeds) -> Row {
     let mut row = planned_row(plan, run, 0);
     if let Some(prediction) = &run.prediction {
         let measured = &mut row.measured;
@@ -92,8 +93,14 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun) -> Row {
         measured.host_reserved_peak_bytes = Some(prediction.host.reserved_peak);
         measured.leaked_bytes = Some(prediction.leaked_bytes);
         measured.hardware_flops = Some(prediction.hardware_flops);
+        measured.recompute_flops = Some(prediction.hardware_flops.saturating_sub(prediction.model_flops));
+        measured.to_host_bytes = Some(prediction.work.to_host_bytes);
+        measured.to_device_bytes = Some(prediction.work.to_device_bytes);
     }
     let mut receipt = Vec::new();
+    if let (Ok(config), Some(prediction)) = (&run.config, &run.prediction) {
+        row.estimated_step_ms = speeds.step_ms(&prediction.work, config, &plan.target);
+    }
     if let Ok(config) = &run.config {
         let (count, asked) = (config.micro_batches(), config.strategy.accumulate);
         receipt.extend((count < asked).then(|| execute::micro_batches_of(count, asked)));

@@ -195,7 +195,7 @@ macro_rules! words {
         $(later $($later:literal),+)?
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
         pub enum $name {
             $($(#[$doc])* $value,)+
         }

@@ -3,7 +3,7 @@
 use super::View;
 use crate::compare::Basis;
 use crate::compare::entry::{Entry, LossOf, WAITS};
-use crate::compare::numbers::{change, percent, rate, ratio};
+use crate::compare::numbers::{change, milliseconds, percent, rate, ratio};
 use crate::device::Role;
 use crate::results::Status;
 use crate::units::Count;
@@ -89,7 +89,7 @@ impl Known {
 }
 
 /// In the order of the table. Scripts choose them by name.
-pub(super) static ALL: [Known; 26] = [
+pub(super) static ALL: [Known; 30] = [
     Known {
         name: "memory",
         title: Title::Unit,
@@ -140,6 +140,15 @@ pub(super) static ALL: [Known; 26] = [
             speed => speed.map(|speed| ratio(speed.median)),
         },
         explanation: |_| "",
+    },
+    Known {
+        name: "estimate",
+        title: Is("est ms"),
+        rank: 3,
+        measured: IfAsked,
+        predicted: IfKnown,
+        cell: |_, entry| entry.row.estimated_step_ms.map(milliseconds),
+        explanation: |_| "a step's time by roofline, an estimate",
     },
     Known {
         name: "interval",
@@ -283,6 +292,36 @@ pub(super) static ALL: [Known; 26] = [
         measured: When(holds_much_on_the_host),
         predicted: When(holds_much_on_the_host),
         cell: |view, entry| view.bytes(entry.row.host_reserved_peak_bytes),
+        explanation: |_| "",
+    },
+    Known {
+        name: "added",
+        title: Is("+FLOP%"),
+        rank: 11,
+        measured: IfAsked,
+        predicted: When(|view| view.any(|entry| entry.flops_added().is_some_and(|share| share > 0.0))),
+        cell: |_, entry| entry.flops_added().map(percent),
+        explanation: |_| "computed again",
+    },
+    Known {
+        name: "moved",
+        title: Is("moved"),
+        rank: 9,
+        measured: IfAsked,
+        predicted: When(|view| view.any(|entry| entry.moved_bytes().is_some_and(|bytes| bytes > 0))),
+        cell: |view, entry| view.bytes(entry.moved_bytes()),
+        explanation: |_| "to the host and back in a step",
+    },
+    Known {
+        name: "params",
+        title: Is("params"),
+        rank: 14,
+        measured: IfAsked,
+        predicted: When(|view| {
+            let mut counts = view.entries.iter().filter_map(|entry| entry.row.parameters);
+            counts.next().is_some_and(|first| counts.any(|other| other != first))
+        }),
+        cell: |_, entry| entry.row.parameters.map(|n| Count(n).to_string()),
         explanation: |_| "",
     },
     Known {

@@ -1,0 +1,96 @@
+//! What an optimizer step has a machine do, however fast that is.
+
+use crate::compile::{Action, Instruction, Program, Types};
+use crate::device::{Phase, Pool, Role};
+use crate::ops::{DType, ValueId};
+
+/// An optimizer step's work, with what is computed again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepWork {
+    /// What processors compute, in the order in which it first comes.
+    pub tasks: Vec<Task>,
+    /// Bytes that leave the device for the host's work or until they are needed again, and bytes that come back.
+    pub to_host_bytes: u64,
+    pub to_device_bytes: u64,
+}
+
+/// All that one operation does on one processor, with operands of one type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Task {
+    pub operation: &'static str,
+    /// Whose processor it is: the device's or the host's.
+    pub home: Pool,
+    /// Of the first operand.
+    pub dtype: DType,
+    pub flops: u64,
+    /// Read and written, at the least.
+    pub bytes: u64,
+}
+
+impl StepWork {
+    pub fn of(program: &Program) -> StepWork {
+        let (mut work, mut types) = (StepWork::default(), Types::default());
+        for section in program.step() {
+            for instruction in &section.code {
+                work.add(program, instruction, section.times as u64, &mut types);
+            }
+        }
+        work
+    }
+
+    pub fn flops(&self) -> u64 {
+        self.tasks.iter().map(|task| task.flops).sum()
+    }
+
+    fn add(&mut self, program: &Program, instruction: &Instruction, times: u64, types: &mut Types) {
+        match &instruction.action {
+            // What is done once, in the first step, is part of none.
+            _ if instruction.once || instruction.phase == Phase::Start => {}
+            Action::Launch { op, inputs, outputs, .. } => {
+                let Types { inputs, outputs } = types.of(&program.values, inputs, outputs);
+                let operand = inputs.first().or(outputs.first());
+                let task = Task {
+                    operation: op.name(),
+                    home: instruction.home,
+                    dtype: operand.map_or(DType::F32, |ty| ty.dtype),
+                    flops: times * op.flops(inputs, outputs),
+                    bytes: times * op.bytes(inputs, outputs),
+                };
+                self.compute(task);
+            }
+            &Action::Copy { from, to, .. } => {
+                let bytes = times * carried_bytes(program, from, to);
+                match program.value(to).pool.home() {
+                    Pool::Device => self.to_device_bytes += bytes,
+                    Pool::Host | Pool::Pinned => self.to_host_bytes += bytes,
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn compute(&mut self, task: Task) {
+        let is_alike = |known: &&mut Task| {
+            known.home == task.home && known.dtype == task.dtype && known.operation == task.operation
+        };
+        match self.tasks.iter_mut().find(is_alike) {
+            Some(known) => {
+                known.flops += task.flops;
+                known.bytes += task.bytes;
+            }
+            None => self.tasks.push(task),
+        }
+    }
+}
+
+/// Bytes that a copy carries from one home to the other: none of batches, nor of what the host is told of a step, unless they
+/// stand for something else in another pool.
+pub fn carried_bytes(program: &Program, from: ValueId, to: ValueId) -> u64 {
+    let is_input = |id| program.value(id).role == Role::Input;
+    let stands_for_another = |id| program.stands_for(id) != id;
+    let ends = [from, to];
+    if ends.into_iter().any(is_input) && !ends.into_iter().any(stands_for_another) {
+        return 0;
+    }
+    program.ty(to).bytes()
+}

@@ -1,0 +1,107 @@
+//! How long a step would take: a roofline over its operations. An estimate, and never called anything else.
+
+use std::collections::HashMap;
+
+use crate::device::{DeviceKind, Factors, KnownCard, Pool, Target};
+use crate::memory::{StepWork, Task};
+use crate::ops::DType;
+use crate::spec::{Precision, RunConfig};
+
+/// FLOPs that come with a byte in what moves bytes and little else. What has more is held to the rate of products.
+const FEW: u64 = 8;
+
+/// How fast a machine works, as far as anything is known of it.
+#[derive(Clone, Debug, Default)]
+pub struct Speeds {
+    /// FLOP/s of matrix products.
+    pub products: HashMap<Factors, f64>,
+    /// Bytes per second between the device and its own memory.
+    pub memory: Option<f64>,
+    /// Bytes per second from the device's memory to the host's, and as many back. `None` where they are one.
+    pub link: Option<f64>,
+    /// By operation and precision of the run: how much longer it took here than those rates allow.
+    pub slowness: HashMap<(String, Precision), f64>,
+    pub origin: Origin,
+}
+
+/// How rates are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// They are not.
+    #[default]
+    Unknown,
+    /// By so many runs that were measured on this device.
+    Runs(usize),
+    /// A known card's peaks.
+    DataSheet,
+}
+
+impl Speeds {
+    /// What the data sheet of a known card says, if it is one.
+    pub fn of_data_sheet(target: &Target) -> Option<Speeds> {
+        let card = KnownCard::named(&target.name)?;
+        let f32 = Factors::F32;
+        let rates = [
+            (f32, card.fp32),
+            (Factors { tf32: true, ..f32 }, card.tf32),
+            (Factors::BF16, card.bf16),
+            (Factors { dtype: DType::F16, tf32: false }, card.bf16),
+        ];
+        Some(Speeds {
+            products: rates.into_iter().map(|(factors, tera)| (factors, tera * 1e12)).collect(),
+            memory: Some(card.bandwidth * 1e9),
+            link: Some(card.link() * 1e9),
+            slowness: HashMap::new(),
+            origin: Origin::DataSheet,
+        })
+    }
+
+    /// Milliseconds of an optimizer step: each operation computes or moves bytes, whichever takes longer, one after the other,
+    /// while copies go on beside them if they are begun ahead. What waits for data, and what launching takes, is not counted.
+    /// `None` where a rate is missing.
+    pub fn step_ms(&self, work: &StepWork, config: &RunConfig, target: &Target) -> Option<f64> {
+        let precision = config.strategy.precision;
+        let computed: f64 =
+            work.tasks.iter().map(|task| self.task_seconds(task, precision, target)).sum::<Option<f64>>()?;
+        let copied = self.copied_seconds(work, target)?;
+        let overlaps = target.kind == DeviceKind::Cuda && config.strategy.offload.ahead > 0;
+        let seconds = if overlaps { computed.max(copied) } else { computed + copied };
+        Some(1e3 * seconds)
+    }
+
+    fn task_seconds(&self, task: &Task, precision: Precision, target: &Target) -> Option<f64> {
+        if target.kind == DeviceKind::Cuda && task.home == Pool::Host {
+            // Nobody says how fast a card's host is.
+            return None;
+        }
+        let slowness = self.slowness.get(&(task.operation.to_owned(), precision)).copied();
+        Some(self.roofline_seconds(task.dtype, task.flops, task.bytes, precision)? * slowness.unwrap_or(1.0))
+    }
+
+    /// What the rates allow.
+    pub fn roofline_seconds(
+        &self,
+        dtype: DType,
+        flops: u64,
+        bytes: u64,
+        precision: Precision,
+    ) -> Option<f64> {
+        let moving = bytes as f64 / self.memory?;
+        if flops <= FEW * bytes {
+            return Some(moving);
+        }
+        let factors = Factors { dtype, tf32: dtype == DType::F32 && precision == Precision::Tf32 };
+        Some(moving.max(flops as f64 / self.products.get(&factors)?))
+    }
+
+    fn copied_seconds(&self, work: &StepWork, target: &Target) -> Option<f64> {
+        let (to_host, to_device) = (work.to_host_bytes as f64, work.to_device_bytes as f64);
+        Some(match target.kind {
+            _ if to_host + to_device == 0.0 => 0.0,
+            // Read here and written there, in one memory.
+            DeviceKind::Cpu => 2.0 * (to_host + to_device) / self.memory?,
+            // Each way by itself.
+            DeviceKind::Cuda => to_host.max(to_device) / self.link?,
+        })
+    }
+}
