@@ -3,6 +3,7 @@
 use crate::compile::{Action, Instruction, Program, Types};
 use crate::device::{Phase, Pool, Role};
 use crate::ops::{DType, ValueId};
+use crate::spec::Allocator;
 
 /// An optimizer step's work, with what is computed again.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,9 +13,11 @@ pub struct StepWork {
     /// Bytes that leave the device for the host's work or until they are needed again, and bytes that come back.
     pub to_host_bytes: u64,
     pub to_device_bytes: u64,
+    /// Bytes that are asked of the system anew in every step, as where each value is a request of its own.
+    pub asked_bytes: u64,
 }
 
-/// All that one operation does on one processor, with operands of one type.
+/// All that one operation does on one processor, with operands of one type and of about one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Task {
     pub operation: &'static str,
@@ -22,9 +25,22 @@ pub struct Task {
     pub home: Pool,
     /// Of the first operand.
     pub dtype: DType,
+    /// Of one launch.
+    pub size: Size,
     pub flops: u64,
     /// Read and written, at the least.
     pub bytes: u64,
+}
+
+/// The order of magnitude of what a launch reads and writes: how fast it is depends on that, for caches hold what is small and
+/// large products are the more efficient ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Size(pub u32);
+
+impl Size {
+    pub fn of(bytes: u64) -> Size {
+        Size(bytes.max(1).ilog2())
+    }
 }
 
 impl StepWork {
@@ -49,12 +65,14 @@ impl StepWork {
             Action::Launch { op, inputs, outputs, .. } => {
                 let Types { inputs, outputs } = types.of(&program.values, inputs, outputs);
                 let operand = inputs.first().or(outputs.first());
+                let bytes = op.bytes(inputs, outputs);
                 let task = Task {
                     operation: op.name(),
                     home: instruction.home,
                     dtype: operand.map_or(DType::F32, |ty| ty.dtype),
+                    size: Size::of(bytes),
                     flops: times * op.flops(inputs, outputs),
-                    bytes: times * op.bytes(inputs, outputs),
+                    bytes: times * bytes,
                 };
                 self.compute(task);
             }
@@ -65,13 +83,21 @@ impl StepWork {
                     Pool::Host | Pool::Pinned => self.to_host_bytes += bytes,
                 }
             }
+            &Action::Allocate(storage) if program.allocator == Allocator::Direct => {
+                self.asked_bytes += times * program.ty(storage).bytes();
+            }
+            // In the place of freeing it.
+            &Action::Leak(storage) if program.allocator != Allocator::Direct => {
+                self.asked_bytes += times * program.ty(storage).bytes();
+            }
             _ => {}
         }
     }
 
     fn compute(&mut self, task: Task) {
         let is_alike = |known: &&mut Task| {
-            known.home == task.home && known.dtype == task.dtype && known.operation == task.operation
+            let kinds = |of: &Task| (of.home, of.dtype, of.size);
+            kinds(known) == kinds(&task) && known.operation == task.operation
         };
         match self.tasks.iter_mut().find(is_alike) {
             Some(known) => {

@@ -1,9 +1,9 @@
 //! How long a step would take: a roofline over its operations. An estimate, and never called anything else.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::device::{DeviceKind, Factors, KnownCard, Pool, Target};
-use crate::memory::{StepWork, Task};
+use crate::memory::{Size, StepWork, Task};
 use crate::ops::DType;
 use crate::spec::{Precision, RunConfig};
 
@@ -19,8 +19,10 @@ pub struct Speeds {
     pub memory: Option<f64>,
     /// Bytes per second from the device's memory to the host's, and as many back. `None` where they are one.
     pub link: Option<f64>,
-    /// By operation and precision of the run: how much longer it took here than those rates allow.
-    pub slowness: HashMap<(String, Precision), f64>,
+    /// By operation and precision of the run, and then by size: how much longer it took here than those rates allow.
+    pub slowness: HashMap<(String, Precision), BTreeMap<Size, f64>>,
+    /// Of memory that is asked of the system and given back.
+    pub seconds_per_asked_byte: f64,
     pub origin: Origin,
 }
 
@@ -51,8 +53,8 @@ impl Speeds {
             products: rates.into_iter().map(|(factors, tera)| (factors, tera * 1e12)).collect(),
             memory: Some(card.bandwidth * 1e9),
             link: Some(card.link() * 1e9),
-            slowness: HashMap::new(),
             origin: Origin::DataSheet,
+            ..Speeds::default()
         })
     }
 
@@ -63,6 +65,7 @@ impl Speeds {
         let precision = config.strategy.precision;
         let computed: f64 =
             work.tasks.iter().map(|task| self.task_seconds(task, precision, target)).sum::<Option<f64>>()?;
+        let computed = computed + self.seconds_per_asked_byte * work.asked_bytes as f64;
         let copied = self.copied_seconds(work, target)?;
         let overlaps = target.kind == DeviceKind::Cuda && config.strategy.offload.ahead > 0;
         let seconds = if overlaps { computed.max(copied) } else { computed + copied };
@@ -74,8 +77,14 @@ impl Speeds {
             // Nobody says how fast a card's host is.
             return None;
         }
-        let slowness = self.slowness.get(&(task.operation.to_owned(), precision)).copied();
-        Some(self.roofline_seconds(task.dtype, task.flops, task.bytes, precision)? * slowness.unwrap_or(1.0))
+        let seconds = self.roofline_seconds(task.dtype, task.flops, task.bytes, precision)?;
+        Some(seconds * self.slowness_of(task, precision).unwrap_or(1.0))
+    }
+
+    /// Of the size that is nearest.
+    fn slowness_of(&self, task: &Task, precision: Precision) -> Option<f64> {
+        let by_size = self.slowness.get(&(task.operation.to_owned(), precision))?;
+        by_size.iter().min_by_key(|(size, _)| size.0.abs_diff(task.size.0)).map(|(_, slowness)| *slowness)
     }
 
     /// What the rates allow.

@@ -1,6 +1,6 @@
 //! How fast a device is, by what was measured on it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use super::csv::{self, CsvError};
 use super::{Row, Status, Store};
 use crate::device::{Factors, Target};
 use crate::execute::MEMORY_FILE;
+use crate::memory::Size;
 use crate::plan::{Origin, Speeds};
 use crate::regular;
 use crate::spec::{Precision, Words as _};
@@ -30,6 +31,8 @@ struct Operation {
     times_per_step: u64,
     flops: u64,
     moved_bytes: u64,
+    /// Afterwards.
+    live_bytes: u64,
 }
 
 /// What the tables in a folder of results say of a device, and what is wrong with those that cannot be read. Without any run of it
@@ -90,36 +93,62 @@ fn of_rows(out: &Path, rows: &[Row]) -> Speeds {
         ..Speeds::default()
     };
     let apart = runs.len().div_ceil(MOST_RUNS).max(1);
-    speeds.slowness = slowness(out, runs.into_iter().step_by(apart), &speeds);
+    let mut times = Times::default();
+    for row in runs.into_iter().step_by(apart) {
+        let folder = Store::at(out, &row.experiment).repeat_folder(&row.run_id, row.repeat);
+        // Who keeps results for their figures may have thrown it away, or another version may have written it.
+        if let (Some(precision), Ok(lines)) = (precision(row), operations(&folder.join(MEMORY_FILE))) {
+            times.add(lines, precision, &speeds);
+        }
+    }
+    times.give(&mut speeds);
     speeds
 }
 
-/// By operation and precision: the time that it took over what the rates allow.
-fn slowness<'a>(
-    out: &Path,
-    runs: impl Iterator<Item = &'a Row>,
-    speeds: &Speeds,
-) -> HashMap<(String, Precision), f64> {
-    let mut seconds: HashMap<(String, Precision), [f64; 2]> = HashMap::new();
-    for row in runs {
-        let Some(precision) = precision(row) else { continue };
-        let folder = Store::at(out, &row.experiment).repeat_folder(&row.run_id, row.repeat);
-        // Who keeps results for their figures may have thrown it away, or another version may have written it.
-        for line in operations(&folder.join(MEMORY_FILE)).unwrap_or_default() {
-            let Operation { operation, ms, times_per_step, flops, moved_bytes } = line;
-            let dtype = precision.dtype();
-            let Some(at_best) = speeds.roofline_seconds(dtype, flops, moved_bytes, precision) else {
-                continue;
-            };
-            let name = operation.strip_suffix(" again").unwrap_or(&operation).to_owned();
-            let times = times_per_step as f64;
-            let [took, allowed] = seconds.entry((name, precision)).or_default();
-            *took += times * ms / 1e3;
-            *allowed += times * at_best;
+/// What operations took, and what the rates allow them, in seconds.
+#[derive(Default)]
+struct Times {
+    by_operation: HashMap<(String, Precision), BTreeMap<Size, [f64; 2]>>,
+    /// Of the run that pays the most for it: one that asks for each value.
+    per_asked_byte: f64,
+}
+
+impl Times {
+    fn add(&mut self, lines: Vec<Operation>, precision: Precision, speeds: &Speeds) {
+        let (mut asking, mut asked, mut live_before) = (0.0, 0, 0);
+        for line in lines {
+            let Operation { operation, ms, times_per_step, flops, moved_bytes, live_bytes } = line;
+            let (took, times) = (times_per_step as f64 * ms / 1e3, times_per_step as f64);
+            let grown = live_bytes.saturating_sub(live_before);
+            live_before = live_bytes;
+            match operation.as_str() {
+                "allocate" => (asking, asked) = (asking + took, asked + times_per_step.saturating_mul(grown)),
+                "free" => asking += took,
+                _ => {
+                    let dtype = precision.dtype();
+                    let at_best = speeds.roofline_seconds(dtype, flops, moved_bytes, precision);
+                    let name = operation.strip_suffix(" again").unwrap_or(&operation).to_owned();
+                    let by_size = self.by_operation.entry((name, precision)).or_default();
+                    let [all_took, allowed] = by_size.entry(Size::of(moved_bytes)).or_default();
+                    *all_took += took;
+                    *allowed += times * at_best.unwrap_or(0.0);
+                }
+            }
+        }
+        if asked > 0 {
+            self.per_asked_byte = self.per_asked_byte.max(asking / asked as f64);
         }
     }
-    let known = seconds.into_iter().filter(|(_, [took, allowed])| *took > 0.0 && *allowed > 0.0);
-    known.map(|(operation, [took, allowed])| (operation, took / allowed)).collect()
+
+    fn give(self, speeds: &mut Speeds) {
+        let slowness = |by_size: BTreeMap<Size, [f64; 2]>| -> BTreeMap<Size, f64> {
+            let known = by_size.into_iter().filter(|(_, [took, allowed])| *took > 0.0 && *allowed > 0.0);
+            known.map(|(size, [took, allowed])| (size, took / allowed)).collect()
+        };
+        let by_operation = self.by_operation.into_iter();
+        speeds.slowness = by_operation.map(|(operation, by_size)| (operation, slowness(by_size))).collect();
+        speeds.seconds_per_asked_byte = self.per_asked_byte;
+    }
 }
 
 fn operations(file: &Path) -> Result<Vec<Operation>, ::csv::Error> {
