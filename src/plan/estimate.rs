@@ -114,3 +114,88 @@ impl Speeds {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{small, target};
+
+    fn task(operation: &'static str, flops: u64, bytes: u64) -> Task {
+        Task { operation, home: Pool::Device, dtype: DType::F32, size: Size::of(bytes), flops, bytes }
+    }
+
+    fn work() -> StepWork {
+        StepWork {
+            // 40 ms of computing beside 1 ms of moving, and 6 ms of moving.
+            tasks: vec![task("linear", 40_000_000, 1_000_000), task("norm", 12_000_000, 6_000_000)],
+            to_host_bytes: 2_000_000,
+            to_device_bytes: 3_000_000,
+            asked_bytes: 0,
+        }
+    }
+
+    fn speeds() -> Speeds {
+        Speeds {
+            products: HashMap::from([(Factors::F32, 1e9)]),
+            memory: Some(1e9),
+            link: Some(1e8),
+            ..Speeds::default()
+        }
+    }
+
+    #[track_caller]
+    fn is_about(found: Option<f64>, ms: f64) {
+        assert!(found.is_some_and(|found| (found - ms).abs() < 1e-9 * ms), "{found:?}, not {ms}");
+    }
+
+    #[test]
+    fn operations_compute_or_move_whichever_takes_longer() {
+        let (mut config, cpu) = (small(), target());
+        let card = Target { kind: DeviceKind::Cuda, ..cpu.clone() };
+        // Copies read and write the same memory.
+        is_about(speeds().step_ms(&work(), &config, &cpu), 40.0 + 6.0 + 10.0);
+        // One after the other, or beside each other; the longer way counts.
+        config.strategy.offload.ahead = 0;
+        is_about(speeds().step_ms(&work(), &config, &card), 46.0 + 30.0);
+        config.strategy.offload.ahead = 1;
+        is_about(speeds().step_ms(&work(), &config, &card), 46.0);
+        is_about(Speeds { link: Some(5e7), ..speeds() }.step_ms(&work(), &config, &card), 60.0);
+        let asking = Speeds { seconds_per_asked_byte: 1e-9, ..speeds() };
+        is_about(asking.step_ms(&StepWork { asked_bytes: 7_000_000, ..work() }, &config, &card), 53.0);
+    }
+
+    #[test]
+    fn what_was_learnt_of_the_nearest_size_counts() {
+        let (config, target) = (small(), target());
+        let by_size = [(Size::of(1_000), 8.0), (Size::of(900_000), 0.5)];
+        let slowness = HashMap::from([(("linear".to_owned(), Precision::Fp32), BTreeMap::from(by_size))]);
+        is_about(Speeds { slowness, ..speeds() }.step_ms(&work(), &config, &target), 20.0 + 6.0 + 10.0);
+    }
+
+    #[test]
+    fn nothing_is_estimated_by_rates_that_nobody_knows() {
+        let (mut config, cpu) = (small(), target());
+        let card = Target { kind: DeviceKind::Cuda, ..cpu.clone() };
+        assert_eq!(Speeds::default().step_ms(&work(), &config, &cpu), None);
+        assert_eq!(Speeds { link: None, ..speeds() }.step_ms(&work(), &config, &card), None);
+        let mut on_the_host = work();
+        on_the_host.tasks[1].home = Pool::Host;
+        assert_eq!(speeds().step_ms(&on_the_host, &config, &card), None);
+        // Products in tf32 have another rate. What moves bytes alone needs none.
+        config.strategy.precision = Precision::Tf32;
+        assert_eq!(speeds().step_ms(&work(), &config, &cpu), None);
+        let mut moving = work();
+        moving.tasks.remove(0);
+        is_about(speeds().step_ms(&moving, &config, &cpu), 16.0);
+    }
+
+    #[test]
+    fn a_known_card_has_the_rates_of_its_data_sheet() {
+        let card = KnownCard::find("a100-80gb").unwrap();
+        let speeds = Speeds::of_data_sheet(&card.target()).unwrap();
+        assert_eq!((speeds.origin, speeds.memory), (Origin::DataSheet, Some(2.039e12)));
+        assert_eq!(speeds.products[&Factors::BF16], 3.12e14);
+        assert_eq!(speeds.link, Some(3.2e10));
+        assert!(Speeds::of_data_sheet(&target()).is_none());
+    }
+}

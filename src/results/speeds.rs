@@ -163,3 +163,94 @@ fn precision(row: &Row) -> Option<Precision> {
 fn factors(precision: Precision) -> Factors {
     Factors { dtype: precision.dtype(), tf32: precision == Precision::Tf32 }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::execute::Measured;
+    use crate::testing::target;
+
+    fn row(run_id: &str, precision: &str, rate: Option<f64>) -> Row {
+        let target = target();
+        Row {
+            experiment: "a".into(),
+            run_id: run_id.into(),
+            strategy: "plain".into(),
+            repeat: 1,
+            device: target.name,
+            threads: Some(target.threads),
+            precision: precision.into(),
+            measured: Measured {
+                product_flops_per_s: rate,
+                copy_bytes_per_s: rate.map(|_| 1e9),
+                ..Measured::default()
+            },
+            ..Row::default()
+        }
+    }
+
+    fn folder(rows: &[Row]) -> tempfile::TempDir {
+        let out = tempfile::tempdir().unwrap();
+        csv::write_file(&out.path().join("a.csv"), rows, &[]).unwrap();
+        out
+    }
+
+    fn factor(speeds: &Speeds, operation: &str, size: u64) -> f64 {
+        speeds.slowness[&(operation.to_owned(), Precision::Fp32)][&Size::of(size)]
+    }
+
+    #[test]
+    fn operations_are_held_to_the_rates() {
+        let out = folder(&[row("one", "fp32", Some(1e9))]);
+        let run = out.path().join("a/one/1");
+        fs::create_dir_all(&run).unwrap();
+        // A product of 4 ms at best, twice a step; a norm of 1 ms; a request of 1000 bytes. The last is part of no step.
+        let lines = "operation,ms,times_per_step,flops,moved_bytes,live_bytes\n\
+                     allocate,0.25,1,0,0,1000\n\
+                     linear,6,1,4000000,1024,1000\n\
+                     linear again,10,1,4000000,1024,1000\n\
+                     layer-norm,0.5,1,0,1000000,1000\n\
+                     free,0.75,1,0,0,0\n\
+                     normal,9,0,0,1000,0\n";
+        fs::write(run.join(MEMORY_FILE), lines).unwrap();
+        let (speeds, errors) = learned(out.path(), &target());
+        assert!(errors.is_empty(), "{errors:?}");
+        assert_eq!((speeds.origin, speeds.memory), (Origin::Runs(1), Some(1e9)));
+        assert_eq!(factor(&speeds, "linear", 1024), 2.0);
+        assert_eq!(factor(&speeds, "layer-norm", 1_000_000), 0.5);
+        assert!((speeds.seconds_per_asked_byte - 1e-6).abs() < 1e-18, "{}", speeds.seconds_per_asked_byte);
+        let of_start = &speeds.slowness[&("normal".to_owned(), Precision::Fp32)];
+        assert!(of_start.is_empty(), "{of_start:?}");
+    }
+
+    #[test]
+    fn rates_are_this_device_s_and_medians() {
+        let mut other = row("four", "fp32", Some(9e9));
+        other.device = "another".into();
+        let mut threads = row("five", "fp32", Some(9e9));
+        threads.threads = Some(64);
+        let rows = [
+            row("one", "fp32", Some(1e9)),
+            row("two", "fp32", Some(3e9)),
+            row("three", "fp32", Some(2e9)),
+            row("three", "bf16", None),
+            other,
+            threads,
+        ];
+        let (speeds, _) = learned(folder(&rows).path(), &target());
+        assert_eq!(speeds.products, HashMap::from([(Factors::F32, 2e9)]));
+        let (speeds, _) = learned(folder(&rows[4..]).path(), &target());
+        assert_eq!(speeds.origin, Origin::Unknown);
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_read_is_named() {
+        let out = folder(&[row("one", "fp32", Some(1e9))]);
+        fs::write(out.path().join("b.csv"), "what\n").unwrap();
+        let (speeds, errors) = learned(out.path(), &target());
+        assert_eq!((speeds.origin, errors.len()), (Origin::Runs(1), 1));
+        assert!(errors[0].to_string().contains("b.csv"), "{}", errors[0]);
+    }
+}

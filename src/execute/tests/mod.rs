@@ -28,11 +28,12 @@ mod vectors;
 
 use std::collections::HashMap;
 
+use super::counts::Counts;
 use super::engine::Engine;
 use crate::compile::{Action, Program, SectionKind, compile};
 use crate::data::Batch;
 use crate::device::{Delay, Device, Limits, Pool, Target};
-use crate::memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, predict};
+use crate::memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, StepWork, predict};
 use crate::spec::*;
 use crate::testing;
 use crate::testing::keys::{Choice, OPTIMIZERS, Same};
@@ -72,6 +73,12 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
     let cadence = Cadence { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
     let predicted = predict(program, &target, cadence);
     assert_eq!(engine.cache_work(), predicted.cache_work);
+    let Counts { flops, bytes_to_host, bytes_to_device, .. } = engine.counts();
+    let StepWork { to_host_bytes, to_device_bytes, .. } = predicted.work;
+    assert_eq!(
+        [flops, bytes_to_host, bytes_to_device],
+        [predicted.hardware_flops, to_host_bytes, to_device_bytes].map(|of_step| STEPS as u64 * of_step)
+    );
     assert_eq!(engine.ledger().usage(Pool::Device), &predicted.device);
     assert_eq!(engine.ledger().usage_at(Pool::Host), &predicted.host);
     assert_eq!(engine.ledger().usage(Pool::Pinned), &predicted.pinned);
