@@ -274,6 +274,10 @@ bad! {
     misspelt_override_of_a_strategy: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "acumulate=4"]);
     later_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.optimizer.lion.lr=1"]);
     wrong_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute=blocks"]);
+    override_of_two_variants: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute={budget=0.5,every=2}"]);
+    two_variants_set: check(&and("set.recompute = { budget = 0.5, every = 2 }"));
+    allocator_of_no_kind: check(&and("allocator = {}"));
+    allocator_as_a_table: check(&and("allocator = { arena = {} }"));
     override_without_value: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute"]);
     override_of_an_axis: check_files(
         &[("a.toml", &and("[sweep.grid]\n\"train.batch_size\" = [4, 8]"))], &["a.toml", "--set", "train.batch_size=4"]);

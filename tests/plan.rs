@@ -2,6 +2,7 @@
 
 mod place;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
@@ -188,7 +189,10 @@ fn a_known_card_is_planned_for_by_name() {
     let larger = succeeds(&["plan", "a.toml", "--target", "h200-141gb"]);
     let fits = |plan: &str| -> usize {
         let row = plan.lines().find(|line| line.trim_start().starts_with("plain ")).expect("a row");
-        row.split_whitespace().last().and_then(|fits| fits.parse().ok()).expect("a number")
+        row.split_whitespace()
+            .last()
+            .and_then(|fits| fits.trim_start_matches('>').parse().ok())
+            .expect("a number")
     };
     assert!(fits(&larger) > fits(&plan), "{larger}");
 }
@@ -275,4 +279,35 @@ fn weights_need_not_be_here_either() {
     let weights = "model.transformer.weights=nowhere.safetensors";
     let plan = succeeds(&["plan", "a.toml", "--target", "card.toml", "--set", weights]);
     assert!(plan.contains("is not here (") && plan.contains("nowhere.safetensors"), "{plan}");
+}
+
+/// What a run measured here is what others are estimated by.
+#[test]
+fn times_are_estimated_by_what_was_measured() {
+    let place = place();
+    let plan = |more: &[&str]| {
+        let output =
+            place.program(&["plan", "a.toml", "--device", "cpu"]).args(more).output().expect("it starts");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let before = plan(&[]);
+    assert!(before.contains("No time is estimated") && !before.contains("est ms"), "{before}");
+    place.runner(&["sweep", "a.toml", "--device", "cpu", "--filter", "plain"]);
+    let after = plan(&[]);
+    assert!(after.contains("by the rates of the run in results on this device"), "{after}");
+    assert!(after.contains("loses the least time by estimate"), "{after}");
+    let table = plan(&["--format", "csv"]);
+    let rows: Vec<HashMap<String, String>> =
+        csv::Reader::from_reader(table.as_bytes()).deserialize().collect::<Result<_, _>>().expect("a table");
+    let of = |strategy: &str| -> f64 {
+        let row = rows.iter().find(|row| row["strategy"] == strategy).expect("a row");
+        row["estimated_step_ms"].parse().expect("a number")
+    };
+    assert!(of("plain") > 0.0 && of("lean") > of("plain"), "computing again takes time");
+    let sorted = plan(&["--sort", "speed"]);
+    let place =
+        |name: &str| sorted.lines().position(|line| line.contains(&format!(" {name} "))).expect("a row");
+    assert!(place("lean") > place("plain"), "{sorted}");
+    let chosen = plan(&["--columns", "params,estimate,added,moved"]);
+    assert!(chosen.contains("params  est ms  +FLOP%  moved  did"), "{chosen}");
 }

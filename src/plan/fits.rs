@@ -6,8 +6,8 @@ use crate::memory::{self, Cadence, peak_live, predict};
 use crate::spec::{Budget, Recompute, RunConfig, Train};
 use crate::units::Bytes;
 
-/// Nobody has more samples in a micro-batch than this.
-const MOST: usize = 1 << 20;
+/// Nobody has more samples in a micro-batch than this: no larger one is looked for.
+pub const LARGEST_BATCH: usize = 1 << 20;
 
 /// Of a batch that micro-batches of one size make up: a smaller last one needs no more. 0 if not even a micro-batch of one
 /// fits. Where values come and go by copies, more samples may need less: more of them is then as large as what is offloaded,
@@ -92,10 +92,10 @@ fn largest_live(
     let two = live(2)?;
     let guesses = (0..available.len()).map(|home| {
         let slope = two[home].saturating_sub(one[home]).max(1);
-        1 + ((available[home] - one[home]) / slope).min(MOST as u64 - 1) as usize
+        1 + ((available[home] - one[home]) / slope).min(LARGEST_BATCH as u64 - 1) as usize
     });
     let guess = guesses.min().unwrap_or(1);
-    let (mut fits, mut fails) = (1, MOST + 1);
+    let (mut fits, mut fails) = (1, LARGEST_BATCH + 1);
     let mut probe = guess;
     let mut step = 1;
     while fits + 1 < fails {
@@ -106,7 +106,7 @@ fn largest_live(
             fails = probe;
         }
         probe = match (fits, fails) {
-            (_, fails) if fails > MOST => fits.saturating_add(step),
+            (_, fails) if fails > LARGEST_BATCH => fits.saturating_add(step),
             (1, _) => fails.saturating_sub(step),
             _ => fits.midpoint(fails),
         };

@@ -13,6 +13,7 @@ mod sweep;
 
 pub use estimate::{Origin, Speeds};
 pub use expand::{Experiment, Point, expand};
+pub use fits::LARGEST_BATCH;
 pub use identity::{configuration_id, run_id};
 pub use planned::{Plan, PlannedRun};
 pub use planner::{PlanError, Purpose, plan};

@@ -55,6 +55,10 @@ impl Entry {
 
     fn collect_settings(&self, name: String, key_span: Span, settings: &mut Vec<Setting>) {
         match &self.node.value {
+            // Several variants of a choice stay together, so that they are refused: one by one the last would win.
+            Value::Table(table) if table.entries.len() > 1 && is_choice(Key::new(&name).segments()) => {
+                settings.push(Setting { key: Key::new(&name), key_span, node: self.node.clone() });
+            }
             Value::Table(table) if !table.entries.is_empty() => {
                 for entry in &table.entries {
                     // Dotted keys are blamed whole, keys below a header on their own.

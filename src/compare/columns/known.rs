@@ -5,6 +5,7 @@ use crate::compare::Basis;
 use crate::compare::entry::{Entry, LossOf, WAITS};
 use crate::compare::numbers::{change, milliseconds, percent, rate, ratio};
 use crate::device::Role;
+use crate::plan::LARGEST_BATCH;
 use crate::results::Status;
 use crate::units::Count;
 
@@ -273,7 +274,7 @@ pub(super) static ALL: [Known; 30] = [
         rank: 6,
         measured: IfKnown,
         predicted: IfKnown,
-        cell: |_, entry| Some(entry.row.fits_micro_batch?.to_string()),
+        cell: |_, entry| Some(at_most(entry.row.fits_micro_batch?, LARGEST_BATCH)),
         explanation: |_| "the largest micro-batch within the limit",
     },
     Known {
@@ -297,7 +298,7 @@ pub(super) static ALL: [Known; 30] = [
     Known {
         name: "added",
         title: Is("+FLOP%"),
-        rank: 11,
+        rank: 15,
         measured: IfAsked,
         predicted: When(|view| view.any(|entry| entry.flops_added().is_some_and(|share| share > 0.0))),
         cell: |_, entry| entry.flops_added().map(percent),
@@ -397,6 +398,11 @@ pub(super) static ALL: [Known; 30] = [
         explanation: |_| "",
     },
 ];
+
+/// What is looked for no further than to the most.
+fn at_most(found: usize, most: usize) -> String {
+    if found < most { found.to_string() } else { format!(">{}", most - 1) }
+}
 
 /// The host's memory holds more than batches and what a step tells.
 fn holds_much_on_the_host(view: &View<'_>) -> bool {

@@ -68,7 +68,7 @@ impl Declared for WordOrCaching {
     type Output = Allocator;
 
     fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Allocator> {
-        if entry.node.table().is_none() {
+        if entry.node.table().is_none_or(|table| table.entry(TABLES[0].key).is_none()) {
             return keys.parse(entry, &Word);
         }
         keys.table_of(entry, "allocator", "`allocator`")?.variant(&TABLES)
