@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use place::{Place, Tiny};
+use runner::units::Bytes;
 
 const STRATEGIES: &str = r#"
 [strategies.plain]
@@ -150,20 +151,72 @@ fn a_budget_that_is_not_met_names_one_that_is() {
 }
 
 #[test]
-fn explain_marks_the_peak() {
-    let text = succeeds(&["explain", "a.toml", "--run", "4"]);
-    let marked: Vec<&str> = text.lines().filter(|line| line.starts_with("> peak")).collect();
-    assert_eq!(marked.len(), 1, "{text}");
-    assert!(text.contains("linear-gelu again"), "recomputation is shown: {text}");
-    assert!(text.contains("live at the peak, largest first"));
+fn explain_begins_with_the_peak() {
+    let card = ["explain", "a.toml", "--target", "card.toml", "--run"];
+    insta::assert_snapshot!(succeeds(&[&card[..], &["plain"]].concat()));
+    let listed = succeeds(&[&card[..], &["lean", "--operations"]].concat());
+    let marked: Vec<&str> = listed.lines().filter(|line| line.starts_with("> peak")).collect();
+    assert_eq!(marked.len(), 1, "{listed}");
+    assert!(listed.contains("linear-gelu again"), "recomputation is shown: {listed}");
+    assert!(listed.find("live at the peak") < listed.find("> peak"), "{listed}");
+}
+
+/// What a change is said to be worth is what a plan with it says.
+#[test]
+fn what_would_lower_the_peak_does() {
+    let of = |more: &[&str]| {
+        let plan = ["plan", "a.toml", "--device", "cpu", "--format", "csv", "--filter", "plain"];
+        let output = runner(&[&plan[..], more].concat());
+        let mut table = csv::Reader::from_reader(output.stdout.as_slice());
+        let row: HashMap<String, String> = table.deserialize().next().expect("a row").expect("cells");
+        Bytes(row["predicted_peak_bytes"].parse().expect("bytes"))
+    };
+    let text = succeeds(&["explain", "a.toml", "--device", "cpu", "--run", "plain"]);
+    let lines: Vec<&str> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("what would lower it"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    assert!(lines.len() > 3 && lines.iter().any(|line| line.contains("recompute")), "{text}");
+    for line in lines {
+        let mut cells = line.trim().split("  ").filter(|cell| !cell.is_empty());
+        let (setting, peak) = (cells.next().expect("a setting"), cells.next().expect("a size"));
+        let changed = of(&["--set", &format!("strategies.plain.{setting}")]);
+        assert!(changed < of(&[]), "{line}");
+        assert_eq!(peak.trim(), changed.to_string(), "{line}");
+    }
 }
 
 #[test]
-fn a_run_that_is_not_there_is_an_error() {
-    let output = runner(&["explain", "a.toml", "--run", "9"]);
-    assert_eq!(output.status.code(), Some(2));
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert!(message.contains("use a number from 1 to 4"), "{message}");
+fn runs_are_told_by_name_number_and_id() {
+    let explain = |more: &[&str]| runner(&[&["explain", "a.toml", "--device", "cpu"], more].concat());
+    let said = |more: &[&str]| {
+        let output = explain(more);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let lean = said(&["--run", "lean"]);
+    assert_eq!(lean, said(&["--run", "4"]));
+    let id = lean.split_whitespace().nth(1).and_then(|id| id.get(..6)).expect("an id");
+    assert_eq!(lean, said(&["--run", id]));
+    let swept = ["--set", "strategies.lean.sweep.accumulate=[1,2]"];
+    assert!(said(&[&swept[..], &["--run", "lean/accumulate=2"]].concat()).contains(" 2 micro-batches"));
+    let grid = ["--set", "sweep.grid={\"train.batch_size\"=[4,8]}", "--run"];
+    let refused = |more: &[&str]| {
+        let output = explain(more);
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let several = refused(&[&grid[..], &["lean"]].concat());
+    assert!(
+        several.contains("2 runs are called `lean`") && several.contains("lean, train.batch_size = 8"),
+        "{several}"
+    );
+    let none = refused(&["--run", "laen"]);
+    assert!(none.contains("a number from 1 to 4") && none.contains("did you mean `lean`?"), "{none}");
+    assert!(refused(&["--run", "9"]).contains("there is no run `9`"));
+    assert!(refused(&[]).contains("there are 4 runs; say which by `--run`"));
 }
 
 #[test]

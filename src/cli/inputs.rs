@@ -64,6 +64,11 @@ impl InputArgs {
         Limits { memory: self.memory, host_memory: self.host_memory }
     }
 
+    /// What the command line sets.
+    pub(super) fn settings(&self) -> &[String] {
+        &self.set
+    }
+
     /// Whether they change the experiments.
     pub(super) fn changes(&self) -> bool {
         !self.set.is_empty()

@@ -9,6 +9,8 @@ use crate::ops::ValueId;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveValue {
     pub name: String,
+    /// The layer that it belongs to.
+    pub scope: String,
     pub role: Role,
     /// As allocated.
     pub bytes: u64,
@@ -38,6 +40,7 @@ pub fn live_at(program: &Program, target: &Target, pool: Pool, position: Positio
         .filter(|&storage| program.value(storage).pool == pool)
         .map(|storage| LiveValue {
             name: program.full_name(storage),
+            scope: program.scope(program.value(storage).scope).path.clone(),
             role: program.value(storage).role,
             bytes: rounded(program, storage, target),
         })

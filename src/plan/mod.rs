@@ -9,6 +9,7 @@ mod kept;
 mod layers;
 mod planned;
 mod planner;
+mod remedies;
 mod sweep;
 
 pub use estimate::{Origin, Speeds};
@@ -17,3 +18,4 @@ pub use fits::LARGEST_BATCH;
 pub use identity::{configuration_id, run_id};
 pub use planned::{Plan, PlannedRun};
 pub use planner::{PlanError, Purpose, plan};
+pub use remedies::{Remedy, remedies};

@@ -1,9 +1,12 @@
-//! `explain`: the program of a run, as it is executed, and where its time went if it has been.
+//! `explain`: what of a run is live at its peak and what would lower that, and where its time went if it was measured.
 
 mod again;
+mod choose;
 mod listing;
 mod measured;
+mod peak;
 mod profile;
+mod remedy;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -13,16 +16,22 @@ use std::path::PathBuf;
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
 use super::{output, report};
-use crate::compile::compile_verified;
-use crate::plan::{Plan, PlannedRun, Purpose};
+use crate::compile::{Program, compile_verified};
+use crate::memory::{Cadence, Prediction, predict};
+use crate::plan::{self, PlannedRun, Purpose};
+use crate::units::Bytes;
+use choose::{Chosen, choose};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     inputs: InputArgs,
-    /// Which run: its number in the order of `check --resolved`, or the beginning of its id
-    #[arg(long, value_name = "N")]
-    run: String,
+    /// Which run: its strategy, its number in the order of `check --resolved`, or the beginning of its id
+    #[arg(long, value_name = "NAME|N|ID")]
+    run: Option<String>,
+    /// List the program, too: every operation, with what is live at it
+    #[arg(long)]
+    operations: bool,
     /// For another machine: a card that `devices --targets` lists, or a file such as a `target.toml` among the results
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
     target: Option<PathBuf>,
@@ -33,29 +42,50 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let inputs = args.inputs.read(Purpose::Predict, &args.out, args.target.as_deref())?;
+    let Chosen { plan, run, index } = choose(&inputs.plans, args.run.as_deref())?;
     if args.target.is_some() {
         report::devices(&inputs, false);
     }
     report::absent(&inputs, false);
-    let runs: Vec<(&Plan, &PlannedRun)> =
-        inputs.plans.iter().flat_map(|plan| plan.runs.iter().map(move |run| (plan, run))).collect();
-    let (plan, run) = pick(&runs, &args.run)?;
     let config =
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
-    let program = compile_verified(config, &plan.target).map_err(Failure::machine)?;
-    // What was measured comes last: programs are long, and the end is what a terminal shows.
-    let measured = measured::text(&args.out, plan, run)?;
-    output::print(&format!("{}\n{measured}", listing::listing(&program, &plan.target, config, run)))?;
+    let target = &plan.target;
+    let program = compile_verified(config, target).map_err(Failure::machine)?;
+    let prediction = predict(&program, target, Cadence::of(config));
+    let environment = |name: &str| std::env::var(name).ok();
+    let remedies = plan::remedies(&plan.file, args.inputs.settings(), &environment, target, index)
+        .map_err(Failure::machine)?;
+    let mut parts = vec![
+        heading(run, &program, &prediction),
+        peak::text(&program, target, prediction.device.steady_peak()),
+        remedy::text(&remedies, &prediction),
+    ];
+    parts.extend(args.operations.then(|| listing::listing(&program, target, &prediction)));
+    parts.push(measured::text(&args.out, plan, run)?);
+    output::print(&parts.join("\n"))?;
     Ok(ExitStatus::Complete)
 }
 
-fn pick<'a>(runs: &[(&'a Plan, &'a PlannedRun)], which: &str) -> Result<(&'a Plan, &'a PlannedRun), Failure> {
-    let by_number = which.parse::<usize>().ok().and_then(|number| runs.get(number.checked_sub(1)?));
-    let by_id = || runs.iter().find(|(_, run)| which.len() >= 4 && run.id.starts_with(which));
-    by_number.or_else(by_id).copied().ok_or_else(|| {
-        let last = runs.len();
-        Failure::input(format!(
-            "there is no run `{which}`; use a number from 1 to {last}, or the beginning of an id"
-        ))
-    })
+/// What it is, and what is predicted of it.
+fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> String {
+    // Without its data it has no id.
+    let id = if run.id.is_empty() { String::new() } else { format!(" {}", run.id) };
+    let out_of_memory = match &prediction.out_of_memory {
+        Some(found) => format!("\nout of memory: no room for {} of {}", found.value, found.operation),
+        None => String::new(),
+    };
+    format!(
+        "run{id}: {}\n\
+         {} parameters, {} micro-batches, {:.2} GFLOP a step ({:.2} with recomputation)\n\
+         predicted peak {} live, {} asked of the system; start-up {}{out_of_memory}\n{}",
+        choose::title(run),
+        prediction.parameters,
+        program.micro_batches(),
+        prediction.model_flops as f64 / 1e9,
+        prediction.hardware_flops as f64 / 1e9,
+        Bytes(prediction.device.steady_peak().live.total()),
+        Bytes(prediction.device.reserved_peak),
+        Bytes(prediction.device.phase_peaks[0].live.total()),
+        again::lines(program),
+    )
 }

@@ -191,7 +191,7 @@ fn scope_of<'a>(scopes: &'a mut Vec<Scope>, line: &Line, before: u64) -> &'a mut
 }
 
 /// `blocks.3.mlp` is one of `blocks.*.mlp`.
-fn group(scope: &str) -> String {
+pub(super) fn group(scope: &str) -> String {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let parts: Vec<&str> = scope.split('.').map(|part| if is_number(part) { "*" } else { part }).collect();
     parts.join(".")

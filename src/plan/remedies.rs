@@ -1,0 +1,114 @@
+//! What would lower a run's peak: changes of one key each, predicted as every run is.
+
+use std::path::Path;
+
+use super::expand::{Experiment, Point, expand};
+use crate::compile::{Compiler, Violation};
+use crate::device::Target;
+use crate::memory::{Cadence, Prediction, predict};
+use crate::parallel;
+use crate::spec::{Environment, RunConfig};
+
+/// One change of a strategy, and what it is worth in one run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remedy {
+    /// As a strategy says it: `recompute = "block"`.
+    pub setting: String,
+    /// What it does to what is learnt.
+    pub result: &'static str,
+    pub config: RunConfig,
+    pub prediction: Prediction,
+}
+
+const BITWISE: &str = "the same to the bit";
+const ROUNDING: &str = "the same to rounding";
+const PRECISION: &str = "losses within 1%";
+const STORAGE: &str = "losses within 3%";
+
+/// A key, what it is set to, and what that does to what is learnt.
+type Change = (&'static str, fn(&RunConfig) -> String, &'static str);
+
+/// What people try, each by itself. Those that give up a choice of more memory come first.
+const CHANGES: &[Change] = &[
+    ("leak", |_| "\"off\"".into(), BITWISE),
+    ("keep", |_| "[]".into(), BITWISE),
+    ("release", |_| "\"eager\"".into(), BITWISE),
+    ("evaluation_pass", |_| "\"no_grad\"".into(), BITWISE),
+    ("gradients", |_| "\"free\"".into(), BITWISE),
+    ("allocator", |_| "\"arena\"".into(), BITWISE),
+    ("attention", |_| "\"fused\"".into(), ROUNDING),
+    ("recompute", |_| "\"block\"".into(), BITWISE),
+    ("accumulate", |config| (2 * config.strategy.accumulate).to_string(), ROUNDING),
+    ("loss_chunks", |config| (8.max(2 * config.strategy.loss_chunks)).to_string(), ROUNDING),
+    ("update", |_| "\"in_backward\"".into(), BITWISE),
+    ("offload", |_| "{ parameters = true }".into(), BITWISE),
+    ("offload", |_| "{ optimizer = true }".into(), ROUNDING),
+    ("offload", |_| "{ activations = true }".into(), BITWISE),
+    ("optimizer_state", |_| "\"bf16\"".into(), STORAGE),
+    ("optimizer_state", |_| "\"8bit\"".into(), STORAGE),
+    ("precision", |_| "\"bf16\"".into(), PRECISION),
+    ("params", |_| "\"bf16\"".into(), STORAGE),
+];
+
+/// The changes that lower the peak of one of an experiment's runs, by its number from 0, those that lower it most first. Each
+/// is what `--set strategies.NAME.KEY=VALUE` would make of the run: one that makes no sense there is left out.
+///
+/// # Errors
+/// A violation of a program's invariants: a mistake in a pass.
+pub fn remedies(
+    file: &Path,
+    overrides: &[String],
+    environment: &Environment<'_>,
+    target: &Target,
+    number: usize,
+) -> Result<Vec<Remedy>, Violation> {
+    let Some((now, experiment)) = expanded(file, overrides, environment)
+        .and_then(|experiment| Some((experiment.points.get(number)?.clone(), experiment)))
+    else {
+        return Ok(Vec::new());
+    };
+    let Ok(config) = &now.config else { return Ok(Vec::new()) };
+    let strategy = &now.origin.strategy;
+    let changed = |(key, value, result): &Change| {
+        let value = value(config);
+        let change = format!("strategies.{strategy:?}.{key}={value}");
+        let with = [overrides, &[change]].concat();
+        let changed = expanded(file, &with, environment)?;
+        let config = same_point(&experiment, changed, &now, number)?;
+        Some((format!("{key} = {value}"), *result, config))
+    };
+    let changes: Vec<(String, &'static str, RunConfig)> =
+        CHANGES.iter().filter_map(changed).filter(|(_, _, other)| other != config).collect();
+    let peak_now = predicted(config, target)?.device.steady_peak().live.total();
+    let remedies = parallel::map(changes, |(setting, result, config)| {
+        Ok(Remedy { setting, result, prediction: predicted(&config, target)?, config })
+    });
+    let mut remedies = remedies.into_iter().collect::<Result<Vec<Remedy>, Violation>>()?;
+    remedies.retain(|remedy| remedy.peak() < peak_now);
+    remedies.sort_by_key(Remedy::peak);
+    Ok(remedies)
+}
+
+impl Remedy {
+    /// Live bytes of the device.
+    pub fn peak(&self) -> u64 {
+        self.prediction.device.steady_peak().live.total()
+    }
+}
+
+/// What cannot be read with a change in it is no remedy.
+fn expanded(file: &Path, overrides: &[String], environment: &Environment<'_>) -> Option<Experiment> {
+    expand(file, overrides, environment).ok()
+}
+
+/// The run at the same place of the experiment that was changed.
+fn same_point(before: &Experiment, after: Experiment, now: &Point, number: usize) -> Option<RunConfig> {
+    let is_alike = before.points.len() == after.points.len();
+    let point = after.points.into_iter().nth(number).filter(|_| is_alike)?;
+    (point.strategy == now.strategy && point.axes == now.axes).then_some(point.config.ok()?)
+}
+
+fn predicted(config: &RunConfig, target: &Target) -> Result<Prediction, Violation> {
+    let mut compiler = Compiler::new(target);
+    Ok(predict(&compiler.compile(config)?.program, target, Cadence::of(config)))
+}
