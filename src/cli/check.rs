@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
 use super::{files, output};
-use crate::plan::{Experiment, Point};
+use crate::plan::{self, Experiment, Label, Point};
 use crate::spec::{Repeats, UntilKnown};
 
 /// Check experiments, and whether their data is there, without running them
@@ -80,9 +80,8 @@ pub(super) fn summary(experiment: &Experiment) -> String {
 
 /// The point that all strategies share: the axes inside a strategy are in its label.
 fn shared_axes(point: &Point) -> String {
-    let inside = point.strategy.split_once('/').map_or("", |(_, values)| values);
-    let shared = |(key, _): &&(String, String)| !inside.split(',').any(|v| v.split('=').next() == Some(key));
-    point.axes.iter().filter(shared).map(|(key, value)| format!("{key}={value} ")).collect()
+    let shared = Label::of(&point.strategy, &point.axes).shared;
+    shared.into_iter().map(|(key, value)| format!("{key}={value} ")).collect()
 }
 
 fn counted(number: usize, name: &str) -> String {
@@ -92,9 +91,9 @@ fn counted(number: usize, name: &str) -> String {
 pub(super) fn resolved(experiment: &Experiment) -> String {
     let mut out = String::new();
     for (index, point) in experiment.points.iter().enumerate() {
-        let axes: String = point.axes.iter().map(|(key, value)| format!(", {key} = {value}")).collect();
+        let title = plan::title(&point.strategy, &point.axes);
         // Writing to a string cannot fail.
-        let _ = writeln!(out, "# {}: run {}, {}{axes}", experiment.file.display(), index + 1, point.strategy);
+        let _ = writeln!(out, "# {}: run {}, {title}", experiment.file.display(), index + 1);
         let _ = match &point.config {
             Ok(config) => writeln!(out, "{}", config.to_toml(&experiment.name, &point.strategy)),
             Err(reason) => writeln!(out, "# skipped: {reason}\n"),

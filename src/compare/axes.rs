@@ -2,42 +2,16 @@
 
 use super::CompareError;
 use super::entry::Entry;
+use crate::plan::{Axis, Label};
 use crate::results::Row;
 
-/// What the label of a swept strategy is made of: `bf16/accumulate=2,seed=1`.
-struct Label<'a> {
-    name: &'a str,
-    /// Its parts, each with the axis that it is of.
-    parts: Vec<(&'a str, &'a (String, String))>,
-}
-
-/// The label of a row. Values may hold any of the signs between parts, so that they are taken off from the end, each as it is.
 fn label(row: &Row) -> Label<'_> {
-    let mut rest = row.strategy.as_str();
-    let mut parts = Vec::new();
-    let last = |rest: &'_ str| {
-        row.axes.iter().find_map(|axis| {
-            let before = rest.strip_suffix(axis.1.trim_matches('"'))?.strip_suffix('=')?;
-            let at = before.rfind(['/', ','])?;
-            let name = &before[at + 1..];
-            let is_of = axis.0 == name || axis.0.ends_with(&format!(".{name}"));
-            is_of.then_some((at, axis))
-        })
-    };
-    while let Some((at, axis)) = last(rest) {
-        parts.insert(0, (&rest[at + 1..], axis));
-        let is_first = rest[at..].starts_with('/');
-        rest = &rest[..at];
-        if is_first {
-            return Label { name: rest, parts };
-        }
-    }
-    Label { name: &row.strategy, parts: Vec::new() }
+    Label::of(&row.strategy, &row.axes)
 }
 
 /// The strategy's label without what it says of some keys: `bf16/accumulate=2` becomes `bf16`.
 pub(super) fn label_without(row: &Row, left_out: impl Fn(&str) -> bool) -> String {
-    let Label { name, parts } = label(row);
+    let Label { name, parts, .. } = label(row);
     let others: Vec<&str> =
         parts.into_iter().filter(|(_, (key, _))| !left_out(key)).map(|(part, _)| part).collect();
     if others.is_empty() { name.to_string() } else { format!("{name}/{}", others.join(",")) }
@@ -62,9 +36,8 @@ pub(super) fn inner_value(row: &Row, key: &str) -> Option<String> {
 }
 
 /// The swept keys that group a row.
-pub(super) fn outer(row: &Row) -> Vec<&(String, String)> {
-    let inner = label(row).parts;
-    row.axes.iter().filter(|axis| inner.iter().all(|(_, of)| of != axis)).collect()
+pub(super) fn outer(row: &Row) -> Vec<&Axis> {
+    label(row).shared
 }
 
 /// The last word of a key; the whole key where another one ends in the same word.

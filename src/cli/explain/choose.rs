@@ -1,7 +1,7 @@
 //! Which run is meant.
 
 use crate::cli::failure::Failure;
-use crate::plan::{Plan, PlannedRun};
+use crate::plan::{self, Plan, PlannedRun};
 use crate::spec::nearest;
 
 /// So many runs are listed where it is not clear which is meant.
@@ -91,6 +91,5 @@ fn listed(all: &[Chosen<'_>], is_meant: impl Fn(&PlannedRun) -> bool) -> String 
 
 /// `lean, train.batch_size = 8`
 pub(super) fn title(run: &PlannedRun) -> String {
-    let axes: String = run.axes.iter().map(|(key, value)| format!(", {key} = {value}")).collect();
-    format!("{}{axes}", run.strategy)
+    plan::title(&run.strategy, &run.axes)
 }

@@ -6,7 +6,7 @@ use super::Args;
 use super::queue::is_wanted;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::output::print;
-use crate::plan::{Plan, PlannedRun};
+use crate::plan::{Label, Plan, PlannedRun};
 use crate::results::{self, Store};
 use crate::units::Bytes;
 
@@ -77,7 +77,8 @@ fn state<'a>(
 }
 
 fn axes(run: &PlannedRun) -> String {
-    let pairs: Vec<String> = run.axes.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let shared = Label::of(&run.strategy, &run.axes).shared;
+    let pairs: Vec<String> = shared.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
     pairs.join(" ")
 }
 

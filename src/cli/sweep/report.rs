@@ -9,7 +9,7 @@ use crate::cli::filter::Filter;
 use crate::cli::output::{self, mention, note, say};
 use crate::cli::table::{self, TableArgs};
 use crate::compare;
-use crate::plan::{Plan, PlannedRun};
+use crate::plan::{Label, Plan, PlannedRun};
 use crate::results::csv::{self, CsvError};
 use crate::results::{self, Row, Status, StoreError};
 
@@ -22,7 +22,7 @@ pub(super) fn repeat_label(plan: &Plan, run: &PlannedRun, repeat: usize) -> Stri
 /// A run as people call it: its strategy and where on the axes it lies.
 pub(super) fn label(plan: &Plan, run: &PlannedRun) -> String {
     let mut label = format!("{} {}", plan.experiment, run.strategy);
-    for (key, value) in &run.axes {
+    for (key, value) in Label::of(&run.strategy, &run.axes).shared {
         let key = key.rsplit('.').next().unwrap_or(key);
         label.push_str(&format!(" {key}={value}"));
     }
