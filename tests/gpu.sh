@@ -6,7 +6,7 @@
 #     bash tests/gpu.sh pairs     where there is a GPU, from the root of the same tree with target/gpu in it:
 #                                 PyTorch (eager and compiled) taking turns with us
 #     bash tests/gpu.sh tests     kernels against the processor's, strategies, prediction and witness on `cuda`
-#     bash tests/gpu.sh sweep     every strategy of GPT-2 124M, three repeats of the rows that matter, and a profile
+#     bash tests/gpu.sh sweep     every strategy of GPT-2 124M, six repeats of the rows that matter, and a profile
 #
 # They stand for themselves, in any order: none takes another's time. They need a driver, NVRTC, cuBLASLt and python3
 # 3.11; `pairs` a python3 (PYTHON names another) with torch, and torch.compile a C compiler. What is missing is said.
@@ -28,6 +28,7 @@ packed=target/gpu
 experiment=${EXPERIMENT:-experiments/gpt2-124m.toml}
 # The first is what PyTorch repeats.
 read -ra strategies <<<"${STRATEGY:-bf16 graph}"
+# The baseline is among them, or nothing is ranked.
 read -ra repeated <<<"${REPEATED:-bf16 graph tf32 recompute accumulate/accumulate=8}"
 device=${DEVICE:-cuda}
 peer_device=${PEER_DEVICE:-cuda}
@@ -70,18 +71,14 @@ tests() {
 }
 
 sweep() {
-    local train=("$runner" sweep "$experiment" --device "$device" --out "$work/runs" --timeout 60s) repeats strategy
+    local train=("$runner" sweep "$experiment" --device "$device" --out "$work/runs" --timeout 60s) only
     step once 240 "${train[@]}" --fresh
     step profile 30 "$runner" explain "$experiment" --device "$device" --out "$work/runs" \
         --run "$(run_of "${strategies[0]}")"
     table
-    for repeats in 2 3; do
-        for strategy in "${repeated[@]}"; do
-            # The last table has its time.
-            step "$strategy-$repeats" $(($(left) - 20 < 60 ? $(left) - 20 : 60)) "${train[@]}" --filter "$strategy" \
-                --repeats $repeats
-        done
-    done
+    # In turns, so that their speeds can be ranked. Rounds that are done stay; the last table has its time.
+    only=$(IFS=, && echo "${repeated[*]}")
+    step rounds $(($(left) - 20)) "${train[@]}" --filter "$only" --repeats 6
     table
 }
 
