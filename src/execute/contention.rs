@@ -3,92 +3,155 @@
 use std::fs;
 use std::time::Instant;
 
-/// The time for which this process's threads were ready to run and did not, until a moment.
+/// Counts of the processors that this process may use and of its own threads, until a moment, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contention {
     read_at: Instant,
+    /// For which its threads were ready to run and did not.
     waited_s: f64,
+    /// For which its threads ran.
+    ran_s: f64,
+    /// For which the processors were busy, with this or anything else.
+    busy_s: f64,
 }
 
 impl Contention {
     /// Until now. `None` where the system does not count it.
     pub(super) fn now() -> Option<Contention> {
-        let waited_s = queued_s()? + stolen_s().unwrap_or(0.0);
-        Some(Contention { read_at: Instant::now(), waited_s })
+        let (own, processors) = (OwnThreads::now()?, Processors::now()?);
+        Some(Contention {
+            read_at: Instant::now(),
+            waited_s: own.waited_s + processors.stolen_s,
+            ran_s: own.ran_s,
+            busy_s: processors.busy_s + processors.stolen_s,
+        })
     }
 
-    /// The share of the time since then in which each of the run's threads waited, on average. Where threads ended meanwhile
-    /// it is what the others show.
+    /// The share of the time since then in which each of the run's threads waited for something else, on average: what it
+    /// waited, but no more than others had the processors, for a run may have more threads than there are processors. Where
+    /// threads ended meanwhile it is what the rest shows.
     pub(super) fn share_since(self, threads: usize) -> Option<f64> {
-        let now = Contention::now()?;
+        self.share_until(Contention::now()?, threads)
+    }
+
+    fn share_until(self, now: Contention, threads: usize) -> Option<f64> {
         let elapsed_s = (now.read_at - self.read_at).as_secs_f64();
-        let share = (now.waited_s - self.waited_s) / (elapsed_s * threads.max(1) as f64);
+        let others_s = (now.busy_s - self.busy_s) - (now.ran_s - self.ran_s);
+        let waited_s = (now.waited_s - self.waited_s).min(others_s);
+        let share = waited_s / (elapsed_s * threads.max(1) as f64);
         share.is_finite().then_some(share.clamp(0.0, 1.0))
     }
 }
 
-/// Seconds in the processors' queues, of all threads.
-fn queued_s() -> Option<f64> {
-    let mut nanoseconds = 0u64;
-    for task in fs::read_dir("/proc/self/task").ok()? {
-        // A thread may end at any time.
-        let Ok(text) = fs::read_to_string(task.ok()?.path().join("schedstat")) else { continue };
-        // Time on a processor, time in its queue, times on it.
-        nanoseconds += text.split_whitespace().nth(1)?.parse::<u64>().ok()?;
-    }
-    Some(nanoseconds as f64 / 1e9)
+/// What the threads of this process did.
+struct OwnThreads {
+    ran_s: f64,
+    waited_s: f64,
 }
 
-/// Seconds that a hypervisor gave to other machines, of the processors that this process may use.
-fn stolen_s() -> Option<f64> {
-    /// What `/proc/stat` counts in: a hundredth of a second, on every Linux of today.
-    const TICKS_PER_S: f64 = 100.0;
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim();
-    let is_allowed = |cpu: u32| {
-        allowed.split(',').any(|part| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            first.parse().is_ok_and(|first: u32| first <= cpu)
-                && last.parse().is_ok_and(|last: u32| cpu <= last)
-        })
-    };
-    let stat = fs::read_to_string("/proc/stat").ok()?;
-    let stolen = stat.lines().filter_map(|line| {
-        let (cpu, times) = line.strip_prefix("cpu")?.split_once(' ')?;
-        // user, nice, system, idle, iowait, irq, softirq, steal
-        is_allowed(cpu.parse().ok()?).then(|| times.split_whitespace().nth(7)?.parse::<f64>().ok())?
-    });
-    Some(stolen.sum::<f64>() / TICKS_PER_S)
+impl OwnThreads {
+    fn now() -> Option<OwnThreads> {
+        let (mut ran, mut waited) = (0u64, 0u64);
+        for task in fs::read_dir("/proc/self/task").ok()? {
+            // A thread may end at any time.
+            let Ok(text) = fs::read_to_string(task.ok()?.path().join("schedstat")) else { continue };
+            // Nanoseconds on a processor and in its queue, times on it.
+            let mut counts = text.split_whitespace().map(str::parse::<u64>);
+            ran += counts.next()?.ok()?;
+            waited += counts.next()?.ok()?;
+        }
+        Some(OwnThreads { ran_s: ran as f64 / 1e9, waited_s: waited as f64 / 1e9 })
+    }
+}
+
+/// What the processors did that this process may use.
+struct Processors {
+    busy_s: f64,
+    /// What a hypervisor gave to other machines.
+    stolen_s: f64,
+}
+
+impl Processors {
+    fn now() -> Option<Processors> {
+        /// What `/proc/stat` counts in: a hundredth of a second, on every Linux of today.
+        const TICKS_PER_S: f64 = 100.0;
+        /// Of user, nice, system, idle, iowait, irq, softirq, steal.
+        const BUSY: [usize; 5] = [0, 1, 2, 5, 6];
+        const STOLEN: usize = 7;
+        let status = fs::read_to_string("/proc/self/status").ok()?;
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim();
+        let is_allowed = |cpu: u32| {
+            allowed.split(',').any(|part| {
+                let (first, last) = part.split_once('-').unwrap_or((part, part));
+                first.parse().is_ok_and(|first: u32| first <= cpu)
+                    && last.parse().is_ok_and(|last: u32| cpu <= last)
+            })
+        };
+        let (mut busy, mut stolen) = (0.0, 0.0);
+        for line in fs::read_to_string("/proc/stat").ok()?.lines() {
+            let Some((cpu, ticks)) = line.strip_prefix("cpu").and_then(|line| line.split_once(' ')) else {
+                continue;
+            };
+            if !cpu.parse().is_ok_and(is_allowed) {
+                continue;
+            }
+            let ticks: Vec<f64> = ticks.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+            busy += BUSY.iter().filter_map(|&of| ticks.get(of)).sum::<f64>();
+            stolen += ticks.get(STOLEN)?;
+        }
+        Some(Processors { busy_s: busy / TICKS_PER_S, stolen_s: stolen / TICKS_PER_S })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::process::{Child, Command};
     use std::time::Duration;
 
     use super::*;
 
-    /// More threads than processors keep each other waiting: those of this process are as good as another's.
-    #[test]
-    fn threads_that_have_to_wait_for_a_processor_are_seen() {
-        let processors = std::thread::available_parallelism().unwrap().get();
-        let over = AtomicBool::new(false);
-        let share = std::thread::scope(|scope| {
-            for _ in 0..3 * processors {
-                scope.spawn(|| {
-                    while !over.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                });
+    /// Programs that do nothing, on every processor.
+    struct Others(Vec<Child>);
+
+    impl Drop for Others {
+        fn drop(&mut self) {
+            for child in &mut self.0 {
+                let _ = child.kill();
+                let _ = child.wait();
             }
-            std::thread::sleep(Duration::from_millis(50));
-            let before = Contention::now();
-            std::thread::sleep(Duration::from_millis(400));
-            let share = before.unwrap().share_since(3 * processors);
-            over.store(true, Ordering::Relaxed);
-            share
-        });
-        // Two of three wait.
-        assert!((0.3..=1.0).contains(&share.unwrap()), "{share:?}");
+        }
+    }
+
+    #[test]
+    fn threads_that_have_to_wait_for_others_are_seen() {
+        let processors = std::thread::available_parallelism().unwrap().get();
+        let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let _others = Others((0..2 * processors).map(|_| busy()).collect());
+        std::thread::sleep(Duration::from_millis(50));
+        let before = Contention::now().unwrap();
+        while before.read_at.elapsed() < Duration::from_millis(600) {
+            std::hint::spin_loop();
+        }
+        // Of three that want a processor one has it.
+        let share = before.share_since(1).unwrap();
+        assert!((0.2..=1.0).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn threads_that_wait_for_each_other_do_not_wait_for_others() {
+        let begin = Contention { read_at: Instant::now(), waited_s: 1.0, ran_s: 5.0, busy_s: 70.0 };
+        let after = |waited_s: f64, ran_s: f64, busy_s: f64| Contention {
+            read_at: begin.read_at + Duration::from_secs(10),
+            waited_s: begin.waited_s + waited_s,
+            ran_s: begin.ran_s + ran_s,
+            busy_s: begin.busy_s + busy_s,
+        };
+        // Three threads on two processors, which nothing else has, or has for a second of each.
+        assert_eq!(begin.share_until(after(10.0, 20.0, 20.0), 2), Some(0.0));
+        assert_eq!(begin.share_until(after(12.0, 18.0, 20.0), 2), Some(0.1));
+        // Others that have processors of their own disturb nobody.
+        assert_eq!(begin.share_until(after(0.0, 10.0, 20.0), 1), Some(0.0));
+        // What is counted in ticks may be less than what was counted exactly.
+        assert_eq!(begin.share_until(after(1.0, 20.0, 19.9), 2), Some(0.0));
     }
 }

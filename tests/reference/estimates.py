@@ -1,0 +1,73 @@
+"""How good are the times that `runner plan` estimates?
+
+    python tests/reference/estimates.py target/release/runner results experiments/quickstart.toml experiments/strategies.toml
+
+For each experiment that was measured on this device in the folder of results, its runs are planned with what the *others* of the
+folder say of the device, and estimates are held to the medians of what was measured: their rank correlation (Spearman's) and the
+median of how far they are off. Needs no packages.
+"""
+
+import csv
+import io
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def key(row: dict) -> tuple:
+    """What tells a run from others of its experiment, in either table."""
+    return row["strategy"], row["batch_size"], row["model"]
+
+
+def measured(table: Path) -> dict[tuple, float]:
+    times: dict[tuple, list[float]] = {}
+    with table.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["status"] == "ok" and row["step_ms_median"]:
+                times.setdefault(key(row), []).append(float(row["step_ms_median"]))
+    return {run: statistics.median(of_repeats) for run, of_repeats in times.items()}
+
+
+def estimated(runner: str, experiment: str, out: Path) -> dict[tuple, float]:
+    command = [runner, "plan", experiment, "--device", "cpu", "--out", str(out), "--format", "csv"]
+    table = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    rows = csv.DictReader(io.StringIO(table))
+    return {key(row): float(row["estimated_step_ms"]) for row in rows if row["estimated_step_ms"]}
+
+
+def ranks(values: list[float]) -> list[float]:
+    """From 0; equal ones share the mean of theirs."""
+    order = sorted(values)
+    return [order.index(value) + (order.count(value) - 1) / 2 for value in values]
+
+
+def line(name: str, pairs: list[tuple[float, float]]) -> str:
+    estimates, times = zip(*pairs)
+    correlation = statistics.correlation(ranks(estimates), ranks(times))
+    off = statistics.median(abs(estimate / time - 1) for estimate, time in pairs)
+    return f"| {name} | {len(pairs)} | {correlation:.2f} | {100 * off:.0f} % |"
+
+
+def main() -> None:
+    runner, results, *experiments = sys.argv[1:]
+    names = [Path(experiment).stem for experiment in experiments]
+    print("| experiment | runs | rank correlation | median error |\n|---|---|---|---|")
+    everything = []
+    for experiment, name in zip(experiments, names):
+        with tempfile.TemporaryDirectory() as place:
+            for other in names:
+                if other != name:
+                    for part in (other, f"{other}.csv"):
+                        (Path(place) / part).symlink_to((Path(results) / part).resolve())
+            estimates = estimated(runner, experiment, Path(place))
+        times = measured(Path(results) / f"{name}.csv")
+        pairs = [(estimates[run], times[run]) for run in times if run in estimates]
+        everything += pairs
+        print(line(name, pairs))
+    print(line("all", everything))
+
+
+if __name__ == "__main__":
+    main()
