@@ -22,7 +22,7 @@ pub use live::{LiveValue, live_at};
 pub use manager::Manager;
 pub use out_of_memory::{Failure, OutOfMemory, Short};
 pub use prediction::{Prediction, fits, live_bytes, peak_live, predict};
-pub use step_work::{Size, StepWork, Task, carried_bytes};
+pub use step_work::{Load, StepWork, Task, carried_bytes};
 pub use system::{Backing, System};
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub struct StepWork {
     pub asked_bytes: u64,
 }
 
-/// All that one operation does on one processor, with operands of one type and of about one size.
+/// All that one operation does on one processor, with operands of one type, where launches do about as much.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Task {
     pub operation: &'static str,
@@ -26,20 +26,41 @@ pub struct Task {
     /// Of the first operand.
     pub dtype: DType,
     /// Of one launch.
-    pub size: Size,
+    pub load: Load,
     pub flops: u64,
     /// Read and written, at the least.
     pub bytes: u64,
 }
 
-/// The order of magnitude of what a launch reads and writes: how fast it is depends on that, for caches hold what is small and
-/// large products are the more efficient ones.
+/// What keeps a launch busy, and the order of magnitude of that (the binary logarithm): how close it comes to a device's rates
+/// depends on both, for caches hold what is small, and large products are the more efficient ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Size(pub u32);
+pub enum Load {
+    /// Bytes, with few FLOPs to each.
+    Moving(u32),
+    /// FLOPs.
+    Computing(u32),
+}
 
-impl Size {
-    pub fn of(bytes: u64) -> Size {
-        Size(bytes.max(1).ilog2())
+impl Load {
+    /// FLOPs that come with a byte in what moves bytes and little else.
+    const FEW: u64 = 8;
+
+    pub fn of(flops: u64, bytes: u64) -> Load {
+        match flops > bytes.saturating_mul(Load::FEW) {
+            true => Load::Computing(flops.ilog2()),
+            false => Load::Moving(bytes.max(1).ilog2()),
+        }
+    }
+
+    /// How many times twice as much, if both are of one kind.
+    pub fn distance(self, other: Load) -> Option<u32> {
+        match (self, other) {
+            (Load::Moving(a), Load::Moving(b)) | (Load::Computing(a), Load::Computing(b)) => {
+                Some(a.abs_diff(b))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -65,13 +86,13 @@ impl StepWork {
             Action::Launch { op, inputs, outputs, .. } => {
                 let Types { inputs, outputs } = types.of(&program.values, inputs, outputs);
                 let operand = inputs.first().or(outputs.first());
-                let bytes = op.bytes(inputs, outputs);
+                let (flops, bytes) = (op.flops(inputs, outputs), op.bytes(inputs, outputs));
                 let task = Task {
                     operation: op.name(),
                     home: instruction.home,
                     dtype: operand.map_or(DType::F32, |ty| ty.dtype),
-                    size: Size::of(bytes),
-                    flops: times * op.flops(inputs, outputs),
+                    load: Load::of(flops, bytes),
+                    flops: times * flops,
                     bytes: times * bytes,
                 };
                 self.compute(task);
@@ -96,7 +117,7 @@ impl StepWork {
 
     fn compute(&mut self, task: Task) {
         let is_alike = |known: &&mut Task| {
-            let kinds = |of: &Task| (of.home, of.dtype, of.size);
+            let kinds = |of: &Task| (of.home, of.dtype, of.load);
             kinds(known) == kinds(&task) && known.operation == task.operation
         };
         match self.tasks.iter_mut().find(is_alike) {

@@ -3,12 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::device::{DeviceKind, Factors, KnownCard, Pool, Target};
-use crate::memory::{Size, StepWork, Task};
+use crate::memory::{Load, StepWork, Task};
 use crate::ops::DType;
 use crate::spec::{Precision, RunConfig};
-
-/// FLOPs that come with a byte in what moves bytes and little else. What has more is held to the rate of products.
-const FEW: u64 = 8;
 
 /// How fast a machine works, as far as anything is known of it.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +16,8 @@ pub struct Speeds {
     pub memory: Option<f64>,
     /// Bytes per second from the device's memory to the host's, and as many back. `None` where they are one.
     pub link: Option<f64>,
-    /// By operation and precision of the run, and then by size: how much longer it took here than those rates allow.
-    pub slowness: HashMap<(String, Precision), BTreeMap<Size, f64>>,
+    /// By operation and precision of the run, and then by what a launch does: how much longer it took here than those rates allow.
+    pub slowness: HashMap<(String, Precision), BTreeMap<Load, f64>>,
     /// Of memory that is asked of the system and given back.
     pub seconds_per_asked_byte: f64,
     pub origin: Origin,
@@ -81,10 +78,11 @@ impl Speeds {
         Some(seconds * self.slowness_of(task, precision).unwrap_or(1.0))
     }
 
-    /// Of the size that is nearest.
+    /// Of what does most nearly as much.
     fn slowness_of(&self, task: &Task, precision: Precision) -> Option<f64> {
-        let by_size = self.slowness.get(&(task.operation.to_owned(), precision))?;
-        by_size.iter().min_by_key(|(size, _)| size.0.abs_diff(task.size.0)).map(|(_, slowness)| *slowness)
+        let by_load = self.slowness.get(&(task.operation.to_owned(), precision))?;
+        let near = by_load.iter().filter_map(|(load, slowness)| Some((load.distance(task.load)?, *slowness)));
+        near.min_by_key(|(distance, _)| *distance).map(|(_, slowness)| slowness)
     }
 
     /// What the rates allow.
@@ -96,11 +94,13 @@ impl Speeds {
         precision: Precision,
     ) -> Option<f64> {
         let moving = bytes as f64 / self.memory?;
-        if flops <= FEW * bytes {
-            return Some(moving);
+        match Load::of(flops, bytes) {
+            Load::Moving(_) => Some(moving),
+            Load::Computing(_) => {
+                let factors = Factors { dtype, tf32: dtype == DType::F32 && precision == Precision::Tf32 };
+                Some(moving.max(flops as f64 / self.products.get(&factors)?))
+            }
         }
-        let factors = Factors { dtype, tf32: dtype == DType::F32 && precision == Precision::Tf32 };
-        Some(moving.max(flops as f64 / self.products.get(&factors)?))
     }
 
     fn copied_seconds(&self, work: &StepWork, target: &Target) -> Option<f64> {
@@ -121,7 +121,7 @@ mod tests {
     use crate::testing::{small, target};
 
     fn task(operation: &'static str, flops: u64, bytes: u64) -> Task {
-        Task { operation, home: Pool::Device, dtype: DType::F32, size: Size::of(bytes), flops, bytes }
+        Task { operation, home: Pool::Device, dtype: DType::F32, load: Load::of(flops, bytes), flops, bytes }
     }
 
     fn work() -> StepWork {
@@ -165,10 +165,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_of_the_nearest_size_counts() {
+    fn what_was_learnt_of_nearly_the_same_counts() {
         let (config, target) = (small(), target());
-        let by_size = [(Size::of(1_000), 8.0), (Size::of(900_000), 0.5)];
-        let slowness = HashMap::from([(("linear".to_owned(), Precision::Fp32), BTreeMap::from(by_size))]);
+        let by_load = [
+            (Load::of(1_000_000, 1), 8.0),
+            (Load::of(39_000_000, 1), 0.5),
+            // Of the same operation, but where it moves bytes.
+            (Load::of(0, 40_000_000), 100.0),
+        ];
+        let slowness = HashMap::from([(("linear".to_owned(), Precision::Fp32), BTreeMap::from(by_load))]);
         is_about(Speeds { slowness, ..speeds() }.step_ms(&work(), &config, &target), 20.0 + 6.0 + 10.0);
     }
 

@@ -10,7 +10,7 @@ use super::csv::{self, CsvError};
 use super::{Row, Status, Store};
 use crate::device::{Factors, Target};
 use crate::execute::MEMORY_FILE;
-use crate::memory::Size;
+use crate::memory::Load;
 use crate::plan::{Origin, Speeds};
 use crate::regular;
 use crate::spec::{Precision, Words as _};
@@ -108,7 +108,7 @@ fn of_rows(out: &Path, rows: &[Row]) -> Speeds {
 /// What operations took, and what the rates allow them, in seconds.
 #[derive(Default)]
 struct Times {
-    by_operation: HashMap<(String, Precision), BTreeMap<Size, [f64; 2]>>,
+    by_operation: HashMap<(String, Precision), BTreeMap<Load, [f64; 2]>>,
     /// Of the run that pays the most for it: one that asks for each value.
     per_asked_byte: f64,
 }
@@ -128,8 +128,8 @@ impl Times {
                     let dtype = precision.dtype();
                     let at_best = speeds.roofline_seconds(dtype, flops, moved_bytes, precision);
                     let name = operation.strip_suffix(" again").unwrap_or(&operation).to_owned();
-                    let by_size = self.by_operation.entry((name, precision)).or_default();
-                    let [all_took, allowed] = by_size.entry(Size::of(moved_bytes)).or_default();
+                    let by_load = self.by_operation.entry((name, precision)).or_default();
+                    let [all_took, allowed] = by_load.entry(Load::of(flops, moved_bytes)).or_default();
                     *all_took += took;
                     *allowed += times * at_best.unwrap_or(0.0);
                 }
@@ -141,12 +141,12 @@ impl Times {
     }
 
     fn give(self, speeds: &mut Speeds) {
-        let slowness = |by_size: BTreeMap<Size, [f64; 2]>| -> BTreeMap<Size, f64> {
-            let known = by_size.into_iter().filter(|(_, [took, allowed])| *took > 0.0 && *allowed > 0.0);
-            known.map(|(size, [took, allowed])| (size, took / allowed)).collect()
+        let slowness = |by_load: BTreeMap<Load, [f64; 2]>| -> BTreeMap<Load, f64> {
+            let known = by_load.into_iter().filter(|(_, [took, allowed])| *took > 0.0 && *allowed > 0.0);
+            known.map(|(load, [took, allowed])| (load, took / allowed)).collect()
         };
         let by_operation = self.by_operation.into_iter();
-        speeds.slowness = by_operation.map(|(operation, by_size)| (operation, slowness(by_size))).collect();
+        speeds.slowness = by_operation.map(|(operation, by_load)| (operation, slowness(by_load))).collect();
         speeds.seconds_per_asked_byte = self.per_asked_byte;
     }
 }
@@ -197,8 +197,8 @@ mod tests {
         out
     }
 
-    fn factor(speeds: &Speeds, operation: &str, size: u64) -> f64 {
-        speeds.slowness[&(operation.to_owned(), Precision::Fp32)][&Size::of(size)]
+    fn factor(speeds: &Speeds, operation: &str, load: Load) -> f64 {
+        speeds.slowness[&(operation.to_owned(), Precision::Fp32)][&load]
     }
 
     #[test]
@@ -218,8 +218,8 @@ mod tests {
         let (speeds, errors) = learned(out.path(), &target());
         assert!(errors.is_empty(), "{errors:?}");
         assert_eq!((speeds.origin, speeds.memory), (Origin::Runs(1), Some(1e9)));
-        assert_eq!(factor(&speeds, "linear", 1024), 2.0);
-        assert_eq!(factor(&speeds, "layer-norm", 1_000_000), 0.5);
+        assert_eq!(factor(&speeds, "linear", Load::of(4_000_000, 1024)), 2.0);
+        assert_eq!(factor(&speeds, "layer-norm", Load::of(0, 1_000_000)), 0.5);
         assert!((speeds.seconds_per_asked_byte - 1e-6).abs() < 1e-18, "{}", speeds.seconds_per_asked_byte);
         let of_start = &speeds.slowness[&("normal".to_owned(), Precision::Fp32)];
         assert!(of_start.is_empty(), "{of_start:?}");
