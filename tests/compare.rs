@@ -101,6 +101,16 @@ fn a_sweep_is_grouped_by_its_axis() {
     insta::assert_snapshot!(table(&repeated(&quickstart(), 6)));
 }
 
+/// The same on a narrow terminal, without what matters least, and on a wide one.
+#[test]
+fn tables_are_as_wide_as_the_terminal() {
+    let mut rows = quickstart();
+    rows.iter_mut().for_each(|row| row.micro_batch = row.batch_size.map(|batch| batch / 4));
+    let rows = repeated(&rows, 6);
+    let at = |width| table_of(&rows, &Options { width: Some(width), ..Options::default() });
+    insta::assert_snapshot!([80, 160].map(at).join("\n"));
+}
+
 /// Figures, and what would rank them.
 #[test]
 fn one_round_ranks_nothing() {
@@ -351,6 +361,46 @@ fn the_baseline_and_the_order_can_be_chosen() {
     let rows: Vec<Row> = quickstart().into_iter().take(5).collect();
     let options = Options { baseline: Some("recompute".into()), sort: Sort::Speed, ..Options::default() };
     insta::assert_snapshot!(table_of(&repeated(&rows, 6), &options));
+}
+
+/// Which fits at the least loss of speed, what more memory buys, and the least that anything runs in.
+#[test]
+fn predictions_say_what_to_take() {
+    let of = |strategy: &str, mib: f64, ms: Option<f64>| {
+        let mut row = row(strategy);
+        row.uses(mib);
+        row.estimated_step_ms = ms;
+        row
+    };
+    let too_large = |strategy: &str, mib: f64, ms: Option<f64>, short: u64| {
+        let mut row = out_of_memory(of(strategy, mib, ms), short << 20);
+        row.limit_bytes = Some(300 << 20);
+        row.oom_pool = Some("device".into());
+        row
+    };
+    let fp32 = too_large("fp32", 412.0, Some(12.0), 112);
+    let bf16 = too_large("bf16", 320.0, Some(6.0), 20);
+    let [lean, leaner] = [of("lean", 240.0, Some(15.0)), of("leaner", 200.0, Some(20.0))];
+    let said = |rows: &[Row]| planned(rows).replace("\n  ", " ");
+    let all = said(&[fp32.clone(), bf16.clone(), lean.clone(), leaner.clone()]);
+    for sentence in [
+        "Leaner needs the least, 200 MiB, 0.49 of fp32.",
+        "Of what fits, lean loses the least time by estimate (15.0 ms a step, 0.80 of fp32's speed, which does not fit) in 240 MiB.",
+        "With 20 MiB more, bf16 would fit, 2.50 times as fast.",
+        "The smallest limit that any runs in is 200 MiB (leaner).",
+    ] {
+        assert!(all.to_lowercase().contains(&sentence.to_lowercase()), "{sentence}: {all}");
+    }
+    // What would be slower is not worth more memory.
+    let slow = Row { estimated_step_ms: Some(30.0), ..bf16.clone() };
+    assert!(!said(&[slow, lean.clone(), leaner.clone()]).contains("more, bf16 would fit"));
+    // Without times: what fits, and what would.
+    let blind = |row: &Row| Row { estimated_step_ms: None, ..row.clone() };
+    let untimed = said(&[fp32, bf16, lean, leaner].each_ref().map(blind));
+    assert!(
+        untimed.contains("With 20 MiB more, bf16 would fit.") && !untimed.contains("estimate"),
+        "{untimed}"
+    );
 }
 
 #[test]
