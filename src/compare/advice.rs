@@ -91,9 +91,11 @@ fn smallest_limit(group: &Group) -> Option<String> {
     let needed = |entry: &Entry| {
         let row = &entry.row;
         match entry.status {
-            Status::Ok => Some(row.context_bytes.unwrap_or(0) + row.predicted_reserved_peak_bytes?),
+            Status::Ok => {
+                Some(row.context_bytes.unwrap_or(0).saturating_add(row.predicted_reserved_peak_bytes?))
+            }
             Status::Oom if row.oom_pool.as_deref() == Some("device") => {
-                Some(row.limit_bytes? + row.oom_short_bytes?)
+                Some(row.limit_bytes?.saturating_add(row.oom_short_bytes?))
             }
             _ => None,
         }

@@ -67,11 +67,11 @@ fn is_of(row: &Row, target: &Target) -> bool {
 fn of_rows(out: &Path, rows: &[Row]) -> Speeds {
     let mut products: HashMap<Factors, Vec<f64>> = HashMap::new();
     for row in rows {
-        if let (Some(precision), Some(rate)) = (precision(row), row.product_flops_per_s) {
+        if let (Some(precision), Some(rate)) = (precision(row), row.product_flops_per_s.filter(is_positive)) {
             products.entry(factors(precision)).or_default().push(rate);
         }
     }
-    let copies: Vec<f64> = rows.iter().filter_map(|row| row.copy_bytes_per_s).collect();
+    let copies: Vec<f64> = rows.iter().filter_map(|row| row.copy_bytes_per_s.filter(is_positive)).collect();
     let products: HashMap<Factors, f64> = products
         .into_iter()
         .filter_map(|(factors, rates)| Some((factors, statistics::median(&rates)?)))
@@ -105,6 +105,11 @@ fn of_rows(out: &Path, rows: &[Row]) -> Speeds {
     speeds
 }
 
+/// A table may hold any numbers.
+fn is_positive(number: &f64) -> bool {
+    number.is_finite() && *number > 0.0
+}
+
 /// What operations took, and what the rates allow them, in seconds.
 #[derive(Default)]
 struct Times {
@@ -122,7 +127,10 @@ impl Times {
             let grown = live_bytes.saturating_sub(live_before);
             live_before = live_bytes;
             match operation.as_str() {
-                "allocate" => (asking, asked) = (asking + took, asked + times_per_step.saturating_mul(grown)),
+                "allocate" => {
+                    asking += took;
+                    asked = times_per_step.saturating_mul(grown).saturating_add(asked);
+                }
                 "free" => asking += took,
                 _ => {
                     let dtype = precision.dtype();
@@ -135,14 +143,14 @@ impl Times {
                 }
             }
         }
-        if asked > 0 {
+        if asked > 0 && asking.is_finite() {
             self.per_asked_byte = self.per_asked_byte.max(asking / asked as f64);
         }
     }
 
     fn give(self, speeds: &mut Speeds) {
         let slowness = |by_load: BTreeMap<Load, [f64; 2]>| -> BTreeMap<Load, f64> {
-            let known = by_load.into_iter().filter(|(_, [took, allowed])| *took > 0.0 && *allowed > 0.0);
+            let known = by_load.into_iter().filter(|(_, times)| times.iter().all(is_positive));
             known.map(|(load, [took, allowed])| (load, took / allowed)).collect()
         };
         let by_operation = self.by_operation.into_iter();
