@@ -200,6 +200,10 @@ fn runs_are_told_by_name_number_and_id() {
     assert_eq!(lean, said(&["--run", "4"]));
     let id = lean.split_whitespace().nth(1).and_then(|id| id.get(..6)).expect("an id");
     assert_eq!(lean, said(&["--run", id]));
+    // Two names of one run.
+    let plain = said(&["--run", "plain"]);
+    let id = plain.split_whitespace().nth(1).and_then(|id| id.get(..6)).expect("an id");
+    assert_eq!(plain, said(&["--run", id]));
     let swept = ["--set", "strategies.lean.sweep.accumulate=[1,2]"];
     assert!(said(&[&swept[..], &["--run", "lean/accumulate=2"]].concat()).contains(" 2 micro-batches"));
     let grid = ["--set", "sweep.grid={\"train.batch_size\"=[4,8]}", "--run"];
@@ -210,7 +214,8 @@ fn runs_are_told_by_name_number_and_id() {
     };
     let several = refused(&[&grid[..], &["lean"]].concat());
     assert!(
-        several.contains("2 runs are called `lean`") && several.contains("lean, train.batch_size = 8"),
+        several.contains("`lean` is 2 runs; say which by its number")
+            && several.contains("lean, train.batch_size = 8"),
         "{several}"
     );
     let none = refused(&["--run", "laen"]);

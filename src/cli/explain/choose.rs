@@ -37,23 +37,26 @@ pub(super) fn choose<'a>(plans: &'a [Plan], which: Option<&str>) -> Result<Chose
         };
     };
     let is_named = |chosen: &Chosen<'_>| chosen.run.strategy == which;
-    let has_number = |index: usize| which.parse().is_ok_and(|number: usize| number == index + 1);
     let has_id = |chosen: &Chosen<'_>| which.len() >= 4 && chosen.run.id.starts_with(which);
-    let by_number = || all.iter().enumerate().filter(|(index, _)| has_number(*index)).map(|(_, one)| *one);
+    let by_number =
+        || which.parse::<usize>().ok().and_then(|number| all.get(number.checked_sub(1)?)).copied();
     let mut found: Vec<Chosen<'_>> = all.iter().copied().filter(is_named).collect();
     if found.is_empty() {
-        found = by_number().collect();
+        found.extend(by_number());
     }
     if found.is_empty() {
-        found = all.iter().copied().filter(has_id).collect();
         // Strategies that are one run have one id.
-        found.dedup_by(|a, b| a.run.id == b.run.id);
+        for chosen in all.iter().copied().filter(has_id) {
+            if !found.iter().any(|known| known.run.id == chosen.run.id) {
+                found.push(chosen);
+            }
+        }
     }
     match found.as_slice() {
         [one] => Ok(*one),
         [] => Err(none(&all, which)),
         several => Err(Failure::input(format!(
-            "{} runs are called `{which}`; say which by its number:\n{}",
+            "`{which}` is {} runs; say which by its number:\n{}",
             several.len(),
             listed(&all, |run| several.iter().any(|one| std::ptr::eq(one.run, run)))
         ))),
