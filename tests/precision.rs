@@ -87,7 +87,7 @@ fn rows_say_what_became_of_the_loss_scale() {
 
 #[test]
 fn tables_from_before_mixed_precision_can_be_read() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/published/xeon-2-cores/quickstart.csv");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/before_mixed_precision.csv");
     for row in csv::read(&file).unwrap() {
         assert_eq!((row.precision.as_str(), row.emulated, row.loss_scale), ("fp32", false, None));
         assert_eq!(row.live[Role::Cast], None, "parameters were charged with casts then");

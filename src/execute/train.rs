@@ -268,7 +268,8 @@ impl Trainer<'_> {
             }
         }
         let (after, measured) = (engine.counts(), &mut outcome.measured);
-        measured.cpu_wait = contention.and_then(|before| before.share_since(rayon::current_num_threads()));
+        measured.cpu_wait =
+            contention.and_then(|before| before.share_since(engine.device().target().threads));
         measured.clock_after_mhz = measured.clock_mhz.and_then(|_| clock_mhz());
         let steps = step.max(1) as u64;
         measured.to_host_bytes = Some((after.bytes_to_host - before.bytes_to_host) / steps);
