@@ -4,7 +4,11 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use unicode_width::UnicodeWidthStr;
+
 use super::failure::Failure;
+use super::terminal;
+use crate::compare::{LEAST_WIDTH, wrap};
 
 /// Whether only what was asked for, and what is wrong, is to be said.
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -36,8 +40,19 @@ pub(super) fn print_raw(text: &str) -> Result<(), Failure> {
 /// Writes a line to standard output on the way to files that matter more.
 pub(super) fn say(text: &str) {
     if !is_quiet() {
-        let _ = writeln!(io::stdout().lock(), "{}", visible(text));
+        let _ = writeln!(io::stdout().lock(), "{}", visible(&fitted(text)));
     }
+}
+
+/// Broken between words where a terminal is narrower.
+fn fitted(text: &str) -> Cow<'_, str> {
+    let Some(width) = terminal::width() else { return Cow::Borrowed(text) };
+    let width = width.max(LEAST_WIDTH);
+    text.split('\n')
+        .map(|line| if line.width() > width { wrap(line, width) } else { line.to_owned() })
+        .collect::<Vec<_>>()
+        .join("\n")
+        .into()
 }
 
 /// Writes a line about how it goes to standard error.

@@ -6,8 +6,8 @@ use super::numbers::{milliseconds, ratio, size};
 use super::verdict::subject;
 use crate::results::Status;
 
-/// Estimates closer than this are not told apart.
-const ALIKE: f64 = 1.02;
+/// Estimates closer than this are not told apart: they are no better.
+const ALIKE: f64 = 1.05;
 
 pub(super) fn sentence(group: &Group) -> Option<String> {
     let fitting: Vec<&Entry> = group.entries.iter().filter(|entry| entry.is_candidate()).collect();

@@ -16,12 +16,17 @@ pub struct Speeds {
     pub memory: Option<f64>,
     /// Bytes per second from the device's memory to the host's, and as many back. `None` where they are one.
     pub link: Option<f64>,
-    /// By operation and precision of the run, and then by what a launch does: how much longer it took here than those rates allow.
-    pub slowness: HashMap<(String, Precision), BTreeMap<Load, f64>>,
+    /// How much longer operations took here than those rates allow, of all models.
+    pub slowness: Slowness,
+    /// The same of runs of one model, by its description: what is nearest to a run of it.
+    pub of_model: HashMap<String, Slowness>,
     /// Of memory that is asked of the system and given back.
     pub seconds_per_asked_byte: f64,
     pub origin: Origin,
 }
+
+/// By operation and precision of the run, and then by what a launch does.
+pub type Slowness = HashMap<(String, Precision), BTreeMap<Load, f64>>;
 
 /// How rates are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,9 +64,8 @@ impl Speeds {
     /// while copies go on beside them if they are begun ahead. What waits for data, and what launching takes, is not counted.
     /// `None` where a rate is missing.
     pub fn step_ms(&self, work: &StepWork, config: &RunConfig, target: &Target) -> Option<f64> {
-        let precision = config.strategy.precision;
         let computed: f64 =
-            work.tasks.iter().map(|task| self.task_seconds(task, precision, target)).sum::<Option<f64>>()?;
+            work.tasks.iter().map(|task| self.task_seconds(task, config, target)).sum::<Option<f64>>()?;
         let computed = computed + self.seconds_per_asked_byte * work.asked_bytes as f64;
         let copied = self.copied_seconds(work, target)?;
         let overlaps = target.kind == DeviceKind::Cuda && config.strategy.offload.ahead > 0;
@@ -69,20 +73,16 @@ impl Speeds {
         Some(1e3 * seconds)
     }
 
-    fn task_seconds(&self, task: &Task, precision: Precision, target: &Target) -> Option<f64> {
+    fn task_seconds(&self, task: &Task, config: &RunConfig, target: &Target) -> Option<f64> {
+        let precision = config.strategy.precision;
         if target.kind == DeviceKind::Cuda && task.home == Pool::Host {
             // Nobody says how fast a card's host is.
             return None;
         }
         let seconds = self.roofline_seconds(task.dtype, task.flops, task.bytes, precision)?;
-        Some(seconds * self.slowness_of(task, precision).unwrap_or(1.0))
-    }
-
-    /// Of what does most nearly as much.
-    fn slowness_of(&self, task: &Task, precision: Precision) -> Option<f64> {
-        let by_load = self.slowness.get(&(task.operation.to_owned(), precision))?;
-        let near = by_load.iter().filter_map(|(load, slowness)| Some((load.distance(task.load)?, *slowness)));
-        near.min_by_key(|(distance, _)| *distance).map(|(_, slowness)| slowness)
+        let own = self.of_model.get(&config.model.description());
+        let slowness = own.and_then(|own| nearest(own, task, precision));
+        Some(seconds * slowness.or_else(|| nearest(&self.slowness, task, precision)).unwrap_or(1.0))
     }
 
     /// What the rates allow.
@@ -113,6 +113,13 @@ impl Speeds {
             DeviceKind::Cuda => to_host.max(to_device) / self.link?,
         })
     }
+}
+
+/// Of what does most nearly as much.
+fn nearest(slowness: &Slowness, task: &Task, precision: Precision) -> Option<f64> {
+    let by_load = slowness.get(&(task.operation.to_owned(), precision))?;
+    let near = by_load.iter().filter_map(|(load, slowness)| Some((load.distance(task.load)?, *slowness)));
+    near.min_by_key(|(distance, _)| *distance).map(|(_, slowness)| slowness)
 }
 
 #[cfg(test)]
@@ -174,7 +181,13 @@ mod tests {
             (Load::of(0, 40_000_000), 100.0),
         ];
         let slowness = HashMap::from([(("linear".to_owned(), Precision::Fp32), BTreeMap::from(by_load))]);
-        is_about(Speeds { slowness, ..speeds() }.step_ms(&work(), &config, &target), 20.0 + 6.0 + 10.0);
+        let of_any = Speeds { slowness, ..speeds() };
+        is_about(of_any.step_ms(&work(), &config, &target), 20.0 + 6.0 + 10.0);
+        // Of the same model, if that was measured.
+        let by_load = BTreeMap::from([(Load::of(1_000, 1), 2.0)]);
+        let own = HashMap::from([(("linear".to_owned(), Precision::Fp32), by_load)]);
+        let of_model = HashMap::from([(config.model.description(), own)]);
+        is_about(Speeds { of_model, ..of_any }.step_ms(&work(), &config, &target), 80.0 + 6.0 + 10.0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod planner;
 mod remedies;
 mod sweep;
 
-pub use estimate::{Origin, Speeds};
+pub use estimate::{Origin, Slowness, Speeds};
 pub use expand::{Experiment, Point, expand};
 pub use fits::LARGEST_BATCH;
 pub use identity::{configuration_id, run_id};

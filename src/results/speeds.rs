@@ -11,7 +11,7 @@ use super::{Row, Status, Store};
 use crate::device::{Factors, Target};
 use crate::execute::MEMORY_FILE;
 use crate::memory::Load;
-use crate::plan::{Origin, Speeds};
+use crate::plan::{Origin, Slowness, Speeds};
 use crate::regular;
 use crate::spec::{Precision, Words as _};
 use crate::statistics;
@@ -98,7 +98,7 @@ fn of_rows(out: &Path, rows: &[Row]) -> Speeds {
         let folder = Store::at(out, &row.experiment).repeat_folder(&row.run_id, row.repeat);
         // Who keeps results for their figures may have thrown it away, or another version may have written it.
         if let (Some(precision), Ok(lines)) = (precision(row), operations(&folder.join(MEMORY_FILE))) {
-            times.add(lines, precision, &speeds);
+            times.add(row, lines, precision, &speeds);
         }
     }
     times.give(&mut speeds);
@@ -110,16 +110,20 @@ fn is_positive(number: &f64) -> bool {
     number.is_finite() && *number > 0.0
 }
 
+type ByOperation = HashMap<(String, Precision), BTreeMap<Load, [f64; 2]>>;
+
 /// What operations took, and what the rates allow them, in seconds.
 #[derive(Default)]
 struct Times {
-    by_operation: HashMap<(String, Precision), BTreeMap<Load, [f64; 2]>>,
-    /// Of the run that pays the most for it: one that asks for each value.
-    per_asked_byte: f64,
+    all: ByOperation,
+    by_model: HashMap<String, ByOperation>,
+    /// Of each run: what it paid for a byte of memory that it asked for.
+    per_asked_byte: Vec<f64>,
 }
 
 impl Times {
-    fn add(&mut self, lines: Vec<Operation>, precision: Precision, speeds: &Speeds) {
+    fn add(&mut self, row: &Row, lines: Vec<Operation>, precision: Precision, speeds: &Speeds) {
+        let of_model = self.by_model.entry(row.model.clone()).or_default();
         let (mut asking, mut asked, mut live_before) = (0.0, 0, 0);
         for line in lines {
             let Operation { operation, ms, times_per_step, flops, moved_bytes, live_bytes } = line;
@@ -136,27 +140,40 @@ impl Times {
                     let dtype = precision.dtype();
                     let at_best = speeds.roofline_seconds(dtype, flops, moved_bytes, precision);
                     let name = operation.strip_suffix(" again").unwrap_or(&operation).to_owned();
-                    let by_load = self.by_operation.entry((name, precision)).or_default();
-                    let [all_took, allowed] = by_load.entry(Load::of(flops, moved_bytes)).or_default();
-                    *all_took += took;
-                    *allowed += times * at_best.unwrap_or(0.0);
+                    for of in [&mut self.all, &mut *of_model] {
+                        let by_load = of.entry((name.clone(), precision)).or_default();
+                        let [all_took, allowed] = by_load.entry(Load::of(flops, moved_bytes)).or_default();
+                        *all_took += took;
+                        *allowed += times * at_best.unwrap_or(0.0);
+                    }
                 }
             }
         }
-        if asked > 0 && asking.is_finite() {
-            self.per_asked_byte = self.per_asked_byte.max(asking / asked as f64);
-        }
+        self.per_asked_byte.push(asking / asked as f64);
     }
 
     fn give(self, speeds: &mut Speeds) {
-        let slowness = |by_load: BTreeMap<Load, [f64; 2]>| -> BTreeMap<Load, f64> {
-            let known = by_load.into_iter().filter(|(_, times)| times.iter().all(is_positive));
-            known.map(|(load, [took, allowed])| (load, took / allowed)).collect()
-        };
-        let by_operation = self.by_operation.into_iter();
-        speeds.slowness = by_operation.map(|(operation, by_load)| (operation, slowness(by_load))).collect();
-        speeds.seconds_per_asked_byte = self.per_asked_byte;
+        speeds.slowness = slowness(self.all);
+        speeds.of_model = self.by_model.into_iter().map(|(model, of)| (model, slowness(of))).collect();
+        speeds.seconds_per_asked_byte = of_the_system(self.per_asked_byte);
     }
+}
+
+/// What it takes to ask the system for each value: most runs ask it once for all, and pay next to nothing for a value.
+fn of_the_system(mut per_byte: Vec<f64>) -> f64 {
+    const NEXT_TO_NOTHING: f64 = 0.4;
+    per_byte.retain(is_positive);
+    let most = per_byte.iter().copied().fold(0.0, f64::max);
+    per_byte.retain(|cost| *cost >= NEXT_TO_NOTHING * most);
+    statistics::median(&per_byte).unwrap_or(0.0)
+}
+
+fn slowness(times: ByOperation) -> Slowness {
+    let of_operation = |by_load: BTreeMap<Load, [f64; 2]>| {
+        let known = by_load.into_iter().filter(|(_, times)| times.iter().all(is_positive));
+        known.map(|(load, [took, allowed])| (load, took / allowed)).collect()
+    };
+    times.into_iter().map(|(operation, by_load)| (operation, of_operation(by_load))).collect()
 }
 
 fn operations(file: &Path) -> Result<Vec<Operation>, ::csv::Error> {
@@ -251,6 +268,12 @@ mod tests {
         assert_eq!(speeds.products, HashMap::from([(Factors::F32, 2e9)]));
         let (speeds, _) = learned(folder(&rows[4..]).path(), &target());
         assert_eq!(speeds.origin, Origin::Unknown);
+    }
+
+    #[test]
+    fn asking_costs_what_runs_pay_that_ask_for_each_value() {
+        assert_eq!(of_the_system(vec![1e-12, 4e-10, f64::NAN, 5e-10, 9e-10, 0.0, 3e-10]), 5e-10);
+        assert_eq!(of_the_system(Vec::new()), 0.0);
     }
 
     #[test]

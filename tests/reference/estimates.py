@@ -3,8 +3,8 @@
     python tests/reference/estimates.py target/release/runner results experiments/quickstart.toml experiments/strategies.toml
 
 For each experiment that was measured on this device in the folder of results, its runs are planned with what the *others* of the
-folder say of the device, and estimates are held to the medians of what was measured: their rank correlation (Spearman's) and the
-median of how far they are off. Needs no packages.
+folder say of the device, and with what its own runs say as well. Estimates are held to the medians of what was measured: their rank
+correlation (Spearman's) and the median of how far they are off. Needs no packages.
 """
 
 import csv
@@ -43,30 +43,32 @@ def ranks(values: list[float]) -> list[float]:
     return [order.index(value) + (order.count(value) - 1) / 2 for value in values]
 
 
-def line(name: str, pairs: list[tuple[float, float]]) -> str:
+def quality(pairs: list[tuple[float, float]]) -> str:
     estimates, times = zip(*pairs)
     correlation = statistics.correlation(ranks(estimates), ranks(times))
     off = statistics.median(abs(estimate / time - 1) for estimate, time in pairs)
-    return f"| {name} | {len(pairs)} | {correlation:.2f} | {100 * off:.0f} % |"
+    return f"{correlation:.2f} | {100 * off:.0f} %"
 
 
 def main() -> None:
     runner, results, *experiments = sys.argv[1:]
     names = [Path(experiment).stem for experiment in experiments]
-    print("| experiment | runs | rank correlation | median error |\n|---|---|---|---|")
-    everything = []
+    print("| experiment | runs | by others: rank correlation | median error | with its own | median error |")
+    print("|---|---|---|---|---|---|")
+    everything: tuple[list, list] = ([], [])
     for experiment, name in zip(experiments, names):
+        times = measured(Path(results) / f"{name}.csv")
         with tempfile.TemporaryDirectory() as place:
             for other in names:
                 if other != name:
                     for part in (other, f"{other}.csv"):
                         (Path(place) / part).symlink_to((Path(results) / part).resolve())
-            estimates = estimated(runner, experiment, Path(place))
-        times = measured(Path(results) / f"{name}.csv")
-        pairs = [(estimates[run], times[run]) for run in times if run in estimates]
-        everything += pairs
-        print(line(name, pairs))
-    print(line("all", everything))
+            found = [estimated(runner, experiment, out) for out in (Path(place), Path(results))]
+        pairs = [[(estimates[run], times[run]) for run in times if run in estimates] for estimates in found]
+        for all_pairs, more in zip(everything, pairs):
+            all_pairs += more
+        print(f"| {name} | {len(pairs[0])} | {' | '.join(map(quality, pairs))} |")
+    print(f"| all | {len(everything[0])} | {' | '.join(map(quality, everything))} |")
 
 
 if __name__ == "__main__":
