@@ -35,15 +35,10 @@ fn needs_least(group: &Group, fitting: &[&Entry]) -> Option<String> {
     })
 }
 
-/// Milliseconds of a step for each of its samples, which is what strategies of other batches are compared by.
-fn pace(entry: &Entry) -> Option<f64> {
-    Some(entry.row.estimated_step_ms? / entry.row.batch_size? as f64)
-}
-
 /// Of those that take about as long as the one that is estimated to take the least, the one that needs the least memory.
 fn fastest<'a>(entries: &[&'a Entry]) -> Option<&'a Entry> {
-    let least = entries.iter().filter_map(|entry| pace(entry)).min_by(f64::total_cmp)?;
-    let is_alike = |entry: &&&Entry| pace(entry).is_some_and(|time| time <= ALIKE * least);
+    let least = entries.iter().filter_map(|entry| entry.estimated_pace()).min_by(f64::total_cmp)?;
+    let is_alike = |entry: &&&Entry| entry.estimated_pace().is_some_and(|pace| pace <= ALIKE * least);
     entries.iter().filter(is_alike).min_by_key(|entry| entry.memory).copied()
 }
 
@@ -52,9 +47,9 @@ fn loses_least(group: &Group, fitting: &[&Entry], fastest: &Entry) -> Option<Str
     if fitting.len() < 2 {
         return None;
     }
-    let (ms, own) = (fastest.row.estimated_step_ms?, pace(fastest)?);
+    let (ms, own) = (fastest.row.estimated_step_ms?, fastest.estimated_pace()?);
     let beside = group.base().filter(|base| base.label != fastest.label).and_then(|base| {
-        let of_base = pace(base)?;
+        let of_base = base.estimated_pace()?;
         let fits_not = if base.status == Status::Oom { ", which does not fit" } else { "" };
         Some(match of_base / own {
             times if times > ALIKE => format!(", {} times {}'s speed{fits_not}", ratio(times), base.label),
@@ -73,8 +68,9 @@ fn loses_least(group: &Group, fitting: &[&Entry], fastest: &Entry) -> Option<Str
 
 /// What the least more memory would buy that is faster than all that fits or, where no time is known, that does not fit.
 fn more_memory(group: &Group, fastest: Option<&Entry>) -> Option<String> {
-    let gains = |entry: &&Entry| match fastest.and_then(pace) {
-        Some(own) => pace(entry).is_some_and(|other| other * ALIKE < own),
+    let own = fastest.and_then(Entry::estimated_pace);
+    let gains = |entry: &&Entry| match own {
+        Some(own) => entry.estimated_pace().is_some_and(|other| other * ALIKE < own),
         None => true,
     };
     let short =
@@ -82,10 +78,8 @@ fn more_memory(group: &Group, fastest: Option<&Entry>) -> Option<String> {
     let missing = group.entries.iter().filter(|entry| entry.status == Status::Oom).filter(gains);
     let (bytes, next) =
         missing.filter_map(|entry| Some((short(entry)?, entry))).min_by_key(|(bytes, _)| *bytes)?;
-    let speed = fastest
-        .and_then(pace)
-        .zip(pace(next))
-        .map(|(ms, other)| format!(", {} times as fast", ratio(ms / other)));
+    let speed =
+        own.zip(next.estimated_pace()).map(|(own, other)| format!(", {} times as fast", ratio(own / other)));
     Some(format!(" With {} more, {} would fit{}.", size(bytes), next.label, speed.unwrap_or_default()))
 }
 

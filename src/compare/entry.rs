@@ -98,6 +98,11 @@ pub(super) struct Relative {
 }
 
 impl Entry {
+    /// Milliseconds that each sample of a step is estimated to take, which is what strategies of other batches are compared by.
+    pub(super) fn estimated_pace(&self) -> Option<f64> {
+        Some(self.row.estimated_step_ms? / self.row.batch_size? as f64)
+    }
+
     /// Ran to the end: what something can be said of.
     pub(super) fn is_usable(&self) -> bool {
         self.status == Status::Ok && self.memory.is_some()

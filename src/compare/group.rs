@@ -156,7 +156,7 @@ impl Group {
             self.entries[at].relative.is_baseline = true;
         }
         // What was not measured is in the order of its estimate.
-        let estimate = |entry: &Entry| Some(entry.row.batch_size? as f64 / entry.row.estimated_step_ms?);
+        let estimate = |entry: &Entry| entry.estimated_pace().map(f64::recip);
         let speed = |entry: &Entry| entry.speed.median().or_else(|| estimate(entry));
         self.entries.sort_by(|a, b| match sort {
             Sort::File => Ordering::Equal,
