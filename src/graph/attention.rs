@@ -9,7 +9,7 @@ impl Graph {
         let Graph { values, nodes, .. } = self;
         for node in nodes {
             let Op::Attention(fused) = &node.op else { continue };
-            let op = MaterializedAttention { heads: fused.heads };
+            let op = MaterializedAttention { attending: fused.attending };
             node.op = Op::MaterializedAttention(op);
             let types = node.op.outputs(&[values[node.inputs[0]].ty]);
             let types = types.unwrap_or_else(|error| panic!("the model is wrong: {error}"));

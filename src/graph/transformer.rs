@@ -4,7 +4,7 @@
 //! B micro-batch, T context, C d_model, H heads, V vocabulary.
 
 use super::{Graph, Initial, ScopeId};
-use crate::ops::{Activation, Attention, CrossEntropy, DType, Embedding, LayerNorm, Linear, Op};
+use crate::ops::{Activation, Attending, Attention, CrossEntropy, DType, Embedding, LayerNorm, Linear, Op};
 use crate::spec::Transformer;
 
 const DEVIATION: f32 = 0.02;
@@ -48,8 +48,9 @@ fn block(graph: &mut Graph, model: &Transformer, layer: usize, x: usize) -> usiz
     let attention = graph.part(block, "attention");
     let y = norm(graph, attention, c, x);
     let [qkv] = linear(graph, attention, "qkv", [3 * c, c], Initial::Normal(DEVIATION), y, None);
+    let attending = Attending::causal(model.heads);
     let [out, _lse] =
-        graph.node(Op::Attention(Attention { heads: model.heads }), attention, vec![qkv], ["out", "lse"]);
+        graph.node(Op::Attention(Attention { attending }), attention, vec![qkv], ["out", "lse"]);
     let [x] = linear(graph, attention, "x", [c, c], into_residual, out, Some(x));
 
     let mlp = graph.part(block, "mlp");

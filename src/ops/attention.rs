@@ -1,22 +1,125 @@
-//! Causal multi-head self-attention whose T x T scores are never stored (Dao et al. 2022).
+//! Multi-head self-attention whose T x T scores are never stored (Dao et al. 2022), with as many heads of keys and values as
+//! of queries or fewer (Ainslie et al. 2023).
+
+use std::ops::Range;
 
 use super::{
     DType, Op, OpKind, Operation, Sizes, Tape, TensorType, TypeError, WorkspaceLimits, expect_float,
     expect_inputs, expect_type,
 };
 
-/// `out = softmax(mask(q k^T / sqrt(C/H))) v` for each head, position t seeing positions 0 to t.
-///
-/// Input: qkv num[B,T,3C], queries, keys and values side by side, each with its heads side by side.
-/// Outputs: out num[B,T,C], and the logarithm of each softmax's sum lse f32[B,H,T].
+/// How queries attend to keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Attention {
+pub struct Attending {
+    /// Of queries: H.
     pub heads: usize,
+    /// Of keys and values: G, which divides H. As many heads of queries in a row share one.
+    pub kv_heads: usize,
+    /// Whether position t sees no later ones.
+    pub causal: bool,
+    /// How many positions a query sees at most, its own and those right before it.
+    pub window: Option<usize>,
+    /// Scores go no further than this from 0, either way: `cap tanh(score / cap)`.
+    pub cap: Option<f32>,
+    /// What scores are multiplied by, if not by `1 / sqrt(D)`.
+    pub scale: Option<f32>,
 }
 
-/// Inputs: dout num[B,T,C], qkv num[B,T,3C], out num[B,T,C], lse f32[B,H,T]. Output: dqkv num[B,T,3C].
+/// Sizes of an attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    pub batch: usize,
+    pub sequence: usize,
+    /// H.
+    pub queries: usize,
+    /// G.
+    pub keys: usize,
+    /// Channels of each: D.
+    pub head: usize,
+}
+
+impl Attending {
+    /// GPT-2's: each head has keys of its own, and sees what was before.
+    pub const fn causal(heads: usize) -> Attending {
+        Attending { heads, kv_heads: heads, causal: true, window: None, cap: None, scale: None }
+    }
+
+    /// What scores of heads of so many channels are multiplied by.
+    pub fn scale(&self, head: usize) -> f32 {
+        self.scale.unwrap_or_else(|| (1.0 / (head as f64).sqrt()) as f32)
+    }
+
+    /// The keys of a sequence that a query sees.
+    pub fn seen(&self, query: usize, sequence: usize) -> Range<usize> {
+        let first = self.window.map_or(0, |window| (query + 1).saturating_sub(window));
+        first..if self.causal { query + 1 } else { sequence }
+    }
+
+    /// The sizes in a qkv num[B,T,(H+2G)D].
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn heads(&self, operation: &'static str, qkv: &TensorType) -> Result<Heads, TypeError> {
+        let side_by_side = self.heads + 2 * self.kv_heads;
+        let wrong = || {
+            let Attending { heads, kv_heads, .. } = self;
+            let problem = format!("qkv is {qkv}, not [B, T, C] of {heads} heads and two times {kv_heads}");
+            TypeError { operation, problem }
+        };
+        let [batch, sequence, row] = <[usize; 3]>::try_from(qkv.shape.dims()).map_err(|_| wrong())?;
+        let fits = self.heads.is_multiple_of(self.kv_heads) && row.is_multiple_of(side_by_side);
+        let head = row / side_by_side;
+        let heads = Heads { batch, sequence, queries: self.heads, keys: self.kv_heads, head };
+        fits.then_some(heads).ok_or_else(wrong)
+    }
+
+    /// Takes on the heads of another run.
+    pub(super) fn resize(&mut self, heads: usize, qkv: &TensorType, out: &TensorType) {
+        let (row, channels) = (qkv.shape.last(), out.shape.last());
+        self.kv_heads = (row - channels) * heads / (2 * channels);
+        self.heads = heads;
+    }
+
+    /// Half of the T x T scores are masked; the customary count (PaLM, Chowdhery et al. 2022, appendix B) still takes them
+    /// whole, and so does this one, so that figures compare: so many products of an out [B,T,HD]. Of a window, it takes that.
+    pub(super) fn flops(&self, products: u64, out: &TensorType) -> u64 {
+        let sequence = out.shape.dims()[1];
+        let seen = self.window.map_or(sequence, |window| window.min(sequence));
+        products * 2 * (out.elements() * seen) as u64
+    }
+}
+
+impl Heads {
+    /// Of a result: HD.
+    pub fn channels(&self) -> usize {
+        self.queries * self.head
+    }
+
+    /// Elements between positions of a qkv.
+    pub fn row(&self) -> usize {
+        (self.queries + 2 * self.keys) * self.head
+    }
+
+    /// Heads of queries that share keys.
+    pub fn group(&self) -> usize {
+        self.queries / self.keys
+    }
+}
+
+/// `out = softmax(mask(cap(scale q k^T))) v` for each head.
+///
+/// Input: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side. Outputs: out num[B,T,HD], and the
+/// logarithm of each softmax's sum lse f32[B,H,T].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionBackward;
+pub struct Attention {
+    pub attending: Attending,
+}
+
+/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], out num[B,T,HD], lse f32[B,H,T]. Output: dqkv num[B,T,(H+2G)D].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionBackward {
+    pub attending: Attending,
+}
 
 impl Attention {
     /// Queries and keys that a kernel takes at a time.
@@ -45,11 +148,6 @@ impl Attention {
 }
 
 impl AttentionBackward {
-    /// How many heads there are, as lse tells.
-    pub(crate) fn heads(lse: &TensorType) -> usize {
-        lse.shape.dims().get(1).copied().unwrap_or(1)
-    }
-
     /// Scratch elements of one thread, all of them f32: k^T and v^T, then k, q and dout of one head in panels, and two
     /// tiles of scores; and, where they are stored otherwise, tiles of q, dout and dq, and a head's dk and dv.
     pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
@@ -59,30 +157,6 @@ impl AttentionBackward {
             + 2 * Attention::QUERY_TILE * Attention::SCORE_ROW
             + widened
     }
-}
-
-/// B, T, C of a qkv.
-pub(super) fn dimensions(
-    operation: &'static str,
-    heads: usize,
-    qkv: &TensorType,
-) -> Result<[usize; 3], TypeError> {
-    let wrong = || TypeError {
-        operation,
-        problem: format!("qkv is {qkv}, not [B, T, 3C] with C divisible by {heads} heads"),
-    };
-    let [batch, sequence, triple] = <[usize; 3]>::try_from(qkv.shape.dims()).map_err(|_| wrong())?;
-    if triple % 3 == 0 && (triple / 3) % heads == 0 {
-        Ok([batch, sequence, triple / 3])
-    } else {
-        Err(wrong())
-    }
-}
-
-/// Half of the T x T scores are masked; the customary count (PaLM, Chowdhery et al. 2022, appendix B) still
-/// takes them whole, and so does this one, so that figures compare: so many products of an out [B,T,C].
-pub(super) fn scores_flops(products: u64, out: &TensorType) -> u64 {
-    products * 2 * (out.elements() * out.shape.dims()[1]) as u64
 }
 
 impl Operation for Attention {
@@ -97,31 +171,39 @@ impl Operation for Attention {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 1)?;
         let dtype = expect_float(self.name(), "qkv", &inputs[0])?;
-        let [batch, sequence, channels] = dimensions(self.name(), self.heads, &inputs[0])?;
-        Ok(vec![
-            TensorType::new(dtype, &[batch, sequence, channels]),
-            TensorType::f32(&[batch, self.heads, sequence]),
-        ])
+        let heads = self.attending.heads(self.name(), &inputs[0])?;
+        Ok(vec![heads.out(dtype), heads.lse()])
     }
 
     fn flops(&self, _inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
-        scores_flops(2, &outputs[0])
+        self.attending.flops(2, &outputs[0])
     }
 
-    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let TensorType { dtype, shape } = inputs[0];
-        let (sequence, head) = (shape.dims()[1], shape.last() / 3 / self.heads);
-        limits.scratch(Self::workspace_elements(dtype, sequence, head), 0)
+    fn workspace(&self, inputs: &[TensorType], outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        let (sequence, head) = (inputs[0].shape.dims()[1], outputs[0].shape.last() / self.attending.heads);
+        limits.scratch(Self::workspace_elements(inputs[0].dtype, sequence, head), 0)
     }
 
     /// lse has a row for each head.
     fn resize(&mut self, sizes: &Sizes) {
-        self.heads = AttentionBackward::heads(&sizes.outputs[1]);
+        self.attending.resize(sizes.outputs[1].shape.dims()[1], &sizes.inputs[0], &sizes.outputs[0]);
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
         let inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(0), tape.output(1)];
-        tape.contribute(Op::AttentionBackward(AttentionBackward), inputs, 0, 1, &[]);
+        let op = Op::AttentionBackward(AttentionBackward { attending: self.attending });
+        tape.contribute(op, inputs, 0, 1, &[]);
+    }
+}
+
+impl Heads {
+    /// An out, or its gradient.
+    pub(super) fn out(&self, dtype: DType) -> TensorType {
+        TensorType::new(dtype, &[self.batch, self.sequence, self.channels()])
+    }
+
+    fn lse(&self) -> TensorType {
+        TensorType::f32(&[self.batch, self.queries, self.sequence])
     }
 }
 
@@ -132,26 +214,28 @@ impl Operation for AttentionBackward {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 4)?;
-        let heads = Self::heads(&inputs[3]);
-        let [batch, sequence, channels] = dimensions(self.name(), heads, &inputs[1])?;
+        let heads = self.attending.heads(self.name(), &inputs[1])?;
         let dtype = expect_float(self.name(), "qkv", &inputs[1])?;
-        let out = TensorType::new(dtype, &[batch, sequence, channels]);
-        expect_type(self.name(), "dout", &inputs[0], out)?;
-        expect_type(self.name(), "out", &inputs[2], out)?;
-        expect_type(self.name(), "lse", &inputs[3], TensorType::f32(&[batch, heads, sequence]))?;
+        expect_type(self.name(), "dout", &inputs[0], heads.out(dtype))?;
+        expect_type(self.name(), "out", &inputs[2], heads.out(dtype))?;
+        expect_type(self.name(), "lse", &inputs[3], heads.lse())?;
         Ok(vec![inputs[1]])
     }
 
     /// Two for each of the forward's products. The scores computed again are the kernel's affair, not the
     /// model's, and are not counted.
     fn flops(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
-        scores_flops(4, &inputs[0])
+        self.attending.flops(4, &inputs[0])
     }
 
     /// On a card, the sum of dout times out of each row of each head, f32[B,H,T].
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         let TensorType { dtype, shape } = inputs[0];
-        let (sequence, head) = (shape.dims()[1], shape.last() / Self::heads(&inputs[3]));
+        let (sequence, head) = (shape.dims()[1], shape.last() / self.attending.heads);
         limits.scratch(Self::workspace_elements(dtype, sequence, head), inputs[3].bytes())
+    }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.attending.resize(sizes.inputs[3].shape.dims()[1], &sizes.inputs[1], &sizes.inputs[0]);
     }
 }

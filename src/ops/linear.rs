@@ -1,16 +1,10 @@
 //! Matrix products with what is usually fused to them. Weights are stored `[out, in]`, as PyTorch does.
 
+use super::activation::names;
 use super::{
-    Arithmetic, Cast, DType, Emitted, Op, OpKind, Operand, Operation, Processor, Tape, TensorType, TypeError,
-    WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
+    Activation, Arithmetic, Cast, DType, Emitted, Op, OpKind, Operand, Operation, Processor, Tape,
+    TensorType, TypeError, WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
 };
-
-/// What follows the product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, GPT-2's.
-    GeluTanh,
-}
 
 /// `y = activation(x W^T + bias) + residual`
 ///
@@ -90,8 +84,8 @@ impl Operation for Linear {
         match (self.activation, self.residual) {
             (None, false) => "linear",
             (None, true) => "linear-residual",
-            (Some(Activation::GeluTanh), false) => "linear-gelu",
-            (Some(Activation::GeluTanh), true) => "linear-gelu-residual",
+            (Some(activation), false) => activation.of(names!("linear-", "")),
+            (Some(activation), true) => activation.of(names!("linear-", "-residual")),
         }
     }
 
@@ -199,10 +193,8 @@ impl Operation for Linear {
 
 impl Operation for LinearInputGradient {
     fn name(&self) -> &'static str {
-        match self.activation {
-            None => "linear-input-gradient",
-            Some(Activation::GeluTanh) => "linear-input-gradient-gelu",
-        }
+        let plain = "linear-input-gradient";
+        self.activation.map_or(plain, |activation| activation.of(names!("linear-input-gradient-", "")))
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {

@@ -1,4 +1,4 @@
-//! Causal multi-head self-attention as textbooks write it: the T x T scores and their softmax are stored whole.
+//! Multi-head self-attention as textbooks write it: the T x T scores and their softmax are stored whole.
 //!
 //! They are stored as the activations are, softmax and sums are computed in f32. Nothing is done in place, for textbook
 //! code does not: the scores are there while their softmax is made, and in backward the gradients of both beside it.
@@ -6,26 +6,26 @@
 //! Whether what follows is computed from what is stored, or from what that was before it was rounded, is the kernel's affair:
 //! the CPU's compute from the latter, a card's from the former.
 
-use super::attention::{dimensions, scores_flops};
 use super::{
-    Attention, DType, Emitted, Op, OpKind, Operation, Sizes, Tape, TensorType, TypeError, WorkspaceLimits,
-    expect_float, expect_inputs, expect_type,
+    Attending, Attention, DType, Emitted, Heads, Op, OpKind, Operation, Sizes, Tape, TensorType, TypeError,
+    WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
-/// `scores = q k^T / sqrt(C/H)`, `probabilities = softmax(mask(scores))`, `out = probabilities v` for each head, position
-/// t seeing positions 0 to t.
+/// `scores = cap(scale q k^T)`, `probabilities = softmax(mask(scores))`, `out = probabilities v` for each head.
 ///
-/// Input: qkv num[B,T,3C], queries, keys and values side by side, each with its heads side by side.
-/// Outputs: out num[B,T,C], probabilities num[B,H,T,T], scores num[B,H,T,T], which backward does not need.
+/// Input: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side.
+/// Outputs: out num[B,T,HD], probabilities num[B,H,T,T], and scores num[B,H,T,T], which backward needs only of a cap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaterializedAttention {
-    pub heads: usize,
+    pub attending: Attending,
 }
 
-/// Inputs: dout num[B,T,C], qkv num[B,T,3C], probabilities num[B,H,T,T].
-/// Outputs: dqkv num[B,T,3C], dprobabilities num[B,H,T,T], and that of q k^T, dscores num[B,H,T,T].
+/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], probabilities num[B,H,T,T] and, with a cap, scores num[B,H,T,T].
+/// Outputs: dqkv num[B,T,(H+2G)D], dprobabilities num[B,H,T,T], and that of q k^T, dscores num[B,H,T,T].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MaterializedAttentionBackward;
+pub struct MaterializedAttentionBackward {
+    pub attending: Attending,
+}
 
 impl MaterializedAttention {
     /// Elements between rows of scores in scratch memory: not a power of two, so that columns of them spread over a cache.
@@ -41,11 +41,6 @@ impl MaterializedAttention {
 }
 
 impl MaterializedAttentionBackward {
-    /// How many heads there are, as the probabilities tell.
-    pub(crate) fn heads(probabilities: &TensorType) -> usize {
-        probabilities.shape.dims().get(1).copied().unwrap_or(1)
-    }
-
     /// Scratch elements of one thread, all of them f32: v^T, then k, q and dout of one head in panels, probabilities and
     /// dscores of a tile of queries; and, where they are stored otherwise, that tile of dout and dq, and a head's dk and dv.
     pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
@@ -58,8 +53,8 @@ impl MaterializedAttentionBackward {
 }
 
 /// What is there of each head for each query and key.
-fn square(dtype: DType, heads: usize, [batch, sequence, _]: [usize; 3]) -> TensorType {
-    TensorType::new(dtype, &[batch, heads, sequence, sequence])
+fn square(dtype: DType, heads: &Heads) -> TensorType {
+    TensorType::new(dtype, &[heads.batch, heads.queries, heads.sequence, heads.sequence])
 }
 
 impl Operation for MaterializedAttention {
@@ -74,30 +69,31 @@ impl Operation for MaterializedAttention {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         expect_inputs(self.name(), inputs, 1)?;
         let dtype = expect_float(self.name(), "qkv", &inputs[0])?;
-        let dimensions = dimensions(self.name(), self.heads, &inputs[0])?;
-        let square = square(dtype, self.heads, dimensions);
-        Ok(vec![TensorType::new(dtype, &dimensions), square, square])
+        let heads = self.attending.heads(self.name(), &inputs[0])?;
+        let square = square(dtype, &heads);
+        Ok(vec![heads.out(dtype), square, square])
     }
 
     fn flops(&self, _inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
-        scores_flops(2, &outputs[0])
+        self.attending.flops(2, &outputs[0])
     }
 
-    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
-        let TensorType { dtype, shape } = inputs[0];
-        let (sequence, head) = (shape.dims()[1], shape.last() / 3 / self.heads);
-        limits.scratch(Self::workspace_elements(dtype, sequence, head), 0)
+    fn workspace(&self, inputs: &[TensorType], outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        let (sequence, head) = (inputs[0].shape.dims()[1], outputs[0].shape.last() / self.attending.heads);
+        limits.scratch(Self::workspace_elements(inputs[0].dtype, sequence, head), 0)
     }
 
     /// Probabilities have a square for each head.
     fn resize(&mut self, sizes: &Sizes) {
-        self.heads = MaterializedAttentionBackward::heads(&sizes.outputs[1]);
+        self.attending.resize(sizes.outputs[1].shape.dims()[1], &sizes.inputs[0], &sizes.outputs[0]);
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
-        let inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(1)];
+        let mut inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(1)];
+        inputs.extend(self.attending.cap.map(|_| tape.output(2)));
         let squares = [1, 2].map(Emitted::OutputGradient);
-        let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward);
+        let attending = self.attending;
+        let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward { attending });
         tape.contribute(op, inputs, 0, 1, &squares);
     }
 }
@@ -108,24 +104,30 @@ impl Operation for MaterializedAttentionBackward {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 3)?;
-        let heads = Self::heads(&inputs[2]);
-        let dimensions = dimensions(self.name(), heads, &inputs[1])?;
+        expect_inputs(self.name(), inputs, 3 + usize::from(self.attending.cap.is_some()))?;
+        let heads = self.attending.heads(self.name(), &inputs[1])?;
         let dtype = expect_float(self.name(), "qkv", &inputs[1])?;
-        let square = square(dtype, heads, dimensions);
-        expect_type(self.name(), "dout", &inputs[0], TensorType::new(dtype, &dimensions))?;
+        let square = square(dtype, &heads);
+        expect_type(self.name(), "dout", &inputs[0], heads.out(dtype))?;
         expect_type(self.name(), "probabilities", &inputs[2], square)?;
+        for scores in &inputs[3..] {
+            expect_type(self.name(), "scores", scores, square)?;
+        }
         Ok(vec![inputs[1], square, square])
     }
 
     /// Two for each of the forward's products.
     fn flops(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
-        scores_flops(4, &inputs[0])
+        self.attending.flops(4, &inputs[0])
     }
 
     fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
         let TensorType { dtype, shape } = inputs[0];
-        let (sequence, head) = (shape.dims()[1], shape.last() / Self::heads(&inputs[2]));
+        let (sequence, head) = (shape.dims()[1], shape.last() / self.attending.heads);
         limits.scratch(Self::workspace_elements(dtype, sequence, head), 0)
+    }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.attending.resize(sizes.inputs[2].shape.dims()[1], &sizes.inputs[1], &sizes.inputs[0]);
     }
 }

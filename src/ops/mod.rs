@@ -3,12 +3,14 @@
 //! Each operation says in one place what shapes it takes, what it costs, which memory it may share and how it
 //! is differentiated. What it computes is in the device's kernels. Nothing here knows models or strategies.
 //!
-//! Shapes: B batch, T sequence, N = B*T rows, C channels, H heads, V vocabulary, K and M the in and out
-//! features of a linear layer. Everything is row-major.
+//! Shapes: B batch, T sequence, N = B*T rows, C channels, H heads of queries, G heads of keys and values, D channels of a
+//! head, V vocabulary, F width of a feed-forward layer, K and M the in and out features of a linear layer. Everything is
+//! row-major.
 //!
 //! Matrix work is done on f32, bf16 or f16: where a description says `num`, it is the same one of them for all of
 //! an operation's operands. Norms, softmax, losses, and all sums are computed in f32 or better whatever that is.
 
+mod activation;
 mod adamw;
 mod attention;
 mod bucket;
@@ -24,27 +26,32 @@ mod loss;
 mod loss_scale;
 mod materialized_attention;
 mod quantize;
+mod rms_norm;
+mod rotary;
 mod sgd;
 mod storage;
 mod types;
 mod update;
 mod update_format;
 
+pub use activation::{Activation, ActivationBackward, Gated, GatedBackward};
 pub use adamw::{AdamW, AdamWNumbers};
-pub use attention::{Attention, AttentionBackward};
+pub use attention::{Attending, Attention, AttentionBackward, Heads};
 pub use bucket::{Member, Members, lay_out};
 pub use cast::Cast;
 pub use cross_entropy::CrossEntropy;
-pub use elementwise::{Add, GeluBackward, Scale};
+pub use elementwise::{Add, Scale};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use global_norm::GlobalNorm;
 pub use initialise::{Deviation, Fill, Normal, Stored};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
-pub use linear::{Activation, Linear, LinearInputGradient, LinearWeightGradient};
+pub use linear::{Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
 pub use materialized_attention::{MaterializedAttention, MaterializedAttentionBackward};
 pub use quantize::{Dequantize, Quantize};
+pub use rms_norm::{RmsNorm, RmsNormBackward};
+pub use rotary::{Frequencies, Rotary, Scaling};
 pub use sgd::Sgd;
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
 pub use types::{DType, Shape, Slice, TensorType};
@@ -354,6 +361,7 @@ macro_rules! operations {
 }
 
 operations! {
+    ActivationBackward,
     AdamW,
     Add,
     Attention,
@@ -364,7 +372,8 @@ operations! {
     Embedding,
     EmbeddingBackward,
     Fill,
-    GeluBackward,
+    Gated,
+    GatedBackward,
     GlobalNorm,
     LayerNorm,
     LayerNormBackward,
@@ -376,6 +385,9 @@ operations! {
     MaterializedAttentionBackward,
     Normal,
     Quantize,
+    RmsNorm,
+    RmsNormBackward,
+    Rotary,
     Scale,
     Sgd,
     Stored,

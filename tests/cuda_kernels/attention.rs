@@ -1,7 +1,7 @@
 //! Causal self-attention.
 
 use runner::ops::{
-    Attention, AttentionBackward, DType, MaterializedAttention, MaterializedAttentionBackward, Op,
+    Attending, Attention, AttentionBackward, DType, MaterializedAttention, MaterializedAttentionBackward, Op,
 };
 
 use super::harness::{Devices, TOLERANCE, of_tensor_cores};
@@ -96,7 +96,8 @@ fn attention_and_its_gradient() {
         let [out_tolerance, gradient_tolerance] = tolerances(case.dtype);
         let [qkv, dout] = case.operands();
 
-        let op = Op::Attention(Attention { heads });
+        let attending = Attending::causal(heads);
+        let op = Op::Attention(Attention { attending });
         let found = devices.cuda(&op, std::slice::from_ref(&qkv));
         let expected = devices.expected(&op, std::slice::from_ref(&qkv));
         assert_near(&found[0].numbers, &expected[0].numbers, out_tolerance, 0.0, &format!("{case}: out"));
@@ -104,7 +105,7 @@ fn attention_and_its_gradient() {
         let lse_tolerance = TOLERANCE + tensor_cores;
         assert_near(&found[1].numbers, &expected[1].numbers, lse_tolerance, 0.0, &format!("{case}: lse"));
 
-        let op = Op::AttentionBackward(AttentionBackward);
+        let op = Op::AttentionBackward(AttentionBackward { attending });
         let inputs = [dout, qkv, found[0].clone(), found[1].clone()];
         let found = devices.cuda(&op, &inputs);
         let expected = devices.expected(&op, &inputs);
@@ -121,7 +122,8 @@ fn materialized_attention_and_its_gradient() {
         let [tolerance, gradient_tolerance] = tolerances(case.dtype);
         let [qkv, dout] = case.operands();
 
-        let op = Op::MaterializedAttention(MaterializedAttention { heads });
+        let attending = Attending::causal(heads);
+        let op = Op::MaterializedAttention(MaterializedAttention { attending });
         let found = devices.cuda(&op, std::slice::from_ref(&qkv));
         let expected = devices.expected(&op, std::slice::from_ref(&qkv));
         for ((name, found), expected) in ["out", "probabilities", "scores"].iter().zip(&found).zip(&expected)
@@ -129,7 +131,7 @@ fn materialized_attention_and_its_gradient() {
             assert_near(&found.numbers, &expected.numbers, tolerance, 0.0, &format!("{case}: {name}"));
         }
 
-        let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward);
+        let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward { attending });
         let inputs = [dout, qkv, found[1].clone()];
         let found = devices.cuda(&op, &inputs);
         let expected = devices.expected(&op, &inputs);
@@ -145,7 +147,8 @@ fn materialized_attention_and_its_gradient() {
 /// f32 has a power of e for, and far above those of the keys that most queries see.
 #[test]
 fn steep_scores_are_softened_right() {
-    let (sequence, heads, channels) = (70, 2, 32);
+    let (sequence, channels) = (70, 32);
+    let attending = Attending::causal(2);
     let mut qkv = Data::random(DType::F32, &[1, sequence, 3 * channels], 8.0, 1).map(f32::round);
     for (index, number) in qkv.numbers.iter_mut().enumerate() {
         let (position, part) = (index / (3 * channels), index / channels % 3);
@@ -155,8 +158,10 @@ fn steep_scores_are_softened_right() {
     }
     let mut devices = Devices::new();
     let [tolerance, _] = tolerances(DType::F32);
-    let operations =
-        [Op::Attention(Attention { heads }), Op::MaterializedAttention(MaterializedAttention { heads })];
+    let operations = [
+        Op::Attention(Attention { attending }),
+        Op::MaterializedAttention(MaterializedAttention { attending }),
+    ];
     for op in operations {
         let found = devices.cuda(&op, std::slice::from_ref(&qkv));
         let expected = devices.expected(&op, std::slice::from_ref(&qkv));

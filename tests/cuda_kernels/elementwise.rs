@@ -1,6 +1,9 @@
 //! Operations on each element by itself, and where values come from.
 
-use runner::ops::{Activation, Add, DType, Deviation, Fill, GeluBackward, Normal, Op, Scale, TensorType};
+use runner::ops::{
+    Activation, ActivationBackward, Add, DType, Deviation, Fill, Frequencies, Gated, GatedBackward, Normal,
+    Op, Rotary, Scale, Scaling, TensorType,
+};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
@@ -9,14 +12,18 @@ use super::numbers::{Data, NUMBERS};
 const SIZES: [usize; 5] = [1, 7, 40, 8192, 20_003];
 
 #[test]
-fn add_and_gelu_backward() {
+fn sums_and_slopes_of_activations() {
     let mut devices = Devices::new();
     for elements in SIZES {
         let operand = |dtype, scale, seed| Data::random(dtype, &[elements], scale, seed);
         for dtype in NUMBERS {
-            let gelu = Some(Activation::GeluTanh);
-            for op in [Op::GeluBackward(GeluBackward), Op::Add(Add::PLAIN), Op::Add(Add { activation: gelu })]
-            {
+            let activated = Activation::ALL.into_iter().flat_map(|activation| {
+                [
+                    Op::ActivationBackward(ActivationBackward { activation }),
+                    Op::Add(Add { activation: Some(activation) }),
+                ]
+            });
+            for op in activated.chain([Op::Add(Add::PLAIN)]) {
                 devices.check(&op, &op, &[operand(dtype, 1.0, 1), operand(dtype, 12.0, 2)]);
             }
             let scale = Op::Scale(Scale { factor: 1.5 });
@@ -26,10 +33,42 @@ fn add_and_gelu_backward() {
 }
 
 #[test]
+fn gates() {
+    let mut devices = Devices::new();
+    for [rows, width] in [[1, 1], [3, 40], [2, 1030], [67, 513]] {
+        for (dtype, activation) in NUMBERS.into_iter().flat_map(|dtype| Activation::ALL.map(|a| (dtype, a))) {
+            let both = Data::random(dtype, &[rows, 2 * width], 6.0, 1);
+            let gated = Op::Gated(Gated { activation });
+            devices.check(&gated, &gated, std::slice::from_ref(&both));
+            let backward = Op::GatedBackward(GatedBackward { activation });
+            let dy = Data::random(dtype, &[rows, width], 1.0, 2);
+            devices.check(&backward, &backward, &[dy, both]);
+        }
+    }
+}
+
+#[test]
+fn rotations() {
+    let mut devices = Devices::new();
+    let scaling = Some(Scaling { factor: 8.0, low: 1.0, high: 4.0, original: 64 });
+    // B, T, heads that are rotated, D, and channels behind them.
+    for [batch, sequence, rotated, head, rest] in [[1, 1, 1, 2, 0], [3, 37, 4, 20, 41], [2, 300, 3, 256, 64]]
+    {
+        for (dtype, inverse) in NUMBERS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
+            let frequencies = Frequencies { base: 1e4, scaling: scaling.filter(|_| inverse) };
+            let op = Op::Rotary(Rotary { rotated, head, frequencies, inverse });
+            let qkv = Data::random(dtype, &[batch, sequence, rotated * head + rest], 1.0, 1);
+            devices.check(&op, &op, &[qkv]);
+        }
+    }
+}
+
+#[test]
 fn the_slope_of_gelu_far_out() {
     let x = vec![-1e9, -100.0, -20.0, 0.0, 20.0, 100.0, 1e9];
     let inputs = [vec![1.0; 7], x].map(|numbers| Data::new(DType::F32, &[7], numbers));
-    let slopes = Devices::new().cuda(&Op::GeluBackward(GeluBackward), &inputs);
+    let slope = Op::ActivationBackward(ActivationBackward { activation: Activation::GeluTanh });
+    let slopes = Devices::new().cuda(&slope, &inputs);
     assert_eq!(slopes[0].numbers, [0.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0]);
 }
 

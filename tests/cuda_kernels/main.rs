@@ -12,4 +12,5 @@ mod layer_norm;
 mod linear;
 mod numbers;
 mod optimizer;
+mod rms_norm;
 mod storage;

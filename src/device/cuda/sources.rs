@@ -17,6 +17,7 @@ macro_rules! source {
 
 /// What is compiled.
 pub(super) const SOURCES: &[Source] = &[
+    source!("activation.cu"),
     source!("attention_delta.cu"),
     source!("attention_forward_bf16.cu"),
     source!("attention_forward_f16.cu"),
@@ -36,12 +37,15 @@ pub(super) const SOURCES: &[Source] = &[
     source!("optimizer.cu"),
     source!("optimizer_quantized.cu"),
     source!("reduction.cu"),
+    source!("rms_norm.cu"),
+    source!("rotary.cu"),
     source!("storage.cu"),
     source!("token_order.cu"),
 ];
 
 /// What sources include, by these names.
 pub(super) const HEADERS: &[Source] = &[
+    source!("activations.cuh"),
     source!("attention_blocks.cuh"),
     source!("attention_f32.cuh"),
     source!("attention_forward.cuh"),
@@ -50,7 +54,7 @@ pub(super) const HEADERS: &[Source] = &[
     source!("attention_tiles.cuh"),
     source!("compat.cuh"),
     source!("dynamic_map.cuh"),
-    source!("gelu.cuh"),
+    source!("elementwise.cuh"),
     source!("optimizer.cuh"),
     source!("philox.cuh"),
     source!("reductions.cuh"),

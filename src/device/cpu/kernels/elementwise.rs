@@ -2,8 +2,8 @@
 
 use crate::ops::{Activation, Add, Scale};
 
+use super::activation::activate;
 use super::float::{BUFFER, Float, update, write};
-use super::math::{gelu, gelu_slope};
 use super::operands::Operands;
 use super::simd::{Level, simd};
 use super::workers::{Parts, Workers};
@@ -12,15 +12,15 @@ use super::workers::{Parts, Workers};
 const CHUNK: usize = 1 << 14;
 
 pub(super) fn add<T: Float>(op: &Add, operands: &mut Operands, workers: &Workers) {
-    if let Some(Activation::GeluTanh) = op.activation {
-        return add_gelu::<T>(operands, workers);
+    if let Some(activation) = op.activation {
+        return add_and_activate::<T>(activation, operands, workers);
     }
     let (source, other) = (operands.source::<T>(0, 0), operands.input::<T>(1));
     in_place(operands.output(0), source, other, workers, add_to);
 }
 
 /// The sum begins as a, what comes of it as b.
-fn add_gelu<T: Float>(operands: &mut Operands, workers: &Workers) {
+fn add_and_activate<T: Float>(activation: Activation, operands: &mut Operands, workers: &Workers) {
     let (a, b) = (operands.source::<T>(1, 0), operands.source::<T>(0, 1));
     let (y, sum) = (Parts::new(operands.output::<T>(0)), Parts::new(operands.output::<T>(1)));
     let level = workers.level();
@@ -39,7 +39,9 @@ fn add_gelu<T: Float>(operands: &mut Operands, workers: &Workers) {
                 let other = &mut other[..sum.len()];
                 T::widen(level, &y[run.clone()], other);
                 add_to(level, sum, other);
-                write(level, &mut y[run], &mut [0.0; BUFFER], |run, y| gelu_of(level, y, &sum[run]));
+                write(level, &mut y[run], &mut [0.0; BUFFER], |run, y| {
+                    activate(level, activation, y, &sum[run]);
+                });
             });
         }
     });
@@ -59,18 +61,13 @@ pub(super) fn scale<T: Float>(op: &Scale, operands: &mut Operands, workers: &Wor
     });
 }
 
-pub(super) fn gelu_backward<T: Float>(operands: &mut Operands, workers: &Workers) {
-    let (source, x) = (operands.source::<T>(0, 0), operands.input::<T>(1));
-    in_place(operands.output(0), source, x, workers, scale_by_slope);
-}
-
 /// Works on an output that begins as another value, chunk by chunk: `work(level, output, other)`.
-fn in_place<T: Float>(
+pub(super) fn in_place<T: Float>(
     output: &mut [T],
     source: Option<&[T]>,
     other: &[T],
     workers: &Workers,
-    work: fn(Level, &mut [f32], &[f32]),
+    work: impl Fn(Level, &mut [f32], &[f32]) + Sync,
 ) {
     assert_eq!(output.len(), other.len(), "operands of one shape");
     let (output, level) = (Parts::new(output), workers.level());
@@ -101,32 +98,6 @@ simd! {
     fn scale_by(x: &mut [f32], factor: f32) {
         for x in x.iter_mut() {
             *x *= factor;
-        }
-    }
-}
-
-simd! {
-    /// `dx *= gelu'(x)`
-    pub(super) fn scale_by_slope(dx: &mut [f32], x: &[f32]) {
-        for (dx, &x) in dx.iter_mut().zip(x) {
-            *dx *= gelu_slope::<FUSED>(x);
-        }
-    }
-}
-
-simd! {
-    pub(super) fn gelu_of(y: &mut [f32], x: &[f32]) {
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = gelu::<FUSED>(x);
-        }
-    }
-}
-
-simd! {
-    /// `y += gelu(x)`
-    pub(super) fn gelu_add_to(y: &mut [f32], x: &[f32]) {
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y += gelu::<FUSED>(x);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
 
-use super::elementwise::{gelu_add_to, gelu_of, scale_by_slope};
+use super::activation::{activate, activate_onto, scale_by_slope};
 use super::float::{BUFFER, Float, read, update, write};
 use super::operands::{Operands, Start};
 use super::product::{Matrix, Product, RowSums};
@@ -20,8 +20,10 @@ pub(super) fn forward<T: Float>(
     match (op.activation, residual) {
         (None, Some(DType::F32)) => plain::<T, f32>(op, operands, scratch, workers),
         (None, _) => plain::<T, T>(op, operands, scratch, workers),
-        (Some(Activation::GeluTanh), Some(DType::F32)) => with_gelu::<T, f32>(op, operands, scratch, workers),
-        (Some(Activation::GeluTanh), _) => with_gelu::<T, T>(op, operands, scratch, workers),
+        (Some(activation), Some(DType::F32)) => {
+            activated::<T, f32>(op, activation, operands, scratch, workers);
+        }
+        (Some(activation), _) => activated::<T, T>(op, activation, operands, scratch, workers),
     }
 }
 
@@ -31,8 +33,9 @@ fn plain<T: Float, Y: Float>(op: &Linear, operands: &mut Operands, scratch: &mut
 }
 
 /// The residual is added to what the activation makes of the product.
-fn with_gelu<T: Float, Y: Float>(
+fn activated<T: Float, Y: Float>(
     op: &Linear,
+    activation: Activation,
     operands: &mut Operands,
     scratch: &mut [f32],
     workers: &Workers,
@@ -46,11 +49,13 @@ fn with_gelu<T: Float, Y: Float>(
         let y = unsafe { y.part(place.clone()) };
         let mut buffer = [0.0; BUFFER];
         match residual {
-            Start::Zero => return write(level, y, &mut buffer, |run, y| gelu_of(level, y, &x[run])),
+            Start::Zero => {
+                return write(level, y, &mut buffer, |run, y| activate(level, activation, y, &x[run]));
+            }
             Start::Output => {}
             Start::Other(residual) => y.copy_from_slice(&residual[place]),
         }
-        update(level, y, &mut buffer, |run, y| gelu_add_to(level, y, &x[run]));
+        update(level, y, &mut buffer, |run, y| activate_onto(level, activation, y, &x[run]));
     };
     product.run(operands.output(1), Some(&finish), scratch, workers);
 }
@@ -97,11 +102,11 @@ pub(super) fn input_gradient<T: Float>(
     let dx = operands.output(0);
     match op.activation {
         None => product.run(dx, None, scratch, workers),
-        Some(Activation::GeluTanh) => {
+        Some(activation) => {
             let (before, level) = (operands.input::<T>(2 + usize::from(op.accumulate)), workers.level());
             let finish = |place: Range<usize>, dx: &mut [f32]| {
                 read(level, &before[place], &mut [0.0; BUFFER], |run, before| {
-                    scale_by_slope(level, &mut dx[run], before);
+                    scale_by_slope(level, activation, &mut dx[run], before);
                 });
             };
             product.run(dx, Some(&finish), scratch, workers);

@@ -37,30 +37,10 @@ pub(super) fn exp<const FUSED: bool>(x: f32) -> f32 {
     (multiply_add::<FUSED>(p * r, r, r) + 1.0) * power
 }
 
-/// `sqrt(8 / pi)`: twice GELU's, because `(1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))`.
-const GELU_SLOPE: f32 = 1.595_769;
-const GELU_CUBE: f32 = 0.044_715;
-
-/// `1 + e^(-2u)` of GELU, from x and its square.
+/// The hyperbolic tangent.
 #[inline(always)]
-fn gelu_divisor<const FUSED: bool>(x: f32, square: f32) -> f32 {
-    1.0 + exp::<FUSED>(x * multiply_add::<FUSED>(square, -GELU_SLOPE * GELU_CUBE, -GELU_SLOPE))
-}
-
-/// The tanh form of GELU.
-#[inline(always)]
-pub(super) fn gelu<const FUSED: bool>(x: f32) -> f32 {
-    x / gelu_divisor::<FUSED>(x, x * x)
-}
-
-/// The derivative of `gelu`.
-#[inline(always)]
-pub(super) fn gelu_slope<const FUSED: bool>(x: f32) -> f32 {
-    let square = x * x;
-    let s = 1.0 / gelu_divisor::<FUSED>(x, square);
-    let inner = multiply_add::<FUSED>(square, 3.0 * GELU_SLOPE * GELU_CUBE, GELU_SLOPE);
-    // s + x s (1 - s) du/dx
-    multiply_add::<FUSED>(x * s * inner, 1.0 - s, s)
+pub(super) fn tanh<const FUSED: bool>(x: f32) -> f32 {
+    1.0 - 2.0 / (1.0 + exp::<FUSED>(2.0 * x))
 }
 
 /// Sums lanes pairwise. Not inlined: seeing its narrow steps, the compiler would make the loop before it as narrow.

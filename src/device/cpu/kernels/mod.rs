@@ -4,6 +4,7 @@
 //! taken or not: work is cut into pieces that do not depend on the threads, and every element is summed in one
 //! fixed order. Results may differ between machines, whose products fuse multiply and add or do not.
 
+mod activation;
 mod attention;
 mod cast;
 mod cross_entropy;
@@ -20,6 +21,8 @@ mod optimizer;
 mod philox;
 mod product;
 mod quantize;
+mod rms_norm;
+mod rotary;
 mod simd;
 mod states;
 mod storage;
@@ -73,13 +76,16 @@ pub(super) unsafe fn run(
     };
     let dtype = |input: usize| inputs[input].ty.dtype;
     match op {
+        Op::ActivationBackward(op) => {
+            with_float!(dtype(0), T => activation::backward::<T>(op, &mut operands, workers));
+        }
         Op::AdamW(op) => optimizer::adamw(op, &mut operands, workers),
         Op::Add(op) => with_float!(dtype(0), T => elementwise::add::<T>(op, &mut operands, workers)),
         Op::Attention(op) => {
             with_float!(dtype(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
         }
-        Op::AttentionBackward(_) => {
-            with_float!(dtype(0), T => attention::backward::<T>(&mut operands, scratch, workers));
+        Op::AttentionBackward(op) => {
+            with_float!(dtype(0), T => attention::backward::<T>(op, &mut operands, scratch, workers));
         }
         Op::Cast(op) => with_float!(op.to, T => cast::run::<T>(&mut operands, inputs.len(), workers)),
         Op::CrossEntropy(op) => {
@@ -97,8 +103,9 @@ pub(super) unsafe fn run(
             });
         }),
         Op::Fill(op) => initialise::fill(op, &mut operands, workers),
-        Op::GeluBackward(_) => {
-            with_float!(dtype(0), T => elementwise::gelu_backward::<T>(&mut operands, workers));
+        Op::Gated(op) => with_float!(dtype(0), T => activation::gated::<T>(op, &mut operands, workers)),
+        Op::GatedBackward(op) => {
+            with_float!(dtype(0), T => activation::gated_backward::<T>(op, &mut operands, workers));
         }
         Op::GlobalNorm(op) => optimizer::global_norm(op, &mut operands, scratch, workers),
         Op::LayerNorm(op) => {
@@ -126,13 +133,24 @@ pub(super) unsafe fn run(
         Op::MaterializedAttention(op) => with_float!(dtype(0), T => {
             attention::materialized_forward::<T>(op, &mut operands, scratch, workers);
         }),
-        Op::MaterializedAttentionBackward(_) => with_float!(dtype(0), T => {
-            attention::materialized_backward::<T>(&mut operands, scratch, workers);
+        Op::MaterializedAttentionBackward(op) => with_float!(dtype(0), T => {
+            attention::materialized_backward::<T>(op, &mut operands, scratch, workers);
         }),
         Op::Normal(op) => {
             with_float!(op.output.dtype, T => initialise::normal::<T>(op, &mut operands, workers));
         }
         Op::Quantize(op) => storage::quantize(op, &mut operands, scratch, workers),
+        Op::RmsNorm(op) => {
+            with_float!(op.output, T => with_f32_or!(T, dtype(0), X => {
+                rms_norm::forward::<X, T>(op, &mut operands, workers);
+            }));
+        }
+        Op::RmsNormBackward(op) => {
+            with_float!(dtype(0), T => with_f32_or!(T, dtype(1), X => with_f32_or!(T, op.gradients, G => {
+                rms_norm::backward::<T, X, G>(op, &mut operands, scratch, workers);
+            })));
+        }
+        Op::Rotary(op) => with_float!(dtype(0), T => rotary::run::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
         Op::Sgd(op) => optimizer::sgd(op, &mut operands, workers),
         Op::Stored(_) => unreachable!("no device reads files"),

@@ -1,45 +1,6 @@
 // Operations on each element by itself.
-#include "gelu.cuh"
+#include "elementwise.cuh"
 #include "tables.cuh"
-#include "vectors.cuh"
-
-constexpr int BLOCK = 256;
-// Vectors of 16 bytes that a thread loads of each operand before it stores any: enough in flight to keep memory busy.
-constexpr int VECTORS = 4;
-
-// out[i] = function(a[i], b[i]). `out` may be `a` or `b`. A block takes BLOCK * VECTORS vectors. Operands that are rows of a
-// tensor may begin within a vector.
-template <class T, class Function>
-__device__ __forceinline__ void map2(T* out, const T* a, const T* b, uint64_t count, Function function) {
-    constexpr int WIDTH = Vector<T>::size;
-    const bool aligned = is_vector_aligned(out) && is_vector_aligned(a) && is_vector_aligned(b);
-    const uint64_t whole = aligned ? count / WIDTH : 0;
-    const uint64_t first = static_cast<uint64_t>(blockIdx.x) * BLOCK * VECTORS + threadIdx.x;
-    Vector<T> left[VECTORS];
-    Vector<T> right[VECTORS];
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        const uint64_t vector = first + v * BLOCK;
-        if (vector < whole) {
-            left[v] = load_vector(a + vector * WIDTH);
-            right[v] = load_vector(b + vector * WIDTH);
-        }
-    }
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        const uint64_t vector = first + v * BLOCK;
-        if (vector < whole) {
-            float values[WIDTH];
-#pragma unroll
-            for (int i = 0; i < WIDTH; ++i) values[i] = function(left[v].get(i), right[v].get(i));
-            store_floats(out + vector * WIDTH, values);
-        }
-    }
-    const uint64_t single = whole * WIDTH + static_cast<uint64_t>(blockIdx.x) * BLOCK + threadIdx.x;
-    for (uint64_t i = single; i < count; i += static_cast<uint64_t>(gridDim.x) * BLOCK) {
-        out[i] = from_float<T>(function(to_float(a[i]), to_float(b[i])));
-    }
-}
 
 #define ADD(T, suffix)                                                                                               \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
@@ -52,35 +13,6 @@ ADD(float, f32)
 ADD(bf16, bf16)
 ADD(f16, f16)
 
-// Elements that a thread takes one by one where a kernel is not worth more.
-constexpr int SINGLES = 8;
-
-// Calls `work` for elements of a block.
-template <class Work>
-__device__ __forceinline__ void each(uint64_t count, Work work) {
-    const uint64_t first = static_cast<uint64_t>(blockIdx.x) * BLOCK * SINGLES + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < SINGLES; ++i) {
-        if (first + i * BLOCK < count) work(first + i * BLOCK);
-    }
-}
-
-// before[i] = a[i] + b[i]; y[i] = gelu of the sum. `before` may be `a`, and `y` may be `b`.
-#define ADD_GELU(T, suffix)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
-        add_gelu_##suffix(T* y, T* before, const T* a, const T* b, uint64_t count) {                                 \
-        each(count, [&](uint64_t i) {                                                                                \
-            const float sum = to_float(a[i]) + to_float(b[i]);                                                       \
-            before[i] = from_float<T>(sum);                                                                          \
-            y[i] = from_float<T>(gelu(sum));                                                                         \
-        });                                                                                                          \
-    }                                                                                                                \
-    REGISTER(add_gelu_##suffix)
-
-ADD_GELU(float, f32)
-ADD_GELU(bf16, bf16)
-ADD_GELU(f16, f16)
-
 // y[i] = factor * x[i]. `y` may be `x`.
 #define SCALE(T, suffix)                                                                                             \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
@@ -92,18 +24,6 @@ ADD_GELU(f16, f16)
 SCALE(float, f32)
 SCALE(bf16, bf16)
 SCALE(f16, f16)
-
-// dx[i] = dy[i] * gelu'(x[i])
-#define GELU_BACKWARD(T, suffix)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
-        gelu_backward_##suffix(T* dx, const T* dy, const T* x, uint64_t count) {                                     \
-        map2(dx, dy, x, count, [](float dy, float x) { return dy * gelu_slope(x); });                                \
-    }                                                                                                                \
-    REGISTER(gelu_backward_##suffix)
-
-GELU_BACKWARD(float, f32)
-GELU_BACKWARD(bf16, bf16)
-GELU_BACKWARD(f16, f16)
 
 // What follows a product that cuBLASLt cannot finish itself. A block takes 4 * BLOCK columns of one row.
 
@@ -127,32 +47,6 @@ __device__ __forceinline__ void add_bias(T* y, const T* bias, uint32_t columns) 
 ADD_BIAS(float, f32)
 ADD_BIAS(bf16, bf16)
 ADD_BIAS(f16, f16)
-
-// before[r, c] += bias[c]; y[r, c] = gelu(before[r, c]) + residual[r, c]. `bias` and `residual` may be null, and
-// `residual` may be `y`.
-template <class T, class Y>
-__device__ __forceinline__ void finish_gelu(Y* y, T* before, const Y* bias, const Y* residual, uint32_t columns) {
-    const uint64_t start = static_cast<uint64_t>(blockIdx.x) * columns;
-    const uint32_t end = min(columns, (blockIdx.y + 1) * 4 * BLOCK);
-    for (uint32_t c = blockIdx.y * 4 * BLOCK + threadIdx.x; c < end; c += BLOCK) {
-        const float x = to_float(before[start + c]) + (bias == nullptr ? 0.0f : to_float(bias[c]));
-        before[start + c] = from_float<T>(x);
-        y[start + c] = from_float<Y>(gelu(x) + (residual == nullptr ? 0.0f : to_float(residual[start + c])));
-    }
-}
-
-#define FINISH_GELU(name, T, Y)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
-        name(Y* y, T* before, const Y* bias, const Y* residual, uint32_t columns) {                                  \
-        finish_gelu(y, before, bias, residual, columns);                                                             \
-    }                                                                                                                \
-    REGISTER(name)
-
-FINISH_GELU(finish_gelu_f32, float, float)
-FINISH_GELU(finish_gelu_bf16, bf16, bf16)
-FINISH_GELU(finish_gelu_f16, f16, f16)
-FINISH_GELU(finish_gelu_bf16_residual, bf16, float)
-FINISH_GELU(finish_gelu_f16_residual, f16, float)
 
 // One tensor that is cast. Its blocks take CAST_ELEMENTS each.
 struct CastEntry {

@@ -2,7 +2,7 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{Attention, AttentionBackward, DType, Operation, TensorType, TypeError};
+use crate::ops::{Attending, Attention, AttentionBackward, DType, Heads, Operation, TensorType, TypeError};
 
 use super::sizes::{BLOCK, blocks, by_dtype, pointer, size};
 
@@ -97,19 +97,20 @@ pub(super) fn forward(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let [qkv, out, lse] = [&inputs[0], &outputs[0], &outputs[1]];
-    let sizes = Sizes::new(op.name(), op.heads, &qkv.ty)?;
+    let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty)?;
     sizes.launch(names!("attention_forward"), forward_tiles, [out, lse, qkv].map(pointer).to_vec(), launcher)
 }
 
 /// The workspace takes one number for each query and head.
 pub(super) fn backward(
+    op: &AttentionBackward,
     inputs: &[Operand],
     outputs: &[Operand],
     (delta, _): (u64, u64),
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let [dout, qkv, out, lse] = [0, 1, 2, 3].map(|index| &inputs[index]);
-    let sizes = Sizes::new(AttentionBackward.name(), AttentionBackward::heads(&lse.ty), &qkv.ty)?;
+    let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty)?;
     let delta = Argument::Pointer(delta);
     launcher.kernel(
         by_dtype(sizes.dtype, ["attention_delta_f32", "attention_delta_bf16", "attention_delta_f16"])?,
@@ -122,6 +123,22 @@ pub(super) fn backward(
     arguments.push(delta);
     sizes.launch(names!("attention_key_gradients"), key_gradient_tiles, arguments.clone(), launcher)?;
     sizes.launch(names!("attention_query_gradients"), query_gradient_tiles, arguments, launcher)
+}
+
+/// The sizes of an attention that kernels are there for.
+///
+/// # Errors
+/// What a query sees is not all before it, or its scores are changed, or heads share keys.
+pub(super) fn known(
+    operation: &'static str,
+    attending: &Attending,
+    qkv: &TensorType,
+) -> Result<Heads, DeviceError> {
+    if *attending != Attending::causal(attending.heads) {
+        let problem = format!("has no kernel on a CUDA device for {attending:?}");
+        return Err(TypeError { operation, problem }.into());
+    }
+    Ok(attending.heads(operation, qkv)?)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,10 +154,9 @@ struct Sizes {
 
 impl Sizes {
     /// # Errors
-    /// Heads wider than any kernel takes.
-    fn new(operation: &'static str, heads: usize, qkv: &TensorType) -> Result<Sizes, DeviceError> {
-        let (batch, sequence) = (qkv.shape.dims()[0], qkv.shape.dims()[1]);
-        let head = qkv.shape.last() / 3 / heads;
+    /// Heads wider than any kernel takes; what no kernel does.
+    fn new(operation: &'static str, attending: &Attending, qkv: &TensorType) -> Result<Sizes, DeviceError> {
+        let Heads { batch, sequence, queries: heads, head, .. } = known(operation, attending, qkv)?;
         let Some(padded) = PADDED_HEADS.iter().position(|padded| head <= *padded) else {
             let most = PADDED_HEADS[PADDED_HEADS.len() - 1];
             let problem = format!("on a CUDA device a head has at most {most} channels, not {head}");
@@ -210,7 +226,12 @@ mod tests {
 
     #[test]
     fn sizes_are_laid_out_as_the_kernels_read_them() {
-        let sizes = Sizes::new("attention", 3, &TensorType::new(DType::BF16, &[2, 7, 3 * 3 * 20])).unwrap();
+        let sizes = Sizes::new(
+            "attention",
+            &Attending::causal(3),
+            &TensorType::new(DType::BF16, &[2, 7, 3 * 3 * 20]),
+        )
+        .unwrap();
         let Argument::Words(words) = sizes.argument(5).unwrap() else { panic!("a struct is words") };
         let ints: Vec<u64> = words.iter().flat_map(|word| [word & 0xffff_ffff, word >> 32]).collect();
         assert_eq!(ints[..6], [6, 3, 7, 20, 60, 5]);
@@ -221,7 +242,8 @@ mod tests {
 
     #[test]
     fn wider_heads_than_kernels_take_are_an_error_that_says_so() {
-        let error = Sizes::new("attention", 2, &TensorType::f32(&[1, 4, 3 * 2 * 257])).unwrap_err();
+        let error = Sizes::new("attention", &Attending::causal(2), &TensorType::f32(&[1, 4, 3 * 2 * 257]))
+            .unwrap_err();
         let expected = "attention: on a CUDA device a head has at most 256 channels, not 257";
         assert_eq!(error.to_string(), expected);
     }

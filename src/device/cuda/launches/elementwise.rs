@@ -2,9 +2,10 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{Activation, Add, Cast, DType, Scale};
+use crate::ops::{Add, Cast, DType, Scale};
 
-use super::sizes::{BLOCK, blocks, by_dtype, count, optional, pointer, size, size_argument, vector_len};
+use super::activation::add_and_activate;
+use super::sizes::{BLOCK, blocks, by_dtype, count, pointer, size, size_argument, vector_len};
 use super::tables::{Work, each_table};
 
 /// Vectors that a thread takes where it takes several.
@@ -12,15 +13,13 @@ const VECTORS: usize = 4;
 /// Elements of a tensor that one block casts.
 const CAST_ELEMENTS: usize = 8192;
 /// Columns of a row that one block finishes.
-const FINISH_COLUMNS: usize = 1024;
+pub(super) const FINISH_COLUMNS: usize = 1024;
 
 /// Elements that a thread takes one by one.
-const SINGLES: usize = 8;
+pub(super) const SINGLES: usize = 8;
 
 const ADD: [&str; 3] = ["add_f32", "add_bf16", "add_f16"];
-const ADD_GELU: [&str; 3] = ["add_gelu_f32", "add_gelu_bf16", "add_gelu_f16"];
 const SCALE: [&str; 3] = ["scale_f32", "scale_bf16", "scale_f16"];
-const GELU_BACKWARD: [&str; 3] = ["gelu_backward_f32", "gelu_backward_bf16", "gelu_backward_f16"];
 
 pub(super) fn add(
     op: &Add,
@@ -31,13 +30,7 @@ pub(super) fn add(
     let dtype = outputs[0].ty.dtype;
     match op.activation {
         None => map2(by_dtype(dtype, ADD)?, [&outputs[0], &inputs[0], &inputs[1]], launcher),
-        Some(Activation::GeluTanh) => {
-            let elements = outputs[0].ty.elements();
-            let operands = [&outputs[0], &outputs[1], &inputs[0], &inputs[1]].map(pointer);
-            let arguments: Vec<Argument> = operands.into_iter().chain([count(elements)]).collect();
-            let blocks = blocks(elements, BLOCK as usize * SINGLES)?;
-            launcher.kernel(by_dtype(dtype, ADD_GELU)?, [blocks, 1, 1], BLOCK, 0, &arguments)
-        }
+        Some(activation) => add_and_activate(activation, inputs, outputs, launcher),
     }
 }
 
@@ -53,17 +46,12 @@ pub(super) fn scale(
     launcher.kernel(by_dtype(outputs[0].ty.dtype, SCALE)?, [blocks, 1, 1], BLOCK, 0, &arguments)
 }
 
-pub(super) fn gelu_backward(
-    inputs: &[Operand],
-    outputs: &[Operand],
+/// A kernel that makes each element of the first operand of those of the others.
+pub(super) fn map2(
+    name: &'static str,
+    operands: [&Operand; 3],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let name = by_dtype(outputs[0].ty.dtype, GELU_BACKWARD)?;
-    map2(name, [&outputs[0], &inputs[0], &inputs[1]], launcher)
-}
-
-/// A kernel that makes each element of the first operand of those of the others.
-fn map2(name: &'static str, operands: [&Operand; 3], launcher: &mut Launcher) -> Result<(), DeviceError> {
     let [out, a, b] = operands;
     let elements = out.ty.elements();
     launcher.kernel(
@@ -84,28 +72,6 @@ pub(super) fn add_bias(y: &Operand, bias: u64, launcher: &mut Launcher) -> Resul
         BLOCK,
         0,
         &[pointer(y), Argument::Pointer(bias), size_argument(columns)?],
-    )
-}
-
-/// `before += bias; y = gelu(before) + residual`, bias and residual being of y's type.
-pub(super) fn finish_gelu(
-    y: &Operand,
-    before: &Operand,
-    bias: Option<u64>,
-    residual: Option<u64>,
-    launcher: &mut Launcher,
-) -> Result<(), DeviceError> {
-    let names = match y.ty.dtype {
-        DType::F32 => ["finish_gelu_f32", "finish_gelu_bf16_residual", "finish_gelu_f16_residual"],
-        _ => ["finish_gelu_f32", "finish_gelu_bf16", "finish_gelu_f16"],
-    };
-    let columns = y.ty.shape.last();
-    launcher.kernel(
-        by_dtype(before.ty.dtype, names)?,
-        [size(y.ty.shape.rows())?, blocks(columns, FINISH_COLUMNS)?, 1],
-        BLOCK,
-        0,
-        &[pointer(y), pointer(before), optional(bias), optional(residual), size_argument(columns)?],
     )
 }
 

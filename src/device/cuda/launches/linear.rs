@@ -9,8 +9,9 @@ use crate::device::cuda::launcher::{Launcher, Operand};
 use crate::device::cuda::products::{Epilogue, Matrix, Product};
 use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
 
+use super::activation;
 use super::column_sums::{Sums, column_sums, sum_partials};
-use super::elementwise::{add_bias, finish_gelu, gelu_backward};
+use super::elementwise::add_bias;
 
 fn matrix(operand: &Operand) -> Matrix {
     Matrix { address: operand.address, dtype: operand.ty.dtype, transposed: false }
@@ -65,14 +66,14 @@ pub(super) fn forward(
         (None, Some(bias)) => {
             finished(plain, Epilogue::Bias(bias), launcher, |launcher| add_bias(y, bias, launcher))
         }
-        (Some(Activation::GeluTanh), _) => {
+        (Some(activation), _) => {
             let before = &outputs[1];
             let apart = |launcher: &mut Launcher| {
                 launcher.product(&Product { output: matrix(before), added: None, ..plain })?;
-                finish_gelu(y, before, bias, residual, launcher)
+                activation::finish(activation, [y, before], bias, residual, launcher)
             };
-            // The library would add the residual before the activation.
-            if op.residual || is_exact(&plain) {
+            // Of the others, the library has none that keeps what went into it. It would add the residual before the activation.
+            if activation != Activation::GeluTanh || op.residual || is_exact(&plain) {
                 return apart(launcher);
             }
             let epilogue = Epilogue::GeluBias { bias, before: before.address };
@@ -103,10 +104,11 @@ pub(super) fn input_gradient(
     };
     match op.activation {
         None => launcher.product(&plain),
-        Some(Activation::GeluTanh) => {
+        Some(activation) => {
             let before = inputs[2 + usize::from(op.accumulate)];
-            let finish = |launcher: &mut Launcher| gelu_backward(&[*dx, before], outputs, launcher);
-            if is_exact(&plain) {
+            let finish =
+                |launcher: &mut Launcher| activation::backward(activation, &[*dx, before], outputs, launcher);
+            if activation != Activation::GeluTanh || is_exact(&plain) {
                 launcher.product(&plain)?;
                 return finish(launcher);
             }

@@ -2,8 +2,11 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{DType, MaterializedAttention, MaterializedAttentionBackward, TensorType};
+use crate::ops::{
+    Attending, DType, Heads, MaterializedAttention, MaterializedAttentionBackward, Operation, TensorType,
+};
 
+use super::attention::known;
 use super::sizes::{BLOCK, blocks, by_dtype, count, size, size_argument};
 
 /// Rows and columns of a result that one block computes.
@@ -18,7 +21,7 @@ pub(super) fn forward(
     outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let sizes = Sizes::new(&inputs[0].ty, op.heads);
+    let sizes = Sizes::new(op.name(), &op.attending, &inputs[0].ty)?;
     let [queries, keys, values] = sizes.parts(&inputs[0]);
     let [out, probabilities, scores] =
         [sizes.rows(&outputs[0]), sizes.square(&outputs[1]), sizes.square(&outputs[2])];
@@ -34,11 +37,12 @@ pub(super) fn forward(
 }
 
 pub(super) fn backward(
+    op: &MaterializedAttentionBackward,
     inputs: &[Operand],
     outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let sizes = Sizes::new(&inputs[1].ty, MaterializedAttentionBackward::heads(&inputs[2].ty));
+    let sizes = Sizes::new(op.name(), &op.attending, &inputs[1].ty)?;
     let (dout, probabilities) = (sizes.rows(&inputs[0]), sizes.square(&inputs[2]));
     let [queries, keys, values] = sizes.parts(&inputs[1]);
     let [dqueries, dkeys, dvalues] = sizes.parts(&outputs[0]);
@@ -99,9 +103,11 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(qkv: &TensorType, heads: usize) -> Sizes {
-        let (batch, sequence) = (qkv.shape.dims()[0], qkv.shape.dims()[1]);
-        Sizes { dtype: qkv.dtype, batch, heads, sequence, head: qkv.shape.last() / 3 / heads }
+    /// # Errors
+    /// What no kernel does.
+    fn new(operation: &'static str, attending: &Attending, qkv: &TensorType) -> Result<Sizes, DeviceError> {
+        let Heads { batch, sequence, queries: heads, head, .. } = known(operation, attending, qkv)?;
+        Ok(Sizes { dtype: qkv.dtype, batch, heads, sequence, head })
     }
 
     fn scale(&self) -> f32 {

@@ -2,6 +2,7 @@
 //!
 //! Names of kernels, their parameters and what one block of each takes are written in both places.
 
+mod activation;
 mod attention;
 mod column_sums;
 mod cross_entropy;
@@ -12,6 +13,8 @@ mod layer_norm;
 mod linear;
 mod materialized_attention;
 mod optimizer;
+mod rms_norm;
+mod rotary;
 mod sizes;
 mod storage;
 mod tables;
@@ -32,17 +35,19 @@ pub(super) fn run(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     match op {
+        Op::ActivationBackward(op) => activation::backward(op.activation, inputs, outputs, launcher),
         Op::AdamW(op) => optimizer::adamw(op, (inputs, outputs), launcher),
         Op::Add(op) => elementwise::add(op, inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
-        Op::AttentionBackward(_) => attention::backward(inputs, outputs, workspace, launcher),
+        Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
         Op::Dequantize(op) => storage::dequantize(op, inputs, outputs, launcher),
         Op::Embedding(_) => embedding::forward(inputs, outputs, launcher),
         Op::EmbeddingBackward(op) => embedding::backward(op, inputs, outputs, workspace, launcher),
         Op::Fill(op) => initialise::fill(op, outputs, launcher),
-        Op::GeluBackward(_) => elementwise::gelu_backward(inputs, outputs, launcher),
+        Op::Gated(op) => activation::gated(op, inputs, outputs, launcher),
+        Op::GatedBackward(op) => activation::gated_backward(op, inputs, outputs, launcher),
         Op::GlobalNorm(op) => optimizer::global_norm(op, inputs, outputs, workspace, launcher),
         Op::LayerNorm(op) => layer_norm::forward(op, inputs, outputs, launcher),
         Op::LayerNormBackward(op) => layer_norm::backward(op, inputs, outputs, workspace, launcher),
@@ -51,9 +56,14 @@ pub(super) fn run(
         Op::LinearWeightGradient(op) => linear::weight_gradient(op, inputs, outputs, workspace, launcher),
         Op::LossScale(op) => optimizer::loss_scale(op, inputs, launcher),
         Op::MaterializedAttention(op) => materialized_attention::forward(op, inputs, outputs, launcher),
-        Op::MaterializedAttentionBackward(_) => materialized_attention::backward(inputs, outputs, launcher),
+        Op::MaterializedAttentionBackward(op) => {
+            materialized_attention::backward(op, inputs, outputs, launcher)
+        }
         Op::Normal(op) => initialise::normal(op, outputs, launcher),
         Op::Quantize(op) => storage::quantize(op, inputs, outputs, workspace, launcher),
+        Op::RmsNorm(op) => rms_norm::forward(op, inputs, outputs, launcher),
+        Op::RmsNormBackward(op) => rms_norm::backward(op, inputs, outputs, workspace, launcher),
+        Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
         Op::Sgd(op) => optimizer::sgd(op, (inputs, outputs), launcher),
         Op::Stored(_) => unreachable!("no device reads files"),

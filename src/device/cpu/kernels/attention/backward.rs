@@ -3,58 +3,74 @@
 use std::ops::Range;
 
 use crate::device::cpu::kernels::float::{BUFFER, Float, read};
-use crate::device::cpu::kernels::math::{LANES, exp, multiply_add, sum};
+use crate::device::cpu::kernels::math::{LANES, exp, multiply_add, sum, tanh};
 use crate::device::cpu::kernels::operands::Operands;
 use crate::device::cpu::kernels::product::{Left, Micro, Sink, panels};
 use crate::device::cpu::kernels::simd::{Level, simd};
 use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::AttentionBackward;
+use crate::ops::{AttentionBackward, Operation};
 
 use super::sums::Sums;
 use super::{
-    Head, KEYS, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take,
+    KEYS, Member, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_group, pack_straight, pack_transposed, take,
 };
 
-pub(crate) fn run<T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
-    with_micro!(workers, run_with::<T>(operands, scratch, workers));
+pub(crate) fn run<T: Float>(
+    op: &AttentionBackward,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    with_micro!(workers, run_with::<T>(op, operands, scratch, workers));
 }
 
-fn run_with<M: Micro, T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
-    let heads = AttentionBackward::heads(operands.input_type(3));
-    let sizes = Sizes::new(operands.input_type(1), heads);
+fn run_with<M: Micro, T: Float>(
+    op: &AttentionBackward,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    let sizes = Sizes::new(op.name(), op.attending, operands.input_type(1));
     let [dout, qkv, out] = [0, 1, 2].map(|index| operands.input::<T>(index));
     let lse = operands.input::<f32>(3);
     let dqkv = Parts::new(operands.output::<T>(0));
     let scratch_len = AttentionBackward::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
-    each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
+    each_group(sizes, scratch, scratch_len, workers, |members, mut scratch| {
         let transposed = sizes.padded_sequence() * sizes.head;
         let straight = sizes.sequence * sizes.padded_head();
-        let head = BackwardHead {
-            sizes,
-            place,
-            level: workers.level(),
-            dout: &dout[place.out..],
-            qkv: &qkv[place.qkv..],
-            out: &out[place.out..],
-            lse: &lse[place.lse..place.lse + sizes.sequence],
-            keys_across: take(&mut scratch, transposed),
-            values_across: take(&mut scratch, transposed),
-            keys: take(&mut scratch, straight),
-            queries: take(&mut scratch, straight),
-            douts: take(&mut scratch, straight),
-            weights: take(&mut scratch, QUERIES * SCORE_ROW),
-            dscores: take(&mut scratch, QUERIES * SCORE_ROW),
-        };
-        head.run::<M>(&dqkv, scratch);
+        let [keys_across, values_across] = [(); 2].map(|()| take(&mut scratch, transposed));
+        let [keys, queries, douts] = [(); 3].map(|()| take(&mut scratch, straight));
+        let [weights, dscores] = [(); 2].map(|()| take(&mut scratch, QUERIES * SCORE_ROW));
+        for member in members {
+            let place = member.place;
+            let head = BackwardHead {
+                sizes,
+                member,
+                level: workers.level(),
+                dout: &dout[place.out..],
+                qkv: place.qkv.map(|start| &qkv[start..]),
+                out: &out[place.out..],
+                lse: &lse[place.lse..place.lse + sizes.sequence],
+                keys_across: &mut *keys_across,
+                values_across: &mut *values_across,
+                keys: &mut *keys,
+                queries: &mut *queries,
+                douts: &mut *douts,
+                weights: &mut *weights,
+                dscores: &mut *dscores,
+            };
+            head.run::<M>(&dqkv, &mut *scratch);
+        }
     });
 }
 
 struct BackwardHead<'a, T> {
     sizes: Sizes,
-    place: Head,
+    member: Member,
     level: Level,
     dout: &'a [T],
-    qkv: &'a [T],
+    /// Queries, keys and values.
+    qkv: [&'a [T]; 3],
     out: &'a [T],
     lse: &'a [f32],
     /// k^T and v^T in panels.
@@ -76,12 +92,14 @@ impl<T: Float> BackwardHead<'_, T> {
         let (sizes, level) = (self.sizes, self.level);
         let tile_len = if wide.is_empty() { 0 } else { QUERIES * sizes.head };
         let [wide_queries, wide_douts] = [(); 2].map(|()| take(&mut wide, tile_len));
-        let sums = Sums::new(dqkv, wide, self.place, sizes);
-        sums.clear();
+        let sums = Sums::new(dqkv, wide, self.member.place, sizes);
+        if self.member.is_first {
+            sums.clear();
+        }
         let mut buffer = [0.0; BUFFER];
         for query in (0..sizes.sequence).step_by(QUERIES) {
             let count = QUERIES.min(sizes.sequence - query);
-            let (queries, dout) = (&self.qkv[query * sizes.row()..], &self.dout[query * sizes.channels..]);
+            let (queries, dout) = (&self.qkv[0][query * sizes.row()..], &self.dout[query * sizes.channels..]);
             let queries = Rows::new(level, queries, sizes.row(), count, sizes.head, wide_queries);
             let douts = Rows::new(level, dout, sizes.channels, count, sizes.head, wide_douts);
             let mut along = [0.0; QUERIES];
@@ -92,7 +110,7 @@ impl<T: Float> BackwardHead<'_, T> {
                     *along += dot(level, &dout[run], out);
                 });
             }
-            for tile in Tile::of_queries(query, sizes.sequence) {
+            for tile in Tile::of_queries(query, sizes) {
                 for rows in tile.query_groups(M::ROWS) {
                     self.scores::<M>(tile, rows.clone(), [queries, douts]);
                     self.differentiate::<M>(tile, rows.clone(), &along);
@@ -108,18 +126,20 @@ impl<T: Float> BackwardHead<'_, T> {
             }
             sums.store(level, 0, query..query + count, dqkv);
         }
-        for part in 1..3 {
+        for part in (1..3).filter(|_| self.member.is_last) {
             sums.store(level, part, 0..sizes.sequence, dqkv);
         }
     }
 
     fn pack<M: Micro>(&mut self) {
         let (sizes, row, level) = (self.sizes, self.sizes.row(), self.level);
-        let [keys, values] = [1, 2].map(|part| &self.qkv[part * sizes.channels..]);
-        pack_transposed::<M, T>(level, keys, row, sizes, self.keys_across);
-        pack_transposed::<M, T>(level, values, row, sizes, self.values_across);
-        pack_straight::<M, T>(level, keys, row, sizes, self.keys);
-        pack_straight::<M, T>(level, self.qkv, row, sizes, self.queries);
+        let [queries, keys, values] = self.qkv;
+        if self.member.is_first {
+            pack_transposed::<M, T>(level, keys, row, sizes, self.keys_across);
+            pack_transposed::<M, T>(level, values, row, sizes, self.values_across);
+            pack_straight::<M, T>(level, keys, row, sizes, self.keys);
+        }
+        pack_straight::<M, T>(level, queries, row, sizes, self.queries);
         pack_straight::<M, T>(level, self.dout, sizes.channels, sizes, self.douts);
     }
 
@@ -143,23 +163,29 @@ impl<T: Float> BackwardHead<'_, T> {
         }
     }
 
-    /// `weights = softmax(scores)`, `dscores = weights * (dweights - along) / sqrt(C/H)`, zero where masked.
+    /// `weights = softmax(scores)`, `dscores = weights * (dweights - along) * scale`, zero where masked.
     fn differentiate<M: Micro>(&mut self, tile: Tile, rows: Range<usize>, along: &[f32; QUERIES]) {
         // Keys are taken in groups that may reach past the last query of this one.
         let until = SCORE_ROW.min(tile.keys_until(rows.end) + M::ROWS);
         for row in rows {
-            let seen = tile.keys_until(row + 1);
+            let seen = tile.hidden(row)..tile.keys_until(row + 1);
             let range = row * SCORE_ROW..row * SCORE_ROW + until;
             let (weights, dscores) = (&mut self.weights[range.clone()], &mut self.dscores[range]);
-            let lse = self.lse[tile.query + row];
-            softmax_backward(self.level, weights, dscores, seen, self.sizes.scale(), lse, along[row]);
+            let (lse, along) = (self.lse[tile.query + row], along[row]);
+            let (scale, level) = (self.sizes.scale(), self.level);
+            match self.sizes.attending.cap {
+                None => softmax_backward(level, weights, dscores, seen, scale, (lse, along)),
+                Some(cap) => {
+                    capped_softmax_backward(level, weights, dscores, seen, (scale, cap), (lse, along));
+                }
+            }
         }
     }
 
     /// `dq += dscores k`
     fn query_gradients<M: Micro>(&mut self, tile: Tile, rows: Range<usize>, sums: &Sums) {
         let sizes = self.sizes;
-        let sink = Sink::plain(sums.at(0, tile.query + rows.start), sums.row, tile.key > 0);
+        let sink = Sink::plain(sums.at(0, tile.query + rows.start), sums.row, !tile.is_first);
         let start = self.dscores[rows.start * SCORE_ROW..].as_ptr();
         let left = Left { start, row: SCORE_ROW, step: 1 };
         let right = self.keys[tile.key * M::COLUMNS..].as_ptr();
@@ -186,15 +212,38 @@ simd! {
     /// In: scores and the gradient of their softmax. Out: their softmax and the gradient of the scores, zero where
     /// they are not seen. Whole vectors are computed.
     fn softmax_backward(
-        scores: &mut [f32], dscores: &mut [f32], seen: usize, scale: f32, lse: f32, along: f32,
+        scores: &mut [f32], dscores: &mut [f32], seen: Range<usize>, scale: f32, row: (f32, f32),
     ) {
-        let whole = seen.next_multiple_of(LANES).min(scores.len());
+        let (lse, along) = row;
+        let whole = seen.end.next_multiple_of(LANES).min(scores.len());
         for (score, dscore) in scores[..whole].iter_mut().zip(&mut dscores[..whole]) {
             let weight = exp::<FUSED>(multiply_add::<FUSED>(*score, scale, -lse));
             *score = weight;
             *dscore = weight * (*dscore - along) * scale;
         }
-        scores[seen..].fill(0.0);
-        dscores[seen..].fill(0.0);
+        for values in [scores, dscores] {
+            values[..seen.start.min(seen.end)].fill(0.0);
+            values[seen.end..].fill(0.0);
+        }
+    }
+}
+
+simd! {
+    /// The same of scores that are held within a cap.
+    fn capped_softmax_backward(
+        scores: &mut [f32], dscores: &mut [f32], seen: Range<usize>, held: (f32, f32), row: (f32, f32),
+    ) {
+        let ((scale, cap), (lse, along)) = (held, row);
+        let whole = seen.end.next_multiple_of(LANES).min(scores.len());
+        for (score, dscore) in scores[..whole].iter_mut().zip(&mut dscores[..whole]) {
+            let share = tanh::<FUSED>(*score * (scale / cap));
+            let weight = exp::<FUSED>(multiply_add::<FUSED>(share, cap, -lse));
+            *score = weight;
+            *dscore = weight * (*dscore - along) * (1.0 - share * share) * scale;
+        }
+        for values in [scores, dscores] {
+            values[..seen.start.min(seen.end)].fill(0.0);
+            values[seen.end..].fill(0.0);
+        }
     }
 }

@@ -1,14 +1,14 @@
-//! `out = softmax(mask(q k^T / sqrt(C/H))) v`, with a running maximum and sum for each query.
+//! `out = softmax(mask(cap(scale q k^T))) v`, with a running maximum and sum for each query.
 
 use std::ops::Range;
 
 use crate::device::cpu::kernels::float::{BUFFER, Float, write};
-use crate::device::cpu::kernels::math::{LANES, exp, largest, map_and_sum, multiply_add};
+use crate::device::cpu::kernels::math::{LANES, exp, largest, map_and_sum, multiply_add, tanh};
 use crate::device::cpu::kernels::operands::Operands;
 use crate::device::cpu::kernels::product::{Left, Micro, Sink, panels};
 use crate::device::cpu::kernels::simd::{Level, simd};
 use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::Attention;
+use crate::ops::{Attention, Operation};
 
 use super::{Head, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take};
 
@@ -22,7 +22,7 @@ fn run_with<M: Micro, T: Float>(
     scratch: &mut [f32],
     workers: &Workers,
 ) {
-    let sizes = Sizes::new(operands.input_type(0), op.heads);
+    let sizes = Sizes::new(op.name(), op.attending, operands.input_type(0));
     let qkv = operands.input::<T>(0);
     let (out, lse) = (Parts::new(operands.output::<T>(0)), Parts::new(operands.output(1)));
     let scratch_len = Attention::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
@@ -65,7 +65,7 @@ struct ForwardHead<'a, T> {
 impl<T: Float> ForwardHead<'_, T> {
     fn run<M: Micro>(mut self, out: &Parts<T>, lse: &Parts<f32>) {
         let (sizes, row, level) = (self.sizes, self.sizes.row(), self.level);
-        let [keys, values] = [1, 2].map(|part| &self.qkv[self.place.qkv + part * sizes.channels..]);
+        let [queries, keys, values] = self.place.qkv.map(|start| &self.qkv[start..]);
         pack_transposed::<M, T>(level, keys, row, sizes, self.keys);
         pack_straight::<M, T>(level, values, row, sizes, self.values);
         let wide = std::mem::take(&mut self.queries);
@@ -73,9 +73,8 @@ impl<T: Float> ForwardHead<'_, T> {
             self.largest.fill(f32::NEG_INFINITY);
             self.total.fill(0.0);
             let count = QUERIES.min(sizes.sequence - query);
-            let queries = &self.qkv[self.place.qkv + query * row..];
-            let queries = Rows::new(level, queries, row, count, sizes.head, wide);
-            for tile in Tile::of_queries(query, sizes.sequence) {
+            let queries = Rows::new(level, &queries[query * row..], row, count, sizes.head, wide);
+            for tile in Tile::of_queries(query, sizes) {
                 for rows in tile.query_groups(M::ROWS) {
                     self.score::<M>(tile, rows.clone(), queries);
                     self.soften(tile, rows.clone());
@@ -103,19 +102,25 @@ impl<T: Float> ForwardHead<'_, T> {
 
     /// Turns scores into weights and rescales what was summed with a smaller maximum.
     fn soften(&mut self, tile: Tile, rows: Range<usize>) {
-        let (scale, width) = (self.sizes.scale(), self.sizes.padded_head());
+        let (scale, cap, width) = (self.sizes.scale(), self.sizes.attending.cap, self.sizes.padded_head());
         let until = tile.keys_until(rows.end).next_multiple_of(LANES);
         for row in rows {
             let scores = &mut self.scores[row * SCORE_ROW..row * SCORE_ROW + until];
-            let seen = tile.keys_until(row + 1);
-            if seen == 0 {
+            let seen = tile.hidden(row)..tile.keys_until(row + 1);
+            if seen.is_empty() {
                 scores.fill(0.0);
                 continue;
             }
             let (largest, total) = (self.largest[row], self.total[row]);
-            let (next, weight) = weights(self.level, scores, seen, scale, largest);
+            let (next, weight) = match cap {
+                None => weights(self.level, scores, seen, scale, largest),
+                Some(cap) => {
+                    hold_within(self.level, &mut scores[seen.clone()], scale, cap);
+                    weights(self.level, scores, seen, 1.0, largest)
+                }
+            };
             let mut kept = 0.0;
-            if tile.key > 0 {
+            if !tile.is_first {
                 kept = exp::<false>(largest - next);
                 self.sums[row * width..(row + 1) * width].iter_mut().for_each(|sum| *sum *= kept);
             }
@@ -130,7 +135,7 @@ impl<T: Float> ForwardHead<'_, T> {
         let values = self.values[tile.key * M::COLUMNS..].as_ptr();
         let width = sizes.padded_head();
         let sums = self.sums[rows.start * width..].as_mut_ptr();
-        let sink = Sink::plain(sums, width, tile.key > 0);
+        let sink = Sink::plain(sums, width, !tile.is_first);
         let columns = sizes.head.next_multiple_of(M::COLUMNS);
         let left = Left { start: weights, row: SCORE_ROW, step: 1 };
         let keys = tile.keys_until(rows.end);
@@ -167,15 +172,28 @@ impl<T: Float> ForwardHead<'_, T> {
 simd! {
     /// Turns scores into `e^(scale score - m)`, those that are not seen into zeros; returns m, the largest so far,
     /// and their sum. Whole vectors are computed.
-    pub(super) fn weights(scores: &mut [f32], seen: usize, scale: f32, largest_before: f32) -> (f32, f32) {
-        let (scores, unseen) = scores.split_at_mut(seen.next_multiple_of(LANES));
+    pub(super) fn weights(
+        scores: &mut [f32], seen: Range<usize>, scale: f32, largest_before: f32,
+    ) -> (f32, f32) {
+        let (scores, unseen) = scores.split_at_mut(seen.end.next_multiple_of(LANES));
         unseen.fill(0.0);
-        scores[seen..].fill(f32::NEG_INFINITY);
+        scores[..seen.start].fill(f32::NEG_INFINITY);
+        scores[seen.end..].fill(f32::NEG_INFINITY);
         let largest = largest(scores) * scale;
         let largest = if largest > largest_before { largest } else { largest_before };
         // Those that are not seen add next to nothing.
         let sum = map_and_sum(scores, |score| exp::<FUSED>(multiply_add::<FUSED>(score, scale, -largest)));
-        scores[seen..].fill(0.0);
+        scores[..seen.start].fill(0.0);
+        scores[seen.end..].fill(0.0);
         (largest, sum)
+    }
+}
+
+simd! {
+    /// `cap tanh(scale score / cap)`
+    pub(super) fn hold_within(scores: &mut [f32], scale: f32, cap: f32) {
+        for score in scores {
+            *score = cap * tanh::<FUSED>(*score * (scale / cap));
+        }
     }
 }

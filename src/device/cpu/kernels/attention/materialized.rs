@@ -4,17 +4,19 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::kernels::float::{BUFFER, Float, write};
+use crate::device::cpu::kernels::float::{BUFFER, Float, read, write};
 use crate::device::cpu::kernels::math::{LANES, sum};
 use crate::device::cpu::kernels::operands::Operands;
 use crate::device::cpu::kernels::product::{Left, Micro, Sink, panels};
 use crate::device::cpu::kernels::simd::{Level, simd};
 use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::{MaterializedAttention, MaterializedAttentionBackward};
+use crate::ops::{MaterializedAttention, MaterializedAttentionBackward, Operation};
 
-use super::forward::weights;
+use super::forward::{hold_within, weights};
 use super::sums::Sums;
-use super::{Head, QUERIES, Rows, Sizes, each_head, pack_straight, pack_transposed, take};
+use super::{
+    Head, Member, QUERIES, Rows, Sizes, each_group, each_head, pack_straight, pack_transposed, take,
+};
 
 pub(crate) fn forward<T: Float>(
     op: &MaterializedAttention,
@@ -25,8 +27,13 @@ pub(crate) fn forward<T: Float>(
     with_micro!(workers, forward_with::<T>(op, operands, scratch, workers));
 }
 
-pub(crate) fn backward<T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
-    with_micro!(workers, backward_with::<T>(operands, scratch, workers));
+pub(crate) fn backward<T: Float>(
+    op: &MaterializedAttentionBackward,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    with_micro!(workers, backward_with::<T>(op, operands, scratch, workers));
 }
 
 fn forward_with<M: Micro, T: Float>(
@@ -35,7 +42,7 @@ fn forward_with<M: Micro, T: Float>(
     scratch: &mut [f32],
     workers: &Workers,
 ) {
-    let sizes = Sizes::new(operands.input_type(0), op.heads);
+    let sizes = Sizes::new(op.name(), op.attending, operands.input_type(0));
     let qkv = operands.input::<T>(0);
     let [out, probabilities, scores] = [0, 1, 2].map(|index| Parts::new(operands.output::<T>(index)));
     let scratch_len = MaterializedAttention::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
@@ -62,6 +69,11 @@ impl Sizes {
     /// The tiles of queries.
     fn tiles(self) -> impl Iterator<Item = Range<usize>> {
         (0..self.sequence).step_by(QUERIES).map(move |query| query..self.sequence.min(query + QUERIES))
+    }
+
+    /// Keys that some queries see, up to the last one of all of them.
+    fn keys_until(self, query_end: usize) -> usize {
+        self.attending.seen(query_end - 1, self.sequence).end
     }
 
     /// Where a query's scores are in a tensor [B,H,T,T].
@@ -101,11 +113,11 @@ impl<T: Float> ForwardHead<'_, T> {
         wide: &mut [f32],
     ) {
         let (sizes, row, level) = (self.sizes, self.sizes.row(), self.level);
-        let [keys, values] = [1, 2].map(|part| &self.qkv[self.place.qkv + part * sizes.channels..]);
+        let [queries, keys, values] = self.place.qkv.map(|start| &self.qkv[start..]);
         pack_transposed::<M, T>(level, keys, row, sizes, self.keys);
         pack_straight::<M, T>(level, values, row, sizes, self.values);
         for tile in sizes.tiles() {
-            let queries = &self.qkv[self.place.qkv + tile.start * row..];
+            let queries = &queries[tile.start * row..];
             let queries = Rows::new(level, queries, row, tile.len(), sizes.head, wide);
             for rows in groups::<M>(tile.len()) {
                 self.score::<M>(rows, queries);
@@ -143,11 +155,16 @@ impl<T: Float> ForwardHead<'_, T> {
         let whole = sizes.sequence.next_multiple_of(LANES);
         let tile = &mut self.tile[row * sizes.score_row()..][..whole];
         let mut buffer = [0.0; BUFFER];
-        let scale = sizes.scale();
+        let mut scale = sizes.scale();
+        if let Some(cap) = sizes.attending.cap {
+            hold_within(level, tile, scale, cap);
+            scale = 1.0;
+        }
         write(level, scores, &mut buffer, |run, scores| scaled(level, &tile[run], scale, scores));
-        let (_, total) = weights(level, tile, query + 1, scale, f32::NEG_INFINITY);
+        let seen = sizes.attending.seen(query, sizes.sequence);
+        let (_, total) = weights(level, tile, seen.clone(), scale, f32::NEG_INFINITY);
         let share = 1.0 / total;
-        share_out(level, &mut tile[..=query], share);
+        share_out(level, &mut tile[seen], share);
         T::narrow(level, &tile[..sizes.sequence], probabilities);
     }
 
@@ -156,7 +173,7 @@ impl<T: Float> ForwardHead<'_, T> {
         let (sizes, score_row, width) = (self.sizes, self.sizes.score_row(), self.sizes.padded_head());
         let left = Left { start: self.tile[rows.start * score_row..].as_ptr(), row: score_row, step: 1 };
         let sink = Sink::plain(self.out[rows.start * width..].as_mut_ptr(), width, false);
-        let (keys, panel) = (first_query + rows.end, sizes.sequence * M::COLUMNS);
+        let (keys, panel) = (sizes.keys_until(first_query + rows.end), sizes.sequence * M::COLUMNS);
         // SAFETY: packed values have whole panels, and a row of the output has room for a head.
         #[allow(unsafe_code)]
         unsafe {
@@ -176,40 +193,54 @@ impl<T: Float> ForwardHead<'_, T> {
     }
 }
 
-fn backward_with<M: Micro, T: Float>(operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
-    let heads = MaterializedAttentionBackward::heads(operands.input_type(2));
-    let sizes = Sizes::new(operands.input_type(1), heads);
+fn backward_with<M: Micro, T: Float>(
+    op: &MaterializedAttentionBackward,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    let sizes = Sizes::new(op.name(), op.attending, operands.input_type(1));
     let [dout, qkv, probabilities] = [0, 1, 2].map(|index| operands.input::<T>(index));
+    let scores = sizes.attending.cap.map(|_| operands.input::<T>(3));
     let [dqkv, dprobabilities, dscores] = [0, 1, 2].map(|index| Parts::new(operands.output::<T>(index)));
     let scratch_len = MaterializedAttentionBackward::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
-    each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
+    each_group(sizes, scratch, scratch_len, workers, |members, mut scratch| {
         let straight = sizes.sequence * sizes.padded_head();
-        let head = BackwardHead {
-            sizes,
-            place,
-            level: workers.level(),
-            dout: &dout[place.out..],
-            qkv: &qkv[place.qkv..],
-            given: probabilities,
-            values_across: take(&mut scratch, sizes.padded_sequence() * sizes.head),
-            keys: take(&mut scratch, straight),
-            queries: take(&mut scratch, straight),
-            douts: take(&mut scratch, straight),
-            probabilities: take(&mut scratch, QUERIES * sizes.score_row()),
-            dscores: take(&mut scratch, QUERIES * sizes.score_row()),
-        };
-        head.run::<M>(&dqkv, &dprobabilities, &dscores, scratch);
+        let values_across = take(&mut scratch, sizes.padded_sequence() * sizes.head);
+        let [keys, queries, douts] = [(); 3].map(|()| take(&mut scratch, straight));
+        let [of_softmax, of_scores] = [(); 2].map(|()| take(&mut scratch, QUERIES * sizes.score_row()));
+        for member in members {
+            let head = BackwardHead {
+                sizes,
+                member,
+                level: workers.level(),
+                dout: &dout[member.place.out..],
+                qkv: member.place.qkv.map(|start| &qkv[start..]),
+                given: probabilities,
+                scores,
+                values_across: &mut *values_across,
+                keys: &mut *keys,
+                queries: &mut *queries,
+                douts: &mut *douts,
+                probabilities: &mut *of_softmax,
+                dscores: &mut *of_scores,
+            };
+            head.run::<M>(&dqkv, &dprobabilities, &dscores, &mut *scratch);
+        }
     });
 }
 
 struct BackwardHead<'a, T> {
     sizes: Sizes,
-    place: Head,
+    member: Member,
     level: Level,
     dout: &'a [T],
-    qkv: &'a [T],
+    /// Queries, keys and values.
+    qkv: [&'a [T]; 3],
     /// Probabilities of all heads.
     given: &'a [T],
+    /// Scores of all heads, if they are held within a cap.
+    scores: Option<&'a [T]>,
     /// v^T in panels.
     values_across: &'a mut [f32],
     /// k, q and dout in panels.
@@ -234,8 +265,10 @@ impl<T: Float> BackwardHead<'_, T> {
         let (sizes, level) = (self.sizes, self.level);
         let tile_len = if wide.is_empty() { 0 } else { QUERIES * sizes.head };
         let wide_douts = take(&mut wide, tile_len);
-        let sums = Sums::new(dqkv, wide, self.place, sizes);
-        sums.clear();
+        let sums = Sums::new(dqkv, wide, self.member.place, sizes);
+        if self.member.is_first {
+            sums.clear();
+        }
         for tile in sizes.tiles() {
             let dout = &self.dout[tile.start * sizes.channels..];
             let douts = Rows::new(level, dout, sizes.channels, tile.len(), sizes.head, wide_douts);
@@ -249,20 +282,23 @@ impl<T: Float> BackwardHead<'_, T> {
                 self.query_gradients::<M>(tile.start, rows, &sums);
             }
             let operands = [(&*self.dscores, &*self.queries), (&*self.probabilities, &*self.douts)];
-            sums.add_key_gradients::<M>(tile.clone(), 0..tile.end, sizes.score_row(), operands);
+            let keys = 0..sizes.keys_until(tile.end);
+            sums.add_key_gradients::<M>(tile.clone(), keys, sizes.score_row(), operands);
             sums.store(level, 0, tile, dqkv);
         }
-        for part in 1..3 {
+        for part in (1..3).filter(|_| self.member.is_last) {
             sums.store(level, part, 0..sizes.sequence, dqkv);
         }
     }
 
     fn pack<M: Micro>(&mut self) {
         let (sizes, row, level) = (self.sizes, self.sizes.row(), self.level);
-        let [keys, values] = [1, 2].map(|part| &self.qkv[part * sizes.channels..]);
-        pack_transposed::<M, T>(level, values, row, sizes, self.values_across);
-        pack_straight::<M, T>(level, keys, row, sizes, self.keys);
-        pack_straight::<M, T>(level, self.qkv, row, sizes, self.queries);
+        let [queries, keys, values] = self.qkv;
+        if self.member.is_first {
+            pack_transposed::<M, T>(level, values, row, sizes, self.values_across);
+            pack_straight::<M, T>(level, keys, row, sizes, self.keys);
+        }
+        pack_straight::<M, T>(level, queries, row, sizes, self.queries);
         pack_straight::<M, T>(level, self.dout, sizes.channels, sizes, self.douts);
     }
 
@@ -282,18 +318,24 @@ impl<T: Float> BackwardHead<'_, T> {
     /// Stores a query's dprobabilities, makes them dscores and stores these.
     fn differentiate(&mut self, query: usize, row: usize, dprobabilities: &Parts<T>, stored: &Parts<T>) {
         let (sizes, level) = (self.sizes, self.level);
-        let range = sizes.scores_of(self.place, query);
+        let range = sizes.scores_of(self.member.place, query);
         // SAFETY: heads and queries do not overlap.
         #[allow(unsafe_code)]
         let (dprobabilities, stored) =
             unsafe { (dprobabilities.part(range.clone()), stored.part(range.clone())) };
         let tile = row * sizes.score_row()..row * sizes.score_row() + sizes.sequence;
         let (probabilities, dscores) = (&mut self.probabilities[tile.clone()], &mut self.dscores[tile]);
-        T::widen(level, &self.given[range], probabilities);
+        T::widen(level, &self.given[range.clone()], probabilities);
         T::narrow(level, dscores, dprobabilities);
-        let seen = query + 1;
-        softmax_backward(level, &probabilities[..seen], &mut dscores[..seen], sizes.scale());
-        dscores[seen..].fill(0.0);
+        let seen = sizes.attending.seen(query, sizes.sequence);
+        dscores[..seen.start].fill(0.0);
+        dscores[seen.end..].fill(0.0);
+        softmax_backward(level, &probabilities[seen.clone()], &mut dscores[seen], sizes.scale());
+        if let (Some(cap), Some(scores)) = (sizes.attending.cap, self.scores) {
+            read(level, &scores[range], &mut [0.0; BUFFER], |run, scores| {
+                scale_by_cap_slope(level, &mut dscores[run], scores, cap);
+            });
+        }
         T::narrow(level, dscores, stored);
     }
 
@@ -302,7 +344,7 @@ impl<T: Float> BackwardHead<'_, T> {
         let (sizes, score_row) = (self.sizes, self.sizes.score_row());
         let sink = Sink::plain(sums.at(0, first_query + rows.start), sums.row, false);
         let left = Left { start: self.dscores[rows.start * score_row..].as_ptr(), row: score_row, step: 1 };
-        let (keys, panel) = (first_query + rows.end, sizes.sequence * M::COLUMNS);
+        let (keys, panel) = (sizes.keys_until(first_query + rows.end), sizes.sequence * M::COLUMNS);
         // SAFETY: nobody else writes this head's gradients.
         #[allow(unsafe_code)]
         unsafe {
@@ -336,6 +378,16 @@ simd! {
         let along = sum(softmax.len(), |i| softmax[i] * gradient[i]);
         for (gradient, weight) in gradient.iter_mut().zip(softmax) {
             *gradient = weight * (*gradient - along) * scale;
+        }
+    }
+}
+
+simd! {
+    /// `dscore *= 1 - (score / cap)^2`, the slope of what held the score within the cap.
+    fn scale_by_cap_slope(dscores: &mut [f32], scores: &[f32], cap: f32) {
+        for (dscore, score) in dscores.iter_mut().zip(scores) {
+            let share = score / cap;
+            *dscore *= 1.0 - share * share;
         }
     }
 }

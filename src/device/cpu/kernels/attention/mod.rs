@@ -1,4 +1,4 @@
-//! Causal attention in tiles of scores, one batch element's head at a time.
+//! Attention in tiles of scores: forward one batch element's head at a time, backward those that share keys.
 
 /// Calls a function for the machine's instruction set.
 macro_rules! with_micro {
@@ -19,7 +19,7 @@ mod forward;
 mod materialized;
 mod sums;
 
-use crate::ops::{Attention, TensorType};
+use crate::ops::{Attending, Attention, Heads, TensorType};
 
 use super::float::Float;
 use super::product::{Left, Matrix, Micro, pack_right};
@@ -34,30 +34,34 @@ const QUERIES: usize = Attention::QUERY_TILE;
 const KEYS: usize = Attention::KEY_TILE;
 const SCORE_ROW: usize = Attention::SCORE_ROW;
 
-/// Sizes of one operation.
+/// Sizes of one operation, and what each query sees.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
     sequence: usize,
-    channels: usize,
+    /// Heads of queries, and of keys and values.
     heads: usize,
-    /// Channels of one head.
+    kv_heads: usize,
+    /// Channels of one head, and of all of a result.
     head: usize,
+    channels: usize,
+    attending: Attending,
 }
 
 impl Sizes {
-    fn new(qkv: &TensorType, heads: usize) -> Sizes {
-        let (dims, channels) = (qkv.shape.dims(), qkv.shape.last() / 3);
-        Sizes { batch: dims[0], sequence: dims[1], channels, heads, head: channels / heads }
+    fn new(operation: &'static str, attending: Attending, qkv: &TensorType) -> Sizes {
+        let sizes = attending.heads(operation, qkv).expect("an operation's types are checked before it runs");
+        let Heads { batch, sequence, queries, keys, head } = sizes;
+        Sizes { batch, sequence, heads: queries, kv_heads: keys, head, channels: sizes.channels(), attending }
     }
 
     /// Elements between positions in a qkv.
     fn row(&self) -> usize {
-        3 * self.channels
+        (self.heads + 2 * self.kv_heads) * self.head
     }
 
     fn scale(&self) -> f32 {
-        1.0 / (self.head as f32).sqrt()
+        self.attending.scale(self.head)
     }
 
     fn padded_head(&self) -> usize {
@@ -67,20 +71,40 @@ impl Sizes {
     fn padded_sequence(&self) -> usize {
         self.sequence.next_multiple_of(Attention::PANEL)
     }
+
+    /// Where a head of queries and what belongs to it begin.
+    fn place(&self, batch: usize, head: usize) -> Head {
+        let position = batch * self.sequence;
+        let key_head = self.heads + head / (self.heads / self.kv_heads);
+        let in_qkv = [head, key_head, key_head + self.kv_heads];
+        Head {
+            qkv: in_qkv.map(|head| position * self.row() + head * self.head),
+            out: position * self.channels + head * self.head,
+            lse: (batch * self.heads + head) * self.sequence,
+        }
+    }
 }
 
 /// One head of one batch element: where it begins in a tensor of each shape.
 #[derive(Clone, Copy)]
 struct Head {
-    /// Queries in qkv [B,T,3C]; keys lie C and values 2C after them.
-    qkv: usize,
-    /// In out [B,T,C].
+    /// Queries, keys and values in qkv [B,T,(H+2G)D].
+    qkv: [usize; 3],
+    /// In out [B,T,HD].
     out: usize,
     /// In lse f32[B,H,T].
     lse: usize,
 }
 
-/// Calls `work` for each head with scratch memory of its own.
+/// A head of those that share keys, one after the other.
+#[derive(Clone, Copy)]
+struct Member {
+    place: Head,
+    is_first: bool,
+    is_last: bool,
+}
+
+/// Calls `work` for each head of queries with scratch memory of its own.
 fn each_head(
     sizes: Sizes,
     scratch: &mut [f32],
@@ -93,14 +117,31 @@ fn each_head(
         // SAFETY: each worker has a part of its own.
         #[allow(unsafe_code)]
         let scratch = unsafe { scratch.part(worker * scratch_len..(worker + 1) * scratch_len) };
-        let (batch, head) = (index / sizes.heads, index % sizes.heads);
-        let position = batch * sizes.sequence;
-        let place = Head {
-            qkv: position * sizes.row() + head * sizes.head,
-            out: position * sizes.channels + head * sizes.head,
-            lse: index * sizes.sequence,
-        };
-        work(place, scratch);
+        work(sizes.place(index / sizes.heads, index % sizes.heads), scratch);
+    });
+}
+
+/// Calls `work` for the heads of queries that share keys, with scratch memory that only these have.
+fn each_group(
+    sizes: Sizes,
+    scratch: &mut [f32],
+    scratch_len: usize,
+    workers: &Workers,
+    work: impl Fn(&mut dyn Iterator<Item = Member>, &mut [f32]) + Sync,
+) {
+    let scratch = Parts::new(scratch);
+    let group = sizes.heads / sizes.kv_heads;
+    workers.each_by(sizes.batch * sizes.kv_heads, |worker, index| {
+        // SAFETY: each worker has a part of its own.
+        #[allow(unsafe_code)]
+        let scratch = unsafe { scratch.part(worker * scratch_len..(worker + 1) * scratch_len) };
+        let (batch, first) = (index / sizes.kv_heads, index % sizes.kv_heads * group);
+        let mut members = (0..group).map(|member| Member {
+            place: sizes.place(batch, first + member),
+            is_first: member == 0,
+            is_last: member + 1 == group,
+        });
+        work(&mut members, scratch);
     });
 }
 
@@ -159,9 +200,11 @@ fn take<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
     taken
 }
 
-/// The keys of one tile, from `key`, that the queries from `first` to `end` see, and which of them each sees.
+/// Some keys and queries, and which of the keys each of the queries sees.
 #[derive(Clone, Copy)]
 struct Tile {
+    /// Whether it is the first of these queries.
+    is_first: bool,
     /// First key.
     key: usize,
     /// One past the last key.
@@ -169,31 +212,44 @@ struct Tile {
     /// First query.
     query: usize,
     query_end: usize,
+    attending: Attending,
 }
 
 impl Tile {
-    /// All tiles that queries of the tile beginning at `query` see.
-    fn of_queries(query: usize, sequence: usize) -> impl Iterator<Item = Tile> {
+    /// All tiles that queries of the tile beginning at `query` see. They begin where panels do.
+    fn of_queries(query: usize, sizes: Sizes) -> impl Iterator<Item = Tile> {
+        let (attending, sequence) = (sizes.attending, sizes.sequence);
         let query_end = sequence.min(query + QUERIES);
-        (0..query_end).step_by(KEYS).map(move |key| Tile {
+        let first = attending.seen(query, sequence).start / Attention::PANEL * Attention::PANEL;
+        let end = attending.seen(query_end - 1, sequence).end;
+        (first..end).step_by(KEYS).map(move |key| Tile {
+            is_first: key == first,
             key,
-            key_end: query_end.min(key + KEYS),
+            key_end: end.min(key + KEYS),
             query,
             query_end,
+            attending,
         })
     }
 
-    /// Groups of `size` queries, as ranges of rows of the tile, that see a key of it.
+    /// Groups of `size` queries, as ranges of rows of the tile, that see a key of it or come too late to.
     fn query_groups(self, size: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
         let rows = self.query_end - self.query;
         (0..rows)
             .step_by(size)
             .map(move |row| row..rows.min(row + size))
-            .filter(move |rows| self.query + rows.end > self.key)
+            .filter(move |rows| self.keys_until(rows.end) > 0)
     }
 
-    /// Keys that the rows up to `end` see.
+    /// Keys up to the last one that the rows up to `end` see.
     fn keys_until(self, end: usize) -> usize {
-        self.key_end.min(self.query + end).saturating_sub(self.key)
+        let last = if self.attending.causal { self.query + end } else { self.key_end };
+        self.key_end.min(last).saturating_sub(self.key)
+    }
+
+    /// Keys that a row no longer sees.
+    fn hidden(self, row: usize) -> usize {
+        let first = self.attending.seen(self.query + row, self.key_end).start;
+        first.saturating_sub(self.key).min(self.key_end - self.key)
     }
 }

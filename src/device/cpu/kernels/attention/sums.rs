@@ -27,7 +27,7 @@ impl Sums {
     pub(super) fn new<T: Float>(dqkv: &Parts<T>, wide: &mut [f32], place: Head, sizes: Sizes) -> Sums {
         let (first, part) = (QUERIES * sizes.head, sizes.sequence * sizes.head);
         if T::DTYPE == DType::F32 {
-            let start = [0, 1, 2].map(|part| dqkv.as_ptr().wrapping_add(place.qkv + part * sizes.channels));
+            let start = place.qkv.map(|start| dqkv.as_ptr().wrapping_add(start));
             let queries = sizes.sequence;
             return Sums { start: start.map(|start| start.cast()), row: sizes.row(), queries, place, sizes };
         }
@@ -65,8 +65,8 @@ impl Sums {
         let panel = self.sizes.sequence * M::COLUMNS;
         for key in keys.clone().step_by(M::ROWS) {
             let count = M::ROWS.min(keys.end - key);
-            // Earlier queries do not see these keys.
-            let query = queries.start.max(key);
+            // Earlier queries may not see these keys.
+            let query = if self.sizes.attending.causal { queries.start.max(key) } else { queries.start };
             let corner = (query - queries.start) * score_row + key - keys.start;
             for (part, (left, right)) in operands.into_iter().enumerate() {
                 let sink = Sink::plain(self.at(1 + part, key), self.row, true);
@@ -93,7 +93,7 @@ impl Sums {
             return;
         }
         for position in positions {
-            let start = self.place.qkv + position * self.sizes.row() + part * self.sizes.channels;
+            let start = self.place.qkv[part] + position * self.sizes.row();
             // SAFETY: as above.
             #[allow(unsafe_code)]
             let (sums, stored) = unsafe {

@@ -1,7 +1,8 @@
 //! Attention, forward and backward.
 
 use crate::ops::{
-    Attention, AttentionBackward, MaterializedAttention, MaterializedAttentionBackward, Op, TensorType,
+    Attending, Attention, AttentionBackward, DType, MaterializedAttention, MaterializedAttentionBackward, Op,
+    TensorType,
 };
 
 use crate::device::cpu::kernels::simd::Level;
@@ -13,47 +14,72 @@ use super::reference;
 const SHAPES: [[usize; 4]; 5] =
     [[1, 1, 1, 5], [3, 33, 2, 20], [2, 96, 1, 32], [1, 130, 2, 40], [1, 389, 1, 24]];
 
-fn sizes([batch, sequence, heads, head]: [usize; 4]) -> reference::Attention {
-    reference::Attention { batch, sequence, heads, head }
+/// Each shape as GPT-2 attends, and with heads that share keys, windows, a cap, and keys that come later.
+fn cases() -> impl Iterator<Item = (reference::Attention, DType)> {
+    let others = |heads: usize| {
+        let plain = Attending::causal(heads);
+        [
+            plain,
+            Attending { heads: 3 * heads, ..plain },
+            Attending { causal: false, ..plain },
+            Attending { window: Some(20), ..plain },
+            Attending { heads: 2 * heads, window: Some(300), cap: Some(2.0), scale: Some(0.3), ..plain },
+            Attending { causal: false, cap: Some(1.5), ..plain },
+        ]
+    };
+    let sizes = SHAPES.into_iter().flat_map(move |[batch, sequence, heads, head]| {
+        others(heads).map(|attending| reference::Attention { batch, sequence, head, attending })
+    });
+    sizes.flat_map(|sizes| NUMBERS.map(|number| (sizes, number)))
+}
+
+/// One of the plain kind.
+fn plain([batch, sequence, heads, head]: [usize; 4]) -> reference::Attention {
+    reference::Attention { batch, sequence, head, attending: Attending::causal(heads) }
 }
 
 #[test]
 fn forward_and_backward_match_the_reference() {
-    for (shape, number) in SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|number| (shape, number))) {
-        let sizes = sizes(shape);
-        let [batch, sequence, heads, _] = shape;
-        let qkv = Data::random(&[batch, sequence, 3 * sizes.channels()], 1).map(|x| 3.0 * x);
+    for (sizes, number) in cases() {
+        let reference::Attention { batch, sequence, attending, .. } = sizes;
+        let qkv = Data::random(&[batch, sequence, sizes.width()], 1).map(|x| 3.0 * x);
         let qkv = qkv.stored_as(number);
         let expected = sizes.forward(&qkv.to_f64());
-        check(Op::Attention(Attention { heads }), std::slice::from_ref(&qkv), &expected);
+        check(Op::Attention(Attention { attending }), std::slice::from_ref(&qkv), &expected);
         let dout = Data::random(&[batch, sequence, sizes.channels()], 2).stored_as(number);
         let rounded = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
         let [out, lse] = expected;
         let out = Data::F32(TensorType::f32(&[batch, sequence, sizes.channels()]), rounded(&out));
         let out = out.stored_as(number);
         let dqkv = sizes.backward(&dout.to_f64(), &qkv.to_f64(), &out.to_f64());
-        let lse = Data::F32(TensorType::f32(&[batch, heads, sequence]), rounded(&lse));
-        check(Op::AttentionBackward(AttentionBackward), &[dout, qkv, out, lse], &[dqkv]);
+        let lse = Data::F32(TensorType::f32(&[batch, attending.heads, sequence]), rounded(&lse));
+        check(Op::AttentionBackward(AttentionBackward { attending }), &[dout, qkv, out, lse], &[dqkv]);
     }
 }
 
 #[test]
 fn materialized_forward_and_backward_match_the_reference() {
-    for (shape, number) in SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|number| (shape, number))) {
-        let sizes = sizes(shape);
-        let [batch, sequence, heads, _] = shape;
-        let qkv = Data::random(&[batch, sequence, 3 * sizes.channels()], 1).map(|x| 3.0 * x);
+    for (sizes, number) in cases() {
+        let reference::Attention { batch, sequence, attending, .. } = sizes;
+        let qkv = Data::random(&[batch, sequence, sizes.width()], 1).map(|x| 3.0 * x);
         let qkv = qkv.stored_as(number);
         let expected = sizes.materialized(&qkv.to_f64());
-        let op = Op::MaterializedAttention(MaterializedAttention { heads });
+        let op = Op::MaterializedAttention(MaterializedAttention { attending });
         check(op, std::slice::from_ref(&qkv), &expected);
         let dout = Data::random(&[batch, sequence, sizes.channels()], 2).stored_as(number);
-        let probabilities = expected[1].iter().map(|&value| value as f32).collect();
-        let ty = TensorType::f32(&[batch, heads, sequence, sequence]);
-        let probabilities = Data::F32(ty, probabilities).stored_as(number);
-        let expected = sizes.materialized_backward(&dout.to_f64(), &qkv.to_f64(), &probabilities.to_f64());
-        let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward);
-        check(op, &[dout, qkv, probabilities], &expected);
+        let [_, probabilities, scores] = expected;
+        let ty = TensorType::f32(&[batch, attending.heads, sequence, sequence]);
+        let [probabilities, scores] = [probabilities, scores].map(|numbers| {
+            Data::F32(ty, numbers.iter().map(|&number| number as f32).collect()).stored_as(number)
+        });
+        // The slope of a cap is of the scores that are stored.
+        let stored = scores.to_f64();
+        let stored = attending.cap.map(|_| &stored[..]);
+        let (d, q, p) = (dout.to_f64(), qkv.to_f64(), probabilities.to_f64());
+        let expected = sizes.materialized_backward(&d, &q, &p, stored);
+        let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward { attending });
+        let inputs = [dout, qkv, probabilities].into_iter().chain(attending.cap.map(|_| scores));
+        check(op, &inputs.collect::<Vec<_>>(), &expected);
     }
 }
 
@@ -74,11 +100,11 @@ fn steep(sizes: &reference::Attention) -> Data {
 
 #[test]
 fn steep_scores_are_softened_right() {
-    let sizes = sizes([1, 70, 2, 16]);
+    let sizes = plain([1, 70, 2, 16]);
     let qkv = steep(&sizes);
     let inputs = std::slice::from_ref(&qkv);
-    check(Op::Attention(Attention { heads: 2 }), inputs, &sizes.forward(&qkv.to_f64()));
-    let op = Op::MaterializedAttention(MaterializedAttention { heads: 2 });
+    check(Op::Attention(Attention { attending: sizes.attending }), inputs, &sizes.forward(&qkv.to_f64()));
+    let op = Op::MaterializedAttention(MaterializedAttention { attending: sizes.attending });
     check(op.clone(), inputs, &sizes.materialized(&qkv.to_f64()));
     for level in Level::available() {
         let probabilities = &launch(&op, inputs, How { threads: 1, level, share: false })[1];
@@ -88,14 +114,40 @@ fn steep_scores_are_softened_right() {
 
 #[test]
 fn the_reference_is_differentiated_right() {
-    let sizes = sizes([2, 5, 2, 3]);
-    let qkv = Data::random(&[2, 5, 18], 3).to_f64();
-    let dout = Data::random(&[2, 5, 6], 4).to_f64();
-    let out = &sizes.forward(&qkv)[0];
-    assert_slope(&sizes.backward(&dout, &qkv, out), &qkv, |qkv| inner_product(&sizes.forward(qkv)[0], &dout));
-    let [out, probabilities, _] = sizes.materialized(&qkv);
-    let [dqkv, dprobabilities, _] = sizes.materialized_backward(&dout, &qkv, &probabilities);
-    assert_slope(&dqkv, &qkv, |qkv| inner_product(&sizes.materialized(qkv)[0], &dout));
-    // The output is linear in the probabilities.
-    assert!((inner_product(&dprobabilities, &probabilities) - inner_product(&dout, &out)).abs() < 1e-12);
+    let shared = Attending { heads: 2, kv_heads: 1, ..Attending::causal(2) };
+    let capped = Attending { window: Some(2), cap: Some(0.7), ..shared };
+    for attending in [Attending::causal(2), shared, capped, Attending { causal: false, ..capped }] {
+        let attending = Attending { window: attending.window.filter(|_| attending.causal), ..attending };
+        let sizes = reference::Attention { batch: 2, sequence: 5, head: 3, attending };
+        let qkv = Data::random(&[2, 5, sizes.width()], 3).to_f64();
+        let dout = Data::random(&[2, 5, 6], 4).to_f64();
+        let out = &sizes.forward(&qkv)[0];
+        let loss = |qkv: &[f64]| inner_product(&sizes.forward(qkv)[0], &dout);
+        assert_slope(&sizes.backward(&dout, &qkv, out), &qkv, loss);
+        let [out, probabilities, _] = sizes.materialized(&qkv);
+        let [dqkv, dprobabilities, _] = sizes.materialized_backward(&dout, &qkv, &probabilities, None);
+        assert_slope(&dqkv, &qkv, |qkv| inner_product(&sizes.materialized(qkv)[0], &dout));
+        // The output is linear in the probabilities.
+        assert!((inner_product(&dprobabilities, &probabilities) - inner_product(&dout, &out)).abs() < 1e-12);
+    }
+}
+
+/// A key that is not seen changes nothing, whatever it is.
+#[test]
+fn what_is_not_seen_changes_nothing() {
+    let attending = Attending { window: Some(40), ..Attending::causal(1) };
+    let qkv = Data::random(&[1, 300, 24], 1);
+    let run = |qkv: &Data| {
+        let how = How { threads: 1, level: Level::best(), share: false };
+        launch(&Op::Attention(Attention { attending }), std::slice::from_ref(qkv), how).swap_remove(0)
+    };
+    let before = run(&qkv);
+    let Data::F32(ty, mut numbers) = qkv else { unreachable!("random numbers are f32") };
+    numbers[100 * 24 + 8..101 * 24].fill(1e4);
+    let after = run(&Data::F32(ty, numbers));
+    for position in 0..300 {
+        let row = position * 8..(position + 1) * 8;
+        let same = before[row.clone()] == after[row];
+        assert_eq!(same, !(100..140).contains(&position), "position {position}");
+    }
 }

@@ -8,7 +8,7 @@ use crate::device::cpu::kernels::workers::{Parts, Workers};
 use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Op, TensorType};
 
 use super::harness::{Data, How, NUMBERS, added, check, launch};
-use super::reference::{gelu, gelu_slope, product, row_sum, transposed};
+use super::reference::{self, product, row_sum, transposed};
 
 /// Rows, K and M: single elements, odd sizes, and more than one block of each dimension, also where blocks of equal
 /// length would be odd.
@@ -23,11 +23,12 @@ fn cases(combinations: usize) -> impl Iterator<Item = ([usize; 3], DType, usize)
 
 #[test]
 fn linear_matches_the_reference() {
-    for ([rows, inner, out], number, combination) in cases(16) {
+    for ([rows, inner, out], number, combination) in cases(40) {
         // What the residual stream is stored in.
-        let stream = if combination & 8 > 0 { number } else { DType::F32 };
+        let stream = if combination >= 20 { number } else { DType::F32 };
         let (bias, residual) = (combination & 1 > 0, combination & 2 > 0);
-        let activation = (combination & 4 > 0).then_some(Activation::GeluTanh);
+        // None, and then each.
+        let activation = (combination / 4 % 5).checked_sub(1).map(|which| Activation::ALL[which]);
         let mut inputs = vec![
             Data::random(&[rows, inner], 1).stored_as(number),
             Data::random(&[out, inner], 2).stored_as(number),
@@ -40,8 +41,8 @@ fn linear_matches_the_reference() {
             y.iter_mut().enumerate().for_each(|(i, y)| *y += bias[i % out]);
         }
         let mut expected = vec![y];
-        if activation.is_some() {
-            expected.insert(0, expected[0].iter().map(|&x| gelu(x)).collect());
+        if let Some(function) = activation {
+            expected.insert(0, expected[0].iter().map(|&x| reference::activation(function, x)).collect());
         }
         if residual {
             inputs.push(Data::random(&[rows, out], 4).stored_as(stream));
@@ -73,11 +74,13 @@ fn gradients_match_the_reference() {
         }
         let op = LinearInputGradient { accumulate, activation: None, tf32: false };
         check(Op::LinearInputGradient(op), &input, std::slice::from_ref(&dx));
-        let slopes = before.to_f64().into_iter().map(gelu_slope);
-        let through: Vec<f64> = dx.iter().zip(slopes).map(|(dx, slope)| dx * slope).collect();
-        input.push(before);
-        let op = LinearInputGradient { activation: Some(Activation::GeluTanh), ..op };
-        check(Op::LinearInputGradient(op), &input, &[through]);
+        input.push(before.clone());
+        for function in Activation::ALL {
+            let slopes = before.to_f64().into_iter().map(|x| reference::activation_slope(function, x));
+            let through: Vec<f64> = dx.iter().zip(slopes).map(|(dx, slope)| dx * slope).collect();
+            let op = LinearInputGradient { activation: Some(function), ..op };
+            check(Op::LinearInputGradient(op), &input, &[through]);
+        }
         let mut types = vec![DType::F32, number];
         types.dedup();
         for gradients in types {

@@ -2,12 +2,13 @@
 
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
-    Activation, AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Deviation, Embedding, EmbeddingBackward,
-    Fill, GeluBackward, GlobalNorm, GradientTerms, LayerNorm, LayerNormBackward, LossScale, Member, Members,
-    Normal, Op, Scale, Sgd, Shape, Slice, TensorType, Update, UpdateFormat,
+    Activation, ActivationBackward, AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Deviation,
+    Embedding, EmbeddingBackward, Fill, Frequencies, Gated, GatedBackward, GlobalNorm, GradientTerms,
+    LayerNorm, LayerNormBackward, LossScale, Member, Members, Normal, Op, RmsNorm, RmsNormBackward, Rotary,
+    Scale, Sgd, Shape, Slice, TensorType, Update, UpdateFormat,
 };
 
-use super::harness::{Data, How, NUMBERS, added, assert_slope, check, inner_product, launch};
+use super::harness::{Data, How, NUMBERS, added, assert_slope, check, distance, inner_product, launch};
 use super::reference;
 
 /// Every two types that numbers are stored in.
@@ -28,27 +29,172 @@ fn elementwise_operations_match_the_reference() {
     for (elements, number) in [1, 40_003].into_iter().flat_map(|len| NUMBERS.map(|number| (len, number))) {
         let dy = Data::random(&[elements], 1).stored_as(number);
         let x = Data::random(&[elements], 2).map(|x| 12.0 * x).stored_as(number);
-        let slopes = x.to_f64().into_iter().map(reference::gelu_slope);
-        let dx = dy.to_f64().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
-        check(Op::GeluBackward(GeluBackward), &[dy.clone(), x.clone()], &[dx]);
+        for activation in Activation::ALL {
+            let slopes = x.to_f64().into_iter().map(|x| reference::activation_slope(activation, x));
+            let dx = dy.to_f64().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
+            let op = Op::ActivationBackward(ActivationBackward { activation });
+            check(op, &[dy.clone(), x.clone()], &[dx]);
+        }
         // Of far below 0, little is left to be exact.
         let other = Data::random(&[elements], 3).stored_as(number);
         let sum = added(&dy.to_f64(), &other.to_f64());
         let inputs = [dy, other];
         check(Op::Add(Add::PLAIN), &inputs, std::slice::from_ref(&sum));
-        let activated = sum.iter().map(|&sum| reference::gelu(sum)).collect();
-        let gelu = Add { activation: Some(Activation::GeluTanh) };
-        check(Op::Add(gelu), &inputs, &[activated, sum]);
+        for activation in Activation::ALL {
+            let activated = sum.iter().map(|&sum| reference::activation(activation, sum)).collect();
+            check(Op::Add(Add { activation: Some(activation) }), &inputs, &[activated, sum.clone()]);
+        }
         let scaled = x.to_f64().iter().map(|x| 1.5 * x).collect();
         check(Op::Scale(Scale { factor: 1.5 }), &[x], &[scaled]);
     }
 }
 
 #[test]
-fn the_slope_of_gelu_is_its_slope() {
-    let x: Vec<f64> = (-40..40).map(|i| f64::from(i) / 7.0).collect();
-    let slopes: Vec<f64> = x.iter().map(|&x| reference::gelu_slope(x)).collect();
-    assert_slope(&slopes, &x, |x| x.iter().map(|&x| reference::gelu(x)).sum());
+fn slopes_of_activations_are_their_slopes() {
+    // 0, where the slope of one jumps, is not among them.
+    let x: Vec<f64> = (-41..40).map(|i| (f64::from(i) + 0.5) / 7.0).collect();
+    for activation in Activation::ALL {
+        let slopes: Vec<f64> = x.iter().map(|&x| reference::activation_slope(activation, x)).collect();
+        let sum = |x: &[f64]| x.iter().map(|&x| reference::activation(activation, x)).sum();
+        assert_slope(&slopes, &x, sum);
+    }
+}
+
+#[test]
+fn known_values_of_activations() {
+    let of = |activation, x| reference::activation(activation, x);
+    assert!((of(Activation::Gelu, 1.0) - 0.841_344_746_068_542_9).abs() < 1e-14);
+    assert!((of(Activation::Gelu, -4.0) / -1.266_849_673_324_797e-4 - 1.0).abs() < 1e-9);
+    assert!((of(Activation::Silu, 1.0) - 0.731_058_578_630_004_9).abs() < 1e-14);
+    assert_eq!([-2.0, 3.0].map(|x| of(Activation::Relu, x)), [0.0, 3.0]);
+}
+
+#[test]
+fn gates_match_the_reference() {
+    let sizes = [[1, 1], [3, 40], [67, 513], [2, 1030]];
+    for ([rows, width], number) in sizes.into_iter().flat_map(|size| NUMBERS.map(|number| (size, number))) {
+        let both = Data::random(&[rows, 2 * width], 1).map(|x| 6.0 * x).stored_as(number);
+        let dy = Data::random(&[rows, width], 2).stored_as(number);
+        for activation in Activation::ALL {
+            let y = reference::gated(activation, &both.to_f64(), width);
+            check(Op::Gated(Gated { activation }), std::slice::from_ref(&both), &[y]);
+            let gradients = reference::gated_backward(activation, &dy.to_f64(), &both.to_f64(), width);
+            let op = Op::GatedBackward(GatedBackward { activation });
+            check(op, &[dy.clone(), both.clone()], &[gradients]);
+        }
+    }
+}
+
+#[test]
+fn the_reference_of_gates_is_differentiated_right() {
+    let [both, dy] = [Data::random(&[3, 10], 1), Data::random(&[3, 5], 2)].map(|data| data.to_f64());
+    for activation in Activation::ALL {
+        let gradients = reference::gated_backward(activation, &dy, &both, 5);
+        assert_slope(&gradients, &both, |both| inner_product(&reference::gated(activation, both, 5), &dy));
+    }
+}
+
+#[test]
+fn rotations_match_the_reference() {
+    // B, T, heads that are rotated, D, and channels behind them.
+    for [batch, sequence, rotated, head, rest] in [[1, 1, 1, 2, 0], [3, 37, 4, 20, 40], [2, 300, 3, 64, 64]] {
+        let qkv = Data::random(&[batch, sequence, rotated * head + rest], 1);
+        for (number, inverse) in NUMBERS.into_iter().flat_map(|number| [(number, false), (number, true)]) {
+            let op = Rotary { rotated, head, frequencies: Frequencies { base: 1e4, scaling: None }, inverse };
+            let qkv = qkv.clone().stored_as(number);
+            let expected = reference::rotary(&op, &qkv.to_f64(), sequence, rotated * head + rest);
+            // Angles of hundreds of radians are products in f32.
+            if sequence < 100 {
+                check(Op::Rotary(op), std::slice::from_ref(&qkv), &[expected]);
+            } else {
+                let how = How { threads: 2, level: Level::best(), share: true };
+                let found = launch(&Op::Rotary(op), std::slice::from_ref(&qkv), how);
+                let error = distance(&found[0], &expected);
+                assert!(error < if number == DType::F32 { 2e-5 } else { 3e-3 }, "{number}: {error:e}");
+            }
+        }
+    }
+}
+
+/// What is rotated keeps its length, and products of queries and keys depend on how far apart they are.
+#[test]
+fn rotated_products_depend_on_distances() {
+    let frequencies = Frequencies { base: 1e4, scaling: None };
+    let op = Op::Rotary(Rotary { rotated: 2, head: 8, frequencies, inverse: false });
+    let Data::F32(_, row) = Data::random(&[16], 1) else { unreachable!("random numbers are f32") };
+    let qkv = Data::F32(TensorType::f32(&[1, 20, 16]), row.repeat(20));
+    let how = How { threads: 1, level: Level::best(), share: false };
+    let rotated = launch(&op, &[qkv], how).swap_remove(0);
+    let head = |t: usize, start: usize| {
+        let channels = &rotated[t * 16 + start..t * 16 + start + 8];
+        channels.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>()
+    };
+    let product = |query: usize, key: usize| inner_product(&head(query, 0), &head(key, 8));
+    for apart in 0..10 {
+        assert!((product(apart, 0) - product(9 + apart, 9)).abs() < 1e-5, "{apart} apart");
+    }
+    assert!((product(0, 0) - product(9, 0)).abs() > 1e-2);
+}
+
+#[test]
+fn rms_norm_matches_the_reference() {
+    const EPSILON: f32 = 1e-5;
+    // Of one channel, the gradient is what cancels.
+    let shapes = [[1, 3], [1, 40], [67, 40], [200, 257], [3, 1300]];
+    for ([rows, channels], (number, of_x, gradients)) in
+        shapes.into_iter().flat_map(|shape| norm_types().into_iter().map(move |types| (shape, types)))
+    {
+        let x = Data::random(&[rows, channels], 1).map(|x| 2.0 * x + 0.7).stored_as(of_x);
+        let weight = Data::random(&[channels], 2);
+        let [y, rrms] = reference::rms_norm(&x.to_f64(), &weight.to_f64(), EPSILON.into());
+        let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, output: number });
+        check(op, &[x.clone(), weight.clone()], &[y, rrms.clone()]);
+
+        let dy = Data::random(&[rows, channels], 4).stored_as(number);
+        let rrms = Data::F32(TensorType::f32(&[rows]), rrms.iter().map(|&value| value as f32).collect());
+        let slopes =
+            reference::rms_norm_backward(&dy.to_f64(), &x.to_f64(), &weight.to_f64(), EPSILON.into());
+        for flags in 0..8 {
+            let (accumulate, accumulate_weight, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
+            if cast && of_x != DType::F32 {
+                continue; // It is of the type of dy already.
+            }
+            let mut inputs = vec![dy.clone(), x.clone(), weight.clone(), rrms.clone()];
+            let mut expected = slopes.to_vec();
+            let so_far =
+                [Data::random(&[rows, channels], 5).stored_as(of_x), weight.clone().stored_as(gradients)];
+            for (index, so_far) in so_far.into_iter().enumerate() {
+                if [accumulate, accumulate_weight][index] {
+                    expected[index] = added(&expected[index], &so_far.to_f64());
+                    inputs.push(so_far);
+                }
+            }
+            expected.extend(cast.then(|| expected[0].clone()));
+            let op = RmsNormBackward { gradients, accumulate, accumulate_weight, cast };
+            check(Op::RmsNormBackward(op), &inputs, &expected);
+        }
+    }
+}
+
+#[test]
+fn the_reference_of_rms_norm_is_differentiated_right() {
+    let [x, dy] = [1, 2].map(|seed| Data::random(&[3, 7], seed).to_f64());
+    let weight = Data::random(&[7], 3).to_f64();
+    let [dx, dweight] = reference::rms_norm_backward(&dy, &x, &weight, 1e-5);
+    let loss = |x: &[f64], weight: &[f64]| inner_product(&reference::rms_norm(x, weight, 1e-5)[0], &dy);
+    assert_slope(&dx, &x, |x| loss(x, &weight));
+    assert_slope(&dweight, &weight, |weight| loss(&x, weight));
+}
+
+/// Of y, x and gradients of parameters.
+fn norm_types() -> Vec<(DType, DType, DType)> {
+    let types = NUMBERS.into_iter().flat_map(|number| {
+        let full = [DType::F32; 2];
+        let mut others = vec![full, [DType::F32, number], [number, DType::F32], [number; 2]];
+        others.dedup();
+        others.into_iter().map(move |[x, gradients]| (number, x, gradients))
+    });
+    types.collect()
 }
 
 #[test]
@@ -105,14 +251,7 @@ fn embedding_matches_the_reference() {
 fn layer_norm_matches_the_reference() {
     const EPSILON: f32 = 1e-5;
     let shapes = [[1, 1], [1, 40], [67, 40], [200, 257], [3, 1300]];
-    // Of y, x and gradients of parameters.
-    let types = NUMBERS.into_iter().flat_map(|number| {
-        let full = [DType::F32; 2];
-        let mut others = vec![full, [DType::F32, number], [number, DType::F32], [number; 2]];
-        others.dedup();
-        others.into_iter().map(move |[x, gradients]| (number, x, gradients))
-    });
-    let types: Vec<_> = types.collect();
+    let types = norm_types();
     let all = shapes.into_iter().flat_map(|shape| types.iter().map(move |types| (shape, *types)));
     for ([rows, channels], (number, of_x, gradients)) in all {
         let x = Data::random(&[rows, channels], 1).map(|x| 2.0 * x + 0.7).stored_as(of_x);

@@ -1,14 +1,88 @@
 //! The operations in f64, written down as their definitions read.
 
-pub(super) fn gelu(x: f64) -> f64 {
-    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-    0.5 * x * (1.0 + inner.tanh())
+use std::f64::consts::PI;
+
+use crate::ops::{Activation, Attending, Rotary};
+
+pub(super) fn activation(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Gelu => x * below(x),
+        Activation::GeluTanh => {
+            let inner = (2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        Activation::Relu => x.max(0.0),
+        Activation::Silu => x / (1.0 + (-x).exp()),
+    }
 }
 
-pub(super) fn gelu_slope(x: f64) -> f64 {
-    let root = (2.0 / std::f64::consts::PI).sqrt();
-    let tanh = (root * (x + 0.044715 * x.powi(3))).tanh();
-    0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * root * (1.0 + 3.0 * 0.044715 * x * x)
+pub(super) fn activation_slope(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Gelu => below(x) + x * (-x * x / 2.0).exp() / (2.0 * PI).sqrt(),
+        Activation::GeluTanh => {
+            let root = (2.0 / PI).sqrt();
+            let tanh = (root * (x + 0.044715 * x.powi(3))).tanh();
+            0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * root * (1.0 + 3.0 * 0.044715 * x * x)
+        }
+        Activation::Relu => f64::from(x > 0.0),
+        Activation::Silu => {
+            let share = 1.0 / (1.0 + (-x).exp());
+            share + x * share * (1.0 - share)
+        }
+    }
+}
+
+/// The share of normal numbers below x: by the series of the integral near 0, by its continued fraction further out.
+fn below(x: f64) -> f64 {
+    let z = x.abs();
+    let density = (-z * z / 2.0).exp() / (2.0 * PI).sqrt();
+    let above = if z < 3.0 {
+        let mut term = z;
+        let mut sum = z;
+        for n in 1..100 {
+            term *= z * z / (2 * n + 1) as f64;
+            sum += term;
+        }
+        0.5 - density * sum
+    } else {
+        density / (1..200).rev().fold(z, |rest, n| z + n as f64 / rest)
+    };
+    if x > 0.0 { 1.0 - above } else { above }
+}
+
+/// y of gate and up side by side in rows of `2 width`.
+pub(super) fn gated(function: Activation, both: &[f64], width: usize) -> Vec<f64> {
+    let rows = both.chunks(2 * width);
+    rows.flat_map(|row| (0..width).map(|c| activation(function, row[c]) * row[width + c]).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The gradients of both.
+pub(super) fn gated_backward(function: Activation, dy: &[f64], both: &[f64], width: usize) -> Vec<f64> {
+    let mut gradients = Vec::new();
+    for (dy, row) in dy.chunks(width).zip(both.chunks(2 * width)) {
+        let (gate, up) = row.split_at(width);
+        gradients.extend((0..width).map(|c| dy[c] * up[c] * activation_slope(function, gate[c])));
+        gradients.extend((0..width).map(|c| dy[c] * activation(function, gate[c])));
+    }
+    gradients
+}
+
+/// Rows of a qkv turned by their positions, as complex numbers.
+pub(super) fn rotary(op: &Rotary, qkv: &[f64], sequence: usize, row: usize) -> Vec<f64> {
+    let (half, mut rotated) = (op.head / 2, qkv.to_vec());
+    for (place, row) in rotated.chunks_mut(row).enumerate() {
+        for head in row[..op.rotated * op.head].chunks_mut(op.head) {
+            for i in 0..half {
+                let frequency = op.frequencies.base.powf(-((2 * i) as f64) / op.head as f64);
+                let angle = frequency * (place % sequence) as f64 * if op.inverse { -1.0 } else { 1.0 };
+                let (x, y) = (head[i], head[i + half]);
+                head[i] = x * angle.cos() - y * angle.sin();
+                head[i + half] = x * angle.sin() + y * angle.cos();
+            }
+        }
+    }
+    rotated
 }
 
 /// `a[rows,inner] b[inner,columns]`
@@ -68,6 +142,32 @@ pub(super) fn layer_norm_backward(dy: &[f64], x: &[f64], weight: &[f64], epsilon
     [dx, dweight, row_sum(dy, channels)]
 }
 
+/// y and rrms.
+pub(super) fn rms_norm(x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 2] {
+    let channels = weight.len();
+    let [mut y, mut rrmss] = [const { Vec::new() }; 2];
+    for row in x.chunks(channels) {
+        let rrms = 1.0 / (row.iter().map(|x| x * x).sum::<f64>() / channels as f64 + epsilon).sqrt();
+        y.extend((0..channels).map(|c| row[c] * rrms * weight[c]));
+        rrmss.push(rrms);
+    }
+    [y, rrmss]
+}
+
+/// dx and dweight.
+pub(super) fn rms_norm_backward(dy: &[f64], x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 2] {
+    let channels = weight.len();
+    let [normal, rrmss] = rms_norm(x, &vec![1.0; channels], epsilon);
+    let (mut dx, mut dweight) = (Vec::new(), vec![0.0; channels]);
+    for ((dy, normal), rrms) in dy.chunks(channels).zip(normal.chunks(channels)).zip(rrmss) {
+        let slope: Vec<f64> = (0..channels).map(|c| dy[c] * weight[c]).collect();
+        let along = slope.iter().zip(normal).map(|(s, n)| s * n).sum::<f64>() / channels as f64;
+        dx.extend((0..channels).map(|c| rrms * (slope[c] - normal[c] * along)));
+        (0..channels).for_each(|c| dweight[c] += dy[c] * normal[c]);
+    }
+    [dx, dweight]
+}
+
 /// Loss, and the gradient of the logits.
 pub(super) fn cross_entropy(logits: &[f64], targets: &[usize], weight: f64) -> (f64, Vec<f64>) {
     let rows = targets.len();
@@ -92,18 +192,30 @@ pub(super) fn cross_entropy(logits: &[f64], targets: &[usize], weight: f64) -> (
 pub(super) struct Attention {
     pub(super) batch: usize,
     pub(super) sequence: usize,
-    pub(super) heads: usize,
     pub(super) head: usize,
+    pub(super) attending: Attending,
 }
 
 impl Attention {
     pub(super) fn channels(&self) -> usize {
-        self.heads * self.head
+        self.attending.heads * self.head
+    }
+
+    /// Of a qkv.
+    pub(super) fn width(&self) -> usize {
+        (self.attending.heads + 2 * self.attending.kv_heads) * self.head
+    }
+
+    /// Where a head's q, k or v begins in a row of qkv.
+    fn place(&self, head: usize, part: usize) -> usize {
+        let Attending { heads, kv_heads, .. } = self.attending;
+        let of_keys = head * kv_heads / heads;
+        [head, heads + of_keys, heads + kv_heads + of_keys][part] * self.head
     }
 
     /// One head's q, k or v, rows of `head`.
     fn part(&self, qkv: &[f64], batch: usize, head: usize, part: usize) -> Vec<f64> {
-        let (row, start) = (3 * self.channels(), part * self.channels() + head * self.head);
+        let (row, start) = (self.width(), self.place(head, part));
         (0..self.sequence)
             .flat_map(|t| {
                 let place = (batch * self.sequence + t) * row + start;
@@ -112,18 +224,45 @@ impl Attention {
             .collect()
     }
 
+    fn scale(&self) -> f64 {
+        self.attending.scale.map_or(1.0 / (self.head as f64).sqrt(), f64::from)
+    }
+
+    /// Scaled, and held within the cap.
+    fn scores(&self, q: &[f64], k: &[f64]) -> Vec<f64> {
+        let mut scores = product(q, &transposed(k, self.head), self.head);
+        for score in &mut scores {
+            *score *= self.scale();
+            if let Some(cap) = self.attending.cap.map(f64::from) {
+                *score = cap * (*score / cap).tanh();
+            }
+        }
+        scores
+    }
+
+    /// What the gradient of a score is multiplied by for that of its product.
+    fn score_slope(&self, score: f64) -> f64 {
+        self.scale() * self.attending.cap.map_or(1.0, |cap| 1.0 - (score / f64::from(cap)).powi(2))
+    }
+
+    /// Whether a query sees a key.
+    fn sees(&self, query: usize, key: usize) -> bool {
+        let is_near = self.attending.window.is_none_or(|window| key + window > query);
+        is_near && !(self.attending.causal && key > query)
+    }
+
     /// The weights of one head [T,T], and the logarithms of their sums.
     fn weights(&self, q: &[f64], k: &[f64]) -> (Vec<f64>, Vec<f64>) {
-        let sequence = self.sequence;
-        let mut weights = product(q, &transposed(k, self.head), self.head);
+        let mut weights = self.scores(q, k);
         let mut lse = Vec::new();
-        for (t, row) in weights.chunks_mut(sequence).enumerate() {
-            row.iter_mut().for_each(|score| *score /= (self.head as f64).sqrt());
-            let largest = row[..=t].iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = row[..=t].iter().map(|score| (score - largest).exp()).sum();
+        for (query, row) in weights.chunks_mut(self.sequence).enumerate() {
+            for (key, score) in row.iter_mut().enumerate() {
+                *score = if self.sees(query, key) { *score } else { f64::NEG_INFINITY };
+            }
+            let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = row.iter().map(|score| (score - largest).exp()).sum();
             lse.push(largest + sum.ln());
-            row[..=t].iter_mut().for_each(|score| *score = (*score - largest).exp() / sum);
-            row[t + 1..].fill(0.0);
+            row.iter_mut().for_each(|score| *score = (*score - largest).exp() / sum);
         }
         (weights, lse)
     }
@@ -133,7 +272,7 @@ impl Attention {
         let channels = self.channels();
         let mut out = vec![0.0; self.batch * self.sequence * channels];
         let mut lses = Vec::new();
-        for (batch, head) in (0..self.batch).flat_map(|b| (0..self.heads).map(move |h| (b, h))) {
+        for (batch, head) in (0..self.batch).flat_map(|b| (0..self.attending.heads).map(move |h| (b, h))) {
             let [q, k, v] = [0, 1, 2].map(|part| self.part(qkv, batch, head, part));
             let (weights, lse) = self.weights(&q, &k);
             lses.extend(lse);
@@ -149,7 +288,7 @@ impl Attention {
     pub(super) fn backward(&self, dout: &[f64], qkv: &[f64], out: &[f64]) -> Vec<f64> {
         let (sequence, channels) = (self.sequence, self.channels());
         let mut dqkv = vec![0.0; qkv.len()];
-        for (batch, head) in (0..self.batch).flat_map(|b| (0..self.heads).map(move |h| (b, h))) {
+        for (batch, head) in (0..self.batch).flat_map(|b| (0..self.attending.heads).map(move |h| (b, h))) {
             let [q, k, v] = [0, 1, 2].map(|part| self.part(qkv, batch, head, part));
             let (weights, _) = self.weights(&q, &k);
             let [dout, out] = [dout, out].map(|whole| {
@@ -166,25 +305,32 @@ impl Attention {
                 .collect();
             let rows = weights.chunks(sequence).zip(dweights.chunks(sequence));
             for ((weights, dweights), along) in rows.zip(along) {
-                let scale = (self.head as f64).sqrt();
-                dscores.extend(weights.iter().zip(dweights).map(|(w, d)| w * (d - along) / scale));
+                dscores.extend(weights.iter().zip(dweights).map(|(w, d)| w * (d - along)));
+            }
+            for (dscore, score) in dscores.iter_mut().zip(self.scores(&q, &k)) {
+                *dscore *= self.score_slope(score);
             }
             let gradients = [
                 product(&dscores, &k, sequence),
                 product(&transposed(&dscores, sequence), &q, sequence),
                 product(&transposed(&weights, sequence), &dout, sequence),
             ];
-            for (part, gradient) in gradients.iter().enumerate() {
-                for (t, row) in gradient.chunks(self.head).enumerate() {
-                    let place = (batch * sequence + t) * 3 * channels + part * channels + head * self.head;
-                    dqkv[place..place + self.head].copy_from_slice(row);
-                }
-            }
+            self.add_gradients(&mut dqkv, batch, head, &gradients);
         }
         dqkv
     }
 
-    /// One head's rows of an out [B,T,C].
+    /// Adds those of q, k and v of one head.
+    fn add_gradients(&self, dqkv: &mut [f64], batch: usize, head: usize, gradients: &[Vec<f64>; 3]) {
+        for (part, gradient) in gradients.iter().enumerate() {
+            for (t, row) in gradient.chunks(self.head).enumerate() {
+                let place = (batch * self.sequence + t) * self.width() + self.place(head, part);
+                dqkv[place..place + self.head].iter_mut().zip(row).for_each(|(sum, d)| *sum += d);
+            }
+        }
+    }
+
+    /// One head's rows of an out [B,T,HD].
     fn rows(&self, out: &[f64], batch: usize, head: usize) -> Vec<f64> {
         let places = (0..self.sequence).map(|t| self.row(batch, head, t));
         places.flat_map(|place| out[place..place + self.head].to_vec()).collect()
@@ -198,10 +344,9 @@ impl Attention {
     /// out, probabilities and scores, all of them stored.
     pub(super) fn materialized(&self, qkv: &[f64]) -> [Vec<f64>; 3] {
         let (mut probabilities, mut scores) = (Vec::new(), Vec::new());
-        for (batch, head) in (0..self.batch).flat_map(|b| (0..self.heads).map(move |h| (b, h))) {
+        for (batch, head) in (0..self.batch).flat_map(|b| (0..self.attending.heads).map(move |h| (b, h))) {
             let [q, k] = [0, 1].map(|part| self.part(qkv, batch, head, part));
-            let products = product(&q, &transposed(&k, self.head), self.head);
-            scores.extend(products.iter().map(|product| product / (self.head as f64).sqrt()));
+            scores.extend(self.scores(&q, &k));
             probabilities.extend(self.weights(&q, &k).0);
         }
         let [out, _] = self.forward(qkv);
@@ -214,31 +359,33 @@ impl Attention {
         dout: &[f64],
         qkv: &[f64],
         probabilities: &[f64],
+        scores: Option<&[f64]>,
     ) -> [Vec<f64>; 3] {
         let sequence = self.sequence;
         let (mut dqkv, mut dprobabilities, mut dscores) = (vec![0.0; qkv.len()], Vec::new(), Vec::new());
-        let heads = (0..self.batch).flat_map(|b| (0..self.heads).map(move |h| (b, h)));
-        for ((batch, head), p) in heads.zip(probabilities.chunks(sequence * sequence)) {
+        let heads = (0..self.batch).flat_map(|b| (0..self.attending.heads).map(move |h| (b, h)));
+        let square = sequence * sequence;
+        for (index, (batch, head)) in heads.enumerate() {
+            let of = index * square..(index + 1) * square;
+            let p = &probabilities[of.clone()];
             let [q, k, v] = [0, 1, 2].map(|part| self.part(qkv, batch, head, part));
             let dout = self.rows(dout, batch, head);
             let dp = product(&dout, &transposed(&v, self.head), self.head);
             let mut ds = Vec::new();
             for (p, dp) in p.chunks(sequence).zip(dp.chunks(sequence)) {
                 let along: f64 = p.iter().zip(dp).map(|(p, dp)| p * dp).sum();
-                ds.extend(p.iter().zip(dp).map(|(p, dp)| p * (dp - along) / (self.head as f64).sqrt()));
+                ds.extend(p.iter().zip(dp).map(|(p, dp)| p * (dp - along)));
+            }
+            let scores = scores.map_or_else(|| self.scores(&q, &k), |all| all[of.clone()].to_vec());
+            for (ds, score) in ds.iter_mut().zip(scores) {
+                *ds *= self.score_slope(score);
             }
             let gradients = [
                 product(&ds, &k, sequence),
                 product(&transposed(&ds, sequence), &q, sequence),
                 product(&transposed(p, sequence), &dout, sequence),
             ];
-            for (part, gradient) in gradients.iter().enumerate() {
-                for (t, row) in gradient.chunks(self.head).enumerate() {
-                    let row_of_qkv = (batch * sequence + t) * 3 * self.channels();
-                    let place = row_of_qkv + part * self.channels() + head * self.head;
-                    dqkv[place..place + self.head].copy_from_slice(row);
-                }
-            }
+            self.add_gradients(&mut dqkv, batch, head, &gradients);
             dprobabilities.extend(dp);
             dscores.extend(ds);
         }

@@ -1,0 +1,153 @@
+//! Root-mean-square normalisation over rows.
+
+use crate::ops::{RmsNorm, RmsNormBackward};
+
+use super::elementwise::add_to;
+use super::float::{BUFFER, Float, read, update, write};
+use super::math::sum;
+use super::operands::{Operands, Start};
+use super::simd::{Level, simd};
+use super::workers::{Parts, Workers};
+
+const ROWS: usize = RmsNormBackward::ROWS_PER_PARTIAL;
+
+pub(super) fn forward<X: Float, T: Float>(op: &RmsNorm, operands: &mut Operands, workers: &Workers) {
+    let (x, weight) = (operands.input::<X>(0), operands.input::<f32>(1));
+    let channels = weight.len();
+    let (y, rrms) = (Parts::new(operands.output::<T>(0)), Parts::new(operands.output(1)));
+    workers.chunks(x.len() / channels, ROWS, |rows| {
+        let elements = rows.start * channels..rows.end * channels;
+        // SAFETY: runs of rows do not overlap.
+        #[allow(unsafe_code)]
+        let (y, rrms) = unsafe { (y.part(elements.clone()), rrms.part(rows)) };
+        let level = workers.level();
+        let rows = x[elements].chunks_exact(channels).zip(y.chunks_exact_mut(channels));
+        let (mut buffer, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
+        for ((x, y), rrms) in rows.zip(rrms) {
+            *rrms = reciprocal_root(level, x, op.epsilon);
+            write(level, y, &mut buffer, |run, y| {
+                normalise(level, X::widened(level, &x[run.clone()], &mut wide), &weight[run], *rrms, y);
+            });
+        }
+    });
+}
+
+/// 1 over the root of a row's mean square.
+fn reciprocal_root<X: Float>(level: Level, x: &[X], epsilon: f32) -> f32 {
+    let mut squares = 0.0;
+    read(level, x, &mut [0.0; BUFFER], |_, x| squares += squares_of(level, x));
+    1.0 / (squares / x.len() as f32 + epsilon).sqrt()
+}
+
+simd! {
+    fn squares_of(x: &[f32]) -> f32 {
+        sum(x.len(), |c| x[c] * x[c])
+    }
+}
+
+simd! {
+    fn normalise(x: &[f32], weight: &[f32], rrms: f32, y: &mut [f32]) {
+        let channels = y.len();
+        let (x, weight) = (&x[..channels], &weight[..channels]);
+        for c in 0..channels {
+            y[c] = x[c] * rrms * weight[c];
+        }
+    }
+}
+
+pub(super) fn backward<T: Float, X: Float, G: Float>(
+    op: &RmsNormBackward,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    // What is cast may take the place of dy.
+    let dy = if op.cast { operands.source::<T>(2, 0) } else { Some(operands.input::<T>(0)) };
+    let x = operands.input::<X>(1);
+    let [weight, rrms] = [2, 3].map(|index| operands.input::<f32>(index));
+    let channels = weight.len();
+    let start = operands.start::<X>(0, op.accumulate.then_some(4));
+    let dx = Parts::new(operands.output::<X>(0));
+    let cast = op.cast.then(|| Parts::new(operands.output::<T>(2)));
+    let rows = x.len() / channels;
+    let scratch = &mut scratch[..rows.div_ceil(ROWS) * channels];
+    let partials = Parts::new(scratch);
+    workers.chunks(rows, ROWS, |rows| {
+        let partial = rows.start / ROWS * channels;
+        let elements = rows.start * channels..rows.end * channels;
+        // SAFETY: runs of rows do not overlap and have partial sums of their own.
+        #[allow(unsafe_code)]
+        let (dx, dweight) =
+            unsafe { (dx.part(elements.clone()), partials.part(partial..partial + channels)) };
+        match start {
+            Start::Zero => dx.fill(X::default()),
+            Start::Output => {}
+            Start::Other(so_far) => dx.copy_from_slice(&so_far[elements.clone()]),
+        }
+        let level = workers.level();
+        dweight.fill(0.0);
+        let (mut buffer, mut wide, mut sums) = ([0.0; BUFFER], [0.0; BUFFER], [0.0; BUFFER]);
+        for (dx, row) in dx.chunks_exact_mut(channels).zip(rows) {
+            let elements = row * channels..(row + 1) * channels;
+            let (x, rrms) = (&x[elements.clone()], rrms[row]);
+            // SAFETY: rows do not overlap.
+            #[allow(unsafe_code)]
+            let cast = cast.as_ref().map(|cast| unsafe { cast.part(elements.clone()) });
+            let dy: &[T] = match (dy, &cast) {
+                (Some(dy), _) => &dy[elements],
+                (None, Some(cast)) => cast,
+                (None, None) => unreachable!("dy shares memory with what is cast alone"),
+            };
+            let mut along = 0.0;
+            read(level, dy, &mut buffer, |run, dy| {
+                let x = X::widened(level, &x[run.clone()], &mut wide);
+                along += along_row(level, dy, x, &weight[run]) * rrms / channels as f32;
+            });
+            read(level, dy, &mut buffer, |run, dy| {
+                let dweight = &mut dweight[run.clone()];
+                let x = X::widened(level, &x[run.clone()], &mut wide);
+                update(level, &mut dx[run.clone()], &mut sums, |_, dx| {
+                    differentiate(level, (rrms, along), dy, x, &weight[run.clone()], dx, dweight);
+                });
+            });
+            if let (Some(cast), Some(dx)) = (cast, X::as_f32(dx)) {
+                T::narrow(level, dx, cast);
+            }
+        }
+    });
+    let sums = operands.output::<G>(1);
+    if !op.accumulate_weight {
+        sums.fill(G::default());
+    }
+    update(workers.level(), sums, &mut [0.0; BUFFER], |run, sums| {
+        for partial in scratch.chunks_exact(channels) {
+            add_to(workers.level(), sums, &partial[run.clone()]);
+        }
+    });
+}
+
+simd! {
+    /// The sum of the gradient of the normal row times x.
+    fn along_row(dy: &[f32], x: &[f32], weight: &[f32]) -> f32 {
+        let channels = dy.len();
+        let (x, weight) = (&x[..channels], &weight[..channels]);
+        sum(channels, |c| dy[c] * weight[c] * x[c])
+    }
+}
+
+simd! {
+    /// Adds to dx and dweight. `along` is the mean of the gradient of the normal row times that row.
+    fn differentiate(
+        row: (f32, f32), dy: &[f32], x: &[f32], weight: &[f32], dx: &mut [f32], dweight: &mut [f32],
+    ) {
+        let (rrms, along) = row;
+        let channels = dy.len();
+        let (x, weight, dx) = (&x[..channels], &weight[..channels], &mut dx[..channels]);
+        let dweight = &mut dweight[..channels];
+        for c in 0..channels {
+            let normal = x[c] * rrms;
+            dx[c] += rrms * (dy[c] * weight[c] - normal * along);
+            dweight[c] += dy[c] * normal;
+        }
+    }
+}

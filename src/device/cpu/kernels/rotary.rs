@@ -1,0 +1,58 @@
+//! Queries and keys rotated by their positions.
+
+use crate::ops::Rotary;
+
+use super::float::Float;
+use super::operands::Operands;
+use super::simd::simd;
+use super::workers::{Parts, Workers};
+
+pub(super) fn run<T: Float>(op: &Rotary, operands: &mut Operands, workers: &Workers) {
+    let ty = *operands.input_type(0);
+    let (sequence, row) = (ty.shape.dims()[1], ty.shape.last());
+    let source = operands.source::<T>(0, 0);
+    let (output, level) = (Parts::new(operands.output::<T>(0)), workers.level());
+    let frequencies = op.frequencies.of_head(op.head);
+    let half = op.head / 2;
+    // All rows of a position at once: their angles are the same.
+    workers.chunks(sequence, 1, |positions| {
+        let mut turns = vec![0.0; op.head];
+        let mut wide = vec![0.0; op.head];
+        for position in positions {
+            let (cosines, sines) = turns.split_at_mut(half);
+            for (i, frequency) in frequencies.iter().enumerate() {
+                let (sine, cosine) = (position as f32 * frequency).sin_cos();
+                (cosines[i], sines[i]) = (cosine, if op.inverse { -sine } else { sine });
+            }
+            for place in (position..ty.shape.rows()).step_by(sequence) {
+                let elements = place * row..(place + 1) * row;
+                // SAFETY: positions do not overlap.
+                #[allow(unsafe_code)]
+                let values = unsafe { output.part(elements.clone()) };
+                if let Some(source) = source {
+                    values.copy_from_slice(&source[elements]);
+                }
+                for head in values[..op.rotated * op.head].chunks_exact_mut(op.head) {
+                    match T::as_f32_mut(head) {
+                        Some(head) => rotate(level, head, cosines, sines),
+                        None => {
+                            T::widen(level, head, &mut wide);
+                            rotate(level, &mut wide, cosines, sines);
+                            T::narrow(level, &wide, head);
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+simd! {
+    fn rotate(head: &mut [f32], cosines: &[f32], sines: &[f32]) {
+        let (x, y) = head.split_at_mut(cosines.len());
+        let (y, sines) = (&mut y[..x.len()], &sines[..x.len()]);
+        for i in 0..x.len() {
+            (x[i], y[i]) = (x[i] * cosines[i] - y[i] * sines[i], y[i] * cosines[i] + x[i] * sines[i]);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+// Functions of each element and their slopes.
+#pragma once
+#include "compat.cuh"
+
+// The share of normal numbers below x times x: GELU as it is defined.
+struct GeluErf {
+    __device__ __forceinline__ static float value(float x) { return x * below(x); }
+
+    __device__ __forceinline__ static float slope(float x) {
+        return below(x) + x * 0.3989422804014327f * expf(-0.5f * x * x);
+    }
+
+    // Of far below 0, what 1 + erf has left is nothing: erfc keeps it.
+    __device__ __forceinline__ static float below(float x) { return 0.5f * erfcf(-0.7071067811865476f * x); }
+};
+
+// The tanh form of GELU.
+struct Gelu {
+    // sqrt(8 / pi): twice GELU's factor, because (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)).
+    static constexpr float SLOPE = 1.5957691216057308f;
+    static constexpr float CUBE = 0.044715f;
+
+    // 1 / (1 + e^(-2u)), from x and its square.
+    __device__ __forceinline__ static float share(float x, float square) {
+        return 1.0f / (1.0f + expf(-x * (SLOPE + SLOPE * CUBE * square)));
+    }
+
+    __device__ __forceinline__ static float value(float x) { return x * share(x, x * x); }
+
+    __device__ __forceinline__ static float slope(float x) {
+        const float square = x * x;
+        const float share = Gelu::share(x, square);
+        const float inner = SLOPE + 3.0f * SLOPE * CUBE * square;
+        // share + x share (1 - share) 2 du/dx, small factors first: for large x they are 0, and x times `inner` overflows.
+        return share + share * (1.0f - share) * x * inner;
+    }
+};
+
+struct Relu {
+    __device__ __forceinline__ static float value(float x) { return x < 0.0f ? 0.0f : x; }
+
+    __device__ __forceinline__ static float slope(float x) { return x > 0.0f ? 1.0f : 0.0f; }
+};
+
+// x / (1 + e^-x)
+struct Silu {
+    __device__ __forceinline__ static float share(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+    __device__ __forceinline__ static float value(float x) { return x * share(x); }
+
+    // share + x share (1 - share), small factors first.
+    __device__ __forceinline__ static float slope(float x) {
+        const float share = Silu::share(x);
+        return share + share * (1.0f - share) * x;
+    }
+};

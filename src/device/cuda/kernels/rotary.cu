@@ -1,0 +1,42 @@
+// Queries and keys rotated by their positions.
+#include "compat.cuh"
+
+constexpr int BLOCK = 256;
+constexpr int PAIRS = 128;
+
+// Radians a position, of each pair of channels of a head.
+struct Frequencies {
+    float of[PAIRS];
+};
+
+// A block takes a row: the first `heads` heads of it are rotated, the rest is copied. `rotated` may be `qkv`.
+template <class T>
+__device__ __forceinline__ void rotary(T* rotated, const T* qkv, const Frequencies& frequencies, uint32_t sequence,
+                                       uint32_t width, uint32_t heads, uint32_t head, uint32_t inverse) {
+    rotated += static_cast<uint64_t>(blockIdx.x) * width;
+    qkv += static_cast<uint64_t>(blockIdx.x) * width;
+    const float position = static_cast<float>(blockIdx.x % sequence);
+    const uint32_t half = head / 2;
+    for (uint32_t item = threadIdx.x; item < heads * half; item += BLOCK) {
+        const uint32_t pair = item % half, first = item / half * head + pair;
+        float sine, cosine;
+        sincosf(position * frequencies.of[pair], &sine, &cosine);
+        if (inverse != 0) sine = -sine;
+        const float x = to_float(qkv[first]), y = to_float(qkv[first + half]);
+        rotated[first] = from_float<T>(x * cosine - y * sine);
+        rotated[first + half] = from_float<T>(y * cosine + x * sine);
+    }
+    for (uint32_t c = heads * head + threadIdx.x; c < width; c += BLOCK) rotated[c] = qkv[c];
+}
+
+#define ROTARY(T, suffix)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
+        rotary_##suffix(T* rotated, const T* qkv, const Frequencies frequencies, uint32_t sequence, uint32_t width,  \
+                        uint32_t heads, uint32_t head, uint32_t inverse) {                                           \
+        rotary(rotated, qkv, frequencies, sequence, width, heads, head, inverse);                                    \
+    }                                                                                                                \
+    REGISTER(rotary_##suffix)
+
+ROTARY(float, f32)
+ROTARY(bf16, bf16)
+ROTARY(f16, f16)

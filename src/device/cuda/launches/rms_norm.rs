@@ -1,0 +1,69 @@
+//! Root-mean-square normalisation over rows.
+
+use crate::device::DeviceError;
+use crate::device::cuda::launcher::{Argument, Launcher, Operand};
+use crate::ops::{DType, RmsNorm, RmsNormBackward};
+
+use super::column_sums::{Sums, sum_partials};
+use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size, size_argument};
+
+/// By the type of y: with x in f32, and with x of the same type.
+const FORWARD: [[&str; 3]; 2] = [
+    ["rms_norm_f32", "rms_norm_bf16", "rms_norm_f16"],
+    ["rms_norm_f32", "rms_norm_bf16_bf16", "rms_norm_f16_f16"],
+];
+const BACKWARD: [[&str; 3]; 2] = [
+    ["rms_norm_backward_f32", "rms_norm_backward_bf16", "rms_norm_backward_f16"],
+    ["rms_norm_backward_f32", "rms_norm_backward_bf16_bf16", "rms_norm_backward_f16_f16"],
+];
+
+fn kernel(names: [[&'static str; 3]; 2], y: &Operand, x: &Operand) -> Result<&'static str, DeviceError> {
+    by_dtype(y.ty.dtype, names[usize::from(x.ty.dtype != DType::F32)])
+}
+
+/// A block takes a row.
+pub(super) fn forward(
+    op: &RmsNorm,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let [x, y] = [&inputs[0], &outputs[0]];
+    let mut arguments: Vec<Argument> = outputs.iter().chain(inputs).map(pointer).collect();
+    arguments.extend([size_argument(x.ty.shape.last())?, Argument::F32(op.epsilon)]);
+    let grid = [size(x.ty.shape.rows())?, 1, 1];
+    launcher.kernel(kernel(FORWARD, y, x)?, grid, BLOCK, 0, &arguments)
+}
+
+/// A block takes the rows of one partial sum.
+pub(super) fn backward(
+    op: &RmsNormBackward,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    (partials, _): (u64, u64),
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let [dy, x, weight, rrms] = [0, 1, 2, 3].map(|index| &inputs[index]);
+    let (rows, channels) = (x.ty.shape.rows(), x.ty.shape.last());
+    let count = rows.div_ceil(RmsNormBackward::ROWS_PER_PARTIAL);
+    launcher.kernel(
+        kernel(BACKWARD, dy, x)?,
+        [blocks(count, 1)?, 1, 1],
+        BLOCK,
+        0,
+        &[
+            pointer(&outputs[0]),
+            Argument::Pointer(partials),
+            pointer(dy),
+            pointer(x),
+            pointer(weight),
+            pointer(rrms),
+            optional(op.accumulate.then(|| inputs[4].address)),
+            optional(op.cast.then(|| outputs[2].address)),
+            size_argument(rows)?,
+            size_argument(channels)?,
+        ],
+    )?;
+    let sinks = Sums { dtype: op.gradients, addresses: [outputs[1].address, 0] };
+    sum_partials(sinks, partials, [count, channels, channels], op.accumulate_weight, launcher)
+}

@@ -1,0 +1,144 @@
+//! Functions of each element that stand between products, by themselves or through a gate. A new one is a line here, one in
+//! the names below, and its kernels.
+
+use super::{
+    Emitted, Op, Operand, Operation, Tape, TensorType, TypeError, ValueId, expect_float, expect_inputs,
+    expect_type,
+};
+
+/// `f(x)` of each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / 2 (1 + erf(x / sqrt(2)))` (Hendrycks and Gimpel 2016).
+    Gelu,
+    /// `x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, GPT-2's.
+    GeluTanh,
+    /// `max(x, 0)`
+    Relu,
+    /// `x / (1 + e^-x)`, also called swish.
+    Silu,
+}
+
+/// Names of an operation by the activation in it, in the order of the activations.
+macro_rules! names {
+    ($before:literal, $after:literal) => {
+        [
+            concat!($before, "gelu-erf", $after),
+            concat!($before, "gelu", $after),
+            concat!($before, "relu", $after),
+            concat!($before, "silu", $after),
+        ]
+    };
+}
+
+pub(super) use names;
+
+impl Activation {
+    pub const ALL: [Activation; 4] =
+        [Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Silu];
+
+    /// Its own of what there is of each.
+    pub fn of<T: Copy>(self, each: [T; 4]) -> T {
+        each[self as usize]
+    }
+
+    /// The gradient of what went into it, output 1 of a node, from that of output 0, which with `fuse` nobody else has been
+    /// given: the product that made it may then take it through the activation itself.
+    pub(super) fn backward(self, tape: &mut dyn Tape, dy: ValueId, fuse: bool) -> ValueId {
+        let fused = if fuse { tape.fuse_slope(self) } else { None };
+        fused.unwrap_or_else(|| {
+            let before = tape.output(1);
+            let slope = Op::ActivationBackward(ActivationBackward { activation: self });
+            tape.emit(slope, vec![dy, before], &[Emitted::Like(0)])[0]
+        })
+    }
+}
+
+/// `dx = dy * f'(x)`. Inputs: dy, x num of one shape. Output: dx, of the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActivationBackward {
+    pub activation: Activation,
+}
+
+/// `y = f(gate) * up` (Shazeer 2020). Input: gate and up side by side, num[..,2F]. Output: y num[..,F].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gated {
+    pub activation: Activation,
+}
+
+/// Inputs: dy num[..,F], gate and up num[..,2F]. Output: their gradients, num[..,2F].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GatedBackward {
+    pub activation: Activation,
+}
+
+impl Operation for ActivationBackward {
+    fn name(&self) -> &'static str {
+        self.activation.of(names!("", "-backward"))
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 2)?;
+        expect_type(self.name(), "x", &inputs[1], inputs[0])?;
+        Ok(vec![inputs[0]])
+    }
+
+    fn may_overwrite(&self) -> &'static [(usize, usize)] {
+        &[(0, 0)]
+    }
+}
+
+impl Operation for Gated {
+    fn name(&self) -> &'static str {
+        self.activation.of(names!("", "-gate"))
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 1)?;
+        expect_float(self.name(), "gate and up", &inputs[0])?;
+        Ok(vec![half(self.name(), &inputs[0])?])
+    }
+
+    fn operand(&self, _input: usize) -> Operand {
+        Operand::Matrix
+    }
+
+    fn rowwise(&self) -> Option<&'static [usize]> {
+        Some(&[0])
+    }
+
+    fn backward(&self, tape: &mut dyn Tape) {
+        if tape.wants(0) {
+            let inputs = vec![tape.output_gradient(0), tape.input(0)];
+            let op = Op::GatedBackward(GatedBackward { activation: self.activation });
+            tape.contribute(op, inputs, 0, 1, &[]);
+        }
+    }
+}
+
+impl Operation for GatedBackward {
+    fn name(&self) -> &'static str {
+        self.activation.of(names!("", "-gate-backward"))
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 2)?;
+        expect_float(self.name(), "gate and up", &inputs[1])?;
+        expect_type(self.name(), "dy", &inputs[0], half(self.name(), &inputs[1])?)?;
+        Ok(vec![inputs[1]])
+    }
+
+    /// Both are read before either gradient is written.
+    fn may_overwrite(&self) -> &'static [(usize, usize)] {
+        &[(0, 1)]
+    }
+}
+
+/// What a gate and what it lets through are each.
+fn half(operation: &'static str, both: &TensorType) -> Result<TensorType, TypeError> {
+    let columns = both.shape.last();
+    if !columns.is_multiple_of(2) {
+        return Err(TypeError { operation, problem: format!("gate and up are {both}, not of one width") });
+    }
+    Ok(TensorType { shape: both.shape.with_last(columns / 2), ..*both })
+}

@@ -1,0 +1,149 @@
+//! Root-mean-square normalisation over the innermost dimension (Zhang and Sennrich 2019).
+
+use super::{
+    Arithmetic, DType, Emitted, LayerNormBackward, Op, OpKind, Operand, Operation, Tape, TensorType,
+    TypeError, expect_f32_or, expect_float, expect_inputs, expect_type,
+};
+
+/// `y = x * rrms * weight`, with `rrms = 1 / sqrt(mean of x^2 + epsilon)`.
+///
+/// Inputs: x num[..,C], weight f32[C]. Outputs: y num[..,C], rrms f32[N].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RmsNorm {
+    pub epsilon: f32,
+    /// What y is rounded to.
+    pub output: DType,
+}
+
+/// Inputs: dy num[..,C], x num[..,C], weight f32[C], rrms f32[N]; then the gradient that x has so far num[..,C]
+/// (`accumulate`, the residual stream's), then the previous dweight num[C] (`accumulate_weight`). Outputs: dx num[..,C], of
+/// the type of x, dweight num[C] and, with `cast`, dx rounded to the type of dy, num[..,C].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RmsNormBackward {
+    /// What dweight is stored as; it is summed in f32.
+    pub gradients: DType,
+    pub accumulate: bool,
+    pub accumulate_weight: bool,
+    /// Whether dx is stored in the type of dy, too, for the matrix work that reads it next.
+    pub cast: bool,
+}
+
+impl RmsNormBackward {
+    /// Rows that one partial sum of dweight covers.
+    pub const ROWS_PER_PARTIAL: usize = LayerNormBackward::ROWS_PER_PARTIAL;
+}
+
+impl Operation for RmsNorm {
+    fn kind(&self) -> Option<OpKind> {
+        Some(OpKind::Norm)
+    }
+
+    fn name(&self) -> &'static str {
+        "rms-norm"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 2)?;
+        expect_f32_or(self.output, self.name(), "x", &inputs[0])?;
+        expect_type(self.name(), "weight", &inputs[1], TensorType::f32(&[inputs[0].shape.last()]))?;
+        let y = TensorType { dtype: self.output, ..inputs[0] };
+        Ok(vec![y, TensorType::f32(&[inputs[0].shape.rows()])])
+    }
+
+    fn operand(&self, input: usize) -> Operand {
+        if input == 0 { Operand::Accumulator } else { Operand::Full }
+    }
+
+    /// What is normalised goes into matrix work.
+    fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
+        self.output = arithmetic.matrices;
+    }
+
+    fn backward(&self, tape: &mut dyn Tape) {
+        let mut inputs = vec![tape.output_gradient(0), tape.input(0), tape.input(1), tape.output(1)];
+        let (residual, weight) = (tape.partial(0), tape.partial(1));
+        // What is not wanted is made all the same, and dropped.
+        let stream = if tape.wants(0) { Emitted::Gradient(0) } else { Emitted::Like(1) };
+        let of_weight = if tape.wants(1) { Emitted::Gradient(1) } else { Emitted::Like(2) };
+        inputs.extend(residual);
+        inputs.extend(weight);
+        let (accumulate, accumulate_weight) = (residual.is_some(), weight.is_some());
+        let gradients = tape.parameter_gradients();
+        let op = RmsNormBackward { gradients, accumulate, accumulate_weight, cast: false };
+        tape.emit(Op::RmsNormBackward(op), inputs, &[stream, of_weight]);
+    }
+}
+
+impl Operation for RmsNormBackward {
+    fn name(&self) -> &'static str {
+        "rms-norm-backward"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let previous = usize::from(self.accumulate) + usize::from(self.accumulate_weight);
+        expect_inputs(self.name(), inputs, 4 + previous)?;
+        let x = inputs[1];
+        let weight = TensorType::f32(&[x.shape.last()]);
+        let dtype = expect_float(self.name(), "dy", &inputs[0])?;
+        expect_f32_or(dtype, self.name(), "x", &x)?;
+        expect_type(self.name(), "dy", &inputs[0], TensorType { dtype, ..x })?;
+        expect_type(self.name(), "weight", &inputs[2], weight)?;
+        expect_type(self.name(), "rrms", &inputs[3], TensorType::f32(&[x.shape.rows()]))?;
+        if self.accumulate {
+            expect_type(self.name(), "the gradient so far", &inputs[4], x)?;
+        }
+        let gradient = TensorType { dtype: self.gradients, ..weight };
+        for found in &inputs[4 + usize::from(self.accumulate)..] {
+            expect_type(self.name(), "the previous gradient", found, gradient)?;
+        }
+        let mut outputs = vec![x, gradient];
+        outputs.extend(self.cast.then_some(inputs[0]));
+        Ok(outputs)
+    }
+
+    /// Partial sums of dweight: a row of C for each `ROWS_PER_PARTIAL` rows.
+    fn workspace(
+        &self,
+        inputs: &[TensorType],
+        _outputs: &[TensorType],
+        _limits: &super::WorkspaceLimits,
+    ) -> u64 {
+        let x = inputs[1].shape;
+        (x.rows().div_ceil(Self::ROWS_PER_PARTIAL) * x.last() * size_of::<f32>()) as u64
+    }
+
+    fn casts(&self, _outputs: usize) -> usize {
+        usize::from(self.cast)
+    }
+
+    fn storing_cast(&self, output: usize, to: DType, inputs: &[TensorType]) -> Option<Op> {
+        let can = output == 0 && to == inputs[0].dtype && to != inputs[1].dtype && !self.cast;
+        can.then_some(Op::RmsNormBackward(RmsNormBackward { cast: true, ..*self }))
+    }
+
+    fn updates(&self) -> &'static [(usize, usize)] {
+        match (self.accumulate, self.accumulate_weight) {
+            (_, false) => &[],
+            (false, true) => &[(1, 4)],
+            (true, true) => &[(1, 5)],
+        }
+    }
+
+    /// Over the gradient so far: it is added to. What is cast takes the place of dy, element by element.
+    fn may_overwrite(&self) -> &'static [(usize, usize)] {
+        match (self.accumulate, self.cast) {
+            (false, false) => &[],
+            (true, false) => &[(0, 4)],
+            (false, true) => &[(2, 0)],
+            (true, true) => &[(0, 4), (2, 0)],
+        }
+    }
+
+    fn accumulating(&self) -> Option<Op> {
+        Some(Op::RmsNormBackward(RmsNormBackward { accumulate_weight: true, ..*self }))
+    }
+
+    fn accumulated(&self) -> &'static [usize] {
+        &[1]
+    }
+}

@@ -1,0 +1,49 @@
+//! Root-mean-square normalisation over rows.
+
+use runner::ops::{Cast, DType, Op, RmsNorm, RmsNormBackward};
+
+use super::harness::Devices;
+use super::layer_norm::TYPES;
+use super::numbers::Data;
+
+/// Rows and channels: fewer and more than a block has threads.
+const SHAPES: [[usize; 2]; 5] = [[1, 8], [67, 40], [130, 768], [1, 37], [200, 257]];
+
+#[test]
+fn rms_norm_and_its_gradient() {
+    const EPSILON: f32 = 1e-5;
+    let mut devices = Devices::new();
+    for [rows, channels] in SHAPES {
+        let f32s = |dims: &[usize], seed| Data::random(DType::F32, dims, 1.0, seed);
+        let full = f32s(&[rows, channels], 1).map(|x| 2.0 * x + 0.7);
+        let weight = f32s(&[channels], 2);
+        let reference = Op::RmsNorm(RmsNorm { epsilon: EPSILON, output: DType::F32 });
+        for (dtype, of_x, gradients) in TYPES {
+            let x = full.stored_as(of_x);
+            let statistics = devices.cuda(&reference, &[x.widened(), weight.clone()]);
+            let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, output: dtype });
+            devices.check(&op, &reference, &[x.clone(), weight.clone()]);
+            for flags in 0..8 {
+                let (accumulate, accumulate_weight, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
+                if cast && of_x != DType::F32 {
+                    continue; // It is of the type of dy already.
+                }
+                let dy = Data::random(dtype, &[rows, channels], 1.0, 4);
+                let mut inputs = vec![dy, x.clone(), weight.clone(), statistics[1].clone()];
+                inputs.extend(accumulate.then(|| f32s(&[rows, channels], 5).stored_as(of_x)));
+                inputs.extend(accumulate_weight.then(|| weight.stored_as(gradients)));
+                let op = RmsNormBackward { gradients, accumulate, accumulate_weight, cast };
+                let reference = RmsNormBackward { gradients: DType::F32, ..op };
+                devices.check(&Op::RmsNormBackward(op), &Op::RmsNormBackward(reference), &inputs);
+                if cast {
+                    let found = devices.cuda(&Op::RmsNormBackward(op), &inputs);
+                    let apart = RmsNormBackward { cast: false, ..op };
+                    let dx = devices.cuda(&Op::RmsNormBackward(apart), &inputs).swap_remove(0);
+                    let cast = devices.cuda(&Op::Cast(Cast { to: dtype }), std::slice::from_ref(&dx));
+                    let same = found[0].bits() == dx.bits() && found[2].bits() == cast[0].bits();
+                    assert!(same, "{op:?} of {rows} rows of {channels}: other bits than a cast gives");
+                }
+            }
+        }
+    }
+}
