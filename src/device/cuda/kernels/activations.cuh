@@ -48,9 +48,9 @@ struct Silu {
 
     __device__ __forceinline__ static float value(float x) { return x * share(x); }
 
-    // share + x share (1 - share), small factors first.
+    // share + x share (1 - share)
     __device__ __forceinline__ static float slope(float x) {
         const float share = Silu::share(x);
-        return share + share * (1.0f - share) * x;
+        return share * (1.0f + x * (1.0f - share));
     }
 };
