@@ -94,16 +94,6 @@ impl Heads {
     pub fn channels(&self) -> usize {
         self.queries * self.head
     }
-
-    /// Elements between positions of a qkv.
-    pub fn row(&self) -> usize {
-        (self.queries + 2 * self.keys) * self.head
-    }
-
-    /// Heads of queries that share keys.
-    pub fn group(&self) -> usize {
-        self.queries / self.keys
-    }
 }
 
 /// `out = softmax(mask(cap(scale q k^T))) v` for each head.
