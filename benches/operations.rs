@@ -130,7 +130,7 @@ fn operations(
     context: usize,
     batch_size: usize,
 ) -> Vec<Case> {
-    let model = Transformer { layers, d_model, heads, context, vocabulary: VOCABULARY, weights: None };
+    let model = Transformer { vocabulary: VOCABULARY, ..Transformer::new(layers, d_model, heads, context) };
     let program = compile(&config(model, precision, batch_size), &target()).expect("a valid program");
     let steps =
         program.sections.iter().filter(|s| matches!(s.kind, SectionKind::First | SectionKind::Update));

@@ -138,6 +138,26 @@ bad! {
     heads_do_not_divide: check(&with("heads = 2", "heads = 3"));
     heads_do_not_divide_a_number_of_many_divisors: check(&with("d_model = 64", "d_model = 720").replace(
         "heads = 2", "heads = 7"));
+    activation_that_is_none: check(&with("heads = 2", "heads = 2\nactivation = \"gelu_new\""));
+    norm_by_another_name: check(&with("heads = 2", "heads = 2\nnorm = \"rmsnorm\""));
+    epsilon_of_nothing: check(&with("heads = 2", "heads = 2\nnorm_epsilon = 0"));
+    positions_by_another_name: check(&with("heads = 2", "heads = 2\npositions = \"rope\""));
+    rotated_heads_of_odd_channels: check(&with("heads = 2", "heads = 64\npositions = \"rotary\""));
+    rotated_heads_of_an_odd_model: check(&with("d_model = 64", "d_model = 63").replace(
+        "heads = 2", "heads = 3\npositions = \"rotary\""));
+    rotations_that_nobody_asked_for: check(&with("heads = 2", "heads = 2\nrotary = { base = 500000.0 }"));
+    rotations_of_base_0: check(&with("heads = 2", "heads = 2\npositions = \"rotary\"\nrotary = { base = 0 }"));
+    rotary_that_is_a_word: check(&with("heads = 2", "heads = 2\nrotary = \"llama3\""));
+    rotary_base_by_another_name: check(&with("heads = 2", "heads = 2\nrope_theta = 500000.0"));
+    scaling_without_context: check(&with("heads = 2",
+        "heads = 2\npositions = \"rotary\"\nrotary = { scaling = { factor = 8.0 } }"));
+    scaling_that_speeds_up: check(&with("heads = 2",
+        "heads = 2\npositions = \"rotary\"\nrotary = { scaling = { factor = 0.5, original = 8192 } }"));
+    scaling_of_no_range: check(&with("heads = 2",
+        "heads = 2\npositions = \"rotary\"\nrotary = { scaling = { factor = 8.0, low = 4.0, original = 8192 } }"));
+    width_of_nothing: check(&with("heads = 2", "heads = 2\nd_ff = 0"));
+    biases_in_number: check(&with("heads = 2", "heads = 2\nbias = 1"));
+    tied_to_a_word: check(&with("heads = 2", "heads = 2\ntied = \"embedding\""));
     more_micro_batches_than_sequences: check(&with("recompute = \"block\"", "accumulate = 9"));
     more_micro_batches_than_one_sequence: check(&with("batch_size = 8", "batch_size = 1").replace(
         "recompute = \"block\"", "accumulate = 2"));

@@ -416,7 +416,7 @@ prop_compose! {
         (warmup_steps, steps) in (0..100usize, 1..100usize),
     ) -> RunConfig {
         RunConfig {
-            model: Model::Transformer(Transformer { layers, d_model: heads * width, heads, context, vocabulary, weights: weights.map(PathBuf::from) }),
+            model: Model::Transformer(Transformer { vocabulary, weights: weights.map(PathBuf::from), ..Transformer::new(layers, heads * width, heads, context) }),
             data: Data::Text(Text {
                 paths: paths.iter().map(|path| PathBuf::from(path.replace("**", "*a").replace("**", "*a"))).collect(),
                 tokens: Tokens::Bytes,

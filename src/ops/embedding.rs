@@ -1,4 +1,4 @@
-//! Token plus learned position embedding.
+//! Token embedding, with learned positions or without.
 
 use super::{
     Arithmetic, DType, Emitted, Op, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError,
@@ -7,24 +7,27 @@ use super::{
 
 /// `x[b,t,:] = table[tokens[b,t],:] + positions[t,:]`
 ///
-/// Inputs: tokens i32[B,T], table num[V,C], positions num[T,C]. Output: x num[B,T,C], added in f32.
+/// Inputs: tokens i32[B,T], table num[V,C] and, with `positions`, these num[T,C]. Output: x num[B,T,C], added in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
+    pub positions: bool,
     /// What x is rounded to.
     pub output: DType,
 }
 
-/// Gradients of both tables.
+/// Gradients of the tables.
 ///
 /// Inputs: tokens i32[B,T], dx num[B,T,C], then the previous dtable num[V,C] and dpositions num[T,C] where
-/// they are accumulated. Outputs: dtable num[V,C], dpositions num[T,C]. A gradient that is not accumulated is
-/// overwritten whole.
+/// they are accumulated. Outputs: dtable num[V,C] and, with `positions`, dpositions num[T,C]. A gradient that is not
+/// accumulated is overwritten whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmbeddingBackward {
     pub vocabulary: usize,
     /// What the gradients are stored as; they are summed in f32.
     pub gradients: DType,
+    pub positions: bool,
     pub accumulate_table: bool,
+    /// Of positions, where there are any.
     pub accumulate_positions: bool,
 }
 
@@ -47,12 +50,14 @@ impl Operation for Embedding {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 3)?;
+        expect_inputs(self.name(), inputs, 2 + usize::from(self.positions))?;
         let [batch, sequence] = matrix(self.name(), "tokens", &inputs[0])?;
         let [_, channels] = matrix(self.name(), "table", &inputs[1])?;
         expect_type(self.name(), "tokens", &inputs[0], TensorType::i32(&[batch, sequence]))?;
         let dtype = expect_float(self.name(), "table", &inputs[1])?;
-        expect_type(self.name(), "positions", &inputs[2], TensorType::new(dtype, &[sequence, channels]))?;
+        if let Some(positions) = inputs.get(2) {
+            expect_type(self.name(), "positions", positions, TensorType::new(dtype, &[sequence, channels]))?;
+        }
         Ok(vec![TensorType::new(self.output, &[batch, sequence, channels])])
     }
 
@@ -67,8 +72,9 @@ impl Operation for Embedding {
 
     /// Of the table, one row for each token, or each row once where there are more tokens than rows.
     fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
-        let [tokens, table, positions] = [inputs[0], inputs[1], inputs[2]];
-        tokens.bytes() + touched_bytes(&tokens, &table) + positions.bytes() + outputs[0].bytes()
+        let [tokens, table] = [inputs[0], inputs[1]];
+        let positions = inputs.get(2).map_or(0, TensorType::bytes);
+        tokens.bytes() + touched_bytes(&tokens, &table) + positions + outputs[0].bytes()
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
@@ -76,16 +82,19 @@ impl Operation for Embedding {
             return;
         }
         let mut inputs = vec![tape.input(0), tape.output_gradient(0)];
-        let (table, positions) = (tape.partial(1), tape.partial(2));
+        let table = tape.partial(1);
+        let positions = if self.positions { tape.partial(2) } else { None };
         inputs.extend(table);
         inputs.extend(positions);
         let op = EmbeddingBackward {
             vocabulary: tape.input_type(1).shape.dims()[0],
             gradients: tape.parameter_gradients(),
+            positions: self.positions,
             accumulate_table: table.is_some(),
             accumulate_positions: positions.is_some(),
         };
-        tape.emit(Op::EmbeddingBackward(op), inputs, &[1, 2].map(Emitted::Gradient));
+        let gradients = [1, 2].map(Emitted::Gradient);
+        tape.emit(Op::EmbeddingBackward(op), inputs, &gradients[..1 + usize::from(self.positions)]);
     }
 }
 
@@ -108,7 +117,7 @@ impl Operation for EmbeddingBackward {
         for (found, (wanted, _)) in inputs[2..].iter().zip(expected) {
             expect_type(self.name(), "a previous gradient", found, *wanted)?;
         }
-        Ok(outputs.to_vec())
+        Ok(outputs[..1 + usize::from(self.positions)].to_vec())
     }
 
     /// On a processor, the places of a batch in the order of their tokens, where sums of rows have to be rounded.
@@ -122,10 +131,10 @@ impl Operation for EmbeddingBackward {
 
     /// A table that is added to is read and written where there are tokens, another one is written whole.
     fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
-        let [tokens, dx] = [inputs[0], inputs[1]];
-        let [table, positions] = [outputs[0], outputs[1]];
+        let [tokens, dx, table] = [inputs[0], inputs[1], outputs[0]];
         let table = if self.accumulate_table { 2 * touched_bytes(&tokens, &table) } else { table.bytes() };
-        let positions = positions.bytes() * if self.accumulate_positions { 2 } else { 1 };
+        let positions = outputs.get(1).map_or(0, TensorType::bytes);
+        let positions = positions * if self.accumulate_positions { 2 } else { 1 };
         tokens.bytes() + dx.bytes() + table + positions
     }
 
@@ -145,13 +154,13 @@ impl Operation for EmbeddingBackward {
     fn accumulating(&self) -> Option<Op> {
         Some(Op::EmbeddingBackward(EmbeddingBackward {
             accumulate_table: true,
-            accumulate_positions: true,
+            accumulate_positions: self.positions,
             ..*self
         }))
     }
 
     fn accumulated(&self) -> &'static [usize] {
-        &[0, 1]
+        if self.positions { &[0, 1] } else { &[0] }
     }
 }
 
@@ -177,19 +186,20 @@ mod tests {
         let (tokens, x) = (TensorType::i32(&[2, 4]), TensorType::f32(&[2, 4, 8]));
         // 8 tokens of 4 bytes; 8 rows of 32 bytes of the table, 4 of positions, 8 of x.
         assert_eq!(
-            Embedding { output: DType::F32 }.bytes(&[tokens, table, positions], &[x]),
+            Embedding { positions: true, output: DType::F32 }.bytes(&[tokens, table, positions], &[x]),
             32 + 32 * (8 + 4 + 8)
         );
         // More tokens than rows: the table once.
         let (many, long) = (TensorType::i32(&[100, 4]), TensorType::f32(&[100, 4, 8]));
         assert_eq!(
-            Embedding { output: DType::F32 }.bytes(&[many, table, positions], &[long]),
+            Embedding { positions: true, output: DType::F32 }.bytes(&[many, table, positions], &[long]),
             1600 + 32 * (256 + 4 + 400)
         );
 
         let backward = |accumulate_table| EmbeddingBackward {
             vocabulary: 256,
             gradients: DType::F32,
+            positions: true,
             accumulate_table,
             accumulate_positions: true,
         };
@@ -207,6 +217,7 @@ mod tests {
             let op = EmbeddingBackward {
                 vocabulary: 50304,
                 gradients: DType::F32,
+                positions: true,
                 accumulate_table: true,
                 accumulate_positions: false,
             };
@@ -221,7 +232,7 @@ mod tests {
     #[test]
     fn a_table_of_other_width_is_refused() {
         let inputs = [TensorType::i32(&[2, 4]), TensorType::f32(&[256, 8]), TensorType::f32(&[4, 16])];
-        let error = Embedding { output: DType::F32 }.outputs(&inputs).unwrap_err();
+        let error = Embedding { positions: true, output: DType::F32 }.outputs(&inputs).unwrap_err();
         assert_eq!(
             error.to_string(),
             "embedding: positions is f32[4, 16], the other operands call for f32[4, 8]"

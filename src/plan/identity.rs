@@ -66,6 +66,10 @@ optimizer.adamw.lr = 1e-3
     const EXPERIMENTS: &[&[&str]] = &[
         &[],
         &["train.optimizer.sgd.lr = 0.1"],
+        &[
+            "model.transformer.positions = 'rotary'",
+            "model.transformer.rotary.scaling = { factor = 8, original = 64 }",
+        ],
         &["precision = 'fp16'"],
         &["precision = 'fp16'", "loss_scale = { dynamic = {} }"],
     ];
@@ -181,6 +185,16 @@ optimizer.adamw.lr = 1e-3
     /// Every key that has a default; one that is new joins the others.
     const KNOWN: &[&str] = &[
         "model.transformer.vocabulary = 256",
+        "model.transformer.d_ff = 256",
+        "model.transformer.activation = \"gelu_tanh\"",
+        "model.transformer.norm = \"layer\"",
+        "model.transformer.norm_epsilon = 1e-5",
+        "model.transformer.positions = \"learned\"",
+        "model.transformer.rotary = { base = 10000.0, scaling = \"off\" }",
+        // Of one that is scaled.
+        "model.transformer.rotary = { base = 10000.0, scaling = { factor = 8.0, low = 1.0, high = 4.0, original = 64 } }",
+        "model.transformer.bias = true",
+        "model.transformer.tied = true",
         "data.text.tokens = \"bytes\"",
         "data.text.split = 0.9",
         "train.clip_norm = \"off\"",

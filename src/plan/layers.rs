@@ -141,7 +141,7 @@ fn placed(graph: &Graph, places: &Places, tree: &Table) -> Result<Places, Proble
                 ),
                 &[PLACE],
                 tree,
-                "place both alike; to have them apart they would have to be untied, which no model of this version does",
+                "place both alike, or untie them with model.transformer.tied = false",
             ));
         }
     }

@@ -7,6 +7,7 @@ mod mutation;
 mod pairwise;
 pub(crate) mod readers;
 mod tests;
+mod transformers;
 
 use std::path::PathBuf;
 
@@ -20,6 +21,7 @@ use crate::spec::*;
 use crate::units::Bytes;
 pub(crate) use hoarder::Hoarder;
 use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, any_choice};
+pub(crate) use transformers::any_transformer;
 
 /// What tests run on: with the feature `cuda-tests` a card, or what stands in for one.
 const KIND: DeviceKind = if cfg!(feature = "cuda-tests") { DeviceKind::Cuda } else { DeviceKind::Cpu };
@@ -66,14 +68,7 @@ pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
 /// Two layers, two heads, 16 positions, four sequences a step.
 pub(crate) fn small() -> RunConfig {
     RunConfig {
-        model: Model::Transformer(Transformer {
-            layers: 2,
-            d_model: 32,
-            heads: 2,
-            context: 16,
-            vocabulary: 256,
-            weights: None,
-        }),
+        model: Model::Transformer(Transformer::new(2, 32, 2, 16)),
         data: Data::Text(Text { paths: vec![PathBuf::from("/nowhere")], tokens: Tokens::Bytes, split: 0.9 }),
         train: Train {
             batch_size: 4,
@@ -155,21 +150,15 @@ pub(crate) fn sample(count: usize) -> Vec<Choice> {
 /// Any run of two to four layers. Sizes are small enough to be equal by chance: a context as long as the
 /// embedding is wide, one head, one sample.
 pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
-    let model = (2..=4usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
     let train = (0..=9usize, any::<bool>(), any::<bool>());
-    let all = (model, train, any_choice(), 0..OPTIMIZERS.len(), 0..100u64);
+    let all = (any_transformer(), train, any_choice(), 0..OPTIMIZERS.len(), 0..100u64);
     all.prop_map(|(model, train, choice, optimizer, seed)| {
-        let (layers, heads, per_head, context, vocabulary) = model;
         let (more, evaluates, decays_all) = train;
         let mut config = with_optimizer(&small_with(&choice), OPTIMIZERS[optimizer]);
-        config.model = Model::Transformer(Transformer {
-            layers,
-            d_model: heads * per_head,
-            heads,
-            context,
-            vocabulary,
-            weights: None,
-        });
+        if let Some(lora) = &mut config.strategy.lora {
+            transformers::adapt(lora, &model);
+        }
+        config.model = Model::Transformer(model);
         config.train.batch_size = config.strategy.accumulate + more;
         config.train.clip_norm = config.train.clip_norm.map(|_| 0.5);
         config.train.seed = seed;
@@ -186,15 +175,18 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
 /// A run whose transformer is another.
 pub(crate) fn reshaped(mut config: RunConfig, change: impl FnOnce(&mut Transformer)) -> RunConfig {
     let mut model = config.model.transformer().expect("tests reshape transformers").clone();
+    let width = model.d_model;
     change(&mut model);
+    // As wide as it was, over the model's.
+    model.d_ff = model.d_ff * model.d_model / width;
     config.model = Model::Transformer(model);
     config
 }
 
-/// A model of as many layers as another: the two differ in sizes alone.
+/// A model of the layers of another: the two differ in sizes alone.
 pub(crate) fn as_deep(model: Model, other: &Model) -> Model {
     match (model.transformer(), other.transformer()) {
-        (Some(own), Some(other)) => Model::Transformer(Transformer { layers: other.layers, ..own.clone() }),
+        (Some(own), Some(other)) => Model::Transformer(transformers::alike(own, other)),
         _ => model,
     }
 }

@@ -1,4 +1,4 @@
-//! Token plus learned position embedding.
+//! Token embedding, with learned positions or without.
 
 use runner::ops::{DType, Embedding, EmbeddingBackward, Op};
 
@@ -41,21 +41,30 @@ fn embedding_and_its_gradient() {
         for text in texts {
             let tokens = Data::tokens(&[batch, sequence], text);
             for (stored, output) in TYPES {
-                let op = |output| Op::Embedding(Embedding { output });
                 let tables = [&table, &positions].map(|table| table.stored_as(stored));
-                let inputs = [std::slice::from_ref(&tokens), &tables[..]].concat();
-                devices.check(&op(output), &op(DType::F32), &inputs);
+                for has_positions in [false, true] {
+                    let op = |output| Op::Embedding(Embedding { positions: has_positions, output });
+                    let tables = &tables[..1 + usize::from(has_positions)];
+                    let inputs = [std::slice::from_ref(&tokens), tables].concat();
+                    devices.check(&op(output), &op(DType::F32), &inputs);
+                }
             }
-            for (flags, (gradients, of_dx)) in (0..4).flat_map(|flags| GRADIENTS.map(|types| (flags, types)))
-            {
+            // Whether there are positions, and what is accumulated.
+            let flags = [(false, 0), (false, 1), (true, 0), (true, 1), (true, 2), (true, 3)];
+            let all = flags.into_iter().flat_map(|flags| GRADIENTS.map(|types| (flags, types)));
+            for ((has_positions, flags), (gradients, of_dx)) in all {
                 let (accumulate_table, accumulate_positions) = (flags & 1 > 0, flags & 2 > 0);
                 let mut inputs = vec![tokens.clone(), dx.stored_as(of_dx)];
                 inputs.extend(accumulate_table.then(|| table.stored_as(gradients)));
                 inputs.extend(accumulate_positions.then(|| positions.stored_as(gradients)));
                 let op = |gradients| {
-                    let op =
-                        EmbeddingBackward { vocabulary, gradients, accumulate_table, accumulate_positions };
-                    Op::EmbeddingBackward(op)
+                    Op::EmbeddingBackward(EmbeddingBackward {
+                        vocabulary,
+                        gradients,
+                        positions: has_positions,
+                        accumulate_table,
+                        accumulate_positions,
+                    })
                 };
                 devices.check(&op(gradients), &op(DType::F32), &inputs);
             }
@@ -73,6 +82,7 @@ fn table_gradient(vocabulary: usize, accumulate_table: bool) -> Op {
     Op::EmbeddingBackward(EmbeddingBackward {
         vocabulary,
         gradients,
+        positions: true,
         accumulate_table,
         accumulate_positions: false,
     })

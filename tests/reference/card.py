@@ -28,7 +28,8 @@ except ImportError as error:
     print(f"error: {error}: this script needs torch", file=sys.stderr)
     sys.exit(2)
 
-from gpt2 import accumulate_gradients, forward, make_optimizer, make_scaler
+from training import accumulate_gradients, make_optimizer, make_scaler
+from transformer import forward
 from run_toml import CannotRepeat, Run
 
 DEVIATION = 0.02

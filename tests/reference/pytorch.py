@@ -33,9 +33,9 @@ except ImportError as error:
     print(f"error: {error}: this script needs torch and safetensors", file=sys.stderr)
     sys.exit(2)
 
-from gpt2 import accumulate_gradients, make_optimizer, make_scaler
 from run_toml import CannotRepeat, Run, expect_word, read_toml
 from storage import as_numbers
+from training import accumulate_gradients, make_optimizer, make_scaler
 
 
 def main():

@@ -16,6 +16,13 @@ ROUNDING_ONLY = {"attention", "loss_chunks", "offload", "place"}
 
 # What a dump holds: the parameters that training starts from, wherever they came from, are among it.
 MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights"}
+# The keys of what blocks are made of, with what GPT-2's are: runs that are older have nothing else. Which of the others
+# there are, the parameters tell.
+BLOCK_KEYS = {"activation": "gelu_tanh", "norm": "layer", "norm_epsilon": 1e-5, "positions": "learned"}
+BLOCK_KEYS |= {"rotary": {"base": 10000.0, "scaling": "off"}}
+IN_PARAMETERS = {"d_ff", "bias", "tied"}
+
+ACTIVATIONS = {"gelu_tanh", "gelu", "relu", "silu", "swiglu", "geglu", "geglu_tanh"}
 # The keys of low-rank adaptation.
 LORA = {"rank", "alpha", "targets", "base", "double_quantization"}
 
@@ -38,9 +45,17 @@ class Run:
     def __init__(self, file):
         config = read_toml(file)
         model = only_variant(config, "model", "transformer")
-        expect_keys("model", model, MODEL_KEYS)
+        expect_keys("model", model, MODEL_KEYS | BLOCK_KEYS.keys() | IN_PARAMETERS)
         self.layers, self.heads = model["layers"], model["heads"]
         self.d_model, self.context, self.vocabulary = model["d_model"], model["context"], model["vocabulary"]
+
+        block = {key: model.get(key, default) for key, default in BLOCK_KEYS.items()}
+        self.activation, self.norm, self.positions = block["activation"], block["norm"], block["positions"]
+        self.norm_epsilon, self.rotary = block["norm_epsilon"], block["rotary"]
+        expect_word("activation", self.activation, ACTIVATIONS)
+        expect_word("norm", self.norm, {"layer", "rms"})
+        expect_word("positions", self.positions, {"learned", "rotary", "none"})
+        expect_keys("rotary", self.rotary, {"base", "scaling"})
 
         train = config["train"]
         expect_keys("train", train, {"batch_size", "clip_norm", "seed", "optimizer"})

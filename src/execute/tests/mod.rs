@@ -11,6 +11,7 @@ mod homes;
 mod in_backward;
 mod inference;
 mod lora;
+mod models;
 mod offload;
 mod params;
 mod parts;

@@ -145,14 +145,7 @@ fn offloaded_parameters_are_cast_again_in_backward() {
 #[test]
 fn a_model_larger_than_the_device_trains() {
     let mut config = offloaded(|offload| (offload.parameters, offload.optimizer) = (true, true));
-    config.model = Model::Transformer(Transformer {
-        layers: 16,
-        d_model: 64,
-        heads: 2,
-        context: 16,
-        vocabulary: 256,
-        weights: None,
-    });
+    config.model = Model::Transformer(Transformer::new(16, 64, 2, 16));
     config.train.batch_size = 1;
     let target = Target { product_workspace: Bytes(1 << 18), ..testing::target() };
     let program = compile(&config, &target).unwrap();

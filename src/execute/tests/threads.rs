@@ -10,14 +10,7 @@ use crate::testing;
 /// up at a time: the rows of a weight's gradient, the elements of the gradients' norm.
 fn uneven(accumulate: usize, recompute: Recompute) -> RunConfig {
     let mut config = testing::small();
-    config.model = Model::Transformer(Transformer {
-        layers: 2,
-        d_model: 87,
-        heads: 3,
-        context: 61,
-        vocabulary: 263,
-        weights: None,
-    });
+    config.model = Model::Transformer(Transformer { vocabulary: 263, ..Transformer::new(2, 87, 3, 61) });
     config.train.batch_size = 8;
     config.strategy.accumulate = accumulate;
     config.strategy.recompute = recompute;

@@ -1,7 +1,7 @@
 //! The engine against PyTorch: five steps from the same parameters on the same batches, as committed with what
 //! PyTorch made of them.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use safetensors::SafeTensors;
 
@@ -30,18 +30,46 @@ fn tolerances(config: &RunConfig) -> [f64; 2] {
 
 const STEPS: usize = 5;
 
-fn folder() -> PathBuf {
-    PathBuf::from("tests/reference/vectors")
+/// A folder of vectors.
+#[derive(Clone, Copy)]
+struct Vectors(&'static str);
+
+/// Of one model, trained in many ways.
+const WAYS: Vectors = Vectors("tests/reference/vectors");
+/// Of many models.
+const MODELS: Vectors = Vectors("tests/reference/vectors/models");
+
+impl Vectors {
+    fn read(self, name: &str) -> Tensors {
+        Tensors(std::fs::read(Path::new(self.0).join(format!("{name}.safetensors"))).unwrap())
+    }
+
+    /// What a run begins with.
+    fn initial(self, strategy: &str, config: &RunConfig) -> Tensors {
+        match self.0 == MODELS.0 {
+            true => self.read(&format!("{strategy}-initial")),
+            // What is adapted has its factors beside the same base.
+            false => self.read(if config.strategy.lora.is_some() { "initial-lora" } else { "initial" }),
+        }
+    }
+
+    /// The runs, by strategy.
+    fn runs(self) -> Vec<(String, RunConfig)> {
+        let experiment = Path::new(self.0).join("experiment.toml");
+        let experiment = plan::expand(&experiment, &[], &|_| None).unwrap();
+        experiment.points.into_iter().map(|point| (point.strategy, point.config.unwrap())).collect()
+    }
+
+    fn run(self, strategy: &str) -> RunConfig {
+        let found = self.runs().into_iter().find(|(name, _)| name == strategy);
+        found.unwrap_or_else(|| panic!("there is no {strategy}")).1
+    }
 }
 
 /// A file of tensors.
 struct Tensors(Vec<u8>);
 
 impl Tensors {
-    fn read(name: &str) -> Tensors {
-        Tensors(std::fs::read(folder().join(format!("{name}.safetensors"))).unwrap())
-    }
-
     fn all(&self) -> SafeTensors<'_> {
         SafeTensors::deserialize(&self.0).unwrap()
     }
@@ -74,7 +102,7 @@ struct Trained {
 }
 
 fn batches(config: &RunConfig) -> Vec<Batch> {
-    let file = Tensors::read("batches");
+    let file = WAYS.read("batches");
     let (tokens, targets) = (file.i32("tokens"), file.i32("targets"));
     let size = tokens.len() / STEPS;
     let elements = |numbers: &[i32]| numbers.iter().map(|number| number.to_le_bytes()).collect::<Vec<_>>();
@@ -87,13 +115,11 @@ fn batches(config: &RunConfig) -> Vec<Batch> {
 }
 
 /// Trains with freed memory poisoned.
-fn train(config: &RunConfig) -> Trained {
+fn train(config: &RunConfig, initial: &Tensors) -> Trained {
     let program = compile(config, &testing::target()).unwrap();
     let mut device = testing::device(testing::target());
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
-    // What is adapted has its factors beside the same base.
-    let initial = Tensors::read(if config.strategy.lora.is_some() { "initial-lora" } else { "initial" });
     assert_eq!(initial.all().len(), program.parameters.len());
     for parameter in &program.parameters {
         let numbers = initial.f32(&program.full_name(parameter.value));
@@ -153,9 +179,11 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
     difference / norm(&mut expected.iter().map(|&value| f64::from(value)))
 }
 
-/// What differs from PyTorch by more than rounding.
-fn too_far(trained: &Trained, strategy: &str, [of_loss, of_gradient]: [f64; 2]) -> Vec<String> {
-    let expected = Tensors::read(strategy);
+/// What differs from PyTorch's run of this strategy by more than rounding.
+fn too_far(vectors: Vectors, strategy: &str, config: &RunConfig) -> Vec<String> {
+    let [of_loss, of_gradient] = tolerances(&vectors.run(strategy));
+    let trained = train(config, &vectors.initial(strategy, config));
+    let expected = vectors.read(strategy);
     let (losses, norms) = (expected.f32("losses"), expected.f32("gradient_norms"));
     assert_eq!([losses.len(), norms.len()], [STEPS; 2]);
     assert_eq!(expected.all().len(), 2 + trained.gradients.len());
@@ -182,32 +210,34 @@ fn too_far(trained: &Trained, strategy: &str, [of_loss, of_gradient]: [f64; 2]) 
     far.map(|(name, distance, _)| format!("{strategy}: {name} is off by {distance:.1e}")).collect()
 }
 
-/// The runs, by strategy.
-fn runs() -> Vec<(String, RunConfig)> {
-    let experiment = plan::expand(&folder().join("experiment.toml"), &[], &|_| None).unwrap();
-    experiment.points.into_iter().map(|point| (point.strategy, point.config.unwrap())).collect()
+#[test]
+fn every_strategy_learns_what_pytorch_learns() {
+    all_learn_what_pytorch_learns(WAYS, 20);
 }
 
 #[test]
-fn every_strategy_learns_what_pytorch_learns() {
-    let runs = runs();
-    assert_eq!(runs.len(), 20);
-    let far =
-        runs.iter().flat_map(|(strategy, config)| too_far(&train(config), strategy, tolerances(config)));
-    let far: Vec<String> = far.collect();
+fn every_model_learns_what_pytorch_learns() {
+    all_learn_what_pytorch_learns(MODELS, 8);
+}
+
+fn all_learn_what_pytorch_learns(vectors: Vectors, count: usize) {
+    let runs = vectors.runs();
+    assert_eq!(runs.len(), count);
+    let far: Vec<String> =
+        runs.iter().flat_map(|(strategy, config)| too_far(vectors, strategy, config)).collect();
     assert!(far.is_empty(), "{}", far.join("\n"));
 }
 
 /// 8 sequences as 3 + 3 + 2 and as 4 times 2; PyTorch saw them at once.
 #[test]
 fn uneven_micro_batches_learn_what_pytorch_learns() {
-    let runs = runs();
-    for strategy in ["plain", "recompute-unclipped", "sgd-nesterov"] {
-        let (_, config) = runs.iter().find(|(name, _)| name == strategy).unwrap();
+    for (vectors, strategy) in
+        [(WAYS, "plain"), (WAYS, "recompute-unclipped"), (WAYS, "sgd-nesterov"), (MODELS, "llama")]
+    {
         for accumulate in [3, 5] {
-            let mut config = config.clone();
+            let mut config = vectors.run(strategy);
             config.strategy.accumulate = accumulate;
-            let far = too_far(&train(&config), strategy, tolerances(&config));
+            let far = too_far(vectors, strategy, &config);
             assert!(far.is_empty(), "accumulate = {accumulate}: {}", far.join("\n"));
         }
     }
@@ -226,7 +256,7 @@ fn another_adamw_is_noticed() {
         ("extent of decay", |config| change_adamw(config, |adamw| adamw.decay = Decay::All)),
         ("clipping", |config| config.train.clip_norm = Some(1.001)),
     ];
-    are_noticed("plain", &changes);
+    are_noticed(WAYS, "plain", &changes);
 }
 
 #[test]
@@ -238,9 +268,9 @@ fn another_sgd_is_noticed() {
         ("amount of decay", |config| change_sgd(config, |sgd| sgd.weight_decay *= 1.1)),
         ("extent of decay", |config| change_sgd(config, |sgd| sgd.decay = Decay::All)),
         ("clipping", |config| config.train.clip_norm = Some(1.001)),
-        ("optimizer", |config| config.train.optimizer = runs()[0].1.train.optimizer.clone()),
+        ("optimizer", |config| config.train.optimizer = WAYS.run("plain").train.optimizer),
     ];
-    are_noticed("sgd-nesterov", &changes);
+    are_noticed(WAYS, "sgd-nesterov", &changes);
 }
 
 #[test]
@@ -250,17 +280,31 @@ fn other_states_are_noticed() {
         ("tensor that is quantized", |config| config.strategy.quantize.from = 257),
         ("table that is", |config| config.strategy.quantize.embeddings = false),
     ];
-    are_noticed("8bit", &changes);
+    are_noticed(WAYS, "8bit", &changes);
+}
+
+#[test]
+fn another_model_is_noticed() {
+    let changes: [(&str, Change); 6] = [
+        ("base of rotations", |config| change_model(config, |model| model.rotary.base = 101.0)),
+        ("scaling of rotations", |config| change_model(config, |model| model.rotary.scaling = None)),
+        ("factor of it", |config| change_scaling(config, |scaling| scaling.factor = 8.1)),
+        ("range of it", |config| change_scaling(config, |scaling| scaling.low = 0.9)),
+        ("epsilon", |config| change_model(config, |model| model.norm_epsilon = 1e-5)),
+        ("gate", |config| change_model(config, |model| model.activation = MlpActivation::Geglu)),
+    ];
+    are_noticed(MODELS, "llama", &changes);
+    let gelu: [(&str, Change); 1] =
+        [("GELU", |config| change_model(config, |model| model.activation = MlpActivation::GegluTanh))];
+    are_noticed(MODELS, "geglu", &gelu);
 }
 
 /// Asserts that a run with any of these changes does not learn what PyTorch learns without.
-fn are_noticed(strategy: &str, changes: &[(&str, Change)]) {
-    let runs = runs();
-    let (_, config) = runs.iter().find(|(name, _)| name == strategy).unwrap();
+fn are_noticed(vectors: Vectors, strategy: &str, changes: &[(&str, Change)]) {
     for (what, change) in changes {
-        let mut other = config.clone();
+        let mut other = vectors.run(strategy);
         change(&mut other);
-        let far = too_far(&train(&other), strategy, tolerances(config));
+        let far = too_far(vectors, strategy, &other);
         assert!(!far.is_empty(), "another {what} makes no difference");
     }
 }
@@ -277,4 +321,12 @@ fn change_sgd(config: &mut RunConfig, change: impl Fn(&mut Sgd)) {
         Optimizer::Sgd(sgd) => change(sgd),
         Optimizer::AdamW(_) => panic!("not SGD"),
     }
+}
+
+fn change_model(config: &mut RunConfig, change: impl FnOnce(&mut Transformer)) {
+    *config = testing::reshaped(config.clone(), change);
+}
+
+fn change_scaling(config: &mut RunConfig, change: impl FnOnce(&mut RotaryScaling)) {
+    change_model(config, |model| change(model.rotary.scaling.as_mut().expect("rotations are scaled")));
 }

@@ -381,14 +381,7 @@ fn planned(id: &str, configuration: &str, strategy: &str, config: Result<RunConf
 
 fn config() -> RunConfig {
     RunConfig {
-        model: Model::Transformer(Transformer {
-            layers: 1,
-            d_model: 8,
-            heads: 1,
-            context: 8,
-            vocabulary: 256,
-            weights: None,
-        }),
+        model: Model::Transformer(Transformer::new(1, 8, 1, 8)),
         data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 0.9 }),
         train: Train {
             batch_size: 1,

@@ -1,8 +1,8 @@
-//! Token plus learned position embedding.
+//! Token embedding, with learned positions or without.
 
 use std::ops::Range;
 
-use crate::ops::{DType, EmbeddingBackward};
+use crate::ops::{DType, Embedding, EmbeddingBackward};
 
 use super::as_u32;
 use super::elementwise::add_to;
@@ -16,8 +16,9 @@ const ROWS: usize = 32;
 /// Channels that a thread takes at a time where it takes all rows.
 const CHANNELS: usize = 64;
 
-pub(super) fn forward<P: Float, X: Float>(operands: &mut Operands, workers: &Workers) {
-    let (tokens, table, positions) = (operands.tokens(0), operands.input::<P>(1), operands.input::<P>(2));
+pub(super) fn forward<P: Float, X: Float>(op: &Embedding, operands: &mut Operands, workers: &Workers) {
+    let (tokens, table) = (operands.tokens(0), operands.input::<P>(1));
+    let positions = op.positions.then(|| operands.input::<P>(2));
     let (sequence, channels) = (operands.input_type(0).shape.last(), operands.input_type(1).shape.last());
     let (x, level) = (Parts::new(operands.output::<X>(0)), workers.level());
     workers.chunks(tokens.len(), ROWS, |rows| {
@@ -32,7 +33,9 @@ pub(super) fn forward<P: Float, X: Float>(operands: &mut Operands, workers: &Wor
                 let of = |row: usize| row + run.start..row + run.end;
                 let sum = &mut sum[..run.len()];
                 P::widen(level, &table[of(token)], sum);
-                add_to(level, sum, P::widened(level, &positions[of(position)], &mut wide));
+                if let Some(positions) = positions {
+                    add_to(level, sum, P::widened(level, &positions[of(position)], &mut wide));
+                }
                 X::narrow(level, sum, &mut x[run]);
             }
         }
@@ -47,7 +50,7 @@ pub(super) fn backward<X: Float, G: Float>(
 ) {
     let (tokens, dx) = (operands.tokens(0), operands.input::<X>(1));
     let (sequence, channels) = (operands.input_type(0).shape.last(), operands.input_type(1).shape.last());
-    let (dtable, dpositions) = (Parts::new(operands.output::<G>(0)), Parts::new(operands.output::<G>(1)));
+    let dtable = Parts::new(operands.output::<G>(0));
     let level = workers.level();
     let table = Table { tokens, dx, dtable, channels, level };
     if G::DTYPE == DType::F32 {
@@ -61,6 +64,10 @@ pub(super) fn backward<X: Float, G: Float>(
         let order = &*order;
         workers.chunks(channels, CHANNELS, |part| table.sum_rows(op, order, &part));
     }
+    if !op.positions {
+        return;
+    }
+    let dpositions = Parts::new(operands.output::<G>(1));
     workers.chunks(sequence, ROWS, |positions| {
         for position in positions {
             // SAFETY: runs of positions do not overlap.

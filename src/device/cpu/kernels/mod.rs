@@ -95,7 +95,7 @@ pub(super) unsafe fn run(
             with_float!(op.to, T => storage::dequantize::<T>(op, &mut operands, workers));
         }
         Op::Embedding(op) => with_float!(dtype(1), P => {
-            with_float!(op.output, X => embedding::forward::<P, X>(&mut operands, workers));
+            with_float!(op.output, X => embedding::forward::<P, X>(op, &mut operands, workers));
         }),
         Op::EmbeddingBackward(op) => with_float!(dtype(1), X => {
             with_float!(op.gradients, G => {

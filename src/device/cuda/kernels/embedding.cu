@@ -1,4 +1,4 @@
-// Token plus learned position embedding.
+// Token embedding, with learned positions or without.
 //
 // Widths are in elements: a lane takes four channels at a time where rows begin at multiples of 16 bytes, and one
 // where they do not.
@@ -46,16 +46,19 @@ template <int Width, class P, class X>
 __device__ __forceinline__ void embed(X* x, const P* token, const P* position, uint32_t channels) {
 #pragma unroll 4
     for (uint32_t c = threadIdx.x % 32 * Width; c < channels; c += 32 * Width) {
-        Channels<Width> sum, other;
+        Channels<Width> sum;
         sum.load(token + c);
-        other.load(position + c);
-        sum.add(other);
+        if (position != nullptr) {
+            Channels<Width> other;
+            other.load(position + c);
+            sum.add(other);
+        }
         sum.store(x + c);
     }
 }
 
-// x[n, :] = table[tokens[n], :] + positions[n % sequence, :]. One warp per row. A token that the table does not have is
-// no number: what lies outside of the table is not read.
+// x[n, :] = table[tokens[n], :] + positions[n % sequence, :], if there are positions. One warp per row. A token that the
+// table does not have is no number: what lies outside of the table is not read.
 template <class P, class X>
 __device__ __forceinline__ void embed_row(X* x, const int* tokens, const P* table, const P* positions, uint32_t rows,
                                           uint32_t sequence, uint32_t channels, uint32_t vocabulary) {
@@ -68,7 +71,7 @@ __device__ __forceinline__ void embed_row(X* x, const int* tokens, const P* tabl
         return;
     }
     const P* token = table + static_cast<uint64_t>(number) * channels;
-    const P* position = positions + static_cast<uint64_t>(row % sequence) * channels;
+    const P* position = positions == nullptr ? nullptr : positions + static_cast<uint64_t>(row % sequence) * channels;
     if (channels % 4 == 0) {
         embed<4>(x, token, position, channels);
     } else {

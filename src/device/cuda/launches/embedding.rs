@@ -1,11 +1,11 @@
-//! Token plus learned position embedding.
+//! Token embedding, with learned positions or without.
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
 use crate::ops::{DType, EmbeddingBackward, Fill, TypeError};
 
 use super::initialise::fill;
-use super::sizes::{BLOCK, blocks, count, flag, pointer, size_argument};
+use super::sizes::{BLOCK, blocks, count, flag, optional, pointer, size_argument};
 
 /// Rows of x that a block makes: one for each of its warps.
 const ROWS: usize = 8;
@@ -68,7 +68,7 @@ pub(super) fn forward(
     outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let [tokens, table, positions] = [0, 1, 2].map(|index| &inputs[index]);
+    let [tokens, table] = [&inputs[0], &inputs[1]];
     let rows = tokens.ty.elements();
     launcher.kernel(
         by_dtypes("embedding", [table.ty.dtype, outputs[0].ty.dtype], EMBEDDING)?,
@@ -79,7 +79,7 @@ pub(super) fn forward(
             pointer(&outputs[0]),
             pointer(tokens),
             pointer(table),
-            pointer(positions),
+            optional(inputs.get(2).map(|positions| positions.address)),
             size_argument(rows)?,
             size_argument(tokens.ty.shape.last())?,
             size_argument(table.ty.shape.last())?,
@@ -97,15 +97,16 @@ pub(super) fn backward(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     table_gradient(op, inputs, &outputs[0], workspace, launcher)?;
+    let Some(positions) = outputs.get(1) else { return Ok(()) };
     let dx = &inputs[1];
-    let elements = outputs[1].ty.elements();
+    let elements = positions.ty.elements();
     launcher.kernel(
         by_dtypes("embedding-backward", [dx.ty.dtype, op.gradients], POSITIONS)?,
         [blocks(elements, POSITION_ELEMENTS)?, 1, 1],
         BLOCK,
         0,
         &[
-            pointer(&outputs[1]),
+            pointer(positions),
             pointer(dx),
             size_argument(inputs[0].ty.shape.rows())?,
             count(elements),

@@ -207,20 +207,24 @@ fn embedding_matches_the_reference() {
         let dx = Data::random(&[batch, sequence, channels], 3);
         for (stored, output) in pairs() {
             let inputs = [table.clone(), positions.clone()].map(|table| table.stored_as(stored));
-            let [table, positions] = inputs.each_ref().map(Data::to_f64);
-            let expected = numbers.iter().enumerate().flat_map(|(row, &token)| {
-                let at = [token as usize * channels, row % sequence * channels];
-                (0..channels)
-                    .map(move |c| (at[0] + c, at[1] + c))
-                    .map(|(a, b)| table[a] + positions[b])
-                    .collect::<Vec<_>>()
-            });
-            let expected = expected.collect();
+            let [rows, sums] = {
+                let [table, positions] = inputs.each_ref().map(Data::to_f64);
+                let places = numbers.iter().enumerate().flat_map(|(row, &token)| {
+                    let at = [token as usize * channels, row % sequence * channels];
+                    (0..channels).map(move |c| (at[0] + c, at[1] + c))
+                });
+                let both = places.map(|(a, b)| (table[a], table[a] + positions[b]));
+                <[Vec<f64>; 2]>::from(both.unzip())
+            };
             let [table, positions] = inputs;
-            check(Op::Embedding(Embedding { output }), &[tokens.clone(), table, positions], &[expected]);
+            let op = |positions| Op::Embedding(Embedding { positions, output });
+            check(op(false), &[tokens.clone(), table.clone()], &[rows]);
+            check(op(true), &[tokens.clone(), table, positions], &[sums]);
         }
-        for (flags, (of_dx, of_gradients)) in (0..4).flat_map(|flags| pairs().map(move |pair| (flags, pair)))
-        {
+        // Whether there are positions, and what is accumulated.
+        let flags = [(false, 0), (false, 1), (true, 0), (true, 1), (true, 2), (true, 3)];
+        let all = flags.into_iter().flat_map(|flags| pairs().map(move |pair| (flags, pair)));
+        for ((has_positions, flags), (of_dx, of_gradients)) in all {
             let accumulated = [flags & 1 > 0, flags & 2 > 0];
             let dx = dx.clone().stored_as(of_dx);
             let so_far = [&table, &positions].map(|table| table.clone().stored_as(of_gradients));
@@ -240,9 +244,14 @@ fn embedding_matches_the_reference() {
                 }
             }
             let [accumulate_table, accumulate_positions] = accumulated;
-            let gradients = of_gradients;
-            let op = EmbeddingBackward { vocabulary, gradients, accumulate_table, accumulate_positions };
-            check(Op::EmbeddingBackward(op), &inputs, &expected);
+            let op = EmbeddingBackward {
+                vocabulary,
+                gradients: of_gradients,
+                positions: has_positions,
+                accumulate_table,
+                accumulate_positions,
+            };
+            check(Op::EmbeddingBackward(op), &inputs, &expected[..1 + usize::from(has_positions)]);
         }
     }
 }

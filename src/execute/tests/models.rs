@@ -1,0 +1,109 @@
+//! What a model's blocks are made of costs what it must: parameters, what is kept for backward, and work, each from the
+//! model's dimensions. That they learn what they should is tested against PyTorch.
+
+use super::strategies::{Activations, BATCH, C, L, T, V, launches, live, program};
+use crate::compile::SectionKind;
+use crate::device::Role;
+use crate::graph;
+use crate::spec::*;
+use crate::testing;
+
+const SIZES: Activations = Activations { rounding: 256, micro_batch: BATCH };
+const N: u64 = BATCH * T;
+/// A width of the feed-forward layer that is nothing else.
+const F: u64 = 48;
+
+/// What differs from GPT-2's.
+struct Cost {
+    change: fn(&mut Transformer),
+    /// In parameters.
+    parameters: u64,
+    /// In bytes of a block that are kept, and of the head.
+    block: u64,
+    head: u64,
+    /// In FLOPs of a forward pass.
+    flops: u64,
+}
+
+const GPT2_MLP: u64 = 8 * C * C + 5 * C;
+
+/// Numbers and FLOPs of GPT-2 itself.
+fn gpt2() -> (u64, u64) {
+    let attention = 4 * C * C + 4 * C;
+    let parameters = (V + T) * C + L * (attention + GPT2_MLP + 4 * C) + 2 * C;
+    let block = 2 * N * (4 * C * C + 8 * C * C) + 4 * N * T * C;
+    (parameters, L * block + 2 * N * C * V)
+}
+
+fn costs() -> Vec<(&'static str, Cost)> {
+    let (parameters, flops) = gpt2();
+    let (block, head) = (SIZES.block(), SIZES.norm());
+    let plain = |change| Cost { change, parameters, block, head, flops };
+    let hidden = SIZES.f32(N * 4 * C);
+    let statistic = SIZES.f32(N);
+    let wide = |width: u64| SIZES.f32(N * width);
+    vec![
+        ("nothing", plain(|_| {})),
+        ("ReLU", plain(|model| model.activation = MlpActivation::Relu)),
+        ("SiLU", plain(|model| model.activation = MlpActivation::Silu)),
+        ("GELU", plain(|model| model.activation = MlpActivation::Gelu)),
+        (
+            "narrow",
+            Cost {
+                parameters: parameters - L * GPT2_MLP + L * (2 * C * F + F + C),
+                block: block - 2 * hidden + 2 * wide(F),
+                flops: flops - L * 2 * N * 8 * C * C + L * 2 * N * 2 * C * F,
+                ..plain(|model| model.d_ff = F as usize)
+            },
+        ),
+        (
+            "gated",
+            Cost {
+                parameters: parameters - L * GPT2_MLP + L * (3 * C * F + 2 * F + C),
+                // Gate and values, and what comes through.
+                block: block - 2 * hidden + wide(2 * F) + wide(F),
+                flops: flops - L * 2 * N * 8 * C * C + L * 2 * N * 3 * C * F,
+                ..plain(|model| (model.activation, model.d_ff) = (MlpActivation::Swiglu, F as usize))
+            },
+        ),
+        (
+            "RMS norms",
+            Cost {
+                parameters: parameters - (2 * L + 1) * C,
+                block: block - 2 * statistic,
+                head: head - statistic,
+                ..plain(|model| model.norm = Norm::Rms)
+            },
+        ),
+        (
+            "no positions",
+            Cost { parameters: parameters - T * C, ..plain(|model| model.positions = Positions::None) },
+        ),
+        // In the place of what is rotated.
+        (
+            "rotary positions",
+            Cost { parameters: parameters - T * C, ..plain(|model| model.positions = Positions::Rotary) },
+        ),
+        (
+            "no biases",
+            Cost { parameters: parameters - L * (4 * C + 5 * C), ..plain(|model| model.bias = false) },
+        ),
+        ("untied", Cost { parameters: parameters + V * C, ..plain(|model| model.tied = false) }),
+    ]
+}
+
+#[test]
+fn models_cost_what_they_must() {
+    for (name, Cost { change, parameters, block, head, flops }) in costs() {
+        let config = testing::reshaped(testing::small(), change);
+        let graph = graph::build(&config.model, BATCH as usize);
+        assert_eq!(graph.parameters(), parameters, "{name}");
+        assert_eq!(graph.flops(), flops, "{name}");
+        let program = program(&config);
+        let loss = launches("cross-entropy-with-gradient");
+        let found = live(&program, SectionKind::First, Role::Activation, loss);
+        assert_eq!(found, SIZES.kept(block) - SIZES.norm() + head, "{name}");
+        let updated: u64 = program.parameters.iter().map(|p| program.ty(p.value).elements() as u64).sum();
+        assert_eq!(updated, parameters, "{name}");
+    }
+}

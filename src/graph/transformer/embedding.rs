@@ -1,0 +1,30 @@
+//! What a decoder's residual stream begins with.
+
+use super::NORMAL;
+use crate::graph::Graph;
+use crate::ops::{DType, Embedding, Op};
+use crate::spec::{Positions, Transformer};
+
+/// What there is before the first block.
+pub(super) struct Embedded {
+    /// The residual stream, num[B,T,C].
+    pub(super) x: usize,
+    /// Of tokens, num[V,C].
+    pub(super) table: usize,
+    pub(super) targets: usize,
+}
+
+pub(super) fn build(graph: &mut Graph, model: &Transformer, micro_batch: usize) -> Embedded {
+    let (t, c, v) = (model.context, model.d_model, model.vocabulary);
+    let scope = graph.layer("embedding".to_owned(), false);
+    let [tokens, targets] = model.parts().map(|part| graph.input(scope, &part, micro_batch));
+    let table = graph.parameter("table", scope, &[v, c], NORMAL);
+    let mut inputs = vec![tokens, table];
+    let positions = model.positions == Positions::Learned;
+    if positions {
+        inputs.push(graph.parameter("positions", scope, &[t, c], NORMAL));
+    }
+    let op = Op::Embedding(Embedding { positions, output: DType::F32 });
+    let [x] = graph.node(op, scope, inputs, ["x"]);
+    Embedded { x, table, targets }
+}

@@ -1,0 +1,20 @@
+//! What comes after the last block.
+
+use super::{NORMAL, norm};
+use crate::graph::Graph;
+use crate::ops::{CrossEntropy, Linear, Op};
+use crate::spec::Transformer;
+
+/// The loss: how well the next tokens are told from the residual stream, with the token embedding as weight if they are tied.
+pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usize, targets: usize) {
+    let scope = graph.layer("head".to_owned(), false);
+    let x = norm::build(graph, model, scope, x);
+    let weight = if model.tied {
+        table
+    } else {
+        graph.parameter("weight", scope, &[model.vocabulary, model.d_model], NORMAL)
+    };
+    let linear = Linear { bias: false, activation: None, residual: false, tf32: false };
+    let [logits] = graph.node(Op::Linear(linear), scope, vec![x, weight], ["logits"]);
+    graph.node(Op::CrossEntropy(CrossEntropy::PLAIN), scope, vec![logits, targets], ["loss"]);
+}

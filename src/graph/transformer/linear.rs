@@ -1,0 +1,72 @@
+//! Linear layers of blocks, with biases if the model has any.
+
+use crate::graph::{Graph, Initial, ScopeId};
+use crate::ops::{Activation, Linear, Op};
+use crate::spec::Transformer;
+
+/// A linear layer.
+pub(super) struct Layer {
+    /// Of its weight and of its bias.
+    pub(super) names: [&'static str; 2],
+    /// Out and in features.
+    pub(super) shape: [usize; 2],
+    /// What its weight starts as.
+    pub(super) initial: Initial,
+}
+
+impl Layer {
+    /// What a node takes and does that computes it of x.
+    fn of(&self, graph: &mut Graph, model: &Transformer, scope: ScopeId, x: usize) -> (Linear, Vec<usize>) {
+        let mut inputs = vec![x, graph.parameter(self.names[0], scope, &self.shape, self.initial)];
+        if model.bias {
+            let zeros = Initial::Constant(0.0);
+            inputs.push(graph.parameter(self.names[1], scope, &self.shape[..1], zeros));
+        }
+        (Linear { bias: model.bias, activation: None, residual: false, tf32: false }, inputs)
+    }
+}
+
+/// `y = x W^T + bias`
+pub(super) fn build(
+    graph: &mut Graph,
+    model: &Transformer,
+    scope: ScopeId,
+    layer: &Layer,
+    x: usize,
+    name: &'static str,
+) -> usize {
+    let (linear, inputs) = layer.of(graph, model, scope, x);
+    let [y] = graph.node(Op::Linear(linear), scope, inputs, [name]);
+    y
+}
+
+/// `hidden = activation(x W^T + bias)`
+pub(super) fn build_activated(
+    graph: &mut Graph,
+    model: &Transformer,
+    scope: ScopeId,
+    layer: &Layer,
+    x: usize,
+    activation: Activation,
+) -> usize {
+    let (linear, inputs) = layer.of(graph, model, scope, x);
+    let op = Op::Linear(Linear { activation: Some(activation), ..linear });
+    let before = activation.of(["before_gelu", "before_gelu", "before_relu", "before_silu"]);
+    let [hidden, _before] = graph.node(op, scope, inputs, ["hidden", before]);
+    hidden
+}
+
+/// `x + y W^T + bias`, the residual stream continued.
+pub(super) fn build_residual(
+    graph: &mut Graph,
+    model: &Transformer,
+    scope: ScopeId,
+    layer: &Layer,
+    y: usize,
+    x: usize,
+) -> usize {
+    let (linear, mut inputs) = layer.of(graph, model, scope, y);
+    inputs.push(x);
+    let [x] = graph.node(Op::Linear(Linear { residual: true, ..linear }), scope, inputs, ["x"]);
+    x
+}

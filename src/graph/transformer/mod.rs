@@ -1,0 +1,65 @@
+//! A decoder of pre-norm blocks whose parts are chosen by keys; with those of GPT-2, its own (Radford et al. 2019).
+//!
+//! B micro-batch, T context, C d_model, H heads, D channels of a head, F d_ff, V vocabulary.
+
+mod attention;
+mod embedding;
+mod head;
+mod linear;
+mod mlp;
+mod norm;
+
+use super::{Graph, Initial};
+use crate::spec::Transformer;
+
+const DEVIATION: f32 = 0.02;
+const NORMAL: Initial = Initial::Normal(DEVIATION);
+
+pub(super) fn build(model: &Transformer, micro_batch: usize) -> Graph {
+    let mut graph = Graph::new();
+    let embedding::Embedded { mut x, table, targets } = embedding::build(&mut graph, model, micro_batch);
+    for layer in 0..model.layers {
+        let block = graph.layer(format!("blocks.{layer}"), true);
+        x = attention::build(&mut graph, model, block, x);
+        x = mlp::build(&mut graph, model, block, x);
+    }
+    head::build(&mut graph, model, x, table, targets);
+    graph
+}
+
+/// What projections into the residual stream start as: smaller by the square root of their number, as GPT-2's do.
+fn into_residual(model: &Transformer) -> Initial {
+    Initial::Normal(DEVIATION / (2.0 * model.layers as f32).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{MlpActivation, Norm, Positions};
+
+    #[test]
+    fn gpt2_has_its_parameters() {
+        let model = Transformer { vocabulary: 50257, ..Transformer::new(12, 768, 12, 1024) };
+        assert_eq!(build(&model, 1).parameters(), 124_439_808);
+    }
+
+    /// As published: of weights tied and not, with three matrices in a feed-forward layer.
+    #[test]
+    fn llama_has_its_parameters() {
+        let model = Transformer {
+            vocabulary: 32_000,
+            d_ff: 11_008,
+            activation: MlpActivation::Swiglu,
+            norm: Norm::Rms,
+            positions: Positions::Rotary,
+            bias: false,
+            tied: false,
+            ..Transformer::new(32, 4096, 32, 2048)
+        };
+        assert_eq!(build(&model, 1).parameters(), 6_738_415_616);
+        assert_eq!(
+            build(&Transformer { tied: true, ..model }, 1).parameters(),
+            6_738_415_616 - 32_000 * 4096
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! What blocks are made of.
+
+use super::Transformer;
+use crate::ops::Activation;
+use crate::spec::declare::{Words, words};
+
+words! {
+    /// What normalises a row before it goes into a layer.
+    pub enum Norm {
+        Layer = "layer",
+        /// By the root of its mean square alone.
+        Rms = "rms",
+    }
+}
+
+words! {
+    /// What is between the products of a feed-forward layer. With a gate, the first of them makes gate and values, so that
+    /// there are three weights in all.
+    pub enum MlpActivation {
+        GeluTanh = "gelu_tanh",
+        Gelu = "gelu",
+        Relu = "relu",
+        Silu = "silu",
+        /// A gate through SiLU.
+        Swiglu = "swiglu",
+        /// A gate through GELU.
+        Geglu = "geglu",
+        GegluTanh = "geglu_tanh",
+    }
+}
+
+words! {
+    /// How a model tells positions apart.
+    pub enum Positions {
+        /// By a table that is added to the token embedding.
+        Learned = "learned",
+        /// By rotations of queries and keys.
+        Rotary = "rotary",
+        /// By what causal attention sees alone.
+        None = "none",
+    }
+}
+
+impl MlpActivation {
+    pub fn function(self) -> Activation {
+        match self {
+            MlpActivation::GeluTanh | MlpActivation::GegluTanh => Activation::GeluTanh,
+            MlpActivation::Gelu | MlpActivation::Geglu => Activation::Gelu,
+            MlpActivation::Relu => Activation::Relu,
+            MlpActivation::Silu | MlpActivation::Swiglu => Activation::Silu,
+        }
+    }
+
+    pub fn is_gate(self) -> bool {
+        matches!(self, MlpActivation::Swiglu | MlpActivation::Geglu | MlpActivation::GegluTanh)
+    }
+}
+
+impl Transformer {
+    /// What tells its blocks from GPT-2's, a word or two each.
+    pub(super) fn unlike_gpt2(&self) -> Vec<String> {
+        let gpt2 = Transformer::new(self.layers, self.d_model, self.heads, self.context);
+        let mut words = Vec::new();
+        let mut say = |differs: bool, word: &str| words.extend(differs.then(|| word.to_owned()));
+        say(self.d_ff != gpt2.d_ff, &format!("F {}", self.d_ff));
+        say(self.activation != gpt2.activation, self.activation.word());
+        say(self.norm != gpt2.norm, self.norm.word());
+        match self.positions {
+            Positions::Learned => {}
+            Positions::Rotary => say(true, self.positions.word()),
+            Positions::None => say(true, "no positions"),
+        }
+        say(!self.bias, "no biases");
+        say(!self.tied, "untied");
+        words
+    }
+}

@@ -1,0 +1,48 @@
+//! Bytes and operations of a step are counted in 64 bits.
+
+use super::Transformer;
+use crate::spec::error::Problem;
+use crate::spec::rules::blame;
+use crate::spec::tree::Table;
+
+const KEYS: [&str; 6] = [
+    "model.transformer.d_model",
+    "model.transformer.layers",
+    "model.transformer.heads",
+    "model.transformer.context",
+    "model.transformer.vocabulary",
+    "model.transformer.d_ff",
+];
+
+impl Transformer {
+    /// The sums are upper bounds, with room for every choice of blocks and every strategy.
+    pub(super) fn check_counts(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
+        let wide = |size: usize| size as u128;
+        let Transformer { layers, d_model, heads, context, vocabulary, d_ff, .. } = *self;
+        let [layers, channels, heads, context, vocabulary, width] =
+            [layers, d_model, heads, context, vocabulary, d_ff].map(wide);
+        let block = channels * (4 * channels + 3 * width + 9) + 2 * width;
+        let parameters = channels * (2 * vocabulary + context + 2) + layers * block;
+        if parameters > 1 << 40 {
+            return Err(blame(
+                format!("the model would have up to {parameters} parameters"),
+                &KEYS,
+                tree,
+                "up to 2^40, about 10^12, work",
+            ));
+        }
+        let tokens = wide(batch_size) * context;
+        let of_block = 32 * channels + 8 * width + 4 * heads * context;
+        let activations = tokens * (layers * of_block + 4 * vocabulary);
+        let work = 16 * tokens * (parameters + layers * context * channels);
+        if activations > 1 << 57 || work > 1 << 62 {
+            return Err(blame(
+                format!("one step of {tokens} tokens would be more than can be counted"),
+                &["train.batch_size", "model.transformer.context"],
+                tree,
+                "use smaller batches, shorter sequences or a smaller model",
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! `[model.transformer]`: its keys. The shape of a decoder's blocks is put together from choices that are independent of each
+//! other; as they stand where nothing is said, they are GPT-2's.
+
+mod choices;
+mod counting;
+mod rotary;
+mod rules;
+
+use std::path::{Path, PathBuf};
+
+pub use choices::{MlpActivation, Norm, Positions};
+pub use rotary::{Rotary, RotaryScaling};
+
+use super::Architecture;
+use crate::data::{Given, Part, Sample};
+use crate::ops::TensorType;
+use crate::spec::declare::{Optional, section};
+use crate::spec::error::Problem;
+use crate::spec::kinds::{Count, DIMENSION, Flag, POSITIVE, word};
+use crate::spec::paths::OneFile;
+use crate::spec::tree::Table;
+
+/// With the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near them.
+const LAYERS: Count = Count(1..=1 << 14);
+
+/// What a byte can be.
+const BYTES: usize = 256;
+
+/// PyTorch's.
+const NORM_EPSILON: f64 = 1e-5;
+
+section! {
+    /// A decoder of pre-norm blocks: causal attention, then a feed-forward layer.
+    pub struct Transformer {
+        pub layers: usize = LAYERS;
+        pub d_model: usize = DIMENSION;
+        pub heads: usize = DIMENSION;
+        /// Positions in a sequence.
+        pub context: usize = DIMENSION;
+        /// Rows of the token embedding: at least as many as the data has tokens.
+        pub vocabulary: usize = DIMENSION, default BYTES;
+        /// Width of the feed-forward layer.
+        pub d_ff: usize = DIMENSION, default four_times(d_model);
+        pub activation: MlpActivation = word(), default MlpActivation::GeluTanh;
+        pub norm: Norm = word(), default Norm::Layer;
+        pub norm_epsilon: f64 = POSITIVE, default NORM_EPSILON;
+        pub positions: Positions = word(), default Positions::Learned;
+        /// How queries and keys are rotated, if they are.
+        pub rotary: Rotary = rotary::ROTARY, default Rotary::default();
+        /// Whether linear layers have one. The head has none.
+        pub bias: bool = Flag, default true;
+        /// Whether the head's weight is the token embedding.
+        pub tied: bool = Flag, default true;
+        /// A safetensors file that parameters start from, by an absolute path.
+        pub weights: Option<PathBuf> = Optional(OneFile), default None;
+    }
+}
+
+/// As wide as feed-forward layers have been since the first; of a width that could not be read, no matter.
+fn four_times(d_model: impl Into<Option<usize>>) -> usize {
+    4 * d_model.into().unwrap_or_default()
+}
+
+impl Transformer {
+    /// GPT-2's blocks on bytes.
+    pub fn new(layers: usize, d_model: usize, heads: usize, context: usize) -> Transformer {
+        Transformer {
+            layers,
+            d_model,
+            heads,
+            context,
+            vocabulary: BYTES,
+            d_ff: four_times(d_model),
+            activation: MlpActivation::GeluTanh,
+            norm: Norm::Layer,
+            norm_epsilon: NORM_EPSILON,
+            positions: Positions::Learned,
+            rotary: Rotary::default(),
+            bias: true,
+            tied: true,
+            weights: None,
+        }
+    }
+
+    /// Channels of a head: D.
+    pub fn head_dim(&self) -> usize {
+        self.d_model / self.heads
+    }
+
+    /// Tokens in a row, and what should follow each of them.
+    pub fn parts(&self) -> [Part; 2] {
+        let below = Some(Given { key: "model.transformer.vocabulary", count: self.vocabulary });
+        ["tokens", "targets"].map(|name| Part { name, ty: TensorType::i32(&[self.context]), below })
+    }
+}
+
+impl Architecture for Transformer {
+    fn description(&self) -> String {
+        let Transformer { layers, d_model, heads, context, vocabulary, .. } = self;
+        let sizes = format!("transformer {layers}x{d_model} H {heads} T {context} V {vocabulary}");
+        [vec![sizes], self.unlike_gpt2()].concat().join(" ")
+    }
+
+    fn sample(&self) -> Sample {
+        let length = Given { key: "model.transformer.context", count: self.context };
+        Sample { parts: self.parts().to_vec(), length: Some(length), tokens: Some(self.context) }
+    }
+
+    fn blocks(&self) -> Given {
+        Given { key: "model.transformer.layers", count: self.layers }
+    }
+
+    fn weights(&self) -> Option<&Path> {
+        self.weights.as_deref()
+    }
+
+    fn check(&self, tree: &Table) -> Result<(), Problem> {
+        self.check_rules(tree)
+    }
+
+    fn sizes_can_be_counted(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
+        self.check_counts(batch_size, tree)
+    }
+}

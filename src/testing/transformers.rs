@@ -1,0 +1,57 @@
+//! Transformers of every kind.
+
+use proptest::prelude::{Strategy as Any, any};
+use proptest::sample::select;
+
+use crate::spec::{Lora, MlpActivation, Norm, Positions, Rotary, RotaryScaling, Transformer, Words};
+
+/// Any transformer of two to four layers. Sizes are small enough to be equal by chance: a context as long as the embedding
+/// is wide, one head, a feed-forward layer of one channel.
+pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
+    let sizes = (2..=4usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
+    let mlp = (1..=40usize, select(MlpActivation::ALL));
+    let rest = (select(Norm::ALL), select(Positions::ALL), any::<[bool; 4]>());
+    (sizes, mlp, rest).prop_map(|(sizes, mlp, (norm, positions, [is_wide, bias, tied, scaled]))| {
+        let (layers, heads, per_head, context, vocabulary) = sizes;
+        let gpt2 = Transformer::new(layers, heads * per_head, heads, context);
+        let (d_ff, activation) = mlp;
+        let d_ff = if is_wide { gpt2.d_ff } else { d_ff };
+        let scaling = RotaryScaling { factor: 4.0, low: 1.0, high: 4.0, original: 16 };
+        let rotary = Rotary { base: 100.0, scaling: scaled.then_some(scaling) };
+        let rotary = if positions == Positions::Rotary { rotary } else { Rotary::default() };
+        let model = Transformer {
+            vocabulary,
+            d_ff,
+            activation,
+            norm,
+            norm_epsilon: 1e-4,
+            positions,
+            rotary,
+            bias,
+            tied,
+            ..gpt2
+        };
+        with_even_heads(model)
+    })
+}
+
+/// Of the sizes of one and the structure of the other. How queries are rotated depends on the sizes of their heads.
+pub(super) fn alike(sizes: &Transformer, other: &Transformer) -> Transformer {
+    let Transformer { context, vocabulary, d_ff, .. } = *sizes;
+    let of = if other.positions == Positions::Rotary { other } else { sizes };
+    Transformer { d_model: of.d_model, heads: of.heads, context, vocabulary, d_ff, ..other.clone() }
+}
+
+/// Channels are rotated in pairs.
+fn with_even_heads(model: Transformer) -> Transformer {
+    let is_odd = model.positions == Positions::Rotary && !model.head_dim().is_multiple_of(2);
+    if is_odd { Transformer { d_model: 2 * model.d_model, ..model } } else { model }
+}
+
+/// Gives adapters the name that a layer has in another model.
+pub(super) fn adapt(lora: &mut Lora, model: &Transformer) {
+    let [plain, gated] = ["mlp.up", "mlp.gate_up"];
+    for target in lora.targets.iter_mut().filter(|target| model.activation.is_gate() && *target == plain) {
+        *target = gated.to_owned();
+    }
+}

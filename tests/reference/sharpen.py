@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+"""Lets a model be what it is: as they are drawn, small ones see all keys alike, and take activations for straight lines.
+
+    python tests/reference/sharpen.py 5 initial.safetensors sharp.safetensors
+"""
+
+import sys
+
+from safetensors.torch import load_file, save_file
+
+factor, source, sink = sys.argv[1:]
+tensors = load_file(source)
+for name, tensor in tensors.items():
+    if name.endswith(("attention.qkv.weight", "mlp.up.weight", "mlp.gate_up.weight")):
+        tensor *= float(factor)
+save_file(tensors, sink)

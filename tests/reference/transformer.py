@@ -1,0 +1,106 @@
+"""A decoder in PyTorch as a run describes it, up to its loss.
+
+`run` is what `run.toml` says; `parameters` are tensors by the names that they have in a dump.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+# By the names that experiments give them. With a gate, its rows of the first product come first.
+ACTIVATIONS = {
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "silu": F.silu,
+}
+GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
+
+
+def forward(run, parameters, tokens, targets):
+    """The mean loss over tokens i64[B, T]."""
+    table = parameters["embedding.table"]
+    x = F.embedding(tokens, table).float()
+    if "embedding.positions" in parameters:
+        x = x + parameters["embedding.positions"].float()
+    x = x.to(HALVES.get(run.residual, torch.float32))
+    for layer in range(run.layers):
+        if run.recompute:
+            x = checkpoint(block, run, parameters, f"blocks.{layer}", x, use_reentrant=False)
+        else:
+            x = block(run, parameters, f"blocks.{layer}", x)
+    # The head may be tied to the token embedding.
+    logits = F.linear(norm(run, parameters, "head", x), parameters.get("head.weight", table))
+    # Softmax and loss in full precision, whatever the products are in.
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def block(run, parameters, name, x):
+    x = x + attention(run, parameters, f"{name}.attention", x)
+    return x + mlp(run, parameters, f"{name}.mlp", x)
+
+
+def attention(run, parameters, name, x):
+    qkv = linear(run, parameters, f"{name}.qkv", norm(run, parameters, name, x))
+    # q, k and v lie side by side, each with its heads side by side: [B, H, T, D] each.
+    q, k, v = (part.unflatten(-1, (run.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
+    if run.positions == "rotary":
+        angles = angles_of(run.rotary, q.shape[-2], q.shape[-1], q.device)
+        q, k = rotate(q, angles), rotate(k, angles)
+    seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return linear(run, parameters, f"{name}.out", seen.transpose(1, 2).flatten(2))
+
+
+def angles_of(rotary, positions, head, device):
+    """By position and pair of channels, f32[T, D / 2]."""
+    frequencies = rotary["base"] ** (torch.arange(0, head, 2, dtype=torch.float64, device=device) / -head)
+    if rotary["scaling"] != "off":
+        frequencies = slowed_down(frequencies, **rotary["scaling"])
+    return torch.arange(positions, dtype=torch.float32, device=device).outer(frequencies.float())
+
+
+def slowed_down(frequencies, factor, low, high, original):
+    """Llama 3's: what turns often in the original context stays as it is, what hardly does is slower by the factor."""
+    lengths = 2 * math.pi / frequencies
+    share = (original / lengths - low) / (high - low)
+    between = (1 - share) * frequencies / factor + share * frequencies
+    slow, fast = lengths > original / low, lengths < original / high
+    return torch.where(slow, frequencies / factor, torch.where(fast, frequencies, between))
+
+
+def rotate(x, angles):
+    """Channel i and channel i + D / 2 are a point that goes by an angle."""
+    a, b = x.float().chunk(2, dim=-1)
+    cosines, sines = angles.cos(), angles.sin()
+    return torch.cat([a * cosines - b * sines, b * cosines + a * sines], dim=-1).to(x.dtype)
+
+
+def mlp(run, parameters, name, x):
+    y = norm(run, parameters, name, x)
+    if run.activation in GATES:
+        gate, up = linear(run, parameters, f"{name}.gate_up", y).chunk(2, dim=-1)
+        hidden = ACTIVATIONS[GATES[run.activation]](gate) * up
+    else:
+        hidden = ACTIVATIONS[run.activation](linear(run, parameters, f"{name}.up", y))
+    return linear(run, parameters, f"{name}.out", hidden)
+
+
+def norm(run, parameters, name, x):
+    weight = parameters[f"{name}.norm.weight"].to(x.dtype)
+    if run.norm == "rms":
+        return F.rms_norm(x, weight.shape, weight, run.norm_epsilon)
+    bias = parameters[f"{name}.norm.bias"].to(x.dtype)
+    return F.layer_norm(x, weight.shape, weight, bias, run.norm_epsilon)
+
+
+def linear(run, parameters, name, x):
+    # Models without biases have none of this name.
+    y = F.linear(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
+    if f"{name}.lora_A" not in parameters:
+        return y
+    low = F.linear(x, parameters[f"{name}.lora_A"])
+    return y + run.lora["alpha"] / run.lora["rank"] * F.linear(low, parameters[f"{name}.lora_B"])
