@@ -1,4 +1,4 @@
-//! Causal self-attention.
+//! Self-attention.
 
 use runner::ops::{
     Attending, Attention, AttentionBackward, DType, MaterializedAttention, MaterializedAttentionBackward, Op,
@@ -44,29 +44,69 @@ fn assert_near(found: &[f32], expected: &[f32], tolerance: f64, least: f64, what
     assert!(right, "{what} is off by {error:e}");
 }
 
-/// Sizes and a type of numbers.
+/// Sizes, a type of numbers, and how queries attend.
 struct Case {
-    shape: [usize; 4],
+    batch: usize,
+    sequence: usize,
+    head: usize,
     dtype: DType,
+    attending: Attending,
+}
+
+/// Ways to attend, with B, T and D: heads that share keys, windows shorter than a tile, as long as one and longer than the
+/// sequence, no mask but them, caps that scores reach, another scale.
+fn ways() -> Vec<([usize; 3], Attending)> {
+    let of = |heads, kv_heads| Attending { kv_heads, ..Attending::causal(heads) };
+    let shared = of(6, 2);
+    vec![
+        ([2, 130, 32], shared),
+        ([1, 70, 20], of(4, 1)),
+        ([1, 200, 64], Attending { window: Some(17), ..Attending::causal(2) }),
+        ([2, 150, 80], Attending { window: Some(64), ..shared }),
+        ([1, 90, 128], Attending { window: Some(2), ..of(2, 1) }),
+        ([1, 40, 64], Attending { window: Some(1000), ..Attending::causal(1) }),
+        ([2, 100, 64], Attending { causal: false, ..Attending::causal(2) }),
+        ([1, 131, 32], Attending { causal: false, window: Some(50), ..shared }),
+        ([1, 66, 250], Attending { causal: false, ..of(2, 1) }),
+        ([1, 140, 64], Attending { cap: Some(1.5), ..shared }),
+        ([1, 70, 128], Attending { cap: Some(50.0), window: Some(20), scale: Some(0.25), ..of(2, 1) }),
+        ([1, 60, 256], Attending { cap: Some(2.0), ..of(2, 1) }),
+        ([1, 50, 96], Attending { cap: Some(2.0), causal: false, ..Attending::causal(1) }),
+        ([1, 33, 8], Attending { scale: Some(1.0), ..Attending::causal(2) }),
+    ]
 }
 
 fn cases() -> impl Iterator<Item = Case> {
-    SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|dtype| Case { shape, dtype }))
+    let plain =
+        SHAPES.map(|[batch, sequence, heads, head]| ([batch, sequence, head], Attending::causal(heads)));
+    let all = plain.into_iter().chain(ways());
+    all.flat_map(|([batch, sequence, head], attending)| {
+        NUMBERS.map(|dtype| Case { batch, sequence, head, dtype, attending })
+    })
 }
 
 impl Case {
     /// qkv and dout.
     fn operands(&self) -> [Data; 2] {
-        let [batch, sequence, heads, head] = self.shape;
-        [(3 * heads * head, 1), (heads * head, 2)]
-            .map(|(channels, seed)| Data::random(self.dtype, &[batch, sequence, channels], 1.0, seed))
+        let Attending { heads, kv_heads, .. } = self.attending;
+        [((heads + 2 * kv_heads) * self.head, 1), (heads * self.head, 2)].map(|(channels, seed)| {
+            Data::random(self.dtype, &[self.batch, self.sequence, channels], 1.0, seed)
+        })
+    }
+
+    /// Queries, keys and values of all rows of a qkv.
+    fn parts(&self, qkv: &Data) -> [Vec<f32>; 3] {
+        let Attending { heads, kv_heads, .. } = self.attending;
+        let ends = [0, heads, heads + kv_heads, heads + 2 * kv_heads].map(|heads| heads * self.head);
+        let rows = || qkv.numbers.chunks_exact(ends[3]);
+        [0, 1, 2].map(|part| rows().flat_map(|row| &row[ends[part]..ends[part + 1]]).copied().collect())
     }
 }
 
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let [batch, sequence, heads, head] = self.shape;
-        write!(f, "{} B{batch} T{sequence} H{heads} D{head}", self.dtype)
+        let Case { batch, sequence, head, dtype, attending } = self;
+        write!(f, "{dtype} B{batch} T{sequence} D{head} {attending:?}")
     }
 }
 
@@ -74,34 +114,26 @@ impl std::fmt::Display for Case {
 fn assert_gradients_near(found: &Data, expected: &Data, tolerance: f64, what: &Case) -> f64 {
     // A single position has no gradient but its value's.
     let least = expected.numbers.iter().map(|&number| f64::from(number).powi(2)).sum::<f64>().sqrt() / 100.0;
-    for (index, name) in ["dq", "dk", "dv"].into_iter().enumerate() {
-        let [found, expected] = [found, expected].map(|dqkv| part(dqkv, index));
-        assert_near(&found, &expected, tolerance, least, &format!("{what}: {name}"));
+    let [found, expected] = [found, expected].map(|dqkv| what.parts(dqkv));
+    for ((name, found), expected) in ["dq", "dk", "dv"].iter().zip(&found).zip(&expected) {
+        assert_near(found, expected, tolerance, least, &format!("{what}: {name}"));
     }
     least
-}
-
-/// Queries, keys or values of all rows of a qkv.
-fn part(qkv: &Data, part: usize) -> Vec<f32> {
-    let channels = qkv.ty.shape.last() / 3;
-    let rows = qkv.numbers.chunks_exact(3 * channels);
-    rows.flat_map(|row| &row[part * channels..(part + 1) * channels]).copied().collect()
 }
 
 #[test]
 fn attention_and_its_gradient() {
     let mut devices = Devices::new();
     for case in cases() {
-        let [.., heads, head] = case.shape;
         let [out_tolerance, gradient_tolerance] = tolerances(case.dtype);
         let [qkv, dout] = case.operands();
 
-        let attending = Attending::causal(heads);
+        let attending = case.attending;
         let op = Op::Attention(Attention { attending });
         let found = devices.cuda(&op, std::slice::from_ref(&qkv));
         let expected = devices.expected(&op, std::slice::from_ref(&qkv));
         assert_near(&found[0].numbers, &expected[0].numbers, out_tolerance, 0.0, &format!("{case}: out"));
-        let tensor_cores = if case.dtype == DType::F32 { 0.0 } else { of_tensor_cores(head) };
+        let tensor_cores = if case.dtype == DType::F32 { 0.0 } else { of_tensor_cores(case.head) };
         let lse_tolerance = TOLERANCE + tensor_cores;
         assert_near(&found[1].numbers, &expected[1].numbers, lse_tolerance, 0.0, &format!("{case}: lse"));
 
@@ -118,11 +150,10 @@ fn attention_and_its_gradient() {
 fn materialized_attention_and_its_gradient() {
     let mut devices = Devices::new();
     for case in cases() {
-        let [.., heads, _] = case.shape;
         let [tolerance, gradient_tolerance] = tolerances(case.dtype);
         let [qkv, dout] = case.operands();
 
-        let attending = Attending::causal(heads);
+        let attending = case.attending;
         let op = Op::MaterializedAttention(MaterializedAttention { attending });
         let found = devices.cuda(&op, std::slice::from_ref(&qkv));
         let expected = devices.expected(&op, std::slice::from_ref(&qkv));
@@ -132,7 +163,8 @@ fn materialized_attention_and_its_gradient() {
         }
 
         let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward { attending });
-        let inputs = [dout, qkv, found[1].clone()];
+        let mut inputs = vec![dout, qkv, found[1].clone()];
+        inputs.extend(attending.cap.map(|_| found[2].clone()));
         let found = devices.cuda(&op, &inputs);
         let expected = devices.expected(&op, &inputs);
         let least = assert_gradients_near(&found[0], &expected[0], gradient_tolerance, &case);

@@ -11,18 +11,16 @@ __device__ __forceinline__ void attention_delta(float* delta, const T* dout, con
                                                 const AttentionSizes& sizes) {
     const size_t item =
         static_cast<size_t>(blockIdx.x) * (DELTA_THREADS / DELTA_LANES) + threadIdx.x / DELTA_LANES;
-    const size_t items = static_cast<size_t>(sizes.batch_heads) * sizes.sequence;
+    const size_t items = static_cast<size_t>(sizes.batch) * sizes.heads * sizes.sequence;
     const int lane = threadIdx.x % DELTA_LANES;
     float sum = 0.0f;
     if (item < items) {
-        Place place;
-        place.batch_head = static_cast<int>(item / sizes.sequence);
-        place.batch = place.batch_head / sizes.heads;
-        place.head = place.batch_head % sizes.heads;
+        const int batch_head = static_cast<int>(item / sizes.sequence);
+        const int batch = batch_head / sizes.heads, head = batch_head % sizes.heads;
         const int query = static_cast<int>(item % sizes.sequence);
-        const Rows<const T> rows = part_of_out(dout, sizes, place);
+        const Rows<const T> rows = rows_of_out(dout, sizes, batch, head);
         const T* a = rows.row(query);
-        const T* b = part_of_out(out, sizes, place).row(query);
+        const T* b = rows_of_out(out, sizes, batch, head).row(query);
         if (rows.by_vector) {
             constexpr int SIZE = Vector<T>::size;
             for (int i = lane * SIZE; i < sizes.head; i += DELTA_LANES * SIZE) {

@@ -82,6 +82,36 @@ __device__ __forceinline__ void multiply(float (&result)[ROWS / F32_SIDE][COLUMN
     }
 }
 
+// A thread's part of a tile of products, within a cap.
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ void cap_products(float (&products)[ROWS / F32_SIDE][COLUMNS / F32_SIDE], float cap) {
+#pragma unroll
+    for (int i = 0; i < ROWS / F32_SIDE; i++) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS / F32_SIDE; j++) {
+            products[i][j] = capped(products[i][j], cap);
+        }
+    }
+}
+
+// Of a thread's part of a tile of scores, those of keys that a query does not see, or that are not there, become minus
+// infinity.
+template <int QUERIES, int KEYS>
+__device__ __forceinline__ void hide_unseen(float (&scores)[QUERIES / F32_SIDE][KEYS / F32_SIDE],
+                                            const AttentionSizes& sizes, int first_query, int first_key) {
+    const int down = threadIdx.x / F32_SIDE, across = threadIdx.x % F32_SIDE;
+#pragma unroll
+    for (int i = 0; i < QUERIES / F32_SIDE; i++) {
+#pragma unroll
+        for (int j = 0; j < KEYS / F32_SIDE; j++) {
+            const int query = first_query + down + i * F32_SIDE, key = first_key + across + j * F32_SIDE;
+            if (!sizes.sees(query, key) || key >= sizes.sequence) {
+                scores[i][j] = -INFINITY;
+            }
+        }
+    }
+}
+
 // A thread's rows of results as wide as a head: rows down + 16 i, and pairs of columns 2 across + 32 j.
 template <int D, int ROWS>
 struct HeadRows {

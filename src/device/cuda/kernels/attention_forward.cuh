@@ -1,4 +1,4 @@
-// out = softmax(mask(q k^T / sqrt(D))) v for 16-bit types, after FlashAttention-2 (Dao 2023): a block takes a tile of
+// out = softmax(mask(cap(scale q k^T))) v for 16-bit types, after FlashAttention-2 (Dao 2023): a block takes a tile of
 // one head's queries past its keys and values, with a running maximum and sum for each query.
 #pragma once
 #include "attention_tiles.cuh"
@@ -12,6 +12,8 @@ struct ForwardTiles {
     static constexpr int keys = D <= 96 ? 64 : 32;
     static constexpr bool kept = D <= 64;
     static constexpr int threads = warps * 32;
+    // To a multiprocessor at least, or as many as the compiler sees fit: with the registers of three it would spill.
+    static constexpr int blocks = D == 32 ? 2 : 0;
     static constexpr int warp_rows = bands * 16;
     static constexpr int queries = warps * warp_rows;
 };
@@ -31,7 +33,7 @@ struct OnlineSoftmax {
         for (int band = 0; band < BANDS; band++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                reference[band][half] = -INFINITY;
+                reference[band][half] = LEAST_SCORE;
                 sum[band][half] = 0.0f;
             }
         }
@@ -105,16 +107,17 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
     T* keys = queries + Tiles::queries * D;  // [2, KEYS, D], of which one is filled while the other is used
     T* values = keys + 2 * STAGE;            // [2, KEYS, D]
 
-    const Place place = Place::of_block(sizes, tiles_of(sizes.sequence, Tiles::queries), true);
-    const Rows<const T> key_rows = part_of_qkv(qkv, sizes, place, 1);
-    const Rows<const T> value_rows = part_of_qkv(qkv, sizes, place, 2);
+    const Place place = Place::of_block(sizes, sizes.heads, tiles_of(sizes.sequence, Tiles::queries), true);
+    const Rows<const T> key_rows = keys_of(qkv, sizes, place.batch, place.head / sizes.shared);
+    const int values_after_keys = (sizes.width - sizes.channels) / 2;
     const int first_query = place.tile * Tiles::queries;
-    const int seen = min(sizes.sequence, first_query + Tiles::queries);
+    const int last_query = first_query + Tiles::queries - 1;
 
-    load_tile<D, Tiles::queries, Tiles::threads>(queries, part_of_qkv(qkv, sizes, place, 0), first_query);
+    load_tile<D, Tiles::queries, Tiles::threads>(queries, queries_of(qkv, sizes, place.batch, place.head),
+                                                 first_query);
     cp_commit();
-    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, 0);
-    load_tile<D, KEYS, Tiles::threads>(values, value_rows, 0);
+    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, sizes.first_seen(first_query));
+    load_tile<D, KEYS, Tiles::threads>(values, key_rows.after(values_after_keys), sizes.first_seen(first_query));
     cp_commit();
 
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Tiles::warp_rows;
@@ -126,22 +129,29 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
 
     OnlineSoftmax<D, BANDS> softmax;
     float weighted[BANDS][D / 8][4] = {};
-    for (int first_key = 0; first_key < seen; first_key += KEYS) {
-        const int stage = first_key / KEYS % 2;
+    for (int first_key = sizes.first_seen(first_query), stage = 0; first_key < sizes.after_seen(last_query);
+         first_key += KEYS, stage ^= 1) {
         cp_wait(0);
         __syncthreads();
-        if (first_key + KEYS < seen) {
+        if (first_key + KEYS < sizes.after_seen(last_query)) {
             load_tile<D, KEYS, Tiles::threads>(keys + (stage ^ 1) * STAGE, key_rows, first_key + KEYS);
-            load_tile<D, KEYS, Tiles::threads>(values + (stage ^ 1) * STAGE, value_rows, first_key + KEYS);
+            load_tile<D, KEYS, Tiles::threads>(values + (stage ^ 1) * STAGE, key_rows.after(values_after_keys), first_key + KEYS);
             cp_commit();
         }
-        if (first_key > warp_query + Tiles::warp_rows - 1) {
+        const int last_key = first_key + KEYS - 1, warp_last = warp_query + Tiles::warp_rows - 1;
+        if (first_key > warp_last + sizes.ahead || last_key < sizes.first_seen(warp_query)) {
             continue;
         }
         float scores[BANDS][KEYS / 8][4];
         multiply<D, BANDS, KEYS>(scores, left, Blocks<D, T>::across(keys + stage * STAGE, lane));
-        if (first_key + KEYS - 1 > warp_query) {
-            hide_later_keys<true>(scores, warp_query, first_key);
+        if (sizes.cap > 0.0f) {
+            cap_products(scores, sizes.cap);
+        }
+        if (last_key >= sizes.after_seen(warp_query) || first_key < sizes.first_seen(warp_last)) {
+            hide_unseen<true>(scores, sizes, warp_query, first_key);
+        }
+        if (sizes.ahead > 0 && last_key >= sizes.sequence) {
+            hide_absent(scores, sizes.sequence, first_key);
         }
         softmax.add(scores, weighted, sizes.exponent_scale);
         uint32_t weights[BANDS][KEYS / 16][4];
@@ -167,12 +177,13 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
             }
         }
     }
-    store_rows<D, D>(part_of_out(out, sizes, place), warp_query, 0, queries + warp_row * D, weighted, 1.0f);
+    store_rows<D, D>(rows_of_out(out, sizes, place.batch, place.head), warp_query, 0, queries + warp_row * D,
+                     weighted, 1.0f);
 }
 
-#define ATTENTION_FORWARD(T, D)                                                               \
-    extern "C" __global__ void __launch_bounds__(ForwardTiles<D>::threads)                    \
-        attention_forward_##T##_##D(T* out, float* lse, const T* qkv, AttentionSizes sizes) { \
-        attention_forward<T, D>(out, lse, qkv, sizes);                                        \
-    }                                                                                         \
+#define ATTENTION_FORWARD(T, D)                                                                     \
+    extern "C" __global__ void __launch_bounds__(ForwardTiles<D>::threads, ForwardTiles<D>::blocks) \
+        attention_forward_##T##_##D(T* out, float* lse, const T* qkv, AttentionSizes sizes) {       \
+        attention_forward<T, D>(out, lse, qkv, sizes);                                              \
+    }                                                                                               \
     REGISTER(attention_forward_##T##_##D)

@@ -1,4 +1,4 @@
-// out = softmax(mask(q k^T / sqrt(D))) v in f32: a block takes a tile of one head's queries past its keys and values,
+// out = softmax(mask(cap(scale q k^T))) v in f32: a block takes a tile of one head's queries past its keys and values,
 // with a running maximum and sum for each query.
 #include "attention_f32.cuh"
 
@@ -35,34 +35,38 @@ __device__ __forceinline__ void attention_forward(float* out, float* lse, const 
     float* others = queries + QUERIES * f32_stride(D);  // [KEYS, D]: keys, then values
     float* weights = others + KEYS * f32_stride(D);     // [QUERIES, KEYS]
 
-    const Place place = Place::of_block(sizes, tiles_of(sizes.sequence, QUERIES), true);
-    const Rows<const float> key_rows = part_of_qkv(qkv, sizes, place, 1);
-    const Rows<const float> value_rows = part_of_qkv(qkv, sizes, place, 2);
+    const Place place = Place::of_block(sizes, sizes.heads, tiles_of(sizes.sequence, QUERIES), true);
+    const int key_head = place.head / sizes.shared;
     const int first_query = place.tile * QUERIES;
-    const int seen = min(sizes.sequence, first_query + QUERIES);
+    const int last_query = first_query + QUERIES - 1;
     const int down = threadIdx.x / F32_SIDE, across = threadIdx.x % F32_SIDE;
-    load_tile<D, QUERIES>(queries, part_of_qkv(qkv, sizes, place, 0), first_query);
+    load_tile<D, QUERIES>(queries, queries_of(qkv, sizes, place.batch, place.head), first_query);
 
     float largest[DOWN], sum[DOWN];
 #pragma unroll
     for (int i = 0; i < DOWN; i++) {
-        largest[i] = -INFINITY;
+        largest[i] = LEAST_SCORE;
         sum[i] = 0.0f;
     }
     HeadRows<D, QUERIES> weighted;
-    for (int first_key = 0; first_key < seen; first_key += KEYS) {
+    for (int first_key = sizes.first_seen(first_query); first_key < sizes.after_seen(last_query); first_key += KEYS) {
         __syncthreads();
-        load_tile<D, KEYS>(others, key_rows, first_key);
+        load_tile<D, KEYS>(others, keys_of(qkv, sizes, place.batch, key_head), first_key);
         __syncthreads();
         float scores[DOWN][ACROSS];
         multiply<D, QUERIES, KEYS>(scores, queries, others);
+        if (sizes.cap > 0.0f) {
+            cap_products<QUERIES, KEYS>(scores, sizes.cap);
+        }
+        if (first_key + KEYS > sizes.after_seen(first_query) || first_key < sizes.first_seen(last_query)) {
+            hide_unseen<QUERIES, KEYS>(scores, sizes, first_query, first_key);
+        }
 #pragma unroll
         for (int i = 0; i < DOWN; i++) {
             float next = largest[i];
 #pragma unroll
             for (int j = 0; j < ACROSS; j++) {
-                const bool hidden = first_key + across + j * F32_SIDE > first_query + down + i * F32_SIDE;
-                scores[i][j] = hidden ? -INFINITY : scores[i][j] * sizes.scale;
+                scores[i][j] *= sizes.scale;
                 next = fmaxf(next, scores[i][j]);
             }
             next = row_max(next);
@@ -78,7 +82,7 @@ __device__ __forceinline__ void attention_forward(float* out, float* lse, const 
         }
         keep_scores<QUERIES, KEYS>(weights, scores);
         __syncthreads();
-        load_tile<D, KEYS>(others, value_rows, first_key);
+        load_tile<D, KEYS>(others, values_of(qkv, sizes, place.batch, key_head), first_key);
         __syncthreads();
         weighted.template add_product<KEYS>(weights, others);
     }
@@ -92,7 +96,7 @@ __device__ __forceinline__ void attention_forward(float* out, float* lse, const 
         }
         weighted.scale(i, 1.0f / total);
     }
-    weighted.store(part_of_out(out, sizes, place), first_query, 1.0f);
+    weighted.store(rows_of_out(out, sizes, place.batch, place.head), first_query, 1.0f);
 }
 
 #define ATTENTION_FORWARD(D)                                                                        \

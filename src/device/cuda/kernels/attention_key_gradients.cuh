@@ -1,5 +1,5 @@
-// dk and dv of attention for 16-bit types: a block takes a tile of one head's keys and values past the queries that
-// see them, computing the weights again from lse. Products are transposed, keys by queries, so that weights and
+// dk and dv of attention for 16-bit types: a block takes a tile of one head's keys and values past the queries that see
+// them, of one head that shares them after the other, computing the weights again from lse. Products are transposed, keys by queries, so that weights and
 // their gradients go from one product to the next in registers.
 #pragma once
 #include "attention_tiles.cuh"
@@ -19,6 +19,28 @@ struct KeyGradientTiles {
     static constexpr int keys = warps * warp_rows;
 };
 
+// Gradients of scores become those of the products before the cap. What these were capped to is computed from the weights
+// and the queries' exponents; where there is no weight, there is no gradient.
+template <int BANDS, int TILES>
+__device__ __forceinline__ void multiply_by_slopes(float (&dscores)[BANDS][TILES][4],
+                                                   const float (&weights)[BANDS][TILES][4], const float* exponents,
+                                                   const AttentionSizes& sizes) {
+#pragma unroll
+    for (int n = 0; n < TILES; n++) {
+        const float2 exponent = *reinterpret_cast<const float2*>(exponents + n * 8);
+#pragma unroll
+        for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float weight = weights[band][n][i];
+                const float within =
+                    (log2f(weight) + (i % 2 == 0 ? exponent.x : exponent.y)) / sizes.exponent_scale;
+                dscores[band][n][i] *= weight > 0.0f ? cap_slope(within, sizes.cap) : 0.0f;
+            }
+        }
+    }
+}
+
 template <class T, int D>
 __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, const T* qkv,
                                                         const float* lse, const float* delta,
@@ -33,23 +55,27 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
     // [2, 2, QUERIES]: exponents, then deltas.
     float* statistics = reinterpret_cast<float*>(douts + 2 * STAGE);
 
-    const Place place = Place::of_block(sizes, tiles_of(sizes.sequence, Tiles::keys), false);
-    const Rows<const T> query_rows = part_of_qkv(qkv, sizes, place, 0);
-    const Rows<const T> dout_rows = part_of_out(dout, sizes, place);
+    const int key_heads = sizes.heads / sizes.shared;
+    const Place place = Place::of_block(sizes, key_heads, tiles_of(sizes.sequence, Tiles::keys), false);
     const int first_key = place.tile * Tiles::keys, first_column = blockIdx.y * COLUMNS;
+    const int batch_heads = place.batch * sizes.heads;
+    QueryTiles tiles(sizes, place, first_key, Tiles::keys);
 
-    load_tile<D, Tiles::keys, Tiles::threads>(keys, part_of_qkv(qkv, sizes, place, 1), first_key);
-    load_tile<D, Tiles::keys, Tiles::threads>(values, part_of_qkv(qkv, sizes, place, 2), first_key);
+    load_tile<D, Tiles::keys, Tiles::threads>(keys, keys_of(qkv, sizes, place.batch, place.head), first_key);
+    load_tile<D, Tiles::keys, Tiles::threads>(values, values_of(qkv, sizes, place.batch, place.head), first_key);
     cp_commit();
-    load_tile<D, QUERIES, Tiles::threads>(queries, query_rows, first_key);
-    load_tile<D, QUERIES, Tiles::threads>(douts, dout_rows, first_key);
+    load_tile<D, QUERIES, Tiles::threads>(queries, queries_of(qkv, sizes, place.batch, tiles.head),
+                                          tiles.first_query);
+    load_tile<D, QUERIES, Tiles::threads>(douts, rows_of_out(dout, sizes, place.batch, tiles.head),
+                                          tiles.first_query);
     cp_commit();
     // Threads of the first warps carry one number each of the next statistics through the products.
     const int carried_query = threadIdx.x % QUERIES;
     const bool carries = threadIdx.x < 2 * QUERIES, carries_delta = threadIdx.x >= QUERIES;
     float carried = 0.0f;
     if (carries) {
-        const RowStatistics row = RowStatistics::of(lse, delta, sizes, place, first_key + carried_query);
+        const RowStatistics row =
+            RowStatistics::of(lse, delta, sizes, batch_heads + tiles.head, tiles.first_query + carried_query);
         statistics[threadIdx.x] = carries_delta ? row.delta : row.lse * LOG2_E;
     }
 
@@ -63,31 +89,38 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
     value_left.keep();
 
     float dkeys[BANDS][COLUMNS / 8][4] = {}, dvalues[BANDS][COLUMNS / 8][4] = {};
-    for (int first_query = first_key; first_query < sizes.sequence; first_query += QUERIES) {
-        const int stage = (first_query - first_key) / QUERIES % 2;
-        const bool more = first_query + QUERIES < sizes.sequence;
+    for (int stage = 0; tiles.more(); stage ^= 1) {
+        const int first_query = tiles.first_query, last_query = first_query + QUERIES - 1;
+        const int last_key = warp_key + Tiles::warp_rows - 1;
+        tiles = tiles.next(QUERIES);
+        const bool more = tiles.more();
         cp_wait(0);
         __syncthreads();
         if (more) {
-            load_tile<D, QUERIES, Tiles::threads>(queries + (stage ^ 1) * STAGE, query_rows,
-                                                  first_query + QUERIES);
-            load_tile<D, QUERIES, Tiles::threads>(douts + (stage ^ 1) * STAGE, dout_rows,
-                                                  first_query + QUERIES);
+            load_tile<D, QUERIES, Tiles::threads>(queries + (stage ^ 1) * STAGE,
+                                                  queries_of(qkv, sizes, place.batch, tiles.head),
+                                                  tiles.first_query);
+            load_tile<D, QUERIES, Tiles::threads>(douts + (stage ^ 1) * STAGE,
+                                                  rows_of_out(dout, sizes, place.batch, tiles.head),
+                                                  tiles.first_query);
             cp_commit();
             if (carries) {
-                const RowStatistics row =
-                    RowStatistics::of(lse, delta, sizes, place, first_query + QUERIES + carried_query);
+                const RowStatistics row = RowStatistics::of(lse, delta, sizes, batch_heads + tiles.head,
+                                                            tiles.first_query + carried_query);
                 carried = carries_delta ? row.delta : row.lse * LOG2_E;
             }
         }
-        if (first_query + QUERIES - 1 >= warp_key) {
+        if (last_query + sizes.ahead >= warp_key && last_key >= sizes.first_seen(first_query)) {
             const float* exponents = statistics + stage * 2 * QUERIES + lane % 4 * 2;
             const float* deltas = exponents + QUERIES;
             float weights[BANDS][QUERIES / 8][4], dscores[BANDS][QUERIES / 8][4];
             multiply<D, BANDS, QUERIES>(weights, key_left,
                                         Blocks<D, T>::across(queries + stage * STAGE, lane));
-            if (first_query < warp_key + Tiles::warp_rows - 1) {
-                hide_later_keys<false>(weights, warp_key, first_query);
+            if (sizes.cap > 0.0f) {
+                cap_products(weights, sizes.cap);
+            }
+            if (last_key > first_query + sizes.ahead || warp_key < sizes.first_seen(last_query)) {
+                hide_unseen<false>(weights, sizes, warp_key, first_query);
             }
 #pragma unroll
             for (int n = 0; n < QUERIES / 8; n++) {
@@ -120,6 +153,9 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
                     }
                 }
             }
+            if (sizes.cap > 0.0f) {
+                multiply_by_slopes(dscores, weights, exponents, sizes);
+            }
             round_to<T>(rounded, dscores);
             accumulate<D, COLUMNS>(dkeys, rounded, Blocks<D, T>::down(queries + stage * STAGE, lane),
                                    first_column);
@@ -129,10 +165,10 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
         }
     }
 
-    store_rows<D, COLUMNS>(part_of_qkv(dqkv, sizes, place, 1), warp_key, first_column, keys + warp_row * D,
-                           dkeys, sizes.scale);
-    store_rows<D, COLUMNS>(part_of_qkv(dqkv, sizes, place, 2), warp_key, first_column, values + warp_row * D,
-                           dvalues, 1.0f);
+    store_rows<D, COLUMNS>(keys_of(dqkv, sizes, place.batch, place.head), warp_key, first_column,
+                           keys + warp_row * D, dkeys, sizes.scale);
+    store_rows<D, COLUMNS>(values_of(dqkv, sizes, place.batch, place.head), warp_key, first_column,
+                           values + warp_row * D, dvalues, 1.0f);
 }
 
 #define ATTENTION_KEY_GRADIENTS(T, D)                                                             \

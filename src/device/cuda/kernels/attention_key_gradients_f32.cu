@@ -1,5 +1,5 @@
-// dk and dv of attention in f32: a block takes a tile of one head's keys and values past the queries that see them,
-// computing the weights again from lse.
+// dk and dv of attention in f32: a block takes a tile of one head's keys and values past the queries that see them, of one
+// head that shares them after the other, computing the weights again from lse.
 #include "attention_f32.cuh"
 
 template <int D>
@@ -15,32 +15,37 @@ __device__ __forceinline__ void attention_key_gradients(float* dqkv, const float
     float* weights = douts + QUERIES * f32_stride(D);       // [KEYS, QUERIES]
     float* dscores = weights + KEYS * f32_stride(QUERIES);  // [KEYS, QUERIES]
 
-    const Place place = Place::of_block(sizes, tiles_of(sizes.sequence, KEYS), false);
-    const Rows<const float> query_rows = part_of_qkv(qkv, sizes, place, 0);
-    const Rows<const float> dout_rows = part_of_out(dout, sizes, place);
+    const Place place = Place::of_block(sizes, sizes.heads / sizes.shared, tiles_of(sizes.sequence, KEYS), false);
     const int first_key = place.tile * KEYS;
     const int down = threadIdx.x / F32_SIDE, across = threadIdx.x % F32_SIDE;
-    load_tile<D, KEYS>(keys, part_of_qkv(qkv, sizes, place, 1), first_key);
-    load_tile<D, KEYS>(values, part_of_qkv(qkv, sizes, place, 2), first_key);
+    load_tile<D, KEYS>(keys, keys_of(qkv, sizes, place.batch, place.head), first_key);
+    load_tile<D, KEYS>(values, values_of(qkv, sizes, place.batch, place.head), first_key);
 
     HeadRows<D, KEYS> dkeys, dvalues;
-    for (int first_query = first_key; first_query < sizes.sequence; first_query += QUERIES) {
+    QueryTiles tiles(sizes, place, first_key, KEYS);
+    for (; tiles.more(); tiles = tiles.next(QUERIES)) {
+        const int first_query = tiles.first_query;
         __syncthreads();
-        load_tile<D, QUERIES>(queries, query_rows, first_query);
-        load_tile<D, QUERIES>(douts, dout_rows, first_query);
+        load_tile<D, QUERIES>(queries, queries_of(qkv, sizes, place.batch, tiles.head), first_query);
+        load_tile<D, QUERIES>(douts, rows_of_out(dout, sizes, place.batch, tiles.head), first_query);
         __syncthreads();
         float weight[DOWN][ACROSS], dscore[DOWN][ACROSS];
         multiply<D, KEYS, QUERIES>(weight, keys, queries);
         multiply<D, KEYS, QUERIES>(dscore, values, douts);
+        if (sizes.cap > 0.0f) {
+            cap_products<KEYS, QUERIES>(weight, sizes.cap);
+        }
 #pragma unroll
         for (int j = 0; j < ACROSS; j++) {
             const int query = first_query + across + j * F32_SIDE;
-            const RowStatistics row = RowStatistics::of(lse, delta, sizes, place, query);
+            const RowStatistics row =
+                RowStatistics::of(lse, delta, sizes, place.batch * sizes.heads + tiles.head, query);
 #pragma unroll
             for (int i = 0; i < DOWN; i++) {
-                const bool hidden = first_key + down + i * F32_SIDE > query;
-                weight[i][j] = hidden ? 0.0f : expf(weight[i][j] * sizes.scale - row.lse);
-                dscore[i][j] = weight[i][j] * (dscore[i][j] - row.delta);
+                const float slope = sizes.cap > 0.0f ? cap_slope(weight[i][j], sizes.cap) : 1.0f;
+                const bool seen = sizes.sees(query, first_key + down + i * F32_SIDE);
+                weight[i][j] = seen ? expf(weight[i][j] * sizes.scale - row.lse) : 0.0f;
+                dscore[i][j] = weight[i][j] * (dscore[i][j] - row.delta) * slope;
             }
         }
         keep_scores<KEYS, QUERIES>(weights, weight);
@@ -49,8 +54,8 @@ __device__ __forceinline__ void attention_key_gradients(float* dqkv, const float
         dvalues.template add_product<QUERIES>(weights, douts);
         dkeys.template add_product<QUERIES>(dscores, queries);
     }
-    dkeys.store(part_of_qkv(dqkv, sizes, place, 1), first_key, sizes.scale);
-    dvalues.store(part_of_qkv(dqkv, sizes, place, 2), first_key, 1.0f);
+    dkeys.store(keys_of(dqkv, sizes, place.batch, place.head), first_key, sizes.scale);
+    dvalues.store(values_of(dqkv, sizes, place.batch, place.head), first_key, 1.0f);
 }
 
 #define ATTENTION_KEY_GRADIENTS(D)                                                                          \

@@ -11,6 +11,8 @@ struct QueryGradientTiles {
     static constexpr int keys = D <= 128 ? 32 : 16;
     static constexpr bool kept = D <= 64 || D == 128;
     static constexpr int threads = warps * 32;
+    // To a multiprocessor at least, or as many as the compiler sees fit: with the registers of three it would spill.
+    static constexpr int blocks = D == 32 ? 2 : 0;
     static constexpr int warp_rows = bands * 16;
     static constexpr int queries = warps * warp_rows;
 };
@@ -26,17 +28,19 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
     T* keys = douts + Tiles::queries * D;     // [2, KEYS, D], of which one is filled while the other is used
     T* values = keys + 2 * STAGE;             // [2, KEYS, D]
 
-    const Place place = Place::of_block(sizes, tiles_of(sizes.sequence, Tiles::queries), true);
-    const Rows<const T> key_rows = part_of_qkv(qkv, sizes, place, 1);
-    const Rows<const T> value_rows = part_of_qkv(qkv, sizes, place, 2);
+    const Place place = Place::of_block(sizes, sizes.heads, tiles_of(sizes.sequence, Tiles::queries), true);
+    const Rows<const T> key_rows = keys_of(qkv, sizes, place.batch, place.head / sizes.shared);
+    const int values_after_keys = (sizes.width - sizes.channels) / 2;
     const int first_query = place.tile * Tiles::queries;
-    const int seen = min(sizes.sequence, first_query + Tiles::queries);
+    const int last_query = first_query + Tiles::queries - 1;
 
-    load_tile<D, Tiles::queries, Tiles::threads>(queries, part_of_qkv(qkv, sizes, place, 0), first_query);
-    load_tile<D, Tiles::queries, Tiles::threads>(douts, part_of_out(dout, sizes, place), first_query);
+    load_tile<D, Tiles::queries, Tiles::threads>(queries, queries_of(qkv, sizes, place.batch, place.head),
+                                                 first_query);
+    load_tile<D, Tiles::queries, Tiles::threads>(douts, rows_of_out(dout, sizes, place.batch, place.head),
+                                                 first_query);
     cp_commit();
-    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, 0);
-    load_tile<D, KEYS, Tiles::threads>(values, value_rows, 0);
+    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, sizes.first_seen(first_query));
+    load_tile<D, KEYS, Tiles::threads>(values, key_rows.after(values_after_keys), sizes.first_seen(first_query));
     cp_commit();
 
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Tiles::warp_rows;
@@ -47,7 +51,7 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int query = warp_query + band * 16 + half * 8 + lane / 4;
-            const RowStatistics row = RowStatistics::of(lse, delta, sizes, place, query);
+            const RowStatistics row = RowStatistics::of(lse, delta, sizes, place.batch_head, query);
             exponents[band][half] = row.lse * LOG2_E;
             deltas[band][half] = row.delta;
         }
@@ -60,23 +64,28 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
     dout_left.keep();
 
     float dqueries[BANDS][D / 8][4] = {};
-    for (int first_key = 0; first_key < seen; first_key += KEYS) {
-        const int stage = first_key / KEYS % 2;
+    for (int first_key = sizes.first_seen(first_query), stage = 0; first_key < sizes.after_seen(last_query);
+         first_key += KEYS, stage ^= 1) {
         cp_wait(0);
         __syncthreads();
-        if (first_key + KEYS < seen) {
+        if (first_key + KEYS < sizes.after_seen(last_query)) {
             load_tile<D, KEYS, Tiles::threads>(keys + (stage ^ 1) * STAGE, key_rows, first_key + KEYS);
-            load_tile<D, KEYS, Tiles::threads>(values + (stage ^ 1) * STAGE, value_rows, first_key + KEYS);
+            load_tile<D, KEYS, Tiles::threads>(values + (stage ^ 1) * STAGE, key_rows.after(values_after_keys), first_key + KEYS);
             cp_commit();
         }
-        if (first_key > warp_query + Tiles::warp_rows - 1) {
+        const int last_key = first_key + KEYS - 1, warp_last = warp_query + Tiles::warp_rows - 1;
+        // Those before its window are gone through: a condition more, and registers would spill.
+        if (first_key > warp_last + sizes.ahead) {
             continue;
         }
         float weights[BANDS][KEYS / 8][4], dscores[BANDS][KEYS / 8][4];
         multiply<D, BANDS, KEYS>(weights, query_left, Blocks<D, T>::across(keys + stage * STAGE, lane));
         multiply<D, BANDS, KEYS>(dscores, dout_left, Blocks<D, T>::across(values + stage * STAGE, lane));
-        if (first_key + KEYS - 1 > warp_query) {
-            hide_later_keys<true>(weights, warp_query, first_key);
+        if (sizes.cap > 0.0f) {
+            cap_products(weights, sizes.cap);
+        }
+        if (last_key >= sizes.after_seen(warp_query) || first_key < sizes.first_seen(warp_last)) {
+            hide_unseen<true>(weights, sizes, warp_query, first_key);
         }
 #pragma unroll
         for (int band = 0; band < BANDS; band++) {
@@ -87,6 +96,9 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
                     const float weight =
                         fast_exp2(fmaf(weights[band][n][i], sizes.exponent_scale, -exponents[band][i / 2]));
                     dscores[band][n][i] = weight * (dscores[band][n][i] - deltas[band][i / 2]);
+                    if (sizes.cap > 0.0f && weight > 0.0f) {
+                        dscores[band][n][i] *= cap_slope(weights[band][n][i], sizes.cap);
+                    }
                 }
             }
         }
@@ -95,14 +107,14 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
         accumulate<D, D>(dqueries, rounded, Blocks<D, T>::down(keys + stage * STAGE, lane), 0);
     }
 
-    store_rows<D, D>(part_of_qkv(dqkv, sizes, place, 0), warp_query, 0, queries + warp_row * D, dqueries,
-                     sizes.scale);
+    store_rows<D, D>(queries_of(dqkv, sizes, place.batch, place.head), warp_query, 0, queries + warp_row * D,
+                     dqueries, sizes.scale);
 }
 
-#define ATTENTION_QUERY_GRADIENTS(T, D)                                                             \
-    extern "C" __global__ void __launch_bounds__(QueryGradientTiles<D>::threads)                    \
-        attention_query_gradients_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse, \
-                                            const float* delta, AttentionSizes sizes) {             \
-        attention_query_gradients<T, D>(dqkv, dout, qkv, lse, delta, sizes);                        \
-    }                                                                                               \
+#define ATTENTION_QUERY_GRADIENTS(T, D)                                                                         \
+    extern "C" __global__ void __launch_bounds__(QueryGradientTiles<D>::threads, QueryGradientTiles<D>::blocks) \
+        attention_query_gradients_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse,             \
+                                            const float* delta, AttentionSizes sizes) {                         \
+        attention_query_gradients<T, D>(dqkv, dout, qkv, lse, delta, sizes);                                    \
+    }                                                                                                           \
     REGISTER(attention_query_gradients_##T##_##D)

@@ -14,22 +14,22 @@ __device__ __forceinline__ void attention_query_gradients(float* dqkv, const flo
     float* values = keys + KEYS * f32_stride(D);       // [KEYS, D]
     float* dscores = values + KEYS * f32_stride(D);    // [QUERIES, KEYS]
 
-    const Place place = Place::of_block(sizes, tiles_of(sizes.sequence, QUERIES), true);
-    const Rows<const float> key_rows = part_of_qkv(qkv, sizes, place, 1);
-    const Rows<const float> value_rows = part_of_qkv(qkv, sizes, place, 2);
+    const Place place = Place::of_block(sizes, sizes.heads, tiles_of(sizes.sequence, QUERIES), true);
+    const Rows<const float> key_rows = keys_of(qkv, sizes, place.batch, place.head / sizes.shared);
+    const Rows<const float> value_rows = values_of(qkv, sizes, place.batch, place.head / sizes.shared);
     const int first_query = place.tile * QUERIES;
-    const int seen = min(sizes.sequence, first_query + QUERIES);
+    const int seen = sizes.after_seen(first_query + QUERIES - 1);
     const int down = threadIdx.x / F32_SIDE, across = threadIdx.x % F32_SIDE;
-    load_tile<D, QUERIES>(queries, part_of_qkv(qkv, sizes, place, 0), first_query);
-    load_tile<D, QUERIES>(douts, part_of_out(dout, sizes, place), first_query);
+    load_tile<D, QUERIES>(queries, queries_of(qkv, sizes, place.batch, place.head), first_query);
+    load_tile<D, QUERIES>(douts, rows_of_out(dout, sizes, place.batch, place.head), first_query);
     RowStatistics rows[DOWN];
 #pragma unroll
     for (int i = 0; i < DOWN; i++) {
-        rows[i] = RowStatistics::of(lse, delta, sizes, place, first_query + down + i * F32_SIDE);
+        rows[i] = RowStatistics::of(lse, delta, sizes, place.batch_head, first_query + down + i * F32_SIDE);
     }
 
     HeadRows<D, QUERIES> dqueries;
-    for (int first_key = 0; first_key < seen; first_key += KEYS) {
+    for (int first_key = sizes.first_seen(first_query); first_key < seen; first_key += KEYS) {
         __syncthreads();
         load_tile<D, KEYS>(keys, key_rows, first_key);
         load_tile<D, KEYS>(values, value_rows, first_key);
@@ -37,20 +37,24 @@ __device__ __forceinline__ void attention_query_gradients(float* dqkv, const flo
         float weight[DOWN][ACROSS], dscore[DOWN][ACROSS];
         multiply<D, QUERIES, KEYS>(weight, queries, keys);
         multiply<D, QUERIES, KEYS>(dscore, douts, values);
+        if (sizes.cap > 0.0f) {
+            cap_products<QUERIES, KEYS>(weight, sizes.cap);
+        }
 #pragma unroll
         for (int i = 0; i < DOWN; i++) {
 #pragma unroll
             for (int j = 0; j < ACROSS; j++) {
-                const bool hidden = first_key + across + j * F32_SIDE > first_query + down + i * F32_SIDE;
-                weight[i][j] = hidden ? 0.0f : expf(weight[i][j] * sizes.scale - rows[i].lse);
-                dscore[i][j] = weight[i][j] * (dscore[i][j] - rows[i].delta);
+                const int query = first_query + down + i * F32_SIDE, key = first_key + across + j * F32_SIDE;
+                const float slope = sizes.cap > 0.0f ? cap_slope(weight[i][j], sizes.cap) : 1.0f;
+                weight[i][j] = sizes.sees(query, key) ? expf(weight[i][j] * sizes.scale - rows[i].lse) : 0.0f;
+                dscore[i][j] = weight[i][j] * (dscore[i][j] - rows[i].delta) * slope;
             }
         }
         keep_scores<QUERIES, KEYS>(dscores, dscore);
         __syncthreads();
         dqueries.template add_product<KEYS>(dscores, keys);
     }
-    dqueries.store(part_of_qkv(dqkv, sizes, place, 0), first_query, sizes.scale);
+    dqueries.store(queries_of(dqkv, sizes, place.batch, place.head), first_query, sizes.scale);
 }
 
 #define ATTENTION_QUERY_GRADIENTS(D)                                                                    \

@@ -176,8 +176,8 @@ __device__ __forceinline__ void accumulate(float (&result)[BANDS][COLUMNS / 8][4
 
 // Scores of keys that a query does not see become minus infinity. Columns are keys and rows queries, or the reverse.
 template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES>
-__device__ __forceinline__ void hide_later_keys(float (&scores)[BANDS][TILES][4], int first_row,
-                                                int first_column) {
+__device__ __forceinline__ void hide_unseen(float (&scores)[BANDS][TILES][4], const AttentionSizes& sizes,
+                                            int first_row, int first_column) {
     const int lane = threadIdx.x % 32;
     const int start = first_column + lane % 4 * 2 - (first_row + lane / 4);
 #pragma unroll
@@ -187,9 +187,43 @@ __device__ __forceinline__ void hide_later_keys(float (&scores)[BANDS][TILES][4]
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int column_less_row = start + n * 8 + i % 2 - (band * 16 + i / 2 * 8);
-                if (COLUMNS_ARE_KEYS ? column_less_row > 0 : column_less_row < 0) {
+                const int after_query = COLUMNS_ARE_KEYS ? column_less_row : -column_less_row;
+                if (!sizes.sees(0, after_query)) {
                     scores[band][n][i] = -INFINITY;
                 }
+            }
+        }
+    }
+}
+
+// And so do those of columns that lie past the sequence, which a query may see that sees later ones.
+template <int BANDS, int TILES>
+__device__ __forceinline__ void hide_absent(float (&scores)[BANDS][TILES][4], int sequence, int first_column) {
+    const int start = first_column + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < TILES; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int band = 0; band < BANDS; band++) {
+                if (start + n * 8 + i % 2 >= sequence) {
+                    scores[band][n][i] = -INFINITY;
+                }
+            }
+        }
+    }
+}
+
+// Products within a cap.
+template <int BANDS, int TILES>
+__device__ __forceinline__ void cap_products(float (&products)[BANDS][TILES][4], float cap) {
+#pragma unroll
+    for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+        for (int n = 0; n < TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                products[band][n][i] = capped(products[band][n][i], cap);
             }
         }
     }

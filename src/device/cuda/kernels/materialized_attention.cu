@@ -1,6 +1,7 @@
 // Attention that stores its scores: products of all heads at a time, and the softmax between them.
 //
-// B batch, T sequence, H heads. Scores, probabilities and their gradients are [B, H, T, T].
+// B batch, T sequence, H heads of queries, G of keys and values, which H / G heads of queries in a row share. Scores,
+// probabilities and their gradients are [B, H, T, T].
 #include "reductions.cuh"
 
 constexpr int THREADS = 256;
@@ -12,15 +13,16 @@ constexpr int DEPTH = 16;
 constexpr int ACROSS = 16;
 constexpr int EACH = SIDE / ACROSS;
 
-// A matrix of each head: elements from one batch element, head, row and column to the next.
+// A matrix of each head, or of so many that share it: elements from one batch element, matrix, row and column to the next.
 struct Matrices {
     uint64_t batch;
     uint64_t head;
     uint64_t row;
     uint64_t column;
+    uint64_t shared;
 
     __device__ __forceinline__ uint64_t of(int batch_index, int head_index) const {
-        return batch_index * batch + head_index * head;
+        return batch_index * batch + head_index / static_cast<int>(shared) * head;
     }
 };
 
@@ -31,8 +33,13 @@ struct Product {
     int rows;
     int inner;
     int columns;
+    // Of the result.
     int heads;
+    // Products of so many heads in a row are added up.
+    int summed;
     float factor;
+    // Results are capped to this; 0 if they are not.
+    float cap;
     int padding;
 };
 
@@ -50,7 +57,7 @@ __device__ __forceinline__ void load(float (&tile)[DEPTH][SIDE + 1], const T* ma
     }
 }
 
-// out = factor left right: a block takes a tile of one head's.
+// out = cap(factor left right), summed over the heads that share it: a block takes a tile of one head's.
 template <class T>
 __device__ __forceinline__ void attention_product(T* out, const T* left, const T* right,
                                                   const Product& product) {
@@ -60,30 +67,32 @@ __device__ __forceinline__ void attention_product(T* out, const T* left, const T
     const int tiles = (product.rows + SIDE - 1) / SIDE * tiles_across;
     const int tile = blockIdx.x % tiles, batch_head = blockIdx.x / tiles;
     const int batch = batch_head / product.heads, head = batch_head % product.heads;
-    out += product.out.of(batch, head);
-    left += product.left.of(batch, head);
-    right += product.right.of(batch, head);
+    out += batch * product.out.batch + head * product.out.head;
     const int first_row = tile / tiles_across * SIDE, first_column = tile % tiles_across * SIDE;
     const int down = threadIdx.x / ACROSS, across = threadIdx.x % ACROSS;
     float sums[EACH][EACH] = {};
-    for (int depth = 0; depth < product.inner; depth += DEPTH) {
-        load(lefts, left, product.left.row, product.left.column, first_row, product.rows, depth,
-             product.inner);
-        load(rights, right, product.right.column, product.right.row, first_column, product.columns, depth,
-             product.inner);
-        __syncthreads();
+    for (int member = head * product.summed; member < (head + 1) * product.summed; member++) {
+        const T* lefts_of = left + product.left.of(batch, member);
+        const T* rights_of = right + product.right.of(batch, member);
+        for (int depth = 0; depth < product.inner; depth += DEPTH) {
+            load(lefts, lefts_of, product.left.row, product.left.column, first_row, product.rows, depth,
+                 product.inner);
+            load(rights, rights_of, product.right.column, product.right.row, first_column, product.columns, depth,
+                 product.inner);
+            __syncthreads();
 #pragma unroll
-        for (int k = 0; k < DEPTH; k++) {
+            for (int k = 0; k < DEPTH; k++) {
 #pragma unroll
-            for (int i = 0; i < EACH; i++) {
+                for (int i = 0; i < EACH; i++) {
 #pragma unroll
-                for (int j = 0; j < EACH; j++) {
-                    sums[i][j] =
-                        fmaf(lefts[k][down + i * ACROSS], rights[k][across + j * ACROSS], sums[i][j]);
+                    for (int j = 0; j < EACH; j++) {
+                        sums[i][j] =
+                            fmaf(lefts[k][down + i * ACROSS], rights[k][across + j * ACROSS], sums[i][j]);
+                    }
                 }
             }
+            __syncthreads();
         }
-        __syncthreads();
     }
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
@@ -91,61 +100,87 @@ __device__ __forceinline__ void attention_product(T* out, const T* left, const T
         for (int j = 0; j < EACH; j++) {
             const int row = first_row + down + i * ACROSS, column = first_column + across + j * ACROSS;
             if (row < product.rows && column < product.columns) {
+                const float result = sums[i][j] * product.factor;
+                const bool is_capped = product.cap > 0.0f;
                 out[row * product.out.row + column * product.out.column] =
-                    from_float<T>(sums[i][j] * product.factor);
+                    from_float<T>(is_capped ? product.cap * tanhf(result / product.cap) : result);
             }
         }
     }
 }
 
+// Which keys a query sees: up to so many after its own position, and those of `window` positions up to its own.
+struct Seen {
+    uint32_t sequence;
+    uint32_t ahead;
+    uint32_t window;
+    uint32_t padding;
+
+    __device__ __forceinline__ uint32_t first(uint32_t query) const {
+        return query + 1 > window ? query + 1 - window : 0;
+    }
+
+    __device__ __forceinline__ uint32_t after(uint32_t query) const { return min(sequence, query + ahead + 1); }
+};
+
 // The softmax of the scores that each query sees, zero beyond: a warp takes a query.
 template <class T>
-__device__ __forceinline__ void attention_softmax(T* probabilities, const T* scores, uint64_t rows,
-                                                  uint32_t sequence) {
+__device__ __forceinline__ void attention_softmax(T* probabilities, const T* scores, uint64_t rows, const Seen& seen) {
+    const uint32_t sequence = seen.sequence;
     const uint64_t row = static_cast<uint64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
     if (row >= rows) {
         return;
     }
-    const uint32_t lane = threadIdx.x % 32, seen = row % sequence + 1;
+    const uint32_t lane = threadIdx.x % 32, query = row % sequence;
+    const uint32_t first = seen.first(query), after = seen.after(query);
     probabilities += row * sequence;
     scores += row * sequence;
     float largest = -INFINITY;
-    for (uint32_t key = lane; key < seen; key += 32) {
+    for (uint32_t key = first + lane; key < after; key += 32) {
         largest = fmaxf(largest, to_float(scores[key]));
     }
     largest = warp_max(largest);
     float sum = 0.0f;
-    for (uint32_t key = lane; key < seen; key += 32) {
+    for (uint32_t key = first + lane; key < after; key += 32) {
         sum += expf(to_float(scores[key]) - largest);
     }
     const float share = 1.0f / warp_sum(sum);
     for (uint32_t key = lane; key < sequence; key += 32) {
-        const float weight = key < seen ? expf(to_float(scores[key]) - largest) * share : 0.0f;
+        const bool is_seen = key >= first && key < after;
+        const float weight = is_seen ? expf(to_float(scores[key]) - largest) * share : 0.0f;
         probabilities[key] = from_float<T>(weight);
     }
 }
 
-// dscores = factor probabilities (dprobabilities - the sum of their products), zero beyond what a query sees.
+// dscores = factor probabilities (dprobabilities - the sum of their products), zero beyond what a query sees; with a cap,
+// times its slope where scores are what they are. `scores` are null without.
 template <class T>
-__device__ __forceinline__ void attention_softmax_backward(T* dscores, const T* dprobabilities,
-                                                           const T* probabilities, uint64_t rows,
-                                                           uint32_t sequence, float factor) {
+__device__ __forceinline__ void attention_softmax_backward(T* dscores, const T* dprobabilities, const T* probabilities,
+                                                           const T* scores, uint64_t rows, const Seen& seen,
+                                                           float factor, float cap) {
+    const uint32_t sequence = seen.sequence;
     const uint64_t row = static_cast<uint64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
     if (row >= rows) {
         return;
     }
-    const uint32_t lane = threadIdx.x % 32, seen = row % sequence + 1;
+    const uint32_t lane = threadIdx.x % 32, query = row % sequence;
+    const uint32_t first = seen.first(query), after = seen.after(query);
     dscores += row * sequence;
     dprobabilities += row * sequence;
     probabilities += row * sequence;
     float along = 0.0f;
-    for (uint32_t key = lane; key < seen; key += 32) {
+    for (uint32_t key = first + lane; key < after; key += 32) {
         along = fmaf(to_float(probabilities[key]), to_float(dprobabilities[key]), along);
     }
     along = warp_sum(along);
     for (uint32_t key = lane; key < sequence; key += 32) {
-        const float apart = key < seen ? to_float(dprobabilities[key]) - along : 0.0f;
-        dscores[key] = from_float<T>(to_float(probabilities[key]) * apart * factor);
+        const bool is_seen = key >= first && key < after;
+        float gradient = is_seen ? to_float(probabilities[key]) * (to_float(dprobabilities[key]) - along) * factor : 0.0f;
+        if (scores != nullptr) {
+            const float share = to_float(scores[row * sequence + key]) / cap;
+            gradient *= 1.0f - share * share;
+        }
+        dscores[key] = from_float<T>(gradient);
     }
 }
 
@@ -156,14 +191,15 @@ __device__ __forceinline__ void attention_softmax_backward(T* dscores, const T* 
     }                                                                                                       \
     REGISTER(attention_product_##NAME)                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                   \
-        attention_softmax_##NAME(T* probabilities, const T* scores, uint64_t rows, uint32_t sequence) {     \
-        attention_softmax<T>(probabilities, scores, rows, sequence);                                        \
+        attention_softmax_##NAME(T* probabilities, const T* scores, uint64_t rows, Seen seen) {             \
+        attention_softmax<T>(probabilities, scores, rows, seen);                                            \
     }                                                                                                       \
     REGISTER(attention_softmax_##NAME)                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_softmax_backward_##NAME(                \
-        T* dscores, const T* dprobabilities, const T* probabilities, uint64_t rows, uint32_t sequence,      \
-        float factor) {                                                                                     \
-        attention_softmax_backward<T>(dscores, dprobabilities, probabilities, rows, sequence, factor);      \
+        T* dscores, const T* dprobabilities, const T* probabilities, const T* scores, uint64_t rows,        \
+        Seen seen, float factor, float cap) {                                                               \
+        attention_softmax_backward<T>(dscores, dprobabilities, probabilities, scores, rows, seen, factor,   \
+                                      cap);                                                                 \
     }                                                                                                       \
     REGISTER(attention_softmax_backward_##NAME)
 

@@ -1,4 +1,4 @@
-//! Causal self-attention.
+//! Self-attention.
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
@@ -98,7 +98,8 @@ pub(super) fn forward(
 ) -> Result<(), DeviceError> {
     let [qkv, out, lse] = [&inputs[0], &outputs[0], &outputs[1]];
     let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty)?;
-    sizes.launch(names!("attention_forward"), forward_tiles, [out, lse, qkv].map(pointer).to_vec(), launcher)
+    let arguments = [out, lse, qkv].map(pointer).to_vec();
+    sizes.launch(names!("attention_forward"), forward_tiles, sizes.heads.queries, arguments, launcher)
 }
 
 /// The workspace takes one number for each query and head.
@@ -114,71 +115,63 @@ pub(super) fn backward(
     let delta = Argument::Pointer(delta);
     launcher.kernel(
         by_dtype(sizes.dtype, ["attention_delta_f32", "attention_delta_bf16", "attention_delta_f16"])?,
-        [blocks(sizes.batch_heads * sizes.sequence, DELTA_ROWS)?, 1, 1],
+        [blocks(sizes.heads.batch * sizes.heads.queries * sizes.heads.sequence, DELTA_ROWS)?, 1, 1],
         BLOCK,
         0,
         &[delta.clone(), pointer(dout), pointer(out), sizes.argument(1)?],
     )?;
     let mut arguments = [&outputs[0], dout, qkv, lse].map(pointer).to_vec();
     arguments.push(delta);
-    sizes.launch(names!("attention_key_gradients"), key_gradient_tiles, arguments.clone(), launcher)?;
-    sizes.launch(names!("attention_query_gradients"), query_gradient_tiles, arguments, launcher)
+    let keys = sizes.heads.keys;
+    sizes.launch(names!("attention_key_gradients"), key_gradient_tiles, keys, arguments.clone(), launcher)?;
+    let queries = sizes.heads.queries;
+    sizes.launch(names!("attention_query_gradients"), query_gradient_tiles, queries, arguments, launcher)
 }
 
-/// The sizes of an attention that kernels are there for.
-///
-/// # Errors
-/// What a query sees is not all before it, or its scores are changed, or heads share keys.
-pub(super) fn known(
-    operation: &'static str,
-    attending: &Attending,
-    qkv: &TensorType,
-) -> Result<Heads, DeviceError> {
-    if *attending != Attending::causal(attending.heads) {
-        let problem = format!("has no kernel on a CUDA device for {attending:?}");
-        return Err(TypeError { operation, problem }.into());
-    }
-    Ok(attending.heads(operation, qkv)?)
+/// How far a query sees, as kernels say it: so many positions after its own, and so many up to it.
+pub(super) fn seen(attending: &Attending, sequence: usize) -> [usize; 2] {
+    let ahead = if attending.causal { 0 } else { sequence };
+    [ahead, attending.window.map_or(sequence, |window| window.min(sequence))]
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     dtype: DType,
-    batch_heads: usize,
-    heads: usize,
-    sequence: usize,
-    head: usize,
+    attending: Attending,
+    heads: Heads,
     /// Of the padded head dimension in `PADDED_HEADS`.
     padded: usize,
 }
 
 impl Sizes {
     /// # Errors
-    /// Heads wider than any kernel takes; what no kernel does.
+    /// Heads wider than any kernel takes.
     fn new(operation: &'static str, attending: &Attending, qkv: &TensorType) -> Result<Sizes, DeviceError> {
-        let Heads { batch, sequence, queries: heads, head, .. } = known(operation, attending, qkv)?;
-        let Some(padded) = PADDED_HEADS.iter().position(|padded| head <= *padded) else {
-            let most = PADDED_HEADS[PADDED_HEADS.len() - 1];
+        let heads = attending.heads(operation, qkv)?;
+        let Some(padded) = PADDED_HEADS.iter().position(|padded| heads.head <= *padded) else {
+            let (most, head) = (PADDED_HEADS[PADDED_HEADS.len() - 1], heads.head);
             let problem = format!("on a CUDA device a head has at most {most} channels, not {head}");
             return Err(TypeError { operation, problem }.into());
         };
-        Ok(Sizes { dtype: qkv.dtype, batch_heads: batch * heads, heads, sequence, head, padded })
+        Ok(Sizes { dtype: qkv.dtype, attending: *attending, heads, padded })
     }
 
-    /// Enqueues a kernel whose blocks take tiles of all heads. Its last parameter is the sizes.
+    /// Enqueues a kernel whose blocks take tiles of so many heads. Its last parameter is the sizes.
     fn launch(
         &self,
         names: [[&'static str; 3]; PADDED_HEADS.len()],
         tiles: fn(DType, usize) -> Tiles,
+        heads: usize,
         mut arguments: Vec<Argument>,
         launcher: &mut Launcher,
     ) -> Result<(), DeviceError> {
         let tiles = tiles(self.dtype, PADDED_HEADS[self.padded]);
-        let head_blocks = self.sequence.div_ceil(tiles.kept);
-        arguments.push(self.argument((GROUP_BLOCKS / head_blocks).clamp(1, self.batch_heads))?);
+        let head_blocks = self.heads.sequence.div_ceil(tiles.kept);
+        let batch_heads = self.heads.batch * heads;
+        arguments.push(self.argument((GROUP_BLOCKS / head_blocks).clamp(1, batch_heads))?);
         launcher.kernel(
             by_dtype(self.dtype, names[self.padded])?,
-            [size(self.batch_heads * head_blocks)?, tiles.parts, 1],
+            [size(batch_heads * head_blocks)?, tiles.parts, 1],
             tiles.threads,
             tiles.shared_bytes as u32,
             &arguments,
@@ -187,19 +180,25 @@ impl Sizes {
 
     /// `AttentionSizes` of `attention_blocks.cuh`, with the heads of a group.
     fn argument(&self, group: usize) -> Result<Argument, DeviceError> {
-        let channels = self.heads * self.head;
-        // Kernels count a row of qkv.
-        size(3 * channels)?;
-        let scale = 1.0 / (self.head as f64).sqrt();
+        let Heads { batch, sequence, queries, keys, head } = self.heads;
+        let [ahead, window] = seen(&self.attending, sequence);
+        let scale = self.attending.scale.map_or_else(|| 1.0 / (head as f64).sqrt(), f64::from);
+        let cap = self.attending.cap.map_or(0.0, |cap| f64::from(cap) / scale);
         let fields = [
-            size(self.batch_heads)?,
-            size(self.heads)?,
-            size(self.sequence)?,
-            size(self.head)?,
-            size(channels)?,
+            size(batch)?,
+            size(queries)?,
+            size(queries / keys)?,
+            size(sequence)?,
+            size(head)?,
+            size(self.heads.channels())?,
+            size((queries + 2 * keys) * head)?,
             size(group)?,
+            size(ahead)?,
+            size(window)?,
             (scale as f32).to_bits(),
             ((scale * std::f64::consts::LOG2_E) as f32).to_bits(),
+            (cap as f32).to_bits(),
+            0,
         ];
         let words = fields.chunks_exact(2).map(|pair| u64::from(pair[0]) | u64::from(pair[1]) << 32);
         Ok(Argument::Words(words.collect()))
@@ -226,18 +225,16 @@ mod tests {
 
     #[test]
     fn sizes_are_laid_out_as_the_kernels_read_them() {
-        let sizes = Sizes::new(
-            "attention",
-            &Attending::causal(3),
-            &TensorType::new(DType::BF16, &[2, 7, 3 * 3 * 20]),
-        )
-        .unwrap();
+        let attending = Attending { kv_heads: 2, window: Some(5), cap: Some(30.0), ..Attending::causal(6) };
+        let qkv = TensorType::new(DType::BF16, &[2, 7, (6 + 2 * 2) * 20]);
+        let sizes = Sizes::new("attention", &attending, &qkv).unwrap();
         let Argument::Words(words) = sizes.argument(5).unwrap() else { panic!("a struct is words") };
         let ints: Vec<u64> = words.iter().flat_map(|word| [word & 0xffff_ffff, word >> 32]).collect();
-        assert_eq!(ints[..6], [6, 3, 7, 20, 60, 5]);
-        let floats = [ints[6], ints[7]].map(|bits| f32::from_bits(bits as u32));
+        assert_eq!(ints[..10], [2, 6, 3, 7, 20, 120, 200, 5, 0, 5]);
+        let floats = [ints[10], ints[11], ints[12]].map(|bits| f32::from_bits(bits as u32));
         assert!((floats[0] - 0.223_606_8).abs() < 1e-7, "{floats:?}");
         assert!((floats[1] - 0.322_596_4).abs() < 1e-7, "{floats:?}");
+        assert!((floats[2] - 30.0 / 0.223_606_8).abs() < 1e-4, "{floats:?}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Causal self-attention that stores its scores: products of all heads at a time, and the softmax between them.
+//! Self-attention that stores its scores: products of all heads at a time, and the softmax between them.
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
@@ -6,8 +6,8 @@ use crate::ops::{
     Attending, DType, Heads, MaterializedAttention, MaterializedAttentionBackward, Operation, TensorType,
 };
 
-use super::attention::known;
-use super::sizes::{BLOCK, blocks, by_dtype, count, size, size_argument};
+use super::attention::seen;
+use super::sizes::{BLOCK, blocks, by_dtype, count, optional, size};
 
 /// Rows and columns of a result that one block computes.
 const TILE: usize = 64;
@@ -25,15 +25,16 @@ pub(super) fn forward(
     let [queries, keys, values] = sizes.parts(&inputs[0]);
     let [out, probabilities, scores] =
         [sizes.rows(&outputs[0]), sizes.square(&outputs[1]), sizes.square(&outputs[2])];
-    sizes.multiply(scores, queries, keys.transposed(), sizes.scale(), launcher)?;
+    let capped = Product { factor: sizes.scale(), cap: op.attending.cap, ..sizes.of_queries() };
+    sizes.multiply(&capped, scores, queries, keys.transposed(), launcher)?;
     launcher.kernel(
         by_dtype(sizes.dtype, ["attention_softmax_f32", "attention_softmax_bf16", "attention_softmax_f16"])?,
         [blocks(sizes.queries(), SOFTMAX_ROWS)?, 1, 1],
         BLOCK,
         0,
-        &[probabilities.pointer(), scores.pointer(), count(sizes.queries()), size_argument(sizes.sequence)?],
+        &[probabilities.pointer(), scores.pointer(), count(sizes.queries()), sizes.seen()?],
     )?;
-    sizes.multiply(out, probabilities, values, 1.0, launcher)
+    sizes.multiply(&sizes.of_queries(), out, probabilities, values, launcher)
 }
 
 pub(super) fn backward(
@@ -47,8 +48,9 @@ pub(super) fn backward(
     let [queries, keys, values] = sizes.parts(&inputs[1]);
     let [dqueries, dkeys, dvalues] = sizes.parts(&outputs[0]);
     let (dprobabilities, dscores) = (sizes.square(&outputs[1]), sizes.square(&outputs[2]));
-    sizes.multiply(dvalues, probabilities.transposed(), dout, 1.0, launcher)?;
-    sizes.multiply(dprobabilities, dout, values.transposed(), 1.0, launcher)?;
+    let (of_queries, of_keys) = (sizes.of_queries(), sizes.of_keys());
+    sizes.multiply(&of_keys, dvalues, probabilities.transposed(), dout, launcher)?;
+    sizes.multiply(&of_queries, dprobabilities, dout, values.transposed(), launcher)?;
     let names = [
         "attention_softmax_backward_f32",
         "attention_softmax_backward_bf16",
@@ -63,13 +65,15 @@ pub(super) fn backward(
             dscores.pointer(),
             dprobabilities.pointer(),
             probabilities.pointer(),
+            optional(inputs.get(3).map(|scores| scores.address)),
             count(sizes.queries()),
-            size_argument(sizes.sequence)?,
+            sizes.seen()?,
             Argument::F32(sizes.scale()),
+            Argument::F32(op.attending.cap.unwrap_or_default()),
         ],
     )?;
-    sizes.multiply(dqueries, dscores, keys, 1.0, launcher)?;
-    sizes.multiply(dkeys, dscores.transposed(), queries, 1.0, launcher)
+    sizes.multiply(&of_queries, dqueries, dscores, keys, launcher)?;
+    sizes.multiply(&of_keys, dkeys, dscores.transposed(), queries, launcher)
 }
 
 /// A matrix of each head: `Matrices` of `materialized_attention.cu`, and where the first one begins.
@@ -78,8 +82,10 @@ struct Matrices {
     address: u64,
     rows: usize,
     columns: usize,
-    /// Elements from one batch element, head, row and column to the next.
+    /// Elements from one batch element, matrix, row and column to the next.
     strides: [usize; 4],
+    /// Heads in a row that share one.
+    shared: usize,
 }
 
 impl Matrices {
@@ -93,80 +99,124 @@ impl Matrices {
     }
 }
 
+/// What is done with the products of two matrices.
+#[derive(Clone, Copy, Debug)]
+struct Product {
+    /// Heads of the result.
+    heads: usize,
+    /// Products of so many heads in a row are added up.
+    summed: usize,
+    factor: f32,
+    cap: Option<f32>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     dtype: DType,
-    batch: usize,
-    heads: usize,
-    sequence: usize,
-    head: usize,
+    attending: Attending,
+    heads: Heads,
 }
 
 impl Sizes {
-    /// # Errors
-    /// What no kernel does.
     fn new(operation: &'static str, attending: &Attending, qkv: &TensorType) -> Result<Sizes, DeviceError> {
-        let Heads { batch, sequence, queries: heads, head, .. } = known(operation, attending, qkv)?;
-        Ok(Sizes { dtype: qkv.dtype, batch, heads, sequence, head })
+        let heads = attending.heads(operation, qkv)?;
+        Ok(Sizes { dtype: qkv.dtype, attending: *attending, heads })
     }
 
     fn scale(&self) -> f32 {
-        1.0 / (self.head as f32).sqrt()
+        self.attending.scale(self.heads.head)
+    }
+
+    /// Heads of queries that share keys and values.
+    fn shared(&self) -> usize {
+        self.heads.queries / self.heads.keys
     }
 
     /// Of all heads.
     fn queries(&self) -> usize {
-        self.batch * self.heads * self.sequence
+        self.heads.batch * self.heads.queries * self.heads.sequence
+    }
+
+    /// A result of each head of queries.
+    fn of_queries(&self) -> Product {
+        Product { heads: self.heads.queries, summed: 1, factor: 1.0, cap: None }
+    }
+
+    /// A result of each head of keys: of the heads that share it.
+    fn of_keys(&self) -> Product {
+        Product { heads: self.heads.keys, summed: self.shared(), factor: 1.0, cap: None }
+    }
+
+    /// `Seen` of the kernels.
+    fn seen(&self) -> Result<Argument, DeviceError> {
+        let sequence = self.heads.sequence;
+        let [ahead, window] = seen(&self.attending, sequence);
+        let [sequence, ahead, window] = [size(sequence)?, size(ahead)?, size(window)?].map(u64::from);
+        Ok(Argument::Words(vec![sequence | ahead << 32, window]))
     }
 
     /// Rows of so many channels in all, a head's from an address on.
-    fn matrices(&self, address: u64, channels: usize) -> Matrices {
-        let strides = [self.sequence * channels, self.head, channels, 1];
-        Matrices { address, rows: self.sequence, columns: self.head, strides }
+    fn matrices(&self, address: u64, channels: usize, shared: usize) -> Matrices {
+        let Heads { sequence, head, .. } = self.heads;
+        let strides = [sequence * channels, head, channels, 1];
+        Matrices { address, rows: sequence, columns: head, strides, shared }
     }
 
-    /// An out [B,T,C], or its gradient.
+    /// An out [B,T,HD], or its gradient.
     fn rows(&self, out: &Operand) -> Matrices {
-        self.matrices(out.address, self.heads * self.head)
+        self.matrices(out.address, self.heads.channels(), 1)
     }
 
-    /// Queries, keys and values of a qkv [B,T,3C], or their gradients.
+    /// Queries, keys and values of a qkv [B,T,(H+2G)D], or their gradients.
     fn parts(&self, qkv: &Operand) -> [Matrices; 3] {
-        let channels = self.heads * self.head;
-        let part_bytes = channels as u64 * self.dtype.bytes();
-        [0, 1, 2].map(|part| self.matrices(qkv.address + part * part_bytes, 3 * channels))
+        let Heads { queries, keys, head, .. } = self.heads;
+        let part = |heads: usize, shared: usize| {
+            let address = qkv.address + (heads * head) as u64 * self.dtype.bytes();
+            self.matrices(address, (queries + 2 * keys) * head, shared)
+        };
+        [part(0, 1), part(queries, self.shared()), part(queries + keys, self.shared())]
     }
 
     /// Scores [B,H,T,T], what is made of them, or their gradients.
     fn square(&self, scores: &Operand) -> Matrices {
-        let Sizes { heads, sequence, .. } = *self;
+        let Heads { sequence, queries, .. } = self.heads;
         let square = sequence * sequence;
-        let strides = [heads * square, square, sequence, 1];
-        Matrices { address: scores.address, rows: sequence, columns: sequence, strides }
+        let strides = [queries * square, square, sequence, 1];
+        Matrices { address: scores.address, rows: sequence, columns: sequence, strides, shared: 1 }
     }
 
-    /// `out = factor left right` for each head.
+    /// `out = cap(factor left right)` for each head of the result.
     fn multiply(
         &self,
+        product: &Product,
         out: Matrices,
         left: Matrices,
         right: Matrices,
-        factor: f32,
         launcher: &mut Launcher,
     ) -> Result<(), DeviceError> {
         let tiles = out.rows.div_ceil(TILE) * out.columns.div_ceil(TILE);
         let names = ["attention_product_f32", "attention_product_bf16", "attention_product_f16"];
-        let strides = [out, left, right].into_iter().flat_map(|matrices| matrices.strides);
-        let sizes = [size(out.rows)?, size(left.columns)?, size(out.columns)?, size(self.heads)?];
-        let numbers = [sizes[0], sizes[1], sizes[2], sizes[3], factor.to_bits(), 0];
+        let strides = [out, left, right].into_iter().flat_map(|Matrices { strides, shared, .. }| {
+            strides.into_iter().chain([shared]).map(|stride| stride as u64)
+        });
+        let numbers = [
+            size(out.rows)?,
+            size(left.columns)?,
+            size(out.columns)?,
+            size(product.heads)?,
+            size(product.summed)?,
+            product.factor.to_bits(),
+            product.cap.unwrap_or_default().to_bits(),
+            0,
+        ];
         let numbers = numbers.chunks_exact(2).map(|pair| u64::from(pair[0]) | u64::from(pair[1]) << 32);
-        let product = strides.map(|stride| stride as u64).chain(numbers).collect();
+        let words = strides.chain(numbers).collect();
         launcher.kernel(
             by_dtype(self.dtype, names)?,
-            [size(self.batch * self.heads * tiles)?, 1, 1],
+            [size(self.heads.batch * product.heads * tiles)?, 1, 1],
             BLOCK,
             0,
-            &[out.pointer(), left.pointer(), right.pointer(), Argument::Words(product)],
+            &[out.pointer(), left.pointer(), right.pointer(), Argument::Words(words)],
         )
     }
 }
