@@ -138,6 +138,16 @@ bad! {
     heads_do_not_divide: check(&with("heads = 2", "heads = 3"));
     heads_do_not_divide_a_number_of_many_divisors: check(&with("d_model = 64", "d_model = 720").replace(
         "heads = 2", "heads = 7"));
+    shared_heads_that_do_not_divide: check(&with("heads = 2", "heads = 4\nkv_heads = 3"));
+    more_heads_of_keys_than_of_queries: check(&with("heads = 2", "heads = 2\nkv_heads = 4"));
+    shared_heads_by_another_name: check(&with("heads = 2", "heads = 2\nnum_key_value_heads = 1"));
+    rotated_heads_of_a_width_of_their_own: check(&with("heads = 2",
+        "heads = 2\nhead_dim = 15\npositions = \"rotary\""));
+    window_that_sees_ahead: check(&with("heads = 2", "heads = 2\nwindow = 8\ncausal = false"));
+    beyond_no_window: check(&with("heads = 2", "heads = 2\nglobal_every = 2"));
+    window_of_nothing: check(&with("heads = 2", "heads = 2\nwindow = 0"));
+    cap_of_nothing: check(&with("heads = 2", "heads = 2\nattention_softcap = 0.0"));
+    scale_below_nothing: check(&with("heads = 2", "heads = 2\nattention_scale = -1"));
     activation_that_is_none: check(&with("heads = 2", "heads = 2\nactivation = \"gelu_new\""));
     norm_by_another_name: check(&with("heads = 2", "heads = 2\nnorm = \"rmsnorm\""));
     epsilon_of_nothing: check(&with("heads = 2", "heads = 2\nnorm_epsilon = 0"));

@@ -185,6 +185,13 @@ optimizer.adamw.lr = 1e-3
     /// Every key that has a default; one that is new joins the others.
     const KNOWN: &[&str] = &[
         "model.transformer.vocabulary = 256",
+        "model.transformer.kv_heads = 2",
+        "model.transformer.head_dim = 32",
+        "model.transformer.causal = true",
+        "model.transformer.window = \"off\"",
+        "model.transformer.global_every = \"off\"",
+        "model.transformer.attention_scale = \"off\"",
+        "model.transformer.attention_softcap = \"off\"",
         "model.transformer.d_ff = 256",
         "model.transformer.activation = \"gelu_tanh\"",
         "model.transformer.norm = \"layer\"",

@@ -16,6 +16,13 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("layers", &["n_layer", "n_layers", "num_layers", "num_hidden_layers", "n_blocks", "depth"]),
     ("d_model", &["n_embd", "hidden_size", "hidden_dim", "embed_dim", "embedding_dim", "dim", "width"]),
     ("heads", &["n_head", "n_heads", "num_heads", "num_attention_heads"]),
+    ("kv_heads", &["multi_query_group_num", "n_kv_heads", "num_key_value_heads", "num_kv_heads"]),
+    ("head_dim", &["attention_head_size", "d_head", "d_kv", "head_size"]),
+    ("causal", &["is_causal", "is_decoder"]),
+    ("window", &["attention_window", "local_attention", "sliding_window", "window_size"]),
+    ("global_every", &["sliding_window_pattern"]),
+    ("attention_softcap", &["attn_logit_softcapping", "attention_cap", "softcap"]),
+    ("attention_scale", &["attention_multiplier", "query_pre_attn_scalar", "softmax_scale"]),
     (
         "context",
         &[

@@ -175,10 +175,19 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
 /// A run whose transformer is another.
 pub(crate) fn reshaped(mut config: RunConfig, change: impl FnOnce(&mut Transformer)) -> RunConfig {
     let mut model = config.model.transformer().expect("tests reshape transformers").clone();
-    let width = model.d_model;
+    let before = model.clone();
     change(&mut model);
-    // As wide as it was, over the model's.
-    model.d_ff = model.d_ff * model.d_model / width;
+    // What follows the model's own sizes where nothing is said of it does so here.
+    let Transformer { d_model, heads, .. } = model;
+    if before.d_ff == 4 * before.d_model && model.d_ff == before.d_ff {
+        model.d_ff = 4 * d_model;
+    }
+    if before.kv_heads == before.heads && model.kv_heads == before.kv_heads {
+        model.kv_heads = heads;
+    }
+    if before.head_dim * before.heads == before.d_model && model.head_dim == before.head_dim {
+        model.head_dim = d_model / heads;
+    }
     config.model = Model::Transformer(model);
     config
 }

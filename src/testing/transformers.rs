@@ -9,9 +9,11 @@ use crate::spec::{Lora, MlpActivation, Norm, Positions, Rotary, RotaryScaling, T
 /// is wide, one head, a feed-forward layer of one channel.
 pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
     let sizes = (2..=4usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
+    let attention = (1..=12usize, any::<[bool; 4]>(), 1..=20usize, 1..=3usize);
     let mlp = (1..=40usize, select(MlpActivation::ALL));
     let rest = (select(Norm::ALL), select(Positions::ALL), any::<[bool; 4]>());
-    (sizes, mlp, rest).prop_map(|(sizes, mlp, (norm, positions, [is_wide, bias, tied, scaled]))| {
+    (sizes, attention, mlp, rest).prop_map(|(sizes, attention, mlp, rest)| {
+        let (norm, positions, [is_wide, bias, tied, scaled]) = rest;
         let (layers, heads, per_head, context, vocabulary) = sizes;
         let gpt2 = Transformer::new(layers, heads * per_head, heads, context);
         let (d_ff, activation) = mlp;
@@ -19,8 +21,17 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
         let scaling = RotaryScaling { factor: 4.0, low: 1.0, high: 4.0, original: 16 };
         let rotary = Rotary { base: 100.0, scaling: scaled.then_some(scaling) };
         let rotary = if positions == Positions::Rotary { rotary } else { Rotary::default() };
+        let (head_dim, [shares, sees_ahead, has_own_width, is_capped], window, every) = attention;
+        let window = Some(window).filter(|_| !sees_ahead);
         let model = Transformer {
             vocabulary,
+            kv_heads: if shares && heads.is_multiple_of(2) { heads / 2 } else { heads },
+            head_dim: if has_own_width { head_dim } else { gpt2.head_dim },
+            causal: !sees_ahead,
+            window,
+            global_every: window.map(|_| every),
+            attention_scale: is_capped.then_some(0.5),
+            attention_softcap: is_capped.then_some(2.0),
             d_ff,
             activation,
             norm,
@@ -39,13 +50,14 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
 pub(super) fn alike(sizes: &Transformer, other: &Transformer) -> Transformer {
     let Transformer { context, vocabulary, d_ff, .. } = *sizes;
     let of = if other.positions == Positions::Rotary { other } else { sizes };
-    Transformer { d_model: of.d_model, heads: of.heads, context, vocabulary, d_ff, ..other.clone() }
+    let Transformer { d_model, heads, kv_heads, head_dim, .. } = *of;
+    Transformer { d_model, heads, kv_heads, head_dim, context, vocabulary, d_ff, ..other.clone() }
 }
 
 /// Channels are rotated in pairs.
 fn with_even_heads(model: Transformer) -> Transformer {
-    let is_odd = model.positions == Positions::Rotary && !model.head_dim().is_multiple_of(2);
-    if is_odd { Transformer { d_model: 2 * model.d_model, ..model } } else { model }
+    let is_odd = model.positions == Positions::Rotary && !model.head_dim.is_multiple_of(2);
+    if is_odd { Transformer { head_dim: model.head_dim + 1, ..model } } else { model }
 }
 
 /// Gives adapters the name that a layer has in another model.

@@ -19,8 +19,9 @@ MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights"}
 # The keys of what blocks are made of, with what GPT-2's are: runs that are older have nothing else. Which of the others
 # there are, the parameters tell.
 BLOCK_KEYS = {"activation": "gelu_tanh", "norm": "layer", "norm_epsilon": 1e-5, "positions": "learned"}
-BLOCK_KEYS |= {"rotary": {"base": 10000.0, "scaling": "off"}}
-IN_PARAMETERS = {"d_ff", "bias", "tied"}
+BLOCK_KEYS |= {"rotary": {"base": 10000.0, "scaling": "off"}, "causal": True, "window": "off", "global_every": "off"}
+BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off"}
+IN_PARAMETERS = {"head_dim", "d_ff", "bias", "tied"}
 
 ACTIVATIONS = {"gelu_tanh", "gelu", "relu", "silu", "swiglu", "geglu", "geglu_tanh"}
 # The keys of low-rank adaptation.
@@ -45,13 +46,17 @@ class Run:
     def __init__(self, file):
         config = read_toml(file)
         model = only_variant(config, "model", "transformer")
-        expect_keys("model", model, MODEL_KEYS | BLOCK_KEYS.keys() | IN_PARAMETERS)
+        expect_keys("model", model, MODEL_KEYS | BLOCK_KEYS.keys() | IN_PARAMETERS | {"kv_heads"})
         self.layers, self.heads = model["layers"], model["heads"]
         self.d_model, self.context, self.vocabulary = model["d_model"], model["context"], model["vocabulary"]
 
         block = {key: model.get(key, default) for key, default in BLOCK_KEYS.items()}
         self.activation, self.norm, self.positions = block["activation"], block["norm"], block["positions"]
         self.norm_epsilon, self.rotary = block["norm_epsilon"], block["rotary"]
+        self.kv_heads, self.causal = model.get("kv_heads", self.heads), block["causal"]
+        self.window, self.global_every = unless_off(block["window"]), unless_off(block["global_every"])
+        self.attention_scale = unless_off(block["attention_scale"])
+        self.attention_softcap = unless_off(block["attention_softcap"])
         expect_word("activation", self.activation, ACTIVATIONS)
         expect_word("norm", self.norm, {"layer", "rms"})
         expect_word("positions", self.positions, {"learned", "rotary", "none"})
@@ -60,7 +65,7 @@ class Run:
         train = config["train"]
         expect_keys("train", train, {"batch_size", "clip_norm", "seed", "optimizer"})
         self.batch_size = train["batch_size"]
-        self.clip_norm = None if train["clip_norm"] == "off" else train["clip_norm"]
+        self.clip_norm = unless_off(train["clip_norm"])
         [self.optimizer] = train["optimizer"]
         expect_word("optimizer", self.optimizer, set(OPTIMIZERS))
         self.update = train["optimizer"][self.optimizer]
@@ -119,6 +124,10 @@ class Run:
             f"{', frozen: ' + ', '.join(self.frozen_layers) if self.frozen_layers else ''}"
             f"{', adapted: ' + ', '.join(self.lora['targets']) if self.lora else ''}"
         )
+
+
+def unless_off(written):
+    return None if written == "off" else written
 
 
 def loss_scale(written):

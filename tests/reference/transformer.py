@@ -30,29 +30,63 @@ def forward(run, parameters, tokens, targets):
     x = x.to(HALVES.get(run.residual, torch.float32))
     for layer in range(run.layers):
         if run.recompute:
-            x = checkpoint(block, run, parameters, f"blocks.{layer}", x, use_reentrant=False)
+            x = checkpoint(block, run, parameters, layer, x, use_reentrant=False)
         else:
-            x = block(run, parameters, f"blocks.{layer}", x)
+            x = block(run, parameters, layer, x)
     # The head may be tied to the token embedding.
     logits = F.linear(norm(run, parameters, "head", x), parameters.get("head.weight", table))
     # Softmax and loss in full precision, whatever the products are in.
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def block(run, parameters, name, x):
-    x = x + attention(run, parameters, f"{name}.attention", x)
-    return x + mlp(run, parameters, f"{name}.mlp", x)
+def block(run, parameters, layer, x):
+    x = x + attention(run, parameters, f"blocks.{layer}.attention", window_of(run, layer), x)
+    return x + mlp(run, parameters, f"blocks.{layer}.mlp", x)
 
 
-def attention(run, parameters, name, x):
+def window_of(run, layer):
+    """How many positions one sees at most, its own among them."""
+    return None if run.global_every and (layer + 1) % run.global_every == 0 else run.window
+
+
+def attention(run, parameters, name, window, x):
     qkv = linear(run, parameters, f"{name}.qkv", norm(run, parameters, name, x))
     # q, k and v lie side by side, each with its heads side by side: [B, H, T, D] each.
-    q, k, v = (part.unflatten(-1, (run.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
+    heads = qkv.unflatten(-1, (run.heads + 2 * run.kv_heads, -1)).transpose(1, 2)
+    q, k, v = heads.split([run.heads, run.kv_heads, run.kv_heads], dim=1)
     if run.positions == "rotary":
         angles = angles_of(run.rotary, q.shape[-2], q.shape[-1], q.device)
         q, k = rotate(q, angles), rotate(k, angles)
-    seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    seen = attend(run, window, q, k, v)
     return linear(run, parameters, f"{name}.out", seen.transpose(1, 2).flatten(2))
+
+
+def attend(run, window, q, k, v):
+    """What queries [B, H, T, D] see of keys and values [B, G, T, D]: [B, H, T, D]."""
+    shared = run.kv_heads != run.heads
+    if window is None and run.attention_softcap is None:
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=run.causal, scale=run.attention_scale, enable_gqa=shared
+        )
+    if shared:
+        k, v = (part.repeat_interleave(run.heads // run.kv_heads, dim=1) for part in (k, v))
+    scale = run.attention_scale or q.shape[-1] ** -0.5
+    scores = (q @ k.transpose(-2, -1)).float() * scale
+    if run.attention_softcap:
+        scores = run.attention_softcap * torch.tanh(scores / run.attention_softcap)
+    return scores.masked_fill(~mask(run, window, q.shape[-2], q.device), -math.inf).softmax(-1).to(v.dtype) @ v
+
+
+def mask(run, window, positions, device):
+    """Which key a query sees, bool[T, T]."""
+    position = torch.arange(positions, device=device)
+    distance = position[:, None] - position
+    seen = torch.ones_like(distance, dtype=torch.bool)
+    if run.causal:
+        seen &= distance >= 0
+    if window:
+        seen &= distance < window
+    return seen
 
 
 def angles_of(rotary, positions, head, device):

@@ -88,6 +88,37 @@ fn costs() -> Vec<(&'static str, Cost)> {
             "no biases",
             Cost { parameters: parameters - L * (4 * C + 5 * C), ..plain(|model| model.bias = false) },
         ),
+        (
+            "shared keys",
+            Cost {
+                parameters: parameters - L * (2 * C * C / 2 + 2 * C / 2),
+                block: block - SIZES.f32(N * 3 * C) + SIZES.f32(N * 2 * C),
+                flops: flops - L * 2 * N * C * C,
+                ..plain(|model| model.kv_heads = 1)
+            },
+        ),
+        (
+            "wide heads",
+            Cost {
+                // q, k and v of 2 heads of 24 channels, and what goes back from them.
+                parameters: parameters - L * (4 * C * C + 3 * C) + L * (4 * C * 48 + 3 * 48),
+                block: block - wide(3 * C) - wide(C) + wide(3 * 48) + wide(48),
+                flops: flops - L * (2 * N * 4 * C * C + 4 * N * T * C)
+                    + L * (2 * N * 4 * C * 48 + 4 * N * T * 48),
+                ..plain(|model| model.head_dim = 24)
+            },
+        ),
+        // Of the first block, since the second sees all.
+        (
+            "windows",
+            Cost {
+                flops: flops - 4 * N * (T - 5) * C,
+                ..plain(|model| (model.window, model.global_every) = (Some(5), Some(2)))
+            },
+        ),
+        ("windows of all", plain(|model| model.window = Some(1000))),
+        ("caps", plain(|model| model.attention_softcap = Some(2.0))),
+        ("no mask", plain(|model| model.causal = false)),
         ("untied", Cost { parameters: parameters + V * C, ..plain(|model| model.tied = false) }),
     ]
 }

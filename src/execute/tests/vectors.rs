@@ -217,7 +217,7 @@ fn every_strategy_learns_what_pytorch_learns() {
 
 #[test]
 fn every_model_learns_what_pytorch_learns() {
-    all_learn_what_pytorch_learns(MODELS, 8);
+    all_learn_what_pytorch_learns(MODELS, 13);
 }
 
 fn all_learn_what_pytorch_learns(vectors: Vectors, count: usize) {
@@ -297,6 +297,20 @@ fn another_model_is_noticed() {
     let gelu: [(&str, Change); 1] =
         [("GELU", |config| change_model(config, |model| model.activation = MlpActivation::GegluTanh))];
     are_noticed(MODELS, "geglu", &gelu);
+    let windows: [(&str, Change); 3] = [
+        ("window", |config| change_model(config, |model| model.window = Some(6))),
+        ("block that sees all", |config| change_model(config, |model| model.global_every = None)),
+        ("scale", |config| change_model(config, |model| model.attention_scale = Some(0.35))),
+    ];
+    are_noticed(MODELS, "windows", &windows);
+    let caps: [(&str, Change); 3] = [
+        ("cap", |config| change_model(config, |model| model.attention_softcap = Some(0.51))),
+        ("way to be without one", |config| change_model(config, |model| model.attention_softcap = None)),
+        ("scale", |config| change_model(config, |model| model.attention_scale = None)),
+    ];
+    are_noticed(MODELS, "soft-capped", &caps);
+    let ahead: [(&str, Change); 1] = [("mask", |config| change_model(config, |model| model.causal = true))];
+    are_noticed(MODELS, "not-causal", &ahead);
 }
 
 /// Asserts that a run with any of these changes does not learn what PyTorch learns without.

@@ -6,19 +6,38 @@ use crate::graph::{Graph, ScopeId};
 use crate::ops::{Attending, Attention, Op, Rotary};
 use crate::spec::{Positions, Transformer};
 
-pub(super) fn build(graph: &mut Graph, model: &Transformer, block: ScopeId, x: usize) -> usize {
-    let c = model.d_model;
+pub(super) fn build(
+    graph: &mut Graph,
+    model: &Transformer,
+    number: usize,
+    block: ScopeId,
+    x: usize,
+) -> usize {
+    let Transformer { heads, kv_heads, head_dim, .. } = *model;
+    let (c, channels) = (model.d_model, heads * head_dim);
     let scope = graph.part(block, "attention");
     let y = norm::build(graph, model, scope, x);
-    let layer = Layer { names: ["qkv.weight", "qkv.bias"], shape: [3 * c, c], initial: NORMAL };
+    let layer = Layer {
+        names: ["qkv.weight", "qkv.bias"],
+        shape: [(heads + 2 * kv_heads) * head_dim, c],
+        initial: NORMAL,
+    };
     let mut qkv = linear::build(graph, model, scope, &layer, y, "qkv");
     if model.positions == Positions::Rotary {
         let frequencies = model.rotary.frequencies();
-        let rotary = Rotary { rotated: 2 * model.heads, head: model.head_dim(), frequencies, inverse: false };
+        let rotary = Rotary { rotated: heads + kv_heads, head: head_dim, frequencies, inverse: false };
         [qkv] = graph.node(Op::Rotary(rotary), scope, vec![qkv], ["rotated"]);
     }
-    let attending = Attending::causal(model.heads);
+    let attending = Attending {
+        heads,
+        kv_heads,
+        causal: model.causal,
+        window: model.window_of(number),
+        cap: model.attention_softcap.map(|cap| cap as f32),
+        scale: model.attention_scale.map(|scale| scale as f32),
+    };
     let [out, _lse] = graph.node(Op::Attention(Attention { attending }), scope, vec![qkv], ["out", "lse"]);
-    let layer = Layer { names: ["out.weight", "out.bias"], shape: [c, c], initial: into_residual(model) };
+    let layer =
+        Layer { names: ["out.weight", "out.bias"], shape: [c, channels], initial: into_residual(model) };
     linear::build_residual(graph, model, scope, &layer, out, x)
 }

@@ -1,6 +1,6 @@
 //! A decoder of pre-norm blocks whose parts are chosen by keys; with those of GPT-2, its own (Radford et al. 2019).
 //!
-//! B micro-batch, T context, C d_model, H heads, D channels of a head, F d_ff, V vocabulary.
+//! B micro-batch, T context, C d_model, H heads of queries, G of keys and values, D channels of a head, F d_ff, V vocabulary.
 
 mod attention;
 mod embedding;
@@ -20,7 +20,7 @@ pub(super) fn build(model: &Transformer, micro_batch: usize) -> Graph {
     let embedding::Embedded { mut x, table, targets } = embedding::build(&mut graph, model, micro_batch);
     for layer in 0..model.layers {
         let block = graph.layer(format!("blocks.{layer}"), true);
-        x = attention::build(&mut graph, model, block, x);
+        x = attention::build(&mut graph, model, layer, block, x);
         x = mlp::build(&mut graph, model, block, x);
     }
     head::build(&mut graph, model, x, table, targets);
@@ -43,7 +43,7 @@ mod tests {
         assert_eq!(build(&model, 1).parameters(), 124_439_808);
     }
 
-    /// As published: of weights tied and not, with three matrices in a feed-forward layer.
+    /// As published: three matrices in a feed-forward layer, and a head of its own.
     #[test]
     fn llama_has_its_parameters() {
         let model = Transformer {
@@ -57,9 +57,10 @@ mod tests {
             ..Transformer::new(32, 4096, 32, 2048)
         };
         assert_eq!(build(&model, 1).parameters(), 6_738_415_616);
-        assert_eq!(
-            build(&Transformer { tied: true, ..model }, 1).parameters(),
-            6_738_415_616 - 32_000 * 4096
-        );
+        // Llama 3 8B has four heads of queries to each of keys.
+        let model = Transformer { vocabulary: 128_256, kv_heads: 8, d_ff: 14_336, context: 8192, ..model };
+        assert_eq!(build(&model, 1).parameters(), 8_030_261_248);
+        // Mistral 7B has these, and less of a vocabulary.
+        assert_eq!(build(&Transformer { vocabulary: 32_000, ..model }, 1).parameters(), 7_241_732_096);
     }
 }

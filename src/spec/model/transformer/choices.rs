@@ -57,11 +57,12 @@ impl MlpActivation {
 }
 
 impl Transformer {
-    /// What tells its blocks from GPT-2's, a word or two each.
+    /// What tells its blocks from GPT-2's, a word or two each, but for biases, which are next to nothing.
     pub(super) fn unlike_gpt2(&self) -> Vec<String> {
         let gpt2 = Transformer::new(self.layers, self.d_model, self.heads, self.context);
         let mut words = Vec::new();
         let mut say = |differs: bool, word: &str| words.extend(differs.then(|| word.to_owned()));
+        say(self.head_dim != gpt2.head_dim, &format!("D {}", self.head_dim));
         say(self.d_ff != gpt2.d_ff, &format!("F {}", self.d_ff));
         say(self.activation != gpt2.activation, self.activation.word());
         say(self.norm != gpt2.norm, self.norm.word());
@@ -70,7 +71,10 @@ impl Transformer {
             Positions::Rotary => say(true, self.positions.word()),
             Positions::None => say(true, "no positions"),
         }
-        say(!self.bias, "no biases");
+        say(!self.causal, "not causal");
+        self.window.iter().for_each(|window| say(true, &format!("window {window}")));
+        self.global_every.iter().for_each(|every| say(true, &format!("but each {every}.")));
+        say(self.attention_softcap.is_some(), "soft-capped");
         say(!self.tied, "untied");
         words
     }

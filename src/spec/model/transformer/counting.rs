@@ -5,10 +5,11 @@ use crate::spec::error::Problem;
 use crate::spec::rules::blame;
 use crate::spec::tree::Table;
 
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 7] = [
     "model.transformer.d_model",
     "model.transformer.layers",
     "model.transformer.heads",
+    "model.transformer.head_dim",
     "model.transformer.context",
     "model.transformer.vocabulary",
     "model.transformer.d_ff",
@@ -18,10 +19,11 @@ impl Transformer {
     /// The sums are upper bounds, with room for every choice of blocks and every strategy.
     pub(super) fn check_counts(&self, batch_size: usize, tree: &Table) -> Result<(), Problem> {
         let wide = |size: usize| size as u128;
-        let Transformer { layers, d_model, heads, context, vocabulary, d_ff, .. } = *self;
-        let [layers, channels, heads, context, vocabulary, width] =
-            [layers, d_model, heads, context, vocabulary, d_ff].map(wide);
-        let block = channels * (4 * channels + 3 * width + 9) + 2 * width;
+        let Transformer { layers, d_model, heads, head_dim, context, vocabulary, d_ff, .. } = *self;
+        let [layers, channels, heads, head_dim, context, vocabulary, width] =
+            [layers, d_model, heads, head_dim, context, vocabulary, d_ff].map(wide);
+        let of_heads = heads * head_dim;
+        let block = channels * (4 * of_heads + 3 * width + 6) + 3 * of_heads + 2 * width;
         let parameters = channels * (2 * vocabulary + context + 2) + layers * block;
         if parameters > 1 << 40 {
             return Err(blame(
@@ -32,9 +34,9 @@ impl Transformer {
             ));
         }
         let tokens = wide(batch_size) * context;
-        let of_block = 32 * channels + 8 * width + 4 * heads * context;
+        let of_block = 16 * channels + 16 * of_heads + 8 * width + 4 * heads * context;
         let activations = tokens * (layers * of_block + 4 * vocabulary);
-        let work = 16 * tokens * (parameters + layers * context * channels);
+        let work = 16 * tokens * (parameters + layers * context * of_heads);
         if activations > 1 << 57 || work > 1 << 62 {
             return Err(blame(
                 format!("one step of {tokens} tokens would be more than can be counted"),

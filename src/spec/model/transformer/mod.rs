@@ -30,15 +30,30 @@ const BYTES: usize = 256;
 const NORM_EPSILON: f64 = 1e-5;
 
 section! {
-    /// A decoder of pre-norm blocks: causal attention, then a feed-forward layer.
+    /// A decoder of pre-norm blocks: attention, then a feed-forward layer.
     pub struct Transformer {
         pub layers: usize = LAYERS;
         pub d_model: usize = DIMENSION;
+        /// Of queries.
         pub heads: usize = DIMENSION;
         /// Positions in a sequence.
         pub context: usize = DIMENSION;
         /// Rows of the token embedding: at least as many as the data has tokens.
         pub vocabulary: usize = DIMENSION, default BYTES;
+        /// Of keys and values: as many heads of queries in a row share one.
+        pub kv_heads: usize = DIMENSION, default as_many(heads);
+        /// Channels of a head; 0 where nothing is said of it and the model's cannot be divided among them.
+        pub head_dim: usize = DIMENSION, default share_of(d_model, heads);
+        /// Whether a position sees no later ones.
+        pub causal: bool = Flag, default true;
+        /// How many positions one sees at most, its own and those right before it.
+        pub window: Option<usize> = Optional(DIMENSION), default None;
+        /// The last of so many blocks sees beyond the window.
+        pub global_every: Option<usize> = Optional(LAYERS), default None;
+        /// What queries' products with keys are multiplied by, if not by one over the root of their channels.
+        pub attention_scale: Option<f64> = Optional(POSITIVE), default None;
+        /// How far from 0 scores get, by `cap tanh(score / cap)`.
+        pub attention_softcap: Option<f64> = Optional(POSITIVE), default None;
         /// Width of the feed-forward layer.
         pub d_ff: usize = DIMENSION, default four_times(d_model);
         pub activation: MlpActivation = word(), default MlpActivation::GeluTanh;
@@ -61,6 +76,16 @@ fn four_times(d_model: impl Into<Option<usize>>) -> usize {
     4 * d_model.into().unwrap_or_default()
 }
 
+fn as_many(heads: impl Into<Option<usize>>) -> usize {
+    heads.into().unwrap_or_default()
+}
+
+/// Nothing, where there is no such share.
+fn share_of(d_model: impl Into<Option<usize>>, heads: impl Into<Option<usize>>) -> usize {
+    let (d_model, heads) = (d_model.into().unwrap_or_default(), heads.into().unwrap_or_default());
+    if d_model.is_multiple_of(heads) { d_model / heads.max(1) } else { 0 }
+}
+
 impl Transformer {
     /// GPT-2's blocks on bytes.
     pub fn new(layers: usize, d_model: usize, heads: usize, context: usize) -> Transformer {
@@ -70,6 +95,13 @@ impl Transformer {
             heads,
             context,
             vocabulary: BYTES,
+            kv_heads: heads,
+            head_dim: share_of(d_model, heads),
+            causal: true,
+            window: None,
+            global_every: None,
+            attention_scale: None,
+            attention_softcap: None,
             d_ff: four_times(d_model),
             activation: MlpActivation::GeluTanh,
             norm: Norm::Layer,
@@ -82,9 +114,10 @@ impl Transformer {
         }
     }
 
-    /// Channels of a head: D.
-    pub fn head_dim(&self) -> usize {
-        self.d_model / self.heads
+    /// How many positions one sees at most in a block, if there is a limit.
+    pub fn window_of(&self, block: usize) -> Option<usize> {
+        let is_global = self.global_every.is_some_and(|every| (block + 1).is_multiple_of(every));
+        self.window.filter(|_| !is_global)
     }
 
     /// Tokens in a row, and what should follow each of them.
@@ -96,7 +129,8 @@ impl Transformer {
 
 impl Architecture for Transformer {
     fn description(&self) -> String {
-        let Transformer { layers, d_model, heads, context, vocabulary, .. } = self;
+        let Transformer { layers, d_model, heads, kv_heads, context, vocabulary, .. } = self;
+        let heads = if kv_heads == heads { heads.to_string() } else { format!("{heads}:{kv_heads}") };
         let sizes = format!("transformer {layers}x{d_model} H {heads} T {context} V {vocabulary}");
         [vec![sizes], self.unlike_gpt2()].concat().join(" ")
     }

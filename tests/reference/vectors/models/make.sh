@@ -10,7 +10,7 @@ sweep() {
     cargo run --quiet --release -- sweep "$@" --quiet --out "$work/results" > "$work/log"
 }
 
-for name in $(sed -n 's/^\[strategies\.\(.*\)\]/\1/p' "$folder/experiment.toml"); do
+for name in $(sed -n 's/^\[strategies\.\([^]]*\)\].*/\1/p' "$folder/experiment.toml"); do
     # Of what is adapted, the base.
     sweep "$folder/experiment.toml" --filter "${name%-lora}" --dump "$work/drawn-$name"
     # In 16 bits, sharp attention is a coin that each of the two tosses.
