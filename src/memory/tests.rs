@@ -59,9 +59,14 @@ fn by_pages(config: RunConfig) -> RunConfig {
     RunConfig { strategy, ..config }
 }
 
+/// With room for whatever a run leaves behind, however much more is asked for each time.
+fn roomy() -> Target {
+    Target { memory: Bytes(1 << 50), ..target() }
+}
+
 /// The ledger after every step and every evaluation of a run.
 fn whole_run<'a>(program: &'a Program, cadence: Cadence, allocator: Box<dyn Allocator + 'a>) -> Ledger {
-    let mut manager = Manager::with_allocator(program, &target(), NoStorage::default(), allocator).unwrap();
+    let mut manager = Manager::with_allocator(program, &roomy(), NoStorage::default(), allocator).unwrap();
     let mut opened = Opened::none(program);
     let mut sections = |like: fn(SectionKind) -> bool| {
         for (number, section) in program.sections.iter().enumerate().filter(|(_, section)| like(section.kind))
@@ -122,10 +127,10 @@ proptest! {
         config in any_config(), cadence in any_cadence(), make in any_allocator(),
     ) {
         let config = by_pages(config);
-        let program = compile(&config, &target()).unwrap();
+        let program = compile(&config, &roomy()).unwrap();
         let evaluations = cadence.evaluations.filter(|_| config.evaluation.is_some());
         let cadence = Cadence { evaluations, ..cadence };
-        let predicted = predict_with(&program, &target(), cadence, &make);
+        let predicted = predict_with(&program, &roomy(), cadence, &make);
         let whole = whole_run(&program, cadence, make(&program));
         prop_assert_eq!(&predicted.device, whole.usage(Pool::Device));
         prop_assert_eq!(&predicted.host, whole.usage_at(Pool::Host));

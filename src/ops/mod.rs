@@ -19,6 +19,7 @@ mod cross_entropy;
 mod elementwise;
 mod embedding;
 mod global_norm;
+mod head_norm;
 mod initialise;
 mod layer_norm;
 mod linear;
@@ -43,6 +44,7 @@ pub use cross_entropy::CrossEntropy;
 pub use elementwise::{Add, Scale};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use global_norm::GlobalNorm;
+pub use head_norm::{HeadNorm, HeadNormBackward, NormedHeads};
 pub use initialise::{Deviation, Fill, Normal, Stored};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Linear, LinearInputGradient, LinearWeightGradient};
@@ -375,6 +377,8 @@ operations! {
     Gated,
     GatedBackward,
     GlobalNorm,
+    HeadNorm,
+    HeadNormBackward,
     LayerNorm,
     LayerNormBackward,
     Linear,

@@ -192,6 +192,7 @@ optimizer.adamw.lr = 1e-3
         "model.transformer.global_every = \"off\"",
         "model.transformer.attention_scale = \"off\"",
         "model.transformer.attention_softcap = \"off\"",
+        "model.transformer.qk_norm = false",
         "model.transformer.d_ff = 256",
         "model.transformer.activation = \"gelu_tanh\"",
         "model.transformer.norm = \"layer\"",

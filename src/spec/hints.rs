@@ -19,6 +19,7 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("kv_heads", &["multi_query_group_num", "n_kv_heads", "num_key_value_heads", "num_kv_heads"]),
     ("head_dim", &["attention_head_size", "d_head", "d_kv", "head_size"]),
     ("causal", &["is_causal", "is_decoder"]),
+    ("qk_norm", &["qk_layernorm", "use_qk_norm"]),
     ("window", &["attention_window", "local_attention", "sliding_window", "window_size"]),
     ("global_every", &["sliding_window_pattern"]),
     ("attention_softcap", &["attn_logit_softcapping", "attention_cap", "softcap"]),

@@ -9,7 +9,7 @@ use crate::spec::{Lora, MlpActivation, Norm, Positions, Rotary, RotaryScaling, T
 /// is wide, one head, a feed-forward layer of one channel.
 pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
     let sizes = (2..=4usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
-    let attention = (1..=12usize, any::<[bool; 4]>(), 1..=20usize, 1..=3usize);
+    let attention = (1..=12usize, any::<[bool; 5]>(), 1..=20usize, 1..=3usize);
     let mlp = (1..=40usize, select(MlpActivation::ALL));
     let rest = (select(Norm::ALL), select(Positions::ALL), any::<[bool; 4]>());
     (sizes, attention, mlp, rest).prop_map(|(sizes, attention, mlp, rest)| {
@@ -21,7 +21,7 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
         let scaling = RotaryScaling { factor: 4.0, low: 1.0, high: 4.0, original: 16 };
         let rotary = Rotary { base: 100.0, scaling: scaled.then_some(scaling) };
         let rotary = if positions == Positions::Rotary { rotary } else { Rotary::default() };
-        let (head_dim, [shares, sees_ahead, has_own_width, is_capped], window, every) = attention;
+        let (head_dim, [shares, sees_ahead, has_own_width, is_capped, qk_norm], window, every) = attention;
         let window = Some(window).filter(|_| !sees_ahead);
         let model = Transformer {
             vocabulary,
@@ -32,6 +32,7 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
             global_every: window.map(|_| every),
             attention_scale: is_capped.then_some(0.5),
             attention_softcap: is_capped.then_some(2.0),
+            qk_norm,
             d_ff,
             activation,
             norm,

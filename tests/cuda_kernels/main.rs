@@ -8,6 +8,7 @@ mod cross_entropy;
 mod elementwise;
 mod embedding;
 mod harness;
+mod head_norm;
 mod layer_norm;
 mod linear;
 mod numbers;

@@ -54,6 +54,8 @@ def attention(run, parameters, name, window, x):
     # q, k and v lie side by side, each with its heads side by side: [B, H, T, D] each.
     heads = qkv.unflatten(-1, (run.heads + 2 * run.kv_heads, -1)).transpose(1, 2)
     q, k, v = heads.split([run.heads, run.kv_heads, run.kv_heads], dim=1)
+    if run.qk_norm:
+        q, k = (norm_heads(run, parameters, f"{name}.{part}", x) for part, x in (("q_norm", q), ("k_norm", k)))
     if run.positions == "rotary":
         angles = angles_of(run.rotary, q.shape[-2], q.shape[-1], q.device)
         q, k = rotate(q, angles), rotate(k, angles)
@@ -129,6 +131,11 @@ def norm(run, parameters, name, x):
         return F.rms_norm(x, weight.shape, weight, run.norm_epsilon)
     bias = parameters[f"{name}.norm.bias"].to(x.dtype)
     return F.layer_norm(x, weight.shape, weight, bias, run.norm_epsilon)
+
+
+def norm_heads(run, parameters, name, x):
+    weight = parameters[f"{name}.weight"]
+    return F.rms_norm(x.float(), weight.shape, weight.float(), run.norm_epsilon).to(x.dtype)
 
 
 def linear(run, parameters, name, x):

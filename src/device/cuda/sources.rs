@@ -31,6 +31,7 @@ pub(super) const SOURCES: &[Source] = &[
     source!("cross_entropy.cu"),
     source!("elementwise.cu"),
     source!("embedding.cu"),
+    source!("head_norm.cu"),
     source!("initialise.cu"),
     source!("layer_norm.cu"),
     source!("materialized_attention.cu"),

@@ -117,6 +117,15 @@ fn costs() -> Vec<(&'static str, Cost)> {
             },
         ),
         ("windows of all", plain(|model| model.window = Some(1000))),
+        (
+            "norms of queries and keys",
+            Cost {
+                parameters: parameters + L * 2 * 16,
+                // What is normalised, and a number for each head.
+                block: block + wide(3 * C) + SIZES.f32(N * 2 * 2),
+                ..plain(|model| model.qk_norm = true)
+            },
+        ),
         ("caps", plain(|model| model.attention_softcap = Some(2.0))),
         ("no mask", plain(|model| model.causal = false)),
         ("untied", Cost { parameters: parameters + V * C, ..plain(|model| model.tied = false) }),

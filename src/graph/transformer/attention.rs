@@ -23,6 +23,9 @@ pub(super) fn build(
         initial: NORMAL,
     };
     let mut qkv = linear::build(graph, model, scope, &layer, y, "qkv");
+    if model.qk_norm {
+        qkv = norm::build_of_heads(graph, model, scope, qkv);
+    }
     if model.positions == Positions::Rotary {
         let frequencies = model.rotary.frequencies();
         let rotary = Rotary { rotated: heads + kv_heads, head: head_dim, frequencies, inverse: false };

@@ -11,6 +11,7 @@ mod cross_entropy;
 mod elementwise;
 mod embedding;
 mod float;
+mod head_norm;
 mod initialise;
 mod layer_norm;
 mod linear;
@@ -108,6 +109,10 @@ pub(super) unsafe fn run(
             with_float!(dtype(0), T => activation::gated_backward::<T>(op, &mut operands, workers));
         }
         Op::GlobalNorm(op) => optimizer::global_norm(op, &mut operands, scratch, workers),
+        Op::HeadNorm(op) => with_float!(dtype(0), T => head_norm::forward::<T>(op, &mut operands, workers)),
+        Op::HeadNormBackward(op) => with_float!(dtype(0), T => with_f32_or!(T, op.gradients, G => {
+            head_norm::backward::<T, G>(op, &mut operands, scratch, workers);
+        })),
         Op::LayerNorm(op) => {
             with_float!(op.output, T => with_f32_or!(T, dtype(0), X => {
                 layer_norm::forward::<X, T>(op, &mut operands, workers);

@@ -22,13 +22,48 @@ pub(super) fn forward<X: Float, T: Float>(op: &RmsNorm, operands: &mut Operands,
         let (y, rrms) = unsafe { (y.part(elements.clone()), rrms.part(rows)) };
         let level = workers.level();
         let rows = x[elements].chunks_exact(channels).zip(y.chunks_exact_mut(channels));
-        let (mut buffer, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
         for ((x, y), rrms) in rows.zip(rrms) {
-            *rrms = reciprocal_root(level, x, op.epsilon);
-            write(level, y, &mut buffer, |run, y| {
-                normalise(level, X::widened(level, &x[run.clone()], &mut wide), &weight[run], *rrms, y);
-            });
+            *rrms = normalise_row(level, x, weight, op.epsilon, y);
         }
+    });
+}
+
+/// Returns 1 over the root of the row's mean square.
+pub(super) fn normalise_row<X: Float, T: Float>(
+    level: Level,
+    x: &[X],
+    weight: &[f32],
+    epsilon: f32,
+    y: &mut [T],
+) -> f32 {
+    let rrms = reciprocal_root(level, x, epsilon);
+    let (mut buffer, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
+    write(level, y, &mut buffer, |run, y| {
+        normalise(level, X::widened(level, &x[run.clone()], &mut wide), &weight[run], rrms, y);
+    });
+    rrms
+}
+
+/// Adds to the gradients of a row and of the weight that it was multiplied by.
+pub(super) fn differentiate_row<T: Float, X: Float>(
+    level: Level,
+    (dy, x): (&[T], &[X]),
+    (weight, rrms): (&[f32], f32),
+    dx: &mut [X],
+    dweight: &mut [f32],
+) {
+    let (mut buffer, mut wide, mut sums) = ([0.0; BUFFER], [0.0; BUFFER], [0.0; BUFFER]);
+    let mut along = 0.0;
+    read(level, dy, &mut buffer, |run, dy| {
+        let x = X::widened(level, &x[run.clone()], &mut wide);
+        along += along_row(level, dy, x, &weight[run]) * rrms / weight.len() as f32;
+    });
+    read(level, dy, &mut buffer, |run, dy| {
+        let dweight = &mut dweight[run.clone()];
+        let x = X::widened(level, &x[run.clone()], &mut wide);
+        update(level, &mut dx[run.clone()], &mut sums, |_, dx| {
+            differentiate(level, (rrms, along), dy, x, &weight[run.clone()], dx, dweight);
+        });
     });
 }
 
@@ -86,7 +121,6 @@ pub(super) fn backward<T: Float, X: Float, G: Float>(
         }
         let level = workers.level();
         dweight.fill(0.0);
-        let (mut buffer, mut wide, mut sums) = ([0.0; BUFFER], [0.0; BUFFER], [0.0; BUFFER]);
         for (dx, row) in dx.chunks_exact_mut(channels).zip(rows) {
             let elements = row * channels..(row + 1) * channels;
             let (x, rrms) = (&x[elements.clone()], rrms[row]);
@@ -98,18 +132,7 @@ pub(super) fn backward<T: Float, X: Float, G: Float>(
                 (None, Some(cast)) => cast,
                 (None, None) => unreachable!("dy shares memory with what is cast alone"),
             };
-            let mut along = 0.0;
-            read(level, dy, &mut buffer, |run, dy| {
-                let x = X::widened(level, &x[run.clone()], &mut wide);
-                along += along_row(level, dy, x, &weight[run]) * rrms / channels as f32;
-            });
-            read(level, dy, &mut buffer, |run, dy| {
-                let dweight = &mut dweight[run.clone()];
-                let x = X::widened(level, &x[run.clone()], &mut wide);
-                update(level, &mut dx[run.clone()], &mut sums, |_, dx| {
-                    differentiate(level, (rrms, along), dy, x, &weight[run.clone()], dx, dweight);
-                });
-            });
+            differentiate_row(level, (dy, x), (weight, rrms), dx, dweight);
             if let (Some(cast), Some(dx)) = (cast, X::as_f32(dx)) {
                 T::narrow(level, dx, cast);
             }

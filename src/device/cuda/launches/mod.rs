@@ -8,6 +8,7 @@ mod column_sums;
 mod cross_entropy;
 mod elementwise;
 mod embedding;
+mod head_norm;
 mod initialise;
 mod layer_norm;
 mod linear;
@@ -49,6 +50,8 @@ pub(super) fn run(
         Op::Gated(op) => activation::gated(op, inputs, outputs, launcher),
         Op::GatedBackward(op) => activation::gated_backward(op, inputs, outputs, launcher),
         Op::GlobalNorm(op) => optimizer::global_norm(op, inputs, outputs, workspace, launcher),
+        Op::HeadNorm(op) => head_norm::forward(op, inputs, outputs, launcher),
+        Op::HeadNormBackward(op) => head_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::LayerNorm(op) => layer_norm::forward(op, inputs, outputs, launcher),
         Op::LayerNormBackward(op) => layer_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::Linear(op) => linear::forward(op, inputs, outputs, workspace, launcher),

@@ -75,6 +75,7 @@ impl Transformer {
         self.window.iter().for_each(|window| say(true, &format!("window {window}")));
         self.global_every.iter().for_each(|every| say(true, &format!("but each {every}.")));
         say(self.attention_softcap.is_some(), "soft-capped");
+        say(self.qk_norm, "qk-norm");
         say(!self.tied, "untied");
         words
     }

@@ -54,6 +54,8 @@ section! {
         pub attention_scale: Option<f64> = Optional(POSITIVE), default None;
         /// How far from 0 scores get, by `cap tanh(score / cap)`.
         pub attention_softcap: Option<f64> = Optional(POSITIVE), default None;
+        /// Whether heads of queries and of keys are normalised, by the root of their mean squares.
+        pub qk_norm: bool = Flag, default false;
         /// Width of the feed-forward layer.
         pub d_ff: usize = DIMENSION, default four_times(d_model);
         pub activation: MlpActivation = word(), default MlpActivation::GeluTanh;
@@ -102,6 +104,7 @@ impl Transformer {
             global_every: None,
             attention_scale: None,
             attention_softcap: None,
+            qk_norm: false,
             d_ff: four_times(d_model),
             activation: MlpActivation::GeluTanh,
             norm: Norm::Layer,

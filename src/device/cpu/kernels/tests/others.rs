@@ -4,8 +4,9 @@ use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
     Activation, ActivationBackward, AdamW, AdamWNumbers, Add, Cast, CrossEntropy, DType, Deviation,
     Embedding, EmbeddingBackward, Fill, Frequencies, Gated, GatedBackward, GlobalNorm, GradientTerms,
-    LayerNorm, LayerNormBackward, LossScale, Member, Members, Normal, Op, RmsNorm, RmsNormBackward, Rotary,
-    Scale, Sgd, Shape, Slice, TensorType, Update, UpdateFormat,
+    HeadNorm, HeadNormBackward, LayerNorm, LayerNormBackward, LossScale, Member, Members, Normal,
+    NormedHeads, Op, RmsNorm, RmsNormBackward, Rotary, Scale, Sgd, Shape, Slice, TensorType, Update,
+    UpdateFormat,
 };
 
 use super::harness::{Data, How, NUMBERS, added, assert_slope, check, distance, inner_product, launch};
@@ -184,6 +185,61 @@ fn the_reference_of_rms_norm_is_differentiated_right() {
     let loss = |x: &[f64], weight: &[f64]| inner_product(&reference::rms_norm(x, weight, 1e-5)[0], &dy);
     assert_slope(&dx, &x, |x| loss(x, &weight));
     assert_slope(&dweight, &weight, |weight| loss(&x, weight));
+}
+
+/// Heads as rows: those of queries, then those of keys; those of values are let through.
+#[test]
+fn norms_of_heads_match_the_reference() {
+    const EPSILON: f32 = 1e-5;
+    let shapes = [([1, 1, 4], 1, 1), ([2, 35, 8], 4, 2), ([1, 70, 33], 3, 1), ([1, 3, 300], 2, 2)];
+    let types = NUMBERS.into_iter().flat_map(|number| [(number, DType::F32), (number, number)]);
+    for (([batch, sequence, channels], queries, keys), (number, gradients)) in
+        shapes.into_iter().flat_map(|shape| types.clone().map(move |types| (shape, types)))
+    {
+        let (all, normed) = (queries + 2 * keys, queries + keys);
+        let (rows, dims) = (batch * sequence, [batch, sequence, all * channels]);
+        let heads = NormedHeads { queries, keys };
+        let qkv = Data::random(&dims, 1).map(|x| 2.0 * x + 0.3).stored_as(number);
+        let dy = Data::random(&dims, 2).stored_as(number);
+        let weights = [3, 4].map(|seed| Data::random(&[channels], seed));
+        let [mut y, mut rrms, mut dqkv] = [const { Vec::new() }; 3];
+        let mut dweights = [const { Vec::new() }; 2].map(|_: Vec<f64>| vec![0.0; channels]);
+        let (x, dy64) = (qkv.to_f64(), dy.to_f64());
+        for head in 0..rows * all {
+            let at = head * channels..(head + 1) * channels;
+            let (x, dy) = (&x[at.clone()], &dy64[at]);
+            if head % all >= normed {
+                y.extend(x);
+                dqkv.extend(dy);
+                continue;
+            }
+            let which = usize::from(head % all >= queries);
+            let weight = weights[which].to_f64();
+            let [normal, reciprocal] = reference::rms_norm(x, &weight, EPSILON.into());
+            let [dx, dweight] = reference::rms_norm_backward(dy, x, &weight, EPSILON.into());
+            y.extend(normal);
+            rrms.extend(reciprocal);
+            dqkv.extend(dx);
+            dweights[which] = added(&dweights[which], &dweight);
+        }
+        let op = Op::HeadNorm(HeadNorm { heads, epsilon: EPSILON });
+        let inputs = [qkv.clone(), weights[0].clone(), weights[1].clone()];
+        check(op, &inputs, &[y, rrms.clone()]);
+
+        let rrms = rrms.iter().map(|&value| value as f32).collect();
+        let rrms = Data::F32(TensorType::f32(&[batch, sequence, normed]), rrms);
+        for accumulate in [false, true] {
+            let mut inputs = [std::slice::from_ref(&dy), &inputs, std::slice::from_ref(&rrms)].concat();
+            let mut expected = vec![dqkv.clone()];
+            for (so_far, dweight) in weights.iter().zip(&dweights) {
+                let so_far = so_far.clone().stored_as(gradients);
+                expected.push(if accumulate { added(dweight, &so_far.to_f64()) } else { dweight.clone() });
+                inputs.extend(accumulate.then_some(so_far));
+            }
+            let op = HeadNormBackward { heads, gradients, accumulate };
+            check(Op::HeadNormBackward(op), &inputs, &expected);
+        }
+    }
 }
 
 /// Of y, x and gradients of parameters.

@@ -1,0 +1,94 @@
+//! Normalisation of heads of queries and keys.
+
+use crate::ops::{HeadNorm, HeadNormBackward, NormedHeads};
+
+use super::elementwise::add_to;
+use super::float::{BUFFER, Float, update};
+use super::operands::Operands;
+use super::rms_norm::{differentiate_row, normalise_row};
+use super::workers::{Parts, Workers};
+
+const ROWS: usize = HeadNormBackward::ROWS_PER_PARTIAL;
+
+/// Which of the two weights a head has, if it is one of queries or keys.
+fn weight_of(heads: NormedHeads, head: usize) -> Option<usize> {
+    (head < heads.count()).then_some(usize::from(head >= heads.queries))
+}
+
+pub(super) fn forward<T: Float>(op: &HeadNorm, operands: &mut Operands, workers: &Workers) {
+    let (qkv, row) = (operands.input::<T>(0), operands.input_type(0).shape.last());
+    let weights = [1, 2].map(|index| operands.input::<f32>(index));
+    let (channels, normed) = (weights[0].len(), op.heads.count());
+    let (y, rrms) = (Parts::new(operands.output::<T>(0)), Parts::new(operands.output::<f32>(1)));
+    workers.chunks(qkv.len() / row, ROWS, |rows| {
+        let elements = rows.start * row..rows.end * row;
+        // SAFETY: runs of rows do not overlap.
+        #[allow(unsafe_code)]
+        let (y, rrms) =
+            unsafe { (y.part(elements.clone()), rrms.part(rows.start * normed..rows.end * normed)) };
+        let level = workers.level();
+        let all = qkv[elements].chunks_exact(row).zip(y.chunks_exact_mut(row));
+        for ((x, y), rrms) in all.zip(rrms.chunks_exact_mut(normed)) {
+            let heads = x.chunks_exact(channels).zip(y.chunks_exact_mut(channels));
+            for (head, (x, y)) in heads.enumerate() {
+                match weight_of(op.heads, head) {
+                    Some(which) => rrms[head] = normalise_row(level, x, weights[which], op.epsilon, y),
+                    None => y.copy_from_slice(x),
+                }
+            }
+        }
+    });
+}
+
+pub(super) fn backward<T: Float, G: Float>(
+    op: &HeadNormBackward,
+    operands: &mut Operands,
+    scratch: &mut [f32],
+    workers: &Workers,
+) {
+    let (dy, qkv) = (operands.input::<T>(0), operands.input::<T>(1));
+    let row = operands.input_type(1).shape.last();
+    let [queries, keys, rrms] = [2, 3, 4].map(|index| operands.input::<f32>(index));
+    let weights = [queries, keys];
+    let (channels, normed) = (queries.len(), op.heads.count());
+    let dqkv = Parts::new(operands.output::<T>(0));
+    let rows = qkv.len() / row;
+    let scratch = &mut scratch[..rows.div_ceil(ROWS) * 2 * channels];
+    let partials = Parts::new(scratch);
+    workers.chunks(rows, ROWS, |rows| {
+        let partial = rows.start / ROWS * 2 * channels;
+        // SAFETY: runs of rows have partial sums of their own.
+        #[allow(unsafe_code)]
+        let sums = unsafe { partials.part(partial..partial + 2 * channels) };
+        let level = workers.level();
+        sums.fill(0.0);
+        for place in rows {
+            // SAFETY: rows do not overlap.
+            #[allow(unsafe_code)]
+            let dx = unsafe { dqkv.part(place * row..(place + 1) * row) };
+            for (head, dx) in dx.chunks_exact_mut(channels).enumerate() {
+                let from = place * row + head * channels;
+                let (dy, x) = (&dy[from..from + channels], &qkv[from..from + channels]);
+                let Some(which) = weight_of(op.heads, head) else {
+                    dx.copy_from_slice(dy);
+                    continue;
+                };
+                dx.fill(T::default());
+                let dweight = &mut sums[which * channels..(which + 1) * channels];
+                let rrms = rrms[place * normed + head];
+                differentiate_row(level, (dy, x), (weights[which], rrms), dx, dweight);
+            }
+        }
+    });
+    for which in 0..2 {
+        let sums = operands.output::<G>(1 + which);
+        if !op.accumulate {
+            sums.fill(G::default());
+        }
+        update(workers.level(), sums, &mut [0.0; BUFFER], |run, sums| {
+            for partial in scratch.chunks_exact(channels).skip(which).step_by(2) {
+                add_to(workers.level(), sums, &partial[run.clone()]);
+            }
+        });
+    }
+}

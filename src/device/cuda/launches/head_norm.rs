@@ -1,0 +1,64 @@
+//! Normalisation of heads of queries and keys.
+
+use crate::device::DeviceError;
+use crate::device::cuda::launcher::{Argument, Launcher, Operand};
+use crate::ops::{HeadNorm, HeadNormBackward, NormedHeads, Operation, TypeError};
+
+use super::column_sums::{Sums, sum_partials};
+use super::sizes::{BLOCK, blocks, by_dtype, pointer, size, size_argument};
+
+/// Heads that a block takes at a time: a warp each.
+const WARPS: usize = BLOCK as usize / 32;
+/// Channels of a head at most.
+const CHANNELS: usize = 256;
+
+/// `Heads` of the kernels.
+///
+/// # Errors
+/// Heads wider than they take.
+fn sizes(operation: &'static str, heads: NormedHeads, channels: usize) -> Result<Argument, DeviceError> {
+    if channels > CHANNELS {
+        let problem = format!("on a CUDA device a head has at most {CHANNELS} channels, not {channels}");
+        return Err(TypeError { operation, problem }.into());
+    }
+    let NormedHeads { queries, keys } = heads;
+    let fields = [size(queries)?, size(queries + keys)?, size(queries + 2 * keys)?, size(channels)?];
+    let words = fields.chunks_exact(2).map(|pair| u64::from(pair[0]) | u64::from(pair[1]) << 32);
+    Ok(Argument::Words(words.collect()))
+}
+
+/// A warp takes a head.
+pub(super) fn forward(
+    op: &HeadNorm,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let (qkv, channels) = (&inputs[0], inputs[1].ty.shape.last());
+    let items = qkv.ty.elements() / channels;
+    let mut arguments: Vec<Argument> = outputs.iter().chain(inputs).map(pointer).collect();
+    arguments.push(sizes(op.name(), op.heads, channels)?);
+    arguments.extend([size_argument(items)?, Argument::F32(op.epsilon)]);
+    let name = by_dtype(qkv.ty.dtype, ["head_norm_f32", "head_norm_bf16", "head_norm_f16"])?;
+    launcher.kernel(name, [blocks(items, WARPS)?, 1, 1], BLOCK, 0, &arguments)
+}
+
+/// A block takes the rows of one partial sum.
+pub(super) fn backward(
+    op: &HeadNormBackward,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    (partials, _): (u64, u64),
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let (qkv, channels) = (&inputs[1], inputs[2].ty.shape.last());
+    let rows = qkv.ty.shape.rows();
+    let count = rows.div_ceil(HeadNormBackward::ROWS_PER_PARTIAL);
+    let mut arguments = vec![pointer(&outputs[0]), Argument::Pointer(partials)];
+    arguments.extend(inputs[..5].iter().map(pointer));
+    arguments.extend([sizes(op.name(), op.heads, channels)?, size_argument(rows)?]);
+    let names = ["head_norm_backward_f32", "head_norm_backward_bf16", "head_norm_backward_f16"];
+    launcher.kernel(by_dtype(qkv.ty.dtype, names)?, [blocks(count, 1)?, 1, 1], BLOCK, 0, &arguments)?;
+    let sinks = Sums { dtype: op.gradients, addresses: [outputs[1].address, outputs[2].address] };
+    sum_partials(sinks, partials, [count, 2 * channels, channels], op.accumulate, launcher)
+}

@@ -1,0 +1,157 @@
+//! Normalisation of queries and keys before they meet (Henry et al. 2020), by the root of their mean squares.
+
+use super::{
+    DType, Emitted, Op, OpKind, Operand, Operation, RmsNormBackward, Sizes, Tape, TensorType, TypeError,
+    WorkspaceLimits, expect_float, expect_inputs, expect_type,
+};
+
+/// Each head of queries and of keys is `y = x * rrms * weight`, with `rrms = 1 / sqrt(mean of x^2 + epsilon)` of its own and
+/// a weight that all heads of queries share, or all of keys. Values stay as they are.
+///
+/// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side; weights of queries and of keys f32[D].
+/// Outputs: the same with heads normalised, and rrms f32[B,T,H+G].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadNorm {
+    pub heads: NormedHeads,
+    pub epsilon: f32,
+}
+
+/// Inputs: the gradient of what was normalised num[B,T,(H+2G)D], qkv of the same type, weights of queries and of keys f32[D],
+/// rrms f32[B,T,H+G]; then, with `accumulate`, the previous gradients of both weights num[D]. Outputs: dqkv, of the type of
+/// qkv, and the gradients of both weights num[D].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadNormBackward {
+    pub heads: NormedHeads,
+    /// What gradients of weights are stored as; they are summed in f32.
+    pub gradients: DType,
+    pub accumulate: bool,
+}
+
+/// How many heads of a row are normalised: of queries, H, and of keys, G.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NormedHeads {
+    pub queries: usize,
+    pub keys: usize,
+}
+
+impl NormedHeads {
+    pub fn count(self) -> usize {
+        self.queries + self.keys
+    }
+
+    /// The types of qkv, of a weight and of rrms.
+    fn types(self, operation: &'static str, qkv: &TensorType) -> Result<[TensorType; 3], TypeError> {
+        let NormedHeads { queries, keys } = self;
+        let side_by_side = self.count() + keys;
+        match *qkv.shape.dims() {
+            [batch, sequence, row] if row.is_multiple_of(side_by_side) => Ok([
+                *qkv,
+                TensorType::f32(&[row / side_by_side]),
+                TensorType::f32(&[batch, sequence, self.count()]),
+            ]),
+            _ => {
+                let problem = format!("qkv is {qkv}, not [B, T, C] of {queries} heads and two times {keys}");
+                Err(TypeError { operation, problem })
+            }
+        }
+    }
+
+    fn resize(&mut self, qkv: &TensorType, weight: &TensorType, rrms: &TensorType) {
+        self.keys = qkv.shape.last() / weight.shape.last() - rrms.shape.last();
+        self.queries = rrms.shape.last() - self.keys;
+    }
+}
+
+impl HeadNormBackward {
+    /// Rows of qkv that one partial sum of the weights' gradients covers.
+    pub const ROWS_PER_PARTIAL: usize = RmsNormBackward::ROWS_PER_PARTIAL;
+}
+
+impl Operation for HeadNorm {
+    fn kind(&self) -> Option<OpKind> {
+        Some(OpKind::Norm)
+    }
+
+    fn name(&self) -> &'static str {
+        "head-norm"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, 3)?;
+        expect_float(self.name(), "qkv", &inputs[0])?;
+        let [qkv, weight, rrms] = self.heads.types(self.name(), &inputs[0])?;
+        expect_type(self.name(), "the weight of queries", &inputs[1], weight)?;
+        expect_type(self.name(), "the weight of keys", &inputs[2], weight)?;
+        Ok(vec![qkv, rrms])
+    }
+
+    fn operand(&self, input: usize) -> Operand {
+        if input == 0 { Operand::Matrix } else { Operand::Full }
+    }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.heads.resize(&sizes.inputs[0], &sizes.inputs[1], &sizes.outputs[1]);
+    }
+
+    fn backward(&self, tape: &mut dyn Tape) {
+        let mut inputs = vec![tape.output_gradient(0)];
+        inputs.extend([0, 1, 2].map(|index| tape.input(index)));
+        inputs.push(tape.output(1));
+        let previous = [1, 2].map(|index| tape.partial(index));
+        inputs.extend(previous.into_iter().flatten());
+        // What is not wanted is made all the same, and dropped.
+        let weights = if tape.wants(1) { [1, 2].map(Emitted::Gradient) } else { [Emitted::Like(2); 2] };
+        let gradients = tape.parameter_gradients();
+        let accumulate = previous[0].is_some();
+        let op = Op::HeadNormBackward(HeadNormBackward { heads: self.heads, gradients, accumulate });
+        if tape.wants(0) {
+            tape.contribute(op, inputs, 0, 1, &weights);
+        } else {
+            tape.emit(op, inputs, &[&[Emitted::Like(1)], &weights[..]].concat());
+        }
+    }
+}
+
+impl Operation for HeadNormBackward {
+    fn name(&self) -> &'static str {
+        "head-norm-backward"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        expect_inputs(self.name(), inputs, if self.accumulate { 7 } else { 5 })?;
+        let dtype = expect_float(self.name(), "the gradient", &inputs[0])?;
+        let [qkv, weight, rrms] = self.heads.types(self.name(), &TensorType { dtype, ..inputs[1] })?;
+        expect_type(self.name(), "the gradient", &inputs[0], qkv)?;
+        expect_type(self.name(), "qkv", &inputs[1], qkv)?;
+        expect_type(self.name(), "the weight of queries", &inputs[2], weight)?;
+        expect_type(self.name(), "the weight of keys", &inputs[3], weight)?;
+        expect_type(self.name(), "rrms", &inputs[4], rrms)?;
+        let gradient = TensorType { dtype: self.gradients, ..weight };
+        for found in &inputs[5..] {
+            expect_type(self.name(), "the previous gradient", found, gradient)?;
+        }
+        Ok(vec![qkv, gradient, gradient])
+    }
+
+    /// Partial sums of both weights' gradients: two rows of D for each `ROWS_PER_PARTIAL` rows.
+    fn workspace(&self, inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
+        let partials = inputs[1].shape.rows().div_ceil(Self::ROWS_PER_PARTIAL);
+        (partials * 2 * inputs[2].shape.last() * size_of::<f32>()) as u64
+    }
+
+    fn resize(&mut self, sizes: &Sizes) {
+        self.heads.resize(&sizes.inputs[1], &sizes.inputs[2], &sizes.inputs[4]);
+    }
+
+    fn updates(&self) -> &'static [(usize, usize)] {
+        if self.accumulate { &[(1, 5), (2, 6)] } else { &[] }
+    }
+
+    fn accumulating(&self) -> Option<Op> {
+        Some(Op::HeadNormBackward(HeadNormBackward { accumulate: true, ..*self }))
+    }
+
+    fn accumulated(&self) -> &'static [usize] {
+        &[1, 2]
+    }
+}

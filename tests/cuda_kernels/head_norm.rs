@@ -1,0 +1,37 @@
+//! Normalisation of heads of queries and keys.
+
+use runner::ops::{DType, HeadNorm, HeadNormBackward, NormedHeads, Op};
+
+use super::harness::Devices;
+use super::numbers::{Data, NUMBERS};
+
+/// B, T, D, H and G: fewer and more channels than a warp has lanes, fewer and more rows than one partial sum has.
+const SHAPES: [[usize; 5]; 5] =
+    [[1, 1, 4, 1, 1], [2, 70, 20, 6, 2], [1, 33, 64, 2, 2], [1, 130, 128, 3, 1], [1, 9, 256, 2, 1]];
+
+#[test]
+fn norms_of_heads_and_their_gradient() {
+    let mut devices = Devices::new();
+    for ([batch, sequence, channels, queries, keys], dtype) in
+        SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|dtype| (shape, dtype)))
+    {
+        let heads = NormedHeads { queries, keys };
+        let dims = [batch, sequence, (queries + 2 * keys) * channels];
+        let qkv = Data::random(dtype, &dims, 1.0, 1).map(|x| 2.0 * x + 0.5).stored_as(dtype);
+        let weights = [2, 3].map(|seed| Data::random(DType::F32, &[channels], 1.0, seed));
+        let inputs = [qkv.clone(), weights[0].clone(), weights[1].clone()];
+        let op = Op::HeadNorm(HeadNorm { heads, epsilon: 1e-5 });
+        devices.check(&op, &op, &inputs);
+
+        let rrms = devices.cuda(&op, &inputs).swap_remove(1);
+        let dy = Data::random(dtype, &dims, 1.0, 4);
+        for (accumulate, gradients) in
+            [(false, DType::F32), (true, DType::F32), (false, dtype), (true, dtype)]
+        {
+            let mut inputs = [&[dy.clone()], &inputs[..], &[rrms.clone()]].concat();
+            inputs.extend(weights.iter().filter(|_| accumulate).map(|weight| weight.stored_as(gradients)));
+            let op = |gradients| Op::HeadNormBackward(HeadNormBackward { heads, gradients, accumulate });
+            devices.check(&op(gradients), &op(DType::F32), &inputs);
+        }
+    }
+}
