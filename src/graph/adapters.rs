@@ -99,7 +99,7 @@ impl Graph {
             activation => {
                 assert!(!linear.residual, "no activation comes before a residual stream");
                 let [change] = self.node(Op::Linear(product), own, vec![scaled, b], ["change"]);
-                let op = Op::Add(Add { activation });
+                let op = Op::Add(Add { activation, stream: false });
                 self.nodes.push(Node { op, scope, inputs: vec![base, change], outputs });
             }
         }

@@ -10,6 +10,8 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Add {
     pub activation: Option<Activation>,
+    /// Whether it continues the residual stream.
+    pub stream: bool,
 }
 
 /// `y = factor * x`. Input: x num. Output: y, of the same shape and type.
@@ -20,7 +22,7 @@ pub struct Scale {
 
 impl Add {
     /// Nothing but the sum.
-    pub const PLAIN: Add = Add { activation: None };
+    pub const PLAIN: Add = Add { activation: None, stream: false };
 }
 
 impl Operation for Add {
@@ -36,7 +38,7 @@ impl Operation for Add {
     }
 
     fn operand(&self, _input: usize) -> Operand {
-        Operand::Matrix
+        if self.stream { Operand::Accumulator } else { Operand::Matrix }
     }
 
     fn may_overwrite(&self) -> &'static [(usize, usize)] {

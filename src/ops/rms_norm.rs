@@ -11,6 +11,8 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
     pub epsilon: f32,
+    /// Whether y continues the residual stream, and does not go into matrix work alone.
+    pub stream: bool,
     /// What y is rounded to.
     pub output: DType,
 }
@@ -54,9 +56,8 @@ impl Operation for RmsNorm {
         if input == 0 { Operand::Accumulator } else { Operand::Full }
     }
 
-    /// What is normalised goes into matrix work.
     fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
-        self.output = arithmetic.matrices;
+        self.output = if self.stream { arithmetic.accumulators } else { arithmetic.matrices };
     }
 
     fn backward(&self, tape: &mut dyn Tape) {

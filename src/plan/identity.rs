@@ -197,6 +197,7 @@ optimizer.adamw.lr = 1e-3
         "model.transformer.activation = \"gelu_tanh\"",
         "model.transformer.norm = \"layer\"",
         "model.transformer.norm_epsilon = 1e-5",
+        "model.transformer.norm_placement = \"pre\"",
         "model.transformer.positions = \"learned\"",
         "model.transformer.rotary = { base = 10000.0, scaling = \"off\" }",
         // Of one that is scaled.

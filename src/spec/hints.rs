@@ -59,6 +59,8 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
         "norm_epsilon",
         &["layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps", "rms_norm_epsilon"],
     ),
+    ("norm_placement = \"pre\"", &["norm_first", "normalize_before", "pre_norm"]),
+    ("norm_placement = \"post\"", &["post_norm"]),
     ("positions", &["pos_emb", "position_embedding", "position_embedding_type", "positional_encoding"]),
     ("positions = \"rotary\"", &["rope", "use_rope"]),
     ("rotary = { base = 500000.0 }", &["rope_base", "rope_theta", "rotary_base", "rotary_emb_base"]),

@@ -3,7 +3,9 @@
 use proptest::prelude::{Strategy as Any, any};
 use proptest::sample::select;
 
-use crate::spec::{Lora, MlpActivation, Norm, Positions, Rotary, RotaryScaling, Transformer, Words};
+use crate::spec::{
+    Lora, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer, Words,
+};
 
 /// Any transformer of two to four layers. Sizes are small enough to be equal by chance: a context as long as the embedding
 /// is wide, one head, a feed-forward layer of one channel.
@@ -11,9 +13,10 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
     let sizes = (2..=4usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
     let attention = (1..=12usize, any::<[bool; 5]>(), 1..=20usize, 1..=3usize);
     let mlp = (1..=40usize, select(MlpActivation::ALL));
-    let rest = (select(Norm::ALL), select(Positions::ALL), any::<[bool; 4]>());
+    let norms = (select(Norm::ALL), select(NormPlacement::ALL));
+    let rest = (norms, select(Positions::ALL), any::<[bool; 4]>());
     (sizes, attention, mlp, rest).prop_map(|(sizes, attention, mlp, rest)| {
-        let (norm, positions, [is_wide, bias, tied, scaled]) = rest;
+        let ((norm, norm_placement), positions, [is_wide, bias, tied, scaled]) = rest;
         let (layers, heads, per_head, context, vocabulary) = sizes;
         let gpt2 = Transformer::new(layers, heads * per_head, heads, context);
         let (d_ff, activation) = mlp;
@@ -37,6 +40,7 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
             activation,
             norm,
             norm_epsilon: 1e-4,
+            norm_placement,
             positions,
             rotary,
             bias,

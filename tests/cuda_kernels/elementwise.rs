@@ -20,7 +20,7 @@ fn sums_and_slopes_of_activations() {
             let activated = Activation::ALL.into_iter().flat_map(|activation| {
                 [
                     Op::ActivationBackward(ActivationBackward { activation }),
-                    Op::Add(Add { activation: Some(activation) }),
+                    Op::Add(Add { activation: Some(activation), stream: false }),
                 ]
             });
             for op in activated.chain([Op::Add(Add::PLAIN)]) {

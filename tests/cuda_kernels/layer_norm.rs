@@ -33,11 +33,11 @@ fn layer_norm_and_its_gradient() {
         let f32s = |dims: &[usize], seed| Data::random(DType::F32, dims, 1.0, seed);
         let full = f32s(&[rows, channels], 1).map(|x| 2.0 * x + 0.7);
         let (weight, bias) = (f32s(&[channels], 2), f32s(&[channels], 3));
-        let reference = Op::LayerNorm(LayerNorm { epsilon: EPSILON, output: DType::F32 });
+        let reference = Op::LayerNorm(LayerNorm { epsilon: EPSILON, stream: false, output: DType::F32 });
         for (dtype, of_x, gradients) in TYPES {
             let x = full.stored_as(of_x);
             let statistics = devices.cuda(&reference, &[x.widened(), weight.clone(), bias.clone()]);
-            let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, output: dtype });
+            let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, stream: false, output: dtype });
             devices.check(&op, &reference, &[x.clone(), weight.clone(), bias.clone()]);
             for flags in 0..8 {
                 let (accumulate, accumulate_weights, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);

@@ -20,7 +20,7 @@ MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights"}
 # there are, the parameters tell.
 BLOCK_KEYS = {"activation": "gelu_tanh", "norm": "layer", "norm_epsilon": 1e-5, "positions": "learned"}
 BLOCK_KEYS |= {"rotary": {"base": 10000.0, "scaling": "off"}, "causal": True, "window": "off", "global_every": "off"}
-BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": False}
+BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": False, "norm_placement": "pre"}
 IN_PARAMETERS = {"head_dim", "d_ff", "bias", "tied"}
 
 ACTIVATIONS = {"gelu_tanh", "gelu", "relu", "silu", "swiglu", "geglu", "geglu_tanh"}
@@ -55,7 +55,8 @@ class Run:
         self.norm_epsilon, self.rotary = block["norm_epsilon"], block["rotary"]
         self.kv_heads, self.causal = model.get("kv_heads", self.heads), block["causal"]
         self.window, self.global_every = unless_off(block["window"]), unless_off(block["global_every"])
-        self.qk_norm = block["qk_norm"]
+        self.qk_norm, self.norm_placement = block["qk_norm"], block["norm_placement"]
+        expect_word("norm_placement", self.norm_placement, {"pre", "post", "sandwich"})
         self.attention_scale = unless_off(block["attention_scale"])
         self.attention_softcap = unless_off(block["attention_softcap"])
         expect_word("activation", self.activation, ACTIVATIONS)

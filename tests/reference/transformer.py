@@ -33,15 +33,30 @@ def forward(run, parameters, tokens, targets):
             x = checkpoint(block, run, parameters, layer, x, use_reentrant=False)
         else:
             x = block(run, parameters, layer, x)
-    # The head may be tied to the token embedding.
-    logits = F.linear(norm(run, parameters, "head", x), parameters.get("head.weight", table))
+    # Blocks may end with a norm; the head may be tied to the token embedding.
+    if run.norm_placement != "post":
+        x = norm(run, parameters, "head.norm", x)
+    logits = F.linear(x, parameters.get("head.weight", table))
     # Softmax and loss in full precision, whatever the products are in.
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
 def block(run, parameters, layer, x):
-    x = x + attention(run, parameters, f"blocks.{layer}.attention", window_of(run, layer), x)
-    return x + mlp(run, parameters, f"blocks.{layer}.mlp", x)
+    name, window = f"blocks.{layer}.attention", window_of(run, layer)
+    x = beside(run, parameters, name, x, lambda x: attention(run, parameters, name, window, x))
+    name = f"blocks.{layer}.mlp"
+    return beside(run, parameters, name, x, lambda x: mlp(run, parameters, name, x))
+
+
+def beside(run, parameters, name, x, part):
+    """A part of a block, with its norms, beside the residual stream."""
+    if run.norm_placement == "post":
+        return norm(run, parameters, f"{name}.norm", x + part(x))
+    y = part(norm(run, parameters, f"{name}.norm", x))
+    if run.norm_placement == "sandwich":
+        # In the stream's own type.
+        y = norm(run, parameters, f"{name}.out_norm", y.to(x.dtype))
+    return x + y
 
 
 def window_of(run, layer):
@@ -50,7 +65,7 @@ def window_of(run, layer):
 
 
 def attention(run, parameters, name, window, x):
-    qkv = linear(run, parameters, f"{name}.qkv", norm(run, parameters, name, x))
+    qkv = linear(run, parameters, f"{name}.qkv", x)
     # q, k and v lie side by side, each with its heads side by side: [B, H, T, D] each.
     heads = qkv.unflatten(-1, (run.heads + 2 * run.kv_heads, -1)).transpose(1, 2)
     q, k, v = heads.split([run.heads, run.kv_heads, run.kv_heads], dim=1)
@@ -116,20 +131,19 @@ def rotate(x, angles):
 
 
 def mlp(run, parameters, name, x):
-    y = norm(run, parameters, name, x)
     if run.activation in GATES:
-        gate, up = linear(run, parameters, f"{name}.gate_up", y).chunk(2, dim=-1)
+        gate, up = linear(run, parameters, f"{name}.gate_up", x).chunk(2, dim=-1)
         hidden = ACTIVATIONS[GATES[run.activation]](gate) * up
     else:
-        hidden = ACTIVATIONS[run.activation](linear(run, parameters, f"{name}.up", y))
+        hidden = ACTIVATIONS[run.activation](linear(run, parameters, f"{name}.up", x))
     return linear(run, parameters, f"{name}.out", hidden)
 
 
 def norm(run, parameters, name, x):
-    weight = parameters[f"{name}.norm.weight"].to(x.dtype)
+    weight = parameters[f"{name}.weight"].to(x.dtype)
     if run.norm == "rms":
         return F.rms_norm(x, weight.shape, weight, run.norm_epsilon)
-    bias = parameters[f"{name}.norm.bias"].to(x.dtype)
+    bias = parameters[f"{name}.bias"].to(x.dtype)
     return F.layer_norm(x, weight.shape, weight, bias, run.norm_epsilon)
 
 

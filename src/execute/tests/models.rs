@@ -126,6 +126,24 @@ fn costs() -> Vec<(&'static str, Cost)> {
                 ..plain(|model| model.qk_norm = true)
             },
         ),
+        (
+            "post-norm",
+            // The norm of each part is the stream that the next one begins with, beside what went into it.
+            Cost {
+                parameters: parameters - 2 * C,
+                head: 0,
+                ..plain(|model| model.norm_placement = NormPlacement::Post)
+            },
+        ),
+        (
+            "sandwich",
+            Cost {
+                parameters: parameters + L * 2 * 2 * C,
+                // What is normalised, once more for each part, and its statistics; the norm itself is added.
+                block: block + 2 * (SIZES.stream() + 2 * statistic),
+                ..plain(|model| model.norm_placement = NormPlacement::Sandwich)
+            },
+        ),
         ("caps", plain(|model| model.attention_softcap = Some(2.0))),
         ("no mask", plain(|model| model.causal = false)),
         ("untied", Cost { parameters: parameters + V * C, ..plain(|model| model.tied = false) }),

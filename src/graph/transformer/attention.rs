@@ -1,28 +1,22 @@
-//! `x + attention(norm(x))`
+//! Attention: each position sees others.
 
+use super::block::Part;
 use super::linear::{self, Layer};
 use super::{NORMAL, into_residual, norm};
-use crate::graph::{Graph, ScopeId};
+use crate::graph::Graph;
 use crate::ops::{Attending, Attention, Op, Rotary};
 use crate::spec::{Positions, Transformer};
 
-pub(super) fn build(
-    graph: &mut Graph,
-    model: &Transformer,
-    number: usize,
-    block: ScopeId,
-    x: usize,
-) -> usize {
+pub(super) fn build(graph: &mut Graph, model: &Transformer, number: usize, part: &Part) -> usize {
     let Transformer { heads, kv_heads, head_dim, .. } = *model;
     let (c, channels) = (model.d_model, heads * head_dim);
-    let scope = graph.part(block, "attention");
-    let y = norm::build(graph, model, scope, x);
+    let scope = part.scope;
     let layer = Layer {
         names: ["qkv.weight", "qkv.bias"],
         shape: [(heads + 2 * kv_heads) * head_dim, c],
         initial: NORMAL,
     };
-    let mut qkv = linear::build(graph, model, scope, &layer, y, "qkv");
+    let mut qkv = linear::build(graph, model, scope, &layer, part.input, "qkv");
     if model.qk_norm {
         qkv = norm::build_of_heads(graph, model, scope, qkv);
     }
@@ -42,5 +36,5 @@ pub(super) fn build(
     let [out, _lse] = graph.node(Op::Attention(Attention { attending }), scope, vec![qkv], ["out", "lse"]);
     let layer =
         Layer { names: ["out.weight", "out.bias"], shape: [c, channels], initial: into_residual(model) };
-    linear::build_residual(graph, model, scope, &layer, out, x)
+    linear::build_last(graph, model, part, &layer, out)
 }

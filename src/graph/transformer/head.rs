@@ -1,14 +1,19 @@
 //! What comes after the last block.
 
-use super::{NORMAL, norm};
+use super::NORMAL;
+use super::norm::{self, Place};
 use crate::graph::Graph;
 use crate::ops::{CrossEntropy, Linear, Op};
-use crate::spec::Transformer;
+use crate::spec::{NormPlacement, Transformer};
 
 /// The loss: how well the next tokens are told from the residual stream, with the token embedding as weight if they are tied.
 pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usize, targets: usize) {
     let scope = graph.layer("head".to_owned(), false);
-    let x = norm::build(graph, model, scope, x);
+    let x = match model.norm_placement {
+        NormPlacement::Pre | NormPlacement::Sandwich => norm::build(graph, model, scope, Place::Before, x),
+        // The last block ends with one.
+        NormPlacement::Post => x,
+    };
     let weight = if model.tied {
         table
     } else {

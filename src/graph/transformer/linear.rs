@@ -1,5 +1,6 @@
 //! Linear layers of blocks, with biases if the model has any.
 
+use super::block::Part;
 use crate::graph::{Graph, Initial, ScopeId};
 use crate::ops::{Activation, Linear, Op};
 use crate::spec::Transformer;
@@ -56,17 +57,17 @@ pub(super) fn build_activated(
     hidden
 }
 
-/// `x + y W^T + bias`, the residual stream continued.
-pub(super) fn build_residual(
+/// `y W^T + bias`, the last product of a part of a block: added to the residual stream, or by itself.
+pub(super) fn build_last(
     graph: &mut Graph,
     model: &Transformer,
-    scope: ScopeId,
+    part: &Part,
     layer: &Layer,
     y: usize,
-    x: usize,
 ) -> usize {
-    let (linear, mut inputs) = layer.of(graph, model, scope, y);
+    let Some(x) = part.residual else { return build(graph, model, part.scope, layer, y, "projected") };
+    let (linear, mut inputs) = layer.of(graph, model, part.scope, y);
     inputs.push(x);
-    let [x] = graph.node(Op::Linear(Linear { residual: true, ..linear }), scope, inputs, ["x"]);
+    let [x] = graph.node(Op::Linear(Linear { residual: true, ..linear }), part.scope, inputs, ["x"]);
     x
 }

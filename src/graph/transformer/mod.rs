@@ -1,8 +1,9 @@
-//! A decoder of pre-norm blocks whose parts are chosen by keys; with those of GPT-2, its own (Radford et al. 2019).
+//! A decoder whose parts are chosen by keys; with those of GPT-2, its own (Radford et al. 2019).
 //!
 //! B micro-batch, T context, C d_model, H heads of queries, G of keys and values, D channels of a head, F d_ff, V vocabulary.
 
 mod attention;
+mod block;
 mod embedding;
 mod head;
 mod linear;
@@ -19,9 +20,7 @@ pub(super) fn build(model: &Transformer, micro_batch: usize) -> Graph {
     let mut graph = Graph::new();
     let embedding::Embedded { mut x, table, targets } = embedding::build(&mut graph, model, micro_batch);
     for layer in 0..model.layers {
-        let block = graph.layer(format!("blocks.{layer}"), true);
-        x = attention::build(&mut graph, model, layer, block, x);
-        x = mlp::build(&mut graph, model, block, x);
+        x = block::build(&mut graph, model, layer, x);
     }
     head::build(&mut graph, model, x, table, targets);
     graph

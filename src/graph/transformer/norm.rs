@@ -4,21 +4,37 @@ use crate::graph::{Graph, Initial, ScopeId};
 use crate::ops::{DType, HeadNorm, LayerNorm, NormedHeads, Op, RmsNorm};
 use crate::spec::{Norm, Transformer};
 
-/// The rows of the residual stream x num[B,T,C], normalised.
-pub(super) fn build(graph: &mut Graph, model: &Transformer, scope: ScopeId, x: usize) -> usize {
+/// Where a norm is.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// Before what it normalises the residual stream for.
+    Before,
+    /// Of the stream itself, which it continues.
+    Stream,
+    /// Of what is added to the stream.
+    After,
+}
+
+/// Rows num[B,T,C], normalised.
+pub(super) fn build(graph: &mut Graph, model: &Transformer, scope: ScopeId, place: Place, x: usize) -> usize {
     let (channels, epsilon) = (model.d_model, model.norm_epsilon as f32);
-    let weight = graph.parameter("norm.weight", scope, &[channels], Initial::Constant(1.0));
+    let (names, stream) = match place {
+        Place::Before => (["norm.weight", "norm.bias"], false),
+        Place::Stream => (["norm.weight", "norm.bias"], true),
+        Place::After => (["out_norm.weight", "out_norm.bias"], true),
+    };
+    let output = if stream { "x" } else { "normed" };
+    let weight = graph.parameter(names[0], scope, &[channels], Initial::Constant(1.0));
     match model.norm {
         Norm::Layer => {
-            let bias = graph.parameter("norm.bias", scope, &[channels], Initial::Constant(0.0));
-            let op = Op::LayerNorm(LayerNorm { epsilon, output: DType::F32 });
-            let names = ["normed", "mean", "rstd"];
-            let [y, _mean, _rstd] = graph.node(op, scope, vec![x, weight, bias], names);
+            let bias = graph.parameter(names[1], scope, &[channels], Initial::Constant(0.0));
+            let op = Op::LayerNorm(LayerNorm { epsilon, stream, output: DType::F32 });
+            let [y, _mean, _rstd] = graph.node(op, scope, vec![x, weight, bias], [output, "mean", "rstd"]);
             y
         }
         Norm::Rms => {
-            let op = Op::RmsNorm(RmsNorm { epsilon, output: DType::F32 });
-            let [y, _rrms] = graph.node(op, scope, vec![x, weight], ["normed", "rrms"]);
+            let op = Op::RmsNorm(RmsNorm { epsilon, stream, output: DType::F32 });
+            let [y, _rrms] = graph.node(op, scope, vec![x, weight], [output, "rrms"]);
             y
         }
     }

@@ -4,7 +4,7 @@ mod transformer;
 
 use std::path::Path;
 
-pub use transformer::{MlpActivation, Norm, Positions, Rotary, RotaryScaling, Transformer};
+pub use transformer::{MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer};
 
 use super::declare::choice;
 use super::error::Problem;

@@ -5,11 +5,23 @@ use crate::ops::Activation;
 use crate::spec::declare::{Words, words};
 
 words! {
-    /// What normalises a row before it goes into a layer.
+    /// What normalises a row.
     pub enum Norm {
         Layer = "layer",
         /// By the root of its mean square alone.
         Rms = "rms",
+    }
+}
+
+words! {
+    /// Where a block's norms are, beside its residual stream.
+    pub enum NormPlacement {
+        /// `x + part(norm(x))`, and one before the head.
+        Pre = "pre",
+        /// `norm(x + part(x))`
+        Post = "post",
+        /// `x + norm(part(norm(x)))`, and one before the head.
+        Sandwich = "sandwich",
     }
 }
 
@@ -66,6 +78,11 @@ impl Transformer {
         say(self.d_ff != gpt2.d_ff, &format!("F {}", self.d_ff));
         say(self.activation != gpt2.activation, self.activation.word());
         say(self.norm != gpt2.norm, self.norm.word());
+        match self.norm_placement {
+            NormPlacement::Pre => {}
+            NormPlacement::Post => say(true, "post-norm"),
+            NormPlacement::Sandwich => say(true, "sandwich-norm"),
+        }
         match self.positions {
             Positions::Learned => {}
             Positions::Rotary => say(true, self.positions.word()),

@@ -23,7 +23,7 @@ impl Transformer {
         let [layers, channels, heads, head_dim, context, vocabulary, width] =
             [layers, d_model, heads, head_dim, context, vocabulary, d_ff].map(wide);
         let of_heads = heads * head_dim;
-        let block = channels * (4 * of_heads + 3 * width + 6) + 3 * of_heads + 2 * width;
+        let block = channels * (4 * of_heads + 3 * width + 8) + 3 * of_heads + 2 * width;
         let parameters = channels * (2 * vocabulary + context + 2) + layers * block;
         if parameters > 1 << 40 {
             return Err(blame(
@@ -34,7 +34,7 @@ impl Transformer {
             ));
         }
         let tokens = wide(batch_size) * context;
-        let of_block = 16 * channels + 16 * of_heads + 8 * width + 4 * heads * context;
+        let of_block = 24 * channels + 16 * of_heads + 8 * width + 4 * heads * context;
         let activations = tokens * (layers * of_block + 4 * vocabulary);
         let work = 16 * tokens * (parameters + layers * context * of_heads);
         if activations > 1 << 57 || work > 1 << 62 {

@@ -8,7 +8,7 @@ mod rules;
 
 use std::path::{Path, PathBuf};
 
-pub use choices::{MlpActivation, Norm, Positions};
+pub use choices::{MlpActivation, Norm, NormPlacement, Positions};
 pub use rotary::{Rotary, RotaryScaling};
 
 use super::Architecture;
@@ -30,7 +30,7 @@ const BYTES: usize = 256;
 const NORM_EPSILON: f64 = 1e-5;
 
 section! {
-    /// A decoder of pre-norm blocks: attention, then a feed-forward layer.
+    /// A decoder: blocks of attention and a feed-forward layer.
     pub struct Transformer {
         pub layers: usize = LAYERS;
         pub d_model: usize = DIMENSION;
@@ -61,6 +61,7 @@ section! {
         pub activation: MlpActivation = word(), default MlpActivation::GeluTanh;
         pub norm: Norm = word(), default Norm::Layer;
         pub norm_epsilon: f64 = POSITIVE, default NORM_EPSILON;
+        pub norm_placement: NormPlacement = word(), default NormPlacement::Pre;
         pub positions: Positions = word(), default Positions::Learned;
         /// How queries and keys are rotated, if they are.
         pub rotary: Rotary = rotary::ROTARY, default Rotary::default();
@@ -109,6 +110,7 @@ impl Transformer {
             activation: MlpActivation::GeluTanh,
             norm: Norm::Layer,
             norm_epsilon: NORM_EPSILON,
+            norm_placement: NormPlacement::Pre,
             positions: Positions::Learned,
             rotary: Rotary::default(),
             bias: true,

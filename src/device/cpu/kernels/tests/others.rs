@@ -43,7 +43,11 @@ fn elementwise_operations_match_the_reference() {
         check(Op::Add(Add::PLAIN), &inputs, std::slice::from_ref(&sum));
         for activation in Activation::ALL {
             let activated = sum.iter().map(|&sum| reference::activation(activation, sum)).collect();
-            check(Op::Add(Add { activation: Some(activation) }), &inputs, &[activated, sum.clone()]);
+            check(
+                Op::Add(Add { activation: Some(activation), stream: false }),
+                &inputs,
+                &[activated, sum.clone()],
+            );
         }
         let scaled = x.to_f64().iter().map(|x| 1.5 * x).collect();
         check(Op::Scale(Scale { factor: 1.5 }), &[x], &[scaled]);
@@ -148,7 +152,7 @@ fn rms_norm_matches_the_reference() {
         let x = Data::random(&[rows, channels], 1).map(|x| 2.0 * x + 0.7).stored_as(of_x);
         let weight = Data::random(&[channels], 2);
         let [y, rrms] = reference::rms_norm(&x.to_f64(), &weight.to_f64(), EPSILON.into());
-        let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, output: number });
+        let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, stream: false, output: number });
         check(op, &[x.clone(), weight.clone()], &[y, rrms.clone()]);
 
         let dy = Data::random(&[rows, channels], 4).stored_as(number);
@@ -323,7 +327,7 @@ fn layer_norm_matches_the_reference() {
         let (weight, bias) = (Data::random(&[channels], 2), Data::random(&[channels], 3));
         let [y, mean, rstd] =
             reference::layer_norm(&x.to_f64(), &weight.to_f64(), &bias.to_f64(), EPSILON.into());
-        let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, output: number });
+        let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, stream: false, output: number });
         check(op, &[x.clone(), weight.clone(), bias.clone()], &[y, mean.clone(), rstd.clone()]);
 
         let dy = Data::random(&[rows, channels], 4).stored_as(number);
