@@ -10,7 +10,7 @@ const SHAPES: [[usize; 2]; 9] =
     [[1, 8], [67, 40], [130, 768], [9, 772], [65, 1600], [3, 6144], [1, 37], [200, 257], [5, 6200]];
 
 /// What y, x and gradients of parameters are stored in.
-pub(crate) const TYPES: [(DType, DType, DType); 9] = {
+pub(crate) const TYPES: [(DType, DType, DType); 11] = {
     use DType::{BF16, F16, F32};
     [
         (F32, F32, F32),
@@ -22,6 +22,8 @@ pub(crate) const TYPES: [(DType, DType, DType); 9] = {
         (F16, F32, F16),
         (F16, F16, F32),
         (F16, F16, F16),
+        (F32, F32, BF16),
+        (F32, F32, F16),
     ]
 };
 

@@ -165,3 +165,25 @@ fn models_cost_what_they_must() {
         assert_eq!(updated, parameters, "{name}");
     }
 }
+
+/// What continues the residual stream is of its type, and gradients of what it is multiplied by are of theirs.
+#[test]
+fn norms_anywhere_learn_in_every_type() {
+    for placement in NormPlacement::ALL {
+        let config = testing::reshaped(testing::small(), |model| model.norm_placement = *placement);
+        let losses = |params: StoredIn| {
+            let toml = config.to_toml("run", "plain");
+            let unsaid = ["precision", "residual", "gradient_dtype", "loss_scale"];
+            let is_said = |line: &&str| !unsaid.iter().any(|key| line.starts_with(&format!("{key} =")));
+            let toml: Vec<&str> = toml.lines().filter(is_said).collect();
+            let params = format!("params = \"{}\"", params.word());
+            super::trace(&testing::changed(&toml.join("\n"), &[params]).unwrap()).losses
+        };
+        let plain = losses(StoredIn::Fp32);
+        for params in [StoredIn::Bf16, StoredIn::Fp16] {
+            for (found, plain) in losses(params).iter().zip(&plain) {
+                assert!((found / plain - 1.0).abs() < 0.03, "{placement:?}, {params:?}: {found}, {plain}");
+            }
+        }
+    }
+}

@@ -119,7 +119,7 @@ pub(super) unsafe fn run(
             }));
         }
         Op::LayerNormBackward(op) => {
-            with_float!(dtype(0), T => with_f32_or!(T, dtype(1), X => with_f32_or!(T, op.gradients, G => {
+            with_float!(dtype(0), T => with_f32_or!(T, dtype(1), X => with_float!(op.gradients, G => {
                 layer_norm::backward::<T, X, G>(op, &mut operands, scratch, workers);
             })));
         }
@@ -151,7 +151,7 @@ pub(super) unsafe fn run(
             }));
         }
         Op::RmsNormBackward(op) => {
-            with_float!(dtype(0), T => with_f32_or!(T, dtype(1), X => with_f32_or!(T, op.gradients, G => {
+            with_float!(dtype(0), T => with_f32_or!(T, dtype(1), X => with_float!(op.gradients, G => {
                 rms_norm::backward::<T, X, G>(op, &mut operands, scratch, workers);
             })));
         }

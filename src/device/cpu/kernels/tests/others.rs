@@ -246,7 +246,7 @@ fn norms_of_heads_match_the_reference() {
     }
 }
 
-/// Of y, x and gradients of parameters.
+/// Of y, x and gradients of parameters. What continues a stream in f32 may have gradients of 16 bits.
 fn norm_types() -> Vec<(DType, DType, DType)> {
     let types = NUMBERS.into_iter().flat_map(|number| {
         let full = [DType::F32; 2];
@@ -254,7 +254,8 @@ fn norm_types() -> Vec<(DType, DType, DType)> {
         others.dedup();
         others.into_iter().map(move |[x, gradients]| (number, x, gradients))
     });
-    types.collect()
+    let of_streams = [DType::BF16, DType::F16].map(|gradients| (DType::F32, DType::F32, gradients));
+    types.chain(of_streams).collect()
 }
 
 #[test]
