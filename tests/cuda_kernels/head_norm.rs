@@ -1,5 +1,7 @@
 //! Normalisation of heads of queries and keys.
 
+use std::slice;
+
 use runner::ops::{DType, HeadNorm, HeadNormBackward, NormedHeads, Op};
 
 use super::harness::Devices;
@@ -28,7 +30,7 @@ fn norms_of_heads_and_their_gradient() {
         for (accumulate, gradients) in
             [(false, DType::F32), (true, DType::F32), (false, dtype), (true, dtype)]
         {
-            let mut inputs = [&[dy.clone()], &inputs[..], &[rrms.clone()]].concat();
+            let mut inputs = [slice::from_ref(&dy), &inputs, slice::from_ref(&rrms)].concat();
             inputs.extend(weights.iter().filter(|_| accumulate).map(|weight| weight.stored_as(gradients)));
             let op = |gradients| Op::HeadNormBackward(HeadNormBackward { heads, gradients, accumulate });
             devices.check(&op(gradients), &op(DType::F32), &inputs);
