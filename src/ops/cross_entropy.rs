@@ -1,4 +1,4 @@
-//! Softmax and cross-entropy in one pass over the logits.
+//! Softmax and cross-entropy in one pass over the logits, within a cap or not.
 
 use super::{
     DType, Loss, Op, Operation, Processor, SCALE, Slice, Tape, TensorType, TypeError, WorkspaceLimits,
@@ -7,7 +7,7 @@ use super::{
 
 /// `loss = weight * share / N * sum over rows of (logsumexp(logits[n]) - logits[n, target[n]])`, and with `gradient`
 /// `dlogits = weight * share / N * (softmax(logits) - onehot(target))` in the same pass, times the loss scale if it is
-/// `scaled`. The loss itself is not.
+/// `scaled`. The loss itself is not. With a cap, all of it is of `cap tanh(logits / cap)`, and dlogits of the logits before.
 ///
 /// Inputs: logits num[..,V] of some of N rows, targets i32[N elements in any shape], then the loss scale f32[1] if
 /// `scaled` and the loss so far f32[1] with `accumulate`. Outputs: loss f32[1] and, with `gradient`, dlogits num[..,V].
@@ -19,6 +19,8 @@ pub struct CrossEntropy {
     pub share: f32,
     /// Which of the rows there are logits of.
     pub rows: Slice,
+    /// How far logits get from 0.
+    pub cap: Option<f32>,
     pub gradient: bool,
     pub accumulate: bool,
     pub scaled: bool,
@@ -30,6 +32,7 @@ impl CrossEntropy {
         weight: 1.0,
         share: 1.0,
         rows: Slice::WHOLE,
+        cap: None,
         gradient: false,
         accumulate: false,
         scaled: false,

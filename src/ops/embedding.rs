@@ -1,15 +1,17 @@
-//! Token embedding, with learned positions or without.
+//! Token embedding, scaled or not, with learned positions or without.
 
 use super::{
     Arithmetic, DType, Emitted, Op, Operation, Processor, Shape, Sizes, Tape, TensorType, TypeError,
     WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
-/// `x[b,t,:] = table[tokens[b,t],:] + positions[t,:]`
+/// `x[b,t,:] = scale * table[tokens[b,t],:] + positions[t,:]`
 ///
 /// Inputs: tokens i32[B,T], table num[V,C] and, with `positions`, these num[T,C]. Output: x num[B,T,C], added in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
+    /// Of the tokens' rows; positions stay as they are.
+    pub scale: f32,
     pub positions: bool,
     /// What x is rounded to.
     pub output: DType,
@@ -23,6 +25,7 @@ pub struct Embedding {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmbeddingBackward {
     pub vocabulary: usize,
+    pub scale: f32,
     /// What the gradients are stored as; they are summed in f32.
     pub gradients: DType,
     pub positions: bool,
@@ -88,6 +91,7 @@ impl Operation for Embedding {
         inputs.extend(positions);
         let op = EmbeddingBackward {
             vocabulary: tape.input_type(1).shape.dims()[0],
+            scale: self.scale,
             gradients: tape.parameter_gradients(),
             positions: self.positions,
             accumulate_table: table.is_some(),
@@ -186,17 +190,20 @@ mod tests {
         let (tokens, x) = (TensorType::i32(&[2, 4]), TensorType::f32(&[2, 4, 8]));
         // 8 tokens of 4 bytes; 8 rows of 32 bytes of the table, 4 of positions, 8 of x.
         assert_eq!(
-            Embedding { positions: true, output: DType::F32 }.bytes(&[tokens, table, positions], &[x]),
+            Embedding { scale: 1.0, positions: true, output: DType::F32 }
+                .bytes(&[tokens, table, positions], &[x]),
             32 + 32 * (8 + 4 + 8)
         );
         // More tokens than rows: the table once.
         let (many, long) = (TensorType::i32(&[100, 4]), TensorType::f32(&[100, 4, 8]));
         assert_eq!(
-            Embedding { positions: true, output: DType::F32 }.bytes(&[many, table, positions], &[long]),
+            Embedding { scale: 1.0, positions: true, output: DType::F32 }
+                .bytes(&[many, table, positions], &[long]),
             1600 + 32 * (256 + 4 + 400)
         );
 
         let backward = |accumulate_table| EmbeddingBackward {
+            scale: 1.0,
             vocabulary: 256,
             gradients: DType::F32,
             positions: true,
@@ -215,6 +222,7 @@ mod tests {
             let (tokens, dx) = (TensorType::i32(&[batch, 1024]), TensorType::f32(&[batch, 1024, channels]));
             let limits = WorkspaceLimits { processor, threads: 2, product_bytes_per_thread: 1 << 20 };
             let op = EmbeddingBackward {
+                scale: 1.0,
                 vocabulary: 50304,
                 gradients: DType::F32,
                 positions: true,
@@ -232,7 +240,8 @@ mod tests {
     #[test]
     fn a_table_of_other_width_is_refused() {
         let inputs = [TensorType::i32(&[2, 4]), TensorType::f32(&[256, 8]), TensorType::f32(&[4, 16])];
-        let error = Embedding { positions: true, output: DType::F32 }.outputs(&inputs).unwrap_err();
+        let error =
+            Embedding { scale: 1.0, positions: true, output: DType::F32 }.outputs(&inputs).unwrap_err();
         assert_eq!(
             error.to_string(),
             "embedding: positions is f32[4, 16], the other operands call for f32[4, 8]"

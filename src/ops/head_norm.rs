@@ -5,7 +5,7 @@ use super::{
     WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
-/// Each head of queries and of keys is `y = x * rrms * weight`, with `rrms = 1 / sqrt(mean of x^2 + epsilon)` of its own and
+/// Each head of queries and of keys is `y = x * rrms * (weight + offset)`, with `rrms = 1 / sqrt(mean of x^2 + epsilon)` of its own and
 /// a weight that all heads of queries share, or all of keys. Values stay as they are.
 ///
 /// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side; weights of queries and of keys f32[D].
@@ -14,6 +14,8 @@ use super::{
 pub struct HeadNorm {
     pub heads: NormedHeads,
     pub epsilon: f32,
+    /// 0 or 1, as that of other norms.
+    pub offset: f32,
 }
 
 /// Inputs: the gradient of what was normalised num[B,T,(H+2G)D], qkv of the same type, weights of queries and of keys f32[D],
@@ -22,6 +24,8 @@ pub struct HeadNorm {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadNormBackward {
     pub heads: NormedHeads,
+    /// Of the norm's.
+    pub offset: f32,
     /// What gradients of weights are stored as; they are summed in f32.
     pub gradients: DType,
     pub accumulate: bool,
@@ -103,7 +107,8 @@ impl Operation for HeadNorm {
         let weights = if tape.wants(1) { [1, 2].map(Emitted::Gradient) } else { [Emitted::Like(2); 2] };
         let gradients = tape.parameter_gradients();
         let accumulate = previous[0].is_some();
-        let op = Op::HeadNormBackward(HeadNormBackward { heads: self.heads, gradients, accumulate });
+        let HeadNorm { heads, offset, .. } = *self;
+        let op = Op::HeadNormBackward(HeadNormBackward { heads, offset, gradients, accumulate });
         if tape.wants(0) {
             tape.contribute(op, inputs, 0, 1, &weights);
         } else {

@@ -5,12 +5,14 @@ use super::{
     TypeError, expect_f32_or, expect_float, expect_inputs, expect_type,
 };
 
-/// `y = x * rrms * weight`, with `rrms = 1 / sqrt(mean of x^2 + epsilon)`.
+/// `y = x * rrms * (weight + offset)`, with `rrms = 1 / sqrt(mean of x^2 + epsilon)`.
 ///
 /// Inputs: x num[..,C], weight f32[C]. Outputs: y num[..,C], rrms f32[N].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
     pub epsilon: f32,
+    /// 0, or 1 where weights that begin as zeros, and decay to them, leave rows as they are.
+    pub offset: f32,
     /// Whether y continues the residual stream, and does not go into matrix work alone.
     pub stream: bool,
     /// What y is rounded to.
@@ -22,6 +24,8 @@ pub struct RmsNorm {
 /// the type of x, dweight num[C] and, with `cast`, dx rounded to the type of dy, num[..,C].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNormBackward {
+    /// Of the norm's.
+    pub offset: f32,
     /// What dweight is stored as; it is summed in f32.
     pub gradients: DType,
     pub accumulate: bool,
@@ -70,7 +74,8 @@ impl Operation for RmsNorm {
         inputs.extend(weight);
         let (accumulate, accumulate_weight) = (residual.is_some(), weight.is_some());
         let gradients = tape.parameter_gradients();
-        let op = RmsNormBackward { gradients, accumulate, accumulate_weight, cast: false };
+        let RmsNorm { offset, .. } = *self;
+        let op = RmsNormBackward { offset, gradients, accumulate, accumulate_weight, cast: false };
         tape.emit(Op::RmsNormBackward(op), inputs, &[stream, of_weight]);
     }
 }

@@ -185,6 +185,7 @@ optimizer.adamw.lr = 1e-3
     /// Every key that has a default; one that is new joins the others.
     const KNOWN: &[&str] = &[
         "model.transformer.vocabulary = 256",
+        "model.transformer.embedding_scale = \"off\"",
         "model.transformer.kv_heads = 2",
         "model.transformer.head_dim = 32",
         "model.transformer.causal = true",
@@ -203,7 +204,9 @@ optimizer.adamw.lr = 1e-3
         // Of one that is scaled.
         "model.transformer.rotary = { base = 10000.0, scaling = { factor = 8.0, low = 1.0, high = 4.0, original = 64 } }",
         "model.transformer.bias = true",
+        "model.transformer.qkv_bias = true",
         "model.transformer.tied = true",
+        "model.transformer.logit_softcap = \"off\"",
         "data.text.tokens = \"bytes\"",
         "data.text.split = 0.9",
         "train.clip_norm = \"off\"",

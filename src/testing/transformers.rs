@@ -14,9 +14,9 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
     let attention = (1..=12usize, any::<[bool; 5]>(), 1..=20usize, 1..=3usize);
     let mlp = (1..=40usize, select(MlpActivation::ALL));
     let norms = (select(Norm::ALL), select(NormPlacement::ALL));
-    let rest = (norms, select(Positions::ALL), any::<[bool; 4]>());
+    let rest = (norms, select(Positions::ALL), any::<[bool; 7]>());
     (sizes, attention, mlp, rest).prop_map(|(sizes, attention, mlp, rest)| {
-        let ((norm, norm_placement), positions, [is_wide, bias, tied, scaled]) = rest;
+        let ((norm, norm_placement), positions, [is_wide, bias, tied, scaled, qkv_bias, scales, caps]) = rest;
         let (layers, heads, per_head, context, vocabulary) = sizes;
         let gpt2 = Transformer::new(layers, heads * per_head, heads, context);
         let (d_ff, activation) = mlp;
@@ -28,6 +28,7 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
         let window = Some(window).filter(|_| !sees_ahead);
         let model = Transformer {
             vocabulary,
+            embedding_scale: scales.then_some(3.0),
             kv_heads: if shares && heads.is_multiple_of(2) { heads / 2 } else { heads },
             head_dim: if has_own_width { head_dim } else { gpt2.head_dim },
             causal: !sees_ahead,
@@ -44,7 +45,9 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
             positions,
             rotary,
             bias,
+            qkv_bias,
             tied,
+            logit_softcap: caps.then_some(5.0),
             ..gpt2
         };
         with_even_heads(model)

@@ -11,14 +11,16 @@ fn cross_entropy_and_its_gradient() {
     // Rows that begin at any alignment, and rows that keep a block busy.
     for [rows, vocabulary] in [[1, 1], [1, 2], [23, 7], [50, 40], [33, 257], [3, 8195], [1, 50_304]] {
         let targets = Data::tokens(&[rows], |i| (i * i * 7 + i * 3) % vocabulary);
-        for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..8).map(move |flags| (dtype, flags))) {
+        for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..16).map(move |flags| (dtype, flags))) {
             let (gradient, accumulate, scaled) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
+            let cap = (flags & 8 > 0).then_some(10.0);
             let logits = Data::random(dtype, &[rows, vocabulary], 20.0, 1).map(|x| x + 5.0);
             let mut inputs = vec![logits, targets.clone()];
             inputs.extend(scaled.then(|| Data::scalar(1024.0)));
             inputs.extend(accumulate.then(|| Data::scalar(1.5)));
             let op = Op::CrossEntropy(CrossEntropy {
                 weight: 0.25,
+                cap,
                 gradient,
                 accumulate,
                 scaled,

@@ -43,7 +43,8 @@ fn embedding_and_its_gradient() {
             for (stored, output) in TYPES {
                 let tables = [&table, &positions].map(|table| table.stored_as(stored));
                 for has_positions in [false, true] {
-                    let op = |output| Op::Embedding(Embedding { positions: has_positions, output });
+                    let op =
+                        |output| Op::Embedding(Embedding { scale: 2.5, positions: has_positions, output });
                     let tables = &tables[..1 + usize::from(has_positions)];
                     let inputs = [std::slice::from_ref(&tokens), tables].concat();
                     devices.check(&op(output), &op(DType::F32), &inputs);
@@ -60,6 +61,7 @@ fn embedding_and_its_gradient() {
                 let op = |gradients| {
                     Op::EmbeddingBackward(EmbeddingBackward {
                         vocabulary,
+                        scale: 2.5,
                         gradients,
                         positions: has_positions,
                         accumulate_table,
@@ -81,6 +83,7 @@ fn table_gradient(vocabulary: usize, accumulate_table: bool) -> Op {
     let gradients = DType::F32;
     Op::EmbeddingBackward(EmbeddingBackward {
         vocabulary,
+        scale: 1.0,
         gradients,
         positions: true,
         accumulate_table,

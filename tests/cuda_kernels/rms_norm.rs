@@ -17,11 +17,13 @@ fn rms_norm_and_its_gradient() {
         let f32s = |dims: &[usize], seed| Data::random(DType::F32, dims, 1.0, seed);
         let full = f32s(&[rows, channels], 1).map(|x| 2.0 * x + 0.7);
         let weight = f32s(&[channels], 2);
-        let reference = Op::RmsNorm(RmsNorm { epsilon: EPSILON, stream: false, output: DType::F32 });
+        // One of the two.
+        let offset = (rows % 2) as f32;
+        let reference = Op::RmsNorm(RmsNorm { epsilon: EPSILON, offset, stream: false, output: DType::F32 });
         for (dtype, of_x, gradients) in TYPES {
             let x = full.stored_as(of_x);
             let statistics = devices.cuda(&reference, &[x.widened(), weight.clone()]);
-            let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, stream: false, output: dtype });
+            let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, offset, stream: false, output: dtype });
             devices.check(&op, &reference, &[x.clone(), weight.clone()]);
             for flags in 0..8 {
                 let (accumulate, accumulate_weight, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
@@ -32,7 +34,7 @@ fn rms_norm_and_its_gradient() {
                 let mut inputs = vec![dy, x.clone(), weight.clone(), statistics[1].clone()];
                 inputs.extend(accumulate.then(|| f32s(&[rows, channels], 5).stored_as(of_x)));
                 inputs.extend(accumulate_weight.then(|| weight.stored_as(gradients)));
-                let op = RmsNormBackward { gradients, accumulate, accumulate_weight, cast };
+                let op = RmsNormBackward { offset, gradients, accumulate, accumulate_weight, cast };
                 let reference = RmsNormBackward { gradients: DType::F32, ..op };
                 devices.check(&Op::RmsNormBackward(op), &Op::RmsNormBackward(reference), &inputs);
                 if cast {

@@ -21,7 +21,8 @@ MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights"}
 BLOCK_KEYS = {"activation": "gelu_tanh", "norm": "layer", "norm_epsilon": 1e-5, "positions": "learned"}
 BLOCK_KEYS |= {"rotary": {"base": 10000.0, "scaling": "off"}, "causal": True, "window": "off", "global_every": "off"}
 BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": False, "norm_placement": "pre"}
-IN_PARAMETERS = {"head_dim", "d_ff", "bias", "tied"}
+BLOCK_KEYS |= {"embedding_scale": "off", "logit_softcap": "off"}
+IN_PARAMETERS = {"head_dim", "d_ff", "bias", "qkv_bias", "tied"}
 
 ACTIVATIONS = {"gelu_tanh", "gelu", "relu", "silu", "swiglu", "geglu", "geglu_tanh"}
 # The keys of low-rank adaptation.
@@ -57,10 +58,13 @@ class Run:
         self.window, self.global_every = unless_off(block["window"]), unless_off(block["global_every"])
         self.qk_norm, self.norm_placement = block["qk_norm"], block["norm_placement"]
         expect_word("norm_placement", self.norm_placement, {"pre", "post", "sandwich"})
+        self.embedding_scale, self.logit_softcap = (
+            unless_off(block[key]) for key in ("embedding_scale", "logit_softcap")
+        )
         self.attention_scale = unless_off(block["attention_scale"])
         self.attention_softcap = unless_off(block["attention_softcap"])
         expect_word("activation", self.activation, ACTIVATIONS)
-        expect_word("norm", self.norm, {"layer", "rms"})
+        expect_word("norm", self.norm, {"layer", "rms", "rms_zero_centered"})
         expect_word("positions", self.positions, {"learned", "rotary", "none"})
         expect_keys("rotary", self.rotary, {"base", "scaling"})
 

@@ -25,6 +25,8 @@ def forward(run, parameters, tokens, targets):
     """The mean loss over tokens i64[B, T]."""
     table = parameters["embedding.table"]
     x = F.embedding(tokens, table).float()
+    if run.embedding_scale:
+        x = run.embedding_scale * x
     if "embedding.positions" in parameters:
         x = x + parameters["embedding.positions"].float()
     x = x.to(HALVES.get(run.residual, torch.float32))
@@ -38,7 +40,10 @@ def forward(run, parameters, tokens, targets):
         x = norm(run, parameters, "head.norm", x)
     logits = F.linear(x, parameters.get("head.weight", table))
     # Softmax and loss in full precision, whatever the products are in.
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+    logits = logits.float()
+    if run.logit_softcap:
+        logits = run.logit_softcap * torch.tanh(logits / run.logit_softcap)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def block(run, parameters, layer, x):
@@ -140,16 +145,21 @@ def mlp(run, parameters, name, x):
 
 
 def norm(run, parameters, name, x):
-    weight = parameters[f"{name}.weight"].to(x.dtype)
-    if run.norm == "rms":
+    weight = parameters[f"{name}.weight"]
+    if run.norm == "rms_zero_centered":
+        weight = 1 + weight.float()
+    weight = weight.to(x.dtype)
+    if run.norm != "layer":
         return F.rms_norm(x, weight.shape, weight, run.norm_epsilon)
     bias = parameters[f"{name}.bias"].to(x.dtype)
     return F.layer_norm(x, weight.shape, weight, bias, run.norm_epsilon)
 
 
 def norm_heads(run, parameters, name, x):
-    weight = parameters[f"{name}.weight"]
-    return F.rms_norm(x.float(), weight.shape, weight.float(), run.norm_epsilon).to(x.dtype)
+    weight = parameters[f"{name}.weight"].float()
+    if run.norm == "rms_zero_centered":
+        weight = 1 + weight
+    return F.rms_norm(x.float(), weight.shape, weight, run.norm_epsilon).to(x.dtype)
 
 
 def linear(run, parameters, name, x):

@@ -86,8 +86,26 @@ fn costs() -> Vec<(&'static str, Cost)> {
         ),
         (
             "no biases",
-            Cost { parameters: parameters - L * (4 * C + 5 * C), ..plain(|model| model.bias = false) },
+            Cost {
+                parameters: parameters - L * (4 * C + 5 * C),
+                ..plain(|model| (model.bias, model.qkv_bias) = (false, false))
+            },
         ),
+        (
+            "biases of queries, keys and values alone",
+            Cost { parameters: parameters - L * (C + 5 * C), ..plain(|model| model.bias = false) },
+        ),
+        (
+            "RMS norms around zero",
+            Cost {
+                parameters: parameters - (2 * L + 1) * C,
+                block: block - 2 * statistic,
+                head: head - statistic,
+                ..plain(|model| model.norm = Norm::RmsZeroCentered)
+            },
+        ),
+        ("a scaled embedding", plain(|model| model.embedding_scale = Some(4.0))),
+        ("capped logits", plain(|model| model.logit_softcap = Some(30.0))),
         (
             "shared keys",
             Cost {

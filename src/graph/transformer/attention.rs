@@ -15,8 +15,9 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, number: usize, part:
         names: ["qkv.weight", "qkv.bias"],
         shape: [(heads + 2 * kv_heads) * head_dim, c],
         initial: NORMAL,
+        bias: model.qkv_bias,
     };
-    let mut qkv = linear::build(graph, model, scope, &layer, part.input, "qkv");
+    let mut qkv = linear::build(graph, scope, &layer, part.input, "qkv");
     if model.qk_norm {
         qkv = norm::build_of_heads(graph, model, scope, qkv);
     }
@@ -34,7 +35,7 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, number: usize, part:
         scale: model.attention_scale.map(|scale| scale as f32),
     };
     let [out, _lse] = graph.node(Op::Attention(Attention { attending }), scope, vec![qkv], ["out", "lse"]);
-    let layer =
-        Layer { names: ["out.weight", "out.bias"], shape: [c, channels], initial: into_residual(model) };
-    linear::build_last(graph, model, part, &layer, out)
+    let (names, initial) = (["out.weight", "out.bias"], into_residual(model));
+    let layer = Layer { names, shape: [c, channels], initial, bias: model.bias };
+    linear::build_last(graph, part, &layer, out)
 }

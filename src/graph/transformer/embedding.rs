@@ -24,7 +24,11 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, micro_batch: usize) 
     if positions {
         inputs.push(graph.parameter("positions", scope, &[t, c], NORMAL));
     }
-    let op = Op::Embedding(Embedding { positions, output: DType::F32 });
+    let op = Op::Embedding(Embedding {
+        scale: model.embedding_scale.unwrap_or(1.0) as f32,
+        positions,
+        output: DType::F32,
+    });
     let [x] = graph.node(op, scope, inputs, ["x"]);
     Embedded { x, table, targets }
 }

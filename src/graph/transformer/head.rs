@@ -21,5 +21,7 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usi
     };
     let linear = Linear { bias: false, activation: None, residual: false, tf32: false };
     let [logits] = graph.node(Op::Linear(linear), scope, vec![x, weight], ["logits"]);
-    graph.node(Op::CrossEntropy(CrossEntropy::PLAIN), scope, vec![logits, targets], ["loss"]);
+    let cap = model.logit_softcap.map(|cap| cap as f32);
+    let loss = CrossEntropy { cap, ..CrossEntropy::PLAIN };
+    graph.node(Op::CrossEntropy(loss), scope, vec![logits, targets], ["loss"]);
 }

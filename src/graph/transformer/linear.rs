@@ -1,9 +1,8 @@
-//! Linear layers of blocks, with biases if the model has any.
+//! Linear layers of blocks, with biases or without.
 
 use super::block::Part;
 use crate::graph::{Graph, Initial, ScopeId};
 use crate::ops::{Activation, Linear, Op};
-use crate::spec::Transformer;
 
 /// A linear layer.
 pub(super) struct Layer {
@@ -13,30 +12,24 @@ pub(super) struct Layer {
     pub(super) shape: [usize; 2],
     /// What its weight starts as.
     pub(super) initial: Initial,
+    pub(super) bias: bool,
 }
 
 impl Layer {
     /// What a node takes and does that computes it of x.
-    fn of(&self, graph: &mut Graph, model: &Transformer, scope: ScopeId, x: usize) -> (Linear, Vec<usize>) {
+    fn of(&self, graph: &mut Graph, scope: ScopeId, x: usize) -> (Linear, Vec<usize>) {
         let mut inputs = vec![x, graph.parameter(self.names[0], scope, &self.shape, self.initial)];
-        if model.bias {
+        if self.bias {
             let zeros = Initial::Constant(0.0);
             inputs.push(graph.parameter(self.names[1], scope, &self.shape[..1], zeros));
         }
-        (Linear { bias: model.bias, activation: None, residual: false, tf32: false }, inputs)
+        (Linear { bias: self.bias, activation: None, residual: false, tf32: false }, inputs)
     }
 }
 
 /// `y = x W^T + bias`
-pub(super) fn build(
-    graph: &mut Graph,
-    model: &Transformer,
-    scope: ScopeId,
-    layer: &Layer,
-    x: usize,
-    name: &'static str,
-) -> usize {
-    let (linear, inputs) = layer.of(graph, model, scope, x);
+pub(super) fn build(graph: &mut Graph, scope: ScopeId, layer: &Layer, x: usize, name: &'static str) -> usize {
+    let (linear, inputs) = layer.of(graph, scope, x);
     let [y] = graph.node(Op::Linear(linear), scope, inputs, [name]);
     y
 }
@@ -44,13 +37,12 @@ pub(super) fn build(
 /// `hidden = activation(x W^T + bias)`
 pub(super) fn build_activated(
     graph: &mut Graph,
-    model: &Transformer,
     scope: ScopeId,
     layer: &Layer,
     x: usize,
     activation: Activation,
 ) -> usize {
-    let (linear, inputs) = layer.of(graph, model, scope, x);
+    let (linear, inputs) = layer.of(graph, scope, x);
     let op = Op::Linear(Linear { activation: Some(activation), ..linear });
     let before = activation.of(["before_gelu", "before_gelu", "before_relu", "before_silu"]);
     let [hidden, _before] = graph.node(op, scope, inputs, ["hidden", before]);
@@ -58,15 +50,9 @@ pub(super) fn build_activated(
 }
 
 /// `y W^T + bias`, the last product of a part of a block: added to the residual stream, or by itself.
-pub(super) fn build_last(
-    graph: &mut Graph,
-    model: &Transformer,
-    part: &Part,
-    layer: &Layer,
-    y: usize,
-) -> usize {
-    let Some(x) = part.residual else { return build(graph, model, part.scope, layer, y, "projected") };
-    let (linear, mut inputs) = layer.of(graph, model, part.scope, y);
+pub(super) fn build_last(graph: &mut Graph, part: &Part, layer: &Layer, y: usize) -> usize {
+    let Some(x) = part.residual else { return build(graph, part.scope, layer, y, "projected") };
+    let (linear, mut inputs) = layer.of(graph, part.scope, y);
     inputs.push(x);
     let [x] = graph.node(Op::Linear(Linear { residual: true, ..linear }), part.scope, inputs, ["x"]);
     x

@@ -8,19 +8,20 @@ use crate::ops::{Gated, Op};
 use crate::spec::Transformer;
 
 pub(super) fn build(graph: &mut Graph, model: &Transformer, part: &Part) -> usize {
-    let (c, f, scope) = (model.d_model, model.d_ff, part.scope);
+    let (c, f, bias, scope) = (model.d_model, model.d_ff, model.bias, part.scope);
     let activation = model.activation.function();
     let hidden = if model.activation.is_gate() {
         // One product for both: the gate's rows come first.
         let names = ["gate_up.weight", "gate_up.bias"];
-        let layer = Layer { names, shape: [2 * f, c], initial: NORMAL };
-        let both = linear::build(graph, model, scope, &layer, part.input, "gate_up");
+        let layer = Layer { names, shape: [2 * f, c], initial: NORMAL, bias };
+        let both = linear::build(graph, scope, &layer, part.input, "gate_up");
         let [hidden] = graph.node(Op::Gated(Gated { activation }), scope, vec![both], ["hidden"]);
         hidden
     } else {
-        let layer = Layer { names: ["up.weight", "up.bias"], shape: [f, c], initial: NORMAL };
-        linear::build_activated(graph, model, scope, &layer, part.input, activation)
+        let layer = Layer { names: ["up.weight", "up.bias"], shape: [f, c], initial: NORMAL, bias };
+        linear::build_activated(graph, scope, &layer, part.input, activation)
     };
-    let layer = Layer { names: ["out.weight", "out.bias"], shape: [c, f], initial: into_residual(model) };
-    linear::build_last(graph, model, part, &layer, hidden)
+    let (names, initial) = (["out.weight", "out.bias"], into_residual(model));
+    let layer = Layer { names, shape: [c, f], initial, bias };
+    linear::build_last(graph, part, &layer, hidden)
 }

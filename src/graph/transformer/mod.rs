@@ -52,6 +52,7 @@ mod tests {
             norm: Norm::Rms,
             positions: Positions::Rotary,
             bias: false,
+            qkv_bias: false,
             tied: false,
             ..Transformer::new(32, 4096, 32, 2048)
         };

@@ -24,7 +24,8 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, scope: ScopeId, plac
         Place::After => (["out_norm.weight", "out_norm.bias"], true),
     };
     let output = if stream { "x" } else { "normed" };
-    let weight = graph.parameter(names[0], scope, &[channels], Initial::Constant(1.0));
+    let offset = offset(model.norm);
+    let weight = graph.parameter(names[0], scope, &[channels], Initial::Constant(1.0 - offset));
     match model.norm {
         Norm::Layer => {
             let bias = graph.parameter(names[1], scope, &[channels], Initial::Constant(0.0));
@@ -32,8 +33,8 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, scope: ScopeId, plac
             let [y, _mean, _rstd] = graph.node(op, scope, vec![x, weight, bias], [output, "mean", "rstd"]);
             y
         }
-        Norm::Rms => {
-            let op = Op::RmsNorm(RmsNorm { epsilon, stream, output: DType::F32 });
+        Norm::Rms | Norm::RmsZeroCentered => {
+            let op = Op::RmsNorm(RmsNorm { epsilon, offset, stream, output: DType::F32 });
             let [y, _rrms] = graph.node(op, scope, vec![x, weight], [output, "rrms"]);
             y
         }
@@ -42,11 +43,20 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, scope: ScopeId, plac
 
 /// A qkv num[B,T,(H+2G)D] whose heads of queries and of keys are normalised.
 pub(super) fn build_of_heads(graph: &mut Graph, model: &Transformer, scope: ScopeId, qkv: usize) -> usize {
+    let offset = offset(model.norm);
     let weights = ["q_norm.weight", "k_norm.weight"]
-        .map(|name| graph.parameter(name, scope, &[model.head_dim], Initial::Constant(1.0)));
+        .map(|name| graph.parameter(name, scope, &[model.head_dim], Initial::Constant(1.0 - offset)));
     let heads = NormedHeads { queries: model.heads, keys: model.kv_heads };
-    let op = Op::HeadNorm(HeadNorm { heads, epsilon: model.norm_epsilon as f32 });
+    let op = Op::HeadNorm(HeadNorm { heads, epsilon: model.norm_epsilon as f32, offset });
     let [normed, _rrms] =
         graph.node(op, scope, [vec![qkv], weights.to_vec()].concat(), ["normed_qkv", "qk_rrms"]);
     normed
+}
+
+/// What is added to weights.
+fn offset(norm: Norm) -> f32 {
+    match norm {
+        Norm::Layer | Norm::Rms => 0.0,
+        Norm::RmsZeroCentered => 1.0,
+    }
 }

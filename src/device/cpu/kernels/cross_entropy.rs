@@ -1,10 +1,10 @@
-//! Softmax and cross-entropy in one pass over the logits.
+//! Softmax and cross-entropy in one pass over the logits, within a cap or not.
 
 use crate::ops::{CrossEntropy, DType};
 
 use super::as_f64;
 use super::float::Float;
-use super::math::{exp, largest, sum};
+use super::math::{exp, largest, sum, tanh};
 use super::operands::Operands;
 use super::simd::{Level, simd};
 use super::workers::{Parts, Workers};
@@ -42,7 +42,8 @@ pub(super) fn run<T: Float>(
                 wide.part(worker * wide_len..(worker + 1) * wide_len),
             )
         };
-        let rows = Rows { targets: &targets[rows], logits: logits.map(|logits| &logits[elements]), dlogits };
+        let logits = logits.map(|logits| &logits[elements]);
+        let rows = Rows { targets: &targets[rows], logits, dlogits, cap: op.cap };
         partial[0] = rows.run(workers.level(), scale, wide);
     });
     let total = partials.iter().sum::<f64>() * f64::from(op.factor()) / all_rows as f64;
@@ -56,6 +57,7 @@ struct Rows<'a, T> {
     /// None where `dlogits` begins as them.
     logits: Option<&'a [T]>,
     dlogits: Option<&'a mut [T]>,
+    cap: Option<f32>,
 }
 
 impl<T: Float> Rows<'_, T> {
@@ -69,7 +71,7 @@ impl<T: Float> Rows<'_, T> {
             let logits = self.logits.map(|logits| &logits[elements(logits.len())]);
             let Some(dlogits) = &mut self.dlogits else {
                 let logits = logits.expect("a gradient or logits of their own");
-                loss += without_gradient(level, T::widened(level, logits, wide), target);
+                loss += without_gradient(level, T::widened(level, logits, wide), target, self.cap);
                 continue;
             };
             let elements = elements(dlogits.len());
@@ -78,10 +80,10 @@ impl<T: Float> Rows<'_, T> {
                 dlogits.copy_from_slice(logits);
             }
             if let Some(dlogits) = T::as_f32_mut(dlogits) {
-                loss += with_gradient(level, target, scale, dlogits);
+                loss += with_gradient(level, target, scale, self.cap, dlogits);
             } else {
                 T::widen(level, dlogits, wide);
-                loss += with_gradient(level, target, scale, wide);
+                loss += with_gradient(level, target, scale, self.cap, wide);
                 T::narrow(level, wide, dlogits);
             }
         }
@@ -95,8 +97,36 @@ fn loss_of(sum: f32, largest: f32, target: f32) -> f64 {
     f64::from(sum).ln() + (f64::from(largest) - f64::from(target))
 }
 
+/// A logit within a cap.
+#[inline(always)]
+fn capped<const FUSED: bool>(logit: f32, cap: f32) -> f32 {
+    cap * tanh::<FUSED>(logit / cap)
+}
+
+/// What the gradient of a logit within a cap is multiplied by to be that of the logit before.
+#[inline(always)]
+fn slope(capped: f32, cap: f32) -> f32 {
+    let share = capped / cap;
+    1.0 - share * share
+}
+
+fn without_gradient(level: Level, logits: &[f32], target: usize, cap: Option<f32>) -> f64 {
+    match cap {
+        Some(cap) => loss_within(level, logits, target, cap),
+        None => loss(level, logits, target),
+    }
+}
+
+/// Turns the logits of a row into their gradient.
+fn with_gradient(level: Level, target: usize, scale: f32, cap: Option<f32>, row: &mut [f32]) -> f64 {
+    match cap {
+        Some(cap) => loss_and_gradient_within(level, target, scale, cap, row),
+        None => loss_and_gradient(level, target, scale, row),
+    }
+}
+
 simd! {
-    fn without_gradient(logits: &[f32], target: usize) -> f64 {
+    fn loss(logits: &[f32], target: usize) -> f64 {
         let largest = largest(logits);
         let sum = sum(logits.len(), |v| exp::<FUSED>(logits[v] - largest));
         loss_of(sum, largest, logits[target])
@@ -104,8 +134,15 @@ simd! {
 }
 
 simd! {
-    /// Turns the logits of a row into their gradient.
-    fn with_gradient(target: usize, scale: f32, row: &mut [f32]) -> f64 {
+    fn loss_within(logits: &[f32], target: usize, cap: f32) -> f64 {
+        let largest = capped::<FUSED>(largest(logits), cap);
+        let sum = sum(logits.len(), |v| exp::<FUSED>(capped::<FUSED>(logits[v], cap) - largest));
+        loss_of(sum, largest, capped::<FUSED>(logits[target], cap))
+    }
+}
+
+simd! {
+    fn loss_and_gradient(target: usize, scale: f32, row: &mut [f32]) -> f64 {
         let largest = largest(row);
         let logit = row[target];
         for value in row.iter_mut() {
@@ -117,6 +154,24 @@ simd! {
             *value *= share;
         }
         row[target] -= scale;
+        loss_of(sum, largest, logit)
+    }
+}
+
+simd! {
+    /// The row holds what is within the cap first, of which exponentials are taken twice.
+    fn loss_and_gradient_within(target: usize, scale: f32, cap: f32, row: &mut [f32]) -> f64 {
+        for value in row.iter_mut() {
+            *value = capped::<FUSED>(*value, cap);
+        }
+        let largest = largest(row);
+        let logit = row[target];
+        let sum = sum(row.len(), |v| exp::<FUSED>(row[v] - largest));
+        let share = scale / sum;
+        for value in row.iter_mut() {
+            *value = exp::<FUSED>(*value - largest) * share * slope(*value, cap);
+        }
+        row[target] -= scale * slope(logit, cap);
         loss_of(sum, largest, logit)
     }
 }

@@ -95,7 +95,15 @@ simd! {
 }
 
 simd! {
-    fn scale_by(x: &mut [f32], factor: f32) {
+    pub(super) fn add_scaled_to(sum: &mut [f32], b: &[f32], factor: f32) {
+        for (sum, &b) in sum.iter_mut().zip(b) {
+            *sum += b * factor;
+        }
+    }
+}
+
+simd! {
+    pub(super) fn scale_by(x: &mut [f32], factor: f32) {
         for x in x.iter_mut() {
             *x *= factor;
         }

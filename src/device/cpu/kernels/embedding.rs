@@ -1,11 +1,11 @@
-//! Token embedding, with learned positions or without.
+//! Token embedding, scaled or not, with learned positions or without.
 
 use std::ops::Range;
 
 use crate::ops::{DType, Embedding, EmbeddingBackward};
 
 use super::as_u32;
-use super::elementwise::add_to;
+use super::elementwise::{add_scaled_to, add_to, scale_by};
 use super::float::{BUFFER, Buffer, Float, read, update};
 use super::operands::Operands;
 use super::simd::Level;
@@ -33,6 +33,7 @@ pub(super) fn forward<P: Float, X: Float>(op: &Embedding, operands: &mut Operand
                 let of = |row: usize| row + run.start..row + run.end;
                 let sum = &mut sum[..run.len()];
                 P::widen(level, &table[of(token)], sum);
+                scale_by(level, sum, op.scale);
                 if let Some(positions) = positions {
                     add_to(level, sum, P::widened(level, &positions[of(position)], &mut wide));
                 }
@@ -127,7 +128,7 @@ impl<X: Float, G: Float> Table<'_, X, G> {
         self.clear(op, part, &mut sums);
         for (row, &token) in self.tokens.iter().enumerate() {
             let dx = X::widened(self.level, &self.dx[self.part_of(row, part)], &mut wide);
-            self.change(token as usize, part, &mut sums, |sum| add_to(self.level, sum, dx));
+            self.change(token as usize, part, &mut sums, |sum| add_scaled_to(self.level, sum, dx, op.scale));
         }
     }
 
@@ -140,7 +141,7 @@ impl<X: Float, G: Float> Table<'_, X, G> {
             self.change(token(rows[0]) as usize, part, &mut sums, |sum| {
                 for &row in rows {
                     let dx = &self.dx[self.part_of(row as usize, part)];
-                    add_to(self.level, sum, X::widened(self.level, dx, &mut wide));
+                    add_scaled_to(self.level, sum, X::widened(self.level, dx, &mut wide), op.scale);
                 }
             });
         }

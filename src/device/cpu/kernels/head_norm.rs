@@ -32,7 +32,9 @@ pub(super) fn forward<T: Float>(op: &HeadNorm, operands: &mut Operands, workers:
             let heads = x.chunks_exact(channels).zip(y.chunks_exact_mut(channels));
             for (head, (x, y)) in heads.enumerate() {
                 match weight_of(op.heads, head) {
-                    Some(which) => rrms[head] = normalise_row(level, x, weights[which], op.epsilon, y),
+                    Some(which) => {
+                        rrms[head] = normalise_row(level, x, (weights[which], op.offset), op.epsilon, y);
+                    }
                     None => y.copy_from_slice(x),
                 }
             }
@@ -76,7 +78,7 @@ pub(super) fn backward<T: Float, G: Float>(
                 dx.fill(T::default());
                 let dweight = &mut sums[which * channels..(which + 1) * channels];
                 let rrms = rrms[place * normed + head];
-                differentiate_row(level, (dy, x), (weights[which], rrms), dx, dweight);
+                differentiate_row(level, (dy, x), (weights[which], op.offset, rrms), dx, dweight);
             }
         }
     });

@@ -23,7 +23,7 @@ pub(super) fn forward<X: Float, T: Float>(op: &RmsNorm, operands: &mut Operands,
         let level = workers.level();
         let rows = x[elements].chunks_exact(channels).zip(y.chunks_exact_mut(channels));
         for ((x, y), rrms) in rows.zip(rrms) {
-            *rrms = normalise_row(level, x, weight, op.epsilon, y);
+            *rrms = normalise_row(level, x, (weight, op.offset), op.epsilon, y);
         }
     });
 }
@@ -32,14 +32,14 @@ pub(super) fn forward<X: Float, T: Float>(op: &RmsNorm, operands: &mut Operands,
 pub(super) fn normalise_row<X: Float, T: Float>(
     level: Level,
     x: &[X],
-    weight: &[f32],
+    (weight, offset): (&[f32], f32),
     epsilon: f32,
     y: &mut [T],
 ) -> f32 {
     let rrms = reciprocal_root(level, x, epsilon);
     let (mut buffer, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
     write(level, y, &mut buffer, |run, y| {
-        normalise(level, X::widened(level, &x[run.clone()], &mut wide), &weight[run], rrms, y);
+        normalise(level, X::widened(level, &x[run.clone()], &mut wide), &weight[run], (rrms, offset), y);
     });
     rrms
 }
@@ -48,7 +48,7 @@ pub(super) fn normalise_row<X: Float, T: Float>(
 pub(super) fn differentiate_row<T: Float, X: Float>(
     level: Level,
     (dy, x): (&[T], &[X]),
-    (weight, rrms): (&[f32], f32),
+    (weight, offset, rrms): (&[f32], f32, f32),
     dx: &mut [X],
     dweight: &mut [f32],
 ) {
@@ -56,13 +56,13 @@ pub(super) fn differentiate_row<T: Float, X: Float>(
     let mut along = 0.0;
     read(level, dy, &mut buffer, |run, dy| {
         let x = X::widened(level, &x[run.clone()], &mut wide);
-        along += along_row(level, dy, x, &weight[run]) * rrms / weight.len() as f32;
+        along += along_row(level, dy, x, &weight[run], offset) * rrms / weight.len() as f32;
     });
     read(level, dy, &mut buffer, |run, dy| {
         let dweight = &mut dweight[run.clone()];
         let x = X::widened(level, &x[run.clone()], &mut wide);
         update(level, &mut dx[run.clone()], &mut sums, |_, dx| {
-            differentiate(level, (rrms, along), dy, x, &weight[run.clone()], dx, dweight);
+            differentiate(level, (rrms, along, offset), dy, x, &weight[run.clone()], dx, dweight);
         });
     });
 }
@@ -81,11 +81,12 @@ simd! {
 }
 
 simd! {
-    fn normalise(x: &[f32], weight: &[f32], rrms: f32, y: &mut [f32]) {
+    fn normalise(x: &[f32], weight: &[f32], row: (f32, f32), y: &mut [f32]) {
+        let (rrms, offset) = row;
         let channels = y.len();
         let (x, weight) = (&x[..channels], &weight[..channels]);
         for c in 0..channels {
-            y[c] = x[c] * rrms * weight[c];
+            y[c] = x[c] * rrms * (weight[c] + offset);
         }
     }
 }
@@ -132,7 +133,7 @@ pub(super) fn backward<T: Float, X: Float, G: Float>(
                 (None, Some(cast)) => cast,
                 (None, None) => unreachable!("dy shares memory with what is cast alone"),
             };
-            differentiate_row(level, (dy, x), (weight, rrms), dx, dweight);
+            differentiate_row(level, (dy, x), (weight, op.offset, rrms), dx, dweight);
             if let (Some(cast), Some(dx)) = (cast, X::as_f32(dx)) {
                 T::narrow(level, dx, cast);
             }
@@ -151,25 +152,25 @@ pub(super) fn backward<T: Float, X: Float, G: Float>(
 
 simd! {
     /// The sum of the gradient of the normal row times x.
-    fn along_row(dy: &[f32], x: &[f32], weight: &[f32]) -> f32 {
+    fn along_row(dy: &[f32], x: &[f32], weight: &[f32], offset: f32) -> f32 {
         let channels = dy.len();
         let (x, weight) = (&x[..channels], &weight[..channels]);
-        sum(channels, |c| dy[c] * weight[c] * x[c])
+        sum(channels, |c| dy[c] * (weight[c] + offset) * x[c])
     }
 }
 
 simd! {
     /// Adds to dx and dweight. `along` is the mean of the gradient of the normal row times that row.
     fn differentiate(
-        row: (f32, f32), dy: &[f32], x: &[f32], weight: &[f32], dx: &mut [f32], dweight: &mut [f32],
+        row: (f32, f32, f32), dy: &[f32], x: &[f32], weight: &[f32], dx: &mut [f32], dweight: &mut [f32],
     ) {
-        let (rrms, along) = row;
+        let (rrms, along, offset) = row;
         let channels = dy.len();
         let (x, weight, dx) = (&x[..channels], &weight[..channels], &mut dx[..channels]);
         let dweight = &mut dweight[..channels];
         for c in 0..channels {
             let normal = x[c] * rrms;
-            dx[c] += rrms * (dy[c] * weight[c] - normal * along);
+            dx[c] += rrms * (dy[c] * (weight[c] + offset) - normal * along);
             dweight[c] += dy[c] * normal;
         }
     }

@@ -1,4 +1,4 @@
-// Softmax and cross-entropy of rows of V logits.
+// Softmax and cross-entropy of rows of V logits, within a cap or not.
 #include "reductions.cuh"
 #include "vectors.cuh"
 
@@ -66,27 +66,47 @@ struct Row {
     }
 };
 
+// Logits as they are.
+struct Uncapped {
+    __device__ __forceinline__ float of(float logit) const { return logit; }
+    __device__ __forceinline__ float slope(float) const { return 1.0f; }
+};
+
+struct Capped {
+    float cap;
+
+    __device__ __forceinline__ float of(float logit) const { return cap * tanhf(logit / cap); }
+
+    // What the gradient of a logit within the cap is multiplied by to be that of the logit before.
+    __device__ __forceinline__ float slope(float within) const {
+        const float share = within / cap;
+        return 1.0f - share * share;
+    }
+};
+
 // One block per row, and two readings of it: the second, for the gradient, goes backwards and so begins with what the
 // caches have seen last. `dlogits` may be null, or `logits` itself; `scaling` may be null.
-template <class T>
+template <class T, class Cap>
 __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T* logits, const int* targets,
-                                              const float* scaling, uint32_t vocabulary, float scale) {
+                                              const float* scaling, uint32_t vocabulary, float scale, Cap cap) {
     constexpr int WIDTH = Vector<T>::size;
     logits += static_cast<uint64_t>(blockIdx.x) * vocabulary;
     const Row<T> row(logits, vocabulary);
     const uint32_t target = targets[blockIdx.x];
     // Before anything is written over it. A target that there is no logit of is no number.
-    const float logit = target < vocabulary ? to_float(logits[target]) : not_a_number();
+    const float logit = target < vocabulary ? cap.of(to_float(logits[target])) : not_a_number();
 
     Softmax<T> softmax;
 #pragma unroll 2
     for (uint32_t i = threadIdx.x; i < row.vectors; i += blockDim.x) {
         float values[WIDTH];
         load_floats(values, logits + row.vector(i));
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) values[j] = cap.of(values[j]);
         softmax.add(values);
     }
     for (uint32_t i = threadIdx.x; i < row.edges; i += blockDim.x) {
-        const float value[1] = {to_float(logits[row.edge(i)])};
+        const float value[1] = {cap.of(to_float(logits[row.edge(i)]))};
         softmax.add(value);
     }
     softmax.join();
@@ -99,9 +119,10 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
     dlogits += static_cast<uint64_t>(blockIdx.x) * vocabulary;
     if (scaling != nullptr) scale *= scaling[0];
     const float share = scale / softmax.sum;
-    auto slope = [&](float value, uint32_t place) {
+    auto slope = [&](float before, uint32_t place) {
+        const float value = cap.of(before);
         const float gradient = exponential<T>(value - softmax.largest) * share;
-        return place == target ? gradient - scale : gradient;
+        return (place == target ? gradient - scale : gradient) * cap.slope(value);
     };
     for (uint32_t i = threadIdx.x; i < row.edges; i += blockDim.x) {
         const uint32_t place = row.edge(i);
@@ -126,9 +147,15 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
     extern "C" __global__ void __launch_bounds__(1024) cross_entropy_##suffix(                                        \
         float* __restrict__ losses, T* dlogits, const T* logits, const int* __restrict__ targets,                    \
         const float* __restrict__ scaling, uint32_t vocabulary, float scale) {                                       \
-        cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale);                              \
+        cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale, Uncapped{});                  \
     }                                                                                                                \
-    REGISTER(cross_entropy_##suffix)
+    REGISTER(cross_entropy_##suffix)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(1024) cross_entropy_capped_##suffix(                                 \
+        float* __restrict__ losses, T* dlogits, const T* logits, const int* __restrict__ targets,                    \
+        const float* __restrict__ scaling, uint32_t vocabulary, float scale, float cap) {                            \
+        cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale, Capped{cap});                 \
+    }                                                                                                                \
+    REGISTER(cross_entropy_capped_##suffix)
 
 CROSS_ENTROPY(float, f32)
 CROSS_ENTROPY(bf16, bf16)

@@ -1,4 +1,4 @@
-// Token embedding, with learned positions or without.
+// Token embedding, scaled or not, with learned positions or without.
 //
 // Widths are in elements: a lane takes four channels at a time where rows begin at multiples of 16 bytes, and one
 // where they do not.
@@ -40,14 +40,20 @@ struct Channels {
 #pragma unroll
         for (int i = 0; i < Width; ++i) values[i] += other.values[i];
     }
+
+    __device__ __forceinline__ void scale(float factor) {
+#pragma unroll
+        for (int i = 0; i < Width; ++i) values[i] *= factor;
+    }
 };
 
 template <int Width, class P, class X>
-__device__ __forceinline__ void embed(X* x, const P* token, const P* position, uint32_t channels) {
+__device__ __forceinline__ void embed(X* x, const P* token, const P* position, uint32_t channels, float scale) {
 #pragma unroll 4
     for (uint32_t c = threadIdx.x % 32 * Width; c < channels; c += 32 * Width) {
         Channels<Width> sum;
         sum.load(token + c);
+        sum.scale(scale);
         if (position != nullptr) {
             Channels<Width> other;
             other.load(position + c);
@@ -57,11 +63,11 @@ __device__ __forceinline__ void embed(X* x, const P* token, const P* position, u
     }
 }
 
-// x[n, :] = table[tokens[n], :] + positions[n % sequence, :], if there are positions. One warp per row. A token that the
+// x[n, :] = scale * table[tokens[n], :] + positions[n % sequence, :], if there are positions. One warp per row. A token that the
 // table does not have is no number: what lies outside of the table is not read.
 template <class P, class X>
 __device__ __forceinline__ void embed_row(X* x, const int* tokens, const P* table, const P* positions, uint32_t rows,
-                                          uint32_t sequence, uint32_t channels, uint32_t vocabulary) {
+                                          uint32_t sequence, uint32_t channels, uint32_t vocabulary, float scale) {
     const uint32_t row = blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
     x += static_cast<uint64_t>(row) * channels;
@@ -73,17 +79,18 @@ __device__ __forceinline__ void embed_row(X* x, const int* tokens, const P* tabl
     const P* token = table + static_cast<uint64_t>(number) * channels;
     const P* position = positions == nullptr ? nullptr : positions + static_cast<uint64_t>(row % sequence) * channels;
     if (channels % 4 == 0) {
-        embed<4>(x, token, position, channels);
+        embed<4>(x, token, position, channels, scale);
     } else {
-        embed<1>(x, token, position, channels);
+        embed<1>(x, token, position, channels, scale);
     }
 }
 
 #define EMBEDDING(P, X, suffix)                                                                                      \
     extern "C" __global__ void __launch_bounds__(32 * WARPS) embedding_##suffix(                                     \
         X* __restrict__ x, const int* __restrict__ tokens, const P* __restrict__ table,                              \
-        const P* __restrict__ positions, uint32_t rows, uint32_t sequence, uint32_t channels, uint32_t vocabulary) { \
-        embed_row(x, tokens, table, positions, rows, sequence, channels, vocabulary);                                \
+        const P* __restrict__ positions, uint32_t rows, uint32_t sequence, uint32_t channels, uint32_t vocabulary,   \
+        float scale) {                                                                                               \
+        embed_row(x, tokens, table, positions, rows, sequence, channels, vocabulary, scale);                         \
     }                                                                                                                \
     REGISTER(embedding_##suffix)
 
@@ -151,12 +158,13 @@ __device__ __forceinline__ uint32_t row_at(const uint32_t* order, const int* tok
     return min(static_cast<uint32_t>(tokens[order[place]]), vocabulary);
 }
 
-// row = sum, or row + sum.
+// row = scale * sum, or row + scale * sum: what partial sums are of is not scaled.
 template <int Width, class G>
-__device__ __forceinline__ void add_to_row(G* row, const Channels<Width>& sum, bool accumulate) {
+__device__ __forceinline__ void add_to_row(G* row, Channels<Width> sum, float scale, bool accumulate) {
     Channels<Width> total;
     total.fill(0.0f);
     if (accumulate) total.load(row);
+    sum.scale(scale);
     total.add(sum);
     total.store(row);
 }
@@ -164,7 +172,7 @@ __device__ __forceinline__ void add_to_row(G* row, const Channels<Width>& sum, b
 template <int Width, class X, class G>
 __device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint32_t* order, const int* tokens,
                                          const X* dx, uint32_t token_count, uint32_t vocabulary,
-                                         uint32_t channels, uint32_t accumulate) {
+                                         uint32_t channels, float scale, uint32_t accumulate) {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t chunk = blockIdx.x * WARPS + threadIdx.x / 32;
     const uint32_t first = chunk * CHUNK;
@@ -206,7 +214,7 @@ __device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint3
                     if (from_before) {
                         sum.store(partials + static_cast<uint64_t>(chunk) * channels + c);
                     } else {
-                        add_to_row<Width>(dtable + static_cast<uint64_t>(row) * channels + c, sum, accumulate);
+                        add_to_row<Width>(dtable + static_cast<uint64_t>(row) * channels + c, sum, scale, accumulate);
                     }
                 }
                 from_before = false;
@@ -230,11 +238,11 @@ __device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint3
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 3) embedding_table_backward_##suffix(                   \
         G* __restrict__ dtable, float* __restrict__ partials, const uint32_t* __restrict__ order,                    \
         const int* __restrict__ tokens, const X* __restrict__ dx, uint32_t token_count, uint32_t vocabulary,         \
-        uint32_t channels, uint32_t accumulate) {                                                                    \
+        uint32_t channels, float scale, uint32_t accumulate) {                                                       \
         if (channels % 4 == 0) {                                                                                     \
-            sum_runs<4>(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, accumulate);         \
+            sum_runs<4>(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, scale, accumulate);  \
         } else {                                                                                                     \
-            sum_runs<1>(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, accumulate);         \
+            sum_runs<1>(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, scale, accumulate);  \
         }                                                                                                            \
     }                                                                                                                \
     REGISTER(embedding_table_backward_##suffix)
@@ -259,7 +267,7 @@ struct Beginning {
 template <int Width, class X, class G>
 __device__ __forceinline__ void add_partials(G* row, const Beginning<X>& beginning, const float* partials,
                                              uint32_t count, uint32_t channels, uint32_t begin, uint32_t end,
-                                             uint32_t accumulate) {
+                                             float scale, uint32_t accumulate) {
 #pragma unroll 1
     for (uint32_t c = begin + threadIdx.x % 32 * Width; c < end; c += 32 * Width) {
         Channels<Width> sum;
@@ -278,7 +286,7 @@ __device__ __forceinline__ void add_partials(G* row, const Beginning<X>& beginni
             partial.load(partials + static_cast<uint64_t>(i) * channels + c);
             sum.add(partial);
         }
-        add_to_row<Width>(row + c, sum, sizeof(G) == 4 || accumulate);
+        add_to_row<Width>(row + c, sum, scale, sizeof(G) == 4 || accumulate);
     }
 }
 
@@ -288,7 +296,7 @@ __device__ __forceinline__ void add_partials(G* row, const Beginning<X>& beginni
 template <class X, class G>
 __device__ __forceinline__ void finish_runs(G* dtable, const float* partials, const uint32_t* order, const int* tokens,
                                             const X* dx, uint32_t token_count, uint32_t vocabulary, uint32_t channels,
-                                            uint32_t accumulate) {
+                                            float scale, uint32_t accumulate) {
     const uint32_t chunk = blockIdx.x * WARPS + threadIdx.x / 32;
     const uint32_t first = chunk * CHUNK;
     const uint32_t next = first + CHUNK;
@@ -318,9 +326,9 @@ __device__ __forceinline__ void finish_runs(G* dtable, const float* partials, co
     const uint32_t begin = blockIdx.y * CHANNELS;
     const uint32_t end = min(channels, begin + CHANNELS);
     if (channels % 4 == 0) {
-        add_partials<4>(dtable, beginning, partials, count, channels, begin, end, accumulate);
+        add_partials<4>(dtable, beginning, partials, count, channels, begin, end, scale, accumulate);
     } else {
-        add_partials<1>(dtable, beginning, partials, count, channels, begin, end, accumulate);
+        add_partials<1>(dtable, beginning, partials, count, channels, begin, end, scale, accumulate);
     }
 }
 
@@ -328,8 +336,8 @@ __device__ __forceinline__ void finish_runs(G* dtable, const float* partials, co
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) embedding_table_finish_##suffix(                     \
         G* __restrict__ dtable, const float* __restrict__ partials, const uint32_t* __restrict__ order,              \
         const int* __restrict__ tokens, const X* __restrict__ dx, uint32_t token_count, uint32_t vocabulary,         \
-        uint32_t channels, uint32_t accumulate) {                                                                    \
-        finish_runs(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, accumulate);             \
+        uint32_t channels, float scale, uint32_t accumulate) {                                                       \
+        finish_runs(dtable, partials, order, tokens, dx, token_count, vocabulary, channels, scale, accumulate);      \
     }                                                                                                                \
     REGISTER(embedding_table_finish_##suffix)
 

@@ -23,7 +23,8 @@ struct Heads {
 
 template <class T>
 __device__ __forceinline__ void forward(T* y, float* rrms, const T* qkv, const float* query_weight,
-                                        const float* key_weight, const Heads& heads, uint32_t items, float epsilon) {
+                                        const float* key_weight, const Heads& heads, uint32_t items, float offset,
+                                        float epsilon) {
     const uint32_t item = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (item >= items) return;
     const uint32_t row = item / heads.all, head = item % heads.all;
@@ -37,7 +38,9 @@ __device__ __forceinline__ void forward(T* y, float* rrms, const T* qkv, const f
     for (uint32_t c = lane; c < heads.channels; c += 32) squares += to_float(qkv[c]) * to_float(qkv[c]);
     const float scale = 1.0f / sqrtf(warp_sum(squares) / heads.channels + epsilon);
     const float* weight = head < heads.queries ? query_weight : key_weight;
-    for (uint32_t c = lane; c < heads.channels; c += 32) y[c] = from_float<T>(to_float(qkv[c]) * scale * weight[c]);
+    for (uint32_t c = lane; c < heads.channels; c += 32) {
+        y[c] = from_float<T>(to_float(qkv[c]) * scale * (weight[c] + offset));
+    }
     if (lane == 0) rrms[static_cast<uint64_t>(row) * heads.normed + head] = scale;
 }
 
@@ -45,7 +48,8 @@ __device__ __forceinline__ void forward(T* y, float* rrms, const T* qkv, const f
 // their order.
 template <class T>
 __device__ __forceinline__ void backward(T* dqkv, float* partials, const T* dy, const T* qkv, const float* query_weight,
-                                         const float* key_weight, const float* rrms, const Heads& heads, uint32_t rows) {
+                                         const float* key_weight, const float* rrms, const Heads& heads, uint32_t rows,
+                                         float offset) {
     __shared__ float sums[WARPS][2][MOST];
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t first = blockIdx.x * ROWS_PER_PARTIAL, count = min(ROWS_PER_PARTIAL, rows - first);
@@ -68,13 +72,14 @@ __device__ __forceinline__ void backward(T* dqkv, float* partials, const T* dy, 
                 const float d = to_float(dy[start + c]), normal = to_float(qkv[start + c]) * scale;
                 own[0][i] += is_query ? d * normal : 0.0f;
                 own[1][i] += is_query ? 0.0f : d * normal;
-                along += d * weight[c] * normal;
+                along += d * (weight[c] + offset) * normal;
             }
         }
         along = warp_sum(along) / heads.channels;
         for (uint32_t c = lane; c < heads.channels; c += 32) {
             const float normal = to_float(qkv[start + c]) * scale;
-            dqkv[start + c] = from_float<T>(scale * (to_float(dy[start + c]) * weight[c] - normal * along));
+            const float slope = to_float(dy[start + c]) * (weight[c] + offset);
+            dqkv[start + c] = from_float<T>(scale * (slope - normal * along));
         }
     }
 #pragma unroll
@@ -95,14 +100,15 @@ __device__ __forceinline__ void backward(T* dqkv, float* partials, const T* dy, 
 #define HEAD_NORM(T, suffix)                                                                                         \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
         head_norm_##suffix(T* y, float* rrms, const T* qkv, const float* query_weight, const float* key_weight,      \
-                           const Heads heads, uint32_t items, float epsilon) {                                       \
-        forward(y, rrms, qkv, query_weight, key_weight, heads, items, epsilon);                                      \
+                           const Heads heads, uint32_t items, float offset, float epsilon) {                         \
+        forward(y, rrms, qkv, query_weight, key_weight, heads, items, offset, epsilon);                              \
     }                                                                                                                \
     REGISTER(head_norm_##suffix)                                                                                     \
     extern "C" __global__ void __launch_bounds__(BLOCK)                                                              \
         head_norm_backward_##suffix(T* dqkv, float* partials, const T* dy, const T* qkv, const float* query_weight,  \
-                                    const float* key_weight, const float* rrms, const Heads heads, uint32_t rows) {  \
-        backward(dqkv, partials, dy, qkv, query_weight, key_weight, rrms, heads, rows);                              \
+                                    const float* key_weight, const float* rrms, const Heads heads, uint32_t rows,    \
+                                    float offset) {                                                                  \
+        backward(dqkv, partials, dy, qkv, query_weight, key_weight, rrms, heads, rows, offset);                      \
     }                                                                                                                \
     REGISTER(head_norm_backward_##suffix)
 

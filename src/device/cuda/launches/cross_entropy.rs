@@ -22,23 +22,28 @@ pub(super) fn run(
     let all_rows = inputs[1].ty.elements();
     let first = op.rows.range(all_rows).start as u64;
     let targets = inputs[1].address + first * inputs[1].ty.dtype.bytes();
-    let names = ["cross_entropy_f32", "cross_entropy_bf16", "cross_entropy_f16"];
+    let names = match op.cap {
+        None => ["cross_entropy_f32", "cross_entropy_bf16", "cross_entropy_f16"],
+        Some(_) => ["cross_entropy_capped_f32", "cross_entropy_capped_bf16", "cross_entropy_capped_f16"],
+    };
     // A few vectors for each thread.
     let threads = vocabulary / (4 * vector_len(logits.ty.dtype));
+    let mut arguments = vec![
+        Argument::Pointer(losses),
+        optional(op.gradient.then(|| outputs[1].address)),
+        pointer(logits),
+        Argument::Pointer(targets),
+        optional(op.scaled.then(|| inputs[2].address)),
+        size_argument(vocabulary)?,
+        Argument::F32(op.factor() / all_rows as f32),
+    ];
+    arguments.extend(op.cap.map(Argument::F32));
     launcher.kernel(
         by_dtype(logits.ty.dtype, names)?,
         [size(rows)?, 1, 1],
         threads.next_power_of_two().clamp(32, MOST_THREADS) as u32,
         0,
-        &[
-            Argument::Pointer(losses),
-            optional(op.gradient.then(|| outputs[1].address)),
-            pointer(logits),
-            Argument::Pointer(targets),
-            optional(op.scaled.then(|| inputs[2].address)),
-            size_argument(vocabulary)?,
-            Argument::F32(op.factor() / all_rows as f32),
-        ],
+        &arguments,
     )?;
     // Where it is accumulated, the loss so far is in the output's own memory.
     launcher.kernel(

@@ -1,8 +1,8 @@
-//! Token embedding, with learned positions or without.
+//! Token embedding, scaled or not, with learned positions or without.
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{DType, EmbeddingBackward, Fill, TypeError};
+use crate::ops::{DType, Embedding, EmbeddingBackward, Fill, TypeError};
 
 use super::initialise::fill;
 use super::sizes::{BLOCK, blocks, count, flag, optional, pointer, size_argument};
@@ -64,6 +64,7 @@ fn by_dtypes(
 }
 
 pub(super) fn forward(
+    op: &Embedding,
     inputs: &[Operand],
     outputs: &[Operand],
     launcher: &mut Launcher,
@@ -84,6 +85,7 @@ pub(super) fn forward(
             size_argument(tokens.ty.shape.last())?,
             size_argument(table.ty.shape.last())?,
             size_argument(table.ty.shape.rows())?,
+            Argument::F32(op.scale),
         ],
     )
 }
@@ -151,7 +153,7 @@ fn table_gradient(
     let sizes = [size_argument(count)?, size_argument(op.vocabulary)?, size_argument(channels)?];
     let mut arguments = vec![pointer(table), partials, order, pointer(tokens), pointer(dx)];
     arguments.extend(sizes);
-    arguments.push(flag(op.accumulate_table));
+    arguments.extend([Argument::F32(op.scale), flag(op.accumulate_table)]);
     // Both take the same.
     for kernels in [TABLE, FINISH] {
         let name = by_dtypes("embedding-backward", [dx.ty.dtype, op.gradients], kernels)?;

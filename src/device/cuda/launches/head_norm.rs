@@ -38,7 +38,8 @@ pub(super) fn forward(
     let items = qkv.ty.elements() / channels;
     let mut arguments: Vec<Argument> = outputs.iter().chain(inputs).map(pointer).collect();
     arguments.push(sizes(op.name(), op.heads, channels)?);
-    arguments.extend([size_argument(items)?, Argument::F32(op.epsilon)]);
+    arguments.push(size_argument(items)?);
+    arguments.extend([op.offset, op.epsilon].map(Argument::F32));
     let name = by_dtype(qkv.ty.dtype, ["head_norm_f32", "head_norm_bf16", "head_norm_f16"])?;
     launcher.kernel(name, [blocks(items, WARPS)?, 1, 1], BLOCK, 0, &arguments)
 }
@@ -56,7 +57,7 @@ pub(super) fn backward(
     let count = rows.div_ceil(HeadNormBackward::ROWS_PER_PARTIAL);
     let mut arguments = vec![pointer(&outputs[0]), Argument::Pointer(partials)];
     arguments.extend(inputs[..5].iter().map(pointer));
-    arguments.extend([sizes(op.name(), op.heads, channels)?, size_argument(rows)?]);
+    arguments.extend([sizes(op.name(), op.heads, channels)?, size_argument(rows)?, Argument::F32(op.offset)]);
     let names = ["head_norm_backward_f32", "head_norm_backward_bf16", "head_norm_backward_f16"];
     launcher.kernel(by_dtype(qkv.ty.dtype, names)?, [blocks(count, 1)?, 1, 1], BLOCK, 0, &arguments)?;
     let sinks = Sums { dtype: op.gradients, addresses: [outputs[1].address, outputs[2].address] };

@@ -44,7 +44,7 @@ pub(super) fn run(
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
         Op::Dequantize(op) => storage::dequantize(op, inputs, outputs, launcher),
-        Op::Embedding(_) => embedding::forward(inputs, outputs, launcher),
+        Op::Embedding(op) => embedding::forward(op, inputs, outputs, launcher),
         Op::EmbeddingBackward(op) => embedding::backward(op, inputs, outputs, workspace, launcher),
         Op::Fill(op) => initialise::fill(op, outputs, launcher),
         Op::Gated(op) => activation::gated(op, inputs, outputs, launcher),

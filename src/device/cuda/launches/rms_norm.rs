@@ -30,7 +30,8 @@ pub(super) fn forward(
 ) -> Result<(), DeviceError> {
     let [x, y] = [&inputs[0], &outputs[0]];
     let mut arguments: Vec<Argument> = outputs.iter().chain(inputs).map(pointer).collect();
-    arguments.extend([size_argument(x.ty.shape.last())?, Argument::F32(op.epsilon)]);
+    arguments.push(size_argument(x.ty.shape.last())?);
+    arguments.extend([op.offset, op.epsilon].map(Argument::F32));
     let grid = [size(x.ty.shape.rows())?, 1, 1];
     launcher.kernel(kernel(FORWARD, y, x)?, grid, BLOCK, 0, &arguments)
 }
@@ -62,6 +63,7 @@ pub(super) fn backward(
             optional(op.cast.then(|| outputs[2].address)),
             size_argument(rows)?,
             size_argument(channels)?,
+            Argument::F32(op.offset),
         ],
     )?;
     let sinks = Sums { dtype: op.gradients, addresses: [outputs[1].address, 0] };

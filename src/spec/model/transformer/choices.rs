@@ -10,6 +10,8 @@ words! {
         Layer = "layer",
         /// By the root of its mean square alone.
         Rms = "rms",
+        /// The same with 1 added to weights, which begin as zeros and decay to them.
+        RmsZeroCentered = "rms_zero_centered",
     }
 }
 
@@ -93,6 +95,7 @@ impl Transformer {
         self.global_every.iter().for_each(|every| say(true, &format!("but each {every}.")));
         say(self.attention_softcap.is_some(), "soft-capped");
         say(self.qk_norm, "qk-norm");
+        say(self.logit_softcap.is_some(), "capped logits");
         say(!self.tied, "untied");
         words
     }

@@ -40,6 +40,8 @@ section! {
         pub context: usize = DIMENSION;
         /// Rows of the token embedding: at least as many as the data has tokens.
         pub vocabulary: usize = DIMENSION, default BYTES;
+        /// What rows of the token embedding are multiplied by where they begin the residual stream.
+        pub embedding_scale: Option<f64> = Optional(POSITIVE), default None;
         /// Of keys and values: as many heads of queries in a row share one.
         pub kv_heads: usize = DIMENSION, default as_many(heads);
         /// Channels of a head; 0 where nothing is said of it and the model's cannot be divided among them.
@@ -67,8 +69,12 @@ section! {
         pub rotary: Rotary = rotary::ROTARY, default Rotary::default();
         /// Whether linear layers have one. The head has none.
         pub bias: bool = Flag, default true;
+        /// Whether the layer that makes queries, keys and values has one.
+        pub qkv_bias: bool = Flag, default as_others(bias);
         /// Whether the head's weight is the token embedding.
         pub tied: bool = Flag, default true;
+        /// How far logits get from 0, by `cap tanh(logit / cap)`.
+        pub logit_softcap: Option<f64> = Optional(POSITIVE), default None;
         /// A safetensors file that parameters start from, by an absolute path.
         pub weights: Option<PathBuf> = Optional(OneFile), default None;
     }
@@ -81,6 +87,10 @@ fn four_times(d_model: impl Into<Option<usize>>) -> usize {
 
 fn as_many(heads: impl Into<Option<usize>>) -> usize {
     heads.into().unwrap_or_default()
+}
+
+fn as_others(bias: impl Into<Option<bool>>) -> bool {
+    bias.into().unwrap_or_default()
 }
 
 /// Nothing, where there is no such share.
@@ -98,6 +108,7 @@ impl Transformer {
             heads,
             context,
             vocabulary: BYTES,
+            embedding_scale: None,
             kv_heads: heads,
             head_dim: share_of(d_model, heads),
             causal: true,
@@ -114,7 +125,9 @@ impl Transformer {
             positions: Positions::Learned,
             rotary: Rotary::default(),
             bias: true,
+            qkv_bias: true,
             tied: true,
+            logit_softcap: None,
             weights: None,
         }
     }

@@ -151,14 +151,16 @@ fn rms_norm_matches_the_reference() {
     {
         let x = Data::random(&[rows, channels], 1).map(|x| 2.0 * x + 0.7).stored_as(of_x);
         let weight = Data::random(&[channels], 2);
-        let [y, rrms] = reference::rms_norm(&x.to_f64(), &weight.to_f64(), EPSILON.into());
-        let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, stream: false, output: number });
+        // One of the two.
+        let offset = (rows % 2) as f32;
+        let whole: Vec<f64> = weight.to_f64().iter().map(|weight| weight + f64::from(offset)).collect();
+        let [y, rrms] = reference::rms_norm(&x.to_f64(), &whole, EPSILON.into());
+        let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, offset, stream: false, output: number });
         check(op, &[x.clone(), weight.clone()], &[y, rrms.clone()]);
 
         let dy = Data::random(&[rows, channels], 4).stored_as(number);
         let rrms = Data::F32(TensorType::f32(&[rows]), rrms.iter().map(|&value| value as f32).collect());
-        let slopes =
-            reference::rms_norm_backward(&dy.to_f64(), &x.to_f64(), &weight.to_f64(), EPSILON.into());
+        let slopes = reference::rms_norm_backward(&dy.to_f64(), &x.to_f64(), &whole, EPSILON.into());
         for flags in 0..8 {
             let (accumulate, accumulate_weight, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
             if cast && of_x != DType::F32 {
@@ -175,7 +177,7 @@ fn rms_norm_matches_the_reference() {
                 }
             }
             expected.extend(cast.then(|| expected[0].clone()));
-            let op = RmsNormBackward { gradients, accumulate, accumulate_weight, cast };
+            let op = RmsNormBackward { offset, gradients, accumulate, accumulate_weight, cast };
             check(Op::RmsNormBackward(op), &inputs, &expected);
         }
     }
@@ -206,6 +208,8 @@ fn norms_of_heads_match_the_reference() {
         let qkv = Data::random(&dims, 1).map(|x| 2.0 * x + 0.3).stored_as(number);
         let dy = Data::random(&dims, 2).stored_as(number);
         let weights = [3, 4].map(|seed| Data::random(&[channels], seed));
+        // One of the two.
+        let offset = (rows % 2) as f32;
         let [mut y, mut rrms, mut dqkv] = [const { Vec::new() }; 3];
         let mut dweights = [const { Vec::new() }; 2].map(|_: Vec<f64>| vec![0.0; channels]);
         let (x, dy64) = (qkv.to_f64(), dy.to_f64());
@@ -218,7 +222,8 @@ fn norms_of_heads_match_the_reference() {
                 continue;
             }
             let which = usize::from(head % all >= queries);
-            let weight = weights[which].to_f64();
+            let weight: Vec<f64> =
+                weights[which].to_f64().iter().map(|weight| weight + f64::from(offset)).collect();
             let [normal, reciprocal] = reference::rms_norm(x, &weight, EPSILON.into());
             let [dx, dweight] = reference::rms_norm_backward(dy, x, &weight, EPSILON.into());
             y.extend(normal);
@@ -226,7 +231,7 @@ fn norms_of_heads_match_the_reference() {
             dqkv.extend(dx);
             dweights[which] = added(&dweights[which], &dweight);
         }
-        let op = Op::HeadNorm(HeadNorm { heads, epsilon: EPSILON });
+        let op = Op::HeadNorm(HeadNorm { heads, epsilon: EPSILON, offset });
         let inputs = [qkv.clone(), weights[0].clone(), weights[1].clone()];
         check(op, &inputs, &[y, rrms.clone()]);
 
@@ -240,7 +245,7 @@ fn norms_of_heads_match_the_reference() {
                 expected.push(if accumulate { added(dweight, &so_far.to_f64()) } else { dweight.clone() });
                 inputs.extend(accumulate.then_some(so_far));
             }
-            let op = HeadNormBackward { heads, gradients, accumulate };
+            let op = HeadNormBackward { heads, offset, gradients, accumulate };
             check(Op::HeadNormBackward(op), &inputs, &expected);
         }
     }
@@ -260,6 +265,7 @@ fn norm_types() -> Vec<(DType, DType, DType)> {
 
 #[test]
 fn embedding_matches_the_reference() {
+    const SCALE: f32 = 2.5;
     for [batch, sequence, channels, vocabulary] in [[1, 1, 1, 1], [3, 37, 40, 257], [2, 20, 130, 11]] {
         let tokens = Data::tokens(&[batch, sequence], vocabulary);
         let Data::I32(_, numbers) = &tokens else { unreachable!("tokens are whole numbers") };
@@ -274,11 +280,12 @@ fn embedding_matches_the_reference() {
                     let at = [token as usize * channels, row % sequence * channels];
                     (0..channels).map(move |c| (at[0] + c, at[1] + c))
                 });
-                let both = places.map(|(a, b)| (table[a], table[a] + positions[b]));
+                let both = places.map(|(a, b)| (f64::from(SCALE) * table[a], positions[b]));
+                let both = both.map(|(row, position)| (row, row + position));
                 <[Vec<f64>; 2]>::from(both.unzip())
             };
             let [table, positions] = inputs;
-            let op = |positions| Op::Embedding(Embedding { positions, output });
+            let op = |positions| Op::Embedding(Embedding { scale: SCALE, positions, output });
             check(op(false), &[tokens.clone(), table.clone()], &[rows]);
             check(op(true), &[tokens.clone(), table, positions], &[sums]);
         }
@@ -295,7 +302,8 @@ fn embedding_matches_the_reference() {
                 for c in 0..channels {
                     let places = [token as usize * channels + c, row % sequence * channels + c];
                     let dx = dx.to_f64()[row * channels + c];
-                    expected.iter_mut().zip(places).for_each(|(gradient, place)| gradient[place] += dx);
+                    expected[0][places[0]] += dx * f64::from(SCALE);
+                    expected[1][places[1]] += dx;
                 }
             }
             for (index, so_far) in so_far.iter().enumerate() {
@@ -307,6 +315,7 @@ fn embedding_matches_the_reference() {
             let [accumulate_table, accumulate_positions] = accumulated;
             let op = EmbeddingBackward {
                 vocabulary,
+                scale: SCALE,
                 gradients: of_gradients,
                 positions: has_positions,
                 accumulate_table,
@@ -387,9 +396,10 @@ fn cross_entropy_matches_the_reference() {
         let targets = Data::tokens(&[batch, sequence], vocabulary);
         let Data::I32(_, numbers) = &targets else { unreachable!("tokens are whole numbers") };
         let numbers: Vec<usize> = numbers.iter().map(|&number| number as usize).collect();
-        let (loss, dlogits) = reference::cross_entropy(&logits.to_f64(), &numbers, 0.25);
-        for flags in 0..8 {
-            let [gradient, accumulate, scaled] = [1, 2, 4].map(|flag| flags & flag > 0);
+        for flags in 0..16 {
+            let [gradient, accumulate, scaled, is_capped] = [1, 2, 4, 8].map(|flag| flags & flag > 0);
+            let cap = is_capped.then_some(10.0);
+            let (loss, dlogits) = reference::cross_entropy(&logits.to_f64(), &numbers, cap, 0.25);
             let scale = if scaled { 4096.0 } else { 1.0 };
             let mut inputs = vec![logits.clone(), targets.clone()];
             let mut expected = vec![vec![loss + if accumulate { 1.5 } else { 0.0 }]];
@@ -401,6 +411,7 @@ fn cross_entropy_matches_the_reference() {
             check(
                 Op::CrossEntropy(CrossEntropy {
                     weight: 0.25,
+                    cap: cap.map(|cap| cap as f32),
                     gradient,
                     accumulate,
                     scaled,
@@ -452,8 +463,10 @@ fn slices_of_cross_entropy_are_the_whole() {
 #[test]
 fn the_reference_of_cross_entropy_is_differentiated_right() {
     let logits = Data::random(&[3, 9], 1).map(|x| 4.0 * x).to_f64();
-    let loss = |logits: &[f64]| reference::cross_entropy(logits, &[4, 0, 8], 0.5);
-    assert_slope(&loss(&logits).1, &logits, |logits| loss(logits).0);
+    for cap in [None, Some(3.0)] {
+        let loss = |logits: &[f64]| reference::cross_entropy(logits, &[4, 0, 8], cap, 0.5);
+        assert_slope(&loss(&logits).1, &logits, |logits| loss(logits).0);
+    }
 }
 
 /// Two members that decay and one that does not, padding between them.

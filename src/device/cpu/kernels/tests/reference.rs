@@ -169,20 +169,26 @@ pub(super) fn rms_norm_backward(dy: &[f64], x: &[f64], weight: &[f64], epsilon: 
 }
 
 /// Loss, and the gradient of the logits.
-pub(super) fn cross_entropy(logits: &[f64], targets: &[usize], weight: f64) -> (f64, Vec<f64>) {
+pub(super) fn cross_entropy(
+    logits: &[f64],
+    targets: &[usize],
+    cap: Option<f64>,
+    weight: f64,
+) -> (f64, Vec<f64>) {
+    let within = |logit: f64| cap.map_or(logit, |cap| cap * (logit / cap).tanh());
+    let slope = |logit: f64| cap.map_or(1.0, |cap| 1.0 - (logit / cap).tanh().powi(2));
     let rows = targets.len();
     let mut loss = 0.0;
     let mut gradient = Vec::new();
-    for (row, &target) in logits.chunks(logits.len() / rows).zip(targets) {
+    for (before, &target) in logits.chunks(logits.len() / rows).zip(targets) {
+        let row: Vec<f64> = before.iter().copied().map(within).collect();
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = row.iter().map(|x| (x - largest).exp()).sum();
         loss += sum.ln() + largest - row[target];
         let share = weight / rows as f64;
-        gradient.extend(
-            row.iter()
-                .enumerate()
-                .map(|(v, x)| share * ((x - largest).exp() / sum - f64::from(u8::from(v == target)))),
-        );
+        gradient.extend(row.iter().zip(before).enumerate().map(|(v, (x, &before))| {
+            share * slope(before) * ((x - largest).exp() / sum - f64::from(u8::from(v == target)))
+        }));
     }
     (loss * weight / rows as f64, gradient)
 }
