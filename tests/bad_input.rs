@@ -54,6 +54,31 @@ fn check(text: &str) -> String {
     check_files(&[("a.toml", text)], &["a.toml"])
 }
 
+const MODEL: &str = "[model.transformer]\nlayers = 2\nd_model = 64\nheads = 2\ncontext = 32\n";
+
+const LLAMA: &str = r#"{
+  "model_type": "llama",
+  "hidden_size": 8,
+  "intermediate_size": 16,
+  "num_hidden_layers": 2,
+  "num_attention_heads": 4,
+  "num_key_value_heads": 2,
+  "max_position_embeddings": 32,
+  "vocab_size": 256
+}
+"#;
+
+/// The good experiment with a model that a configuration describes.
+fn of_configuration(keys: &str) -> String {
+    with(MODEL, &format!("[model.hf]\n{keys}\n"))
+}
+
+/// The same beside a configuration.
+fn configured(configuration: &str, keys: &str) -> String {
+    let text = of_configuration(&format!("config = \"c.json\"\n{keys}"));
+    check_files(&[("a.toml", &text), ("c.json", configuration), ("a.txt", &TEXT.repeat(100))], &["a.toml"])
+}
+
 const TEXT: &str = "What is learnt from is this. ";
 
 /// The good experiment, started from a file beside it.
@@ -316,6 +341,23 @@ bad! {
     a_folder: check_files(&[], &["."]);
     no_file_matches: check_files(&[], &["experiments/*.toml"]);
     init_of_no_known_kind: check(&with("recompute = \"block\"", "init = \"meta\""));
+    hf_without_a_configuration: check(&of_configuration("context = 8"));
+    hf_with_a_key_of_another_model: check(&of_configuration("config = \"c.json\"\nlayers = 2"));
+    hf_as_a_path: check(&with(MODEL, "[model]\nhf = \"c.json\"\n"));
+    hf_that_is_missing: check(&of_configuration("config = \"c.json\""));
+    hf_that_is_no_configuration: configured(TEXT, "");
+    hf_of_an_unknown_model: configured("{\n  \"model_type\": \"t5\"\n}", "");
+    hf_with_an_unknown_field: configured(&LLAMA.replace("}", "  , \"num_experts\": 8,\n  \"moe\": true\n}"), "");
+    hf_that_breaks_a_rule: configured(&LLAMA.replace("\"num_attention_heads\": 4", "\"num_attention_heads\": 3"), "");
+    hf_with_dropout: configured(&LLAMA.replace("}", "  , \"attention_dropout\": 0.1\n}"), "");
+    hf_with_weights_of_another_model: check_files(
+        &[
+            ("a.toml", &of_configuration("config = \"c.json\"\nweights = \"w.safetensors\"")),
+            ("c.json", LLAMA),
+            ("a.txt", &TEXT.repeat(100)),
+            ("w.safetensors", &of_one_tensor("model.embed_tokens.weight", 8)),
+        ],
+        &["a.toml"]);
     weights_that_are_no_path: check(&with("heads = 2", "heads = 2\nweights = [\"a\"]"));
     weights_by_an_unset_variable: check(&with("heads = 2",
         "heads = 2\nweights = \"${RUNNER_TEST_UNSET}/a\""));

@@ -105,7 +105,7 @@ impl DataSets {
         match &self.weights[index].1 {
             Err(error) => tell(path, error),
             Ok((weights, _)) => {
-                let needed = graph::build(&config.model, 1).named_parameters();
+                let needed = graph::needed(&config.model);
                 weights.check(&needed).unwrap_or_else(|error| tell(path, &error));
             }
         }

@@ -11,7 +11,7 @@ use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::{check, files, output};
 use crate::compare::{Format, Options, render};
-use crate::data::Weights;
+use crate::data::{Needed, Weights};
 use crate::ops::Shape;
 use crate::results::{Row, Store, csv};
 use crate::spec::read_target;
@@ -281,13 +281,13 @@ fn weights() {
     ];
     let seed = safetensors::serialize(tensors, None).unwrap();
     let needed = [("a", &[2, 3][..]), ("b", &[12]), ("c", &[1, 2, 1])];
-    let needed = needed.map(|(name, dims)| (name.to_owned(), Shape::new(dims)));
+    let needed = needed.map(|(name, dims)| Needed::own(name.to_owned(), Shape::new(dims)));
     read_mutated("weights", &[seed], &[place.path().to_str().unwrap()], |text| {
         fs::write(&file, text).unwrap();
         let weights = Weights::open(&file).map_err(told)?;
-        weights.check(&needed).map_err(told)?;
-        for (name, shape) in &needed {
-            weights.read(name, 0, &mut vec![[0; 4]; shape.elements()]).map_err(told)?;
+        let weights = weights.matched(&needed).map_err(told)?;
+        for needed in &needed {
+            weights.read(&needed.name, 0, &mut vec![[0; 4]; needed.shape.elements()]).map_err(told)?;
         }
         Ok(String::new())
     });

@@ -14,4 +14,4 @@ pub use digest::DigestCache;
 pub use error::{Blame, DataError, Split};
 pub use source::{Contents, DataSet, Inspected, Source};
 pub use text::TextSet;
-pub use weights::{Needed, Weights, WeightsError, digest_of_both};
+pub use weights::{Form, Naming, Needed, Stored, StoredParameters, Weights, WeightsError, digest_of_both};

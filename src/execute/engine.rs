@@ -15,7 +15,7 @@ use super::digest;
 use super::timeline::Timeline;
 use super::uses::Uses;
 use crate::compile::{Action, Like, Opened, Program, SectionKind};
-use crate::data::{Batch, Weights};
+use crate::data::{Batch, StoredParameters};
 use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
 #[cfg(test)]
 use crate::memory::{Allocator, CacheWork};
@@ -72,7 +72,7 @@ pub struct Engine<'a> {
     program: &'a Program,
     manager: Manager<'a, OnDevice<'a>>,
     /// What parameters start from, where the program says that they are stored.
-    weights: Option<&'a Weights>,
+    weights: Option<&'a StoredParameters>,
     counts: Counts,
     uses: Uses,
     /// Whether freed memory is overwritten.

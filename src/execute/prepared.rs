@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::train::RunError;
 use crate::compile::{Program, compile_verified};
-use crate::data::{DigestCache, Sample, Source, Weights, digest_of_both};
+use crate::data::{DigestCache, Sample, Source, StoredParameters, Weights, digest_of_both};
 use crate::device::Target;
 use crate::graph;
 use crate::plan;
@@ -22,7 +22,7 @@ pub(super) struct Prepared {
     pub(super) sample: Sample,
     pub(super) data: Box<dyn Source>,
     /// What the model's parameters start from, which has them all.
-    pub(super) weights: Option<Weights>,
+    pub(super) weights: Option<StoredParameters>,
     pub(super) program: Program,
     pub(super) compiled_in: Duration,
 }
@@ -38,9 +38,7 @@ impl Prepared {
         let digest = weights.as_ref().map(|weights| weights.digest(digests)).transpose()?;
         let digest = digest_of_both(data.contents().digest(), digest.as_deref());
         check_unchanged(&digest, &folder.join(DATA_FILE))?;
-        if let Some(weights) = &weights {
-            weights.check(&graph::build(&config.model, 1).named_parameters())?;
-        }
+        let weights = weights.map(|weights| weights.matched(&graph::needed(&config.model))).transpose()?;
         let sample = config.model.sample();
         data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
         let compiling = Instant::now();

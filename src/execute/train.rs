@@ -19,7 +19,7 @@ use super::volume::Volume;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation};
-use crate::data::{Batch, DataError, DigestCache, Sample, Source, Weights, WeightsError};
+use crate::data::{Batch, DataError, DigestCache, Sample, Source, StoredParameters, WeightsError};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool};
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::spec::{self, Precision, RunConfig};
@@ -170,7 +170,7 @@ struct Trainer<'a> {
     sample: &'a Sample,
     program: &'a Program,
     data: &'a dyn Source,
-    weights: Option<&'a Weights>,
+    weights: Option<&'a StoredParameters>,
     products: Option<ProductSources>,
     reporter: &'a mut Reporter,
     began: Instant,

@@ -13,7 +13,7 @@ pub use micro_batches::{Graphs, MicroBatch};
 pub use values::goes_by;
 
 use crate::data::{Needed, Part};
-use crate::ops::{Op, Sizes, Storage, TensorType};
+use crate::ops::{Op, Shape, Sizes, Storage, TensorType};
 use crate::spec::Model;
 
 /// Names a scope of a graph.
@@ -95,14 +95,26 @@ pub fn build(model: &Model, micro_batch: usize) -> Graph {
     }
 }
 
+/// All parameters of a model, and what they are made of in files of others.
+pub fn needed(model: &Model) -> Vec<Needed> {
+    let graph = build(model, 1);
+    let needed = |(name, shape): (String, Shape)| {
+        let rows = shape.dims()[0];
+        let elsewhere = match model {
+            Model::Transformer(model) => transformer::stored(model, &name, rows),
+        };
+        Needed { name, shape, elsewhere }
+    };
+    graph.named_parameters().map(needed).collect()
+}
+
 impl Graph {
     /// All parameters, by name.
-    pub fn named_parameters(&self) -> Vec<Needed> {
+    fn named_parameters(&self) -> impl Iterator<Item = (String, Shape)> {
         let parameters = self.values.iter().filter(|value| matches!(value.kind, ValueKind::Parameter { .. }));
-        let named = |value: &GraphValue| {
+        parameters.map(|value| {
             (format!("{}.{}", self.scopes[value.scope.index()].path, value.name), value.ty.shape)
-        };
-        parameters.map(named).collect()
+        })
     }
 
     fn new() -> Graph {

@@ -80,6 +80,10 @@ impl<K: Writable> Declared for K {
     fn example(&self, key: &str) -> String {
         format!("{key} = ..., which must be {}", self.expected())
     }
+
+    fn off(&self) -> Option<K::Output> {
+        Kind::off(self)
+    }
 }
 
 /// What can be switched off.
@@ -262,12 +266,13 @@ macro_rules! section {
 }
 
 /// Declares a table that holds exactly one of several others, by the key of each. An answer that differs between them
-/// is a method of the trait after `each`.
+/// is a method of the trait after `each`. A variant after `or` is another way to write one of them, which it resolves to.
 macro_rules! choice {
     (
         $(#[$meta:meta])* pub enum $name:ident($path:literal): $each:ident {
             $($(#[$doc:meta])* $key:ident: $variant:ident,)+
         }
+        $(or $short:ident: $written:ident as $meant:ident)?
         later $($later:literal),*
     ) => {
         $(#[$meta])*
@@ -312,6 +317,16 @@ macro_rules! choice {
                         <$variant as $crate::spec::declare::Section>::read(keys).map($name::$variant)
                     },
                 },)+
+                $($crate::spec::declare::Variant {
+                    key: stringify!($short),
+                    path: concat!($path, ".", stringify!($short)),
+                    place: concat!("[", $path, ".", stringify!($short), "]"),
+                    keys: <$written as $crate::spec::declare::Section>::KEYS,
+                    read: |keys| {
+                        let written = <$written as $crate::spec::declare::Section>::read(keys)?;
+                        written.resolve(keys).map($name::$meant)
+                    },
+                },)?
             ];
             const LATER: &'static [&'static str] = &[$($later),*];
 

@@ -109,6 +109,11 @@ impl Kind for Flag {
     fn expected(&self) -> String {
         "true or false".to_string()
     }
+
+    /// Whatever is true where nothing is said.
+    fn off(&self) -> Option<bool> {
+        Some(false)
+    }
 }
 
 impl Kind for Whole {

@@ -146,8 +146,8 @@ impl Declared for Paths {
     }
 }
 
-/// One file, without wildcards.
-pub(super) struct OneFile;
+/// One file, without wildcards, and an example of its name.
+pub(super) struct OneFile(pub(super) &'static str);
 
 impl Declared for OneFile {
     type Output = PathBuf;
@@ -159,7 +159,7 @@ impl Declared for OneFile {
                 file(reader, node, text).map_err(|problem| reader.problem(problem)).ok()
             }
             other => {
-                let problem = format!("`{name}` must be a path, such as \"final.safetensors\", not {other}");
+                let problem = format!("`{name}` must be a path, such as \"{}\", not {other}", self.0);
                 reader.problem(Problem::new(problem).at(node.span));
                 None
             }
@@ -174,7 +174,7 @@ impl Declared for OneFile {
     }
 
     fn example(&self, key: &str) -> String {
-        format!("{key} = \"final.safetensors\"")
+        format!("{key} = \"{}\"", self.0)
     }
 }
 

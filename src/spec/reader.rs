@@ -108,6 +108,10 @@ pub(crate) trait Kind {
     fn meant(&self, _value: &Value) -> Option<String> {
         None
     }
+    /// What "off" stands for, where that is not the default.
+    fn off(&self) -> Option<Self::Output> {
+        None
+    }
     /// The words that a later version takes.
     fn later_words(&self) -> &'static [&'static str] {
         &[]

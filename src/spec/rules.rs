@@ -2,6 +2,7 @@
 //! table stand with it.
 
 use super::error::Problem;
+use super::model::decides;
 use super::reader::join;
 use super::resolved::RunConfig;
 use super::strategy::{FORBIDDEN, Forbidden, Refusal};
@@ -36,10 +37,15 @@ fn forbidden(config: &RunConfig, tree: &Table) -> impl Iterator<Item = Problem> 
     })
 }
 
-/// A problem blamed on those of the keys that were written.
+/// A problem blamed on those of the keys that were written, or on what was written instead.
 pub(crate) fn blame(message: String, keys: &[&str], tree: &Table, help: impl Into<String>) -> Problem {
     let mut problem = Problem::new(message).help(help);
-    problem.places.extend(keys.iter().filter_map(|key| tree.find(key)).map(|entry| entry.span()));
+    let written = |key: &&str| tree.find(key).or_else(|| tree.find(&decides(key)?));
+    for entry in keys.iter().filter_map(written) {
+        if !problem.places.contains(&entry.span()) {
+            problem.places.push(entry.span());
+        }
+    }
     problem
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::{Error, Problem, sorted};
+use super::model::decides;
 
 /// A range of bytes in one of the texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +86,8 @@ impl Sources {
         if let Some(help) = help {
             problem = problem.help(help);
         }
+        let instead = decides(key).filter(|instead| self.keys.contains_key(instead));
+        let key = instead.as_deref().unwrap_or(key);
         let mut prefix = key.strip_prefix("strategy.").unwrap_or(key);
         loop {
             if let Some(span) = self.keys.get(prefix) {

@@ -47,7 +47,14 @@ def main():
             print(json.dumps(measure_speed(run, arguments.folder)))
             return
         dump = Dump(run, arguments.folder)
-        repeated = train(run, dump)
+        model = None
+        if arguments.hugging_face:
+            from hugging_face import HuggingFace
+
+            model = HuggingFace(arguments.hugging_face)
+            # Not what the run took them for.
+            dump.initial = model.initial(dump.initial)
+        repeated = train(run, dump, model)
         if arguments.vectors:
             write_vectors(arguments.vectors, repeated)
     except CannotRepeat as error:
@@ -78,6 +85,10 @@ def parse_arguments():
     parser.add_argument(
         "--speed", action="store_true",
         help="compare nothing: train as fast as PyTorch can, and print speed and memory as one line of JSON",
+    )
+    parser.add_argument(
+        "--hugging-face", type=Path, metavar="FOLDER",
+        help="let Hugging Face's model in FOLDER train, from its own weights; needs transformers",
     )
     parser.add_argument("--vectors", type=Path, metavar="FILE", help="write PyTorch's losses and gradients to FILE")
     return parser.parse_args()
@@ -156,7 +167,8 @@ class Repeated:
         self.final = {}
 
 
-def train(run, dump):
+def train(run, dump, model=None):
+    """`model` takes the place of `forward`."""
     parameters = {name: tensor.clone().requires_grad_(run.is_trained(name)) for name, tensor in dump.initial.items()}
     if run.is_inference:
         return infer(run, parameters, dump)
@@ -168,7 +180,7 @@ def train(run, dump):
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         batch = dump.tokens[step - 1], dump.targets[step - 1]
-        loss = accumulate_gradients(run, parameters, scaler, *batch).item()
+        loss = accumulate_gradients(run, parameters, scaler, *batch, model).item()
         scaler.unscale_(optimizer)
         until_gradients = time.perf_counter() - began
 

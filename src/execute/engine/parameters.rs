@@ -1,14 +1,14 @@
 //! How parameters come into being that are read of a file, or are not made at the start.
 
 use super::{Engine, PIECE};
-use crate::data::Weights;
+use crate::data::StoredParameters;
 use crate::device::{Region, from_f32, to_f32};
 use crate::memory::Failure;
 use crate::ops::{DType, ValueId};
 
 impl<'a> Engine<'a> {
     /// What has the parameters that the program says are stored.
-    pub(in crate::execute) fn start_from(&mut self, weights: Option<&'a Weights>) {
+    pub(in crate::execute) fn start_from(&mut self, weights: Option<&'a StoredParameters>) {
         self.weights = weights;
     }
 

@@ -7,8 +7,9 @@ use safetensors::SafeTensors;
 
 use super::super::engine::Engine;
 use crate::compile::{Parameter, Program, compile};
-use crate::data::Batch;
+use crate::data::{Batch, Weights};
 use crate::device::to_f32;
+use crate::graph;
 use crate::memory::Failure;
 use crate::ops::{DType, ValueId};
 use crate::plan;
@@ -38,19 +39,24 @@ struct Vectors(&'static str);
 const WAYS: Vectors = Vectors("tests/reference/vectors");
 /// Of many models.
 const MODELS: Vectors = Vectors("tests/reference/vectors/models");
+/// Of checkpoints, by the library that saved them.
+const CHECKPOINTS: Vectors = Vectors("tests/reference/vectors/hugging_face");
 
 impl Vectors {
     fn read(self, name: &str) -> Tensors {
         Tensors(std::fs::read(Path::new(self.0).join(format!("{name}.safetensors"))).unwrap())
     }
 
-    /// What a run begins with.
-    fn initial(self, strategy: &str, config: &RunConfig) -> Tensors {
-        match self.0 == MODELS.0 {
+    /// What a run begins with, if that is not what its model names.
+    fn initial(self, strategy: &str, config: &RunConfig) -> Option<Tensors> {
+        if config.model.weights().is_some() {
+            return None;
+        }
+        Some(match self.0 == MODELS.0 {
             true => self.read(&format!("{strategy}-initial")),
             // What is adapted has its factors beside the same base.
             false => self.read(if config.strategy.lora.is_some() { "initial-lora" } else { "initial" }),
-        }
+        })
     }
 
     /// The runs, by strategy.
@@ -115,21 +121,16 @@ fn batches(config: &RunConfig) -> Vec<Batch> {
 }
 
 /// Trains with freed memory poisoned.
-fn train(config: &RunConfig, initial: &Tensors) -> Trained {
+fn train(config: &RunConfig, initial: Option<&Tensors>) -> Trained {
     let program = compile(config, &testing::target()).unwrap();
+    let stored = config.model.weights().map(|file| Weights::open(file).unwrap());
+    let stored = stored.map(|weights| weights.matched(&graph::needed(&config.model)).unwrap());
     let mut device = testing::device(testing::target());
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start_from(stored.as_ref());
     engine.start().unwrap();
-    assert_eq!(initial.all().len(), program.parameters.len());
-    for parameter in &program.parameters {
-        let numbers = initial.f32(&program.full_name(parameter.value));
-        if program.ty(parameter.value).dtype == DType::F32 {
-            engine.put(parameter.value, &numbers).unwrap();
-        } else {
-            // There may be a copy of it already: it began as these numbers, rounded.
-            let begun = numbers_of(&program, &mut engine, parameter.value);
-            assert!(distance(&begun, &numbers) < 2f64.powi(-8));
-        }
+    if let Some(initial) = initial {
+        put(initial, &program, &mut engine);
     }
     let mut trained = Trained { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new() };
     for (step, batch) in (1..).zip(&batches(config)) {
@@ -145,6 +146,21 @@ fn train(config: &RunConfig, initial: &Tensors) -> Trained {
     }
     engine.close().unwrap();
     trained
+}
+
+/// Puts numbers where the parameters are, or sees that they are there.
+fn put(initial: &Tensors, program: &Program, engine: &mut Engine) {
+    assert_eq!(initial.all().len(), program.parameters.len());
+    for parameter in &program.parameters {
+        let numbers = initial.f32(&program.full_name(parameter.value));
+        if program.ty(parameter.value).dtype == DType::F32 {
+            engine.put(parameter.value, &numbers).unwrap();
+        } else {
+            // There may be a copy of it already: it began as these numbers, rounded.
+            let begun = numbers_of(program, engine, parameter.value);
+            assert!(distance(&begun, &numbers) < 2f64.powi(-8));
+        }
+    }
 }
 
 fn gradients(program: &Program, engine: &mut Engine, step: usize) -> Vec<(String, Vec<f32>)> {
@@ -182,7 +198,7 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
 /// What differs from PyTorch's run of this strategy by more than rounding.
 fn too_far(vectors: Vectors, strategy: &str, config: &RunConfig) -> Vec<String> {
     let [of_loss, of_gradient] = tolerances(&vectors.run(strategy));
-    let trained = train(config, &vectors.initial(strategy, config));
+    let trained = train(config, vectors.initial(strategy, config).as_ref());
     let expected = vectors.read(strategy);
     let (losses, norms) = (expected.f32("losses"), expected.f32("gradient_norms"));
     assert_eq!([losses.len(), norms.len()], [STEPS; 2]);
@@ -218,6 +234,11 @@ fn every_strategy_learns_what_pytorch_learns() {
 #[test]
 fn every_model_learns_what_pytorch_learns() {
     all_learn_what_pytorch_learns(MODELS, 20);
+}
+
+#[test]
+fn every_checkpoint_learns_what_its_own_library_learns() {
+    all_learn_what_pytorch_learns(CHECKPOINTS, 6);
 }
 
 fn all_learn_what_pytorch_learns(vectors: Vectors, count: usize) {

@@ -4,6 +4,7 @@
 
 mod attention;
 mod block;
+mod elsewhere;
 mod embedding;
 mod head;
 mod linear;
@@ -15,6 +16,8 @@ use crate::spec::Transformer;
 
 const DEVIATION: f32 = 0.02;
 const NORMAL: Initial = Initial::Normal(DEVIATION);
+
+pub(super) use elsewhere::stored;
 
 pub(super) fn build(model: &Transformer, micro_batch: usize) -> Graph {
     let mut graph = Graph::new();

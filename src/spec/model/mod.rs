@@ -1,9 +1,12 @@
 //! What learns: a file for each model. A new one is its file, and its lines here.
 
+mod hf;
 mod transformer;
 
 use std::path::Path;
 
+pub use hf::Hf;
+pub(crate) use hf::decides;
 pub use transformer::{MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer};
 
 use super::declare::choice;
@@ -15,6 +18,7 @@ choice! {
     pub enum Model("model"): Architecture {
         transformer: Transformer,
     }
+    or hf: Hf as Transformer
     later "mlp", "sequential"
 }
 

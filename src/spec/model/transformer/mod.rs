@@ -21,7 +21,7 @@ use crate::spec::paths::OneFile;
 use crate::spec::tree::Table;
 
 /// With the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near them.
-const LAYERS: Count = Count(1..=1 << 14);
+pub(super) const LAYERS: Count = Count(1..=1 << 14);
 
 /// What a byte can be.
 const BYTES: usize = 256;
@@ -76,7 +76,7 @@ section! {
         /// How far logits get from 0, by `cap tanh(logit / cap)`.
         pub logit_softcap: Option<f64> = Optional(POSITIVE), default None;
         /// A safetensors file that parameters start from, by an absolute path.
-        pub weights: Option<PathBuf> = Optional(OneFile), default None;
+        pub weights: Option<PathBuf> = Optional(OneFile("final.safetensors")), default None;
     }
 }
 

@@ -1,0 +1,248 @@
+use safetensors::Dtype;
+use safetensors::tensor::{TensorView, serialize};
+
+use std::fs;
+
+use super::*;
+use crate::ops::Shape;
+
+/// A name, a type, dimensions and bytes.
+type Tensor<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);
+
+fn written(folder: &Path, tensors: &[Tensor]) -> PathBuf {
+    let path = folder.join("a.safetensors");
+    let views = tensors
+        .iter()
+        .map(|&(name, dtype, shape, data)| (name, TensorView::new(dtype, shape.to_vec(), data).unwrap()));
+    std::fs::write(&path, serialize(views, None).unwrap()).unwrap();
+    path
+}
+
+/// A name and dimensions.
+type Entry<'a> = (&'a str, &'a [usize]);
+
+fn needed(tensors: &[Entry]) -> Vec<Needed> {
+    tensors.iter().map(|(name, dims)| Needed::own((*name).to_owned(), Shape::new(dims))).collect()
+}
+
+#[test]
+fn numbers_are_read_from_anywhere_as_f32() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = 3 * (16 << 10) / 2 + 5;
+    let numbers: Vec<f32> = (0..count).map(|number| (number % 256) as f32 - 100.0).collect();
+    let f32s: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let bf16s: Vec<u8> =
+        numbers.iter().flat_map(|number| ((number.to_bits() >> 16) as u16).to_le_bytes()).collect();
+    // 1, -2, the least subnormal and the greatest number.
+    let f16s: Vec<u8> =
+        [0x3C00u16, 0xC000, 0x0001, 0x7BFF].iter().flat_map(|bits| bits.to_le_bytes()).collect();
+    let tensors: [Tensor; 3] = [
+        ("a", Dtype::F32, &[count], &f32s),
+        ("b", Dtype::BF16, &[count], &bf16s),
+        ("c", Dtype::F16, &[2, 2], &f16s),
+    ];
+    let weights = Weights::open(&written(folder.path(), &tensors)).unwrap();
+    let weights = weights.matched(&needed(&[("a", &[count]), ("b", &[count]), ("c", &[2, 2])])).unwrap();
+    let read = |tensor, first, count| {
+        let mut found = vec![[0; 4]; count];
+        weights.read(tensor, first, &mut found).unwrap();
+        found.into_iter().map(f32::from_ne_bytes).collect::<Vec<f32>>()
+    };
+    for tensor in ["a", "b"] {
+        assert_eq!(read(tensor, 0, count), numbers, "{tensor}");
+        assert_eq!(read(tensor, 7, count - 9), numbers[7..count - 2], "{tensor}");
+    }
+    assert_eq!(read("c", 0, 4), [1.0, -2.0, 2f32.powi(-24), 65504.0]);
+}
+
+#[test]
+fn what_is_missing_or_otherwise_or_too_much_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let tensors: [Tensor; 2] = [("a", Dtype::F32, &[2, 1], &[0; 8]), ("b", Dtype::I32, &[1], &[0; 4])];
+    let path = written(folder.path(), &tensors);
+    let weights = Weights::open(&path).unwrap();
+    let said = |tensors: &[Entry]| {
+        let error = weights.check(&needed(tensors)).unwrap_err();
+        error.to_string().replace(&path.display().to_string(), "a.safetensors")
+    };
+    let cases: [(&[Entry], &str); 4] = [
+        (&[("x", &[3])], "a.safetensors has no `x`, which the model needs as f32[3]"),
+        (&[("a", &[1, 2])], "a.safetensors has `a` as f32[2, 1]; the model needs it as f32[1, 2]"),
+        (&[("b", &[1])], "a.safetensors has `b` as i32[1]; the model needs it as f32[1]"),
+        (&[("a", &[2, 1])], "a.safetensors has `b`, which the model does not"),
+    ];
+    for (tensors, expected) in cases {
+        assert_eq!(said(tensors), expected);
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_is_no_file_of_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(folder.path(), &[("a", Dtype::F32, &[2], &[0; 8])]);
+    let whole = std::fs::read(&path).unwrap();
+    for length in 0..whole.len() {
+        std::fs::write(&path, &whole[..length]).unwrap();
+        let found = Weights::open(&path);
+        assert!(matches!(found, Err(WeightsError::NotTensors { .. })), "{length}: {found:?}");
+    }
+    let missing = Weights::open(&folder.path().join("none"));
+    assert!(matches!(missing, Err(WeightsError::Unreadable { .. })));
+}
+
+/// What is said of a file that a model cannot start from.
+fn said(file: &Path, needed: &[Needed]) -> String {
+    let error = Weights::open(file).and_then(|weights| weights.matched(needed)).unwrap_err();
+    error.to_string().replace(&format!("{}/", file.parent().unwrap().display()), "")
+}
+
+/// A parameter of three rows of two, made of these.
+fn made_of(naming: Naming, stored: &[(&str, usize, Form)]) -> Vec<Needed> {
+    let stored = stored.iter().map(|&(tensor, rows, form)| Stored { tensor: tensor.to_owned(), rows, form });
+    let needed = |name: &str, dims: &[usize], stored| Needed {
+        name: name.to_owned(),
+        shape: Shape::new(dims),
+        elsewhere: vec![(naming, stored)],
+    };
+    let table = match naming {
+        Naming::Gpt2 => "wte.weight",
+        _ => "embed_tokens.weight",
+    };
+    let table = Stored { tensor: table.to_owned(), rows: 1, form: Form::Plain };
+    vec![needed("table", &[1], vec![table]), needed("a", &[3, 2], stored.collect())]
+}
+
+/// All of parameter a, read at once, and from each place on.
+fn all(file: &Path, needed: &[Needed]) -> Vec<f32> {
+    let stored = Weights::open(file).unwrap().matched(needed).unwrap();
+    let read = |first: usize, count: usize| {
+        let mut found = vec![[0; 4]; count];
+        stored.read("a", first as u64, &mut found).unwrap();
+        found.into_iter().map(f32::from_ne_bytes).collect::<Vec<f32>>()
+    };
+    let whole = read(0, 6);
+    for (first, count) in (0..6).flat_map(|first| (0..=6 - first).map(move |count| (first, count))) {
+        assert_eq!(read(first, count), whole[first..first + count], "{count} from {first}");
+    }
+    whole
+}
+
+fn f32s(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+#[test]
+fn parameters_are_put_together_from_what_others_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let six = f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let eight = f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+    let (whole, turned) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    let table = f32s(&[0.0]);
+    let (f32, dims) = (Dtype::F32, &[1][..]);
+    type Case<'a> = (Naming, &'a [(&'a str, usize, Form)], Vec<Tensor<'a>>, [f32; 6]);
+    let cases: [Case; 3] = [
+        (
+            Naming::Llama,
+            &[("q", 1, Form::Plain), ("k", 2, Form::Plain)],
+            vec![
+                ("model.embed_tokens.weight", f32, dims, &table),
+                ("model.q", f32, &[1, 2], &six[..8]),
+                ("model.k", f32, &[2, 2], &six[8..]),
+                // The table once more.
+                ("lm_head.weight", f32, dims, &table),
+            ],
+            whole,
+        ),
+        (
+            Naming::Gpt2,
+            &[("c", 3, Form::Transposed)],
+            vec![
+                ("wte.weight", f32, dims, &table),
+                ("c", f32, &[2, 3], &six),
+                ("h.0.attn.bias", f32, dims, &table),
+            ],
+            turned,
+        ),
+        (
+            Naming::Gpt2,
+            &[("wpe.weight", 3, Form::FirstRows)],
+            vec![
+                ("transformer.wte.weight", f32, dims, &table),
+                ("transformer.wpe.weight", f32, &[4, 2], &eight),
+            ],
+            whole,
+        ),
+    ];
+    for (naming, stored, tensors, expected) in cases {
+        let file = written(folder.path(), &tensors);
+        assert_eq!(all(&file, &made_of(naming, stored)), expected, "{stored:?}");
+    }
+}
+
+#[test]
+fn what_is_otherwise_in_files_of_others_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (table, six) = (f32s(&[0.0]), f32s(&[0.0; 6]));
+    let of = |tensors: &[Tensor], stored: &[(&str, usize, Form)]| {
+        let table: Tensor = ("wte.weight", Dtype::F32, &[1], &table);
+        let file = written(folder.path(), &[&[table], tensors].concat());
+        said(&file, &made_of(Naming::Gpt2, stored))
+    };
+    let c = |dims: &'static [usize]| -> Tensor { ("c", Dtype::F32, dims, &six) };
+    let turned = [("c", 3, Form::Transposed)];
+    let expected = "a.safetensors has no `c`, which the model needs as f32[2, 3]";
+    assert_eq!(of(&[], &turned), expected);
+    let expected = "a.safetensors has `c` as f32[3, 2]; the model needs it as f32[2, 3]";
+    assert_eq!(of(&[c(&[3, 2])], &turned), expected);
+    let expected = "a.safetensors has `c` as f32[2, 3]; the model needs it as f32[3, 2] or with more rows";
+    assert_eq!(of(&[c(&[2, 3])], &[("c", 3, Form::FirstRows)]), expected);
+    let more: Vec<String> = (0..6).map(|number| format!("h.{number}.x")).collect();
+    let more = more.iter().map(|name| -> Tensor { (name, Dtype::F32, &[1], &six[..4]) });
+    let expected =
+        "a.safetensors has `h.0.x`, `h.1.x`, `h.2.x`, `h.3.x` and 2 more, which the model does not";
+    let all: Vec<Tensor> = [c(&[2, 3])].into_iter().chain(more).collect();
+    assert_eq!(of(&all, &turned), expected);
+}
+
+#[test]
+fn several_files_are_one_by_their_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let (table, six) = (f32s(&[0.0]), f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    let shard = |name: &str, tensors: &[Tensor]| {
+        fs::rename(written(folder.path(), tensors), folder.path().join(name)).unwrap();
+    };
+    shard("1.safetensors", &[("model.embed_tokens.weight", Dtype::F32, &[1], &table)]);
+    shard("2.safetensors", &[("model.q", Dtype::F32, &[3, 2], &six)]);
+    let index = folder.path().join("model.safetensors.index.json");
+    let write =
+        |map: &str| fs::write(&index, format!("{{\"metadata\": {{}}, \"weight_map\": {map}}}")).unwrap();
+    let needed = made_of(Naming::Llama, &[("q", 3, Form::Plain)]);
+    write("{\"model.embed_tokens.weight\": \"1.safetensors\", \"model.q\": \"2.safetensors\"}");
+    assert_eq!(all(&index, &needed), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    // As another file makes another model.
+    let digest =
+        || Weights::open(&index).unwrap().digest(&mut DigestCache::read(Path::new("/nowhere"))).unwrap();
+    let before = digest();
+    shard("2.safetensors", &[("model.q", Dtype::F32, &[3, 2], &f32s(&[1.0; 6]))]);
+    assert_ne!(digest(), before);
+
+    let mistakes = [
+        (
+            "{\"model.q\": \"1.safetensors\"}",
+            "is no index of safetensors files: it has `model.q` in 1.safetensors, which has not",
+        ),
+        (
+            "{\"model.q\": \"../1.safetensors\"}",
+            "is no index of safetensors files: `../1.safetensors` is no name of a file beside it",
+        ),
+        ("[]", "is no index of safetensors files: invalid type"),
+        ("{\"model.q\": \"2.safetensors\"}", "has no `table`, which the model needs as f32[1]"),
+    ];
+    for (map, expected) in mistakes {
+        write(map);
+        let message = said(&index, &needed);
+        assert!(message.starts_with(&format!("model.safetensors.index.json {expected}")), "{message}");
+    }
+    write("{\"model.q\": \"3.safetensors\"}");
+    assert!(said(&index, &needed).starts_with("cannot read 3.safetensors"));
+}

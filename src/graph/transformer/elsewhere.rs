@@ -1,0 +1,88 @@
+//! What a decoder's parameters are made of in files of Hugging Face's.
+
+use crate::data::{Form, Naming, Stored};
+use crate::spec::{NormPlacement, Transformer};
+
+/// The tensors of a parameter of these many rows, in the order of its rows, for each naming that has it.
+pub(in crate::graph) fn stored(
+    model: &Transformer,
+    parameter: &str,
+    rows: usize,
+) -> Vec<(Naming, Vec<Stored>)> {
+    let gpt2 = gpt2(parameter, rows).map(|stored| (Naming::Gpt2, vec![stored]));
+    let llama = llama(model, parameter, rows).map(|stored| (Naming::Llama, stored));
+    gpt2.into_iter().chain(llama).collect()
+}
+
+/// The number of a block and what it calls a parameter, and whether that is a weight or a bias.
+fn in_block(parameter: &str) -> Option<(&str, &str, &str)> {
+    let (number, rest) = parameter.strip_prefix("blocks.")?.split_once('.')?;
+    let (name, kind) = rest.rsplit_once('.')?;
+    Some((number, name, kind))
+}
+
+/// Weights of linear layers have a row for each channel that goes in.
+fn gpt2(parameter: &str, rows: usize) -> Option<Stored> {
+    let stored = |tensor: String, form| Stored { tensor, rows, form };
+    if let Some((number, name, kind)) = in_block(parameter) {
+        let (tensor, is_linear) = match name {
+            "attention.norm" => ("ln_1", false),
+            "attention.qkv" => ("attn.c_attn", true),
+            "attention.out" => ("attn.c_proj", true),
+            "mlp.norm" => ("ln_2", false),
+            "mlp.up" => ("mlp.c_fc", true),
+            "mlp.out" => ("mlp.c_proj", true),
+            _ => return None,
+        };
+        let form = if is_linear && kind == "weight" { Form::Transposed } else { Form::Plain };
+        return Some(stored(format!("h.{number}.{tensor}.{kind}"), form));
+    }
+    let (tensor, form) = match parameter {
+        "embedding.table" => ("wte.weight", Form::Plain),
+        "embedding.positions" => ("wpe.weight", Form::FirstRows),
+        "head.norm.weight" => ("ln_f.weight", Form::Plain),
+        "head.norm.bias" => ("ln_f.bias", Form::Plain),
+        "head.weight" => ("lm_head.weight", Form::Plain),
+        _ => return None,
+    };
+    Some(stored(tensor.to_owned(), form))
+}
+
+/// Queries, keys and values are made by layers of their own, and so are a gate and what it lets through.
+fn llama(model: &Transformer, parameter: &str, rows: usize) -> Option<Vec<Stored>> {
+    let plain = |tensor: String, rows| Stored { tensor, rows, form: Form::Plain };
+    let Some((number, name, kind)) = in_block(parameter) else {
+        let tensor = match parameter {
+            "embedding.table" => "embed_tokens.weight",
+            "head.norm.weight" => "norm.weight",
+            "head.norm.bias" => "norm.bias",
+            "head.weight" => "lm_head.weight",
+            _ => return None,
+        };
+        return Some(vec![plain(tensor.to_owned(), rows)]);
+    };
+    let queries = model.heads * model.head_dim;
+    let keys = model.kv_heads * model.head_dim;
+    let tensors: &[(&str, usize)] = match (name, model.norm_placement) {
+        ("attention.norm", NormPlacement::Pre | NormPlacement::Sandwich) => &[("input_layernorm", rows)],
+        ("attention.out_norm", _) | ("mlp.norm", NormPlacement::Pre) => &[("post_attention_layernorm", rows)],
+        ("mlp.norm", NormPlacement::Sandwich) => &[("pre_feedforward_layernorm", rows)],
+        ("mlp.out_norm", _) => &[("post_feedforward_layernorm", rows)],
+        ("attention.qkv", _) => {
+            &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]
+        }
+        ("attention.q_norm", _) => &[("self_attn.q_norm", rows)],
+        ("attention.k_norm", _) => &[("self_attn.k_norm", rows)],
+        ("attention.out", _) => &[("self_attn.o_proj", rows)],
+        ("mlp.gate_up", _) => &[("mlp.gate_proj", rows / 2), ("mlp.up_proj", rows / 2)],
+        ("mlp.up", _) => &[("mlp.up_proj", rows)],
+        ("mlp.out", _) => &[("mlp.down_proj", rows)],
+        _ => return None,
+    };
+    Some(
+        tensors
+            .iter()
+            .map(|&(tensor, rows)| plain(format!("layers.{number}.{tensor}.{kind}"), rows))
+            .collect(),
+    )
+}

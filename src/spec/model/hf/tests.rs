@@ -1,0 +1,213 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::graph;
+use crate::spec::model::{MlpActivation, Model, Norm, NormPlacement, Rotary};
+
+fn hf() -> Hf {
+    Hf { config: "config.json".into(), context: None, dropout: false, weights: None }
+}
+
+fn read(config: &Value, hf: &Hf) -> Result<Transformer, String> {
+    let fields = Fields::parse(&config.to_string()).unwrap();
+    transformer(&fields, hf).map_err(|mistake| mistake.message)
+}
+
+/// With fields changed, or taken out where they are null.
+fn with(config: &Value, changes: &Value) -> Value {
+    let mut config = config.clone();
+    for (field, value) in changes.as_object().unwrap() {
+        config[field] = value.clone();
+    }
+    config
+}
+
+fn gpt2() -> Value {
+    json!({
+        "model_type": "gpt2", "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1,
+        "bos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-5, "n_ctx": 1024, "n_embd": 768,
+        "n_head": 12, "n_layer": 12, "n_positions": 1024, "summary_first_dropout": 0.1, "vocab_size": 50257,
+    })
+}
+
+fn llama() -> Value {
+    json!({
+        "model_type": "llama", "attention_bias": false, "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 2048,
+        "head_dim": 64, "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+        "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8, "pretraining_tp": 1,
+        "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+        "rope_scaling": {
+            "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+        "vocab_size": 128256,
+    })
+}
+
+fn gemma2() -> Value {
+    json!({
+        "model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh", "hidden_size": 2304,
+        "intermediate_size": 9216, "max_position_embeddings": 8192, "num_attention_heads": 8, "num_hidden_layers": 26,
+        "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "sliding_window": 4096, "vocab_size": 256000, "cache_implementation": "hybrid",
+    })
+}
+
+#[test]
+fn gpt2_is_what_nothing_is_said_of() {
+    let expected = Transformer { vocabulary: 50257, ..Transformer::new(12, 768, 12, 1024) };
+    assert_eq!(read(&gpt2(), &hf()), Ok(expected.clone()));
+    let short = Hf { context: Some(256), ..hf() };
+    assert_eq!(read(&gpt2(), &short), Ok(Transformer { context: 256, ..expected }));
+    let long = Hf { context: Some(1025), ..hf() };
+    assert!(read(&gpt2(), &long).unwrap_err().contains("`n_positions` = 1024"));
+}
+
+#[test]
+fn llama_3_is_read_as_it_was_published_and_as_it_is_saved_today() {
+    let expected = Transformer {
+        vocabulary: 128_256,
+        kv_heads: 8,
+        d_ff: 8192,
+        activation: MlpActivation::Swiglu,
+        norm: Norm::Rms,
+        positions: crate::spec::Positions::Rotary,
+        rotary: Rotary {
+            base: 500_000.0,
+            scaling: Some(crate::spec::RotaryScaling { factor: 32.0, low: 1.0, high: 4.0, original: 8192 }),
+        },
+        bias: false,
+        qkv_bias: false,
+        ..Transformer::new(16, 2048, 32, 131_072)
+    };
+    assert_eq!(read(&llama(), &hf()), Ok(expected.clone()));
+    let mut parameters = llama()["rope_scaling"].clone();
+    parameters["rope_theta"] = json!(500_000.0);
+    let newer = json!({ "rope_scaling": null, "rope_theta": null, "rope_parameters": parameters });
+    assert_eq!(read(&with(&llama(), &newer), &hf()), Ok(expected));
+}
+
+#[test]
+fn gemma_2_has_what_is_its_own() {
+    let model = read(&gemma2(), &Hf { context: Some(4096), ..hf() }).unwrap();
+    assert_eq!(model.embedding_scale, Some(48.0));
+    assert_eq!((model.window, model.global_every), (Some(4096), Some(2)));
+    assert_eq!((model.attention_scale, model.attention_softcap), (Some(0.0625), Some(50.0)));
+    assert_eq!((model.norm, model.norm_placement), (Norm::RmsZeroCentered, NormPlacement::Sandwich));
+    assert_eq!((model.activation, model.logit_softcap), (MlpActivation::GegluTanh, Some(30.0)));
+    assert!(model.tied && !model.bias && !model.qkv_bias && !model.qk_norm);
+    let uncapped = with(&gemma2(), &json!({ "attn_logit_softcapping": null }));
+    assert_eq!(read(&uncapped, &hf()).unwrap().attention_softcap, None);
+}
+
+#[test]
+fn windows_are_those_of_the_family() {
+    let seen = |config: &Value, changes: Value| {
+        read(&with(config, &changes), &hf()).map(|model| (model.window, model.global_every))
+    };
+    let base = |family: &str| with(&llama(), &json!({ "model_type": family, "num_hidden_layers": 4 }));
+    // As long as nothing is said of it.
+    assert_eq!(seen(&base("mistral"), json!({})), Ok((Some(4096), None)));
+    assert_eq!(seen(&base("mistral"), json!({ "sliding_window": null })), Ok((None, None)));
+    assert_eq!(seen(&base("mistral"), json!({ "sliding_window": 7 })), Ok((Some(7), None)));
+    let qwen = base("qwen2");
+    assert_eq!(seen(&qwen, json!({ "sliding_window": 7, "max_window_layers": 0 })), Ok((None, None)));
+    let all = json!({ "sliding_window": 7, "use_sliding_window": true, "max_window_layers": 0 });
+    assert_eq!(seen(&qwen, all.clone()), Ok((Some(7), None)));
+    let refused = seen(&qwen, with(&all, &json!({ "max_window_layers": 2 }))).unwrap_err();
+    assert!(refused.starts_with("`max_window_layers` is 2"), "{refused}");
+    let types = |words: [&str; 4]| words.map(|word| format!("{word}_attention"));
+    let alternating =
+        json!({ "sliding_window": 7, "layer_types": types(["sliding", "full", "sliding", "full"]) });
+    assert_eq!(seen(&qwen, alternating), Ok((Some(7), Some(2))));
+    let last =
+        json!({ "sliding_window": 7, "layer_types": types(["sliding", "sliding", "sliding", "full"]) });
+    assert_eq!(seen(&qwen, last), Ok((Some(7), Some(4))));
+    let first = json!({ "sliding_window": 7, "layer_types": types(["full", "sliding", "sliding", "full"]) });
+    assert!(seen(&qwen, first).is_err());
+    assert!(seen(&qwen, json!({ "layer_types": ["full_attention"] })).is_err());
+}
+
+#[test]
+fn qwen_has_its_biases_and_norms() {
+    let of = |family: &str| read(&with(&llama(), &json!({ "model_type": family })), &hf()).unwrap();
+    assert!(of("qwen2").qkv_bias && !of("qwen2").bias && !of("qwen2").qk_norm);
+    assert!(!of("qwen3").qkv_bias && of("qwen3").qk_norm);
+}
+
+/// Whatever changes the computation and is not known is named.
+#[test]
+fn what_is_not_known_is_an_error_that_names_it() {
+    let cases = [
+        (gpt2(), json!({ "model_type": "t5" }), "`model_type` is \"t5\""),
+        (gpt2(), json!({ "model_type": null }), "`model_type` is missing"),
+        (
+            gpt2(),
+            json!({ "scale_attn_by_inverse_layer_idx": true }),
+            "`scale_attn_by_inverse_layer_idx` is true",
+        ),
+        (gpt2(), json!({ "activation_function": "quick_gelu" }), "`activation_function` is \"quick_gelu\""),
+        (gpt2(), json!({ "n_embd": 7.5 }), "`n_embd` must be a whole number"),
+        (gpt2(), json!({ "n_layer": null }), "`n_layer` is missing"),
+        (gpt2(), json!({ "n_layer": 1 << 20 }), "`n_layer` must be a whole number from 1 to 16384"),
+        (
+            gpt2(),
+            json!({ "initializer_range": 0.1 }),
+            "parameters are drawn with `initializer_range` = 0.02 alone",
+        ),
+        (llama(), json!({ "attention_bias": true }), "`attention_bias` is true"),
+        (llama(), json!({ "hidden_act": "relu2" }), "`hidden_act` is \"relu2\""),
+        (llama(), json!({ "sliding_window": 4096 }), "`sliding_window` is no field of llama"),
+        (llama(), json!({ "num_experts": 8, "moe": 1 }), "`moe`, `num_experts` are no fields of llama"),
+        (llama(), json!({ "quantization_config": { "bits": 4 } }), "`quantization_config` is no field"),
+        (
+            llama(),
+            json!({ "rope_scaling": { "type": "linear", "factor": 2.0 } }),
+            "`rope_scaling.type` is \"linear\"",
+        ),
+        (llama(), json!({ "rope_scaling": { "rope_type": "llama3" } }), "`rope_scaling.factor` is missing"),
+        (
+            llama(),
+            json!({ "rope_parameters": { "rope_type": "default", "x": 1 } }),
+            "`rope_parameters.x` is no field",
+        ),
+        (llama(), json!({ "partial_rotary_factor": 0.5 }), "`partial_rotary_factor` is 0.5"),
+        (llama(), json!({ "rms_norm_eps": 0 }), "`rms_norm_eps` must be a number above 0"),
+        (gemma2(), json!({ "use_bidirectional_attention": true }), "`use_bidirectional_attention` is true"),
+    ];
+    for (config, changes, expected) in cases {
+        let message = read(&with(&config, &changes), &hf()).expect_err(expected);
+        assert!(message.starts_with(expected), "{message}");
+    }
+    // Neither is said in silence.
+    let dropped = read(&gpt2(), &Hf { dropout: true, ..hf() }).unwrap_err();
+    assert!(dropped.starts_with("`attn_pdrop` is 0.1"), "{dropped}");
+    let stored = Hf { weights: Some("model.safetensors".into()), ..hf() };
+    read(&with(&gpt2(), &json!({ "initializer_range": 0.1 })), &stored).unwrap();
+}
+
+/// As many as were published, of what their configurations say.
+#[test]
+fn models_have_their_parameters() {
+    let qwen2 = json!({
+        "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "head_dim": null,
+        "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151_936, "rope_scaling": null,
+    });
+    let qwen3 = json!({
+        "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "head_dim": 128,
+        "num_key_value_heads": 8, "intermediate_size": 3072, "vocab_size": 151_936, "rope_scaling": null,
+    });
+    let cases = [
+        ("GPT-2", gpt2(), 124_439_808),
+        ("Llama 3.2 1B", llama(), 1_235_814_400),
+        ("Gemma 2 2B", gemma2(), 2_614_341_888),
+        ("Qwen 2.5 0.5B", with(&llama(), &qwen2), 494_032_768),
+        ("Qwen 3 0.6B", with(&llama(), &qwen3), 596_049_920),
+    ];
+    for (name, config, expected) in cases {
+        // A table of positions as long as the context is among GPT-2's.
+        let model = Model::Transformer(read(&config, &hf()).unwrap());
+        assert_eq!(graph::build(&model, 1).parameters(), expected, "{name}");
+    }
+}

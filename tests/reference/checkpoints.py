@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Makes a tiny checkpoint of each kind of model that `[model.hf]` reads, as Hugging Face's library saves them.
+
+    python tests/reference/checkpoints.py tests/reference/vectors/hugging_face
+
+Needs torch and transformers.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, Gemma2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+SHARED = {"vocab_size": 256, "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 24}
+SHARED |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32, "head_dim": 6}
+ROTARY = {"rope_type": "default", "rope_theta": 100.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 16}
+
+CONFIGS = {
+    "gpt2": GPT2Config(vocab_size=256, n_positions=32, n_embd=16, n_layer=2, n_head=2),
+    "llama": LlamaConfig(**SHARED, rms_norm_eps=1e-5, rope_parameters=LLAMA3 | {"rope_theta": 100.0}),
+    "mistral": MistralConfig(**SHARED, sliding_window=5, rope_parameters=ROTARY),
+    "qwen2": Qwen2Config(
+        **{key: value for key, value in SHARED.items() if key != "head_dim"},
+        tie_word_embeddings=True, use_sliding_window=True, sliding_window=7, max_window_layers=0, rope_parameters=ROTARY,
+    ),
+    "qwen3": Qwen3Config(**SHARED, rope_parameters=ROTARY),
+    "gemma2": Gemma2Config(
+        **SHARED, sliding_window=5, query_pre_attn_scalar=8, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+        rope_parameters=ROTARY,
+    ),
+}
+# What each is stored as: some in half the bytes, one in several files.
+DTYPES = {"llama": torch.bfloat16, "mistral": torch.float16}
+SHARDED = {"qwen3": "16KB"}
+
+
+def main():
+    folder = Path(sys.argv[1])
+    for seed, (name, config) in enumerate(CONFIGS.items()):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config)
+        for tensor in model.parameters():
+            # Far from what training begins with: every norm and bias has a say, and attention is sharp.
+            torch.nn.init.normal_(tensor, std=0.2) if tensor.dim() > 1 else tensor.data.add_(torch.randn_like(tensor), alpha=0.2)
+        model = model.to(DTYPES.get(name, torch.float32))
+        model.save_pretrained(folder / name, max_shard_size=SHARDED.get(name, "1GB"))
+        (folder / name / "generation_config.json").unlink(missing_ok=True)
+        if name == "llama":
+            as_before(folder / name / "config.json")
+
+
+def as_before(path):
+    """Version 4 of the library had two fields for rotations, and another for types."""
+    config = json.loads(path.read_text())
+    parameters = config.pop("rope_parameters")
+    config["rope_theta"] = parameters.pop("rope_theta")
+    config["rope_scaling"] = parameters
+    config["torch_dtype"] = config.pop("dtype")
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+main()

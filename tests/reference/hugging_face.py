@@ -1,0 +1,87 @@
+"""A model of Hugging Face's in the place of `transformer.py`: what it computes, of parameters by the names that dumps have.
+
+`folder` holds `config.json` and weights, as `from_pretrained` takes them.
+"""
+
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM
+
+# What its modules are called, by layer of a dump. Where there are several, their rows lie below each other.
+GPT2 = {
+    "embedding.table": ["transformer.wte.weight"],
+    "embedding.positions": ["transformer.wpe.weight"],
+    "head.norm": ["transformer.ln_f"],
+    "block": "transformer.h",
+    "attention.norm": ["ln_1"],
+    "attention.qkv": ["attn.c_attn"],
+    "attention.out": ["attn.c_proj"],
+    "mlp.norm": ["ln_2"],
+    "mlp.up": ["mlp.c_fc"],
+    "mlp.out": ["mlp.c_proj"],
+}
+LLAMA = {
+    "embedding.table": ["model.embed_tokens.weight"],
+    "head.norm": ["model.norm"],
+    "head.weight": ["lm_head.weight"],
+    "block": "model.layers",
+    "attention.norm": ["input_layernorm"],
+    "attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "attention.q_norm": ["self_attn.q_norm"],
+    "attention.k_norm": ["self_attn.k_norm"],
+    "attention.out": ["self_attn.o_proj"],
+    "mlp.norm": ["post_attention_layernorm"],
+    "mlp.gate_up": ["mlp.gate_proj", "mlp.up_proj"],
+    "mlp.out": ["mlp.down_proj"],
+}
+# The norm after attention is another one where there are four.
+GEMMA2 = LLAMA | {
+    "attention.out_norm": ["post_attention_layernorm"],
+    "mlp.norm": ["pre_feedforward_layernorm"],
+    "mlp.out_norm": ["post_feedforward_layernorm"],
+}
+NAMES = {"gpt2": GPT2, "gemma2": GEMMA2}
+
+
+class HuggingFace:
+    def __init__(self, folder):
+        self.model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+        self.names = NAMES.get(self.model.config.model_type, LLAMA)
+        self.tensors = dict(self.model.named_parameters())
+        # Their linear layers have a row for each channel that goes in.
+        self.is_transposed = self.model.config.model_type == "gpt2"
+
+    def initial(self, dumped):
+        """What training starts from, by the names of a dump. It may have fewer positions."""
+        return {name: self.joined(name)[: len(tensor)].clone() for name, tensor in dumped.items()}
+
+    def joined(self, name):
+        tensors = [self.turned(name, self.tensors[theirs].detach()) for theirs in self.theirs(name)]
+        return torch.cat(tensors)
+
+    def theirs(self, name):
+        if name in self.names:
+            return self.names[name]
+        layer, kind = name.rsplit(".", 1)
+        prefix = ""
+        if layer.startswith("blocks."):
+            _, number, layer = layer.split(".", 2)
+            prefix = f"{self.names['block']}.{number}."
+        return [f"{prefix}{module}.{kind}" for module in self.names[layer]]
+
+    def turned(self, name, tensor):
+        is_linear = name.startswith("blocks.") and name.endswith(".weight") and tensor.dim() == 2
+        return tensor.T if self.is_transposed and is_linear else tensor
+
+    def __call__(self, run, parameters, tokens, targets):
+        """The mean loss over tokens i64[B, T]."""
+        theirs = {}
+        for name, tensor in parameters.items():
+            names = self.theirs(name)
+            rows = [len(self.turned(name, self.tensors[part])) for part in names]
+            for part, own in zip(names, tensor.split(rows) if len(rows) > 1 else [tensor]):
+                theirs[part] = self.turned(name, own)
+        logits = torch.func.functional_call(self.model, theirs, (tokens,)).logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
