@@ -3,6 +3,8 @@
 `run` is what `run.toml` says; `parameters` are tensors by the names that they have in a dump.
 """
 
+import functools
+import json
 import math
 
 import torch
@@ -77,8 +79,8 @@ def attention(run, parameters, name, window, x):
     if run.qk_norm:
         q, k = (norm_heads(run, parameters, f"{name}.{part}", x) for part, x in (("q_norm", q), ("k_norm", k)))
     if run.positions == "rotary":
-        angles = angles_of(run.rotary, q.shape[-2], q.shape[-1], q.device)
-        q, k = rotate(q, angles), rotate(k, angles)
+        turns = turns_of(json.dumps(run.rotary), q.shape[-2], q.shape[-1], q.device)
+        q, k = rotate(q, *turns), rotate(k, *turns)
     seen = attend(run, window, q, k, v)
     return linear(run, parameters, f"{name}.out", seen.transpose(1, 2).flatten(2))
 
@@ -111,12 +113,15 @@ def mask(run, window, positions, device):
     return seen
 
 
-def angles_of(rotary, positions, head, device):
-    """By position and pair of channels, f32[T, D / 2]."""
+@functools.cache
+def turns_of(rotary, positions, head, device):
+    """Cosines and sines by position and pair of channels, f32[T, D / 2], made once for all blocks and steps."""
+    rotary = json.loads(rotary)
     frequencies = rotary["base"] ** (torch.arange(0, head, 2, dtype=torch.float64, device=device) / -head)
     if rotary["scaling"] != "off":
         frequencies = slowed_down(frequencies, **rotary["scaling"])
-    return torch.arange(positions, dtype=torch.float32, device=device).outer(frequencies.float())
+    angles = torch.arange(positions, dtype=torch.float32, device=device).outer(frequencies.float())
+    return angles.cos(), angles.sin()
 
 
 def slowed_down(frequencies, factor, low, high, original):
@@ -128,10 +133,9 @@ def slowed_down(frequencies, factor, low, high, original):
     return torch.where(slow, frequencies / factor, torch.where(fast, frequencies, between))
 
 
-def rotate(x, angles):
+def rotate(x, cosines, sines):
     """Channel i and channel i + D / 2 are a point that goes by an angle."""
     a, b = x.float().chunk(2, dim=-1)
-    cosines, sines = angles.cos(), angles.sin()
     return torch.cat([a * cosines - b * sines, b * cosines + a * sines], dim=-1).to(x.dtype)
 
 
