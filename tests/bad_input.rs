@@ -68,6 +68,11 @@ const LLAMA: &str = r#"{
 }
 "#;
 
+/// The good experiment on a file of tokens.
+fn of_tokens(keys: &str) -> String {
+    with("[data.text]\npaths = [\"*.txt\"]", &format!("[data.tokens]\npaths = [\"a.bin\"]\n{keys}"))
+}
+
 /// The good experiment with a model that a configuration describes.
 fn of_configuration(keys: &str) -> String {
     with(MODEL, &format!("[model.hf]\n{keys}\n"))
@@ -358,6 +363,14 @@ bad! {
             ("w.safetensors", &of_one_tensor("model.embed_tokens.weight", 8)),
         ],
         &["a.toml"]);
+    tokens_that_are_missing: check(&of_tokens(""));
+    tokens_in_no_known_format: check(&of_tokens("format = \"u8\""));
+    tokens_behind_a_long_header: check(&of_tokens("header = 2000000"));
+    tokens_beyond_the_vocabulary: check_files(
+        &[("a.toml", &of_tokens("split = 0.5")), ("a.bin", &"\u{2}\u{1}".repeat(500))], &["a.toml"]);
+    tokens_of_an_odd_length: check_files(
+        &[("a.toml", &of_tokens("format = \"u32\"")), ("a.bin", "seven b")], &["a.toml"]);
+    tokens_and_nothing_to_evaluate_on: check(&format!("{}[evaluation]\n", of_tokens("split = 1.0")));
     weights_that_are_no_path: check(&with("heads = 2", "heads = 2\nweights = [\"a\"]"));
     weights_by_an_unset_variable: check(&with("heads = 2",
         "heads = 2\nweights = \"${RUNNER_TEST_UNSET}/a\""));

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::TokenWidth;
 use crate::units::Bytes;
 use crate::{regular, temporary};
 
@@ -32,6 +33,9 @@ pub struct DigestCache {
 struct Known {
     version: Version,
     sha256: String,
+    /// Of files of tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    largest: Option<u32>,
 }
 
 /// Equal for two looks at a file between which nobody wrote to it or put another in its place. Who copies a file may
@@ -69,6 +73,13 @@ pub(super) struct FileDigest {
     pub(super) sha256: String,
 }
 
+/// What is known of a file of tokens.
+pub(super) struct TokensDigest {
+    pub(super) digest: FileDigest,
+    /// 0 where there is none.
+    pub(super) largest: u32,
+}
+
 impl DigestCache {
     /// What is kept in the file. One that is missing or makes no sense is an empty cache: all it costs is time.
     pub fn read(file: &Path) -> DigestCache {
@@ -98,22 +109,85 @@ impl DigestCache {
         self.of_file_at(path, SystemTime::now())
     }
 
+    /// The digest of a file's contents, and the largest of the tokens behind its header.
+    pub(super) fn of_tokens(
+        &mut self,
+        path: &Path,
+        width: TokenWidth,
+        header: usize,
+    ) -> io::Result<TokensDigest> {
+        let name = format!("{} as {} behind {header}", path.display(), width.name());
+        self.look(name, path, SystemTime::now(), || {
+            let mut largest = Largest { width, header, begun: Vec::new(), number: 0 };
+            let digest = hash_file(path, |bytes| largest.add(bytes))?;
+            Ok(TokensDigest { digest, largest: largest.number })
+        })
+    }
+
     fn of_file_at(&mut self, path: &Path, now: SystemTime) -> io::Result<FileDigest> {
-        let version = Version::of(&fs::metadata(path)?);
         let name = path.to_string_lossy().into_owned();
+        let read = || Ok(TokensDigest { digest: hash_file(path, |_| ())?, largest: 0 });
+        Ok(self.look(name, path, now, read)?.digest)
+    }
+
+    /// What is known by a name, or else is found out now.
+    fn look(
+        &mut self,
+        name: String,
+        path: &Path,
+        now: SystemTime,
+        read: impl FnOnce() -> io::Result<TokensDigest>,
+    ) -> io::Result<TokensDigest> {
+        let version = Version::of(&fs::metadata(path)?);
         if let Some(known) = self.known.get(&name).filter(|known| known.version == version) {
-            return Ok(FileDigest { bytes: version.bytes, sha256: known.sha256.clone() });
+            let digest = FileDigest { bytes: version.bytes, sha256: known.sha256.clone() };
+            return Ok(TokensDigest { digest, largest: known.largest.unwrap_or_default() });
         }
-        let digest = hash_file(path)?;
-        if version.is_settled(now) && digest.bytes == version.bytes {
-            self.known.insert(name, Known { version, sha256: digest.sha256.clone() });
+        let found = read()?;
+        if version.is_settled(now) && found.digest.bytes == version.bytes {
+            let largest = Some(found.largest).filter(|largest| *largest > 0);
+            self.known.insert(name, Known { version, sha256: found.digest.sha256.clone(), largest });
             self.changed = true;
         }
-        Ok(digest)
+        Ok(found)
     }
 }
 
-fn hash_file(path: &Path) -> io::Result<FileDigest> {
+/// The largest of the tokens that pass by, piece by piece.
+struct Largest {
+    width: TokenWidth,
+    /// Bytes that are still to be passed over.
+    header: usize,
+    /// The first bytes of a number whose last are in the next piece.
+    begun: Vec<u8>,
+    number: u32,
+}
+
+impl Largest {
+    fn add(&mut self, bytes: &[u8]) {
+        let passed = self.header.min(bytes.len());
+        self.header -= passed;
+        let mut bytes = &bytes[passed..];
+        while !self.begun.is_empty() && self.begun.len() < self.width.bytes() && !bytes.is_empty() {
+            self.begun.push(bytes[0]);
+            bytes = &bytes[1..];
+        }
+        if self.begun.len() == self.width.bytes() {
+            let begun = std::mem::take(&mut self.begun);
+            self.take(&begun);
+        }
+        let whole = bytes.len() - bytes.len() % self.width.bytes();
+        self.take(&bytes[..whole]);
+        self.begun.extend_from_slice(&bytes[whole..]);
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.number = self.width.numbers(bytes).fold(self.number, u32::max);
+    }
+}
+
+/// Shows each piece as well.
+fn hash_file(path: &Path, mut show: impl FnMut(&[u8])) -> io::Result<FileDigest> {
     let mut file = regular::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
@@ -127,6 +201,7 @@ fn hash_file(path: &Path) -> io::Result<FileDigest> {
             return Ok(FileDigest { bytes, sha256: hex(&hash.finalize()) });
         }
         hash.update(&buffer[..count]);
+        show(&buffer[..count]);
         bytes += count as u64;
     }
 }

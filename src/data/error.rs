@@ -23,7 +23,13 @@ pub enum DataError {
     Unreadable { path: PathBuf, error: io::Error },
     #[error("the {} there {} empty", count(*files as u64, "file"), if *files == 1 { "is" } else { "are" })]
     Empty { files: usize },
-    #[error("split = {split} is not a share of the text")]
+    #[error("{} has {}, which are no whole number of {format}", path.display(), count(*bytes, "byte"))]
+    OddLength { path: PathBuf, bytes: u64, format: &'static str },
+    #[error("{} begins with a header of llm.c's of 1,024 bytes, and header = {header}", path.display())]
+    Header { path: PathBuf, header: usize },
+    #[error("{} has changed while it was trained on", path.display())]
+    Changed { path: PathBuf },
+    #[error("split = {split} is not a share of the data")]
     BadSplit { split: f64 },
     #[error(
         "the {split} split has {}; {} needs at least {}",
@@ -105,7 +111,12 @@ impl DataError {
             DataError::BadGlob { .. } => "write `*`, `?`, `**` or `[a-z]`, and `[[]` for a bracket".into(),
             DataError::Folder { path } => format!("to read all files in it, write `{}/**/*`", path.display()),
             DataError::Unreadable { .. } => "check that the file is there and may be read".into(),
-            DataError::Empty { .. } => "name at least one file with text in it".into(),
+            DataError::Empty { .. } => "name at least one file with something in it".into(),
+            DataError::OddLength { .. } => {
+                "name another format, or as header how many bytes come before the tokens".into()
+            }
+            DataError::Header { .. } => "write header = 1024".into(),
+            DataError::Changed { .. } => "sweep again, and leave data alone that is trained on".into(),
             DataError::BadSplit { .. } => "use a number above 0, up to 1".into(),
             DataError::TooShort { material, length, largest_split, .. } => {
                 let split = largest_split.map(|split| format!("a split of at most {split}"));
@@ -133,7 +144,11 @@ impl DataError {
     pub fn path(&self) -> Option<&Path> {
         match self {
             DataError::NoMatch { pattern } | DataError::BadGlob { pattern, .. } => Some(Path::new(pattern)),
-            DataError::Folder { path } | DataError::Unreadable { path, .. } => Some(path),
+            DataError::Folder { path }
+            | DataError::Unreadable { path, .. }
+            | DataError::OddLength { path, .. }
+            | DataError::Header { path, .. }
+            | DataError::Changed { path } => Some(path),
             _ => None,
         }
     }
@@ -164,6 +179,9 @@ impl DataError {
             | DataError::BadGlob { .. }
             | DataError::Folder { .. }
             | DataError::Unreadable { .. }
+            | DataError::OddLength { .. }
+            | DataError::Header { .. }
+            | DataError::Changed { .. }
             | DataError::Empty { .. } => Blame::Data("paths"),
         }
     }

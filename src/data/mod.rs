@@ -6,7 +6,9 @@ mod error;
 mod files;
 mod sampling;
 mod source;
+mod stretches;
 mod text;
+mod tokens;
 mod weights;
 
 pub use batch::{Batch, Filled, Given, Part, Sample};
@@ -14,4 +16,5 @@ pub use digest::DigestCache;
 pub use error::{Blame, DataError, Split};
 pub use source::{Contents, DataSet, Inspected, Source};
 pub use text::TextSet;
+pub use tokens::{TokenSet, TokenWidth};
 pub use weights::{Form, Naming, Needed, Stored, StoredParameters, Weights, WeightsError, digest_of_both};

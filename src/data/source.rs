@@ -29,11 +29,11 @@ pub trait DataSet: Debug {
     /// All that cannot be read, or makes no sense as data of this kind.
     fn inspect(&self, cache: &mut DigestCache) -> Inspected;
 
-    /// Reads it.
+    /// Reads it, or makes ready to; what was digested before is not read as a whole.
     ///
     /// # Errors
     /// The first of those of [`DataSet::inspect`].
-    fn open(&self) -> Result<Box<dyn Source>, DataError>;
+    fn open(&self, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError>;
 
     /// What the numbers of a part are all below, where that is known before anything is read.
     fn below(&self, _part: &str) -> Option<Given> {
@@ -105,9 +105,21 @@ pub trait Source: Debug + Send + Sync {
     fn contents(&self) -> &dyn Contents;
 
     /// Fills a batch with these samples of a training step, numbered within the step.
-    fn fill_training(&self, seed: u64, step: u64, samples: Range<u64>, batch: &mut Batch);
+    ///
+    /// # Errors
+    /// What is read as it is needed cannot be, or has changed.
+    fn fill_training(
+        &self,
+        seed: u64,
+        step: u64,
+        samples: Range<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError>;
 
     /// Fills a batch with these samples of the evaluation split, numbered from its front and again from there after the
     /// last.
-    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch);
+    ///
+    /// # Errors
+    /// Those of [`Source::fill_training`].
+    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError>;
 }

@@ -1,23 +1,17 @@
 //! Text whose bytes are its tokens.
-//!
-//! A sample is a stretch of T tokens (the context), as `tokens`, and as `targets` what follows each of them.
 
-use std::ops::Range;
 use std::path::PathBuf;
 
-use super::{
-    Batch, Contents, DataError, DataSet, DigestCache, Filled, Given, Part, Sample, Source, Split, digest,
-    files, sampling,
-};
-use crate::ops::TensorType;
+use super::stretches::{PARTS, Row, Splits, Stretches, Summary};
+use super::{Contents, DataError, DataSet, DigestCache, Given, Source, digest, files};
 use crate::regular;
 use crate::units::Bytes;
 
-/// The parts of a sample. Of number n, all tokens lie n places later in the text than those of number 0.
-const PARTS: &[&str] = &["tokens", "targets"];
-
 /// What a byte can be.
 const BYTES: Given = Given { key: "data.text.tokens", count: 256 };
+
+/// What there is of it.
+const UNITS: [&str; 2] = ["byte", "text"];
 
 /// Files of text in the order of their sorted paths, one after the other.
 #[derive(Debug)]
@@ -30,65 +24,14 @@ pub struct TextSet {
 
 /// Text in memory.
 #[derive(Debug)]
-struct Text {
-    text: Vec<u8>,
-    contents: Summary,
-}
+struct Text(Vec<u8>);
 
-/// What is known of text without keeping it.
-#[derive(Clone, Debug, PartialEq)]
-struct Summary {
-    digest: String,
-    splits: Splits,
-}
-
-/// Bytes to train on, from the front, and to evaluate on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Splits {
-    training: usize,
-    evaluation: usize,
-}
-
-impl Splits {
-    /// # Errors
-    ///
-    /// A share that is none.
-    fn of(bytes: usize, split: f64) -> Result<Splits, DataError> {
-        if !(split > 0.0 && split <= 1.0) {
-            return Err(DataError::BadSplit { split });
-        }
-        let training = ((bytes as f64 * split) as usize).min(bytes);
-        Ok(Splits { training, evaluation: bytes - training })
-    }
-
-    /// Whether a sample fits: it needs one byte more than its length, the last target.
-    fn check(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
-        let context = context(sample.parts.iter());
-        let too_short = |split: Split, bytes: usize, largest_split: Option<f64>| DataError::TooShort {
-            split,
-            found: bytes as u64,
-            least: context as u64 + 1,
-            unit: "byte",
-            material: "text",
-            length: sample.length,
-            largest_split,
-        };
-        if self.training <= context {
-            return Err(too_short(Split::Training, self.training, None));
-        }
-        if evaluates && self.evaluation <= context {
-            return Err(too_short(Split::Evaluation, self.evaluation, self.largest_split(context)));
+impl Row for Text {
+    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
+        for (token, byte) in tokens.iter_mut().zip(&self.0[first..]) {
+            *token = i32::from(*byte).to_ne_bytes();
         }
         Ok(())
-    }
-
-    fn largest_split(&self, context: usize) -> Option<f64> {
-        let total = self.training + self.evaluation;
-        let fits = |hundredths: &usize| {
-            let split = Splits::of(total, *hundredths as f64 / 100.0);
-            split.is_ok_and(|split| split.training > context && split.evaluation > context)
-        };
-        (1..100).rev().find(fits).map(|hundredths| hundredths as f64 / 100.0)
     }
 }
 
@@ -97,7 +40,7 @@ impl TextSet {
         TextSet { paths: paths.to_vec(), split }
     }
 
-    fn read(&self) -> Result<Text, DataError> {
+    fn read(&self) -> Result<Stretches<Text>, DataError> {
         let first = |errors: Vec<DataError>| errors.into_iter().next().unwrap_or(DataError::NoPaths);
         let files = files::find(&self.paths).map_err(first)?;
         let mut text = Vec::new();
@@ -111,8 +54,9 @@ impl TextSet {
         if text.is_empty() {
             return Err(DataError::Empty { files: files.len() });
         }
-        let splits = Splits::of(text.len(), self.split)?;
-        Ok(Text { text, contents: Summary { digest: digest::combine(&digests), splits } })
+        let splits = Splits::of(text.len(), self.split, UNITS)?;
+        let contents = Summary { digest: digest::combine(&digests), splits, below: BYTES };
+        Ok(Stretches { row: Text(text), contents })
     }
 
     fn summarise(&self, cache: &mut DigestCache) -> Result<Summary, Vec<DataError>> {
@@ -131,8 +75,8 @@ impl TextSet {
         if bytes == 0 {
             return Err(vec![DataError::Empty { files: files.len() }]);
         }
-        let splits = Splits::of(bytes as usize, self.split).map_err(|error| vec![error])?;
-        Ok(Summary { digest: digest::combine(&digests), splits })
+        let splits = Splits::of(bytes as usize, self.split, UNITS).map_err(|error| vec![error])?;
+        Ok(Summary { digest: digest::combine(&digests), splits, below: BYTES })
     }
 }
 
@@ -157,70 +101,8 @@ impl DataSet for TextSet {
         Ok(Box::new(self.summarise(cache)?))
     }
 
-    fn open(&self) -> Result<Box<dyn Source>, DataError> {
+    fn open(&self, _cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
         Ok(Box::new(self.read()?))
-    }
-}
-
-impl Contents for Summary {
-    fn digest(&self) -> &str {
-        &self.digest
-    }
-
-    fn parts(&self) -> &'static [&'static str] {
-        PARTS
-    }
-
-    /// Tokens in a row, as many as are asked for.
-    fn part(&self, asked: &Part) -> Option<Part> {
-        let ty = TensorType::i32(&[asked.ty.elements()]);
-        PARTS.contains(&asked.name).then_some(Part { name: asked.name, ty, below: Some(BYTES) })
-    }
-
-    fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
-        self.splits.check(sample, evaluates)
-    }
-}
-
-/// Places in the text that a sample takes, the last target apart.
-fn context<'a>(parts: impl Iterator<Item = &'a Part>) -> usize {
-    parts.map(|part| part.ty.elements()).max().unwrap_or(0)
-}
-
-impl Source for Text {
-    fn contents(&self) -> &dyn Contents {
-        &self.contents
-    }
-
-    fn fill_training(&self, seed: u64, step: u64, samples: Range<u64>, batch: &mut Batch) {
-        let split = &self.text[..self.contents.splits.training];
-        let starts = (split.len() - context(batch.parts().iter().map(|filled| &filled.part))) as u64;
-        for filled in batch.parts_mut() {
-            fill(filled, split, samples.clone(), |sample| {
-                sampling::start(seed, step, sample, starts) as usize
-            });
-        }
-    }
-
-    /// Windows one after the other without overlap.
-    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) {
-        let split = &self.text[self.contents.splits.training..];
-        let context = context(batch.parts().iter().map(|filled| &filled.part));
-        let windows = ((split.len() - 1) / context) as u64;
-        for filled in batch.parts_mut() {
-            fill(filled, split, samples.clone(), |sample| (sample % windows) as usize * context);
-        }
-    }
-}
-
-/// Copies a part of each sample, which begins where `start` says.
-fn fill(filled: &mut Filled, split: &[u8], samples: Range<u64>, start: impl Fn(u64) -> usize) {
-    let later = PARTS.iter().position(|name| *name == filled.part.name).expect("checked: a part there is");
-    for (sample, memory) in samples.zip(filled.samples_mut()) {
-        let (tokens, _) = memory.as_chunks_mut();
-        for (token, byte) in tokens.iter_mut().zip(&split[start(sample) + later..]) {
-            *token = i32::from(*byte).to_ne_bytes();
-        }
     }
 }
 
@@ -228,14 +110,18 @@ fn fill(filled: &mut Filled, split: &[u8], samples: Range<u64>, start: impl Fn(u
 mod tests {
     use std::fs;
 
+    use std::ops::Range;
+
     use super::*;
-    use crate::data::Blame;
+    use crate::data::{Batch, Blame, Part, Sample, Split};
+    use crate::ops::TensorType;
 
     /// Text in which every byte says where it is.
-    fn counting(bytes: u8, split: f64) -> Text {
+    fn counting(bytes: u8, split: f64) -> Stretches<Text> {
         let text: Vec<u8> = (0..bytes).collect();
-        let splits = Splits::of(text.len(), split).unwrap();
-        Text { text, contents: Summary { digest: String::new(), splits } }
+        let splits = Splits::of(text.len(), split, UNITS).unwrap();
+        let contents = Summary { digest: String::new(), splits, below: BYTES };
+        Stretches { row: Text(text), contents }
     }
 
     fn given(key: &'static str, count: usize) -> Given {
@@ -260,15 +146,15 @@ mod tests {
         (numbers("tokens"), numbers("targets"))
     }
 
-    fn training(data: &Text, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
+    fn training(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
         filled((samples.end - samples.start) as usize, context, |batch| {
-            data.fill_training(3, 5, samples, batch);
+            data.fill_training(3, 5, samples, batch).unwrap();
         })
     }
 
-    fn evaluation(data: &Text, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
+    fn evaluation(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
         filled((samples.end - samples.start) as usize, context, |batch| {
-            data.fill_evaluation(samples, batch);
+            data.fill_evaluation(samples, batch).unwrap();
         })
     }
 
@@ -331,7 +217,7 @@ mod tests {
 
     #[test]
     fn an_evaluation_split_that_is_too_short_says_which_would_do() {
-        let splits = Splits::of(1000, 0.95).unwrap();
+        let splits = Splits::of(1000, 0.95, UNITS).unwrap();
         let error = splits.check(&sample(64), true).unwrap_err();
         assert!(
             matches!(
@@ -342,18 +228,19 @@ mod tests {
         );
         assert_eq!(error.blame(), Blame::Data("split"));
         assert!(splits.check(&sample(64), false).is_ok());
-        assert!(Splits::of(1000, 0.93).unwrap().check(&sample(64), true).is_ok());
+        assert!(Splits::of(1000, 0.93, UNITS).unwrap().check(&sample(64), true).is_ok());
 
-        let error = Splits::of(1000, 0.9).unwrap().check(&sample(600), true).unwrap_err();
+        let error = Splits::of(1000, 0.9, UNITS).unwrap().check(&sample(600), true).unwrap_err();
         assert!(matches!(error, DataError::TooShort { split: Split::Evaluation, largest_split: None, .. }));
         assert_eq!(error.blame(), Blame::Key("context"));
     }
 
     #[test]
     fn splits_are_shares() {
-        assert_eq!(Splits::of(10, 1.0).unwrap(), Splits { training: 10, evaluation: 0 });
+        let whole = Splits::of(10, 1.0, UNITS).unwrap();
+        assert_eq!((whole.training, whole.evaluation), (10, 0));
         for split in [0.0, -0.5, 1.5, f64::NAN] {
-            assert!(matches!(Splits::of(10, split), Err(DataError::BadSplit { .. })));
+            assert!(matches!(Splits::of(10, split, UNITS), Err(DataError::BadSplit { .. })));
         }
     }
 
@@ -365,10 +252,10 @@ mod tests {
         let paths = [folder.path().join("*.txt")];
         let read = |paths: &[PathBuf]| TextSet::new(paths, 0.5).read().unwrap();
         let data = read(&paths);
-        assert_eq!(data.text, b"hello world");
+        assert_eq!(data.row.0, b"hello world");
         let summary = TextSet::new(&paths, 0.5).summarise(&mut DigestCache::default()).unwrap();
         assert_eq!(summary, data.contents);
-        assert_eq!(summary.splits, Splits { training: 5, evaluation: 6 });
+        assert_eq!((summary.splits.training, summary.splits.evaluation), (5, 6));
 
         // The same files elsewhere are the same data; other contents are not.
         let copy = tempfile::tempdir().unwrap();
@@ -385,7 +272,7 @@ mod tests {
         let path = folder.path().join("empty");
         fs::write(&path, "").unwrap();
         let data = TextSet::new(&[path], 0.9);
-        assert!(matches!(data.open(), Err(DataError::Empty { files: 1 })));
+        assert!(matches!(data.open(&mut DigestCache::default()), Err(DataError::Empty { files: 1 })));
         let error = data.inspect(&mut DigestCache::default()).unwrap_err();
         assert!(matches!(&error[..], [DataError::Empty { files: 1 }]));
     }

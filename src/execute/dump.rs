@@ -134,7 +134,7 @@ impl Dump<'_> {
     ) -> Result<TimedStep, Stop> {
         let config = &self.run.config;
         let began = Instant::now();
-        train::training_batch(config, &*self.run.data, step - 1, batch);
+        train::training_batch(config, &*self.run.data, step - 1, batch)?;
         let waited = began.elapsed();
         let taken = step - engine.counts().skipped_steps as usize;
         engine.gradients(batch, &config.train.optimizer.numbers(taken))?;
@@ -211,7 +211,7 @@ impl Dump<'_> {
         let mut batch = self.empty_batch();
         for part in 0..tensors.len() {
             for step in 0..self.steps {
-                train::training_batch(&self.run.config, &*self.run.data, step, &mut batch);
+                train::training_batch(&self.run.config, &*self.run.data, step, &mut batch)?;
                 self.written(BATCHES_FILE, file.write(&batch.parts()[part].bytes))?;
             }
         }

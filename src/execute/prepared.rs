@@ -33,7 +33,7 @@ impl Prepared {
         let config = load_run(&folder.join("run.toml"))?;
         let target = read_target(&folder.join("target.toml"))?.target;
         let data_set = config.data.data_set();
-        let data = data_set.open()?;
+        let data = data_set.open(digests)?;
         let weights = config.model.weights().map(Weights::open).transpose()?;
         let digest = weights.as_ref().map(|weights| weights.digest(digests)).transpose()?;
         let digest = digest_of_both(data.contents().digest(), digest.as_deref());

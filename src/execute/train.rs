@@ -144,9 +144,14 @@ pub(super) fn run_on(
 }
 
 /// The batch of a step, counted from 0.
-pub(super) fn training_batch(config: &RunConfig, data: &dyn Source, step: usize, batch: &mut Batch) {
+pub(super) fn training_batch(
+    config: &RunConfig,
+    data: &dyn Source,
+    step: usize,
+    batch: &mut Batch,
+) -> Result<(), DataError> {
     let train = &config.train;
-    data.fill_training(train.seed, step as u64, 0..train.batch_size as u64, batch);
+    data.fill_training(train.seed, step as u64, 0..train.batch_size as u64, batch)
 }
 
 /// What is kept while it trains.
@@ -305,12 +310,12 @@ impl Trainer<'_> {
                 outcome.measured.profiled_step_ms = ms;
                 outcome.measured.copies_hidden = trained.copies_hidden(&mut engine)?;
             }
-            Err(Failure::OutOfMemory(_) | Failure::Device(DeviceError::OutOfMemory { .. })) => {
+            Err(Stop::OutOfMemory(_) | Stop::Error(RunError::Refused { .. })) => {
                 outcome.has_no_timeline();
                 outcome.measured.receipt = self.receipt(&trained, None);
                 return Ok(());
             }
-            Err(failure) => return Err(failure.into()),
+            Err(stop) => return Err(stop),
         }
         outcome.measured.receipt = self.receipt(&trained, outcome.measured.copies_hidden);
         if let Some(timeline) = engine.take_timeline() {
@@ -326,9 +331,9 @@ impl Trainer<'_> {
     }
 
     /// A whole optimizer step: the batch made and brought, forward, backward, update, the loss read back.
-    fn step(&self, engine: &mut Engine, step: usize, batch: &mut Batch) -> Result<TimedStep, Failure> {
+    fn step(&self, engine: &mut Engine, step: usize, batch: &mut Batch) -> Result<TimedStep, Stop> {
         let began = Instant::now();
-        training_batch(self.config, self.data, step, batch);
+        training_batch(self.config, self.data, step, batch)?;
         let waited = began.elapsed();
         let taken = step + 1 - engine.counts().skipped_steps as usize;
         let report = engine.step(batch, &self.config.train.optimizer.numbers(taken))?;
@@ -343,12 +348,12 @@ impl Trainer<'_> {
     }
 
     /// One more step, and an evaluation if there are any, for the timeline alone. Returns what the step took.
-    fn profile(&mut self, engine: &mut Engine, batch: &mut Batch) -> Result<f64, Failure> {
+    fn profile(&mut self, engine: &mut Engine, batch: &mut Batch) -> Result<f64, Stop> {
         self.reporter.send(&Message::Phase { name: "profile".to_owned() });
         engine.record_steps()?;
         let step = self.step(engine, self.cadence.steps, batch)?;
         if self.cadence.evaluations.is_some() {
-            self.evaluation_batch(0, batch);
+            self.evaluation_batch(0, batch)?;
             engine.evaluate(batch)?;
         }
         Ok(step.ms)
@@ -366,7 +371,7 @@ impl Trainer<'_> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
         let mut sum = 0.0;
         for index in 0..batches {
-            self.evaluation_batch(index, batch);
+            self.evaluation_batch(index, batch)?;
             sum += engine.evaluate(batch)?;
         }
         let loss = sum / (batches as f64 * self.config.train.batch_size as f64);
@@ -380,9 +385,9 @@ impl Trainer<'_> {
     }
 
     /// A batch of the evaluation split.
-    fn evaluation_batch(&self, index: usize, batch: &mut Batch) {
+    fn evaluation_batch(&self, index: usize, batch: &mut Batch) -> Result<(), DataError> {
         let (first, samples) = (index as u64, self.config.train.batch_size as u64);
-        self.data.fill_evaluation(first * samples..(first + 1) * samples, batch);
+        self.data.fill_evaluation(first * samples..(first + 1) * samples, batch)
     }
 
     fn volume(&self) -> Volume {
@@ -432,6 +437,18 @@ impl From<Failure> for Stop {
             Failure::Device(error) => Stop::Error(error.into()),
             Failure::Weights(error) => Stop::Error(error.into()),
         }
+    }
+}
+
+impl From<DeviceError> for Stop {
+    fn from(error: DeviceError) -> Stop {
+        Stop::Error(error.into())
+    }
+}
+
+impl From<DataError> for Stop {
+    fn from(error: DataError) -> Stop {
+        Stop::Error(error.into())
     }
 }
 

@@ -66,6 +66,7 @@ optimizer.adamw.lr = 1e-3
     const EXPERIMENTS: &[&[&str]] = &[
         &[],
         &["train.optimizer.sgd.lr = 0.1"],
+        &["data.tokens.paths = ['/nowhere']"],
         &[
             "model.transformer.positions = 'rotary'",
             "model.transformer.rotary.scaling = { factor = 8, original = 64 }",
@@ -177,7 +178,9 @@ optimizer.adamw.lr = 1e-3
 
     /// What is hashed as an experiment, with data that lies somewhere.
     fn reread(lines: &[&str]) -> Result<RunConfig, String> {
-        let text = lines.join("\n").replace("[data.text]", "[data.text]\npaths = [\"/nowhere\"]");
+        let paths = |table: &str| format!("{table}\npaths = [\"/nowhere\"]");
+        let [text, tokens] = ["[data.text]", "[data.tokens]"];
+        let text = lines.join("\n").replace(text, &paths(text)).replace(tokens, &paths(tokens));
         let strategy = if text.contains("[strategy]") { "" } else { "\n[strategy]" };
         read(&format!("{text}{strategy}").replace("[strategy]", "[strategies.plain]"), &[])
     }
@@ -209,6 +212,9 @@ optimizer.adamw.lr = 1e-3
         "model.transformer.logit_softcap = \"off\"",
         "data.text.tokens = \"bytes\"",
         "data.text.split = 0.9",
+        "data.tokens.format = \"u16\"",
+        "data.tokens.header = 0",
+        "data.tokens.split = 0.9",
         "train.clip_norm = \"off\"",
         "train.seed = 0",
         "train.optimizer.adamw.beta1 = 0.9",
@@ -270,7 +276,7 @@ optimizer.adamw.lr = 1e-3
             assert!(defaults.contains(*known), "`{known}` no more: count it in DEFAULTS");
         }
         for default in defaults {
-            let told = KNOWN.contains(&default.as_str()) || default.starts_with("data.text.paths");
+            let told = KNOWN.contains(&default.as_str()) || default.contains(".paths = ");
             assert!(told, "`{default}` is a default that is not in KNOWN");
         }
     }

@@ -58,7 +58,7 @@ impl DataSet for Rows {
         Ok(Box::new(Rows))
     }
 
-    fn open(&self) -> Result<Box<dyn Source>, DataError> {
+    fn open(&self, _cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
         Ok(Box::new(Rows))
     }
 }
@@ -86,12 +86,20 @@ impl Source for Rows {
         self
     }
 
-    fn fill_training(&self, _seed: u64, step: u64, samples: Range<u64>, batch: &mut Batch) {
+    fn fill_training(
+        &self,
+        _seed: u64,
+        step: u64,
+        samples: Range<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
         Rows::fill(100 * step + samples.start..100 * step + samples.end, batch);
+        Ok(())
     }
 
-    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) {
+    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
         Rows::fill(samples, batch);
+        Ok(())
     }
 }
 
@@ -151,14 +159,14 @@ fn numbers_and_classes_reach_the_device_as_they_are() {
     let mut batch = Batch::new(&sample().parts, 7);
     for step in 0..3 {
         let before = weight(&mut engine, &program);
-        data.fill_training(7, step, 0..7, &mut batch);
+        data.fill_training(7, step, 0..7, &mut batch).unwrap();
         let found = engine.step(&batch, &config.train.optimizer.numbers(step as usize + 1)).unwrap().loss;
         let wanted = expected(&before, 100 * step..100 * step + 7);
         assert!((f64::from(found) - wanted).abs() < 1e-5, "step {step}: {found} and {wanted}");
 
         let after = weight(&mut engine, &program);
         assert_ne!(before, after, "it is trained");
-        data.fill_evaluation(4..11, &mut batch);
+        data.fill_evaluation(4..11, &mut batch).unwrap();
         let (found, wanted) = (engine.evaluate(&batch).unwrap() / 7.0, expected(&after, 4..11));
         assert!((found - wanted).abs() < 1e-5, "after step {step}: {found} and {wanted}");
     }

@@ -72,7 +72,7 @@ fn outcome_of(folder: &Path, crowded: bool, mut config: RunConfig) -> Outcome {
     let prepared = Prepared {
         weights: None,
         sample: config.model.sample(),
-        data: config.data.data_set().open().unwrap(),
+        data: config.data.data_set().open(&mut crate::data::DigestCache::default()).unwrap(),
         program: compile(&config, &target).unwrap(),
         compiled_in: std::time::Duration::ZERO,
         target: target.clone(),

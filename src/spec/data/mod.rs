@@ -1,19 +1,23 @@
 //! What is learnt from: a file for each kind of data. A new one is its file, and its lines here.
 
 mod text;
+mod tokens;
 
 pub use text::{Text, Tokens};
+pub use tokens::{TokenFiles, TokenFormat};
 
 use super::declare::choice;
 use super::error::Problem;
+use super::rules::blame;
 use super::tree::Table;
 use crate::data::DataSet;
 
 choice! {
     pub enum Data("data"): DataSource {
         text: Text,
+        tokens: TokenFiles,
     }
-    later "cifar", "csv", "idx", "synthetic", "tokens"
+    later "cifar", "csv", "idx", "synthetic"
 }
 
 /// What each kind of data says of itself.
@@ -34,4 +38,13 @@ impl Data {
     pub(super) fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem> {
         self.each().leaves_some_to_evaluate(tree)
     }
+}
+
+/// Whether a share from the front leaves something.
+fn something_is_left(split: f64, key: &'static str, tree: &Table) -> Result<(), Problem> {
+    if split < 1.0 {
+        return Ok(());
+    }
+    let message = format!("{key} = 1 leaves nothing to evaluate on");
+    Err(blame(message, &[key, "evaluation"], tree, "0.9 does, or evaluation = \"off\""))
 }

@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 
-use super::DataSource;
+use super::{DataSource, something_is_left};
 use crate::data::{DataSet, TextSet};
 use crate::spec::declare::{section, words};
 use crate::spec::error::Problem;
 use crate::spec::kinds::{SHARE, word};
 use crate::spec::paths::Paths;
-use crate::spec::rules::blame;
 use crate::spec::tree::Table;
 
 section! {
@@ -37,14 +36,6 @@ impl DataSource for Text {
     }
 
     fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem> {
-        if self.split < 1.0 {
-            return Ok(());
-        }
-        Err(blame(
-            "data.text.split = 1 leaves nothing to evaluate on".to_string(),
-            &["data.text.split", "evaluation"],
-            tree,
-            "0.9 does, or evaluation = \"off\"",
-        ))
+        something_is_left(self.split, "data.text.split", tree)
     }
 }

@@ -1,0 +1,167 @@
+//! Stretches of one long row of tokens, as language models learn from.
+//!
+//! A sample is a stretch of T tokens (the context), as `tokens`, and as `targets` what follows each of them.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, sampling};
+use crate::ops::TensorType;
+
+/// The parts of a sample. Of number n, all tokens lie n places later in the row than those of number 0.
+pub(super) const PARTS: &[&str] = &["tokens", "targets"];
+
+/// All tokens, one after the other.
+pub(super) trait Row: Debug + Send + Sync {
+    /// Takes those from this place on, as i32 in the machine's byte order.
+    ///
+    /// # Errors
+    /// They lie in a file that cannot be read any more.
+    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError>;
+}
+
+/// A row that samples are taken from.
+#[derive(Debug)]
+pub(super) struct Stretches<R> {
+    pub(super) row: R,
+    pub(super) contents: Summary,
+}
+
+/// What is known of a row without keeping it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Summary {
+    pub(super) digest: String,
+    pub(super) splits: Splits,
+    /// What its tokens are all below.
+    pub(super) below: Given,
+}
+
+/// Tokens to train on, from the front, and to evaluate on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Splits {
+    pub(super) training: usize,
+    pub(super) evaluation: usize,
+    /// What a token is, and what the row is made of.
+    pub(super) unit: &'static str,
+    pub(super) material: &'static str,
+}
+
+impl Splits {
+    /// # Errors
+    ///
+    /// A share that is none.
+    pub(super) fn of(
+        tokens: usize,
+        split: f64,
+        [unit, material]: [&'static str; 2],
+    ) -> Result<Splits, DataError> {
+        if !(split > 0.0 && split <= 1.0) {
+            return Err(DataError::BadSplit { split });
+        }
+        let training = ((tokens as f64 * split) as usize).min(tokens);
+        Ok(Splits { training, evaluation: tokens - training, unit, material })
+    }
+
+    /// Whether a sample fits: it needs one token more than its length, the last target.
+    pub(super) fn check(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
+        let context = context(sample.parts.iter());
+        let too_short = |split: Split, tokens: usize, largest_split: Option<f64>| DataError::TooShort {
+            split,
+            found: tokens as u64,
+            least: context as u64 + 1,
+            unit: self.unit,
+            material: self.material,
+            length: sample.length,
+            largest_split,
+        };
+        if self.training <= context {
+            return Err(too_short(Split::Training, self.training, None));
+        }
+        if evaluates && self.evaluation <= context {
+            return Err(too_short(Split::Evaluation, self.evaluation, self.largest_split(context)));
+        }
+        Ok(())
+    }
+
+    fn largest_split(&self, context: usize) -> Option<f64> {
+        let total = self.training + self.evaluation;
+        let fits = |hundredths: &usize| {
+            let split = Splits::of(total, *hundredths as f64 / 100.0, [self.unit, self.material]);
+            split.is_ok_and(|split| split.training > context && split.evaluation > context)
+        };
+        (1..100).rev().find(fits).map(|hundredths| hundredths as f64 / 100.0)
+    }
+}
+
+impl Contents for Summary {
+    fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        PARTS
+    }
+
+    /// Tokens in a row, as many as are asked for.
+    fn part(&self, asked: &Part) -> Option<Part> {
+        let ty = TensorType::i32(&[asked.ty.elements()]);
+        PARTS.contains(&asked.name).then_some(Part { name: asked.name, ty, below: Some(self.below) })
+    }
+
+    fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError> {
+        self.splits.check(sample, evaluates)
+    }
+}
+
+/// Places in the row that a sample takes, the last target apart.
+fn context<'a>(parts: impl Iterator<Item = &'a Part>) -> usize {
+    parts.map(|part| part.ty.elements()).max().unwrap_or(0)
+}
+
+impl<R: Row> Source for Stretches<R> {
+    fn contents(&self) -> &dyn Contents {
+        &self.contents
+    }
+
+    fn fill_training(
+        &self,
+        seed: u64,
+        step: u64,
+        samples: Range<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        let context = context(batch.parts().iter().map(|filled| &filled.part));
+        let starts = (self.contents.splits.training - context) as u64;
+        batch.parts_mut().iter_mut().try_for_each(|filled| {
+            self.fill(filled, samples.clone(), |sample| sampling::start(seed, step, sample, starts) as usize)
+        })
+    }
+
+    /// Windows one after the other without overlap.
+    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
+        let Splits { training, evaluation, .. } = self.contents.splits;
+        let context = context(batch.parts().iter().map(|filled| &filled.part));
+        let windows = ((evaluation - 1) / context) as u64;
+        batch.parts_mut().iter_mut().try_for_each(|filled| {
+            self.fill(filled, samples.clone(), |sample| training + (sample % windows) as usize * context)
+        })
+    }
+}
+
+impl<R: Row> Stretches<R> {
+    /// Copies a part of each sample, which begins where `start` says.
+    fn fill(
+        &self,
+        filled: &mut Filled,
+        samples: Range<u64>,
+        start: impl Fn(u64) -> usize,
+    ) -> Result<(), DataError> {
+        let later = PARTS.iter().position(|name| *name == filled.part.name);
+        let later = later.expect("checked: a part there is");
+        for (sample, memory) in samples.zip(filled.samples_mut()) {
+            let (tokens, _) = memory.as_chunks_mut();
+            self.row.read(start(sample) + later, tokens)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,213 @@
+//! Tokens as they were encoded once: flat files of whole numbers, which stay where they are.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::digest::TokensDigest;
+use super::stretches::{Row, Splits, Stretches, Summary};
+use super::{Contents, DataError, DataSet, DigestCache, Given, Source, digest, files};
+use crate::regular;
+
+/// What there is of it.
+const UNITS: [&str; 2] = ["token", "tokens"];
+
+/// Bytes that are read at a time.
+const PIECE: usize = 4 << 10;
+
+/// The first number in files of llm.c's, as i32, and the bytes before their tokens.
+const HEADER_BEGINS: u32 = 20_240_520;
+const HEADER: usize = 1024;
+
+/// How a token is stored, in the order of bytes that most machines have: the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenWidth {
+    U16,
+    U32,
+}
+
+impl TokenWidth {
+    pub fn bytes(self) -> usize {
+        match self {
+            TokenWidth::U16 => 2,
+            TokenWidth::U32 => 4,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            TokenWidth::U16 => "u16",
+            TokenWidth::U32 => "u32",
+        }
+    }
+
+    /// The numbers of so many bytes.
+    pub(super) fn numbers(self, bytes: &[u8]) -> impl Iterator<Item = u32> {
+        bytes.chunks_exact(self.bytes()).map(move |number| match self {
+            TokenWidth::U16 => u32::from(u16::from_le_bytes([number[0], number[1]])),
+            TokenWidth::U32 => u32::from_le_bytes([number[0], number[1], number[2], number[3]]),
+        })
+    }
+}
+
+/// Files of tokens in the order of their sorted paths, one after the other.
+#[derive(Debug)]
+pub struct TokenSet {
+    /// Absolute paths and globs.
+    pub paths: Vec<PathBuf>,
+    pub width: TokenWidth,
+    /// Bytes at the front of each file that are none.
+    pub header: usize,
+    /// The share, from the front, that is trained on; the rest is evaluated on.
+    pub split: f64,
+}
+
+/// The files, open.
+#[derive(Debug)]
+struct Files {
+    /// Each with the place in the row that its tokens begin at, and last where they all end.
+    files: Vec<(usize, PathBuf, File)>,
+    width: TokenWidth,
+    header: usize,
+    /// What all tokens were below when they were looked at.
+    below: usize,
+}
+
+/// What files hold, and how many tokens each has.
+struct Found {
+    contents: Summary,
+    counts: Vec<(PathBuf, usize)>,
+}
+
+impl TokenSet {
+    fn summarise(&self, cache: &mut DigestCache) -> Result<Found, Vec<DataError>> {
+        let files = files::find(&self.paths)?;
+        let (mut digests, mut counts, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+        let mut largest = 0;
+        for path in files {
+            match self.look(&path, cache) {
+                Ok(found) => {
+                    largest = largest.max(found.largest);
+                    let bytes = (found.digest.bytes as usize).saturating_sub(self.header);
+                    counts.push((path, bytes / self.width.bytes()));
+                    digests.push(found.digest);
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let tokens = counts.iter().map(|(_, count)| count).sum();
+        if tokens == 0 {
+            return Err(vec![DataError::Empty { files: counts.len() }]);
+        }
+        let splits = Splits::of(tokens, self.split, UNITS).map_err(|error| vec![error])?;
+        let below = Given { key: "data.tokens.paths", count: largest as usize + 1 };
+        Ok(Found { contents: Summary { digest: digest::combine(&digests), splits, below }, counts })
+    }
+
+    fn look(&self, path: &Path, cache: &mut DigestCache) -> Result<TokensDigest, DataError> {
+        let unreadable = |error| DataError::Unreadable { path: path.to_owned(), error };
+        if self.header != HEADER && begins_with_a_header(path).map_err(unreadable)? {
+            return Err(DataError::Header { path: path.to_owned(), header: self.header });
+        }
+        let found = cache.of_tokens(path, self.width, self.header).map_err(unreadable)?;
+        let bytes = found.digest.bytes.saturating_sub(self.header as u64);
+        if !bytes.is_multiple_of(self.width.bytes() as u64) {
+            let format = self.width.name();
+            return Err(DataError::OddLength { path: path.to_owned(), bytes, format });
+        }
+        Ok(found)
+    }
+
+    fn files(&self, cache: &mut DigestCache) -> Result<Stretches<Files>, DataError> {
+        let first = |errors: Vec<DataError>| errors.into_iter().next().unwrap_or(DataError::NoPaths);
+        let Found { contents, counts } = self.summarise(cache).map_err(first)?;
+        let mut first = 0;
+        let mut files = Vec::with_capacity(counts.len());
+        for (path, count) in counts {
+            let file =
+                regular::open(&path).map_err(|error| DataError::Unreadable { path: path.clone(), error })?;
+            files.push((first, path, file));
+            first += count;
+        }
+        let below = contents.below.count;
+        let row = Files { files, width: self.width, header: self.header, below };
+        Ok(Stretches { row, contents })
+    }
+}
+
+/// Whether a file has what llm.c writes before tokens.
+fn begins_with_a_header(path: &Path) -> io::Result<bool> {
+    let mut first = [0; 4];
+    let read = regular::open(path)?.read_at(&mut first, 0)?;
+    Ok(read == first.len() && u32::from_le_bytes(first) == HEADER_BEGINS)
+}
+
+impl Row for Files {
+    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
+        let mut rest = tokens;
+        let mut place = first;
+        let mut number = self.files.partition_point(|(begin, ..)| *begin <= place) - 1;
+        while !rest.is_empty() {
+            let end = self.files.get(number + 1).map_or(usize::MAX, |(begin, ..)| *begin);
+            let (here, later) = rest.split_at_mut((end - place).min(rest.len()));
+            self.read_file(number, place, here)?;
+            place += here.len();
+            (rest, number) = (later, number + 1);
+        }
+        Ok(())
+    }
+}
+
+impl Files {
+    /// Those of one file. What it holds now may be other numbers than were looked at.
+    fn read_file(&self, number: usize, place: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
+        let (begin, path, file) = &self.files[number];
+        let width = self.width.bytes();
+        let mut bytes = [0; PIECE];
+        for (index, tokens) in tokens.chunks_mut(PIECE / width).enumerate() {
+            let bytes = &mut bytes[..tokens.len() * width];
+            let at = self.header + (place - begin) * width + index * PIECE;
+            file.read_exact_at(bytes, at as u64).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => DataError::Changed { path: path.clone() },
+                _ => DataError::Unreadable { path: path.clone(), error },
+            })?;
+            for (token, number) in tokens.iter_mut().zip(self.width.numbers(bytes)) {
+                if number as usize >= self.below {
+                    return Err(DataError::Changed { path: path.clone() });
+                }
+                *token = number.to_ne_bytes();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DataSet for TokenSet {
+    fn name(&self) -> &'static str {
+        "tokens"
+    }
+
+    fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// But for how many tokens there are, which a plan does not need.
+    fn is_known_unread(&self) -> bool {
+        true
+    }
+
+    fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, Vec<DataError>> {
+        Ok(Box::new(self.summarise(cache)?.contents))
+    }
+
+    fn open(&self, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
+        Ok(Box::new(self.files(cache)?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

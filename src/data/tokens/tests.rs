@@ -1,0 +1,134 @@
+use std::fs;
+
+use super::*;
+use crate::data::{Batch, Blame, Part, Sample};
+use crate::ops::TensorType;
+
+fn set(folder: &Path, width: TokenWidth) -> TokenSet {
+    TokenSet { paths: vec![folder.join("*.bin")], width, header: 0, split: 0.5 }
+}
+
+fn write(path: &Path, width: TokenWidth, header: &[u8], numbers: impl Iterator<Item = u32>) {
+    let mut bytes = header.to_vec();
+    numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()[..width.bytes()]));
+    fs::write(path, bytes).unwrap();
+}
+
+fn sample(context: usize, vocabulary: usize) -> Sample {
+    let below = Some(Given { key: "model.transformer.vocabulary", count: vocabulary });
+    let part = |name| Part { name, ty: TensorType::i32(&[context]), below };
+    Sample { parts: vec![part("tokens"), part("targets")], length: None, tokens: Some(context) }
+}
+
+/// Tokens and targets of evaluation samples.
+fn evaluated(source: &dyn Source, samples: u64, context: usize) -> Result<[Vec<i32>; 2], DataError> {
+    let mut batch = Batch::new(&sample(context, 1).parts, samples as usize);
+    source.fill_evaluation(0..samples, &mut batch)?;
+    Ok(["tokens", "targets"].map(|name| {
+        let (numbers, _) = batch.part(name).unwrap().bytes.as_chunks();
+        numbers.iter().map(|bytes| i32::from_ne_bytes(*bytes)).collect()
+    }))
+}
+
+/// In one row over the borders of files, whatever comes before it in each.
+#[test]
+fn files_are_one_row_of_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    for (width, header) in [(TokenWidth::U16, 0), (TokenWidth::U32, 0), (TokenWidth::U16, 5)] {
+        // More than is read at a time; one that has none; of the last, what is evaluated begins within it.
+        let bounds = [0, 7, 7, 3000, 9000, 20_000];
+        for (number, bounds) in bounds.windows(2).enumerate() {
+            let path = folder.path().join(format!("{number}.bin"));
+            write(&path, width, &vec![0xFF; header], bounds[0]..bounds[1]);
+        }
+        let set = TokenSet { header, ..set(folder.path(), width) };
+        let source = set.open(&mut DigestCache::default()).unwrap();
+        for context in [3, 9999] {
+            let [tokens, targets] = evaluated(&*source, 1, context).unwrap();
+            assert!(tokens.iter().copied().eq(10_000..10_000 + context as i32), "{width:?}");
+            assert!(targets.iter().copied().eq(10_001..10_001 + context as i32), "{width:?}");
+        }
+        let whole = TokenSet { split: 0.0001, ..set };
+        let source = whole.open(&mut DigestCache::default()).unwrap();
+        let [tokens, _] = evaluated(&*source, 1, 19_990).unwrap();
+        assert!(tokens.iter().copied().eq(2..19_992), "{width:?}");
+        let mut batch = Batch::new(&sample(1, 1).parts, 50);
+        source.fill_training(1, 2, 0..50, &mut batch).unwrap();
+    }
+}
+
+/// What is told before anything runs: the parent's digest is the child's, and the largest token is known to both.
+#[test]
+fn the_largest_token_decides_which_models_suit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.bin");
+    write(&path, TokenWidth::U32, &[], (0..100).map(|number| if number == 50 { 70_000 } else { number }));
+    let mut cache = DigestCache::default();
+    let set = set(folder.path(), TokenWidth::U32);
+    for cached in [false, true] {
+        let contents = set.inspect(&mut cache).unwrap();
+        let check = |vocabulary| set.check(&*contents, &sample(8, vocabulary), true);
+        check(70_001).unwrap();
+        let error = check(70_000).unwrap_err();
+        let expected = "vocabulary = 70000 is less than the 70001 tokens of data.tokens";
+        assert!(error.to_string().ends_with(expected), "{error}, {cached}");
+        let source = set.open(&mut cache).unwrap();
+        assert_eq!(source.contents().digest(), contents.digest());
+        // What is evaluated on is there, and too short for this.
+        let error = set.check(&*contents, &sample(50, 70_001), true).unwrap_err();
+        assert_eq!(error.to_string(), "the training split has 50 tokens; a sample needs at least 51");
+    }
+    // A number that lies in two pieces of what is read at a time counts too.
+    let numbers = (0..600_000).map(|number| if number == (1 << 18) - 1 { 5_000 } else { 7 });
+    write(&path, TokenWidth::U32, &[0], numbers);
+    let set = TokenSet { header: 1, ..set };
+    let contents = set.inspect(&mut cache).unwrap();
+    assert!(set.check(&*contents, &sample(8, 5_000), false).is_err());
+    set.check(&*contents, &sample(8, 5_001), false).unwrap();
+}
+
+#[test]
+fn what_is_no_row_of_tokens_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.bin");
+    let said = |set: &TokenSet| {
+        let error = set.inspect(&mut DigestCache::default()).unwrap_err().remove(0);
+        assert_eq!(error.blame(), Blame::Data("paths"));
+        let opened = set.open(&mut DigestCache::default()).unwrap_err();
+        assert_eq!(opened.to_string(), error.to_string());
+        error.to_string().replace(&format!("{}/", folder.path().display()), "")
+    };
+    let of = |width| set(folder.path(), width);
+    fs::write(&path, [0; 7]).unwrap();
+    assert_eq!(said(&of(TokenWidth::U16)), "a.bin has 7 bytes, which are no whole number of u16");
+    assert_eq!(
+        said(&TokenSet { header: 1, ..of(TokenWidth::U32) }),
+        "a.bin has 6 bytes, which are no whole number of u32"
+    );
+    fs::write(&path, []).unwrap();
+    assert_eq!(said(&of(TokenWidth::U16)), "the 1 file there is empty");
+    let header: Vec<u8> =
+        [20_240_520u32, 1, 4].into_iter().flat_map(u32::to_le_bytes).chain([0; 1012]).collect();
+    write(&path, TokenWidth::U16, &header, 0..4);
+    let expected = "a.bin begins with a header of llm.c's of 1,024 bytes, and header = 0";
+    assert_eq!(said(&of(TokenWidth::U16)), expected);
+    let set = TokenSet { header: 1024, ..of(TokenWidth::U16) };
+    assert_eq!(evaluated(&*set.open(&mut DigestCache::default()).unwrap(), 1, 1).unwrap(), [[2], [3]]);
+}
+
+/// A table has no row for a token that nobody saw when it was looked at.
+#[test]
+fn what_changes_while_it_is_read_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.bin");
+    let open = || {
+        write(&path, TokenWidth::U16, &[], 0..10);
+        set(folder.path(), TokenWidth::U16).open(&mut DigestCache::default()).unwrap()
+    };
+    let source = open();
+    fs::write(&path, [0; 10]).unwrap();
+    assert!(matches!(evaluated(&*source, 1, 4), Err(DataError::Changed { .. })));
+    let source = open();
+    write(&path, TokenWidth::U16, &[], 1..11);
+    assert!(matches!(evaluated(&*source, 1, 4), Err(DataError::Changed { .. })));
+}
