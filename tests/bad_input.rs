@@ -73,6 +73,11 @@ fn of_tokens(keys: &str) -> String {
     with("[data.text]\npaths = [\"*.txt\"]", &format!("[data.tokens]\npaths = [\"a.bin\"]\n{keys}"))
 }
 
+/// The good experiment on what a Markov chain makes.
+fn of_chain(keys: &str) -> String {
+    with("[data.text]\npaths = [\"*.txt\"]", &format!("[data.synthetic]\n{keys}"))
+}
+
 /// The good experiment with a model that a configuration describes.
 fn of_configuration(keys: &str) -> String {
     with(MODEL, &format!("[model.hf]\n{keys}\n"))
@@ -371,6 +376,9 @@ bad! {
     tokens_of_an_odd_length: check_files(
         &[("a.toml", &of_tokens("format = \"u32\"")), ("a.bin", "seven b")], &["a.toml"]);
     tokens_and_nothing_to_evaluate_on: check(&format!("{}[evaluation]\n", of_tokens("split = 1.0")));
+    more_successors_than_tokens: check(&of_chain("tokens = 3\nsuccessors = 4"));
+    more_synthetic_tokens_than_the_vocabulary: check(&of_chain("tokens = 300"));
+    synthetic_data_of_files: check(&of_chain("paths = [\"*.txt\"]"));
     weights_that_are_no_path: check(&with("heads = 2", "heads = 2\nweights = [\"a\"]"));
     weights_by_an_unset_variable: check(&with("heads = 2",
         "heads = 2\nweights = \"${RUNNER_TEST_UNSET}/a\""));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
-use super::{files, output};
+use super::{chance, files, output};
 use crate::plan::{self, Experiment, Label, Point};
 use crate::spec::{Repeats, UntilKnown};
 
@@ -74,6 +74,10 @@ pub(super) fn summary(experiment: &Experiment) -> String {
     };
     if skipped > 0 {
         let _ = write!(line, ", {skipped} skipped");
+    }
+    let runs = experiment.points.iter().filter_map(|point| point.config.as_ref().ok());
+    if let Some(floor) = chance::least_losses(runs) {
+        let _ = write!(line, "; {floor}");
     }
     line
 }

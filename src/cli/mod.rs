@@ -1,6 +1,7 @@
 //! The commands: one file each.
 
 mod arguments;
+mod chance;
 mod check;
 mod columns;
 mod compare;

@@ -8,9 +8,18 @@ const SITE: u64 = 0x7361_6d70_6c65_7273;
 ///
 /// `starts` is not zero.
 pub(super) fn start(seed: u64, step: u64, sample: u64, starts: u64) -> u64 {
-    let hash = mix(mix(mix(mix(SITE) ^ seed) ^ step) ^ sample);
-    // The high half of the product is uniform to within starts / 2^64.
-    ((u128::from(hash) * u128::from(starts)) >> 64) as u64
+    part_of(draw(seed, SITE, step, sample), starts)
+}
+
+/// Any of 2^64 numbers, of its own for each seed, site, step and sample.
+pub(super) fn draw(seed: u64, site: u64, step: u64, sample: u64) -> u64 {
+    mix(mix(mix(mix(site) ^ seed) ^ step) ^ sample)
+}
+
+/// Such a number as one below this, each as likely to within count / 2^64.
+pub(super) fn part_of(draw: u64, count: u64) -> u64 {
+    // The high half of the product.
+    ((u128::from(draw) * u128::from(count)) >> 64) as u64
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).

@@ -35,6 +35,11 @@ pub trait DataSet: Debug {
     /// The first of those of [`DataSet::inspect`].
     fn open(&self, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError>;
 
+    /// The loss, in nats, that no model of it is below but by chance, where that is known.
+    fn least_loss(&self) -> Option<f64> {
+        None
+    }
+
     /// What the numbers of a part are all below, where that is known before anything is read.
     fn below(&self, _part: &str) -> Option<Given> {
         None

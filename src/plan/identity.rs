@@ -67,6 +67,7 @@ optimizer.adamw.lr = 1e-3
         &[],
         &["train.optimizer.sgd.lr = 0.1"],
         &["data.tokens.paths = ['/nowhere']"],
+        &["data.synthetic = {}"],
         &[
             "model.transformer.positions = 'rotary'",
             "model.transformer.rotary.scaling = { factor = 8, original = 64 }",
@@ -215,6 +216,9 @@ optimizer.adamw.lr = 1e-3
         "data.tokens.format = \"u16\"",
         "data.tokens.header = 0",
         "data.tokens.split = 0.9",
+        "data.synthetic.tokens = 256",
+        "data.synthetic.successors = 4",
+        "data.synthetic.seed = 0",
         "train.clip_norm = \"off\"",
         "train.seed = 0",
         "train.optimizer.adamw.beta1 = 0.9",

@@ -14,6 +14,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
     let problems: Vec<Problem> = [
         model.check(tree),
         every_micro_batch_has_a_sequence(config, tree),
+        data.check(tree),
         data_suits_model(config, tree),
         if evaluation.is_some() { data.leaves_some_to_evaluate(tree) } else { Ok(()) },
         train.optimizer.check(tree),

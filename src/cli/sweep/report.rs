@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io::ErrorKind;
 
 use super::Sweep;
+use crate::cli::chance;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::filter::Filter;
 use crate::cli::output::{self, mention, note, say};
@@ -87,6 +88,10 @@ pub(super) fn comparison(sweep: &mut Sweep, filter: &Filter, args: &TableArgs) -
             output::print("\n")?;
         }
         table::print(&table)?;
+    }
+    let floor = chance::least_losses(sweep.plan.runs.iter().filter_map(|run| run.config.as_ref().ok()));
+    if let Some(floor) = floor.filter(|_| !args.is_for_programs()) {
+        output::print(&format!("\n{floor}\n"))?;
     }
     let file = sweep.store.csv();
     let say = if args.is_for_programs() { mention } else { say };

@@ -1,8 +1,10 @@
 //! What is learnt from: a file for each kind of data. A new one is its file, and its lines here.
 
+mod synthetic;
 mod text;
 mod tokens;
 
+pub use synthetic::Synthetic;
 pub use text::{Text, Tokens};
 pub use tokens::{TokenFiles, TokenFormat};
 
@@ -16,8 +18,9 @@ choice! {
     pub enum Data("data"): DataSource {
         text: Text,
         tokens: TokenFiles,
+        synthetic: Synthetic,
     }
-    later "cifar", "csv", "idx", "synthetic"
+    later "cifar", "csv", "idx"
 }
 
 /// What each kind of data says of itself.
@@ -27,12 +30,21 @@ trait DataSource {
 
     /// Refuses to be evaluated on where nothing is left for that.
     fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem>;
+
+    /// Rules between its own keys.
+    fn check(&self, _tree: &Table) -> Result<(), Problem> {
+        Ok(())
+    }
 }
 
 impl Data {
     /// What reads it.
     pub fn data_set(&self) -> Box<dyn DataSet> {
         self.each().data_set()
+    }
+
+    pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
+        self.each().check(tree)
     }
 
     pub(super) fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem> {

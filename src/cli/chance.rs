@@ -1,0 +1,16 @@
+//! How much of data is chance, where that is known: a floor that losses are to be seen beside.
+
+use std::collections::BTreeSet;
+
+use crate::spec::RunConfig;
+
+/// `on average, no loss is below 1.3863: so much of what comes next is chance, in nats`, if that is known of the data of any of
+/// these runs.
+pub(super) fn least_losses<'a>(runs: impl Iterator<Item = &'a RunConfig>) -> Option<String> {
+    let known = runs.filter_map(|run| run.data.data_set().least_loss());
+    let all: BTreeSet<String> = known.map(|loss| format!("{loss:.4}")).collect();
+    let all: Vec<String> = all.into_iter().collect();
+    let (first, last) = (all.first()?, all.last()?);
+    let floor = if first == last { first.clone() } else { format!("{first} to {last}, by its data") };
+    Some(format!("on average, no loss is below {floor}: so much of what comes next is chance, in nats"))
+}
