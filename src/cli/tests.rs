@@ -149,6 +149,21 @@ fn bases() {
 }
 
 #[test]
+fn configurations() {
+    let place = place();
+    let experiment = "[model.hf]\nconfig = 'config.json'\ndropout = false\n[data.synthetic]\ntokens = 16\n[train]\nbatch_size = 2\n\
+                      optimizer.sgd = { lr = 0.1 }\n[strategies.plain]\n";
+    fs::write(place.path().join("a.toml"), experiment).unwrap();
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/vectors/hugging_face");
+    let families = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2"];
+    let seeds = families.map(|family| fs::read(vectors.join(family).join("config.json")).unwrap());
+    read_mutated("configurations", &seeds, &[place.path().to_str().unwrap()], |text| {
+        fs::write(place.path().join("config.json"), text).unwrap();
+        checked(place.path(), &[])
+    });
+}
+
+#[test]
 fn overrides() {
     let place = place();
     fs::copy(shipped("quickstart.toml"), place.path().join("a.toml")).unwrap();
