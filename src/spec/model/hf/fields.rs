@@ -146,6 +146,12 @@ impl Fields {
         self.whole(field, DIMENSION)
     }
 
+    /// A size that is the second where it is null, and the third where it is not there.
+    pub(super) fn size_or(&self, field: &str, null: usize, default: usize) -> Result<usize, Mistake> {
+        let otherwise = if self.map.contains_key(field) { null } else { default };
+        Ok(self.optional_size(field)?.unwrap_or(otherwise))
+    }
+
     /// How many blocks there are.
     pub(super) fn layers(&self, field: &str) -> Result<usize, Mistake> {
         self.whole(field, LAYERS)?.ok_or_else(|| self.missing(field))
@@ -223,10 +229,10 @@ impl Fields {
         if self.ask(field).is_none_or(same) { Ok(()) } else { Err(self.refuse(field, &expected.to_string())) }
     }
 
-    /// Fields whose dropout there is not yet.
-    pub(super) fn drop_nothing(&self, fields: &[&str], hf: &Hf) -> Result<(), Mistake> {
+    /// Fields whose dropout there is not yet, and what they are where nothing is said.
+    pub(super) fn drop_nothing(&self, fields: &[&str], default: f64, hf: &Hf) -> Result<(), Mistake> {
         for field in fields {
-            let rate = self.ask(field).map_or(Some(0.0), Value::as_f64);
+            let rate = self.ask(field).map_or(Some(default), Value::as_f64);
             let rate = rate.ok_or_else(|| self.mismatch(field, "a number"))?;
             if hf.dropout && rate != 0.0 {
                 return Err(Mistake {

@@ -8,7 +8,8 @@ use super::{llama, windows};
 use crate::spec::model::{Norm, NormPlacement, Transformer};
 
 pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
-    let model = llama::shared(fields, hf)?;
+    let absent = llama::Absent { kv_heads: Some(4), head_dim: Some(256) };
+    let model = llama::shared(fields, hf, absent)?;
     // Not what is used, whatever it says.
     fields.pass_over(&["hidden_act"]);
     let no = Value::from(false);

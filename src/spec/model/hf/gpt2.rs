@@ -37,7 +37,7 @@ pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
     fields.is_just("is_encoder_decoder", &Value::from(false))?;
     // The same in another order.
     fields.flag("reorder_and_upcast_attn")?;
-    fields.drop_nothing(&["attn_pdrop", "embd_pdrop", "resid_pdrop"], hf)?;
+    fields.drop_nothing(&["attn_pdrop", "embd_pdrop", "resid_pdrop"], 0.1, hf)?;
     let model = Transformer::new(layers, d_model, heads, context);
     Ok(Transformer {
         vocabulary: fields.size("vocab_size")?,

@@ -18,6 +18,13 @@ pub(super) const ACTIVATIONS: &[(&str, MlpActivation)] = &[
 
 pub(super) fn read(fields: &Fields, hf: &Hf, family: &str) -> Result<Transformer, Mistake> {
     let (window, global_every) = seen(fields, family)?;
+    let (kv_heads, head_dim) = match family {
+        "mistral" => (Some(8), None),
+        "qwen2" => (Some(32), None),
+        "qwen3" => (Some(32), Some(128)),
+        _ => (None, None),
+    };
+    let absent = Absent { kv_heads, head_dim };
     // Qwen 2 has biases of queries, keys and values without a word of it.
     let no = Value::from(false);
     fields.is_just("mlp_bias", &no)?;
@@ -29,23 +36,29 @@ pub(super) fn read(fields: &Fields, hf: &Hf, family: &str) -> Result<Transformer
         activation: fields.one_of("hidden_act", "silu", ACTIVATIONS)?,
         qkv_bias: family == "qwen2",
         tied: fields.flag("tie_word_embeddings")?.unwrap_or(false),
-        ..shared(fields, hf)?
+        ..shared(fields, hf, absent)?
     })
 }
 
+/// What the library takes where a field is not there, if it is not what follows from others.
+pub(super) struct Absent {
+    pub(super) kv_heads: Option<usize>,
+    pub(super) head_dim: Option<usize>,
+}
+
 /// What all of them have, and Gemma.
-pub(super) fn shared(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
+pub(super) fn shared(fields: &Fields, hf: &Hf, absent: Absent) -> Result<Transformer, Mistake> {
     let layers = fields.layers("num_hidden_layers")?;
     let (d_model, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let positions = fields.size("max_position_embeddings")?;
     fields.is_just("add_cross_attention", &Value::from(false))?;
     fields.is_just("is_encoder_decoder", &Value::from(false))?;
-    fields.drop_nothing(&["attention_dropout"], hf)?;
+    fields.drop_nothing(&["attention_dropout"], 0.0, hf)?;
     let model = Transformer::new(layers, d_model, heads, hf.context.unwrap_or(positions));
     Ok(Transformer {
         vocabulary: fields.size("vocab_size")?,
-        kv_heads: fields.optional_size("num_key_value_heads")?.unwrap_or(heads),
-        head_dim: fields.optional_size("head_dim")?.unwrap_or(model.head_dim),
+        kv_heads: fields.size_or("num_key_value_heads", heads, absent.kv_heads.unwrap_or(heads))?,
+        head_dim: fields.size_or("head_dim", model.head_dim, absent.head_dim.unwrap_or(model.head_dim))?,
         d_ff: fields.size("intermediate_size")?,
         norm: Norm::Rms,
         norm_epsilon: fields.number("rms_norm_eps")?.unwrap_or(1e-6),

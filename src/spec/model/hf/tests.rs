@@ -211,3 +211,27 @@ fn models_have_their_parameters() {
         assert_eq!(graph::build(&model, 1).parameters(), expected, "{name}");
     }
 }
+
+/// As the library's own classes have it.
+#[test]
+fn what_is_not_said_is_what_the_library_takes() {
+    let without = |config: &Value, family: &str| {
+        let mut config =
+            with(config, &json!({ "model_type": family, "num_attention_heads": 64, "hidden_size": 4096 }));
+        for field in ["num_key_value_heads", "head_dim", "rms_norm_eps", "tie_word_embeddings", "hidden_act"]
+        {
+            config.as_object_mut().unwrap().remove(field);
+        }
+        let model = read(&config, &hf()).unwrap();
+        (model.kv_heads, model.head_dim, model.norm_epsilon, model.tied)
+    };
+    assert_eq!(without(&llama(), "llama"), (64, 64, 1e-6, false));
+    assert_eq!(without(&llama(), "mistral"), (8, 64, 1e-6, false));
+    assert_eq!(without(&llama(), "qwen2"), (32, 64, 1e-6, false));
+    assert_eq!(without(&llama(), "qwen3"), (32, 128, 1e-6, false));
+    assert_eq!(without(&gemma2(), "gemma2"), (4, 256, 1e-6, true));
+    let mut config = gpt2();
+    config.as_object_mut().unwrap().remove("attn_pdrop");
+    let dropped = read(&config, &Hf { dropout: true, ..hf() }).unwrap_err();
+    assert!(dropped.starts_with("`attn_pdrop` is 0.1"), "{dropped}");
+}
