@@ -159,7 +159,7 @@ fn config(model: Transformer, precision: Precision, batch_size: usize) -> RunCon
     };
     RunConfig {
         model: Model::Transformer(model),
-        data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, split: 1.0 }),
+        data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, jsonl: None, split: 1.0 }),
         train: Train { batch_size, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(adamw) },
         evaluation: None,
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },

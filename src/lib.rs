@@ -35,3 +35,4 @@ pub(crate) mod temporary;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod units;
+mod user_cache;

@@ -154,7 +154,7 @@ impl TemporaryFile {
     }
 
     /// Takes the place of a file: whoever reads that sees the old or the new one, whole.
-    fn replace(self, file: &Path) -> io::Result<()> {
+    pub(crate) fn replace(self, file: &Path) -> io::Result<()> {
         fs::rename(&self.path, file)
     }
 }

@@ -29,9 +29,11 @@ fn check_files(files: &[(&str, &str)], arguments: &[&str]) -> String {
         std::fs::write(folder.path().join(name), text).expect("a file for the test");
     }
     let before = names(folder.path());
+    let cache = tempfile::tempdir().expect("a folder for encoded text");
     let output = Command::new(env!("CARGO_BIN_EXE_runner"))
         .current_dir(folder.path())
         .env_remove("RUNNER_TEST_UNSET")
+        .env("RUNNER_CACHE_DIR", cache.path())
         .arg("check")
         .args(arguments)
         .output()
@@ -71,6 +73,27 @@ const LLAMA: &str = r#"{
 /// The good experiment on a file of tokens.
 fn of_tokens(keys: &str) -> String {
     with("[data.text]\npaths = [\"*.txt\"]", &format!("[data.tokens]\npaths = [\"a.bin\"]\n{keys}"))
+}
+
+/// The good experiment with more said of its text.
+fn of_text(keys: &str) -> String {
+    with("paths = [\"*.txt\"]", &format!("paths = [\"*.txt\"]\n{keys}"))
+}
+
+/// One that knows few words.
+const TOKENIZER: &str = r#"{
+  "added_tokens": [{
+    "id": 300, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true
+  }],
+  "normalizer": null, "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null, "decoder": null,
+  "model": { "type": "WordLevel", "vocab": { "is": 0, "this": 1, "What": 2, "?": 3, "<end>": 300 }, "unk_token": "?" }
+}"#;
+
+/// The good experiment with a tokenizer beside it.
+fn tokenized(tokenizer: &str, table: &str) -> String {
+    let text = of_text(&format!("tokens = {{ {table} }}"));
+    let files = [("a.toml", text.as_str()), ("t.json", tokenizer), ("a.txt", &TEXT.repeat(100))];
+    check_files(&files, &["a.toml"])
 }
 
 /// The good experiment on what a Markov chain makes.
@@ -375,6 +398,18 @@ bad! {
         &[("a.toml", &of_tokens("split = 0.5")), ("a.bin", &"\u{2}\u{1}".repeat(500))], &["a.toml"]);
     tokens_of_an_odd_length: check_files(
         &[("a.toml", &of_tokens("format = \"u32\"")), ("a.bin", "seven b")], &["a.toml"]);
+    tokenizer_as_text: check(&of_text("tokens = \"tokenizer.json\""));
+    tokenizer_that_is_missing: check_files(
+        &[("a.toml", &of_text("tokens = { file = \"tokenizer.json\" }")), ("a.txt", TEXT)], &["a.toml"]);
+    tokenizer_that_is_no_file: check(&of_text("tokens = { file = 5 }"));
+    tokenizer_without_a_file: check(&of_text("tokens = { end = \"<end>\" }"));
+    tokenizer_with_another_key: check(&of_text("tokens = { file = \"t.json\", eos = \"<end>\" }"));
+    tokenizer_that_is_none: tokenized("{}", "file = \"t.json\"");
+    tokenizer_without_the_token_of_the_end: tokenized(TOKENIZER, "file = \"t.json\", end = \"<eos>\"");
+    tokenizer_beyond_the_vocabulary: tokenized(TOKENIZER, "file = \"t.json\", end = \"<end>\"");
+    jsonl_of_something_else: check_files(
+        &[("a.toml", &of_text("jsonl = \"text\"")), ("a.txt", TEXT)], &["a.toml"]);
+    jsonl_that_is_true: check(&of_text("jsonl = true"));
     tokens_and_nothing_to_evaluate_on: check(&format!("{}[evaluation]\n", of_tokens("split = 1.0")));
     more_successors_than_tokens: check(&of_chain("tokens = 3\nsuccessors = 4"));
     more_synthetic_tokens_than_the_vocabulary: check(&of_chain("tokens = 300"));

@@ -420,6 +420,7 @@ prop_compose! {
             data: Data::Text(Text {
                 paths: paths.iter().map(|path| PathBuf::from(path.replace("**", "*a").replace("**", "*a"))).collect(),
                 tokens: Tokens::Bytes,
+                jsonl: None,
                 split,
             }),
             train: Train { clip_norm: train.clip_norm.filter(|_| choices.train.clip_norm.is_some()), ..train },

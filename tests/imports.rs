@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// From the ground up. What stands on one line may use each other.
 const FLOORS: [&[&str]; 9] = [
-    &["units", "statistics", "parallel", "temporary", "regular", "brief", "documented"],
+    &["units", "statistics", "parallel", "temporary", "regular", "brief", "documented", "user_cache"],
     &["ops"],
     &["device", "data"],
     &["spec"],

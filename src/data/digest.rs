@@ -68,6 +68,7 @@ impl Version {
 }
 
 /// A file's length and the digest of its contents.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct FileDigest {
     pub(super) bytes: u64,
     pub(super) sha256: String,

@@ -29,6 +29,27 @@ pub enum DataError {
     Header { path: PathBuf, header: usize },
     #[error("{} has changed while it was trained on", path.display())]
     Changed { path: PathBuf },
+    #[error("line {line} of {}: {message}", path.display())]
+    Line { path: PathBuf, line: usize, message: String, help: String },
+    #[error("{} is no text in UTF-8 from byte {at} on", path.display())]
+    NotText { path: PathBuf, at: usize },
+    #[error("cannot encode {}{}: {message}", line.map_or(String::new(), |line| format!("line {line} of ")), path.display())]
+    NotEncoded { path: PathBuf, line: Option<usize>, message: String },
+    #[error("cannot read {}: {error}", path.display())]
+    NoTokenizer { path: PathBuf, error: io::Error },
+    #[error("{} is no tokenizer: {message}", path.display())]
+    BadTokenizer { path: PathBuf, message: String },
+    #[error("{} has no token `{token}`", path.display())]
+    NoSuchToken {
+        path: PathBuf,
+        token: String,
+        /// Those that it has beside words.
+        special: Vec<String>,
+    },
+    #[error("there is no folder for encoded text: neither RUNNER_CACHE_DIR nor HOME is set")]
+    NoCache,
+    #[error("cannot keep encoded text in {}: {error}", folder.display())]
+    Uncached { folder: PathBuf, error: io::Error },
     #[error("split = {split} is not a share of the data")]
     BadSplit { split: f64 },
     #[error(
@@ -117,6 +138,23 @@ impl DataError {
             }
             DataError::Header { .. } => "write header = 1024".into(),
             DataError::Changed { .. } => "sweep again, and leave data alone that is trained on".into(),
+            DataError::Line { help, .. } => help.clone(),
+            DataError::NotText { .. } => "tokens = \"bytes\" takes any file".into(),
+            DataError::NotEncoded { .. } => "use a tokenizer that has tokens for any text".into(),
+            DataError::NoTokenizer { .. } | DataError::BadTokenizer { .. } => {
+                "name the tokenizer.json of a model; relative paths start at the folder of the file that they are written in"
+                    .into()
+            }
+            DataError::NoSuchToken { special, .. } if special.is_empty() => {
+                "name one that it has, or leave `end` out".into()
+            }
+            DataError::NoSuchToken { special, .. } => {
+                let some: Vec<_> = special.iter().take(5).map(|token| Some(format!("`{token}`"))).collect();
+                format!("it has {}", either(some))
+            }
+            DataError::NoCache | DataError::Uncached { .. } => {
+                "set RUNNER_CACHE_DIR to a folder that can be written to".into()
+            }
             DataError::BadSplit { .. } => "use a number above 0, up to 1".into(),
             DataError::TooShort { material, length, largest_split, .. } => {
                 let split = largest_split.map(|split| format!("a split of at most {split}"));
@@ -135,7 +173,9 @@ impl DataError {
     pub fn is_absence(&self) -> bool {
         match self {
             DataError::NoMatch { .. } => true,
-            DataError::Unreadable { error, .. } => error.kind() == io::ErrorKind::NotFound,
+            DataError::Unreadable { error, .. } | DataError::NoTokenizer { error, .. } => {
+                error.kind() == io::ErrorKind::NotFound
+            }
             _ => false,
         }
     }
@@ -148,6 +188,10 @@ impl DataError {
             | DataError::Unreadable { path, .. }
             | DataError::OddLength { path, .. }
             | DataError::Header { path, .. }
+            | DataError::Line { path, .. }
+            | DataError::NotText { path, .. }
+            | DataError::NotEncoded { path, .. }
+            | DataError::NoTokenizer { path, .. }
             | DataError::Changed { path } => Some(path),
             _ => None,
         }
@@ -174,6 +218,9 @@ impl DataError {
             }
             DataError::TooShort { .. } => Blame::DataSet,
             DataError::NoPart { .. } | DataError::OtherType { .. } => Blame::DataSet,
+            DataError::NoTokenizer { .. } | DataError::BadTokenizer { .. } => Blame::Data("tokens.file"),
+            DataError::NoSuchToken { .. } => Blame::Data("tokens.end"),
+            DataError::NoCache | DataError::Uncached { .. } => Blame::Data("tokens"),
             DataError::NoPaths
             | DataError::NoMatch { .. }
             | DataError::BadGlob { .. }
@@ -182,6 +229,9 @@ impl DataError {
             | DataError::OddLength { .. }
             | DataError::Header { .. }
             | DataError::Changed { .. }
+            | DataError::Line { .. }
+            | DataError::NotText { .. }
+            | DataError::NotEncoded { .. }
             | DataError::Empty { .. } => Blame::Data("paths"),
         }
     }
@@ -206,7 +256,7 @@ fn in_data(found: Option<Given>, part: &str, data: &str) -> String {
 }
 
 /// "a, b or c" of those that there are.
-fn either<const N: usize>(ways: [Option<String>; N]) -> String {
+fn either(ways: impl IntoIterator<Item = Option<String>>) -> String {
     let ways: Vec<String> = ways.into_iter().flatten().collect();
     match ways.split_last() {
         Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),

@@ -17,6 +17,6 @@ pub use digest::DigestCache;
 pub use error::{Blame, DataError, Split};
 pub use source::{Contents, DataSet, Inspected, Source};
 pub use synthetic::SyntheticSet;
-pub use text::TextSet;
+pub use text::{Encoding, TextSet, TokenizerFile};
 pub use tokens::{TokenSet, TokenWidth};
 pub use weights::{Form, Naming, Needed, Stored, StoredParameters, Weights, WeightsError, digest_of_both};

@@ -65,7 +65,7 @@ pub struct TokenSet {
 
 /// The files, open.
 #[derive(Debug)]
-struct Files {
+pub(super) struct Files {
     /// Each with the place in the row that its tokens begin at, and last where they all end.
     files: Vec<(usize, PathBuf, File)>,
     width: TokenWidth,
@@ -163,6 +163,11 @@ impl Row for Files {
 }
 
 impl Files {
+    /// One that is all tokens, up to a number of them.
+    pub(super) fn one(path: PathBuf, file: File, width: TokenWidth, below: usize) -> Files {
+        Files { files: vec![(0, path, file)], width, header: 0, below }
+    }
+
     /// Those of one file. What it holds now may be other numbers than were looked at.
     fn read_file(&self, number: usize, place: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
         let (begin, path, file) = &self.files[number];

@@ -66,6 +66,7 @@ optimizer.adamw.lr = 1e-3
     const EXPERIMENTS: &[&[&str]] = &[
         &[],
         &["train.optimizer.sgd.lr = 0.1"],
+        &["data.text.tokens.file = '/nowhere'"],
         &["data.tokens.paths = ['/nowhere']"],
         &["data.synthetic = {}"],
         &[
@@ -182,6 +183,7 @@ optimizer.adamw.lr = 1e-3
         let paths = |table: &str| format!("{table}\npaths = [\"/nowhere\"]");
         let [text, tokens] = ["[data.text]", "[data.tokens]"];
         let text = lines.join("\n").replace(text, &paths(text)).replace(tokens, &paths(tokens));
+        let text = text.replace("tokens = {}", "tokens = { file = \"/nowhere\" }");
         let strategy = if text.contains("[strategy]") { "" } else { "\n[strategy]" };
         read(&format!("{text}{strategy}").replace("[strategy]", "[strategies.plain]"), &[])
     }
@@ -212,6 +214,8 @@ optimizer.adamw.lr = 1e-3
         "model.transformer.tied = true",
         "model.transformer.logit_softcap = \"off\"",
         "data.text.tokens = \"bytes\"",
+        "data.text.tokens = { file = \"/nowhere\", special = true, end = \"off\" }",
+        "data.text.jsonl = \"off\"",
         "data.text.split = 0.9",
         "data.tokens.format = \"u16\"",
         "data.tokens.header = 0",

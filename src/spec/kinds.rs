@@ -294,6 +294,12 @@ impl Writable for Number {
     }
 }
 
+impl Writable for Text {
+    fn text(&self, value: &String) -> String {
+        quoted(value)
+    }
+}
+
 impl Writable for Texts {
     fn text(&self, value: &Vec<String>) -> String {
         let texts: Vec<String> = value.iter().map(|text| quoted(text)).collect();

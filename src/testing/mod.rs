@@ -69,7 +69,12 @@ pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
 pub(crate) fn small() -> RunConfig {
     RunConfig {
         model: Model::Transformer(Transformer::new(2, 32, 2, 16)),
-        data: Data::Text(Text { paths: vec![PathBuf::from("/nowhere")], tokens: Tokens::Bytes, split: 0.9 }),
+        data: Data::Text(Text {
+            paths: vec![PathBuf::from("/nowhere")],
+            tokens: Tokens::Bytes,
+            jsonl: None,
+            split: 0.9,
+        }),
         train: Train {
             batch_size: 4,
             clip_norm: Some(1.0),

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 
-use crate::temporary;
+use crate::{temporary, user_cache};
 
 const DIGEST: usize = 32;
 
@@ -23,14 +23,9 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// In the folder that `RUNNER_CACHE_DIR` names, or in the user's cache.
+    /// In the user's cache.
     pub(super) fn of_user() -> Cache {
-        let variable =
-            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let folder = variable("RUNNER_CACHE_DIR")
-            .or_else(|| Some(variable("XDG_CACHE_HOME")?.join("runner")))
-            .or_else(|| Some(variable("HOME")?.join(".cache/runner")));
-        let cache = Cache::within(folder);
+        let cache = Cache::within(user_cache::folder());
         if cache.folder.is_none() {
             cache.complain(
                 "there is no folder for compiled kernels and chosen algorithms: neither RUNNER_CACHE_DIR nor HOME is set",

@@ -67,7 +67,7 @@ fn outcome(folder: &Path, crowded: bool) -> Outcome {
 fn outcome_of(folder: &Path, crowded: bool, mut config: RunConfig) -> Outcome {
     let text = folder.join("text.txt");
     std::fs::write(&text, "What is learnt from is not what this is about. ".repeat(20)).unwrap();
-    config.data = Data::Text(Text { paths: vec![text], tokens: Tokens::Bytes, split: 0.9 });
+    config.data = Data::Text(Text { paths: vec![text], tokens: Tokens::Bytes, jsonl: None, split: 0.9 });
     let target = testing::target();
     let prepared = Prepared {
         weights: None,

@@ -3,36 +3,109 @@
 use std::path::PathBuf;
 
 use super::{DataSource, something_is_left};
-use crate::data::{DataSet, TextSet};
-use crate::spec::declare::{section, words};
+use crate::data::{DataSet, Encoding, TextSet, TokenizerFile};
+use crate::spec::declare::{Declared, Inline, Optional, inline, section};
 use crate::spec::error::Problem;
-use crate::spec::kinds::{SHARE, word};
-use crate::spec::paths::Paths;
-use crate::spec::tree::Table;
+use crate::spec::kinds::{Flag, SHARE, Text as Name};
+use crate::spec::paths::{OneFile, Paths};
+use crate::spec::reader::{Keys, Kind};
+use crate::spec::tree::{Entry, Table, Value};
+use crate::spec::write::Lines;
 
 section! {
     /// Files of text, in the order of their sorted paths.
     pub struct Text {
         /// Absolute paths and globs.
         pub paths: Vec<PathBuf> = Paths;
-        pub tokens: Tokens = word(), default Tokens::Bytes;
+        pub tokens: Tokens = TokensOrTable, default Tokens::Bytes;
+        /// The field that is the text of each line, where lines are objects in JSON.
+        pub jsonl: Option<String> = Optional(Name), default None;
         /// The share, from the front, that is trained on; the rest is evaluated on.
         pub split: f64 = SHARE, default 0.9;
     }
 }
 
-words! {
-    pub enum Tokens {
-        /// Each byte is a token.
-        Bytes = "bytes",
+/// What tokens are.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub enum Tokens {
+    /// The bytes of the text.
+    Bytes,
+    Tokenizer(Tokenizer),
+}
+
+section! {
+    /// What makes tokens of text, as the `tokenizers` library of Hugging Face's writes it.
+    pub struct Tokenizer {
+        pub file: PathBuf = OneFile("tokenizer.json");
+        /// Whether each document has the tokens that the tokenizer itself puts around a text.
+        pub special: bool = Flag, default true;
+        /// The token that ends each document beside those.
+        pub end: Option<String> = Optional(Name), default None;
+    }
+}
+
+/// A word, or a table.
+struct TokensOrTable;
+
+const TABLE: Inline<Tokenizer> = inline("data.text.tokens", "`tokens`", "file = \"tokenizer.json\"");
+
+impl Declared for TokensOrTable {
+    type Output = Tokens;
+
+    fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Tokens> {
+        if entry.node.table().is_some() {
+            return TABLE.read(keys, entry).map(Tokens::Tokenizer);
+        }
+        let read = keys.parse(entry, &NoTable);
+        if let (None, Value::Text(text)) = (&read, &entry.node.value)
+            && text.ends_with(".json")
+        {
+            keys.reader().advise(&format!("write tokens = {{ file = \"{text}\" }}"));
+        }
+        read
+    }
+
+    fn write(&self, key: &str, value: &Tokens, lines: &mut Lines) {
+        match value {
+            Tokens::Bytes => lines.line(key, "\"bytes\""),
+            Tokens::Tokenizer(tokenizer) => TABLE.write(key, tokenizer, lines),
+        }
+    }
+
+    fn example(&self, key: &str) -> String {
+        TABLE.example(key)
+    }
+}
+
+/// The form that is no table.
+struct NoTable;
+
+impl Kind for NoTable {
+    type Output = Tokens;
+
+    fn parse(&self, value: &Value) -> Option<Tokens> {
+        matches!(value, Value::Text(text) if text == "bytes").then_some(Tokens::Bytes)
+    }
+
+    fn expected(&self) -> String {
+        "\"bytes\" or { file = \"tokenizer.json\" }".to_owned()
+    }
+
+    fn words(&self) -> Vec<&'static str> {
+        vec!["bytes"]
     }
 }
 
 impl DataSource for Text {
     fn data_set(&self) -> Box<dyn DataSet> {
-        match self.tokens {
-            Tokens::Bytes => Box::new(TextSet::new(&self.paths, self.split)),
-        }
+        let Text { paths, tokens, jsonl, split } = self.clone();
+        let encoding = match tokens {
+            Tokens::Bytes => Encoding::Bytes,
+            Tokens::Tokenizer(Tokenizer { file, special, end }) => {
+                Encoding::Tokenizer(TokenizerFile { file, special, end })
+            }
+        };
+        Box::new(TextSet { paths, encoding, jsonl, split })
     }
 
     fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem> {

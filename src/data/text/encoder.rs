@@ -1,0 +1,90 @@
+//! From text to tokens.
+
+use std::path::{Path, PathBuf};
+
+use tokenizers::Tokenizer;
+
+use super::documents::Document;
+use crate::data::DataError;
+use crate::regular;
+use crate::units::Bytes;
+
+/// Some are of tens of MiB.
+const LARGEST: Bytes = Bytes(1 << 30);
+
+/// What tokens are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Encoding {
+    /// The bytes of the text.
+    Bytes,
+    Tokenizer(TokenizerFile),
+}
+
+/// A tokenizer as the `tokenizers` library of Hugging Face's writes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenizerFile {
+    pub file: PathBuf,
+    /// Whether each document has the tokens that the tokenizer itself puts around a text.
+    pub special: bool,
+    /// The token that ends each document beside those.
+    pub end: Option<String>,
+}
+
+/// What turns documents into tokens.
+pub(super) enum Encoder {
+    Bytes,
+    Tokenizer { tokenizer: Box<Tokenizer>, special: bool, end: Option<u32> },
+}
+
+impl Encoder {
+    /// # Errors
+    /// There is no such tokenizer, or it has no such token.
+    pub(super) fn open(encoding: &Encoding) -> Result<Encoder, DataError> {
+        let Encoding::Tokenizer(TokenizerFile { file, special, end }) = encoding else {
+            return Ok(Encoder::Bytes);
+        };
+        let bytes = regular::read(file, LARGEST)
+            .map_err(|error| DataError::NoTokenizer { path: file.clone(), error })?;
+        let bad = |error: tokenizers::Error| DataError::BadTokenizer {
+            path: file.clone(),
+            message: error.to_string(),
+        };
+        let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(bad)?;
+        // A document is all of its tokens, and no more.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(bad)?;
+        let end = end.as_ref().map(|end| number_of(end, &tokenizer, file)).transpose()?;
+        Ok(Encoder::Tokenizer { tokenizer: Box::new(tokenizer), special: *special, end })
+    }
+
+    /// # Errors
+    /// The text is none, or the tokenizer has no token for a part of it.
+    pub(super) fn encode(&self, document: &Document<'_>) -> Result<Vec<u32>, DataError> {
+        let Encoder::Tokenizer { tokenizer, special, end } = self else {
+            return Ok(document.text.iter().map(|byte| u32::from(*byte)).collect());
+        };
+        let path = || document.path.to_owned();
+        let text = str::from_utf8(&document.text)
+            .map_err(|error| DataError::NotText { path: path(), at: error.valid_up_to() })?;
+        let encoded = tokenizer.encode_fast(text, *special).map_err(|error| DataError::NotEncoded {
+            path: path(),
+            line: document.line,
+            message: error.to_string(),
+        })?;
+        Ok(encoded.get_ids().iter().copied().chain(*end).collect())
+    }
+}
+
+fn number_of(token: &str, tokenizer: &Tokenizer, file: &Path) -> Result<u32, DataError> {
+    tokenizer.token_to_id(token).ok_or_else(|| {
+        let added = tokenizer.get_added_tokens_decoder();
+        let mut special: Vec<(u32, String)> = added
+            .into_iter()
+            .filter(|(_, token)| token.special)
+            .map(|(id, token)| (id, token.content))
+            .collect();
+        special.sort();
+        let special = special.into_iter().map(|(_, content)| content).collect();
+        DataError::NoSuchToken { path: file.to_owned(), token: token.to_owned(), special }
+    })
+}

@@ -1,0 +1,403 @@
+use std::fs;
+
+use std::ops::Range;
+
+use super::*;
+use crate::data::{Batch, Blame, Part, Sample, Split};
+use crate::ops::TensorType;
+
+/// Text in which every byte says where it is.
+fn counting(bytes: u8, split: f64) -> Stretches<Text> {
+    let text: Vec<u8> = (0..bytes).collect();
+    let splits = Splits::of(text.len(), split, UNITS).unwrap();
+    let contents = Summary { digest: String::new(), splits, below: BYTES };
+    Stretches { row: Text(text), contents }
+}
+
+fn given(key: &'static str, count: usize) -> Given {
+    Given { key, count }
+}
+
+fn sample(context: usize) -> Sample {
+    let part = |name| Part { name, ty: TensorType::i32(&[context]), below: Some(given("vocabulary", 300)) };
+    let parts = vec![part("tokens"), part("targets")];
+    Sample { parts, length: Some(given("context", context)), tokens: Some(context) }
+}
+
+/// The tokens and targets of as many samples as are filled in.
+fn filled(samples: usize, context: usize, fill: impl FnOnce(&mut Batch)) -> (Vec<i32>, Vec<i32>) {
+    let mut batch = Batch::new(&sample(context).parts, samples);
+    fill(&mut batch);
+    let numbers = |name| {
+        let (numbers, _) = batch.part(name).unwrap().bytes.as_chunks();
+        numbers.iter().map(|bytes| i32::from_ne_bytes(*bytes)).collect()
+    };
+    (numbers("tokens"), numbers("targets"))
+}
+
+fn training(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
+    filled((samples.end - samples.start) as usize, context, |batch| {
+        data.fill_training(3, 5, samples, batch).unwrap();
+    })
+}
+
+fn evaluation(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
+    filled((samples.end - samples.start) as usize, context, |batch| {
+        data.fill_evaluation(samples, batch).unwrap();
+    })
+}
+
+#[test]
+fn targets_are_the_next_tokens() {
+    let data = counting(100, 0.9);
+    let (tokens, targets) = training(&data, 0..50, 8);
+    assert!(tokens.iter().zip(&targets).all(|(token, target)| token + 1 == *target));
+    assert!(targets.iter().all(|target| (1..90).contains(target)));
+}
+
+/// Ranks and workers could share a batch, and micro-batches do.
+#[test]
+fn any_range_of_samples_is_what_it_is_in_the_whole() {
+    let data = counting(200, 0.6);
+    for draw in [training, evaluation] {
+        let whole = draw(&data, 0..8, 16);
+        for range in [0..1, 0..3, 2..5, 3..8, 7..8] {
+            let numbers = range.start as usize * 16..range.end as usize * 16;
+            let (tokens, targets) = draw(&data, range, 16);
+            assert_eq!(tokens, whole.0[numbers.clone()]);
+            assert_eq!(targets, whole.1[numbers]);
+        }
+    }
+}
+
+#[test]
+fn the_shortest_text_has_one_sample() {
+    let data = counting(9, 1.0);
+    assert!(data.contents.splits.check(&sample(8), false).is_ok());
+    assert_eq!(training(&data, 0..1, 8).0, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(matches!(
+        data.contents.splits.check(&sample(9), false),
+        Err(DataError::TooShort { split: Split::Training, found: 9, least: 10, .. })
+    ));
+}
+
+#[test]
+fn every_start_is_drawn() {
+    let data = counting(12, 1.0);
+    let (tokens, _) = training(&data, 0..200, 8);
+    let firsts: std::collections::BTreeSet<i32> = tokens.chunks_exact(8).map(|row| row[0]).collect();
+    assert_eq!(firsts, (0..4).collect());
+}
+
+#[test]
+fn evaluation_windows_follow_each_other_and_wrap() {
+    let data = counting(100, 0.8);
+    let batch = |index: u64| {
+        let (tokens, targets) = evaluation(&data, 2 * index..2 * index + 2, 6);
+        assert!(tokens.iter().zip(&targets).all(|(token, target)| token + 1 == *target));
+        (tokens[0], tokens[6])
+    };
+    // 20 bytes, 19 with a target: three windows of six.
+    assert_eq!(batch(0), (80, 86));
+    assert_eq!(batch(1), (92, 80));
+    assert_eq!(batch(2), (86, 92));
+    assert_eq!(batch(3), batch(0));
+}
+
+#[test]
+fn an_evaluation_split_that_is_too_short_says_which_would_do() {
+    let splits = Splits::of(1000, 0.95, UNITS).unwrap();
+    let error = splits.check(&sample(64), true).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            DataError::TooShort { split: Split::Evaluation, found: 50, largest_split: Some(0.93), .. }
+        ),
+        "{error:?}"
+    );
+    assert_eq!(error.blame(), Blame::Data("split"));
+    assert!(splits.check(&sample(64), false).is_ok());
+    assert!(Splits::of(1000, 0.93, UNITS).unwrap().check(&sample(64), true).is_ok());
+
+    let error = Splits::of(1000, 0.9, UNITS).unwrap().check(&sample(600), true).unwrap_err();
+    assert!(matches!(error, DataError::TooShort { split: Split::Evaluation, largest_split: None, .. }));
+    assert_eq!(error.blame(), Blame::Key("context"));
+}
+
+#[test]
+fn splits_are_shares() {
+    let whole = Splits::of(10, 1.0, UNITS).unwrap();
+    assert_eq!((whole.training, whole.evaluation), (10, 0));
+    for split in [0.0, -0.5, 1.5, f64::NAN] {
+        assert!(matches!(Splits::of(10, split, UNITS), Err(DataError::BadSplit { .. })));
+    }
+}
+
+#[test]
+fn the_parent_sees_what_the_child_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("b.txt"), "world").unwrap();
+    fs::write(folder.path().join("a.txt"), "hello ").unwrap();
+    let paths = [folder.path().join("*.txt")];
+    let read = |paths: &[PathBuf]| plain(paths, 0.5).read().unwrap();
+    let data = read(&paths);
+    assert_eq!(data.row.0, b"hello world");
+    let summary = plain(&paths, 0.5).summarise(&mut DigestCache::default()).unwrap();
+    assert_eq!(summary, data.contents);
+    assert_eq!((summary.splits.training, summary.splits.evaluation), (5, 6));
+
+    // The same files elsewhere are the same data; other contents are not.
+    let copy = tempfile::tempdir().unwrap();
+    fs::write(copy.path().join("x.txt"), "hello ").unwrap();
+    fs::write(copy.path().join("y.txt"), "world").unwrap();
+    assert_eq!(read(&[copy.path().join("*")]).contents, data.contents);
+    fs::write(copy.path().join("y.txt"), "World").unwrap();
+    assert_ne!(read(&[copy.path().join("*")]).contents.digest, data.contents.digest);
+}
+
+#[test]
+fn empty_files_are_no_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty");
+    fs::write(&path, "").unwrap();
+    let data = plain(&[path], 0.9);
+    assert!(matches!(data.open(&mut DigestCache::default()), Err(DataError::Empty { files: 1 })));
+    let error = data.inspect(&mut DigestCache::default()).unwrap_err();
+    assert!(matches!(&error[..], [DataError::Empty { files: 1 }]));
+}
+
+#[test]
+fn a_byte_is_below_256_before_and_after_it_was_read() {
+    let (set, data) = (plain(&[], 0.9), counting(100, 0.9));
+    let mut sample = sample(8);
+    for (vocabulary, suits) in [(256, true), (255, false)] {
+        sample.parts[1].below = Some(given("vocabulary", vocabulary));
+        for checked in [set.check_known(&sample), set.check(data.contents(), &sample, true)] {
+            let expected = "vocabulary = 255 is less than the 256 targets of data.text";
+            assert_eq!(
+                checked.map_err(|error| error.to_string()).err(),
+                (!suits).then(|| expected.to_owned())
+            );
+        }
+    }
+}
+
+/// A model for pictures, one that has half as many targets, one that counts tokens in f32.
+#[test]
+fn a_model_that_asks_for_other_parts_is_told_both_sides() {
+    let (set, data) = (plain(&[], 0.9), counting(100, 0.9));
+    let check =
+        |parts: Vec<Part>| set.check(data.contents(), &Sample { parts, length: None, tokens: None }, true);
+    assert!(check(sample(8).parts).is_ok());
+
+    let tokens = sample(8).parts[0];
+    let image = Part { name: "image", ty: TensorType::f32(&[28, 28]), below: None };
+    let error = check(vec![tokens, image]).unwrap_err();
+    let expected = "the model asks for `image`, which data.text does not have: its samples have `tokens` and \
+                    `targets`";
+    assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
+
+    let floats = Part { ty: TensorType::f32(&[8]), ..tokens };
+    let error = check(vec![floats]).unwrap_err();
+    let expected = "the model asks for `tokens` as f32[8], and data.text has it as i32[8]";
+    assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
+
+    let square = Part { ty: TensorType::i32(&[4, 4]), ..tokens };
+    assert!(matches!(check(vec![square]), Err(DataError::OtherType { .. })));
+    let long = Part { ty: TensorType::i32(&[64]), ..tokens };
+    let error = check(vec![long]).unwrap_err();
+    let expected = "the evaluation split has 10 bytes; a sample needs at least 65";
+    assert_eq!((error.to_string().as_str(), error.blame()), (expected, Blame::DataSet));
+    assert_eq!(error.help(), "use more text");
+}
+
+/// What is read as its bytes.
+fn plain(paths: &[PathBuf], split: f64) -> TextSet {
+    TextSet { paths: paths.to_vec(), encoding: Encoding::Bytes, jsonl: None, split }
+}
+
+/// What the library of Hugging Face's itself makes of texts (tests/reference/tokenizer/make.py).
+#[derive(serde::Deserialize)]
+struct Reference {
+    texts: Vec<String>,
+    special: Vec<Vec<i32>>,
+    plain: Vec<Vec<i32>>,
+}
+
+impl Reference {
+    fn read() -> Reference {
+        serde_json::from_slice(&fs::read(Reference::folder().join("encoded.json")).unwrap()).unwrap()
+    }
+
+    fn folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/tokenizer")
+    }
+
+    fn tokenizer(special: bool, end: Option<&str>) -> Encoding {
+        let (file, end) = (Reference::folder().join("tokenizer.json"), end.map(str::to_owned));
+        Encoding::Tokenizer(TokenizerFile { file, special, end })
+    }
+}
+
+/// Files in a folder of their own, and one for a cache.
+struct Place {
+    folder: tempfile::TempDir,
+    digests: DigestCache,
+}
+
+impl Place {
+    fn with(files: &[(&str, &[u8])]) -> Place {
+        let place = Place { folder: tempfile::tempdir().unwrap(), digests: DigestCache::default() };
+        fs::create_dir(place.folder.path().join("texts")).unwrap();
+        for (name, contents) in files {
+            fs::write(place.text(name), contents).unwrap();
+        }
+        place
+    }
+
+    fn text(&self, name: &str) -> PathBuf {
+        self.folder.path().join("texts").join(name)
+    }
+
+    fn set(&self, encoding: Encoding, jsonl: Option<&str>) -> TextSet {
+        let paths = vec![self.text("*")];
+        TextSet { paths, encoding, jsonl: jsonl.map(str::to_owned), split: 1.0 }
+    }
+
+    /// All tokens of a set, in their order.
+    fn row(&mut self, set: &TextSet) -> Result<Vec<i32>, DataError> {
+        let cache = self.folder.path().join("cache");
+        let data = set.encoded_in(&cache, &mut self.digests).map_err(first)?;
+        let mut tokens = vec![[0; 4]; data.contents.splits.training];
+        data.row.read(0, &mut tokens).unwrap();
+        let tokens: Vec<i32> = tokens.into_iter().map(i32::from_ne_bytes).collect();
+        let largest = tokens.iter().copied().max().unwrap_or(0) as usize;
+        assert_eq!(data.contents.below, given("data.text.tokens", largest + 1));
+        Ok(tokens)
+    }
+
+    fn cached(&self) -> usize {
+        fs::read_dir(self.folder.path().join("cache")).map_or(0, Iterator::count)
+    }
+}
+
+#[test]
+fn documents_become_the_tokens_that_the_library_makes_of_them() {
+    let reference = Reference::read();
+    let files: Vec<(String, &[u8])> =
+        reference.texts.iter().enumerate().map(|(n, text)| (format!("{n}.txt"), text.as_bytes())).collect();
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(name, text)| (name.as_str(), *text)).collect();
+    let lines: Vec<String> = reference
+        .texts
+        .iter()
+        .map(|text| serde_json::json!({ "id": 7, "body": text }).to_string() + "\n\n")
+        .collect();
+    let (mut files, mut lines) =
+        (Place::with(&files), Place::with(&[("a.jsonl", lines.concat().as_bytes())]));
+    let ended: Vec<i32> = reference.plain.iter().flat_map(|ids| ids.iter().copied().chain([1])).collect();
+    for (special, end, expected) in [
+        (true, None, reference.special.concat()),
+        (false, None, reference.plain.concat()),
+        (false, Some("<end>"), ended),
+    ] {
+        let encoding = || Reference::tokenizer(special, end);
+        assert_eq!(files.row(&files.set(encoding(), None)).unwrap(), expected);
+        assert_eq!(lines.row(&lines.set(encoding(), Some("body"))).unwrap(), expected);
+    }
+    // Bytes of fields are tokens, too.
+    let bytes: Vec<i32> = reference.texts.concat().bytes().map(i32::from).collect();
+    assert_eq!(lines.row(&lines.set(Encoding::Bytes, Some("body"))).unwrap(), bytes);
+}
+
+#[test]
+fn text_is_encoded_once() {
+    let mut place = Place::with(&[("a.txt", b"one sheep"), ("b.txt", b"two sheep")]);
+    let set = |place: &Place| place.set(Reference::tokenizer(true, None), None);
+    let row = place.row(&set(&place)).unwrap();
+    assert_eq!(place.cached(), 1);
+    // What lies there is taken, which the marker proves.
+    let kept = fs::read_dir(place.folder.path().join("cache")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = fs::read(&kept).unwrap();
+    bytes[0] = 5;
+    fs::write(&kept, &bytes).unwrap();
+    let marked = place.row(&set(&place)).unwrap();
+    assert_eq!((marked[0], &marked[1..]), (5, &row[1..]));
+    // But not if some of it is missing.
+    fs::write(&kept, &bytes[4..]).unwrap();
+    assert_eq!(place.row(&set(&place)).unwrap(), row);
+
+    // Whatever decides which tokens there are makes it another.
+    let other = |place: &Place, encoding| place.set(encoding, None);
+    place.row(&other(&place, Reference::tokenizer(false, None))).unwrap();
+    place.row(&other(&place, Reference::tokenizer(true, Some("<end>")))).unwrap();
+    assert_eq!(place.cached(), 3);
+    fs::write(place.text("b.txt"), "other sheep").unwrap();
+    let changed = place.row(&set(&place)).unwrap();
+    assert_ne!(changed, row);
+    assert_eq!(place.cached(), 4);
+}
+
+#[test]
+fn what_cannot_be_encoded_is_told() {
+    let mut place = Place::with(&[("a.txt", b"good"), ("b.txt", b"good \xff bad")]);
+    let mut told = |encoding, text: &str, help: &str, blame| {
+        let error = place.row(&place.set(encoding, None)).unwrap_err();
+        let found = error.to_string().replace(&place.folder.path().display().to_string(), "");
+        let found = found.replace(env!("CARGO_MANIFEST_DIR"), "");
+        assert_eq!((found.as_str(), error.help().as_str(), error.blame()), (text, help, blame));
+    };
+    let paths = Blame::Data("paths");
+    let text = "/texts/b.txt is no text in UTF-8 from byte 5 on";
+    told(Reference::tokenizer(true, None), text, "tokens = \"bytes\" takes any file", paths);
+    let text = "/tests/reference/tokenizer/tokenizer.json has no token `<eos>`";
+    let help = "it has `<begin>` or `<end>`";
+    told(Reference::tokenizer(true, Some("<eos>")), text, help, Blame::Data("tokens.end"));
+    let other = |file: PathBuf| Encoding::Tokenizer(TokenizerFile { file, special: true, end: None });
+    let help = "name the tokenizer.json of a model; relative paths start at the folder of the file that they are written in";
+    let (text, blame) =
+        ("cannot read /none: No such file or directory (os error 2)", Blame::Data("tokens.file"));
+    told(other("/none".into()), text, help, blame);
+    let file = Reference::folder().join("encoded.json");
+    let text =
+        "/tests/reference/tokenizer/encoded.json is no tokenizer: expected `,` or `}` at line 2 column 8";
+    told(other(file), text, help, blame);
+}
+
+#[test]
+fn lines_that_are_no_objects_with_text_are_told() {
+    for (lines, problem, help) in [
+        (
+            "{\"text\": \"a\"}\n\n{\"text\": 5, \"body\": \"b\"}",
+            "line 3 of FILE: its `text` is a number, not text",
+            "fields with text there are `body`",
+        ),
+        (
+            "{\"body\": \"b\", \"title\": \"c\"}",
+            "line 1 of FILE: it has no `text`",
+            "fields with text there are `body`, `title`",
+        ),
+        ("{}", "line 1 of FILE: it has no `text`", "name a field that has text in every line"),
+        (
+            "plain text",
+            "line 1 of FILE: it is no object in JSON: expected value at line 1 column 1",
+            "each line is to be an object such as {\"text\": \"...\"}; without jsonl, a file is one text",
+        ),
+    ] {
+        let mut place = Place::with(&[("a.jsonl", lines.as_bytes())]);
+        let error = place.row(&place.set(Encoding::Bytes, Some("text"))).unwrap_err();
+        let file = place.text("a.jsonl").display().to_string();
+        assert_eq!(
+            (error.to_string().replace(&file, "FILE").as_str(), error.help().as_str()),
+            (problem, help)
+        );
+        assert_eq!(
+            (error.blame(), error.path()),
+            (Blame::Data("paths"), Some(place.text("a.jsonl").as_path()))
+        );
+    }
+    let mut place = Place::with(&[("a.jsonl", b"\n{\"text\": \"\"}\n")]);
+    assert!(matches!(
+        place.row(&place.set(Encoding::Bytes, Some("text"))),
+        Err(DataError::Empty { files: 1 })
+    ));
+}
