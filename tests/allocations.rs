@@ -55,7 +55,7 @@ fn steps_allocate_in_pools_alone() {
     assert!(asked(|| drop(std::hint::black_box(vec![0u8; ALLOWED]))) >= ALLOWED, "the heap is counted");
     for config in Place::new().configs(&LARGE.with(MORE)) {
         // Tokens that are all the first of the vocabulary.
-        let mut batch = Batch::new(&config.model.sample().parts, config.train.batch_size);
+        let mut batch = Batch::new(&config.sample().parts, config.train.batch_size);
         batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
         let target = detect(DeviceChoice::Cpu, None).unwrap();
         let program = compile(&config, &target).unwrap();

@@ -410,6 +410,14 @@ bad! {
     jsonl_of_something_else: check_files(
         &[("a.toml", &of_text("jsonl = \"text\"")), ("a.txt", TEXT)], &["a.toml"]);
     jsonl_that_is_true: check(&of_text("jsonl = true"));
+    documents_in_no_known_way: check(&of_text("documents = \"shuffled\""));
+    documents_of_a_model_that_sees_all: check(
+        &of_text("documents = \"padded\"").replace("context = 32", "context = 32\ncausal = false"));
+    documents_of_one_token: check_files(
+        &[("a.toml", &of_text("documents = \"padded\"\nsplit = 1.0")), ("a.txt", "a"), ("b.txt", "b")], &["a.toml"]);
+    documents_and_nothing_to_evaluate_on: check_files(
+        &[("a.toml", &format!("{}[evaluation]\n", of_text("documents = \"padded\"\nsplit = 0.5"))), ("a.txt", TEXT), ("b.txt", "b")],
+        &["a.toml"]);
     tokens_and_nothing_to_evaluate_on: check(&format!("{}[evaluation]\n", of_tokens("split = 1.0")));
     more_successors_than_tokens: check(&of_chain("tokens = 3\nsuccessors = 4"));
     more_synthetic_tokens_than_the_vocabulary: check(&of_chain("tokens = 300"));

@@ -417,12 +417,10 @@ prop_compose! {
     ) -> RunConfig {
         RunConfig {
             model: Model::Transformer(Transformer { vocabulary, weights: weights.map(PathBuf::from), ..Transformer::new(layers, heads * width, heads, context) }),
-            data: Data::Text(Text {
-                paths: paths.iter().map(|path| PathBuf::from(path.replace("**", "*a").replace("**", "*a"))).collect(),
-                tokens: Tokens::Bytes,
-                jsonl: None,
+            data: Data::Text(Text::new(
+                paths.iter().map(|path| PathBuf::from(path.replace("**", "*a").replace("**", "*a"))).collect(),
                 split,
-            }),
+            )),
             train: Train { clip_norm: train.clip_norm.filter(|_| choices.train.clip_norm.is_some()), ..train },
             evaluation: evaluation.map(|(every, batches)| Evaluation { every, batches }),
             measure: Measure { warmup_steps, steps, ..choices.measure },

@@ -20,7 +20,7 @@ const LARGE: Tiny = Tiny { layers: 4, d_model: 256, heads: 4, context: 128, batc
 
 /// A batch whose tokens are all the first of the vocabulary.
 fn zeros(config: &RunConfig, samples: usize) -> Batch {
-    let mut batch = Batch::new(&config.model.sample().parts, samples);
+    let mut batch = Batch::new(&config.sample().parts, samples);
     batch.parts_mut().iter_mut().for_each(|part| part.bytes.fill(0));
     batch
 }

@@ -254,7 +254,7 @@ fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
     let count = samples * model.context;
     let token = |index: usize| ((index * 7 + step * 13) % model.vocabulary) as i32;
     let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(|i| token(i).to_ne_bytes()));
-    Batch::new(&config.model.sample().parts, samples).with("tokens", tokens).with("targets", targets)
+    Batch::new(&config.sample().parts, samples).with("tokens", tokens).with("targets", targets)
 }
 
 /// Two steps and what evaluation there is, with freed memory poisoned; against the prediction, all of the ledger.

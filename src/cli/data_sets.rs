@@ -64,7 +64,7 @@ impl DataSets {
             };
             match self.look(config, &*data_set) {
                 Ok(found) => {
-                    let (sample, evaluates) = (config.model.sample(), config.evaluation.is_some());
+                    let (sample, evaluates) = (config.sample(), config.evaluation.is_some());
                     data_set.check(found, &sample, evaluates).unwrap_or_else(|error| add(&error));
                 }
                 Err(errors)

@@ -7,8 +7,7 @@ use crate::device::{self, DeviceChoice, Factors, Probed};
 use crate::execute;
 use crate::memory::Cadence;
 use crate::spec::{
-    AdamW, Data, Decay, Evaluation, Measure, Model, Optimizer, RunConfig, Strategy, Text, Tokens, Train,
-    Transformer,
+    AdamW, Data, Decay, Evaluation, Measure, Model, Optimizer, RunConfig, Strategy, Text, Train, Transformer,
 };
 use crate::units::Bytes;
 
@@ -60,7 +59,7 @@ fn small_run() -> RunConfig {
         AdamW { lr: 1.0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, decay: Decay::Matrices };
     RunConfig {
         model: Model::Transformer(Transformer { vocabulary: 64, ..Transformer::new(1, 64, 2, 128) }),
-        data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, jsonl: None, split: 1.0 }),
+        data: Data::Text(Text::new(Vec::new(), 1.0)),
         train: Train { batch_size: 4, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(optimizer) },
         evaluation: Some(Evaluation { every: 1, batches: 1 }),
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },

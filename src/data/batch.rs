@@ -12,6 +12,12 @@ pub struct Sample {
     pub tokens: Option<usize>,
 }
 
+#[cfg(test)]
+impl Sample {
+    /// For data that does not ask what it is for.
+    pub(crate) const NONE: Sample = Sample { parts: Vec::new(), length: None, tokens: None };
+}
+
 /// One of the things that a sample consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -89,6 +95,19 @@ impl Batch {
         assert_eq!((size, bytes.len()), (dtype.bytes(), filled.bytes.len()), "`{name}` is of {dtype}");
         filled.bytes = bytes;
         self
+    }
+}
+
+/// What a target is that nothing is told from.
+pub(super) const MASKED: i32 = -1;
+
+impl Batch {
+    /// How many of its tokens are padding, and how many it has; if some may be.
+    pub fn padding(&self) -> Option<[u64; 2]> {
+        let (_, targets) = (self.part("weights")?, self.part("targets")?);
+        let targets = targets.bytes.as_chunks().0;
+        let masked = targets.iter().filter(|target| i32::from_ne_bytes(**target) == MASKED).count();
+        Some([masked as u64, targets.len() as u64])
     }
 }
 

@@ -270,7 +270,9 @@ fn short(key: &str) -> &str {
 }
 
 fn count(number: u64, noun: &str) -> String {
-    format!("{} {noun}{}", thousands(number), if number == 1 { "" } else { "s" })
+    let (first, rest) =
+        noun.split_once(' ').map_or((noun, String::new()), |(first, rest)| (first, format!(" {rest}")));
+    format!("{} {first}{}{rest}", thousands(number), if number == 1 { "" } else { "s" })
 }
 
 /// `1,200`

@@ -2,6 +2,7 @@
 
 mod batch;
 mod digest;
+mod documents;
 mod error;
 mod files;
 mod sampling;
@@ -14,8 +15,9 @@ mod weights;
 
 pub use batch::{Batch, Filled, Given, Part, Sample};
 pub use digest::DigestCache;
+pub use documents::Documents;
 pub use error::{Blame, DataError, Split};
-pub use source::{Contents, DataSet, Inspected, Source};
+pub use source::{Contents, DataSet, Inspected, Source, TrainingStep};
 pub use synthetic::SyntheticSet;
 pub use text::{Encoding, TextSet, TokenizerFile};
 pub use tokens::{TokenSet, TokenWidth};

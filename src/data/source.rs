@@ -29,11 +29,12 @@ pub trait DataSet: Debug {
     /// All that cannot be read, or makes no sense as data of this kind.
     fn inspect(&self, cache: &mut DigestCache) -> Inspected;
 
-    /// Reads it, or makes ready to; what was digested before is not read as a whole.
+    /// Reads it, or makes ready to, for samples of which these parts are asked for; what was digested before is not read as
+    /// a whole.
     ///
     /// # Errors
     /// The first of those of [`DataSet::inspect`].
-    fn open(&self, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError>;
+    fn open(&self, sample: &Sample, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError>;
 
     /// The loss, in nats, that no model of it is below but by chance, where that is known.
     fn least_loss(&self) -> Option<f64> {
@@ -102,6 +103,17 @@ pub trait Contents: Debug + Send + Sync {
     fn check_size(&self, sample: &Sample, evaluates: bool) -> Result<(), DataError>;
 }
 
+/// A step of the optimizer, as data knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainingStep {
+    /// The run's.
+    pub seed: u64,
+    /// Counted from 0.
+    pub number: u64,
+    /// How many it has.
+    pub samples: u64,
+}
+
 /// A data set that batches are made from. All of a sample is a pure function of the arguments that name it: any range of
 /// samples is what it is in any other range, so that micro-batches, workers and ranks may share a step.
 ///
@@ -115,16 +127,15 @@ pub trait Source: Debug + Send + Sync {
     /// What is read as it is needed cannot be, or has changed.
     fn fill_training(
         &self,
-        seed: u64,
-        step: u64,
+        step: &TrainingStep,
         samples: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), DataError>;
 
-    /// Fills a batch with these samples of the evaluation split, numbered from its front and again from there after the
-    /// last.
+    /// Fills a batch with these samples of so many of the evaluation split, numbered from its front and again from there
+    /// after the last.
     ///
     /// # Errors
     /// Those of [`Source::fill_training`].
-    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError>;
+    fn fill_evaluation(&self, of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError>;
 }

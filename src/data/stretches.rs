@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, sampling};
+use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TrainingStep, sampling};
 use crate::ops::TensorType;
 
 /// The parts of a sample. Of number n, all tokens lie n places later in the row than those of number 0.
@@ -125,20 +125,21 @@ impl<R: Row> Source for Stretches<R> {
 
     fn fill_training(
         &self,
-        seed: u64,
-        step: u64,
+        step: &TrainingStep,
         samples: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), DataError> {
         let context = context(batch.parts().iter().map(|filled| &filled.part));
         let starts = (self.contents.splits.training - context) as u64;
         batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, samples.clone(), |sample| sampling::start(seed, step, sample, starts) as usize)
+            self.fill(filled, samples.clone(), |sample| {
+                sampling::start(step.seed, step.number, sample, starts) as usize
+            })
         })
     }
 
     /// Windows one after the other without overlap.
-    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
+    fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
         let Splits { training, evaluation, .. } = self.contents.splits;
         let context = context(batch.parts().iter().map(|filled| &filled.part));
         let windows = ((evaluation - 1) / context) as u64;

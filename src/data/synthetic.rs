@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use super::stretches::PARTS;
 use super::{
-    Batch, Contents, DataError, DataSet, DigestCache, Filled, Given, Part, Sample, Source, digest, sampling,
+    Batch, Contents, DataError, DataSet, DigestCache, Filled, Given, Part, Sample, Source, TrainingStep,
+    digest, sampling,
 };
 use crate::ops::TensorType;
 
@@ -147,7 +148,7 @@ impl DataSet for SyntheticSet {
         Ok(Box::new(self.described()))
     }
 
-    fn open(&self, _cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
+    fn open(&self, _sample: &Sample, _cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
         Ok(Box::new(self.chain()))
     }
 
@@ -184,13 +185,12 @@ impl Source for Chain {
 
     fn fill_training(
         &self,
-        seed: u64,
-        step: u64,
+        step: &TrainingStep,
         samples: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), DataError> {
         // The run's seed decides which samples there are, the chain's what they are made by.
-        let of_step = sampling::draw(seed, Of::Training.site(), step, 0);
+        let of_step = sampling::draw(step.seed, Of::Training.site(), step.number, 0);
         for filled in batch.parts_mut() {
             self.fill(filled, samples.clone(), |sample, place| {
                 self.set.draw(Of::Training, [of_step, sample, place])
@@ -199,7 +199,7 @@ impl Source for Chain {
         Ok(())
     }
 
-    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
+    fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
         for filled in batch.parts_mut() {
             self.fill(filled, samples.clone(), |sample, place| {
                 self.set.draw(Of::Evaluation, [0, sample, place])
@@ -231,13 +231,15 @@ mod tests {
 
     fn training(source: &dyn Source, [seed, step]: [u64; 2], samples: Range<u64>) -> [Vec<i32>; 2] {
         filled(64, samples.clone().count(), |batch| {
-            source.fill_training(seed, step, samples.clone(), batch).unwrap();
+            source
+                .fill_training(&TrainingStep { seed, number: step, samples: 8 }, samples.clone(), batch)
+                .unwrap();
         })
     }
 
     #[test]
     fn any_range_of_samples_is_what_it_is_in_the_whole() {
-        let source = SET.open(&mut DigestCache::default()).unwrap();
+        let source = SET.open(&Sample::NONE, &mut DigestCache::default()).unwrap();
         let [tokens, targets] = training(&*source, [3, 5], 0..8);
         assert!(
             tokens.chunks(64).zip(targets.chunks(64)).all(|(tokens, targets)| tokens[1..] == targets[..63])
@@ -260,9 +262,13 @@ mod tests {
         for (successors, expected) in [(1, 0.0), (2, 0.636_514), (3, 0.994_924)] {
             let set = SyntheticSet { successors, ..SET };
             assert!((set.least_loss().unwrap() - expected).abs() < 1e-5, "{successors}");
-            let source = set.open(&mut DigestCache::default()).unwrap();
-            let evaluation = filled(1000, 100, |batch| source.fill_evaluation(0..100, batch).unwrap());
-            let of_training = filled(1000, 100, |batch| source.fill_training(1, 2, 0..100, batch).unwrap());
+            let source = set.open(&Sample::NONE, &mut DigestCache::default()).unwrap();
+            let evaluation = filled(1000, 100, |batch| source.fill_evaluation(100, 0..100, batch).unwrap());
+            let of_training = filled(1000, 100, |batch| {
+                source
+                    .fill_training(&TrainingStep { seed: 1, number: 2, samples: 100 }, 0..100, batch)
+                    .unwrap()
+            });
             for [tokens, targets] in [evaluation, of_training] {
                 let mut counts = vec![0.0; 50 * 50];
                 for (token, target) in tokens.iter().zip(&targets) {
@@ -287,7 +293,7 @@ mod tests {
     fn another_chain_has_another_digest() {
         let digest = |set: &SyntheticSet| {
             let contents = set.inspect(&mut DigestCache::default()).unwrap();
-            let source = set.open(&mut DigestCache::default()).unwrap();
+            let source = set.open(&Sample::NONE, &mut DigestCache::default()).unwrap();
             assert_eq!(contents.digest(), source.contents().digest());
             contents.digest().to_owned()
         };

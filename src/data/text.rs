@@ -11,9 +11,10 @@ use encoder::Encoder;
 pub use encoder::{Encoding, TokenizerFile};
 
 use super::digest::FileDigest;
+use super::documents::{Arranged, Described};
 use super::stretches::{PARTS, Row, Splits, Stretches, Summary};
 use super::tokens::Files;
-use super::{Contents, DataError, DataSet, DigestCache, Given, Source, digest, files};
+use super::{Contents, DataError, DataSet, DigestCache, Documents, Given, Sample, Source, digest, files};
 use crate::units::Bytes;
 use crate::{regular, user_cache};
 
@@ -31,6 +32,8 @@ pub struct TextSet {
     pub encoding: Encoding,
     /// The field that is the text of each line, where lines are objects in JSON.
     pub jsonl: Option<String>,
+    /// How they become samples.
+    pub documents: Documents,
     /// The share, from the front, that is trained on; the rest is evaluated on.
     pub split: f64,
 }
@@ -48,13 +51,16 @@ impl Row for Text {
     }
 }
 
+/// An encoded text, its digest, and what its tokens are below.
+type InCache = (Encoded, String, Given);
+
 /// The files of a text and their digests.
 type Digested = Vec<(PathBuf, FileDigest)>;
 
 impl TextSet {
     /// Whether tokens are the text as it lies there.
     fn is_plain(&self) -> bool {
-        self.encoding == Encoding::Bytes && self.jsonl.is_none()
+        self.encoding == Encoding::Bytes && self.jsonl.is_none() && self.documents == Documents::Joined
     }
 
     fn read(&self) -> Result<Stretches<Text>, DataError> {
@@ -72,9 +78,6 @@ impl TextSet {
     }
 
     fn summarise(&self, cache: &mut DigestCache) -> Result<Summary, Vec<DataError>> {
-        if !self.is_plain() {
-            return Ok(self.encoded(cache)?.contents);
-        }
         let files: Vec<FileDigest> = self.digested(cache)?.into_iter().map(|(_, digest)| digest).collect();
         let bytes: u64 = files.iter().map(|digest| digest.bytes).sum();
         self.summary(digest::combine(&files), bytes as usize, files.len()).map_err(|error| vec![error])
@@ -102,26 +105,37 @@ impl TextSet {
     }
 
     /// Encodes it, unless that was done before.
-    fn encoded(&self, cache: &mut DigestCache) -> Result<Stretches<Files>, Vec<DataError>> {
+    fn encoded(&self, cache: &mut DigestCache) -> Result<InCache, Vec<DataError>> {
         let folder = user_cache::folder().ok_or_else(|| vec![DataError::NoCache])?;
         self.encoded_in(&folder.join("tokens"), cache)
     }
 
-    fn encoded_in(&self, folder: &Path, cache: &mut DigestCache) -> Result<Stretches<Files>, Vec<DataError>> {
+    fn encoded_in(&self, folder: &Path, cache: &mut DigestCache) -> Result<InCache, Vec<DataError>> {
         let digested = self.digested(cache)?;
         let one = |error| vec![error];
         let digest = self.digest_of_encoded(&digested, cache).map_err(one)?;
         let encoder = || Encoder::open(&self.encoding);
         let found =
             Encoded::open(&folder.join(&digest), &digested, self.jsonl.as_deref(), encoder).map_err(one)?;
-        let Encoded { path, file, tokens, largest } = found;
-        if tokens == 0 {
+        if found.tokens == 0 {
             return Err(one(DataError::Empty { files: digested.len() }));
         }
-        let splits = Splits::of(tokens, self.split, ["token", "text"]).map_err(one)?;
-        let below = Given { key: "data.text.tokens", count: largest as usize + 1 };
-        let row = Files::one(path, file, encoded::WIDTH, below.count);
-        Ok(Stretches { row, contents: Summary { digest, splits, below } })
+        let below = Given { key: "data.text.tokens", count: found.largest as usize + 1 };
+        Ok((found, digest, below))
+    }
+
+    /// The whole of it in one row.
+    fn joined(&self, (found, digest, below): InCache) -> Result<Stretches<Files>, DataError> {
+        let splits = Splits::of(found.tokens, self.split, ["token", "text"])?;
+        Ok(Stretches { row: row(found, below), contents: Summary { digest, splits, below } })
+    }
+
+    /// Its documents, that lie one after the other.
+    fn apart(&self, (found, digest, below): &InCache) -> Result<Described, DataError> {
+        let ends = found.ends()?;
+        let Splits { training, .. } = Splits::of(ends.len(), self.split, ["document", "documents"])?;
+        let (digest, below, documents) = (digest.clone(), *below, self.documents);
+        Ok(Described { digest, below, documents, ends, training })
     }
 
     /// Of all that decides which tokens there are.
@@ -137,6 +151,10 @@ impl TextSet {
         parts.push(digest::of_bytes(how.as_bytes()));
         Ok(digest::combine(&parts))
     }
+}
+
+fn row(found: Encoded, below: Given) -> Files {
+    Files::one(found.path, found.file, encoded::WIDTH, below.count)
 }
 
 fn first(errors: Vec<DataError>) -> DataError {
@@ -161,15 +179,29 @@ impl DataSet for TextSet {
     }
 
     fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, Vec<DataError>> {
-        Ok(Box::new(self.summarise(cache)?))
+        if self.is_plain() {
+            return Ok(Box::new(self.summarise(cache)?));
+        }
+        let encoded = self.encoded(cache)?;
+        let contents: Result<Box<dyn Contents>, DataError> = match self.documents {
+            Documents::Joined => self.joined(encoded).map(|joined| Box::new(joined.contents) as _),
+            _ => self.apart(&encoded).map(|documents| Box::new(documents) as _),
+        };
+        contents.map_err(|error| vec![error])
     }
 
-    fn open(&self, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
+    fn open(&self, sample: &Sample, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
         if self.is_plain() {
-            Ok(Box::new(self.read()?))
-        } else {
-            Ok(Box::new(self.encoded(cache).map_err(first)?))
+            return Ok(Box::new(self.read()?));
         }
+        let encoded = self.encoded(cache).map_err(first)?;
+        if self.documents == Documents::Joined {
+            return Ok(Box::new(self.joined(encoded)?));
+        }
+        let contents = self.apart(&encoded)?;
+        contents.check_size(sample, false)?;
+        let (found, _, below) = encoded;
+        Ok(Box::new(Arranged::new(row(found, below), contents, sample)))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::digest::TokensDigest;
 use super::stretches::{Row, Splits, Stretches, Summary};
-use super::{Contents, DataError, DataSet, DigestCache, Given, Source, digest, files};
+use super::{Contents, DataError, DataSet, DigestCache, Given, Sample, Source, digest, files};
 use crate::regular;
 
 /// What there is of it.
@@ -209,7 +209,7 @@ impl DataSet for TokenSet {
         Ok(Box::new(self.summarise(cache)?.contents))
     }
 
-    fn open(&self, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
+    fn open(&self, _sample: &Sample, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
         Ok(Box::new(self.files(cache)?))
     }
 }

@@ -158,6 +158,8 @@ documented! {
         pub cpu_wait: Option<f64>,
         /// Clock of the processor after the timed steps.
         pub clock_after_mhz: Option<f64>,
+        /// The share of tokens that were padding, of all steps. Empty where samples have none.
+        pub padding: Option<f64>,
     }
 }
 

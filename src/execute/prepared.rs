@@ -33,13 +33,13 @@ impl Prepared {
         let config = load_run(&folder.join("run.toml"))?;
         let target = read_target(&folder.join("target.toml"))?.target;
         let data_set = config.data.data_set();
-        let data = data_set.open(digests)?;
+        let sample = config.sample();
+        let data = data_set.open(&sample, digests)?;
         let weights = config.model.weights().map(Weights::open).transpose()?;
         let digest = weights.as_ref().map(|weights| weights.digest(digests)).transpose()?;
         let digest = digest_of_both(data.contents().digest(), digest.as_deref());
         check_unchanged(&digest, &folder.join(DATA_FILE))?;
         let weights = weights.map(|weights| weights.matched(&graph::needed(&config.model))).transpose()?;
-        let sample = config.model.sample();
         data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
         let compiling = Instant::now();
         let program = compile_verified(&config, &target)?;

@@ -19,6 +19,8 @@ pub(super) struct Run {
     pub(super) empties_cache: bool,
     /// The share of copies' time in which nothing waited for them, where that is known.
     pub(super) copies_hidden: Option<f64>,
+    /// The share of tokens that were padding, where some may be.
+    pub(super) padding: Option<f64>,
 }
 
 impl Run {
@@ -31,6 +33,7 @@ impl Run {
             keeps: !keep.is_empty(),
             empties_cache: *empty_cache != EmptyCache::Never,
             copies_hidden: None,
+            padding: None,
         }
     }
 }
@@ -55,6 +58,7 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     if micro_batches > 1 {
         parts.push(micro_batches_of(micro_batches as usize, run.micro_batches));
     }
+    parts.extend(run.padding.map(|share| format!("{:.0}% padding", 100.0 * share)));
     let early = per_step(|counts| counts.updates_in_backward);
     if early > 0 {
         parts.push(format!("{early} updates in backward"));

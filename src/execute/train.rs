@@ -9,7 +9,7 @@ use super::contention::Contention;
 use super::counts::Counts;
 use super::engine::Engine;
 use super::evaluation_log::EvaluationLog;
-use super::measured::{Ended, Outcome, Times};
+use super::measured::{Ended, Measured, Outcome, Times};
 use super::prepared::Prepared;
 use super::products::ProductSources;
 use super::step_log::{StepLog, TimedStep};
@@ -19,7 +19,9 @@ use super::volume::Volume;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation};
-use crate::data::{Batch, DataError, DigestCache, Sample, Source, StoredParameters, WeightsError};
+use crate::data::{
+    Batch, DataError, DigestCache, Sample, Source, StoredParameters, TrainingStep, WeightsError,
+};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool};
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::spec::{self, Precision, RunConfig};
@@ -151,7 +153,9 @@ pub(super) fn training_batch(
     batch: &mut Batch,
 ) -> Result<(), DataError> {
     let train = &config.train;
-    data.fill_training(train.seed, step as u64, 0..train.batch_size as u64, batch)
+    let samples = train.batch_size as u64;
+    let step = TrainingStep { seed: train.seed, number: step as u64, samples };
+    data.fill_training(&step, 0..samples, batch)
 }
 
 /// What is kept while it trains.
@@ -234,6 +238,7 @@ impl Trainer<'_> {
         let before = engine.counts();
         outcome.measured.startup_ms = Some(milliseconds(self.began.elapsed()));
         let (mut step, mut loss_scale) = (0, None);
+        let mut padding: Option<[u64; 2]> = None;
         let mut contention: Option<Contention> = None;
         let mut unchanged = Unchanged::of(self.program);
         let rounds = self.cadence.rounds().flat_map(|(times, round)| iter::repeat_n(round, times));
@@ -248,6 +253,10 @@ impl Trainer<'_> {
                     }
                 }
                 let timed = self.step(engine, step, batch)?;
+                if let Some([padded, tokens]) = batch.padding() {
+                    let [all_padded, all] = padding.unwrap_or_default();
+                    padding = Some([all_padded + padded, all + tokens]);
+                }
                 let first_step_ms = &mut outcome.measured.first_step_ms;
                 first_step_ms.get_or_insert_with(|| milliseconds(built.elapsed()));
                 let usage = engine.ledger().usage(Pool::Device);
@@ -273,6 +282,7 @@ impl Trainer<'_> {
             }
         }
         let (after, measured) = (engine.counts(), &mut outcome.measured);
+        measured.padding = padding.map(|[padded, tokens]| padded as f64 / tokens as f64);
         measured.cpu_wait =
             contention.and_then(|before| before.share_since(engine.device().target().threads));
         measured.clock_after_mhz = measured.clock_mhz.and_then(|_| clock_mhz());
@@ -312,12 +322,12 @@ impl Trainer<'_> {
             }
             Err(Stop::OutOfMemory(_) | Stop::Error(RunError::Refused { .. })) => {
                 outcome.has_no_timeline();
-                outcome.measured.receipt = self.receipt(&trained, None);
+                outcome.measured.receipt = self.receipt(&trained, &outcome.measured);
                 return Ok(());
             }
             Err(stop) => return Err(stop),
         }
-        outcome.measured.receipt = self.receipt(&trained, outcome.measured.copies_hidden);
+        outcome.measured.receipt = self.receipt(&trained, &outcome.measured);
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
             timeline.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
@@ -325,8 +335,9 @@ impl Trainer<'_> {
         Ok(engine.close()?)
     }
 
-    fn receipt(&self, trained: &Trained, copies_hidden: Option<f64>) -> String {
-        let run = receipt::Run { copies_hidden, ..receipt::Run::of(self.config, self.program) };
+    fn receipt(&self, trained: &Trained, measured: &Measured) -> String {
+        let Measured { copies_hidden, padding, .. } = *measured;
+        let run = receipt::Run { copies_hidden, padding, ..receipt::Run::of(self.config, self.program) };
         receipt::receipt(&trained.before, &trained.after, run, self.products)
     }
 
@@ -353,7 +364,7 @@ impl Trainer<'_> {
         engine.record_steps()?;
         let step = self.step(engine, self.cadence.steps, batch)?;
         if self.cadence.evaluations.is_some() {
-            self.evaluation_batch(0, batch)?;
+            self.evaluation_batch(0, 1, batch)?;
             engine.evaluate(batch)?;
         }
         Ok(step.ms)
@@ -371,7 +382,7 @@ impl Trainer<'_> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
         let mut sum = 0.0;
         for index in 0..batches {
-            self.evaluation_batch(index, batch)?;
+            self.evaluation_batch(index, batches, batch)?;
             sum += engine.evaluate(batch)?;
         }
         let loss = sum / (batches as f64 * self.config.train.batch_size as f64);
@@ -384,10 +395,10 @@ impl Trainer<'_> {
         Ok(loss)
     }
 
-    /// A batch of the evaluation split.
-    fn evaluation_batch(&self, index: usize, batch: &mut Batch) -> Result<(), DataError> {
+    /// A batch of so many of the evaluation split.
+    fn evaluation_batch(&self, index: usize, of: usize, batch: &mut Batch) -> Result<(), DataError> {
         let (first, samples) = (index as u64, self.config.train.batch_size as u64);
-        self.data.fill_evaluation(first * samples..(first + 1) * samples, batch)
+        self.data.fill_evaluation(of as u64 * samples, first * samples..(first + 1) * samples, batch)
     }
 
     fn volume(&self) -> Volume {

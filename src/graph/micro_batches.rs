@@ -1,6 +1,6 @@
 //! The forward passes of an optimizer step: over a micro-batch, and over the last one where that is smaller.
 
-use super::{Graph, build};
+use super::{Graph, build_on};
 use crate::spec::{Attention, RunConfig};
 
 /// Which of a step's micro-batches.
@@ -22,7 +22,7 @@ impl Graphs {
     /// Those of a run.
     pub fn of(config: &RunConfig) -> Graphs {
         Graphs::new(config, |samples| {
-            let mut graph = build(&config.model, samples);
+            let mut graph = build_on(&config.model, config.data.documents(), samples);
             if config.strategy.attention == Attention::Materialized {
                 graph.materialize_attention();
             }

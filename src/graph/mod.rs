@@ -12,7 +12,7 @@ pub use layers::{Named, named};
 pub use micro_batches::{Graphs, MicroBatch};
 pub use values::goes_by;
 
-use crate::data::{Needed, Part};
+use crate::data::{Documents, Needed, Part};
 use crate::ops::{Op, Shape, Sizes, Storage, TensorType};
 use crate::spec::Model;
 
@@ -88,11 +88,16 @@ pub struct Graph {
     pub nodes: Vec<Node>,
 }
 
-/// The forward pass of a model on a micro-batch of this many samples.
-pub fn build(model: &Model, micro_batch: usize) -> Graph {
+/// The forward pass of a model on a micro-batch of this many samples that are made of documents so.
+pub fn build_on(model: &Model, documents: Documents, micro_batch: usize) -> Graph {
     match model {
-        Model::Transformer(model) => transformer::build(model, micro_batch),
+        Model::Transformer(model) => transformer::build(model, documents, micro_batch),
     }
+}
+
+/// The same on samples of which all tokens are one text.
+pub fn build(model: &Model, micro_batch: usize) -> Graph {
+    build_on(model, Documents::Joined, micro_batch)
 }
 
 /// All parameters of a model, and what they are made of in files of others.

@@ -9,8 +9,10 @@ use super::{
 /// `dlogits = weight * share / N * (softmax(logits) - onehot(target))` in the same pass, times the loss scale if it is
 /// `scaled`. The loss itself is not. With a cap, all of it is of `cap tanh(logits / cap)`, and dlogits of the logits before.
 ///
-/// Inputs: logits num[..,V] of some of N rows, targets i32[N elements in any shape], then the loss scale f32[1] if
-/// `scaled` and the loss so far f32[1] with `accumulate`. Outputs: loss f32[1] and, with `gradient`, dlogits num[..,V].
+/// With `weighted`, rows count for what their sample's weight says, and a row whose target is below 0 for nothing.
+///
+/// Inputs: logits num[..,V] of some of N rows, targets i32[N elements in any shape], then the weights f32[B] of B samples of as
+/// many rows each if `weighted`, the loss scale f32[1] if `scaled` and the loss so far f32[1] with `accumulate`. Outputs: loss f32[1] and, with `gradient`, dlogits num[..,V].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy {
     /// What the loss counts for beside a model's others.
@@ -21,6 +23,8 @@ pub struct CrossEntropy {
     pub rows: Slice,
     /// How far logits get from 0.
     pub cap: Option<f32>,
+    /// Whether some rows count for nothing, and others for more.
+    pub weighted: bool,
     pub gradient: bool,
     pub accumulate: bool,
     pub scaled: bool,
@@ -33,6 +37,7 @@ impl CrossEntropy {
         share: 1.0,
         rows: Slice::WHOLE,
         cap: None,
+        weighted: false,
         gradient: false,
         accumulate: false,
         scaled: false,
@@ -47,9 +52,14 @@ impl CrossEntropy {
         self.weight * self.share
     }
 
+    /// Which input the loss scale is.
+    pub fn loss_scale(&self) -> usize {
+        2 + usize::from(self.weighted)
+    }
+
     /// Which input the loss so far is.
     pub fn loss_so_far(&self) -> usize {
-        2 + usize::from(self.scaled)
+        self.loss_scale() + usize::from(self.scaled)
     }
 }
 
@@ -67,8 +77,16 @@ impl Operation for CrossEntropy {
             return Err(TypeError { operation: self.name(), problem });
         }
         let loss = TensorType::f32(&[1]);
+        if self.weighted {
+            let samples = inputs[2].elements();
+            expect_type(self.name(), "the weights", &inputs[2], TensorType::f32(&[samples]))?;
+            if !targets.is_multiple_of(samples) {
+                let problem = format!("{targets} targets, weights of {samples} samples");
+                return Err(TypeError { operation: self.name(), problem });
+            }
+        }
         if self.scaled {
-            expect_type(self.name(), "the loss scale", &inputs[2], SCALE)?;
+            expect_type(self.name(), "the loss scale", &inputs[self.loss_scale()], SCALE)?;
         }
         if self.accumulate {
             expect_type(self.name(), "the loss so far", &inputs[self.loss_so_far()], loss)?;
@@ -92,10 +110,11 @@ impl Operation for CrossEntropy {
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {
-        match (self.accumulate, self.scaled) {
+        match (self.accumulate, self.loss_so_far()) {
             (false, _) => &[],
-            (true, false) => &[(0, 2)],
-            (true, true) => &[(0, 3)],
+            (true, 2) => &[(0, 2)],
+            (true, 3) => &[(0, 3)],
+            (true, _) => &[(0, 4)],
         }
     }
 
@@ -136,7 +155,7 @@ impl Loss for CrossEntropy {
     }
 
     fn scaled(&self) -> (usize, Op) {
-        (2, Op::CrossEntropy(CrossEntropy { scaled: true, ..*self }))
+        (self.loss_scale(), Op::CrossEntropy(CrossEntropy { scaled: true, ..*self }))
     }
 
     fn sliced(&self, rows: Slice) -> Op {

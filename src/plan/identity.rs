@@ -216,6 +216,7 @@ optimizer.adamw.lr = 1e-3
         "data.text.tokens = \"bytes\"",
         "data.text.tokens = { file = \"/nowhere\", special = true, end = \"off\" }",
         "data.text.jsonl = \"off\"",
+        "data.text.documents = \"joined\"",
         "data.text.split = 0.9",
         "data.tokens.format = \"u16\"",
         "data.tokens.header = 0",

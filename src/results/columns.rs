@@ -25,7 +25,7 @@ const LIVE: &str = "live";
 
 /// The table has grown with the program, and scripts know its order: it goes on with each of these, and with the fields
 /// that follow it in its struct.
-const STRETCHES: [&str; 23] = [
+const STRETCHES: [&str; 24] = [
     "experiment",
     "peak_bytes",
     "no_effect",
@@ -49,6 +49,7 @@ const STRETCHES: [&str; 23] = [
     "seed",
     "cpu_wait",
     "estimated_step_ms",
+    "padding",
 ];
 
 /// All columns but the swept keys, in their order.

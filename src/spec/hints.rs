@@ -72,6 +72,8 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("tied", &["share_embeddings", "tie_embeddings", "tie_weights", "tie_word_embeddings"]),
     ("paths", &["file", "files", "path", "data_dir", "data_path"]),
     ("tokens", &["tokenizer"]),
+    ("jsonl", &["text_field", "text_column"]),
+    ("documents = \"padded\"", &["padding"]),
     ("batch_size", &["batch", "bs", "global_batch_size", "train_batch_size"]),
     ("clip_norm", &["clip_grad_norm", "grad_clip", "gradient_clip", "gradient_clipping", "max_grad_norm"]),
     ("seed", &["random_seed"]),

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::data::Documents;
+
 use super::model::Model;
 use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
 use super::strategy::{Allocator, Strategy};
@@ -26,6 +28,7 @@ pub struct Choices {
     clips: bool,
     evaluates: bool,
     task: Task,
+    documents: Documents,
     /// Whether parameters start from a file.
     stored: bool,
     strategy: Strategy,
@@ -46,7 +49,7 @@ impl RunConfig {
     }
 
     pub fn choices(&self) -> Choices {
-        let RunConfig { model, data: _, train, evaluation, measure, strategy } = self;
+        let RunConfig { model, data, train, evaluation, measure, strategy } = self;
         let Measure { what, seeds: _, warmup_steps: _, steps: _ } = *measure;
         let Train { batch_size: _, clip_norm, seed: _, optimizer } = train;
         Choices {
@@ -54,6 +57,7 @@ impl RunConfig {
             clips: clip_norm.is_some(),
             evaluates: matches!(evaluation, Some(Evaluation { every: _, batches: _ })),
             task: what,
+            documents: data.documents(),
             stored: model.weights().is_some(),
             strategy: strategy.clone(),
         }

@@ -9,6 +9,7 @@ use super::kinds::{DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, word};
 use super::model::Model;
 use super::optimizer::Optimizer;
 use super::strategy::Strategy;
+use crate::data::Sample;
 
 /// One run: a model on data, trained one way under one choice of memory strategies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -80,6 +81,14 @@ impl RunConfig {
     /// Whether there are gradients.
     pub fn trains(&self) -> bool {
         self.measure.what == Task::Training
+    }
+
+    /// What is asked for of each sample: what the model needs, and how documents in it are told apart.
+    pub fn sample(&self) -> Sample {
+        let mut sample = self.model.sample();
+        let context = sample.length.map_or(0, |length| length.count);
+        sample.parts.extend(self.data.documents().parts(context));
+        sample
     }
 
     /// What repeat `repeat`, from 1, trains.

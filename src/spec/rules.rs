@@ -7,6 +7,7 @@ use super::reader::join;
 use super::resolved::RunConfig;
 use super::strategy::{FORBIDDEN, Forbidden, Refusal};
 use super::tree::Table;
+use crate::data::Documents;
 
 /// Checks a configuration whose keys are each in their range; `tree` is where they were written.
 pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>> {
@@ -16,6 +17,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         every_micro_batch_has_a_sequence(config, tree),
         data.check(tree),
         data_suits_model(config, tree),
+        documents_are_seen_from_the_front(config, tree),
         if evaluation.is_some() { data.leaves_some_to_evaluate(tree) } else { Ok(()) },
         train.optimizer.check(tree),
         strategy.segments_have_blocks(model.blocks(), tree),
@@ -52,8 +54,21 @@ pub(crate) fn blame(message: String, keys: &[&str], tree: &Table, help: impl Int
 
 /// What is known of data before it is read; the rest is told once it was.
 fn data_suits_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
-    let known = config.data.data_set().check_known(&config.model.sample());
+    let known = config.data.data_set().check_known(&config.sample());
     known.map_err(|error| blame(error.to_string(), &error.keys(), tree, error.help()))
+}
+
+/// Padding comes after a document, and other documents are told from it by where it begins.
+fn documents_are_seen_from_the_front(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let sees_all = config.model.transformer().is_some_and(|model| !model.causal);
+    if config.data.documents() == Documents::Joined || !sees_all {
+        return Ok(());
+    }
+    let message =
+        "documents that are padded or packed are seen from their front on, and causal = false sees all"
+            .to_owned();
+    let keys = ["data.text.documents", "model.transformer.causal"];
+    Err(blame(message, &keys, tree, "causal = true does, or documents = \"joined\""))
 }
 
 fn every_micro_batch_has_a_sequence(config: &RunConfig, tree: &Table) -> Result<(), Problem> {

@@ -12,6 +12,7 @@ mod transformers;
 use std::path::PathBuf;
 
 use proptest::prelude::{Just, Strategy as Any, any, prop_oneof};
+use proptest::sample::select;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
@@ -69,12 +70,7 @@ pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
 pub(crate) fn small() -> RunConfig {
     RunConfig {
         model: Model::Transformer(Transformer::new(2, 32, 2, 16)),
-        data: Data::Text(Text {
-            paths: vec![PathBuf::from("/nowhere")],
-            tokens: Tokens::Bytes,
-            jsonl: None,
-            split: 0.9,
-        }),
+        data: Data::Text(Text::new(vec![PathBuf::from("/nowhere")], 0.9)),
         train: Train {
             batch_size: 4,
             clip_norm: Some(1.0),
@@ -92,6 +88,11 @@ pub(crate) fn small() -> RunConfig {
         measure: Measure { warmup_steps: 1, steps: 3, ..Measure::default() },
         strategy: Strategy::default(),
     }
+}
+
+/// Text that is nowhere, whose documents become samples so.
+pub(crate) fn of_documents(documents: Arrangement) -> Data {
+    Data::Text(Text { documents, ..Text::new(vec![PathBuf::from("/nowhere")], 0.9) })
 }
 
 /// A run with other values of its strategy's keys, read as every experiment is. Those that are unsaid are so.
@@ -156,13 +157,16 @@ pub(crate) fn sample(count: usize) -> Vec<Choice> {
 /// embedding is wide, one head, one sample.
 pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
     let train = (0..=9usize, any::<bool>(), any::<bool>());
-    let all = (any_transformer(), train, any_choice(), 0..OPTIMIZERS.len(), 0..100u64);
-    all.prop_map(|(model, train, choice, optimizer, seed)| {
+    let data = (0..100u64, select(Arrangement::ALL));
+    let all = (any_transformer(), train, any_choice(), 0..OPTIMIZERS.len(), data);
+    all.prop_map(|(model, train, choice, optimizer, (seed, documents))| {
         let (more, evaluates, decays_all) = train;
         let mut config = with_optimizer(&small_with(&choice), OPTIMIZERS[optimizer]);
         if let Some(lora) = &mut config.strategy.lora {
             transformers::adapt(lora, &model);
         }
+        let documents = if model.causal { documents } else { Arrangement::Joined };
+        config.data = of_documents(documents);
         config.model = Model::Transformer(model);
         config.train.batch_size = config.strategy.accumulate + more;
         config.train.clip_norm = config.train.clip_norm.map(|_| 0.5);

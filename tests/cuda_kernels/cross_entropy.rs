@@ -11,16 +11,24 @@ fn cross_entropy_and_its_gradient() {
     // Rows that begin at any alignment, and rows that keep a block busy.
     for [rows, vocabulary] in [[1, 1], [1, 2], [23, 7], [50, 40], [33, 257], [3, 8195], [1, 50_304]] {
         let targets = Data::tokens(&[rows], |i| (i * i * 7 + i * 3) % vocabulary);
-        for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..16).map(move |flags| (dtype, flags))) {
+        // Rows of one sample, or each of its own; some count for nothing.
+        let samples = if rows % 2 == 0 { 1 } else { rows };
+        let weights = Data::random(DType::F32, &[samples], 1.0, 2).map(|x| 1.5 + x);
+        let mut masked = targets.clone();
+        masked.numbers.iter_mut().skip(1).step_by(3).for_each(|target| *target = -1.0);
+        for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..32).map(move |flags| (dtype, flags))) {
             let (gradient, accumulate, scaled) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
+            let weighted = flags & 16 > 0;
             let cap = (flags & 8 > 0).then_some(10.0);
             let logits = Data::random(dtype, &[rows, vocabulary], 20.0, 1).map(|x| x + 5.0);
-            let mut inputs = vec![logits, targets.clone()];
+            let mut inputs = vec![logits, if weighted { masked.clone() } else { targets.clone() }];
+            inputs.extend(weighted.then(|| weights.clone()));
             inputs.extend(scaled.then(|| Data::scalar(1024.0)));
             inputs.extend(accumulate.then(|| Data::scalar(1.5)));
             let op = Op::CrossEntropy(CrossEntropy {
                 weight: 0.25,
                 cap,
+                weighted,
                 gradient,
                 accumulate,
                 scaled,
@@ -37,15 +45,22 @@ fn cross_entropy_and_its_gradient() {
 fn slices_are_parts_of_the_whole() {
     let mut devices = Devices::new();
     for ([rows, vocabulary], of) in [([23, 7], 4), ([50, 40], 7), ([33, 257], 2), ([5, 8200], 3)] {
-        let targets = Data::tokens(&[rows], |i| (i * i * 7 + i * 3) % vocabulary);
+        let mut targets = Data::tokens(&[rows], |i| (i * i * 7 + i * 3) % vocabulary);
+        targets.numbers.iter_mut().step_by(4).for_each(|target| *target = -1.0);
+        let weights = Data::random(DType::F32, &[rows], 1.0, 2).map(|x| 1.5 + x);
         for (dtype, flags) in NUMBERS.into_iter().flat_map(|dtype| (0..4).map(move |flags| (dtype, flags))) {
             let (gradient, scaled) = (flags & 1 > 0, flags & 2 > 0);
             let logits = Data::random(dtype, &[rows, vocabulary], 20.0, 1).map(|x| x + 5.0);
-            let whole = CrossEntropy { weight: 0.25, gradient, scaled, ..CrossEntropy::PLAIN };
+            let whole =
+                CrossEntropy { weight: 0.25, weighted: true, gradient, scaled, ..CrossEntropy::PLAIN };
             let operands = |slice: Slice, so_far: Option<Data>| {
                 let part = slice.range(rows);
                 let numbers = logits.numbers[part.start * vocabulary..part.end * vocabulary].to_vec();
-                let mut inputs = vec![Data::new(dtype, &[part.len(), vocabulary], numbers), targets.clone()];
+                let mut inputs = vec![
+                    Data::new(dtype, &[part.len(), vocabulary], numbers),
+                    targets.clone(),
+                    weights.clone(),
+                ];
                 inputs.extend(scaled.then(|| Data::scalar(1024.0)));
                 inputs.extend(so_far);
                 inputs

@@ -17,12 +17,14 @@ def accumulate_gradients(run, parameters, scaler, tokens, targets, model=None):
     micro_batch = -(-run.batch_size // run.accumulate)
     half = HALVES.get(run.precision)
     losses = []
+    # Those that something is told from.
+    counted = (targets >= 0).sum().item()
     for part in zip(tokens.split(micro_batch), targets.split(micro_batch)):
         # What is all in 16 bits has nothing to cast.
         casts = half is not None and run.residual == "fp32"
         with torch.autocast(tokens.device.type, dtype=half, enabled=casts):
-            # The last may be smaller, and counts for as many samples as it has.
-            loss = (model or forward)(run, parameters, *part) / (run.batch_size / len(part[0]))
+            # The mean over what is told from, and so each part counts for as much of that as it has.
+            loss = (model or forward)(run, parameters, *part) / (counted / (part[1] >= 0).sum().item())
         if loss.requires_grad:
             scaler.scale(loss).backward()
         losses.append(loss.detach())

@@ -45,7 +45,8 @@ def forward(run, parameters, tokens, targets):
     logits = logits.float()
     if run.logit_softcap:
         logits = run.logit_softcap * torch.tanh(logits / run.logit_softcap)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    # Padding has targets of -1.
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
 
 
 def block(run, parameters, layer, x):

@@ -28,6 +28,7 @@ pub(super) struct Encoded {
     pub(super) path: PathBuf,
     pub(super) file: File,
     pub(super) tokens: usize,
+    documents: usize,
     /// 0 where there is none.
     pub(super) largest: u32,
 }
@@ -89,8 +90,25 @@ impl Encoded {
         let [tokens, documents, largest] = [0, 1, 2].map(|index| u64::from_le_bytes(numbers[index]));
         let expected = tokens.checked_mul(4)?.checked_add(documents.checked_mul(8)?)?.checked_add(TAIL)?;
         (mark == MARK && length == expected).then_some(())?;
-        let (tokens, largest) = (usize::try_from(tokens).ok()?, u32::try_from(largest).ok()?);
-        Some(Encoded { path: path.to_owned(), file, tokens, largest })
+        let (tokens, documents) = (usize::try_from(tokens).ok()?, usize::try_from(documents).ok()?);
+        Some(Encoded {
+            path: path.to_owned(),
+            file,
+            tokens,
+            documents,
+            largest: u32::try_from(largest).ok()?,
+        })
+    }
+
+    /// Where each document ends.
+    pub(super) fn ends(&self) -> Result<Vec<u64>, DataError> {
+        let mut bytes = vec![0; 8 * self.documents];
+        self.file
+            .read_exact_at(&mut bytes, 4 * self.tokens as u64)
+            .map_err(|error| DataError::Unreadable { path: self.path.clone(), error })?;
+        let ends: Vec<u64> = bytes.as_chunks().0.iter().map(|end| u64::from_le_bytes(*end)).collect();
+        let are_in_order = ends.is_sorted() && ends.last().is_none_or(|last| *last == self.tokens as u64);
+        are_in_order.then_some(ends).ok_or_else(|| DataError::Changed { path: self.path.clone() })
     }
 }
 

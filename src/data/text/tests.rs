@@ -3,7 +3,7 @@ use std::fs;
 use std::ops::Range;
 
 use super::*;
-use crate::data::{Batch, Blame, Part, Sample, Split};
+use crate::data::{Batch, Blame, Part, Sample, Split, TrainingStep};
 use crate::ops::TensorType;
 
 /// Text in which every byte says where it is.
@@ -37,13 +37,13 @@ fn filled(samples: usize, context: usize, fill: impl FnOnce(&mut Batch)) -> (Vec
 
 fn training(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
     filled((samples.end - samples.start) as usize, context, |batch| {
-        data.fill_training(3, 5, samples, batch).unwrap();
+        data.fill_training(&TrainingStep { seed: 3, number: 5, samples: 8 }, samples, batch).unwrap();
     })
 }
 
 fn evaluation(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
     filled((samples.end - samples.start) as usize, context, |batch| {
-        data.fill_evaluation(samples, batch).unwrap();
+        data.fill_evaluation(8, samples, batch).unwrap();
     })
 }
 
@@ -161,7 +161,10 @@ fn empty_files_are_no_data() {
     let path = folder.path().join("empty");
     fs::write(&path, "").unwrap();
     let data = plain(&[path], 0.9);
-    assert!(matches!(data.open(&mut DigestCache::default()), Err(DataError::Empty { files: 1 })));
+    assert!(matches!(
+        data.open(&Sample::NONE, &mut DigestCache::default()),
+        Err(DataError::Empty { files: 1 })
+    ));
     let error = data.inspect(&mut DigestCache::default()).unwrap_err();
     assert!(matches!(&error[..], [DataError::Empty { files: 1 }]));
 }
@@ -213,7 +216,13 @@ fn a_model_that_asks_for_other_parts_is_told_both_sides() {
 
 /// What is read as its bytes.
 fn plain(paths: &[PathBuf], split: f64) -> TextSet {
-    TextSet { paths: paths.to_vec(), encoding: Encoding::Bytes, jsonl: None, split }
+    TextSet {
+        paths: paths.to_vec(),
+        encoding: Encoding::Bytes,
+        jsonl: None,
+        documents: Documents::Joined,
+        split,
+    }
 }
 
 /// What the library of Hugging Face's itself makes of texts (tests/reference/tokenizer/make.py).
@@ -261,13 +270,13 @@ impl Place {
 
     fn set(&self, encoding: Encoding, jsonl: Option<&str>) -> TextSet {
         let paths = vec![self.text("*")];
-        TextSet { paths, encoding, jsonl: jsonl.map(str::to_owned), split: 1.0 }
+        TextSet { paths, encoding, jsonl: jsonl.map(str::to_owned), documents: Documents::Joined, split: 1.0 }
     }
 
     /// All tokens of a set, in their order.
     fn row(&mut self, set: &TextSet) -> Result<Vec<i32>, DataError> {
         let cache = self.folder.path().join("cache");
-        let data = set.encoded_in(&cache, &mut self.digests).map_err(first)?;
+        let data = set.joined(set.encoded_in(&cache, &mut self.digests).map_err(first)?)?;
         let mut tokens = vec![[0; 4]; data.contents.splits.training];
         data.row.read(0, &mut tokens).unwrap();
         let tokens: Vec<i32> = tokens.into_iter().map(i32::from_ne_bytes).collect();

@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::data::{Batch, Blame, Part, Sample};
+use crate::data::{Batch, Blame, Part, Sample, TrainingStep};
 use crate::ops::TensorType;
 
 fn set(folder: &Path, width: TokenWidth) -> TokenSet {
@@ -23,7 +23,7 @@ fn sample(context: usize, vocabulary: usize) -> Sample {
 /// Tokens and targets of evaluation samples.
 fn evaluated(source: &dyn Source, samples: u64, context: usize) -> Result<[Vec<i32>; 2], DataError> {
     let mut batch = Batch::new(&sample(context, 1).parts, samples as usize);
-    source.fill_evaluation(0..samples, &mut batch)?;
+    source.fill_evaluation(samples, 0..samples, &mut batch)?;
     Ok(["tokens", "targets"].map(|name| {
         let (numbers, _) = batch.part(name).unwrap().bytes.as_chunks();
         numbers.iter().map(|bytes| i32::from_ne_bytes(*bytes)).collect()
@@ -42,18 +42,18 @@ fn files_are_one_row_of_tokens() {
             write(&path, width, &vec![0xFF; header], bounds[0]..bounds[1]);
         }
         let set = TokenSet { header, ..set(folder.path(), width) };
-        let source = set.open(&mut DigestCache::default()).unwrap();
+        let source = set.open(&Sample::NONE, &mut DigestCache::default()).unwrap();
         for context in [3, 9999] {
             let [tokens, targets] = evaluated(&*source, 1, context).unwrap();
             assert!(tokens.iter().copied().eq(10_000..10_000 + context as i32), "{width:?}");
             assert!(targets.iter().copied().eq(10_001..10_001 + context as i32), "{width:?}");
         }
         let whole = TokenSet { split: 0.0001, ..set };
-        let source = whole.open(&mut DigestCache::default()).unwrap();
+        let source = whole.open(&Sample::NONE, &mut DigestCache::default()).unwrap();
         let [tokens, _] = evaluated(&*source, 1, 19_990).unwrap();
         assert!(tokens.iter().copied().eq(2..19_992), "{width:?}");
         let mut batch = Batch::new(&sample(1, 1).parts, 50);
-        source.fill_training(1, 2, 0..50, &mut batch).unwrap();
+        source.fill_training(&TrainingStep { seed: 1, number: 2, samples: 50 }, 0..50, &mut batch).unwrap();
     }
 }
 
@@ -72,7 +72,7 @@ fn the_largest_token_decides_which_models_suit() {
         let error = check(70_000).unwrap_err();
         let expected = "vocabulary = 70000 is less than the 70001 tokens of data.tokens";
         assert!(error.to_string().ends_with(expected), "{error}, {cached}");
-        let source = set.open(&mut cache).unwrap();
+        let source = set.open(&Sample::NONE, &mut cache).unwrap();
         assert_eq!(source.contents().digest(), contents.digest());
         // What is evaluated on is there, and too short for this.
         let error = set.check(&*contents, &sample(50, 70_001), true).unwrap_err();
@@ -94,7 +94,7 @@ fn what_is_no_row_of_tokens_is_told() {
     let said = |set: &TokenSet| {
         let error = set.inspect(&mut DigestCache::default()).unwrap_err().remove(0);
         assert_eq!(error.blame(), Blame::Data("paths"));
-        let opened = set.open(&mut DigestCache::default()).unwrap_err();
+        let opened = set.open(&Sample::NONE, &mut DigestCache::default()).unwrap_err();
         assert_eq!(opened.to_string(), error.to_string());
         error.to_string().replace(&format!("{}/", folder.path().display()), "")
     };
@@ -113,7 +113,10 @@ fn what_is_no_row_of_tokens_is_told() {
     let expected = "a.bin begins with a header of llm.c's of 1,024 bytes, and header = 0";
     assert_eq!(said(&of(TokenWidth::U16)), expected);
     let set = TokenSet { header: 1024, ..of(TokenWidth::U16) };
-    assert_eq!(evaluated(&*set.open(&mut DigestCache::default()).unwrap(), 1, 1).unwrap(), [[2], [3]]);
+    assert_eq!(
+        evaluated(&*set.open(&Sample::NONE, &mut DigestCache::default()).unwrap(), 1, 1).unwrap(),
+        [[2], [3]]
+    );
 }
 
 /// A table has no row for a token that nobody saw when it was looked at.
@@ -123,7 +126,7 @@ fn what_changes_while_it_is_read_is_an_error() {
     let path = folder.path().join("a.bin");
     let open = || {
         write(&path, TokenWidth::U16, &[], 0..10);
-        set(folder.path(), TokenWidth::U16).open(&mut DigestCache::default()).unwrap()
+        set(folder.path(), TokenWidth::U16).open(&Sample::NONE, &mut DigestCache::default()).unwrap()
     };
     let source = open();
     fs::write(&path, [0; 10]).unwrap();

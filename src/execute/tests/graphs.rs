@@ -3,6 +3,7 @@
 use super::super::engine::Engine;
 use super::parts::{CLASSES, FEATURES, Rows, sample};
 use crate::compile::{Program, compile_graphs};
+use crate::data::TrainingStep;
 use crate::data::{Batch, Source};
 use crate::graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};
 use crate::memory::Failure;
@@ -106,7 +107,12 @@ fn trained(config: &RunConfig, graph: impl Fn(usize) -> Graph) -> (Vec<f32>, Vec
     let mut gradients = Vec::new();
     let mut losses = Vec::new();
     for step in 0..3 {
-        Rows.fill_training(7, step, 0..BATCH as u64, &mut batch).unwrap();
+        Rows.fill_training(
+            &TrainingStep { seed: 7, number: step, samples: BATCH as u64 },
+            0..BATCH as u64,
+            &mut batch,
+        )
+        .unwrap();
         engine.gradients(&batch, &config.train.optimizer.numbers(step as usize + 1)).unwrap();
         for parameter in program.parameters.iter().filter(|_| step == 0) {
             let mut gradient: Vec<f32> = Vec::new();
@@ -119,7 +125,7 @@ fn trained(config: &RunConfig, graph: impl Fn(usize) -> Graph) -> (Vec<f32>, Vec
         }
         losses.push(engine.update().unwrap().loss);
     }
-    Rows.fill_evaluation(0..BATCH as u64, &mut batch).unwrap();
+    Rows.fill_evaluation(BATCH as u64, 0..BATCH as u64, &mut batch).unwrap();
     losses.push((engine.evaluate(&batch).unwrap() / BATCH as f64) as f32);
     engine.close().unwrap();
     (losses, gradients)

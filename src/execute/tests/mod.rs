@@ -32,7 +32,7 @@ use std::collections::HashMap;
 use super::counts::Counts;
 use super::engine::Engine;
 use crate::compile::{Action, Program, SectionKind, compile};
-use crate::data::Batch;
+use crate::data::{Batch, Documents};
 use crate::device::{Delay, Device, Limits, Pool, Target};
 use crate::memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, StepWork, predict};
 use crate::spec::*;
@@ -51,11 +51,29 @@ struct Trace {
 }
 
 fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
-    let sample = config.model.sample();
+    let sample = config.sample();
     let count = samples * sample.tokens.expect("the model works on tokens");
     let token = |i: usize| ((i * 7 + step * 13 + i * i % 11) % 250) as i32;
-    let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(move |i| token(i).to_ne_bytes()));
-    Batch::new(&sample.parts, samples).with("tokens", tokens).with("targets", targets)
+    let tokens = (0..count).map(|i| token(i).to_ne_bytes());
+    let context = count / samples;
+    // Documents of so many, where they are kept apart; then some padding.
+    let len = |i: usize| 3 + (i / context + step) % 4;
+    let is_apart = config.data.documents() != Documents::Joined;
+    let target = |i: usize| {
+        let place = i % context;
+        let is_last = (place + 1).is_multiple_of(len(i)) || place + 2 > context.max(3);
+        if is_apart && is_last { -1 } else { token(i + 1) }
+    };
+    let targets = (0..count).map(|i| target(i).to_ne_bytes());
+    let mut batch = Batch::new(&sample.parts, samples).with("tokens", tokens).with("targets", targets);
+    if batch.part("weights").is_some() {
+        batch = batch.with("weights", (0..samples).map(|sample| (1.0 + sample as f32 / 4.0).to_ne_bytes()));
+    }
+    if batch.part("starts").is_some() {
+        let starts = (0..count).map(|i| i % context / len(i) * len(i));
+        batch = batch.with("starts", starts.map(|start| (start as i32).to_ne_bytes()));
+    }
+    batch
 }
 
 /// Trains for some steps with freed memory poisoned.

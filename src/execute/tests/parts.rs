@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use super::super::engine::Engine;
 use super::graphs::classifier;
 use crate::compile::{Program, compile_graphs};
-use crate::data::{Batch, Blame, Contents, DataError, DataSet, DigestCache, Given, Part, Sample, Source};
+use crate::data::{
+    Batch, Blame, Contents, DataError, DataSet, DigestCache, Given, Part, Sample, Source, TrainingStep,
+};
 use crate::device::Device;
 use crate::graph::Graphs;
 use crate::ops::TensorType;
@@ -58,7 +60,7 @@ impl DataSet for Rows {
         Ok(Box::new(Rows))
     }
 
-    fn open(&self, _cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
+    fn open(&self, _sample: &Sample, _cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
         Ok(Box::new(Rows))
     }
 }
@@ -88,16 +90,15 @@ impl Source for Rows {
 
     fn fill_training(
         &self,
-        _seed: u64,
-        step: u64,
+        step: &TrainingStep,
         samples: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), DataError> {
-        Rows::fill(100 * step + samples.start..100 * step + samples.end, batch);
+        Rows::fill(100 * step.number + samples.start..100 * step.number + samples.end, batch);
         Ok(())
     }
 
-    fn fill_evaluation(&self, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
+    fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
         Rows::fill(samples, batch);
         Ok(())
     }
@@ -159,14 +160,14 @@ fn numbers_and_classes_reach_the_device_as_they_are() {
     let mut batch = Batch::new(&sample().parts, 7);
     for step in 0..3 {
         let before = weight(&mut engine, &program);
-        data.fill_training(7, step, 0..7, &mut batch).unwrap();
+        data.fill_training(&TrainingStep { seed: 7, number: step, samples: 7 }, 0..7, &mut batch).unwrap();
         let found = engine.step(&batch, &config.train.optimizer.numbers(step as usize + 1)).unwrap().loss;
         let wanted = expected(&before, 100 * step..100 * step + 7);
         assert!((f64::from(found) - wanted).abs() < 1e-5, "step {step}: {found} and {wanted}");
 
         let after = weight(&mut engine, &program);
         assert_ne!(before, after, "it is trained");
-        data.fill_evaluation(4..11, &mut batch).unwrap();
+        data.fill_evaluation(11, 4..11, &mut batch).unwrap();
         let (found, wanted) = (engine.evaluate(&batch).unwrap() / 7.0, expected(&after, 4..11));
         assert!((found - wanted).abs() < 1e-5, "after step {step}: {found} and {wanted}");
     }

@@ -67,12 +67,16 @@ fn outcome(folder: &Path, crowded: bool) -> Outcome {
 fn outcome_of(folder: &Path, crowded: bool, mut config: RunConfig) -> Outcome {
     let text = folder.join("text.txt");
     std::fs::write(&text, "What is learnt from is not what this is about. ".repeat(20)).unwrap();
-    config.data = Data::Text(Text { paths: vec![text], tokens: Tokens::Bytes, jsonl: None, split: 0.9 });
+    config.data = Data::Text(Text::new(vec![text], 0.9));
     let target = testing::target();
     let prepared = Prepared {
         weights: None,
-        sample: config.model.sample(),
-        data: config.data.data_set().open(&mut crate::data::DigestCache::default()).unwrap(),
+        sample: config.sample(),
+        data: config
+            .data
+            .data_set()
+            .open(&config.sample(), &mut crate::data::DigestCache::default())
+            .unwrap(),
         program: compile(&config, &target).unwrap(),
         compiled_in: std::time::Duration::ZERO,
         target: target.clone(),

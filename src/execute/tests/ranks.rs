@@ -27,7 +27,7 @@ fn part(config: &RunConfig, rank: Rank) -> (Vec<f32>, f32) {
     let program = compile(config, &target(rank)).unwrap();
     let whole = batch(config, 0, config.train.batch_size);
     let own = rank.samples(config.train.batch_size);
-    let mut share = Batch::new(&config.model.sample().parts, own.len());
+    let mut share = Batch::new(&config.sample().parts, own.len());
     for (share, whole) in share.parts_mut().iter_mut().zip(whole.parts()) {
         let sample = whole.bytes.len() / config.train.batch_size;
         share.bytes.copy_from_slice(&whole.bytes[own.start * sample..own.end * sample]);

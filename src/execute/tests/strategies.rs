@@ -165,7 +165,7 @@ fn accumulate_splits_the_work_and_does_no_more() {
         assert_eq!(2 * planned.model_flops, counts.flops);
         let told = if micro_batches == accumulate { "" } else { " (not 5)" };
         assert_eq!(receipt, format!("{micro_batches} micro-batches{told}"));
-        let volume = |config: &RunConfig| Volume::of_step(config, &config.model.sample());
+        let volume = |config: &RunConfig| Volume::of_step(config, &config.sample());
         assert_eq!(volume(&split), volume(&whole));
         assert_eq!(volume(&split).tokens, Some(batch_size * T as usize));
     }

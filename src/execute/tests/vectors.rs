@@ -39,6 +39,8 @@ struct Vectors(&'static str);
 const WAYS: Vectors = Vectors("tests/reference/vectors");
 /// Of many models.
 const MODELS: Vectors = Vectors("tests/reference/vectors/models");
+/// Of documents that samples keep apart.
+const DOCUMENTS: Vectors = Vectors("tests/reference/vectors/documents");
 /// Of checkpoints, by the library that saved them.
 const CHECKPOINTS: Vectors = Vectors("tests/reference/vectors/hugging_face");
 
@@ -52,11 +54,19 @@ impl Vectors {
         if config.model.weights().is_some() {
             return None;
         }
-        Some(match self.0 == MODELS.0 {
+        Some(match self.0 == MODELS.0 || self.0 == DOCUMENTS.0 {
             true => self.read(&format!("{strategy}-initial")),
             // What is adapted has its factors beside the same base.
             false => self.read(if config.strategy.lora.is_some() { "initial-lora" } else { "initial" }),
         })
+    }
+
+    /// What a run sees.
+    fn batches(self, strategy: &str, config: &RunConfig) -> Vec<Batch> {
+        match self.0 == DOCUMENTS.0 {
+            true => batches(&self.read(&format!("{strategy}-batches")), config),
+            false => batches(&WAYS.read("batches"), config),
+        }
     }
 
     /// The runs, by strategy.
@@ -92,10 +102,6 @@ impl Tensors {
         };
         to_f32(dtype, self.bytes(name))
     }
-
-    fn i32(&self, name: &str) -> Vec<i32> {
-        self.bytes(name).as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect()
-    }
 }
 
 /// What a run makes of the batches.
@@ -107,21 +113,21 @@ struct Trained {
     gradients: Vec<(String, Vec<f32>)>,
 }
 
-fn batches(config: &RunConfig) -> Vec<Batch> {
-    let file = WAYS.read("batches");
-    let (tokens, targets) = (file.i32("tokens"), file.i32("targets"));
-    let size = tokens.len() / STEPS;
-    let elements = |numbers: &[i32]| numbers.iter().map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+fn batches(file: &Tensors, config: &RunConfig) -> Vec<Batch> {
     let batch = |step: usize| {
-        let step = step * size..(step + 1) * size;
-        let batch = Batch::new(&config.model.sample().parts, config.train.batch_size);
-        batch.with("tokens", elements(&tokens[step.clone()])).with("targets", elements(&targets[step]))
+        let mut batch = Batch::new(&config.sample().parts, config.train.batch_size);
+        for filled in batch.parts_mut() {
+            let bytes = file.bytes(filled.part.name);
+            let size = bytes.len() / STEPS;
+            filled.bytes.copy_from_slice(&bytes[step * size..(step + 1) * size]);
+        }
+        batch
     };
     (0..STEPS).map(batch).collect()
 }
 
 /// Trains with freed memory poisoned.
-fn train(config: &RunConfig, initial: Option<&Tensors>) -> Trained {
+fn train(config: &RunConfig, batches: &[Batch], initial: Option<&Tensors>) -> Trained {
     let program = compile(config, &testing::target()).unwrap();
     let stored = config.model.weights().map(|file| Weights::open(file).unwrap());
     let stored = stored.map(|weights| weights.matched(&graph::needed(&config.model)).unwrap());
@@ -133,7 +139,7 @@ fn train(config: &RunConfig, initial: Option<&Tensors>) -> Trained {
         put(initial, &program, &mut engine);
     }
     let mut trained = Trained { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new() };
-    for (step, batch) in (1..).zip(&batches(config)) {
+    for (step, batch) in (1..).zip(batches) {
         let taken = step - engine.counts().skipped_steps as usize;
         engine.gradients(batch, &config.train.optimizer.numbers(taken)).unwrap();
         let kept = (step == 1 || step == STEPS).then(|| gradients(&program, &mut engine, step));
@@ -198,7 +204,8 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
 /// What differs from PyTorch's run of this strategy by more than rounding.
 fn too_far(vectors: Vectors, strategy: &str, config: &RunConfig) -> Vec<String> {
     let [of_loss, of_gradient] = tolerances(&vectors.run(strategy));
-    let trained = train(config, vectors.initial(strategy, config).as_ref());
+    let trained =
+        train(config, &vectors.batches(strategy, config), vectors.initial(strategy, config).as_ref());
     let expected = vectors.read(strategy);
     let (losses, norms) = (expected.f32("losses"), expected.f32("gradient_norms"));
     assert_eq!([losses.len(), norms.len()], [STEPS; 2]);
@@ -239,6 +246,26 @@ fn every_model_learns_what_pytorch_learns() {
 #[test]
 fn every_checkpoint_learns_what_its_own_library_learns() {
     all_learn_what_pytorch_learns(CHECKPOINTS, 6);
+}
+
+/// The mean is over all targets of a step, however they are spread over micro-batches and slices of the loss.
+#[test]
+fn documents_that_are_kept_apart_are_learnt_as_pytorch_learns_them() {
+    all_learn_what_pytorch_learns(DOCUMENTS, 2);
+    for (strategy, config) in DOCUMENTS.runs() {
+        let changes: [Change; 4] = [
+            |config| config.strategy.accumulate = 2,
+            |config| config.strategy.accumulate = 4,
+            |config| config.strategy.loss_chunks = 5,
+            |config| config.strategy.attention = Attention::Materialized,
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            let mut config = config.clone();
+            change(&mut config);
+            let far = too_far(DOCUMENTS, &strategy, &config);
+            assert!(far.is_empty(), "change {number}: {}", far.join("\n"));
+        }
+    }
 }
 
 fn all_learn_what_pytorch_learns(vectors: Vectors, count: usize) {

@@ -1,6 +1,7 @@
 //! What a decoder's residual stream begins with.
 
 use super::NORMAL;
+use crate::data::Documents;
 use crate::graph::Graph;
 use crate::ops::{DType, Embedding, Op};
 use crate::spec::{Positions, Transformer};
@@ -11,13 +12,27 @@ pub(super) struct Embedded {
     pub(super) x: usize,
     /// Of tokens, num[V,C].
     pub(super) table: usize,
-    pub(super) targets: usize,
+    pub(super) batch: Parts,
 }
 
-pub(super) fn build(graph: &mut Graph, model: &Transformer, micro_batch: usize) -> Embedded {
+/// The parts of a batch that come after the embedding.
+pub(super) struct Parts {
+    /// i32[B,T].
+    pub(super) targets: usize,
+    /// What the targets of each sample count for, f32[B], where not all do.
+    pub(super) weights: Option<usize>,
+}
+
+pub(super) fn build(
+    graph: &mut Graph,
+    model: &Transformer,
+    documents: Documents,
+    micro_batch: usize,
+) -> Embedded {
     let (t, c, v) = (model.context, model.d_model, model.vocabulary);
     let scope = graph.layer("embedding".to_owned(), false);
     let [tokens, targets] = model.parts().map(|part| graph.input(scope, &part, micro_batch));
+    let weights = documents.parts(t).first().map(|part| graph.input(scope, part, micro_batch));
     let table = graph.parameter("table", scope, &[v, c], NORMAL);
     let mut inputs = vec![tokens, table];
     let positions = model.positions == Positions::Learned;
@@ -30,5 +45,5 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, micro_batch: usize) 
         output: DType::F32,
     });
     let [x] = graph.node(op, scope, inputs, ["x"]);
-    Embedded { x, table, targets }
+    Embedded { x, table, batch: Parts { targets, weights } }
 }

@@ -1,13 +1,14 @@
 //! What comes after the last block.
 
 use super::NORMAL;
+use super::embedding::Parts;
 use super::norm::{self, Place};
 use crate::graph::Graph;
 use crate::ops::{CrossEntropy, Linear, Op};
 use crate::spec::{NormPlacement, Transformer};
 
 /// The loss: how well the next tokens are told from the residual stream, with the token embedding as weight if they are tied.
-pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usize, targets: usize) {
+pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usize, batch: &Parts) {
     let scope = graph.layer("head".to_owned(), false);
     let x = match model.norm_placement {
         NormPlacement::Pre | NormPlacement::Sandwich => norm::build(graph, model, scope, Place::Before, x),
@@ -22,6 +23,7 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usi
     let linear = Linear { bias: false, activation: None, residual: false, tf32: false };
     let [logits] = graph.node(Op::Linear(linear), scope, vec![x, weight], ["logits"]);
     let cap = model.logit_softcap.map(|cap| cap as f32);
-    let loss = CrossEntropy { cap, ..CrossEntropy::PLAIN };
-    graph.node(Op::CrossEntropy(loss), scope, vec![logits, targets], ["loss"]);
+    let loss = CrossEntropy { cap, weighted: batch.weights.is_some(), ..CrossEntropy::PLAIN };
+    let inputs = [Some(logits), Some(batch.targets), batch.weights].into_iter().flatten().collect();
+    graph.node(Op::CrossEntropy(loss), scope, inputs, ["loss"]);
 }

@@ -12,6 +12,7 @@ mod mlp;
 mod norm;
 
 use super::{Graph, Initial};
+use crate::data::Documents;
 use crate::spec::Transformer;
 
 const DEVIATION: f32 = 0.02;
@@ -19,13 +20,14 @@ const NORMAL: Initial = Initial::Normal(DEVIATION);
 
 pub(super) use elsewhere::stored;
 
-pub(super) fn build(model: &Transformer, micro_batch: usize) -> Graph {
+pub(super) fn build(model: &Transformer, documents: Documents, micro_batch: usize) -> Graph {
     let mut graph = Graph::new();
-    let embedding::Embedded { mut x, table, targets } = embedding::build(&mut graph, model, micro_batch);
+    let embedding::Embedded { mut x, table, batch } =
+        embedding::build(&mut graph, model, documents, micro_batch);
     for layer in 0..model.layers {
         x = block::build(&mut graph, model, layer, x);
     }
-    head::build(&mut graph, model, x, table, targets);
+    head::build(&mut graph, model, x, table, &batch);
     graph
 }
 
@@ -42,7 +44,7 @@ mod tests {
     #[test]
     fn gpt2_has_its_parameters() {
         let model = Transformer { vocabulary: 50257, ..Transformer::new(12, 768, 12, 1024) };
-        assert_eq!(build(&model, 1).parameters(), 124_439_808);
+        assert_eq!(build(&model, Documents::Joined, 1).parameters(), 124_439_808);
     }
 
     /// As published: three matrices in a feed-forward layer, and a head of its own.
@@ -59,11 +61,14 @@ mod tests {
             tied: false,
             ..Transformer::new(32, 4096, 32, 2048)
         };
-        assert_eq!(build(&model, 1).parameters(), 6_738_415_616);
+        assert_eq!(build(&model, Documents::Joined, 1).parameters(), 6_738_415_616);
         // Llama 3 8B has four heads of queries to each of keys.
         let model = Transformer { vocabulary: 128_256, kv_heads: 8, d_ff: 14_336, context: 8192, ..model };
-        assert_eq!(build(&model, 1).parameters(), 8_030_261_248);
+        assert_eq!(build(&model, Documents::Joined, 1).parameters(), 8_030_261_248);
         // Mistral 7B has these, and less of a vocabulary.
-        assert_eq!(build(&Transformer { vocabulary: 32_000, ..model }, 1).parameters(), 7_241_732_096);
+        assert_eq!(
+            build(&Transformer { vocabulary: 32_000, ..model }, Documents::Joined, 1).parameters(),
+            7_241_732_096
+        );
     }
 }

@@ -382,7 +382,7 @@ fn planned(id: &str, configuration: &str, strategy: &str, config: Result<RunConf
 fn config() -> RunConfig {
     RunConfig {
         model: Model::Transformer(Transformer::new(1, 8, 1, 8)),
-        data: Data::Text(Text { paths: Vec::new(), tokens: Tokens::Bytes, jsonl: None, split: 0.9 }),
+        data: Data::Text(Text::new(Vec::new(), 0.9)),
         train: Train {
             batch_size: 1,
             clip_norm: None,

@@ -5,14 +5,14 @@ mod text;
 mod tokens;
 
 pub use synthetic::Synthetic;
-pub use text::{Text, Tokenizer, Tokens};
+pub use text::{Arrangement, Text, Tokenizer, Tokens};
 pub use tokens::{TokenFiles, TokenFormat};
 
 use super::declare::choice;
 use super::error::Problem;
 use super::rules::blame;
 use super::tree::Table;
-use crate::data::DataSet;
+use crate::data::{DataSet, Documents};
 
 choice! {
     pub enum Data("data"): DataSource {
@@ -31,6 +31,11 @@ trait DataSource {
     /// Refuses to be evaluated on where nothing is left for that.
     fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem>;
 
+    /// How its documents become samples.
+    fn documents(&self) -> Documents {
+        Documents::Joined
+    }
+
     /// Rules between its own keys.
     fn check(&self, _tree: &Table) -> Result<(), Problem> {
         Ok(())
@@ -41,6 +46,11 @@ impl Data {
     /// What reads it.
     pub fn data_set(&self) -> Box<dyn DataSet> {
         self.each().data_set()
+    }
+
+    /// How its documents become samples.
+    pub fn documents(&self) -> Documents {
+        self.each().documents()
     }
 
     pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {

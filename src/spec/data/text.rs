@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use super::{DataSource, something_is_left};
-use crate::data::{DataSet, Encoding, TextSet, TokenizerFile};
-use crate::spec::declare::{Declared, Inline, Optional, inline, section};
+use crate::data::{DataSet, Documents, Encoding, TextSet, TokenizerFile};
+use crate::spec::declare::{Declared, Inline, Optional, inline, section, words};
 use crate::spec::error::Problem;
-use crate::spec::kinds::{Flag, SHARE, Text as Name};
+use crate::spec::kinds::{Flag, SHARE, Text as Name, word};
 use crate::spec::paths::{OneFile, Paths};
 use crate::spec::reader::{Keys, Kind};
 use crate::spec::tree::{Entry, Table, Value};
@@ -20,9 +20,21 @@ section! {
         pub tokens: Tokens = TokensOrTable, default Tokens::Bytes;
         /// The field that is the text of each line, where lines are objects in JSON.
         pub jsonl: Option<String> = Optional(Name), default None;
+        /// How documents become samples.
+        pub documents: Arrangement = word(), default Arrangement::Joined;
         /// The share, from the front, that is trained on; the rest is evaluated on.
         pub split: f64 = SHARE, default 0.9;
     }
+}
+
+words! {
+    pub enum Arrangement {
+        /// Samples are stretches of all documents, one after the other.
+        Joined = "joined",
+        /// A sample is one, and padding.
+        Padded = "padded",
+    }
+    later "packed"
 }
 
 /// What tokens are.
@@ -96,16 +108,31 @@ impl Kind for NoTable {
     }
 }
 
+impl Text {
+    /// Text of bytes.
+    pub fn new(paths: Vec<PathBuf>, split: f64) -> Text {
+        Text { paths, tokens: Tokens::Bytes, jsonl: None, documents: Arrangement::Joined, split }
+    }
+}
+
 impl DataSource for Text {
     fn data_set(&self) -> Box<dyn DataSet> {
-        let Text { paths, tokens, jsonl, split } = self.clone();
+        let documents = self.documents();
+        let Text { paths, tokens, jsonl, documents: _, split } = self.clone();
         let encoding = match tokens {
             Tokens::Bytes => Encoding::Bytes,
             Tokens::Tokenizer(Tokenizer { file, special, end }) => {
                 Encoding::Tokenizer(TokenizerFile { file, special, end })
             }
         };
-        Box::new(TextSet { paths, encoding, jsonl, split })
+        Box::new(TextSet { paths, encoding, jsonl, documents, split })
+    }
+
+    fn documents(&self) -> Documents {
+        match self.documents {
+            Arrangement::Joined => Documents::Joined,
+            Arrangement::Padded => Documents::Padded,
+        }
     }
 
     fn leaves_some_to_evaluate(&self, tree: &Table) -> Result<(), Problem> {

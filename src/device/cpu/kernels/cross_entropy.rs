@@ -22,7 +22,11 @@ pub(super) fn run<T: Float>(
     let all_rows = all_targets.len();
     let targets = &all_targets[op.rows.range(all_rows)];
     let rows = targets.len();
-    let loss_scale = if op.scaled { operands.input::<f32>(2)[0] } else { 1.0 };
+    let first_row = op.rows.range(all_rows).start;
+    // A weight for so many rows.
+    let weights = op.weighted.then(|| operands.input::<f32>(2));
+    let rows_of_sample = weights.map_or(1, |weights| all_rows / weights.len());
+    let loss_scale = if op.scaled { operands.input::<f32>(op.loss_scale())[0] } else { 1.0 };
     let scale = op.factor() / all_rows as f32 * loss_scale;
     let (partials, wide) = scratch.split_at_mut(2 * rows.div_ceil(ROWS));
     let partials = as_f64(partials);
@@ -43,8 +47,10 @@ pub(super) fn run<T: Float>(
             )
         };
         let logits = logits.map(|logits| &logits[elements]);
-        let rows = Rows { targets: &targets[rows], logits, dlogits, cap: op.cap };
-        partial[0] = rows.run(workers.level(), scale, wide);
+        let weight =
+            |row: usize| weights.map(|weights| weights[(first_row + rows.start + row) / rows_of_sample]);
+        let these = Rows { targets: &targets[rows.clone()], logits, dlogits, cap: op.cap };
+        partial[0] = these.run(workers.level(), scale, weight, wide);
     });
     let total = partials.iter().sum::<f64>() * f64::from(op.factor()) / all_rows as f64;
     let loss = operands.output::<f32>(0);
@@ -61,29 +67,45 @@ struct Rows<'a, T> {
 }
 
 impl<T: Float> Rows<'_, T> {
-    /// The sum of the losses. `wide` holds a row in f32.
-    fn run(mut self, level: Level, scale: f32, wide: &mut [f32]) -> f64 {
+    /// The sum of the losses, weighted where rows are. `wide` holds a row in f32.
+    fn run(
+        mut self,
+        level: Level,
+        scale: f32,
+        weight: impl Fn(usize) -> Option<f32>,
+        wide: &mut [f32],
+    ) -> f64 {
         let mut loss = 0.0;
         for (row, &target) in self.targets.iter().enumerate() {
-            let target = target as usize;
+            let weight = weight(row);
             let elements =
                 |all: usize| row * (all / self.targets.len())..(row + 1) * (all / self.targets.len());
             let logits = self.logits.map(|logits| &logits[elements(logits.len())]);
+            let counts = weight.is_none() || target >= 0;
+            let target = target as usize;
+            let (scale, weight) = (scale * weight.unwrap_or(1.0), f64::from(weight.unwrap_or(1.0)));
             let Some(dlogits) = &mut self.dlogits else {
                 let logits = logits.expect("a gradient or logits of their own");
-                loss += without_gradient(level, T::widened(level, logits, wide), target, self.cap);
+                if counts {
+                    loss +=
+                        weight * without_gradient(level, T::widened(level, logits, wide), target, self.cap);
+                }
                 continue;
             };
             let elements = elements(dlogits.len());
             let dlogits = &mut dlogits[elements];
+            if !counts {
+                dlogits.fill(T::default());
+                continue;
+            }
             if let Some(logits) = logits {
                 dlogits.copy_from_slice(logits);
             }
             if let Some(dlogits) = T::as_f32_mut(dlogits) {
-                loss += with_gradient(level, target, scale, self.cap, dlogits);
+                loss += weight * with_gradient(level, target, scale, self.cap, dlogits);
             } else {
                 T::widen(level, dlogits, wide);
-                loss += with_gradient(level, target, scale, self.cap, wide);
+                loss += weight * with_gradient(level, target, scale, self.cap, wide);
                 T::narrow(level, wide, dlogits);
             }
         }

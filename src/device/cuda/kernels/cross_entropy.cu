@@ -84,12 +84,34 @@ struct Capped {
     }
 };
 
+// What rows count for, where samples of so many rows each say that: `of` may be null.
+struct Weights {
+    const float* of;
+    // The first row's number among all.
+    uint32_t first;
+    uint32_t rows_of_sample;
+
+    __device__ __forceinline__ float row(uint32_t row) const {
+        return of == nullptr ? 1.0f : of[(first + row) / rows_of_sample];
+    }
+};
+
 // One block per row, and two readings of it: the second, for the gradient, goes backwards and so begins with what the
 // caches have seen last. `dlogits` may be null, or `logits` itself; `scaling` may be null.
 template <class T, class Cap>
 __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T* logits, const int* targets,
-                                              const float* scaling, uint32_t vocabulary, float scale, Cap cap) {
+                                              const float* scaling, uint32_t vocabulary, float scale, Weights weights, Cap cap) {
     constexpr int WIDTH = Vector<T>::size;
+    // All of the block's threads agree.
+    if (weights.of != nullptr && targets[blockIdx.x] < 0) {
+        if (threadIdx.x == 0) losses[blockIdx.x] = 0.0f;
+        if (dlogits == nullptr) return;
+        dlogits += static_cast<uint64_t>(blockIdx.x) * vocabulary;
+        for (uint32_t i = threadIdx.x; i < vocabulary; i += blockDim.x) dlogits[i] = from_float<T>(0.0f);
+        return;
+    }
+    const float weight = weights.row(blockIdx.x);
+    scale *= weight;
     logits += static_cast<uint64_t>(blockIdx.x) * vocabulary;
     const Row<T> row(logits, vocabulary);
     const uint32_t target = targets[blockIdx.x];
@@ -112,7 +134,7 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
     softmax.join();
     if (threadIdx.x == 0) {
         const double loss = log(static_cast<double>(softmax.sum)) + (static_cast<double>(softmax.largest) - logit);
-        losses[blockIdx.x] = static_cast<float>(loss);
+        losses[blockIdx.x] = static_cast<float>(loss * weight);
     }
     if (dlogits == nullptr) return;
 
@@ -146,14 +168,18 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* dlogits, const T
 #define CROSS_ENTROPY(T, suffix)                                                                                     \
     extern "C" __global__ void __launch_bounds__(1024) cross_entropy_##suffix(                                        \
         float* __restrict__ losses, T* dlogits, const T* logits, const int* __restrict__ targets,                    \
-        const float* __restrict__ scaling, uint32_t vocabulary, float scale) {                                       \
-        cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale, Uncapped{});                  \
+        const float* __restrict__ scaling, uint32_t vocabulary, float scale, const float* __restrict__ weights,       \
+        uint32_t first, uint32_t rows_of_sample) {                                                                   \
+        cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale,                               \
+                         Weights{weights, first, rows_of_sample}, Uncapped{});                                       \
     }                                                                                                                \
     REGISTER(cross_entropy_##suffix)                                                                                 \
     extern "C" __global__ void __launch_bounds__(1024) cross_entropy_capped_##suffix(                                 \
         float* __restrict__ losses, T* dlogits, const T* logits, const int* __restrict__ targets,                    \
-        const float* __restrict__ scaling, uint32_t vocabulary, float scale, float cap) {                            \
-        cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale, Capped{cap});                 \
+        const float* __restrict__ scaling, uint32_t vocabulary, float scale, const float* __restrict__ weights,       \
+        uint32_t first, uint32_t rows_of_sample, float cap) {                                                        \
+        cross_entropy<T>(losses, dlogits, logits, targets, scaling, vocabulary, scale,                               \
+                         Weights{weights, first, rows_of_sample}, Capped{cap});                                      \
     }                                                                                                                \
     REGISTER(cross_entropy_capped_##suffix)
 

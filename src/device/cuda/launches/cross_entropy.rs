@@ -20,8 +20,8 @@ pub(super) fn run(
     let logits = &inputs[0];
     let (rows, vocabulary) = (logits.ty.shape.rows(), logits.ty.shape.last());
     let all_rows = inputs[1].ty.elements();
-    let first = op.rows.range(all_rows).start as u64;
-    let targets = inputs[1].address + first * inputs[1].ty.dtype.bytes();
+    let first = op.rows.range(all_rows).start;
+    let targets = inputs[1].address + first as u64 * inputs[1].ty.dtype.bytes();
     let names = match op.cap {
         None => ["cross_entropy_f32", "cross_entropy_bf16", "cross_entropy_f16"],
         Some(_) => ["cross_entropy_capped_f32", "cross_entropy_capped_bf16", "cross_entropy_capped_f16"],
@@ -33,9 +33,12 @@ pub(super) fn run(
         optional(op.gradient.then(|| outputs[1].address)),
         pointer(logits),
         Argument::Pointer(targets),
-        optional(op.scaled.then(|| inputs[2].address)),
+        optional(op.scaled.then(|| inputs[op.loss_scale()].address)),
         size_argument(vocabulary)?,
         Argument::F32(op.factor() / all_rows as f32),
+        optional(op.weighted.then(|| inputs[2].address)),
+        size_argument(first)?,
+        size_argument(if op.weighted { all_rows / inputs[2].ty.elements() } else { 1 })?,
     ];
     arguments.extend(op.cap.map(Argument::F32));
     launcher.kernel(

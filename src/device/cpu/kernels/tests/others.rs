@@ -394,14 +394,23 @@ fn cross_entropy_matches_the_reference() {
         let logits =
             Data::random(&[batch, sequence, vocabulary], 1).map(|x| 20.0 * x + 5.0).stored_as(number);
         let targets = Data::tokens(&[batch, sequence], vocabulary);
-        let Data::I32(_, numbers) = &targets else { unreachable!("tokens are whole numbers") };
-        let numbers: Vec<usize> = numbers.iter().map(|&number| number as usize).collect();
-        for flags in 0..16 {
-            let [gradient, accumulate, scaled, is_capped] = [1, 2, 4, 8].map(|flag| flags & flag > 0);
+        let Data::I32(ty, numbers) = &targets else { unreachable!("tokens are whole numbers") };
+        let places: Vec<usize> = numbers.iter().map(|&number| number as usize).collect();
+        // The rows of each sample count for something else, and some for nothing.
+        let weights: Vec<f32> = (0..batch).map(|sample| 0.5 + sample as f32).collect();
+        let counts = |row: usize| if row % 3 == 1 { 0.0 } else { f64::from(weights[row / sequence]) };
+        let masked = numbers.iter().enumerate().map(|(row, &target)| if row % 3 == 1 { -1 } else { target });
+        let masked = Data::I32(*ty, masked.collect());
+        for flags in 0..32 {
+            let [gradient, accumulate, scaled, is_capped, weighted] =
+                [1, 2, 4, 8, 16].map(|flag| flags & flag > 0);
             let cap = is_capped.then_some(10.0);
-            let (loss, dlogits) = reference::cross_entropy(&logits.to_f64(), &numbers, cap, 0.25);
+            let counts: Vec<f64> =
+                (0..places.len()).map(|row| if weighted { counts(row) } else { 1.0 }).collect();
+            let (loss, dlogits) = reference::cross_entropy(&logits.to_f64(), &places, &counts, cap, 0.25);
             let scale = if scaled { 4096.0 } else { 1.0 };
-            let mut inputs = vec![logits.clone(), targets.clone()];
+            let mut inputs = vec![logits.clone(), if weighted { masked.clone() } else { targets.clone() }];
+            inputs.extend(weighted.then(|| Data::F32(TensorType::f32(&[batch]), weights.clone())));
             let mut expected = vec![vec![loss + if accumulate { 1.5 } else { 0.0 }]];
             if gradient {
                 expected.push(dlogits.iter().map(|dlogit| dlogit * scale).collect());
@@ -412,6 +421,7 @@ fn cross_entropy_matches_the_reference() {
                 Op::CrossEntropy(CrossEntropy {
                     weight: 0.25,
                     cap: cap.map(|cap| cap as f32),
+                    weighted,
                     gradient,
                     accumulate,
                     scaled,
@@ -428,7 +438,11 @@ fn cross_entropy_matches_the_reference() {
 #[test]
 fn slices_of_cross_entropy_are_the_whole() {
     let (rows, vocabulary) = (100, 67);
-    let targets = Data::tokens(&[4, 25], vocabulary);
+    let mut targets = Data::tokens(&[4, 25], vocabulary);
+    if let Data::I32(_, targets) = &mut targets {
+        targets.iter_mut().step_by(7).for_each(|target| *target = -1);
+    }
+    let weights = Data::F32(TensorType::f32(&[4]), vec![0.5, 2.0, 1.0, 0.75]);
     for (level, number) in Level::available().flat_map(|level| NUMBERS.map(|number| (level, number))) {
         let logits = Data::random(&[rows, vocabulary], 1).map(|x| 20.0 * x + 5.0);
         let Data::F32(_, values) = &logits else { unreachable!("numbers in f32") };
@@ -437,11 +451,11 @@ fn slices_of_cross_entropy_are_the_whole() {
             let part = values[range.start * vocabulary..range.end * vocabulary].to_vec();
             let part = Data::F32(TensorType::f32(&[range.len(), vocabulary]), part).stored_as(number);
             let op = Op::CrossEntropy(CrossEntropy { accumulate: so_far.is_some(), ..op });
-            let mut inputs = vec![part, targets.clone()];
+            let mut inputs = vec![part, targets.clone(), weights.clone()];
             inputs.extend(so_far.map(Data::scalar));
             launch(&op, &inputs, How { threads: 2, level, share: true })
         };
-        let whole = CrossEntropy { weight: 0.25, gradient: true, ..CrossEntropy::PLAIN };
+        let whole = CrossEntropy { weight: 0.25, weighted: true, gradient: true, ..CrossEntropy::PLAIN };
         let expected = run(whole, None);
         // The last slice is smaller than the others, or all are one row.
         for of in [1, 3, 7, 100] {
@@ -464,7 +478,7 @@ fn slices_of_cross_entropy_are_the_whole() {
 fn the_reference_of_cross_entropy_is_differentiated_right() {
     let logits = Data::random(&[3, 9], 1).map(|x| 4.0 * x).to_f64();
     for cap in [None, Some(3.0)] {
-        let loss = |logits: &[f64]| reference::cross_entropy(logits, &[4, 0, 8], cap, 0.5);
+        let loss = |logits: &[f64]| reference::cross_entropy(logits, &[4, 0, 8], &[1.0, 0.0, 2.0], cap, 0.5);
         assert_slope(&loss(&logits).1, &logits, |logits| loss(logits).0);
     }
 }

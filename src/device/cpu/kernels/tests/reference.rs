@@ -168,10 +168,11 @@ pub(super) fn rms_norm_backward(dy: &[f64], x: &[f64], weight: &[f64], epsilon: 
     [dx, dweight]
 }
 
-/// Loss, and the gradient of the logits.
+/// Loss, and the gradient of the logits, of rows that count for so much each beside what all do.
 pub(super) fn cross_entropy(
     logits: &[f64],
     targets: &[usize],
+    counts: &[f64],
     cap: Option<f64>,
     weight: f64,
 ) -> (f64, Vec<f64>) {
@@ -180,12 +181,12 @@ pub(super) fn cross_entropy(
     let rows = targets.len();
     let mut loss = 0.0;
     let mut gradient = Vec::new();
-    for (before, &target) in logits.chunks(logits.len() / rows).zip(targets) {
+    for ((before, &target), counts) in logits.chunks(logits.len() / rows).zip(targets).zip(counts) {
         let row: Vec<f64> = before.iter().copied().map(within).collect();
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = row.iter().map(|x| (x - largest).exp()).sum();
-        loss += sum.ln() + largest - row[target];
-        let share = weight / rows as f64;
+        loss += counts * (sum.ln() + largest - row[target]);
+        let share = counts * weight / rows as f64;
         gradient.extend(row.iter().zip(before).enumerate().map(|(v, (x, &before))| {
             share * slope(before) * ((x - largest).exp() / sum - f64::from(u8::from(v == target)))
         }));

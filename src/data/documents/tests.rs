@@ -1,0 +1,178 @@
+use super::*;
+
+/// Tokens that say where they are, in documents of these lengths.
+#[derive(Debug)]
+struct Counting;
+
+impl Row for Counting {
+    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
+        tokens.iter_mut().zip(first as i32..).for_each(|(token, place)| *token = place.to_ne_bytes());
+        Ok(())
+    }
+}
+
+const CONTEXT: usize = 8;
+
+fn described(documents: Documents, lengths: &[u64], training: usize) -> Described {
+    let ends = lengths.iter().scan(0, |end, len| {
+        *end += len;
+        Some(*end)
+    });
+    let below = Given { key: "data.text.tokens", count: 1 << 20 };
+    Described { digest: String::new(), below, documents, ends: ends.collect(), training }
+}
+
+fn sample(documents: Documents) -> Sample {
+    let token = |name| Part { name, ty: TensorType::i32(&[CONTEXT]), below: None };
+    let mut parts = vec![token("tokens"), token("targets")];
+    parts.extend(documents.parts(CONTEXT));
+    Sample { parts, length: None, tokens: Some(CONTEXT) }
+}
+
+fn arranged(documents: Documents, lengths: &[u64], training: usize) -> Arranged<Counting> {
+    Arranged::new(Counting, described(documents, lengths, training), &sample(documents))
+}
+
+/// A part of some samples.
+fn numbers(batch: &Batch, name: &str) -> Vec<Vec<i32>> {
+    let filled = batch.part(name).unwrap();
+    let numbers: Vec<i32> =
+        filled.bytes.as_chunks().0.iter().map(|number| i32::from_ne_bytes(*number)).collect();
+    numbers.chunks(filled.part.ty.elements()).map(<[i32]>::to_vec).collect()
+}
+
+fn weights(batch: &Batch) -> Vec<f32> {
+    numbers(batch, "weights").concat().into_iter().map(|bits| f32::from_bits(bits as u32)).collect()
+}
+
+fn evaluated(data: &Arranged<Counting>, of: u64, samples: Range<u64>) -> Batch {
+    let mut batch =
+        Batch::new(&sample(data.contents.documents).parts, (samples.end - samples.start) as usize);
+    data.fill_evaluation(of, samples, &mut batch).unwrap();
+    batch
+}
+
+fn trained(data: &Arranged<Counting>, step: u64, samples: Range<u64>) -> Batch {
+    let mut batch =
+        Batch::new(&sample(data.contents.documents).parts, (samples.end - samples.start) as usize);
+    data.fill_training(&TrainingStep { seed: 3, number: step, samples: 16 }, samples, &mut batch).unwrap();
+    batch
+}
+
+/// One of a single token, from which nothing is learnt, one as long as a sample and its last target, and one of two and a
+/// bit.
+#[test]
+fn a_padded_sample_is_a_document_or_a_part_of_one() {
+    let data = arranged(Documents::Padded, &[1, 4, 9, 1, 20], 0);
+    let batch = evaluated(&data, 5, 0..6);
+    let expected_tokens = [
+        [1, 2, 3, 0, 0, 0, 0, 0],
+        [5, 6, 7, 8, 9, 10, 11, 12],
+        [15, 16, 17, 18, 19, 20, 21, 22],
+        [23, 24, 25, 26, 27, 28, 29, 30],
+        [31, 32, 33, 0, 0, 0, 0, 0],
+    ];
+    let expected_targets = [
+        [2, 3, 4, -1, -1, -1, -1, -1],
+        [6, 7, 8, 9, 10, 11, 12, 13],
+        [16, 17, 18, 19, 20, 21, 22, 23],
+        [24, 25, 26, 27, 28, 29, 30, 31],
+        [32, 33, 34, -1, -1, -1, -1, -1],
+    ];
+    assert_eq!(numbers(&batch, "tokens")[..5], expected_tokens);
+    assert_eq!(numbers(&batch, "targets")[..5], expected_targets);
+    assert_eq!(numbers(&batch, "tokens")[5], expected_tokens[0], "from the front again");
+    // 3 + 8 + 8 + 8 + 3 of 40 tokens have a target.
+    assert_eq!(weights(&batch), [40.0 / 30.0; 6]);
+    assert!(batch.part("starts").is_none());
+}
+
+#[test]
+fn a_packed_sample_is_filled_as_tightly_as_documents_come() {
+    // 5, 4, 3, 4, 2 and 1 places: the third goes beside the first, the fourth beside the second, and so on.
+    let data = arranged(Documents::Packed, &[6, 5, 4, 5, 3, 2], 0);
+    let batch = evaluated(&data, 3, 0..3);
+    let expected = [
+        ([0, 1, 2, 3, 4, 11, 12, 13], [1, 2, 3, 4, 5, 12, 13, 14], [0, 0, 0, 0, 0, 5, 5, 5]),
+        ([6, 7, 8, 9, 15, 16, 17, 18], [7, 8, 9, 10, 16, 17, 18, 19], [0, 0, 0, 0, 4, 4, 4, 4]),
+        ([20, 21, 23, 0, 0, 0, 0, 0], [21, 22, 24, -1, -1, -1, -1, -1], [0, 0, 2, 3, 3, 3, 3, 3]),
+    ];
+    for (index, (tokens, targets, starts)) in expected.into_iter().enumerate() {
+        assert_eq!(numbers(&batch, "tokens")[index], tokens);
+        assert_eq!(numbers(&batch, "targets")[index], targets);
+        assert_eq!(numbers(&batch, "starts")[index], starts);
+    }
+    assert_eq!(weights(&batch), [24.0 / 19.0; 3]);
+}
+
+/// Whatever share of a step somebody fills: what targets count for is decided by the whole of it.
+#[test]
+fn any_range_of_samples_is_what_it_is_in_the_whole() {
+    let lengths: Vec<u64> = (0..40).map(|document| document * 7 % 23).collect();
+    for documents in [Documents::Padded, Documents::Packed] {
+        let data = arranged(documents, &lengths, 30);
+        let (whole, evaluation) = (trained(&data, 5, 0..16), evaluated(&data, 16, 0..16));
+        let targets = numbers(&whole, "targets").concat();
+        let counted = targets.iter().filter(|target| **target >= 0).count();
+        let sum: f32 = weights(&whole)[0] * counted as f32;
+        assert!((sum - 128.0).abs() < 1e-3, "all together count for as much as all tokens would");
+        // Packed ones are as good as full.
+        let other = weights(&trained(&data, 6, 0..16))[0];
+        assert!(documents == Documents::Packed || weights(&whole)[0] != other, "{other} of another step");
+        for range in [0..1, 2..5, 7..8, 3..16] {
+            let parts = [
+                (&whole, trained(&data, 5, range.clone())),
+                (&evaluation, evaluated(&data, 16, range.clone())),
+            ];
+            for (whole, part) in parts {
+                for filled in part.parts() {
+                    let bytes = filled.part.ty.bytes() as usize;
+                    let expected = &whole.part(filled.part.name).unwrap().bytes;
+                    let range = range.start as usize * bytes..range.end as usize * bytes;
+                    assert_eq!(filled.bytes, expected[range]);
+                }
+            }
+        }
+        // What is trained on comes from the front.
+        let border = lengths[..30].iter().sum::<u64>() as i32;
+        assert!(targets.iter().all(|target| *target < border));
+        let evaluated = numbers(&evaluation, "targets").concat();
+        assert!(evaluated.iter().all(|target| *target == MASKED || *target > border));
+    }
+}
+
+#[test]
+fn however_documents_are_arranged_the_same_targets_are_learnt() {
+    let lengths: Vec<u64> = (0..100).map(|document| document * 11 % 31).collect();
+    let all = |documents| {
+        let data = arranged(documents, &lengths, 0);
+        let samples = data.evaluation.count();
+        let batch = evaluated(&data, samples, 0..samples);
+        let pairs = numbers(&batch, "tokens").concat().into_iter().zip(numbers(&batch, "targets").concat());
+        let mut pairs: Vec<(i32, i32)> = pairs.filter(|(_, target)| *target != MASKED).collect();
+        pairs.sort();
+        (samples, pairs)
+    };
+    let ((padded, pairs), (packed, same)) = (all(Documents::Padded), all(Documents::Packed));
+    assert_eq!(pairs, same);
+    assert_eq!(pairs.len() as u64, lengths.iter().map(|len| len.saturating_sub(1)).sum::<u64>());
+    // No fewer would hold them.
+    let least = (pairs.len() as u64).div_ceil(CONTEXT as u64);
+    assert!(
+        packed <= least + 2 && packed < padded,
+        "{packed} samples for {padded}, where {least} are the least"
+    );
+}
+
+#[test]
+fn documents_of_one_token_are_no_samples() {
+    let check = |lengths: &[u64], training| {
+        let described = described(Documents::Padded, lengths, training);
+        described.check_size(&sample(Documents::Padded), true).map_err(|error| error.to_string())
+    };
+    assert!(check(&[2, 2], 1).is_ok());
+    let expected = "the training split has 0 documents of two tokens or more; a sample needs at least 1";
+    assert_eq!(check(&[1, 2], 1), Err(expected.to_owned()));
+    let expected = "the evaluation split has 0 documents of two tokens or more; a sample needs at least 1";
+    assert_eq!(check(&[2, 1], 1), Err(expected.to_owned()));
+}
