@@ -11,7 +11,8 @@ impl Graph {
             let Op::Attention(fused) = &node.op else { continue };
             let op = MaterializedAttention { attending: fused.attending };
             node.op = Op::MaterializedAttention(op);
-            let types = node.op.outputs(&[values[node.inputs[0]].ty]);
+            let inputs: Vec<_> = node.inputs.iter().map(|input| values[*input].ty).collect();
+            let types = node.op.outputs(&inputs);
             let types = types.unwrap_or_else(|error| panic!("the model is wrong: {error}"));
             // Nothing but backward reads what the softmax added up to.
             let lse = node.outputs[1];

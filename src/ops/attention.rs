@@ -23,6 +23,9 @@ pub struct Attending {
     pub cap: Option<f32>,
     /// What scores are multiplied by, if not by `1 / sqrt(D)`.
     pub scale: Option<f32>,
+    /// Whether a query sees nothing before its own document: one more input, the starts i32[B,T], says of each position where
+    /// in its sequence that begins. They never fall. Such attention is causal.
+    pub documents: bool,
 }
 
 /// Sizes of an attention.
@@ -41,7 +44,15 @@ pub struct Heads {
 impl Attending {
     /// GPT-2's: each head has keys of its own, and sees what was before.
     pub const fn causal(heads: usize) -> Attending {
-        Attending { heads, kv_heads: heads, causal: true, window: None, cap: None, scale: None }
+        Attending {
+            heads,
+            kv_heads: heads,
+            causal: true,
+            window: None,
+            cap: None,
+            scale: None,
+            documents: false,
+        }
     }
 
     /// What scores of heads of so many channels are multiplied by.
@@ -53,6 +64,23 @@ impl Attending {
     pub fn seen(&self, query: usize, sequence: usize) -> Range<usize> {
         let first = self.window.map_or(0, |window| (query + 1).saturating_sub(window));
         first..if self.causal { query + 1 } else { sequence }
+    }
+
+    /// How many inputs there are beside others.
+    pub(super) fn starts(&self) -> usize {
+        usize::from(self.documents)
+    }
+
+    /// Whether the last input, if it is to be there, is that of the starts.
+    pub(super) fn expect_starts(
+        &self,
+        operation: &'static str,
+        heads: &Heads,
+        inputs: &[TensorType],
+    ) -> Result<(), TypeError> {
+        let starts = inputs.last().filter(|_| self.documents);
+        let expected = TensorType::i32(&[heads.batch, heads.sequence]);
+        starts.map_or(Ok(()), |starts| expect_type(operation, "the starts", starts, expected))
     }
 
     /// The sizes in a qkv num[B,T,(H+2G)D].
@@ -98,14 +126,16 @@ impl Heads {
 
 /// `out = softmax(mask(cap(scale q k^T))) v` for each head.
 ///
-/// Input: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side. Outputs: out num[B,T,HD], and the
+/// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side, and the starts i32[B,T] of documents
+/// that are told apart. Outputs: out num[B,T,HD], and the
 /// logarithm of each softmax's sum lse f32[B,H,T].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     pub attending: Attending,
 }
 
-/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], out num[B,T,HD], lse f32[B,H,T]. Output: dqkv num[B,T,(H+2G)D].
+/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], out num[B,T,HD], lse f32[B,H,T] and, of documents that are told apart,
+/// their starts i32[B,T]. Output: dqkv num[B,T,(H+2G)D].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionBackward {
     pub attending: Attending,
@@ -159,9 +189,10 @@ impl Operation for Attention {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 1)?;
+        expect_inputs(self.name(), inputs, 1 + self.attending.starts())?;
         let dtype = expect_float(self.name(), "qkv", &inputs[0])?;
         let heads = self.attending.heads(self.name(), &inputs[0])?;
+        self.attending.expect_starts(self.name(), &heads, inputs)?;
         Ok(vec![heads.out(dtype), heads.lse()])
     }
 
@@ -180,7 +211,8 @@ impl Operation for Attention {
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
-        let inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(0), tape.output(1)];
+        let mut inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(0), tape.output(1)];
+        inputs.extend(self.attending.documents.then(|| tape.input(1)));
         let op = Op::AttentionBackward(AttentionBackward { attending: self.attending });
         tape.contribute(op, inputs, 0, 1, &[]);
     }
@@ -203,8 +235,9 @@ impl Operation for AttentionBackward {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 4)?;
+        expect_inputs(self.name(), inputs, 4 + self.attending.starts())?;
         let heads = self.attending.heads(self.name(), &inputs[1])?;
+        self.attending.expect_starts(self.name(), &heads, inputs)?;
         let dtype = expect_float(self.name(), "qkv", &inputs[1])?;
         expect_type(self.name(), "dout", &inputs[0], heads.out(dtype))?;
         expect_type(self.name(), "out", &inputs[2], heads.out(dtype))?;

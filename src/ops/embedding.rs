@@ -7,19 +7,24 @@ use super::{
 
 /// `x[b,t,:] = scale * table[tokens[b,t],:] + positions[t,:]`
 ///
-/// Inputs: tokens i32[B,T], table num[V,C] and, with `positions`, these num[T,C]. Output: x num[B,T,C], added in f32.
+/// Positions are counted from where a token's document begins, if that is told.
+///
+/// Inputs: tokens i32[B,T], table num[V,C] and, with `positions`, these num[T,C], then, with `documents`, where each token's
+/// begins in its sequence, i32[B,T]. Output: x num[B,T,C], added in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
     /// Of the tokens' rows; positions stay as they are.
     pub scale: f32,
     pub positions: bool,
+    /// Only with positions.
+    pub documents: bool,
     /// What x is rounded to.
     pub output: DType,
 }
 
 /// Gradients of the tables.
 ///
-/// Inputs: tokens i32[B,T], dx num[B,T,C], then the previous dtable num[V,C] and dpositions num[T,C] where
+/// Inputs: tokens i32[B,T], dx num[B,T,C], with `documents` where each token's begins, i32[B,T], then the previous dtable num[V,C] and dpositions num[T,C] where
 /// they are accumulated. Outputs: dtable num[V,C] and, with `positions`, dpositions num[T,C]. A gradient that is not
 /// accumulated is overwritten whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,6 +34,7 @@ pub struct EmbeddingBackward {
     /// What the gradients are stored as; they are summed in f32.
     pub gradients: DType,
     pub positions: bool,
+    pub documents: bool,
     pub accumulate_table: bool,
     /// Of positions, where there are any.
     pub accumulate_positions: bool,
@@ -37,6 +43,11 @@ pub struct EmbeddingBackward {
 impl EmbeddingBackward {
     /// Places in the order of their tokens that one partial sum on a card covers.
     pub const TOKENS_PER_PARTIAL: usize = 32;
+
+    /// Which input the first previous gradient is.
+    fn previous(&self) -> usize {
+        2 + usize::from(self.documents)
+    }
 
     /// What a card keeps of a batch while it works: the places of all tokens in the order of the tokens, 4 bytes each, and
     /// then either as much again, to sort them, or the partial sums. In bytes, of the first part and of the second.
@@ -53,13 +64,16 @@ impl Operation for Embedding {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 2 + usize::from(self.positions))?;
+        expect_inputs(self.name(), inputs, 2 + usize::from(self.positions) + usize::from(self.documents))?;
         let [batch, sequence] = matrix(self.name(), "tokens", &inputs[0])?;
         let [_, channels] = matrix(self.name(), "table", &inputs[1])?;
         expect_type(self.name(), "tokens", &inputs[0], TensorType::i32(&[batch, sequence]))?;
         let dtype = expect_float(self.name(), "table", &inputs[1])?;
         if let Some(positions) = inputs.get(2) {
             expect_type(self.name(), "positions", positions, TensorType::new(dtype, &[sequence, channels]))?;
+        }
+        if let Some(starts) = inputs.get(3) {
+            expect_type(self.name(), "the starts", starts, inputs[0])?;
         }
         Ok(vec![TensorType::new(self.output, &[batch, sequence, channels])])
     }
@@ -70,14 +84,15 @@ impl Operation for Embedding {
     }
 
     fn looks_up(&self, input: usize) -> bool {
-        input > 0
+        [1, 2].contains(&input)
     }
 
     /// Of the table, one row for each token, or each row once where there are more tokens than rows.
     fn bytes(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
         let [tokens, table] = [inputs[0], inputs[1]];
         let positions = inputs.get(2).map_or(0, TensorType::bytes);
-        tokens.bytes() + touched_bytes(&tokens, &table) + positions + outputs[0].bytes()
+        let starts = inputs.get(3).map_or(0, TensorType::bytes);
+        tokens.bytes() + starts + touched_bytes(&tokens, &table) + positions + outputs[0].bytes()
     }
 
     fn backward(&self, tape: &mut dyn Tape) {
@@ -85,6 +100,7 @@ impl Operation for Embedding {
             return;
         }
         let mut inputs = vec![tape.input(0), tape.output_gradient(0)];
+        inputs.extend(self.documents.then(|| tape.input(3)));
         let table = tape.partial(1);
         let positions = if self.positions { tape.partial(2) } else { None };
         inputs.extend(table);
@@ -94,6 +110,7 @@ impl Operation for Embedding {
             scale: self.scale,
             gradients: tape.parameter_gradients(),
             positions: self.positions,
+            documents: self.documents,
             accumulate_table: table.is_some(),
             accumulate_positions: positions.is_some(),
         };
@@ -109,7 +126,7 @@ impl Operation for EmbeddingBackward {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
         let previous = usize::from(self.accumulate_table) + usize::from(self.accumulate_positions);
-        expect_inputs(self.name(), inputs, 2 + previous)?;
+        expect_inputs(self.name(), inputs, self.previous() + previous)?;
         let [batch, sequence] = matrix(self.name(), "tokens", &inputs[0])?;
         let channels = inputs[1].shape.last();
         let dtype = expect_float(self.name(), "dx", &inputs[1])?;
@@ -118,7 +135,10 @@ impl Operation for EmbeddingBackward {
             [self.vocabulary, sequence].map(|rows| TensorType::new(self.gradients, &[rows, channels]));
         let accumulated = [self.accumulate_table, self.accumulate_positions];
         let expected = outputs.iter().zip(accumulated).filter(|(_, accumulate)| *accumulate);
-        for (found, (wanted, _)) in inputs[2..].iter().zip(expected) {
+        if self.documents {
+            expect_type(self.name(), "the starts", &inputs[2], inputs[0])?;
+        }
+        for (found, (wanted, _)) in inputs[self.previous()..].iter().zip(expected) {
             expect_type(self.name(), "a previous gradient", found, *wanted)?;
         }
         Ok(outputs[..1 + usize::from(self.positions)].to_vec())
@@ -139,7 +159,8 @@ impl Operation for EmbeddingBackward {
         let table = if self.accumulate_table { 2 * touched_bytes(&tokens, &table) } else { table.bytes() };
         let positions = outputs.get(1).map_or(0, TensorType::bytes);
         let positions = positions * if self.accumulate_positions { 2 } else { 1 };
-        tokens.bytes() + dx.bytes() + table + positions
+        let starts = if self.documents { tokens.bytes() } else { 0 };
+        tokens.bytes() + starts + dx.bytes() + table + positions
     }
 
     fn resize(&mut self, sizes: &Sizes) {
@@ -147,11 +168,14 @@ impl Operation for EmbeddingBackward {
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {
-        match (self.accumulate_table, self.accumulate_positions) {
-            (false, false) => &[],
-            (true, false) => &[(0, 2)],
-            (false, true) => &[(1, 2)],
-            (true, true) => &[(0, 2), (1, 3)],
+        match (self.accumulate_table, self.accumulate_positions, self.documents) {
+            (false, false, _) => &[],
+            (true, false, false) => &[(0, 2)],
+            (false, true, false) => &[(1, 2)],
+            (true, true, false) => &[(0, 2), (1, 3)],
+            (true, false, true) => &[(0, 3)],
+            (false, true, true) => &[(1, 3)],
+            (true, true, true) => &[(0, 3), (1, 4)],
         }
     }
 
@@ -190,14 +214,14 @@ mod tests {
         let (tokens, x) = (TensorType::i32(&[2, 4]), TensorType::f32(&[2, 4, 8]));
         // 8 tokens of 4 bytes; 8 rows of 32 bytes of the table, 4 of positions, 8 of x.
         assert_eq!(
-            Embedding { scale: 1.0, positions: true, output: DType::F32 }
+            Embedding { scale: 1.0, positions: true, documents: false, output: DType::F32 }
                 .bytes(&[tokens, table, positions], &[x]),
             32 + 32 * (8 + 4 + 8)
         );
         // More tokens than rows: the table once.
         let (many, long) = (TensorType::i32(&[100, 4]), TensorType::f32(&[100, 4, 8]));
         assert_eq!(
-            Embedding { scale: 1.0, positions: true, output: DType::F32 }
+            Embedding { scale: 1.0, positions: true, documents: false, output: DType::F32 }
                 .bytes(&[many, table, positions], &[long]),
             1600 + 32 * (256 + 4 + 400)
         );
@@ -207,6 +231,7 @@ mod tests {
             vocabulary: 256,
             gradients: DType::F32,
             positions: true,
+            documents: false,
             accumulate_table,
             accumulate_positions: true,
         };
@@ -226,6 +251,7 @@ mod tests {
                 vocabulary: 50304,
                 gradients: DType::F32,
                 positions: true,
+                documents: false,
                 accumulate_table: true,
                 accumulate_positions: false,
             };
@@ -240,8 +266,9 @@ mod tests {
     #[test]
     fn a_table_of_other_width_is_refused() {
         let inputs = [TensorType::i32(&[2, 4]), TensorType::f32(&[256, 8]), TensorType::f32(&[4, 16])];
-        let error =
-            Embedding { scale: 1.0, positions: true, output: DType::F32 }.outputs(&inputs).unwrap_err();
+        let error = Embedding { scale: 1.0, positions: true, documents: false, output: DType::F32 }
+            .outputs(&inputs)
+            .unwrap_err();
         assert_eq!(
             error.to_string(),
             "embedding: positions is f32[4, 16], the other operands call for f32[4, 8]"

@@ -13,7 +13,8 @@ use super::{
 
 /// `scores = cap(scale q k^T)`, `probabilities = softmax(mask(scores))`, `out = probabilities v` for each head.
 ///
-/// Input: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side.
+/// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side, and the starts i32[B,T] of documents
+/// that are told apart: backward sees in probabilities what was not seen.
 /// Outputs: out num[B,T,HD], probabilities num[B,H,T,T], and scores num[B,H,T,T], which backward needs only of a cap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaterializedAttention {
@@ -67,9 +68,10 @@ impl Operation for MaterializedAttention {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 1)?;
+        expect_inputs(self.name(), inputs, 1 + self.attending.starts())?;
         let dtype = expect_float(self.name(), "qkv", &inputs[0])?;
         let heads = self.attending.heads(self.name(), &inputs[0])?;
+        self.attending.expect_starts(self.name(), &heads, inputs)?;
         let square = square(dtype, &heads);
         Ok(vec![heads.out(dtype), square, square])
     }

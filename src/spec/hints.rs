@@ -74,6 +74,7 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("tokens", &["tokenizer"]),
     ("jsonl", &["text_field", "text_column"]),
     ("documents = \"padded\"", &["padding"]),
+    ("documents = \"packed\"", &["packing"]),
     ("batch_size", &["batch", "bs", "global_batch_size", "train_batch_size"]),
     ("clip_norm", &["clip_grad_norm", "grad_clip", "gradient_clip", "gradient_clipping", "max_grad_norm"]),
     ("seed", &["random_seed"]),

@@ -73,6 +73,10 @@ fn ways() -> Vec<([usize; 3], Attending)> {
         ([1, 60, 256], Attending { cap: Some(2.0), ..of(2, 1) }),
         ([1, 50, 96], Attending { cap: Some(2.0), causal: false, ..Attending::causal(1) }),
         ([1, 33, 8], Attending { scale: Some(1.0), ..Attending::causal(2) }),
+        ([2, 300, 64], Attending { documents: true, ..Attending::causal(2) }),
+        ([2, 150, 20], Attending { documents: true, ..shared }),
+        ([1, 140, 128], Attending { documents: true, window: Some(30), ..of(2, 1) }),
+        ([1, 70, 250], Attending { documents: true, cap: Some(1.5), ..of(2, 1) }),
     ]
 }
 
@@ -92,6 +96,18 @@ impl Case {
         [((heads + 2 * kv_heads) * self.head, 1), (heads * self.head, 2)].map(|(channels, seed)| {
             Data::random(self.dtype, &[self.batch, self.sequence, channels], 1.0, seed)
         })
+    }
+
+    /// Some operands, and where documents begin if they are told apart: of one position and of many, and others in each
+    /// sequence.
+    fn and_starts(&self, operands: impl IntoIterator<Item = Data>) -> Vec<Data> {
+        let start = |i: usize| {
+            let (sequence, position) = (i / self.sequence, i % self.sequence);
+            let begins = [1, 20, 21, 95, 200].map(|begin| begin + 3 * sequence);
+            begins.into_iter().filter(|begin| *begin <= position).max().unwrap_or(0)
+        };
+        let starts = self.attending.documents.then(|| Data::tokens(&[self.batch, self.sequence], start));
+        operands.into_iter().chain(starts).collect()
     }
 
     /// Queries, keys and values of all rows of a qkv.
@@ -130,15 +146,15 @@ fn attention_and_its_gradient() {
 
         let attending = case.attending;
         let op = Op::Attention(Attention { attending });
-        let found = devices.cuda(&op, std::slice::from_ref(&qkv));
-        let expected = devices.expected(&op, std::slice::from_ref(&qkv));
+        let inputs = case.and_starts([qkv.clone()]);
+        let (found, expected) = (devices.cuda(&op, &inputs), devices.expected(&op, &inputs));
         assert_near(&found[0].numbers, &expected[0].numbers, out_tolerance, 0.0, &format!("{case}: out"));
         let tensor_cores = if case.dtype == DType::F32 { 0.0 } else { of_tensor_cores(case.head) };
         let lse_tolerance = TOLERANCE + tensor_cores;
         assert_near(&found[1].numbers, &expected[1].numbers, lse_tolerance, 0.0, &format!("{case}: lse"));
 
         let op = Op::AttentionBackward(AttentionBackward { attending });
-        let inputs = [dout, qkv, found[0].clone(), found[1].clone()];
+        let inputs = case.and_starts([dout, qkv, found[0].clone(), found[1].clone()]);
         let found = devices.cuda(&op, &inputs);
         let expected = devices.expected(&op, &inputs);
         assert_gradients_near(&found[0], &expected[0], gradient_tolerance, &case);
@@ -155,8 +171,8 @@ fn materialized_attention_and_its_gradient() {
 
         let attending = case.attending;
         let op = Op::MaterializedAttention(MaterializedAttention { attending });
-        let found = devices.cuda(&op, std::slice::from_ref(&qkv));
-        let expected = devices.expected(&op, std::slice::from_ref(&qkv));
+        let inputs = case.and_starts([qkv.clone()]);
+        let (found, expected) = (devices.cuda(&op, &inputs), devices.expected(&op, &inputs));
         for ((name, found), expected) in ["out", "probabilities", "scores"].iter().zip(&found).zip(&expected)
         {
             assert_near(&found.numbers, &expected.numbers, tolerance, 0.0, &format!("{case}: {name}"));

@@ -40,22 +40,28 @@ fn embedding_and_its_gradient() {
             }];
         for text in texts {
             let tokens = Data::tokens(&[batch, sequence], text);
+            // Where documents of a few tokens begin, of other lengths in each sequence.
+            let starts =
+                Data::tokens(&[batch, sequence], |i| i % sequence / (5 + i / sequence) * (5 + i / sequence));
             for (stored, output) in TYPES {
                 let tables = [&table, &positions].map(|table| table.stored_as(stored));
-                for has_positions in [false, true] {
-                    let op =
-                        |output| Op::Embedding(Embedding { scale: 2.5, positions: has_positions, output });
-                    let tables = &tables[..1 + usize::from(has_positions)];
-                    let inputs = [std::slice::from_ref(&tokens), tables].concat();
+                for (positions, documents) in [(false, false), (true, false), (true, true)] {
+                    let op = |output| Op::Embedding(Embedding { scale: 2.5, positions, documents, output });
+                    let tables = &tables[..1 + usize::from(positions)];
+                    let mut inputs = [std::slice::from_ref(&tokens), tables].concat();
+                    inputs.extend(documents.then(|| starts.clone()));
                     devices.check(&op(output), &op(DType::F32), &inputs);
                 }
             }
             // Whether there are positions, and what is accumulated.
-            let flags = [(false, 0), (false, 1), (true, 0), (true, 1), (true, 2), (true, 3)];
+            let flags =
+                [(false, 0), (false, 1), (true, 0), (true, 1), (true, 2), (true, 3), (true, 4), (true, 7)];
             let all = flags.into_iter().flat_map(|flags| GRADIENTS.map(|types| (flags, types)));
             for ((has_positions, flags), (gradients, of_dx)) in all {
                 let (accumulate_table, accumulate_positions) = (flags & 1 > 0, flags & 2 > 0);
+                let documents = flags & 4 > 0;
                 let mut inputs = vec![tokens.clone(), dx.stored_as(of_dx)];
+                inputs.extend(documents.then(|| starts.clone()));
                 inputs.extend(accumulate_table.then(|| table.stored_as(gradients)));
                 inputs.extend(accumulate_positions.then(|| positions.stored_as(gradients)));
                 let op = |gradients| {
@@ -64,6 +70,7 @@ fn embedding_and_its_gradient() {
                         scale: 2.5,
                         gradients,
                         positions: has_positions,
+                        documents,
                         accumulate_table,
                         accumulate_positions,
                     })
@@ -86,6 +93,7 @@ fn table_gradient(vocabulary: usize, accumulate_table: bool) -> Op {
         scale: 1.0,
         gradients,
         positions: true,
+        documents: false,
         accumulate_table,
         accumulate_positions: false,
     })

@@ -26,6 +26,7 @@ from resident import Resident
 
 try:
     import torch
+    import torch.nn.functional as F
 
     AFTER_IMPORT = Resident()  # Of torch, before it has anything to do.
     from safetensors.torch import load_file, save_file
@@ -133,9 +134,25 @@ def read_tensors(path):
 
 
 def read_batches(folder):
-    """Tokens and targets, each i64[steps, B, T]."""
+    """Tokens and targets of each step, each i64[B, T]."""
     batches = read_tensors(folder / "batches.safetensors")
-    return batches["tokens"].long(), batches["targets"].long()
+    tokens, targets = batches["tokens"].long(), batches["targets"].long()
+    if "starts" not in batches:
+        return tokens, targets
+    steps = [unpacked(*step) for step in zip(tokens, targets, batches["starts"])]
+    return tuple(zip(*steps))
+
+
+def unpacked(tokens, targets, starts):
+    """Each document as a sample of its own, which begins with it."""
+    documents = []
+    for sample in zip(tokens, targets, starts):
+        for start in sample[2].unique().tolist():
+            places = (sample[2] == start) & (sample[1] >= 0)
+            rest = places.numel() - places.sum().item()
+            if places.any():
+                documents.append([F.pad(sample[0][places], (0, rest)), F.pad(sample[1][places], (0, rest), value=-1)])
+    return tuple(torch.stack(part) for part in zip(*documents))
 
 
 def by_step(tensors):

@@ -251,7 +251,7 @@ fn every_checkpoint_learns_what_its_own_library_learns() {
 /// The mean is over all targets of a step, however they are spread over micro-batches and slices of the loss.
 #[test]
 fn documents_that_are_kept_apart_are_learnt_as_pytorch_learns_them() {
-    all_learn_what_pytorch_learns(DOCUMENTS, 2);
+    all_learn_what_pytorch_learns(DOCUMENTS, 4);
     for (strategy, config) in DOCUMENTS.runs() {
         let changes: [Change; 4] = [
             |config| config.strategy.accumulate = 2,
@@ -265,6 +265,22 @@ fn documents_that_are_kept_apart_are_learnt_as_pytorch_learns_them() {
             let far = too_far(DOCUMENTS, &strategy, &config);
             assert!(far.is_empty(), "change {number}: {}", far.join("\n"));
         }
+    }
+}
+
+#[test]
+fn documents_that_see_each_other_are_noticed() {
+    for strategy in ["packed", "packed-llama"] {
+        let config = DOCUMENTS.run(strategy);
+        let mut batches = DOCUMENTS.batches(strategy, &config);
+        for batch in &mut batches {
+            batch.parts_mut().iter_mut().filter(|filled| filled.part.name == "starts").for_each(|filled| {
+                filled.bytes.fill(0);
+            });
+        }
+        let trained = train(&config, &batches, DOCUMENTS.initial(strategy, &config).as_ref());
+        let expected = DOCUMENTS.read(strategy).f32("losses");
+        assert!(distance(&trained.losses, &expected) > 1e-4, "{strategy}: {:?}", trained.losses);
     }
 }
 

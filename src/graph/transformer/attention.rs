@@ -7,7 +7,13 @@ use crate::graph::Graph;
 use crate::ops::{Attending, Attention, Op, Rotary};
 use crate::spec::{Positions, Transformer};
 
-pub(super) fn build(graph: &mut Graph, model: &Transformer, number: usize, part: &Part) -> usize {
+pub(super) fn build(
+    graph: &mut Graph,
+    model: &Transformer,
+    number: usize,
+    part: &Part,
+    starts: Option<usize>,
+) -> usize {
     let Transformer { heads, kv_heads, head_dim, .. } = *model;
     let (c, channels) = (model.d_model, heads * head_dim);
     let scope = part.scope;
@@ -33,8 +39,10 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, number: usize, part:
         window: model.window_of(number),
         cap: model.attention_softcap.map(|cap| cap as f32),
         scale: model.attention_scale.map(|scale| scale as f32),
+        documents: starts.is_some(),
     };
-    let [out, _lse] = graph.node(Op::Attention(Attention { attending }), scope, vec![qkv], ["out", "lse"]);
+    let inputs = [Some(qkv), starts].into_iter().flatten().collect();
+    let [out, _lse] = graph.node(Op::Attention(Attention { attending }), scope, inputs, ["out", "lse"]);
     let (names, initial) = (["out.weight", "out.bias"], into_residual(model));
     let layer = Layer { names, shape: [c, channels], initial, bias: model.bias };
     linear::build_last(graph, part, &layer, out)

@@ -15,11 +15,19 @@ pub(super) struct Part {
     pub(super) residual: Option<usize>,
 }
 
-/// The residual stream x num[B,T,C] after the block of that number.
-pub(super) fn build(graph: &mut Graph, model: &Transformer, number: usize, x: usize) -> usize {
+/// The residual stream x num[B,T,C] after the block of that number. Samples may have several documents, which begin at the
+/// starts i32[B,T].
+pub(super) fn build(
+    graph: &mut Graph,
+    model: &Transformer,
+    number: usize,
+    x: usize,
+    starts: Option<usize>,
+) -> usize {
     let block = graph.layer(format!("blocks.{number}"), true);
     let scope = graph.part(block, "attention");
-    let x = beside(graph, model, scope, x, |graph, part| attention::build(graph, model, number, &part));
+    let x =
+        beside(graph, model, scope, x, |graph, part| attention::build(graph, model, number, &part, starts));
     let scope = graph.part(block, "mlp");
     beside(graph, model, scope, x, |graph, part| mlp::build(graph, model, &part))
 }

@@ -21,6 +21,8 @@ pub(super) struct Parts {
     pub(super) targets: usize,
     /// What the targets of each sample count for, f32[B], where not all do.
     pub(super) weights: Option<usize>,
+    /// Where the document of each token begins, i32[B,T], where samples have several.
+    pub(super) starts: Option<usize>,
 }
 
 pub(super) fn build(
@@ -32,18 +34,23 @@ pub(super) fn build(
     let (t, c, v) = (model.context, model.d_model, model.vocabulary);
     let scope = graph.layer("embedding".to_owned(), false);
     let [tokens, targets] = model.parts().map(|part| graph.input(scope, &part, micro_batch));
-    let weights = documents.parts(t).first().map(|part| graph.input(scope, part, micro_batch));
+    let others: Vec<usize> =
+        documents.parts(t).iter().map(|part| graph.input(scope, part, micro_batch)).collect();
+    let (weights, starts) = (others.first().copied(), others.get(1).copied());
     let table = graph.parameter("table", scope, &[v, c], NORMAL);
     let mut inputs = vec![tokens, table];
     let positions = model.positions == Positions::Learned;
     if positions {
         inputs.push(graph.parameter("positions", scope, &[t, c], NORMAL));
     }
+    let counts_anew = starts.filter(|_| positions);
+    inputs.extend(counts_anew);
     let op = Op::Embedding(Embedding {
         scale: model.embedding_scale.unwrap_or(1.0) as f32,
         positions,
+        documents: counts_anew.is_some(),
         output: DType::F32,
     });
     let [x] = graph.node(op, scope, inputs, ["x"]);
-    Embedded { x, table, batch: Parts { targets, weights } }
+    Embedded { x, table, batch: Parts { targets, weights, starts } }
 }

@@ -33,8 +33,9 @@ words! {
         Joined = "joined",
         /// A sample is one, and padding.
         Padded = "padded",
+        /// A sample is as many as it has room for, which see nothing of each other, and padding.
+        Packed = "packed",
     }
-    later "packed"
 }
 
 /// What tokens are.
@@ -132,6 +133,7 @@ impl DataSource for Text {
         match self.documents {
             Arrangement::Joined => Documents::Joined,
             Arrangement::Padded => Documents::Padded,
+            Arrangement::Packed => Documents::Packed,
         }
     }
 

@@ -19,6 +19,7 @@ const CHANNELS: usize = 64;
 pub(super) fn forward<P: Float, X: Float>(op: &Embedding, operands: &mut Operands, workers: &Workers) {
     let (tokens, table) = (operands.tokens(0), operands.input::<P>(1));
     let positions = op.positions.then(|| operands.input::<P>(2));
+    let starts = op.documents.then(|| operands.tokens(3));
     let (sequence, channels) = (operands.input_type(0).shape.last(), operands.input_type(1).shape.last());
     let (x, level) = (Parts::new(operands.output::<X>(0)), workers.level());
     workers.chunks(tokens.len(), ROWS, |rows| {
@@ -27,7 +28,8 @@ pub(super) fn forward<P: Float, X: Float>(op: &Embedding, operands: &mut Operand
             // SAFETY: runs of rows do not overlap.
             #[allow(unsafe_code)]
             let x = unsafe { x.part(row * channels..(row + 1) * channels) };
-            let (token, position) = (tokens[row] as usize * channels, row % sequence * channels);
+            let position = row % sequence - starts.map_or(0, |starts| starts[row] as usize);
+            let (token, position) = (tokens[row] as usize * channels, position * channels);
             for start in (0..channels).step_by(BUFFER) {
                 let run = start..channels.min(start + BUFFER);
                 let of = |row: usize| row + run.start..row + run.end;
@@ -68,6 +70,7 @@ pub(super) fn backward<X: Float, G: Float>(
     if !op.positions {
         return;
     }
+    let starts = op.documents.then(|| operands.tokens(2));
     let dpositions = Parts::new(operands.output::<G>(1));
     workers.chunks(sequence, ROWS, |positions| {
         for position in positions {
@@ -78,8 +81,14 @@ pub(super) fn backward<X: Float, G: Float>(
                 sum.fill(G::default());
             }
             let (mut sums, mut wide) = ([0.0; BUFFER], [0.0; BUFFER]);
+            let place = |row: usize| row % sequence - starts.map_or(0, |starts| starts[row] as usize);
             update(level, sum, &mut sums, |run, sum| {
-                for dx in dx.chunks_exact(channels).skip(position).step_by(sequence) {
+                let first = if starts.is_none() { position } else { 0 };
+                let rows = (first..tokens.len()).step_by(if starts.is_none() { sequence } else { 1 });
+                for dx in rows
+                    .filter(|row| place(*row) == position)
+                    .map(|row| &dx[row * channels..(row + 1) * channels])
+                {
                     read(level, &dx[run.clone()], &mut wide, |run, dx| add_to(level, &mut sum[run], dx));
                 }
             });

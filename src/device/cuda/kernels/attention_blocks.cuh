@@ -32,14 +32,42 @@ struct AttentionSizes {
     float cap;
     int padding;
 
-    // The first key that queries from this one on see, and what comes after the last that those up to this one do.
-    __device__ __forceinline__ int first_seen(int query) const { return max(0, query - window + 1); }
+    // Whether queries see their own documents alone.
+    static constexpr bool documents = false;
+
+    // The first key that queries of a sequence from this one on see, and what comes after the last that those up to this one
+    // do.
+    __device__ __forceinline__ int first_seen(int, int query) const { return max(0, query - window + 1); }
 
     __device__ __forceinline__ int after_seen(int query) const { return min(sequence, query + ahead + 1); }
 
-    // Whether a query sees a key, if there is one of this number.
-    __device__ __forceinline__ bool sees(int query, int key) const {
+    // Whether a query is near enough to see a key.
+    __device__ __forceinline__ bool is_near(int query, int key) const {
         return key - query <= ahead && query - key < window;
+    }
+
+    // Whether a query of a sequence sees a key, if there is one of this number.
+    __device__ __forceinline__ bool sees(int, int query, int key) const { return is_near(query, key); }
+};
+
+// Of queries that see nothing before their own documents.
+struct DocumentSizes : AttentionSizes {
+    // [B, T]: where the document of each position begins in its sequence; they never fall.
+    const int* starts;
+
+    static constexpr bool documents = true;
+
+    // A query past the sequence is as its last.
+    __device__ __forceinline__ int start(int batch, int query) const {
+        return starts[static_cast<size_t>(batch) * sequence + min(query, sequence - 1)];
+    }
+
+    __device__ __forceinline__ int first_seen(int batch, int query) const {
+        return max(AttentionSizes::first_seen(batch, query), start(batch, query));
+    }
+
+    __device__ __forceinline__ bool sees(int batch, int query, int key) const {
+        return is_near(query, key) && key >= start(batch, query);
     }
 };
 

@@ -96,16 +96,16 @@ __device__ __forceinline__ void cap_products(float (&products)[ROWS / F32_SIDE][
 
 // Of a thread's part of a tile of scores, those of keys that a query does not see, or that are not there, become minus
 // infinity.
-template <int QUERIES, int KEYS>
-__device__ __forceinline__ void hide_unseen(float (&scores)[QUERIES / F32_SIDE][KEYS / F32_SIDE],
-                                            const AttentionSizes& sizes, int first_query, int first_key) {
+template <int QUERIES, int KEYS, class Sizes>
+__device__ __forceinline__ void hide_unseen(float (&scores)[QUERIES / F32_SIDE][KEYS / F32_SIDE], const Sizes& sizes,
+                                            int batch, int first_query, int first_key) {
     const int down = threadIdx.x / F32_SIDE, across = threadIdx.x % F32_SIDE;
 #pragma unroll
     for (int i = 0; i < QUERIES / F32_SIDE; i++) {
 #pragma unroll
         for (int j = 0; j < KEYS / F32_SIDE; j++) {
             const int query = first_query + down + i * F32_SIDE, key = first_key + across + j * F32_SIDE;
-            if (!sizes.sees(query, key) || key >= sizes.sequence) {
+            if (!sizes.sees(batch, query, key) || key >= sizes.sequence) {
                 scores[i][j] = -INFINITY;
             }
         }

@@ -98,9 +98,9 @@ struct OnlineSoftmax {
     }
 };
 
-template <class T, int D>
+template <class T, int D, class Sizes>
 __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* qkv,
-                                                  const AttentionSizes& sizes) {
+                                                  const Sizes& sizes) {
     using Tiles = ForwardTiles<D>;
     constexpr int BANDS = Tiles::bands, KEYS = Tiles::keys, STAGE = KEYS * D;
     DYN_SHARED(T, queries);                  // [Tiles::queries, D]
@@ -116,8 +116,8 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
     load_tile<D, Tiles::queries, Tiles::threads>(queries, queries_of(qkv, sizes, place.batch, place.head),
                                                  first_query);
     cp_commit();
-    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, sizes.first_seen(first_query));
-    load_tile<D, KEYS, Tiles::threads>(values, key_rows.after(values_after_keys), sizes.first_seen(first_query));
+    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, sizes.first_seen(place.batch, first_query));
+    load_tile<D, KEYS, Tiles::threads>(values, key_rows.after(values_after_keys), sizes.first_seen(place.batch, first_query));
     cp_commit();
 
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Tiles::warp_rows;
@@ -129,7 +129,7 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
 
     OnlineSoftmax<D, BANDS> softmax;
     float weighted[BANDS][D / 8][4] = {};
-    for (int first_key = sizes.first_seen(first_query), stage = 0; first_key < sizes.after_seen(last_query);
+    for (int first_key = sizes.first_seen(place.batch, first_query), stage = 0; first_key < sizes.after_seen(last_query);
          first_key += KEYS, stage ^= 1) {
         cp_wait(0);
         __syncthreads();
@@ -139,7 +139,7 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
             cp_commit();
         }
         const int last_key = first_key + KEYS - 1, warp_last = warp_query + Tiles::warp_rows - 1;
-        if (first_key > warp_last + sizes.ahead || last_key < sizes.first_seen(warp_query)) {
+        if (first_key > warp_last + sizes.ahead || last_key < sizes.first_seen(place.batch, warp_query)) {
             continue;
         }
         float scores[BANDS][KEYS / 8][4];
@@ -147,8 +147,8 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
         if (sizes.cap > 0.0f) {
             cap_products(scores, sizes.cap);
         }
-        if (last_key >= sizes.after_seen(warp_query) || first_key < sizes.first_seen(warp_last)) {
-            hide_unseen<true>(scores, sizes, warp_query, first_key);
+        if (last_key >= sizes.after_seen(warp_query) || first_key < sizes.first_seen(place.batch, warp_last)) {
+            hide_unseen<true>(scores, sizes, place.batch, warp_query, first_key);
         }
         if (sizes.ahead > 0 && last_key >= sizes.sequence) {
             hide_absent(scores, sizes.sequence, first_key);
@@ -181,9 +181,12 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
                      weighted, 1.0f);
 }
 
-#define ATTENTION_FORWARD(T, D)                                                                     \
+#define ATTENTION_FORWARD_OF(NAME, SIZES, T, D)                                                     \
     extern "C" __global__ void __launch_bounds__(ForwardTiles<D>::threads, ForwardTiles<D>::blocks) \
-        attention_forward_##T##_##D(T* out, float* lse, const T* qkv, AttentionSizes sizes) {       \
+        NAME##_##T##_##D(T* out, float* lse, const T* qkv, SIZES sizes) {                           \
         attention_forward<T, D>(out, lse, qkv, sizes);                                              \
     }                                                                                               \
-    REGISTER(attention_forward_##T##_##D)
+    REGISTER(NAME##_##T##_##D)
+
+#define ATTENTION_FORWARD(T, D) ATTENTION_FORWARD_OF(attention_forward, AttentionSizes, T, D)
+#define ATTENTION_FORWARD_OF_DOCUMENTS(T, D) ATTENTION_FORWARD_OF(attention_forward_of_documents, DocumentSizes, T, D)

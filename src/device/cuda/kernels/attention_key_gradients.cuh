@@ -41,10 +41,10 @@ __device__ __forceinline__ void multiply_by_slopes(float (&dscores)[BANDS][TILES
     }
 }
 
-template <class T, int D>
+template <class T, int D, class Sizes>
 __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, const T* qkv,
                                                         const float* lse, const float* delta,
-                                                        const AttentionSizes& sizes) {
+                                                        const Sizes& sizes) {
     using Tiles = KeyGradientTiles<D>;
     constexpr int BANDS = Tiles::bands, QUERIES = Tiles::queries, STAGE = QUERIES * D,
                   COLUMNS = Tiles::columns;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
                 carried = carries_delta ? row.delta : row.lse * LOG2_E;
             }
         }
-        if (last_query + sizes.ahead >= warp_key && last_key >= sizes.first_seen(first_query)) {
+        if (last_query + sizes.ahead >= warp_key && last_key >= sizes.first_seen(place.batch, first_query)) {
             const float* exponents = statistics + stage * 2 * QUERIES + lane % 4 * 2;
             const float* deltas = exponents + QUERIES;
             float weights[BANDS][QUERIES / 8][4], dscores[BANDS][QUERIES / 8][4];
@@ -119,8 +119,8 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
             if (sizes.cap > 0.0f) {
                 cap_products(weights, sizes.cap);
             }
-            if (last_key > first_query + sizes.ahead || warp_key < sizes.first_seen(last_query)) {
-                hide_unseen<false>(weights, sizes, warp_key, first_query);
+            if (last_key > first_query + sizes.ahead || warp_key < sizes.first_seen(place.batch, last_query)) {
+                hide_unseen<false>(weights, sizes, place.batch, warp_key, first_query);
             }
 #pragma unroll
             for (int n = 0; n < QUERIES / 8; n++) {
@@ -171,10 +171,13 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
                            values + warp_row * D, dvalues, 1.0f);
 }
 
-#define ATTENTION_KEY_GRADIENTS(T, D)                                                             \
-    extern "C" __global__ void __launch_bounds__(KeyGradientTiles<D>::threads)                    \
-        attention_key_gradients_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse, \
-                                          const float* delta, AttentionSizes sizes) {             \
-        attention_key_gradients<T, D>(dqkv, dout, qkv, lse, delta, sizes);                        \
-    }                                                                                             \
-    REGISTER(attention_key_gradients_##T##_##D)
+#define ATTENTION_KEY_GRADIENTS_OF(NAME, SIZES, T, D)                            \
+    extern "C" __global__ void __launch_bounds__(KeyGradientTiles<D>::threads)   \
+        NAME##_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse, \
+                                          const float* delta, SIZES sizes) {     \
+        attention_key_gradients<T, D>(dqkv, dout, qkv, lse, delta, sizes);       \
+    }                                                                            \
+    REGISTER(NAME##_##T##_##D)
+
+#define ATTENTION_KEY_GRADIENTS(T, D) ATTENTION_KEY_GRADIENTS_OF(attention_key_gradients, AttentionSizes, T, D)
+#define ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(T, D) ATTENTION_KEY_GRADIENTS_OF(attention_key_gradients_of_documents, DocumentSizes, T, D)

@@ -17,10 +17,10 @@ struct QueryGradientTiles {
     static constexpr int queries = warps * warp_rows;
 };
 
-template <class T, int D>
+template <class T, int D, class Sizes>
 __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout, const T* qkv,
                                                           const float* lse, const float* delta,
-                                                          const AttentionSizes& sizes) {
+                                                          const Sizes& sizes) {
     using Tiles = QueryGradientTiles<D>;
     constexpr int BANDS = Tiles::bands, KEYS = Tiles::keys, STAGE = KEYS * D;
     DYN_SHARED(T, queries);                   // [Tiles::queries, D]
@@ -39,8 +39,8 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
     load_tile<D, Tiles::queries, Tiles::threads>(douts, rows_of_out(dout, sizes, place.batch, place.head),
                                                  first_query);
     cp_commit();
-    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, sizes.first_seen(first_query));
-    load_tile<D, KEYS, Tiles::threads>(values, key_rows.after(values_after_keys), sizes.first_seen(first_query));
+    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, sizes.first_seen(place.batch, first_query));
+    load_tile<D, KEYS, Tiles::threads>(values, key_rows.after(values_after_keys), sizes.first_seen(place.batch, first_query));
     cp_commit();
 
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Tiles::warp_rows;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
     dout_left.keep();
 
     float dqueries[BANDS][D / 8][4] = {};
-    for (int first_key = sizes.first_seen(first_query), stage = 0; first_key < sizes.after_seen(last_query);
+    for (int first_key = sizes.first_seen(place.batch, first_query), stage = 0; first_key < sizes.after_seen(last_query);
          first_key += KEYS, stage ^= 1) {
         cp_wait(0);
         __syncthreads();
@@ -84,8 +84,8 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
         if (sizes.cap > 0.0f) {
             cap_products(weights, sizes.cap);
         }
-        if (last_key >= sizes.after_seen(warp_query) || first_key < sizes.first_seen(warp_last)) {
-            hide_unseen<true>(weights, sizes, warp_query, first_key);
+        if (last_key >= sizes.after_seen(warp_query) || first_key < sizes.first_seen(place.batch, warp_last)) {
+            hide_unseen<true>(weights, sizes, place.batch, warp_query, first_key);
         }
 #pragma unroll
         for (int band = 0; band < BANDS; band++) {
@@ -111,10 +111,13 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
                      dqueries, sizes.scale);
 }
 
-#define ATTENTION_QUERY_GRADIENTS(T, D)                                                                         \
+#define ATTENTION_QUERY_GRADIENTS_OF(NAME, SIZES, T, D)                                                         \
     extern "C" __global__ void __launch_bounds__(QueryGradientTiles<D>::threads, QueryGradientTiles<D>::blocks) \
-        attention_query_gradients_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse,             \
-                                            const float* delta, AttentionSizes sizes) {                         \
+        NAME##_##T##_##D(T* dqkv, const T* dout, const T* qkv, const float* lse,                                \
+                                            const float* delta, SIZES sizes) {                                  \
         attention_query_gradients<T, D>(dqkv, dout, qkv, lse, delta, sizes);                                    \
     }                                                                                                           \
-    REGISTER(attention_query_gradients_##T##_##D)
+    REGISTER(NAME##_##T##_##D)
+
+#define ATTENTION_QUERY_GRADIENTS(T, D) ATTENTION_QUERY_GRADIENTS_OF(attention_query_gradients, AttentionSizes, T, D)
+#define ATTENTION_QUERY_GRADIENTS_OF_DOCUMENTS(T, D) ATTENTION_QUERY_GRADIENTS_OF(attention_query_gradients_of_documents, DocumentSizes, T, D)

@@ -175,8 +175,8 @@ __device__ __forceinline__ void accumulate(float (&result)[BANDS][COLUMNS / 8][4
 }
 
 // Scores of keys that a query does not see become minus infinity. Columns are keys and rows queries, or the reverse.
-template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES>
-__device__ __forceinline__ void hide_unseen(float (&scores)[BANDS][TILES][4], const AttentionSizes& sizes,
+template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES, class Sizes>
+__device__ __forceinline__ void hide_unseen(float (&scores)[BANDS][TILES][4], const Sizes& sizes, int batch,
                                             int first_row, int first_column) {
     const int lane = threadIdx.x % 32;
     const int start = first_column + lane % 4 * 2 - (first_row + lane / 4);
@@ -188,8 +188,16 @@ __device__ __forceinline__ void hide_unseen(float (&scores)[BANDS][TILES][4], co
             for (int i = 0; i < 4; i++) {
                 const int column_less_row = start + n * 8 + i % 2 - (band * 16 + i / 2 * 8);
                 const int after_query = COLUMNS_ARE_KEYS ? column_less_row : -column_less_row;
-                if (!sizes.sees(0, after_query)) {
+                if (!sizes.is_near(0, after_query)) {
                     scores[band][n][i] = -INFINITY;
+                }
+                if constexpr (Sizes::documents) {
+                    const int row = first_row + lane / 4 + band * 16 + i / 2 * 8;
+                    const int column = first_column + lane % 4 * 2 + n * 8 + i % 2;
+                    const int query = COLUMNS_ARE_KEYS ? row : column, key = COLUMNS_ARE_KEYS ? column : row;
+                    if (key < sizes.start(batch, query)) {
+                        scores[band][n][i] = -INFINITY;
+                    }
                 }
             }
         }

@@ -63,11 +63,12 @@ __device__ __forceinline__ void embed(X* x, const P* token, const P* position, u
     }
 }
 
-// x[n, :] = scale * table[tokens[n], :] + positions[n % sequence, :], if there are positions. One warp per row. A token that the
-// table does not have is no number: what lies outside of the table is not read.
+// x[n, :] = scale * table[tokens[n], :] + positions[n % sequence - starts[n], :], if there are positions, and starts. One warp per
+// row. A token that the table does not have is no number: what lies outside of the table is not read.
 template <class P, class X>
 __device__ __forceinline__ void embed_row(X* x, const int* tokens, const P* table, const P* positions, uint32_t rows,
-                                          uint32_t sequence, uint32_t channels, uint32_t vocabulary, float scale) {
+                                          uint32_t sequence, uint32_t channels, uint32_t vocabulary, float scale,
+                                          const int* starts) {
     const uint32_t row = blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
     x += static_cast<uint64_t>(row) * channels;
@@ -77,7 +78,9 @@ __device__ __forceinline__ void embed_row(X* x, const int* tokens, const P* tabl
         return;
     }
     const P* token = table + static_cast<uint64_t>(number) * channels;
-    const P* position = positions == nullptr ? nullptr : positions + static_cast<uint64_t>(row % sequence) * channels;
+    const uint32_t start = starts == nullptr ? 0 : starts[row];
+    const P* position =
+        positions == nullptr ? nullptr : positions + static_cast<uint64_t>(row % sequence - start) * channels;
     if (channels % 4 == 0) {
         embed<4>(x, token, position, channels, scale);
     } else {
@@ -89,8 +92,8 @@ __device__ __forceinline__ void embed_row(X* x, const int* tokens, const P* tabl
     extern "C" __global__ void __launch_bounds__(32 * WARPS) embedding_##suffix(                                     \
         X* __restrict__ x, const int* __restrict__ tokens, const P* __restrict__ table,                              \
         const P* __restrict__ positions, uint32_t rows, uint32_t sequence, uint32_t channels, uint32_t vocabulary,   \
-        float scale) {                                                                                               \
-        embed_row(x, tokens, table, positions, rows, sequence, channels, vocabulary, scale);                         \
+        float scale, const int* __restrict__ starts) {                                                               \
+        embed_row(x, tokens, table, positions, rows, sequence, channels, vocabulary, scale, starts);                 \
     }                                                                                                                \
     REGISTER(embedding_##suffix)
 
@@ -132,6 +135,28 @@ __device__ __forceinline__ void sum_positions(G* dpositions, const X* dx, uint32
             sum_over_batch<1>(dpositions + i, dx + i, batch, stride, accumulate);
         }
     }
+}
+
+// dpositions[p, :] (+)= the sum of dx[n, :] over the rows n that are p places into their document. A warp takes 32 channels of a
+// position; its lanes look for such rows together.
+template <class X, class G>
+__device__ __forceinline__ void sum_positions_of_documents(G* dpositions, const X* dx, const int* starts, uint32_t rows,
+                                                           uint32_t sequence, uint32_t channels, uint32_t accumulate) {
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t position = blockIdx.x, c = (blockIdx.y * WARPS + threadIdx.x / 32) * 32 + lane;
+    G* sink = dpositions + static_cast<uint64_t>(position) * channels + c;
+    float sum = accumulate && c < channels ? to_float(*sink) : 0.0f;
+    for (uint32_t first = 0; first < rows; first += 32) {
+        const uint32_t row = first + lane;
+        const bool counts = row < rows && row % sequence - starts[row] == position;
+        uint32_t found = __ballot_sync(FULL_WARP, counts);
+        while (found != 0) {
+            const uint32_t next = first + __ffs(static_cast<int>(found)) - 1;
+            found &= found - 1;
+            if (c < channels) sum += to_float(dx[static_cast<uint64_t>(next) * channels + c]);
+        }
+    }
+    if (c < channels) *sink = from_float<G>(sum);
 }
 
 // The gradient of the table without atomics: `order_tokens` has sorted the places of the tokens by their row of the
@@ -235,6 +260,12 @@ __device__ __forceinline__ void sum_runs(G* dtable, float* partials, const uint3
         sum_positions(dpositions, dx, batch, stride, accumulate);                                                    \
     }                                                                                                                \
     REGISTER(embedding_positions_backward_##suffix)                                                                  \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS) embedding_positions_of_documents_backward_##suffix(     \
+        G* __restrict__ dpositions, const X* __restrict__ dx, const int* __restrict__ starts, uint32_t rows,         \
+        uint32_t sequence, uint32_t channels, uint32_t accumulate) {                                                 \
+        sum_positions_of_documents(dpositions, dx, starts, rows, sequence, channels, accumulate);                    \
+    }                                                                                                                \
+    REGISTER(embedding_positions_of_documents_backward_##suffix)                                                     \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 3) embedding_table_backward_##suffix(                   \
         G* __restrict__ dtable, float* __restrict__ partials, const uint32_t* __restrict__ order,                    \
         const int* __restrict__ tokens, const X* __restrict__ dx, uint32_t token_count, uint32_t vocabulary,         \

@@ -123,16 +123,20 @@ struct Seen {
     __device__ __forceinline__ uint32_t after(uint32_t query) const { return min(sequence, query + ahead + 1); }
 };
 
-// The softmax of the scores that each query sees, zero beyond: a warp takes a query.
+// The softmax of the scores that each query sees, zero beyond: a warp takes a query, which sees nothing before its document:
+// `starts` [B, T] may be null.
 template <class T>
-__device__ __forceinline__ void attention_softmax(T* probabilities, const T* scores, uint64_t rows, const Seen& seen) {
+__device__ __forceinline__ void attention_softmax(T* probabilities, const T* scores, uint64_t rows, const Seen& seen,
+                                                  const int* starts, uint32_t heads) {
     const uint32_t sequence = seen.sequence;
     const uint64_t row = static_cast<uint64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
     if (row >= rows) {
         return;
     }
     const uint32_t lane = threadIdx.x % 32, query = row % sequence;
-    const uint32_t first = seen.first(query), after = seen.after(query);
+    const uint64_t batch = row / sequence / heads;
+    const uint32_t start = starts == nullptr ? 0 : starts[batch * sequence + query];
+    const uint32_t first = max(seen.first(query), start), after = seen.after(query);
     probabilities += row * sequence;
     scores += row * sequence;
     float largest = -INFINITY;
@@ -191,8 +195,9 @@ __device__ __forceinline__ void attention_softmax_backward(T* dscores, const T* 
     }                                                                                                       \
     REGISTER(attention_product_##NAME)                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                   \
-        attention_softmax_##NAME(T* probabilities, const T* scores, uint64_t rows, Seen seen) {             \
-        attention_softmax<T>(probabilities, scores, rows, seen);                                            \
+        attention_softmax_##NAME(T* probabilities, const T* scores, uint64_t rows, Seen seen,               \
+                                 const int* __restrict__ starts, uint32_t heads) {                          \
+        attention_softmax<T>(probabilities, scores, rows, seen, starts, heads);                             \
     }                                                                                                       \
     REGISTER(attention_softmax_##NAME)                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_softmax_backward_##NAME(                \

@@ -14,6 +14,9 @@ const DELTA_ROWS: usize = BLOCK as usize / 8;
 /// 16 MiB in 16 bits at 64 channels, which stays in its cache.
 const GROUP_BLOCKS: usize = 512;
 
+/// Of a kernel for each padded head dimension, for f32, bf16 and f16.
+type Names = [[&'static str; 3]; PADDED_HEADS.len()];
+
 /// The names of a kernel for each padded head dimension, for f32, bf16 and f16.
 macro_rules! names {
     ($kernel:literal) => {
@@ -97,9 +100,10 @@ pub(super) fn forward(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let [qkv, out, lse] = [&inputs[0], &outputs[0], &outputs[1]];
-    let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty)?;
+    let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty, inputs)?;
     let arguments = [out, lse, qkv].map(pointer).to_vec();
-    sizes.launch(names!("attention_forward"), forward_tiles, sizes.heads.queries, arguments, launcher)
+    let names = [names!("attention_forward"), names!("attention_forward_of_documents")];
+    sizes.launch(names, forward_tiles, sizes.heads.queries, arguments, launcher)
 }
 
 /// The workspace takes one number for each query and head.
@@ -111,21 +115,22 @@ pub(super) fn backward(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let [dout, qkv, out, lse] = [0, 1, 2, 3].map(|index| &inputs[index]);
-    let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty)?;
+    let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty, inputs)?;
     let delta = Argument::Pointer(delta);
     launcher.kernel(
         by_dtype(sizes.dtype, ["attention_delta_f32", "attention_delta_bf16", "attention_delta_f16"])?,
         [blocks(sizes.heads.batch * sizes.heads.queries * sizes.heads.sequence, DELTA_ROWS)?, 1, 1],
         BLOCK,
         0,
-        &[delta.clone(), pointer(dout), pointer(out), sizes.argument(1)?],
+        &[delta.clone(), pointer(dout), pointer(out), Argument::Words(sizes.words(1)?)],
     )?;
     let mut arguments = [&outputs[0], dout, qkv, lse].map(pointer).to_vec();
     arguments.push(delta);
     let keys = sizes.heads.keys;
-    sizes.launch(names!("attention_key_gradients"), key_gradient_tiles, keys, arguments.clone(), launcher)?;
-    let queries = sizes.heads.queries;
-    sizes.launch(names!("attention_query_gradients"), query_gradient_tiles, queries, arguments, launcher)
+    let names = [names!("attention_key_gradients"), names!("attention_key_gradients_of_documents")];
+    sizes.launch(names, key_gradient_tiles, keys, arguments.clone(), launcher)?;
+    let names = [names!("attention_query_gradients"), names!("attention_query_gradients_of_documents")];
+    sizes.launch(names, query_gradient_tiles, sizes.heads.queries, arguments, launcher)
 }
 
 /// How far a query sees, as kernels say it: so many positions after its own, and so many up to it.
@@ -141,25 +146,34 @@ struct Sizes {
     heads: Heads,
     /// Of the padded head dimension in `PADDED_HEADS`.
     padded: usize,
+    /// Where those of documents lie, if they are told apart.
+    starts: Option<u64>,
 }
 
 impl Sizes {
     /// # Errors
     /// Heads wider than any kernel takes.
-    fn new(operation: &'static str, attending: &Attending, qkv: &TensorType) -> Result<Sizes, DeviceError> {
+    fn new(
+        operation: &'static str,
+        attending: &Attending,
+        qkv: &TensorType,
+        inputs: &[Operand],
+    ) -> Result<Sizes, DeviceError> {
         let heads = attending.heads(operation, qkv)?;
         let Some(padded) = PADDED_HEADS.iter().position(|padded| heads.head <= *padded) else {
             let (most, head) = (PADDED_HEADS[PADDED_HEADS.len() - 1], heads.head);
             let problem = format!("on a CUDA device a head has at most {most} channels, not {head}");
             return Err(TypeError { operation, problem }.into());
         };
-        Ok(Sizes { dtype: qkv.dtype, attending: *attending, heads, padded })
+        let starts = inputs.last().filter(|_| attending.documents).map(|starts| starts.address);
+        Ok(Sizes { dtype: qkv.dtype, attending: *attending, heads, padded, starts })
     }
 
-    /// Enqueues a kernel whose blocks take tiles of so many heads. Its last parameter is the sizes.
+    /// Enqueues a kernel whose blocks take tiles of so many heads: the first, or the second for documents that are told apart.
+    /// Its last parameter is the sizes.
     fn launch(
         &self,
-        names: [[&'static str; 3]; PADDED_HEADS.len()],
+        [whole, of_documents]: [Names; 2],
         tiles: fn(DType, usize) -> Tiles,
         heads: usize,
         mut arguments: Vec<Argument>,
@@ -168,7 +182,10 @@ impl Sizes {
         let tiles = tiles(self.dtype, PADDED_HEADS[self.padded]);
         let head_blocks = self.heads.sequence.div_ceil(tiles.kept);
         let batch_heads = self.heads.batch * heads;
-        arguments.push(self.argument((GROUP_BLOCKS / head_blocks).clamp(1, batch_heads))?);
+        let mut words = self.words((GROUP_BLOCKS / head_blocks).clamp(1, batch_heads))?;
+        words.extend(self.starts);
+        arguments.push(Argument::Words(words));
+        let names = if self.starts.is_some() { of_documents } else { whole };
         launcher.kernel(
             by_dtype(self.dtype, names[self.padded])?,
             [size(batch_heads * head_blocks)?, tiles.parts, 1],
@@ -179,7 +196,7 @@ impl Sizes {
     }
 
     /// `AttentionSizes` of `attention_blocks.cuh`, with the heads of a group.
-    fn argument(&self, group: usize) -> Result<Argument, DeviceError> {
+    fn words(&self, group: usize) -> Result<Vec<u64>, DeviceError> {
         let Heads { batch, sequence, queries, keys, head } = self.heads;
         let [ahead, window] = seen(&self.attending, sequence);
         let scale = self.attending.scale.map_or_else(|| 1.0 / (head as f64).sqrt(), f64::from);
@@ -201,7 +218,7 @@ impl Sizes {
             0,
         ];
         let words = fields.chunks_exact(2).map(|pair| u64::from(pair[0]) | u64::from(pair[1]) << 32);
-        Ok(Argument::Words(words.collect()))
+        Ok(words.collect())
     }
 }
 
@@ -227,8 +244,8 @@ mod tests {
     fn sizes_are_laid_out_as_the_kernels_read_them() {
         let attending = Attending { kv_heads: 2, window: Some(5), cap: Some(30.0), ..Attending::causal(6) };
         let qkv = TensorType::new(DType::BF16, &[2, 7, (6 + 2 * 2) * 20]);
-        let sizes = Sizes::new("attention", &attending, &qkv).unwrap();
-        let Argument::Words(words) = sizes.argument(5).unwrap() else { panic!("a struct is words") };
+        let sizes = Sizes::new("attention", &attending, &qkv, &[]).unwrap();
+        let words = sizes.words(5).unwrap();
         let ints: Vec<u64> = words.iter().flat_map(|word| [word & 0xffff_ffff, word >> 32]).collect();
         assert_eq!(ints[..10], [2, 6, 3, 7, 20, 120, 200, 5, 0, 5]);
         let floats = [ints[10], ints[11], ints[12]].map(|bits| f32::from_bits(bits as u32));
@@ -239,8 +256,9 @@ mod tests {
 
     #[test]
     fn wider_heads_than_kernels_take_are_an_error_that_says_so() {
-        let error = Sizes::new("attention", &Attending::causal(2), &TensorType::f32(&[1, 4, 3 * 2 * 257]))
-            .unwrap_err();
+        let error =
+            Sizes::new("attention", &Attending::causal(2), &TensorType::f32(&[1, 4, 3 * 2 * 257]), &[])
+                .unwrap_err();
         let expected = "attention: on a CUDA device a head has at most 256 channels, not 257";
         assert_eq!(error.to_string(), expected);
     }

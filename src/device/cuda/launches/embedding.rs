@@ -5,7 +5,7 @@ use crate::device::cuda::launcher::{Argument, Launcher, Operand};
 use crate::ops::{DType, Embedding, EmbeddingBackward, Fill, TypeError};
 
 use super::initialise::fill;
-use super::sizes::{BLOCK, blocks, count, flag, optional, pointer, size_argument};
+use super::sizes::{BLOCK, blocks, count, flag, optional, pointer, size, size_argument};
 
 /// Rows of x that a block makes: one for each of its warps.
 const ROWS: usize = 8;
@@ -48,6 +48,7 @@ macro_rules! backward {
 }
 
 const POSITIONS: Kernels = backward!("embedding_positions_backward_");
+const POSITIONS_OF_DOCUMENTS: Kernels = backward!("embedding_positions_of_documents_backward_");
 const TABLE: Kernels = backward!("embedding_table_backward_");
 const FINISH: Kernels = backward!("embedding_table_finish_");
 
@@ -86,6 +87,7 @@ pub(super) fn forward(
             size_argument(table.ty.shape.last())?,
             size_argument(table.ty.shape.rows())?,
             Argument::F32(op.scale),
+            optional(inputs.get(3).map(|starts| starts.address)),
         ],
     )
 }
@@ -101,6 +103,24 @@ pub(super) fn backward(
     table_gradient(op, inputs, &outputs[0], workspace, launcher)?;
     let Some(positions) = outputs.get(1) else { return Ok(()) };
     let dx = &inputs[1];
+    if op.documents {
+        let channels = dx.ty.shape.last();
+        return launcher.kernel(
+            by_dtypes("embedding-backward", [dx.ty.dtype, op.gradients], POSITIONS_OF_DOCUMENTS)?,
+            [size(positions.ty.shape.rows())?, blocks(channels, BLOCK as usize)?, 1],
+            BLOCK,
+            0,
+            &[
+                pointer(positions),
+                pointer(dx),
+                pointer(&inputs[2]),
+                size_argument(inputs[0].ty.elements())?,
+                size_argument(inputs[0].ty.shape.last())?,
+                size_argument(channels)?,
+                flag(op.accumulate_positions),
+            ],
+        );
+    }
     let elements = positions.ty.elements();
     launcher.kernel(
         by_dtypes("embedding-backward", [dx.ty.dtype, op.gradients], POSITIONS)?,

@@ -7,7 +7,7 @@ use crate::ops::{
 };
 
 use super::attention::seen;
-use super::sizes::{BLOCK, blocks, by_dtype, count, optional, size};
+use super::sizes::{BLOCK, blocks, by_dtype, count, optional, size, size_argument};
 
 /// Rows and columns of a result that one block computes.
 const TILE: usize = 64;
@@ -27,12 +27,14 @@ pub(super) fn forward(
         [sizes.rows(&outputs[0]), sizes.square(&outputs[1]), sizes.square(&outputs[2])];
     let capped = Product { factor: sizes.scale(), cap: op.attending.cap, ..sizes.of_queries() };
     sizes.multiply(&capped, scores, queries, keys.transposed(), launcher)?;
+    let starts = optional(inputs.get(1).map(|starts| starts.address));
+    let heads = size_argument(sizes.heads.queries)?;
     launcher.kernel(
         by_dtype(sizes.dtype, ["attention_softmax_f32", "attention_softmax_bf16", "attention_softmax_f16"])?,
         [blocks(sizes.queries(), SOFTMAX_ROWS)?, 1, 1],
         BLOCK,
         0,
-        &[probabilities.pointer(), scores.pointer(), count(sizes.queries()), sizes.seen()?],
+        &[probabilities.pointer(), scores.pointer(), count(sizes.queries()), sizes.seen()?, starts, heads],
     )?;
     sizes.multiply(&sizes.of_queries(), out, probabilities, values, launcher)
 }

@@ -12,7 +12,8 @@ use crate::ops::{AttentionBackward, Operation};
 
 use super::sums::Sums;
 use super::{
-    KEYS, Member, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_group, pack_straight, pack_transposed, take,
+    KEYS, Member, QUERIES, Rows, SCORE_ROW, Sizes, Starts, Tile, each_group, pack_straight, pack_transposed,
+    take,
 };
 
 pub(crate) fn run<T: Float>(
@@ -33,6 +34,7 @@ fn run_with<M: Micro, T: Float>(
     let sizes = Sizes::new(op.name(), op.attending, operands.input_type(1));
     let [dout, qkv, out] = [0, 1, 2].map(|index| operands.input::<T>(index));
     let lse = operands.input::<f32>(3);
+    let starts = Starts::of_all(op.attending, 4, operands);
     let dqkv = Parts::new(operands.output::<T>(0));
     let scratch_len = AttentionBackward::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
     each_group(sizes, scratch, scratch_len, workers, |members, mut scratch| {
@@ -51,6 +53,7 @@ fn run_with<M: Micro, T: Float>(
                 qkv: place.qkv.map(|start| &qkv[start..]),
                 out: &out[place.out..],
                 lse: &lse[place.lse..place.lse + sizes.sequence],
+                starts: starts.of(place, sizes),
                 keys_across: &mut *keys_across,
                 values_across: &mut *values_across,
                 keys: &mut *keys,
@@ -73,6 +76,7 @@ struct BackwardHead<'a, T> {
     qkv: [&'a [T]; 3],
     out: &'a [T],
     lse: &'a [f32],
+    starts: Starts<'a>,
     /// k^T and v^T in panels.
     keys_across: &'a mut [f32],
     values_across: &'a mut [f32],
@@ -110,7 +114,7 @@ impl<T: Float> BackwardHead<'_, T> {
                     *along += dot(level, &dout[run], out);
                 });
             }
-            for tile in Tile::of_queries(query, sizes) {
+            for tile in Tile::of_queries(query, sizes, self.starts) {
                 for rows in tile.query_groups(M::ROWS) {
                     self.scores::<M>(tile, rows.clone(), [queries, douts]);
                     self.differentiate::<M>(tile, rows.clone(), &along);

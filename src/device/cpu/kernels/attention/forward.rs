@@ -10,7 +10,9 @@ use crate::device::cpu::kernels::simd::{Level, simd};
 use crate::device::cpu::kernels::workers::{Parts, Workers};
 use crate::ops::{Attention, Operation};
 
-use super::{Head, QUERIES, Rows, SCORE_ROW, Sizes, Tile, each_head, pack_straight, pack_transposed, take};
+use super::{
+    Head, QUERIES, Rows, SCORE_ROW, Sizes, Starts, Tile, each_head, pack_straight, pack_transposed, take,
+};
 
 pub(crate) fn run<T: Float>(op: &Attention, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     with_micro!(workers, run_with::<T>(op, operands, scratch, workers));
@@ -24,6 +26,7 @@ fn run_with<M: Micro, T: Float>(
 ) {
     let sizes = Sizes::new(op.name(), op.attending, operands.input_type(0));
     let qkv = operands.input::<T>(0);
+    let starts = Starts::of_all(op.attending, 1, operands);
     let (out, lse) = (Parts::new(operands.output::<T>(0)), Parts::new(operands.output(1)));
     let scratch_len = Attention::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
     each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
@@ -32,6 +35,7 @@ fn run_with<M: Micro, T: Float>(
             place,
             level: workers.level(),
             qkv,
+            starts: starts.of(place, sizes),
             keys: take(&mut scratch, sizes.padded_sequence() * sizes.head),
             values: take(&mut scratch, sizes.sequence * sizes.padded_head()),
             scores: take(&mut scratch, QUERIES * SCORE_ROW),
@@ -49,6 +53,7 @@ struct ForwardHead<'a, T> {
     place: Head,
     level: Level,
     qkv: &'a [T],
+    starts: Starts<'a>,
     /// k^T in panels.
     keys: &'a mut [f32],
     /// v in panels.
@@ -74,7 +79,7 @@ impl<T: Float> ForwardHead<'_, T> {
             self.total.fill(0.0);
             let count = QUERIES.min(sizes.sequence - query);
             let queries = Rows::new(level, &queries[query * row..], row, count, sizes.head, wide);
-            for tile in Tile::of_queries(query, sizes) {
+            for tile in Tile::of_queries(query, sizes, self.starts) {
                 for rows in tile.query_groups(M::ROWS) {
                     self.score::<M>(tile, rows.clone(), queries);
                     self.soften(tile, rows.clone());

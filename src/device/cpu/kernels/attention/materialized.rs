@@ -15,7 +15,7 @@ use crate::ops::{MaterializedAttention, MaterializedAttentionBackward, Operation
 use super::forward::{hold_within, weights};
 use super::sums::Sums;
 use super::{
-    Head, Member, QUERIES, Rows, Sizes, each_group, each_head, pack_straight, pack_transposed, take,
+    Head, Member, QUERIES, Rows, Sizes, Starts, each_group, each_head, pack_straight, pack_transposed, take,
 };
 
 pub(crate) fn forward<T: Float>(
@@ -44,6 +44,7 @@ fn forward_with<M: Micro, T: Float>(
 ) {
     let sizes = Sizes::new(op.name(), op.attending, operands.input_type(0));
     let qkv = operands.input::<T>(0);
+    let starts = Starts::of_all(op.attending, 1, operands);
     let [out, probabilities, scores] = [0, 1, 2].map(|index| Parts::new(operands.output::<T>(index)));
     let scratch_len = MaterializedAttention::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
     each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
@@ -52,6 +53,7 @@ fn forward_with<M: Micro, T: Float>(
             place,
             level: workers.level(),
             qkv,
+            starts: starts.of(place, sizes),
             keys: take(&mut scratch, sizes.padded_sequence() * sizes.head),
             values: take(&mut scratch, sizes.sequence * sizes.padded_head()),
             tile: take(&mut scratch, QUERIES * sizes.score_row()),
@@ -93,6 +95,7 @@ struct ForwardHead<'a, T> {
     place: Head,
     level: Level,
     qkv: &'a [T],
+    starts: Starts<'a>,
     /// k^T in panels.
     keys: &'a mut [f32],
     /// v in panels.
@@ -162,6 +165,7 @@ impl<T: Float> ForwardHead<'_, T> {
         }
         write(level, scores, &mut buffer, |run, scores| scaled(level, &tile[run], scale, scores));
         let seen = sizes.attending.seen(query, sizes.sequence);
+        let seen = seen.start.max(self.starts.first(query))..seen.end;
         let (_, total) = weights(level, tile, seen.clone(), scale, f32::NEG_INFINITY);
         let share = 1.0 / total;
         share_out(level, &mut tile[seen], share);

@@ -22,6 +22,7 @@ mod sums;
 use crate::ops::{Attending, Attention, Heads, TensorType};
 
 use super::float::Float;
+use super::operands::Operands;
 use super::product::{Left, Matrix, Micro, pack_right};
 use super::simd::Level;
 use super::workers::{Parts, Workers};
@@ -78,6 +79,7 @@ impl Sizes {
         let key_head = self.heads + head / (self.heads / self.kv_heads);
         let in_qkv = [head, key_head, key_head + self.kv_heads];
         Head {
+            position,
             qkv: in_qkv.map(|head| position * self.row() + head * self.head),
             out: position * self.channels + head * self.head,
             lse: (batch * self.heads + head) * self.sequence,
@@ -88,6 +90,8 @@ impl Sizes {
 /// One head of one batch element: where it begins in a tensor of each shape.
 #[derive(Clone, Copy)]
 struct Head {
+    /// In what there is one of for each position, [B,T].
+    position: usize,
     /// Queries, keys and values in qkv [B,T,(H+2G)D].
     qkv: [usize; 3],
     /// In out [B,T,HD].
@@ -202,7 +206,7 @@ fn take<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
 
 /// Some keys and queries, and which of the keys each of the queries sees.
 #[derive(Clone, Copy)]
-struct Tile {
+struct Tile<'a> {
     /// Whether it is the first of these queries.
     is_first: bool,
     /// First key.
@@ -213,14 +217,36 @@ struct Tile {
     query: usize,
     query_end: usize,
     attending: Attending,
+    starts: Starts<'a>,
 }
 
-impl Tile {
+/// Where the document of each position of a sequence begins, if documents are told apart.
+#[derive(Clone, Copy)]
+struct Starts<'a>(Option<&'a [i32]>);
+
+impl<'a> Starts<'a> {
+    /// Of all sequences.
+    fn of_all(attending: Attending, index: usize, operands: &Operands<'a>) -> Starts<'a> {
+        Starts(attending.documents.then(|| operands.tokens(index)))
+    }
+
+    fn of(self, place: Head, sizes: Sizes) -> Starts<'a> {
+        Starts(self.0.map(|starts| &starts[place.position..place.position + sizes.sequence]))
+    }
+
+    /// The first key that a query sees for its document.
+    fn first(self, query: usize) -> usize {
+        self.0.map_or(0, |starts| starts[query] as usize)
+    }
+}
+
+impl<'a> Tile<'a> {
     /// All tiles that queries of the tile beginning at `query` see. They begin where panels do.
-    fn of_queries(query: usize, sizes: Sizes) -> impl Iterator<Item = Tile> {
+    fn of_queries(query: usize, sizes: Sizes, starts: Starts<'a>) -> impl Iterator<Item = Tile<'a>> {
         let (attending, sequence) = (sizes.attending, sizes.sequence);
         let query_end = sequence.min(query + QUERIES);
-        let first = attending.seen(query, sequence).start / Attention::PANEL * Attention::PANEL;
+        let first = attending.seen(query, sequence).start.max(starts.first(query));
+        let first = first / Attention::PANEL * Attention::PANEL;
         let end = attending.seen(query_end - 1, sequence).end;
         (first..end).step_by(KEYS).map(move |key| Tile {
             is_first: key == first,
@@ -229,6 +255,7 @@ impl Tile {
             query,
             query_end,
             attending,
+            starts,
         })
     }
 
@@ -249,7 +276,8 @@ impl Tile {
 
     /// Keys that a row no longer sees.
     fn hidden(self, row: usize) -> usize {
-        let first = self.attending.seen(self.query + row, self.key_end).start;
+        let query = self.query + row;
+        let first = self.attending.seen(query, self.key_end).start.max(self.starts.first(query));
         first.saturating_sub(self.key).min(self.key_end - self.key)
     }
 }

@@ -25,12 +25,22 @@ fn cases() -> impl Iterator<Item = (reference::Attention, DType)> {
             Attending { window: Some(20), ..plain },
             Attending { heads: 2 * heads, window: Some(300), cap: Some(2.0), scale: Some(0.3), ..plain },
             Attending { causal: false, cap: Some(1.5), ..plain },
+            Attending { documents: true, ..plain },
+            Attending { heads: 2 * heads, documents: true, window: Some(30), cap: Some(2.0), ..plain },
         ]
     };
     let sizes = SHAPES.into_iter().flat_map(move |[batch, sequence, heads, head]| {
         others(heads).map(|attending| reference::Attention { batch, sequence, head, attending })
     });
     sizes.flat_map(|sizes| NUMBERS.map(|number| (sizes, number)))
+}
+
+/// Where documents begin, if they are told apart.
+fn starts(sizes: &reference::Attention) -> Option<Data> {
+    let reference::Attention { batch, sequence, attending, .. } = *sizes;
+    let places = (0..batch).flat_map(|batch| (0..sequence).map(move |place| (batch, place)));
+    let starts = places.map(|(batch, place)| sizes.start(batch, place) as i32);
+    attending.documents.then(|| Data::I32(TensorType::i32(&[batch, sequence]), starts.collect()))
 }
 
 /// One of the plain kind.
@@ -45,7 +55,8 @@ fn forward_and_backward_match_the_reference() {
         let qkv = Data::random(&[batch, sequence, sizes.width()], 1).map(|x| 3.0 * x);
         let qkv = qkv.stored_as(number);
         let expected = sizes.forward(&qkv.to_f64());
-        check(Op::Attention(Attention { attending }), std::slice::from_ref(&qkv), &expected);
+        let inputs: Vec<Data> = [qkv.clone()].into_iter().chain(starts(&sizes)).collect();
+        check(Op::Attention(Attention { attending }), &inputs, &expected);
         let dout = Data::random(&[batch, sequence, sizes.channels()], 2).stored_as(number);
         let rounded = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
         let [out, lse] = expected;
@@ -53,7 +64,8 @@ fn forward_and_backward_match_the_reference() {
         let out = out.stored_as(number);
         let dqkv = sizes.backward(&dout.to_f64(), &qkv.to_f64(), &out.to_f64());
         let lse = Data::F32(TensorType::f32(&[batch, attending.heads, sequence]), rounded(&lse));
-        check(Op::AttentionBackward(AttentionBackward { attending }), &[dout, qkv, out, lse], &[dqkv]);
+        let inputs: Vec<Data> = [dout, qkv, out, lse].into_iter().chain(starts(&sizes)).collect();
+        check(Op::AttentionBackward(AttentionBackward { attending }), &inputs, &[dqkv]);
     }
 }
 
@@ -65,7 +77,8 @@ fn materialized_forward_and_backward_match_the_reference() {
         let qkv = qkv.stored_as(number);
         let expected = sizes.materialized(&qkv.to_f64());
         let op = Op::MaterializedAttention(MaterializedAttention { attending });
-        check(op, std::slice::from_ref(&qkv), &expected);
+        let inputs: Vec<Data> = [qkv.clone()].into_iter().chain(starts(&sizes)).collect();
+        check(op, &inputs, &expected);
         let dout = Data::random(&[batch, sequence, sizes.channels()], 2).stored_as(number);
         let [_, probabilities, scores] = expected;
         let ty = TensorType::f32(&[batch, attending.heads, sequence, sequence]);
@@ -116,7 +129,8 @@ fn steep_scores_are_softened_right() {
 fn the_reference_is_differentiated_right() {
     let shared = Attending { heads: 2, kv_heads: 1, ..Attending::causal(2) };
     let capped = Attending { window: Some(2), cap: Some(0.7), ..shared };
-    for attending in [Attending::causal(2), shared, capped, Attending { causal: false, ..capped }] {
+    let apart = Attending { documents: true, ..shared };
+    for attending in [Attending::causal(2), shared, capped, Attending { causal: false, ..capped }, apart] {
         let attending = Attending { window: attending.window.filter(|_| attending.causal), ..attending };
         let sizes = reference::Attention { batch: 2, sequence: 5, head: 3, attending };
         let qkv = Data::random(&[2, 5, sizes.width()], 3).to_f64();
