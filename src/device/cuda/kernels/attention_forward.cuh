@@ -102,7 +102,8 @@ template <class T, int D, class Sizes>
 __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* qkv,
                                                   const Sizes& sizes) {
     using Tiles = ForwardTiles<D>;
-    constexpr int BANDS = Tiles::bands, KEYS = Tiles::keys, STAGE = KEYS * D;
+    // Telling documents apart takes the registers of half a tile of 128 channels.
+    constexpr int BANDS = Tiles::bands, KEYS = Sizes::documents && D == 128 ? 16 : Tiles::keys, STAGE = KEYS * D;
     DYN_SHARED(T, queries);                  // [Tiles::queries, D]
     T* keys = queries + Tiles::queries * D;  // [2, KEYS, D], of which one is filled while the other is used
     T* values = keys + 2 * STAGE;            // [2, KEYS, D]
@@ -139,7 +140,9 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
             cp_commit();
         }
         const int last_key = first_key + KEYS - 1, warp_last = warp_query + Tiles::warp_rows - 1;
-        if (first_key > warp_last + sizes.ahead || last_key < sizes.first_seen(place.batch, warp_query)) {
+        // Of documents, those before their own are gone through: a condition more, and registers would spill.
+        if (first_key > warp_last + sizes.ahead ||
+            (!Sizes::documents && last_key < sizes.first_seen(place.batch, warp_query))) {
             continue;
         }
         float scores[BANDS][KEYS / 8][4];
@@ -147,8 +150,12 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
         if (sizes.cap > 0.0f) {
             cap_products(scores, sizes.cap);
         }
-        if (last_key >= sizes.after_seen(warp_query) || first_key < sizes.first_seen(place.batch, warp_last)) {
-            hide_unseen<true>(scores, sizes, place.batch, warp_query, first_key);
+        if (last_key >= sizes.after_seen(warp_query) ||
+            first_key < sizes.AttentionSizes::first_seen(place.batch, warp_last)) {
+            hide_unseen<true>(scores, sizes, warp_query, first_key);
+        }
+        if constexpr (Sizes::documents) {
+            hide_other_documents<true>(scores, sizes, place.batch, warp_query, first_key);
         }
         if (sizes.ahead > 0 && last_key >= sizes.sequence) {
             hide_absent(scores, sizes.sequence, first_key);

@@ -59,7 +59,8 @@ __device__ __forceinline__ void attention_forward(float* out, float* lse, const 
         if (sizes.cap > 0.0f) {
             cap_products<QUERIES, KEYS>(scores, sizes.cap);
         }
-        if (first_key + KEYS > sizes.after_seen(first_query) || first_key < sizes.first_seen(place.batch, last_query)) {
+        if (Sizes::documents || first_key + KEYS > sizes.after_seen(first_query) ||
+            first_key < sizes.first_seen(place.batch, last_query)) {
             hide_unseen<QUERIES, KEYS>(scores, sizes, place.batch, first_query, first_key);
         }
 #pragma unroll
@@ -100,11 +101,12 @@ __device__ __forceinline__ void attention_forward(float* out, float* lse, const 
     weighted.store(rows_of_out(out, sizes, place.batch, place.head), first_query, 1.0f);
 }
 
-#define ATTENTION_FORWARD_OF(NAME, SIZES, D)                                    \
-    extern "C" __global__ void __launch_bounds__(F32_THREADS, F32_BLOCKS)       \
-        NAME##_f32_##D(float* out, float* lse, const float* qkv, SIZES sizes) { \
-        attention_forward<D>(out, lse, qkv, sizes);                             \
-    }                                                                           \
+// With the registers of two blocks to a multiprocessor, documents that are told apart would spill.
+#define ATTENTION_FORWARD_OF(NAME, SIZES, D)                                                     \
+    extern "C" __global__ void __launch_bounds__(F32_THREADS, SIZES::documents ? 1 : F32_BLOCKS) \
+        NAME##_f32_##D(float* out, float* lse, const float* qkv, SIZES sizes) {                  \
+        attention_forward<D>(out, lse, qkv, sizes);                                              \
+    }                                                                                            \
     REGISTER(NAME##_f32_##D)
 
 #define ATTENTION_FORWARD(D) ATTENTION_FORWARD_OF(attention_forward, AttentionSizes, D)

@@ -48,6 +48,8 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
     using Tiles = KeyGradientTiles<D>;
     constexpr int BANDS = Tiles::bands, QUERIES = Tiles::queries, STAGE = QUERIES * D,
                   COLUMNS = Tiles::columns;
+    // Telling documents apart takes the registers of 96 channels.
+    constexpr bool KEPT = Tiles::kept && !(Sizes::documents && D == 96);
     DYN_SHARED(T, keys);                    // [Tiles::keys, D]
     T* values = keys + Tiles::keys * D;     // [Tiles::keys, D]
     T* queries = values + Tiles::keys * D;  // [2, QUERIES, D], of which one is filled while the other is used
@@ -81,8 +83,8 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
 
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Tiles::warp_rows;
     const int warp_key = first_key + warp_row;
-    Left<D, BANDS, Tiles::kept, T> key_left(keys + warp_row * D, lane);
-    Left<D, BANDS, Tiles::kept, T> value_left(values + warp_row * D, lane);
+    Left<D, BANDS, KEPT, T> key_left(keys + warp_row * D, lane);
+    Left<D, BANDS, KEPT, T> value_left(values + warp_row * D, lane);
     cp_wait(1);
     __syncthreads();
     key_left.keep();
@@ -119,8 +121,12 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
             if (sizes.cap > 0.0f) {
                 cap_products(weights, sizes.cap);
             }
-            if (last_key > first_query + sizes.ahead || warp_key < sizes.first_seen(place.batch, last_query)) {
-                hide_unseen<false>(weights, sizes, place.batch, warp_key, first_query);
+            if (last_key > first_query + sizes.ahead ||
+                warp_key < sizes.AttentionSizes::first_seen(place.batch, last_query)) {
+                hide_unseen<false>(weights, sizes, warp_key, first_query);
+            }
+            if constexpr (Sizes::documents) {
+                hide_other_documents<false>(weights, sizes, place.batch, warp_key, first_query);
             }
 #pragma unroll
             for (int n = 0; n < QUERIES / 8; n++) {

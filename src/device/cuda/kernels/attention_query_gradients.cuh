@@ -84,8 +84,12 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
         if (sizes.cap > 0.0f) {
             cap_products(weights, sizes.cap);
         }
-        if (last_key >= sizes.after_seen(warp_query) || first_key < sizes.first_seen(place.batch, warp_last)) {
-            hide_unseen<true>(weights, sizes, place.batch, warp_query, first_key);
+        if (last_key >= sizes.after_seen(warp_query) ||
+            first_key < sizes.AttentionSizes::first_seen(place.batch, warp_last)) {
+            hide_unseen<true>(weights, sizes, warp_query, first_key);
+        }
+        if constexpr (Sizes::documents) {
+            hide_other_documents<true>(weights, sizes, place.batch, warp_query, first_key);
         }
 #pragma unroll
         for (int band = 0; band < BANDS; band++) {

@@ -174,9 +174,49 @@ __device__ __forceinline__ void accumulate(float (&result)[BANDS][COLUMNS / 8][4
     }
 }
 
-// Scores of keys that a query does not see become minus infinity. Columns are keys and rows queries, or the reverse.
-template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES, class Sizes>
-__device__ __forceinline__ void hide_unseen(float (&scores)[BANDS][TILES][4], const Sizes& sizes, int batch,
+// Scores of keys before a query's own document become minus infinity. Where each begins is read again for each tile: registers
+// are scarce.
+template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES>
+__device__ __forceinline__ void hide_other_documents(float (&scores)[BANDS][TILES][4], const DocumentSizes& sizes,
+                                                     int batch, int first_row, int first_column) {
+    const int lane = threadIdx.x % 32;
+    const int row = first_row + lane / 4, column = first_column + lane % 4 * 2;
+    if constexpr (COLUMNS_ARE_KEYS) {
+#pragma unroll
+        for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int before = sizes.start(batch, row + band * 16 + half * 8) - column;
+#pragma unroll
+                for (int n = 0; n < TILES; n++) {
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        if (n * 8 + i < before) scores[band][n][half * 2 + i] = -INFINITY;
+                    }
+                }
+            }
+        }
+    } else {
+#pragma unroll
+        for (int n = 0; n < TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int before = sizes.start(batch, column + n * 8 + i) - row;
+#pragma unroll
+                for (int band = 0; band < BANDS; band++) {
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        if (band * 16 + half * 8 < before) scores[band][n][half * 2 + i] = -INFINITY;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Scores of keys that a query is not near enough to see become minus infinity. Columns are keys and rows queries, or the reverse.
+template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES>
+__device__ __forceinline__ void hide_unseen(float (&scores)[BANDS][TILES][4], const AttentionSizes& sizes,
                                             int first_row, int first_column) {
     const int lane = threadIdx.x % 32;
     const int start = first_column + lane % 4 * 2 - (first_row + lane / 4);
@@ -190,14 +230,6 @@ __device__ __forceinline__ void hide_unseen(float (&scores)[BANDS][TILES][4], co
                 const int after_query = COLUMNS_ARE_KEYS ? column_less_row : -column_less_row;
                 if (!sizes.is_near(0, after_query)) {
                     scores[band][n][i] = -INFINITY;
-                }
-                if constexpr (Sizes::documents) {
-                    const int row = first_row + lane / 4 + band * 16 + i / 2 * 8;
-                    const int column = first_column + lane % 4 * 2 + n * 8 + i % 2;
-                    const int query = COLUMNS_ARE_KEYS ? row : column, key = COLUMNS_ARE_KEYS ? column : row;
-                    if (key < sizes.start(batch, query)) {
-                        scores[band][n][i] = -INFINITY;
-                    }
                 }
             }
         }
