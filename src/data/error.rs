@@ -6,6 +6,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use super::Given;
+use crate::units::Bytes;
 
 /// Each says what was found; [`DataError::help`] says what would work, and [`DataError::blame`] which key of the
 /// experiment is to blame.
@@ -35,6 +36,12 @@ pub enum DataError {
     NotText { path: PathBuf, at: usize },
     #[error("cannot encode {}{}: {message}", line.map_or(String::new(), |line| format!("line {line} of ")), path.display())]
     NotEncoded { path: PathBuf, line: Option<usize>, message: String },
+    #[error(
+        "{}{} is one document of {bytes}, and at most {most} are encoded as one",
+        line.map_or(String::new(), |line| format!("line {line} of ")),
+        path.display()
+    )]
+    TooLong { path: PathBuf, line: Option<usize>, bytes: Bytes, most: Bytes },
     #[error("cannot read {}: {error}", path.display())]
     NoTokenizer { path: PathBuf, error: io::Error },
     #[error("{} is no tokenizer: {message}", path.display())]
@@ -139,6 +146,9 @@ impl DataError {
             DataError::Header { .. } => "write header = 1024".into(),
             DataError::Changed { .. } => "sweep again, and leave data alone that is trained on".into(),
             DataError::Line { help, .. } => help.clone(),
+            DataError::TooLong { .. } => {
+                "split it into files, or write what belongs together as lines of JSON, and name their field as jsonl".into()
+            }
             DataError::NotText { .. } => "tokens = \"bytes\" takes any file".into(),
             DataError::NotEncoded { .. } => "use a tokenizer that has tokens for any text".into(),
             DataError::NoTokenizer { .. } | DataError::BadTokenizer { .. } => {
@@ -190,6 +200,7 @@ impl DataError {
             | DataError::Header { path, .. }
             | DataError::Line { path, .. }
             | DataError::NotText { path, .. }
+            | DataError::TooLong { path, .. }
             | DataError::NotEncoded { path, .. }
             | DataError::NoTokenizer { path, .. }
             | DataError::Changed { path } => Some(path),
@@ -231,6 +242,7 @@ impl DataError {
             | DataError::Changed { .. }
             | DataError::Line { .. }
             | DataError::NotText { .. }
+            | DataError::TooLong { .. }
             | DataError::NotEncoded { .. }
             | DataError::Empty { .. } => Blame::Data("paths"),
         }

@@ -20,7 +20,7 @@ const MARK: &[u8; 16] = b"runner tokens 1\n";
 const TAIL: u64 = 8 + 8 + 8 + MARK.len() as u64;
 
 /// Bytes of text that are encoded at a time, or one document.
-const AT_ONCE: usize = 8 << 20;
+const AT_ONCE: usize = 1 << 20;
 
 /// An encoded text.
 #[derive(Debug)]

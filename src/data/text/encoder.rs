@@ -12,6 +12,9 @@ use crate::units::Bytes;
 /// Some are of tens of MiB.
 const LARGEST: Bytes = Bytes(1 << 30);
 
+/// The longest document: while it is encoded, it takes some two hundred times its size.
+const LONGEST: usize = 16 << 20;
+
 /// What tokens are.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Encoding {
@@ -66,6 +69,10 @@ impl Encoder {
         let path = || document.path.to_owned();
         let text = str::from_utf8(&document.text)
             .map_err(|error| DataError::NotText { path: path(), at: error.valid_up_to() })?;
+        if text.len() > LONGEST {
+            let (bytes, most) = (Bytes(text.len() as u64), Bytes(LONGEST as u64));
+            return Err(DataError::TooLong { path: path(), line: document.line, bytes, most });
+        }
         let encoded = tokenizer.encode_fast(text, *special).map_err(|error| DataError::NotEncoded {
             path: path(),
             line: document.line,

@@ -373,6 +373,18 @@ fn what_cannot_be_encoded_is_told() {
 }
 
 #[test]
+fn no_document_is_encoded_that_would_take_all_memory() {
+    let text = "sheep ".repeat(3 << 20);
+    let mut place = Place::with(&[("a.txt", text.as_bytes())]);
+    let error = place.row(&place.set(Reference::tokenizer(true, None), None)).unwrap_err();
+    let found = error.to_string().replace(&place.text("a.txt").display().to_string(), "FILE");
+    assert_eq!(found, "FILE is one document of 18.0 MiB, and at most 16.0 MiB are encoded as one");
+    assert_eq!(error.blame(), Blame::Data("paths"));
+    // Bytes are no more than they are.
+    assert_eq!(place.row(&place.set(Encoding::Bytes, None)).unwrap().len(), text.len());
+}
+
+#[test]
 fn lines_that_are_no_objects_with_text_are_told() {
     for (lines, problem, help) in [
         (
