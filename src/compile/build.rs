@@ -8,7 +8,7 @@ use super::placement::homes;
 use super::program::{Bucket, Exchange, Parameter, Program, Results, Section, SectionKind, Stage};
 use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
-use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, ScopeId, ValueKind};
+use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
 use crate::ops::{
     DType, Deviation, Fill, GradientTerms, Member, Members, Normal, Op, Shape, Storage, Stored, TensorType,
     UpdateFormat, ValueId, lay_out,
@@ -65,8 +65,8 @@ fn passes(graphs: &Graphs, config: &RunConfig) -> impl Iterator<Item = SectionKi
         .filter(move |kind| evaluated || !kind.is_of_evaluation())
 }
 
-/// One bucket for each layer that has parameters. Returns the program's value for each parameter of the graph.
-fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<Option<ValueId>> {
+/// One bucket for each layer that has parameters. Returns the program's value of each of the graph's parameters, in their order.
+fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<ValueId> {
     let mut values = vec![None; graph.values.len()];
     let looked_up = graph.looked_up();
     for (bucket, Layout { group, parameters, members, ty }) in layouts(graph, config).enumerate() {
@@ -85,7 +85,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
         });
         for (member, (index, initial)) in parameters.into_iter().enumerate() {
             let value = &graph.values[index];
-            let shape = (Like::Graph(MicroBatch::Full, index), value.ty.shape);
+            let shape = (Like::Graph(Pass::FULL, index), value.ty.shape);
             let view = View { of, part: Part::Member(member) };
             let view = program.add_view(value.name, value.scope, shape, view);
             values[index] = Some(view);
@@ -100,7 +100,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
             });
         }
     }
-    values
+    values.into_iter().flatten().collect()
 }
 
 /// What parameters of one bucket have in common.
@@ -231,36 +231,35 @@ fn are_trained_together(graph: &Graph, node: &Node) {
 }
 
 /// A section with the nodes of its micro-batch's graph over values of their own, after the upload of the samples.
-fn forward(
-    program: &mut Program,
-    graphs: &Graphs,
-    parameters: &[Option<ValueId>],
-    section: Section,
-) -> Section {
+fn forward(program: &mut Program, graphs: &Graphs, parameters: &[ValueId], section: Section) -> Section {
     let micro_batch = section.kind.micro_batch().expect("a forward pass sees samples");
-    let graph = graphs.get(micro_batch);
-    let phase = if section.kind.is_of_evaluation() { Phase::Evaluation } else { Phase::Forward };
-    let mut batch = program.exchange.batch.clone().into_iter();
+    let is_evaluation = section.kind.is_of_evaluation();
+    let pass = graphs.pass(micro_batch, is_evaluation);
+    let graph = graphs.get(pass);
+    let phase = if is_evaluation { Phase::Evaluation } else { Phase::Forward };
+    let batch = program.exchange.batch.clone();
+    let mut parameters = parameters.iter();
     let mut code = Vec::with_capacity(graph.nodes.len() * 5);
     let previous = graph.previous_versions();
     let mut values: Vec<ValueId> = Vec::with_capacity(graph.values.len());
-    for (index, (value, parameter)) in graph.values.iter().zip(parameters).enumerate() {
+    for (index, value) in graph.values.iter().enumerate() {
         if let Some(previous) = previous[index] {
             values.push(program.add_version(values[previous]));
             continue;
         }
         let role = match value.kind {
             ValueKind::Parameter { .. } => {
-                values.push(parameter.expect("every parameter lies in a bucket"));
+                values.push(*parameters.next().expect("every parameter lies in a bucket"));
                 continue;
             }
             ValueKind::Activation => Role::Activation,
             ValueKind::Input => Role::Input,
         };
-        let ty = (Like::Graph(micro_batch, index), value.ty);
+        let ty = (Like::Graph(pass, index), value.ty);
         let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);
         if role == Role::Input {
-            let from = batch.next().expect("a part for each of the graph's inputs");
+            let named = |id: &&ValueId| program.value(**id).name == value.name;
+            let from = *batch.iter().find(named).expect("a part for each of the graph's inputs");
             let action = Action::Copy { queue: Queue::Copy, from, to: id };
             code.push(Instruction::new(action, program.value(from).scope, phase));
         }

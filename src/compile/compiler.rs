@@ -13,7 +13,7 @@ use super::value::{Like, Value};
 use super::verify::{Violation, verify};
 use super::{Units, compile_units, copies, of_rank, place, slices, workspaces};
 use crate::device::Target;
-use crate::graph::{Graphs, MicroBatch};
+use crate::graph::{Graphs, Pass};
 use crate::memory::{Frontier, Frontiers, Unmet};
 use crate::ops::{GradientTerms, Members, Sizes};
 use crate::spec::{Choices, RunConfig, Spill};
@@ -134,8 +134,8 @@ impl<'a> Compiler<'a> {
 /// are more slices of rows, sections, buckets, or values that leave the device, at one of them.
 #[must_use]
 fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &Target) -> bool {
-    let shape = |micro_batch, value: usize| graphs.get(micro_batch).values[value].ty.shape;
-    let slices = |sliced: &Sliced| slices::count(config, shape(sliced.micro_batch, sliced.value).rows());
+    let shape = |pass, value: usize| graphs.get(pass).values[value].ty.shape;
+    let slices = |sliced: &Sliced| slices::count(config, shape(sliced.pass, sliced.value).rows());
     if program.slices.iter().any(|sliced| slices(sliced) != sliced.count) {
         return false;
     }
@@ -173,9 +173,9 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
     for index in 0..program.values.len() {
         let shape = match program.values[index].like {
             Like::Fixed | Like::Workspace => continue,
-            Like::Graph(micro_batch, index) => shape(micro_batch, index),
-            Like::Rows(micro_batch, index, slice) => shape(micro_batch, index).of_rows(slice),
-            Like::Batch(index) => shape(MicroBatch::Full, index).with_first(program.samples),
+            Like::Graph(pass, index) => shape(pass, index),
+            Like::Rows(pass, index, slice) => shape(pass, index).of_rows(slice),
+            Like::Batch(index) => shape(Pass::FULL, index).with_first(program.samples),
             Like::Bucket(bucket) => buckets[bucket][0],
             Like::State(bucket, state) => buckets[bucket][1 + state],
             Like::Scales(bucket, index) => scales[bucket][index],
@@ -292,7 +292,7 @@ mod tests {
                 ..config.clone()
             };
             let structure = |config: &RunConfig| {
-                let Graphs { full, tail } = Graphs::of(config);
+                let Graphs { full, tail, .. } = Graphs::of(config);
                 let slices = |graph: &Graph| slices::count(config, graph.values[0].ty.elements());
                 let further = Section::new(SectionKind::Micro, config).times > 0;
                 let program = compile(config, &target).unwrap();

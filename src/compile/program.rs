@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::instruction::{Action, Instruction};
 use super::value::Value;
 use crate::device::{Event, Placed, Pool, Work};
-use crate::graph::{Initial, MicroBatch, Scope, ScopeId};
+use crate::graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
 use crate::ops::{Members, Storage, TensorType, UpdateFormat, ValueId};
 use crate::spec::Allocator;
 
@@ -179,8 +179,8 @@ pub struct LossScaling {
 /// What a loss is computed from, and in how many slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sliced {
-    /// The graph's value, as this micro-batch has it.
-    pub micro_batch: MicroBatch,
+    /// The graph's value, as this forward pass has it.
+    pub pass: Pass,
     pub value: usize,
     pub count: usize,
 }

@@ -8,7 +8,7 @@ use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Sliced};
 use super::value::Like;
-use crate::graph::MicroBatch;
+use crate::graph::Pass;
 use crate::ops::{Op, Slice, ValueId};
 use crate::spec::RunConfig;
 
@@ -28,9 +28,9 @@ pub(super) fn slice(draft: &mut Draft) {
             // The loss that it adds to may have become slices.
             let loss = code[at - 1].action.writes()[0];
             program.set_previous(loss, program.value(loss).previous);
-            let Some((micro_batch, value, before)) = sliceable(program, &code, at - 1) else { continue };
+            let Some((pass, value, before)) = sliceable(program, &code, at - 1) else { continue };
             let rows = program.ty(source(&code[at - 1])).shape.rows();
-            let sliced = Sliced { micro_batch, value, count: count(config, rows) };
+            let sliced = Sliced { pass, value, count: count(config, rows) };
             if !program.slices.contains(&sliced) {
                 program.slices.push(sliced);
             }
@@ -49,9 +49,9 @@ fn source(instruction: &Instruction) -> ValueId {
     instruction.action.reads()[0]
 }
 
-/// What the loss at a place is computed from, as the micro-batch's and the graph's value, and where that is made, if it can be
+/// What the loss at a place is computed from, as the value of a forward pass's graph, and where that is made, if it can be
 /// sliced: it is made row by row, and nothing else needs what is made there.
-fn sliceable(program: &Program, code: &[Instruction], at: usize) -> Option<(MicroBatch, usize, usize)> {
+fn sliceable(program: &Program, code: &[Instruction], at: usize) -> Option<(Pass, usize, usize)> {
     let of = source(&code[at]);
     let before = code[..at].iter().rposition(|instruction| instruction.action.writes().contains(&of))?;
     let Action::Launch { op, outputs, .. } = &code[before].action else { return None };
@@ -60,8 +60,8 @@ fn sliceable(program: &Program, code: &[Instruction], at: usize) -> Option<(Micr
     }
     let reads = code.iter().flat_map(|instruction| instruction.action.reads());
     match program.value(of).like {
-        Like::Graph(micro_batch, value) if reads.filter(|read| outputs.contains(read)).count() == 1 => {
-            Some((micro_batch, value, before))
+        Like::Graph(pass, value) if reads.filter(|read| outputs.contains(read)).count() == 1 => {
+            Some((pass, value, before))
         }
         _ => None,
     }

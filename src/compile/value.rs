@@ -2,7 +2,7 @@
 
 use super::program::Program;
 use crate::device::{Pool, Role};
-use crate::graph::{MicroBatch, ScopeId};
+use crate::graph::{Pass, ScopeId};
 use crate::ops::{DType, Shape, Slice, TensorType, ValueId};
 
 /// How a value relates to the model's own of the same name.
@@ -25,10 +25,10 @@ pub enum Form {
 pub enum Like {
     /// Like nothing that has sizes: the shape is the same in every run.
     Fixed,
-    /// The value of this number in the graph that sees this micro-batch.
-    Graph(MicroBatch, usize),
+    /// The value of this number in the graph of this forward pass.
+    Graph(Pass, usize),
     /// Some of the rows of that.
-    Rows(MicroBatch, usize, Slice),
+    Rows(Pass, usize, Slice),
     /// The graph's value of this number for the whole batch: micro-batches one after the other.
     Batch(usize),
     /// The bucket of this number.

@@ -1,5 +1,6 @@
 //! Batches: of each sample, the named and typed parts that a model asks for.
 
+use super::seeds;
 use crate::ops::{Shape, TensorType};
 
 /// What a model asks for of each sample.
@@ -49,6 +50,8 @@ impl Part {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     parts: Vec<Filled>,
+    /// What chance starts from, if a model leaves anything to it: no data has it.
+    seeds: Option<Filled>,
 }
 
 /// A part of all samples of a batch.
@@ -62,11 +65,16 @@ pub struct Filled {
 impl Batch {
     /// Memory for this many samples, as yet without anything that makes sense.
     pub fn new(parts: &[Part], samples: usize) -> Batch {
-        // Not zeros, which the system would hand out without making them resident.
-        let bytes = |part: &Part| vec![1; part.of_samples(samples).bytes() as usize];
-        Batch { parts: parts.iter().map(|part| Filled { part: *part, bytes: bytes(part) }).collect() }
+        Batch { parts: parts.iter().map(|part| Filled::new(*part, samples)).collect(), seeds: None }
     }
 
+    /// With memory for what chance starts from, too.
+    #[must_use]
+    pub fn with_seeds(self, samples: usize) -> Batch {
+        Batch { seeds: Some(Filled::new(seeds::part(), samples)), ..self }
+    }
+
+    /// What data has.
     pub fn parts(&self) -> &[Filled] {
         &self.parts
     }
@@ -75,8 +83,18 @@ impl Batch {
         &mut self.parts
     }
 
+    /// What chance starts from.
+    pub(super) fn seeds_mut(&mut self) -> Option<&mut Filled> {
+        self.seeds.as_mut()
+    }
+
+    /// All that there is.
+    pub fn all(&self) -> impl Iterator<Item = &Filled> {
+        self.parts.iter().chain(&self.seeds)
+    }
+
     pub fn part(&self, name: &str) -> Option<&Filled> {
-        self.parts.iter().find(|filled| filled.part.name == name)
+        self.all().find(|filled| filled.part.name == name)
     }
 
     /// With the elements of a part, from the first sample's to the last one's.
@@ -88,7 +106,7 @@ impl Batch {
         name: &str,
         elements: impl IntoIterator<Item = [u8; SIZE]>,
     ) -> Batch {
-        let filled = self.parts.iter_mut().find(|filled| filled.part.name == name);
+        let filled = self.parts.iter_mut().chain(&mut self.seeds).find(|filled| filled.part.name == name);
         let filled = filled.unwrap_or_else(|| panic!("the batch has no part `{name}`"));
         let bytes: Vec<u8> = elements.into_iter().flatten().collect();
         let (size, dtype) = (SIZE as u64, filled.part.ty.dtype);
@@ -112,6 +130,11 @@ impl Batch {
 }
 
 impl Filled {
+    fn new(part: Part, samples: usize) -> Filled {
+        // Not zeros, which the system would hand out without making them resident.
+        Filled { part, bytes: vec![1; part.of_samples(samples).bytes() as usize] }
+    }
+
     /// The memory of each sample, in order.
     pub fn samples_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.bytes.chunks_exact_mut(self.part.ty.bytes() as usize)

@@ -6,6 +6,7 @@ mod documents;
 mod error;
 mod files;
 mod sampling;
+pub mod seeds;
 mod source;
 mod stretches;
 mod synthetic;

@@ -206,20 +206,21 @@ impl Dump<'_> {
             let dims = [&[self.steps], ty.shape.dims()].concat();
             Entry { name: part.name.to_owned(), dtype: ty.dtype, dims }
         };
-        let tensors: Vec<Entry> = self.run.sample.parts.iter().map(tensor).collect();
-        let mut file = self.create(BATCHES_FILE, &tensors)?;
         let mut batch = self.empty_batch();
+        let tensors: Vec<Entry> = batch.all().map(|filled| tensor(&filled.part)).collect();
+        let mut file = self.create(BATCHES_FILE, &tensors)?;
         for part in 0..tensors.len() {
             for step in 0..self.steps {
                 train::training_batch(&self.run.config, &*self.run.data, step, &mut batch)?;
-                self.written(BATCHES_FILE, file.write(&batch.parts()[part].bytes))?;
+                let filled = batch.all().nth(part).expect("a batch has its parts");
+                self.written(BATCHES_FILE, file.write(&filled.bytes))?;
             }
         }
         self.written(BATCHES_FILE, file.finish())
     }
 
     fn empty_batch(&self) -> Batch {
-        Batch::new(&self.run.sample.parts, self.run.config.train.batch_size)
+        self.run.config.empty_batch(self.run.config.train.batch_size)
     }
 
     fn gradient_tensors(&self) -> Vec<Entry> {

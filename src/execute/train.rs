@@ -20,7 +20,7 @@ use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation};
 use crate::data::{
-    Batch, DataError, DigestCache, Sample, Source, StoredParameters, TrainingStep, WeightsError,
+    Batch, DataError, DigestCache, Sample, Source, StoredParameters, TrainingStep, WeightsError, seeds,
 };
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool};
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
@@ -155,7 +155,9 @@ pub(super) fn training_batch(
     let train = &config.train;
     let samples = train.batch_size as u64;
     let step = TrainingStep { seed: train.seed, number: step as u64, samples };
-    data.fill_training(&step, 0..samples, batch)
+    data.fill_training(&step, 0..samples, batch)?;
+    seeds::fill(&step, 0..samples, batch);
+    Ok(())
 }
 
 /// What is kept while it trains.
@@ -191,7 +193,7 @@ impl Trainer<'_> {
         let mut logs = Logs::create(self.folder, self.cadence)?;
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
-        let mut batch = Batch::new(&self.sample.parts, self.config.train.batch_size);
+        let mut batch = self.config.empty_batch(self.config.train.batch_size);
         let witness = Witness::begin(device);
         let built = Instant::now();
         let mut steps = 0;

@@ -18,8 +18,10 @@ impl Graph {
             let lse = node.outputs[1];
             (values[lse].name, values[lse].ty) = ("probabilities", types[1]);
             let (scope, kind) = (node.scope, ValueKind::Activation);
-            values.push(GraphValue { name: "scores", scope, ty: types[2], kind });
-            node.outputs.push(values.len() - 1);
+            for (name, &ty) in ["scores", "dropped"].into_iter().zip(&types[2..]) {
+                values.push(GraphValue { name, scope, ty, kind });
+                node.outputs.push(values.len() - 1);
+            }
         }
     }
 }

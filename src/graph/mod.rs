@@ -9,7 +9,7 @@ mod values;
 
 pub use adapters::{Adaptable, adaptable, targeted};
 pub use layers::{Named, named};
-pub use micro_batches::{Graphs, MicroBatch};
+pub use micro_batches::{Graphs, MicroBatch, Pass};
 pub use values::goes_by;
 
 use crate::data::{Documents, Needed, Part};

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::{
-    DType, Op, OpKind, Operation, Sizes, Tape, TensorType, TypeError, WorkspaceLimits, expect_float,
+    DType, Dropped, Op, OpKind, Operation, Sizes, Tape, TensorType, TypeError, WorkspaceLimits, expect_float,
     expect_inputs, expect_type,
 };
 
@@ -26,6 +26,9 @@ pub struct Attending {
     /// Whether a query sees nothing before its own document: one more input, the starts i32[B,T], says of each position where
     /// in its sequence that begins. They never fall. Such attention is causal.
     pub documents: bool,
+    /// Weights that are left out by chance: the last input, the seeds i32[B,2], says which. Those of a query of a head are the
+    /// row `head * T + query` of its sample, and keys are its columns.
+    pub dropped: Option<Dropped>,
 }
 
 /// Sizes of an attention.
@@ -52,6 +55,7 @@ impl Attending {
             cap: None,
             scale: None,
             documents: false,
+            dropped: None,
         }
     }
 
@@ -66,21 +70,32 @@ impl Attending {
         first..if self.causal { query + 1 } else { sequence }
     }
 
-    /// How many inputs there are beside others.
-    pub(super) fn starts(&self) -> usize {
-        usize::from(self.documents)
+    /// The inputs that are there beside others, behind them.
+    pub(super) fn others(&self) -> usize {
+        usize::from(self.documents) + usize::from(self.dropped.is_some())
     }
 
-    /// Whether the last input, if it is to be there, is that of the starts.
-    pub(super) fn expect_starts(
+    /// The index of the starts, and that of the seeds, behind so many inputs.
+    pub fn places(&self, inputs: usize) -> [Option<usize>; 2] {
+        let starts = self.documents.then_some(inputs);
+        [starts, self.dropped.map(|_| inputs + usize::from(self.documents))]
+    }
+
+    /// Whether the inputs behind so many are what is to be there.
+    pub(super) fn expect_others(
         &self,
         operation: &'static str,
         heads: &Heads,
         inputs: &[TensorType],
+        before: usize,
     ) -> Result<(), TypeError> {
-        let starts = inputs.last().filter(|_| self.documents);
-        let expected = TensorType::i32(&[heads.batch, heads.sequence]);
-        starts.map_or(Ok(()), |starts| expect_type(operation, "the starts", starts, expected))
+        let [starts, seeds] = self.places(before);
+        if let Some(starts) = starts {
+            let expected = TensorType::i32(&[heads.batch, heads.sequence]);
+            expect_type(operation, "the starts", &inputs[starts], expected)?;
+        }
+        let expected = Dropped::seeds(heads.batch);
+        seeds.map_or(Ok(()), |seeds| expect_type(operation, "the seeds", &inputs[seeds], expected))
     }
 
     /// The sizes in a qkv num[B,T,(H+2G)D].
@@ -124,18 +139,18 @@ impl Heads {
     }
 }
 
-/// `out = softmax(mask(cap(scale q k^T))) v` for each head.
+/// `out = dropped(softmax(mask(cap(scale q k^T)))) v` for each head.
 ///
-/// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side, and the starts i32[B,T] of documents
-/// that are told apart. Outputs: out num[B,T,HD], and the
+/// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side, then the starts i32[B,T] of documents
+/// that are told apart, and the seeds i32[B,2] of what is dropped. Outputs: out num[B,T,HD], and the
 /// logarithm of each softmax's sum lse f32[B,H,T].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     pub attending: Attending,
 }
 
-/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], out num[B,T,HD], lse f32[B,H,T] and, of documents that are told apart,
-/// their starts i32[B,T]. Output: dqkv num[B,T,(H+2G)D].
+/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], out num[B,T,HD], lse f32[B,H,T] and, as above, starts
+/// and seeds. Output: dqkv num[B,T,(H+2G)D].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionBackward {
     pub attending: Attending,
@@ -189,11 +204,15 @@ impl Operation for Attention {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 1 + self.attending.starts())?;
+        expect_inputs(self.name(), inputs, 1 + self.attending.others())?;
         let dtype = expect_float(self.name(), "qkv", &inputs[0])?;
         let heads = self.attending.heads(self.name(), &inputs[0])?;
-        self.attending.expect_starts(self.name(), &heads, inputs)?;
+        self.attending.expect_others(self.name(), &heads, inputs, 1)?;
         Ok(vec![heads.out(dtype), heads.lse()])
+    }
+
+    fn drops(&self) -> Option<Dropped> {
+        self.attending.dropped
     }
 
     fn flops(&self, _inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
@@ -212,7 +231,7 @@ impl Operation for Attention {
 
     fn backward(&self, tape: &mut dyn Tape) {
         let mut inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(0), tape.output(1)];
-        inputs.extend(self.attending.documents.then(|| tape.input(1)));
+        inputs.extend((1..=self.attending.others()).map(|input| tape.input(input)));
         let op = Op::AttentionBackward(AttentionBackward { attending: self.attending });
         tape.contribute(op, inputs, 0, 1, &[]);
     }
@@ -235,14 +254,18 @@ impl Operation for AttentionBackward {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 4 + self.attending.starts())?;
+        expect_inputs(self.name(), inputs, 4 + self.attending.others())?;
         let heads = self.attending.heads(self.name(), &inputs[1])?;
-        self.attending.expect_starts(self.name(), &heads, inputs)?;
+        self.attending.expect_others(self.name(), &heads, inputs, 4)?;
         let dtype = expect_float(self.name(), "qkv", &inputs[1])?;
         expect_type(self.name(), "dout", &inputs[0], heads.out(dtype))?;
         expect_type(self.name(), "out", &inputs[2], heads.out(dtype))?;
         expect_type(self.name(), "lse", &inputs[3], heads.lse())?;
         Ok(vec![inputs[1]])
+    }
+
+    fn drops(&self) -> Option<Dropped> {
+        self.attending.dropped
     }
 
     /// Two for each of the forward's products. The scores computed again are the kernel's affair, not the

@@ -7,21 +7,23 @@
 //! the CPU's compute from the latter, a card's from the former.
 
 use super::{
-    Attending, Attention, DType, Emitted, Heads, Op, OpKind, Operation, Sizes, Tape, TensorType, TypeError,
-    WorkspaceLimits, expect_float, expect_inputs, expect_type,
+    Attending, Attention, DType, Dropped, Emitted, Heads, Op, OpKind, Operation, Sizes, Tape, TensorType,
+    TypeError, WorkspaceLimits, expect_float, expect_inputs, expect_type,
 };
 
-/// `scores = cap(scale q k^T)`, `probabilities = softmax(mask(scores))`, `out = probabilities v` for each head.
+/// `scores = cap(scale q k^T)`, `probabilities = softmax(mask(scores))`, `out = dropped(probabilities) v` for each head.
 ///
-/// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side, and the starts i32[B,T] of documents
-/// that are told apart: backward sees in probabilities what was not seen.
-/// Outputs: out num[B,T,HD], probabilities num[B,H,T,T], and scores num[B,H,T,T], which backward needs only of a cap.
+/// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side, then the starts i32[B,T] of documents
+/// that are told apart (backward sees in probabilities what was not seen), and the seeds i32[B,2] of what is dropped.
+/// Outputs: out num[B,T,HD], probabilities num[B,H,T,T], scores num[B,H,T,T], which backward needs only of a cap, and, where
+/// some are dropped, the probabilities that are left num[B,H,T,T].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaterializedAttention {
     pub attending: Attending,
 }
 
-/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], probabilities num[B,H,T,T] and, with a cap, scores num[B,H,T,T].
+/// Inputs: dout num[B,T,HD], qkv num[B,T,(H+2G)D], probabilities num[B,H,T,T], with a cap scores num[B,H,T,T] and, where some
+/// are dropped, the probabilities that are left num[B,H,T,T] and the seeds i32[B,2].
 /// Outputs: dqkv num[B,T,(H+2G)D], dprobabilities num[B,H,T,T], and that of q k^T, dscores num[B,H,T,T].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaterializedAttentionBackward {
@@ -68,12 +70,16 @@ impl Operation for MaterializedAttention {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 1 + self.attending.starts())?;
+        expect_inputs(self.name(), inputs, 1 + self.attending.others())?;
         let dtype = expect_float(self.name(), "qkv", &inputs[0])?;
         let heads = self.attending.heads(self.name(), &inputs[0])?;
-        self.attending.expect_starts(self.name(), &heads, inputs)?;
-        let square = square(dtype, &heads);
-        Ok(vec![heads.out(dtype), square, square])
+        self.attending.expect_others(self.name(), &heads, inputs, 1)?;
+        let squares = vec![square(dtype, &heads); 2 + usize::from(self.attending.dropped.is_some())];
+        Ok([vec![heads.out(dtype)], squares].concat())
+    }
+
+    fn drops(&self) -> Option<Dropped> {
+        self.attending.dropped
     }
 
     fn flops(&self, _inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
@@ -93,6 +99,9 @@ impl Operation for MaterializedAttention {
     fn backward(&self, tape: &mut dyn Tape) {
         let mut inputs = vec![tape.output_gradient(0), tape.input(0), tape.output(1)];
         inputs.extend(self.attending.cap.map(|_| tape.output(2)));
+        if let [_, Some(seeds)] = self.attending.places(1) {
+            inputs.extend([tape.output(3), tape.input(seeds)]);
+        }
         let squares = [1, 2].map(Emitted::OutputGradient);
         let attending = self.attending;
         let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward { attending });
@@ -106,16 +115,26 @@ impl Operation for MaterializedAttentionBackward {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        expect_inputs(self.name(), inputs, 3 + usize::from(self.attending.cap.is_some()))?;
+        let (capped, dropped) = (self.attending.cap.is_some(), self.attending.dropped.is_some());
+        let left = 3 + usize::from(capped);
+        expect_inputs(self.name(), inputs, left + 2 * usize::from(dropped))?;
         let heads = self.attending.heads(self.name(), &inputs[1])?;
         let dtype = expect_float(self.name(), "qkv", &inputs[1])?;
         let square = square(dtype, &heads);
         expect_type(self.name(), "dout", &inputs[0], heads.out(dtype))?;
         expect_type(self.name(), "probabilities", &inputs[2], square)?;
-        for scores in &inputs[3..] {
+        for scores in &inputs[3..left] {
             expect_type(self.name(), "scores", scores, square)?;
         }
+        if dropped {
+            expect_type(self.name(), "the probabilities that are left", &inputs[left], square)?;
+            expect_type(self.name(), "the seeds", &inputs[left + 1], Dropped::seeds(heads.batch))?;
+        }
         Ok(vec![inputs[1], square, square])
+    }
+
+    fn drops(&self) -> Option<Dropped> {
+        self.attending.dropped
     }
 
     /// Two for each of the forward's products.

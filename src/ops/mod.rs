@@ -16,6 +16,7 @@ mod attention;
 mod bucket;
 mod cast;
 mod cross_entropy;
+mod dropout;
 mod elementwise;
 mod embedding;
 mod global_norm;
@@ -41,6 +42,7 @@ pub use attention::{Attending, Attention, AttentionBackward, Heads};
 pub use bucket::{Member, Members, lay_out};
 pub use cast::Cast;
 pub use cross_entropy::CrossEntropy;
+pub use dropout::{Dropout, Dropped};
 pub use elementwise::{Add, Scale};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use global_norm::GlobalNorm;
@@ -192,6 +194,11 @@ pub trait Operation {
 
     /// The site that it draws random numbers for, if it does.
     fn random_site(&self) -> Option<u32> {
+        None
+    }
+
+    /// What it leaves out by chance, if it does. It may do so again for what is computed again, and for gradients.
+    fn drops(&self) -> Option<Dropped> {
         None
     }
 
@@ -371,6 +378,7 @@ operations! {
     Cast,
     CrossEntropy,
     Dequantize,
+    Dropout,
     Embedding,
     EmbeddingBackward,
     Fill,

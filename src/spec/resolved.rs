@@ -9,7 +9,7 @@ use super::kinds::{DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, word};
 use super::model::Model;
 use super::optimizer::Optimizer;
 use super::strategy::Strategy;
-use crate::data::Sample;
+use crate::data::{Batch, Sample};
 
 /// One run: a model on data, trained one way under one choice of memory strategies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -89,6 +89,12 @@ impl RunConfig {
         let context = sample.length.map_or(0, |length| length.count);
         sample.parts.extend(self.data.documents().parts(context));
         sample
+    }
+
+    /// Memory for as many samples as a step has, or for the share of a rank.
+    pub fn empty_batch(&self, samples: usize) -> Batch {
+        let batch = Batch::new(&self.sample().parts, samples);
+        if self.trains() && self.model.draws() { batch.with_seeds(samples) } else { batch }
     }
 
     /// What repeat `repeat`, from 1, trains.

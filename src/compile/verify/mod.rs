@@ -247,6 +247,25 @@ fn random_sites(program: &Program) -> Result<(), Violation> {
             }
         }
     }
+    program.sections.iter().try_for_each(|section| dropped_sites(program, section))
+}
+
+/// What a forward pass leaves to chance at a site is left to it once, and the same is whatever is computed again or
+/// differentiated there.
+fn dropped_sites(program: &Program, section: &Section) -> Result<(), Violation> {
+    let mut seen = HashMap::new();
+    for instruction in &section.code {
+        let Action::Launch { op, .. } = &instruction.action else { continue };
+        let Some(dropped) = op.drops() else { continue };
+        let is_first = instruction.phase != crate::device::Phase::Backward;
+        let before = seen.entry(dropped.site).or_insert((instruction.scope, dropped, 0));
+        before.2 += usize::from(is_first);
+        let is_same = (before.0, before.1) == (instruction.scope, dropped);
+        if !is_same || before.2 != 1 || section.kind.is_of_evaluation() {
+            let detail = format!("{} drops at site {}", at(program, section, instruction), dropped.site);
+            return broken(Invariant::RandomSites, detail);
+        }
+    }
     Ok(())
 }
 

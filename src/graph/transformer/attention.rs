@@ -1,6 +1,8 @@
 //! Attention: each position sees others.
 
 use super::block::Part;
+use super::dropout::Site;
+use super::embedding::Parts;
 use super::linear::{self, Layer};
 use super::{NORMAL, into_residual, norm};
 use crate::graph::Graph;
@@ -12,7 +14,7 @@ pub(super) fn build(
     model: &Transformer,
     number: usize,
     part: &Part,
-    starts: Option<usize>,
+    batch: &Parts,
 ) -> usize {
     let Transformer { heads, kv_heads, head_dim, .. } = *model;
     let (c, channels) = (model.d_model, heads * head_dim);
@@ -39,9 +41,11 @@ pub(super) fn build(
         window: model.window_of(number),
         cap: model.attention_softcap.map(|cap| cap as f32),
         scale: model.attention_scale.map(|scale| scale as f32),
-        documents: starts.is_some(),
+        documents: batch.starts.is_some(),
+        dropped: Site::Attention(number).dropped(model),
     };
-    let inputs = [Some(qkv), starts].into_iter().flatten().collect();
+    let seeds = batch.seeds.filter(|_| attending.dropped.is_some());
+    let inputs = [Some(qkv), batch.starts, seeds].into_iter().flatten().collect();
     let [out, _lse] = graph.node(Op::Attention(Attention { attending }), scope, inputs, ["out", "lse"]);
     let (names, initial) = (["out.weight", "out.bias"], into_residual(model));
     let layer = Layer { names, shape: [c, channels], initial, bias: model.bias };

@@ -1,7 +1,8 @@
 //! What a decoder's residual stream begins with.
 
 use super::NORMAL;
-use crate::data::Documents;
+use super::dropout::{self, Site};
+use crate::data::{Documents, seeds};
 use crate::graph::Graph;
 use crate::ops::{DType, Embedding, Op};
 use crate::spec::{Positions, Transformer};
@@ -23,6 +24,8 @@ pub(super) struct Parts {
     pub(super) weights: Option<usize>,
     /// Where the document of each token begins, i32[B,T], where samples have several.
     pub(super) starts: Option<usize>,
+    /// What chance starts from in each sample, i32[B,2], where anything is left to it.
+    pub(super) seeds: Option<usize>,
 }
 
 pub(super) fn build(
@@ -37,6 +40,7 @@ pub(super) fn build(
     let others: Vec<usize> =
         documents.parts(t).iter().map(|part| graph.input(scope, part, micro_batch)).collect();
     let (weights, starts) = (others.first().copied(), others.get(1).copied());
+    let seeds = model.dropout.is_any().then(|| graph.input(scope, &seeds::part(), micro_batch));
     let table = graph.parameter("table", scope, &[v, c], NORMAL);
     let mut inputs = vec![tokens, table];
     let positions = model.positions == Positions::Learned;
@@ -51,6 +55,9 @@ pub(super) fn build(
         documents: counts_anew.is_some(),
         output: DType::F32,
     });
-    let [x] = graph.node(op, scope, inputs, ["x"]);
-    Embedded { x, table, batch: Parts { targets, weights, starts } }
+    let [mut x] = graph.node(op, scope, inputs, ["x"]);
+    if let (Some(dropped), Some(seeds)) = (Site::Embedding.dropped(model), seeds) {
+        x = dropout::of_stream(graph, scope, dropped, x, seeds);
+    }
+    Embedded { x, table, batch: Parts { targets, weights, starts, seeds } }
 }

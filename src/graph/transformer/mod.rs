@@ -4,6 +4,7 @@
 
 mod attention;
 mod block;
+mod dropout;
 mod elsewhere;
 mod embedding;
 mod head;
@@ -25,7 +26,7 @@ pub(super) fn build(model: &Transformer, documents: Documents, micro_batch: usiz
     let embedding::Embedded { mut x, table, batch } =
         embedding::build(&mut graph, model, documents, micro_batch);
     for layer in 0..model.layers {
-        x = block::build(&mut graph, model, layer, x, batch.starts);
+        x = block::build(&mut graph, model, layer, x, &batch);
     }
     head::build(&mut graph, model, x, table, &batch);
     graph

@@ -7,7 +7,9 @@ use std::path::Path;
 
 pub use hf::Hf;
 pub(crate) use hf::decides;
-pub use transformer::{MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer};
+pub use transformer::{
+    Dropout, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer,
+};
 
 use super::declare::choice;
 use super::error::Problem;
@@ -29,6 +31,12 @@ trait Architecture {
 
     /// What it asks for of each sample.
     fn sample(&self) -> Sample;
+
+    /// Whether it leaves anything to chance while it learns.
+    fn draws(&self) -> bool;
+
+    /// What it is where nothing is learnt: nothing is left to chance.
+    fn evaluated(&self) -> Model;
 
     /// How many blocks it has, and the key that says so.
     fn blocks(&self) -> Given;
@@ -52,6 +60,16 @@ impl Model {
     /// What it asks for of each sample.
     pub fn sample(&self) -> Sample {
         self.each().sample()
+    }
+
+    /// Whether it leaves anything to chance while it learns.
+    pub fn draws(&self) -> bool {
+        self.each().draws()
+    }
+
+    /// What it is where nothing is learnt: nothing is left to chance.
+    pub fn evaluated(&self) -> Model {
+        self.each().evaluated()
     }
 
     /// How many blocks it has, and the key that says so.

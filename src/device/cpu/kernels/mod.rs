@@ -8,6 +8,7 @@ mod activation;
 mod attention;
 mod cast;
 mod cross_entropy;
+mod dropout;
 mod elementwise;
 mod embedding;
 mod float;
@@ -95,6 +96,9 @@ pub(super) unsafe fn run(
         Op::Dequantize(op) => {
             with_float!(op.to, T => storage::dequantize::<T>(op, &mut operands, workers));
         }
+        Op::Dropout(op) => with_float!(dtype(0), X => with_float!(outputs[0].ty.dtype, Y => {
+            dropout::run::<X, Y>(op, &mut operands, workers);
+        })),
         Op::Embedding(op) => with_float!(dtype(1), P => {
             with_float!(op.output, X => embedding::forward::<P, X>(op, &mut operands, workers));
         }),

@@ -28,16 +28,43 @@ simd! {
     }
 }
 
+simd! {
+    /// The numbers of 16 bits that columns of a row have, 32 from each four consecutive blocks: those of columns 2b and 2b + 1
+    /// of eight are the halves of a word of the b-th block, and each eight have the next words. Counters are as above.
+    pub(super) fn philox_columns(first: u64, counter: [u32; 2], key: [u32; 2], columns: &mut [u16]) {
+        let mut block = first;
+        for columns in columns.chunks_mut(8 * LANES) {
+            let made = blocks(block, counter, key);
+            let mut numbers = [0; 8 * LANES];
+            for (index, pair) in numbers.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                let word = made[index / 4 % 4][index / 16 * 4 + index % 4];
+                *pair = [word as u16, (word >> 16) as u16];
+            }
+            match columns.as_chunks_mut() {
+                ([all], []) => *all = numbers,
+                _ => columns.copy_from_slice(&numbers[..columns.len()]),
+            }
+            block += LANES as u64;
+        }
+    }
+}
+
 #[inline(always)]
 fn lanes(first: u64, counter: [u32; 2], key: [u32; 2]) -> [u32; 4 * LANES] {
-    let block = |lane: usize| first + lane as u64;
-    let [third, fourth] = counter.map(|word| [u64::from(word); LANES]);
-    let made = rounds([from_fn(block), from_fn(|lane| block(lane) >> 32), third, fourth], key);
+    let made = blocks(first, counter, key);
     let mut words = [0; 4 * LANES];
     for (lane, words) in words.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         *words = [made[0][lane] as u32, made[1][lane] as u32, made[2][lane] as u32, made[3][lane] as u32];
     }
     words
+}
+
+/// The words of consecutive blocks, those of each place side by side.
+#[inline(always)]
+fn blocks(first: u64, counter: [u32; 2], key: [u32; 2]) -> [[u64; LANES]; 4] {
+    let block = |lane: usize| first + lane as u64;
+    let [third, fourth] = counter.map(|word| [u64::from(word); LANES]);
+    rounds([from_fn(block), from_fn(|lane| block(lane) >> 32), third, fourth], key)
 }
 
 /// Of as many counters as there are lanes. A word is the lower half of a lane, and what is in the upper half does not matter:
@@ -79,6 +106,25 @@ mod tests {
             philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    /// Column c has a half of word (c % 32) / 8 of block 4 (c / 32) + (c % 8) / 2.
+    #[test]
+    fn columns_have_halves_of_words() {
+        let first = 7u64 << 32;
+        let number = |column: usize| {
+            let block = (4 * (column / 32) + column % 8 / 2) as u32;
+            let word = philox([block, 7, 5, 0], [8, 9])[column % 32 / 8];
+            if column.is_multiple_of(2) { word as u16 } else { (word >> 16) as u16 }
+        };
+        let expected: Vec<u16> = (0..200).map(number).collect();
+        for level in Level::available() {
+            for len in [200, 128, 64, 33, 1, 0] {
+                let mut columns = vec![0; len];
+                philox_columns(level, first, [5, 0], [8, 9], &mut columns);
+                assert_eq!(columns, expected[..len], "{level:?}");
+            }
+        }
     }
 
     #[test]

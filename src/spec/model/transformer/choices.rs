@@ -97,6 +97,7 @@ impl Transformer {
         say(self.qk_norm, "qk-norm");
         say(self.logit_softcap.is_some(), "capped logits");
         say(!self.tied, "untied");
+        say(self.dropout.is_any(), "dropout");
         words
     }
 }

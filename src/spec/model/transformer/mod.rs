@@ -3,15 +3,18 @@
 
 mod choices;
 mod counting;
+mod dropout;
 mod rotary;
 mod rules;
 
 use std::path::{Path, PathBuf};
 
 pub use choices::{MlpActivation, Norm, NormPlacement, Positions};
+pub use dropout::Dropout;
+use dropout::Rates;
 pub use rotary::{Rotary, RotaryScaling};
 
-use super::Architecture;
+use super::{Architecture, Model};
 use crate::data::{Given, Part, Sample};
 use crate::ops::TensorType;
 use crate::spec::declare::{Optional, section};
@@ -75,6 +78,8 @@ section! {
         pub tied: bool = Flag, default true;
         /// How far logits get from 0, by `cap tanh(logit / cap)`.
         pub logit_softcap: Option<f64> = Optional(POSITIVE), default None;
+        /// What is left out by chance while it learns.
+        pub dropout: Dropout = Rates, default Dropout::default();
         /// A safetensors file that parameters start from, by an absolute path.
         pub weights: Option<PathBuf> = Optional(OneFile("final.safetensors")), default None;
     }
@@ -128,6 +133,7 @@ impl Transformer {
             qkv_bias: true,
             tied: true,
             logit_softcap: None,
+            dropout: Dropout::default(),
             weights: None,
         }
     }
@@ -156,6 +162,14 @@ impl Architecture for Transformer {
     fn sample(&self) -> Sample {
         let length = Given { key: "model.transformer.context", count: self.context };
         Sample { parts: self.parts().to_vec(), length: Some(length), tokens: Some(self.context) }
+    }
+
+    fn draws(&self) -> bool {
+        self.dropout.is_any()
+    }
+
+    fn evaluated(&self) -> Model {
+        Model::Transformer(Transformer { dropout: Dropout::default(), ..self.clone() })
     }
 
     fn blocks(&self) -> Given {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::device::cpu::kernels::dropout::Chance;
 use crate::device::cpu::kernels::float::{BUFFER, Float, read};
 use crate::device::cpu::kernels::math::{LANES, exp, multiply_add, sum, tanh};
 use crate::device::cpu::kernels::operands::Operands;
@@ -12,8 +13,8 @@ use crate::ops::{AttentionBackward, Operation};
 
 use super::sums::Sums;
 use super::{
-    KEYS, Member, QUERIES, Rows, SCORE_ROW, Sizes, Starts, Tile, each_group, pack_straight, pack_transposed,
-    take,
+    KEYS, Member, QUERIES, Rows, SCORE_ROW, Sizes, Starts, Tile, chance, each_group, pack_straight,
+    pack_transposed, take,
 };
 
 pub(crate) fn run<T: Float>(
@@ -35,6 +36,7 @@ fn run_with<M: Micro, T: Float>(
     let [dout, qkv, out] = [0, 1, 2].map(|index| operands.input::<T>(index));
     let lse = operands.input::<f32>(3);
     let starts = Starts::of_all(op.attending, 4, operands);
+    let chance = chance(op.attending, op.attending.places(4)[1], operands);
     let dqkv = Parts::new(operands.output::<T>(0));
     let scratch_len = AttentionBackward::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
     each_group(sizes, scratch, scratch_len, workers, |members, mut scratch| {
@@ -54,6 +56,7 @@ fn run_with<M: Micro, T: Float>(
                 out: &out[place.out..],
                 lse: &lse[place.lse..place.lse + sizes.sequence],
                 starts: starts.of(place, sizes),
+                chance,
                 keys_across: &mut *keys_across,
                 values_across: &mut *values_across,
                 keys: &mut *keys,
@@ -77,6 +80,7 @@ struct BackwardHead<'a, T> {
     out: &'a [T],
     lse: &'a [f32],
     starts: Starts<'a>,
+    chance: Option<Chance<'a>>,
     /// k^T and v^T in panels.
     keys_across: &'a mut [f32],
     values_across: &'a mut [f32],
@@ -167,21 +171,31 @@ impl<T: Float> BackwardHead<'_, T> {
         }
     }
 
-    /// `weights = softmax(scores)`, `dscores = weights * (dweights - along) * scale`, zero where masked.
+    /// `weights = softmax(scores)`, `dscores = weights * (dweights - along) * scale`, zero where masked. Of weights, what is
+    /// left of them.
     fn differentiate<M: Micro>(&mut self, tile: Tile, rows: Range<usize>, along: &[f32; QUERIES]) {
         // Keys are taken in groups that may reach past the last query of this one.
         let until = SCORE_ROW.min(tile.keys_until(rows.end) + M::ROWS);
+        let (place, mut numbers) = (self.member.place, [0; SCORE_ROW]);
+        let numbers = &mut numbers[..until];
         for row in rows {
             let seen = tile.hidden(row)..tile.keys_until(row + 1);
             let range = row * SCORE_ROW..row * SCORE_ROW + until;
             let (weights, dscores) = (&mut self.weights[range.clone()], &mut self.dscores[range]);
             let (lse, along) = (self.lse[tile.query + row], along[row]);
             let (scale, level) = (self.sizes.scale(), self.level);
+            if let Some(chance) = self.chance {
+                chance.numbers(level, place.sample, place.row + tile.query + row, tile.key, numbers);
+                chance.drop(level, dscores, numbers);
+            }
             match self.sizes.attending.cap {
                 None => softmax_backward(level, weights, dscores, seen, scale, (lse, along)),
                 Some(cap) => {
                     capped_softmax_backward(level, weights, dscores, seen, (scale, cap), (lse, along));
                 }
+            }
+            if let Some(chance) = self.chance {
+                chance.drop(level, weights, numbers);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::device::cpu::kernels::dropout::Chance;
 use crate::device::cpu::kernels::float::{BUFFER, Float, write};
 use crate::device::cpu::kernels::math::{LANES, exp, largest, map_and_sum, multiply_add, tanh};
 use crate::device::cpu::kernels::operands::Operands;
@@ -11,7 +12,8 @@ use crate::device::cpu::kernels::workers::{Parts, Workers};
 use crate::ops::{Attention, Operation};
 
 use super::{
-    Head, QUERIES, Rows, SCORE_ROW, Sizes, Starts, Tile, each_head, pack_straight, pack_transposed, take,
+    Head, QUERIES, Rows, SCORE_ROW, Sizes, Starts, Tile, chance, each_head, pack_straight, pack_transposed,
+    take,
 };
 
 pub(crate) fn run<T: Float>(op: &Attention, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
@@ -27,6 +29,7 @@ fn run_with<M: Micro, T: Float>(
     let sizes = Sizes::new(op.name(), op.attending, operands.input_type(0));
     let qkv = operands.input::<T>(0);
     let starts = Starts::of_all(op.attending, 1, operands);
+    let chance = chance(op.attending, op.attending.places(1)[1], operands);
     let (out, lse) = (Parts::new(operands.output::<T>(0)), Parts::new(operands.output(1)));
     let scratch_len = Attention::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
     each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
@@ -36,6 +39,7 @@ fn run_with<M: Micro, T: Float>(
             level: workers.level(),
             qkv,
             starts: starts.of(place, sizes),
+            chance,
             keys: take(&mut scratch, sizes.padded_sequence() * sizes.head),
             values: take(&mut scratch, sizes.sequence * sizes.padded_head()),
             scores: take(&mut scratch, QUERIES * SCORE_ROW),
@@ -54,6 +58,7 @@ struct ForwardHead<'a, T> {
     level: Level,
     qkv: &'a [T],
     starts: Starts<'a>,
+    chance: Option<Chance<'a>>,
     /// k^T in panels.
     keys: &'a mut [f32],
     /// v in panels.
@@ -105,8 +110,9 @@ impl<T: Float> ForwardHead<'_, T> {
         }
     }
 
-    /// Turns scores into weights and rescales what was summed with a smaller maximum.
+    /// Turns scores into weights and rescales what was summed with a smaller maximum. What is dropped counts for their sum.
     fn soften(&mut self, tile: Tile, rows: Range<usize>) {
+        let mut numbers = [0; SCORE_ROW];
         let (scale, cap, width) = (self.sizes.scale(), self.sizes.attending.cap, self.sizes.padded_head());
         let until = tile.keys_until(rows.end).next_multiple_of(LANES);
         for row in rows {
@@ -124,6 +130,11 @@ impl<T: Float> ForwardHead<'_, T> {
                     weights(self.level, scores, seen, 1.0, largest)
                 }
             };
+            if let Some(chance) = self.chance {
+                let (query, numbers) = (self.place.row + tile.query + row, &mut numbers[..until]);
+                chance.numbers(self.level, self.place.sample, query, tile.key, numbers);
+                chance.drop(self.level, scores, numbers);
+            }
             let mut kept = 0.0;
             if !tile.is_first {
                 kept = exp::<false>(largest - next);

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use crate::device::cpu::kernels::dropout::Chance;
 use crate::device::cpu::kernels::float::{BUFFER, Float, read, write};
 use crate::device::cpu::kernels::math::{LANES, sum};
 use crate::device::cpu::kernels::operands::Operands;
@@ -15,7 +16,8 @@ use crate::ops::{MaterializedAttention, MaterializedAttentionBackward, Operation
 use super::forward::{hold_within, weights};
 use super::sums::Sums;
 use super::{
-    Head, Member, QUERIES, Rows, Sizes, Starts, each_group, each_head, pack_straight, pack_transposed, take,
+    Head, Member, QUERIES, Rows, Sizes, Starts, chance, each_group, each_head, pack_straight,
+    pack_transposed, take,
 };
 
 pub(crate) fn forward<T: Float>(
@@ -45,7 +47,9 @@ fn forward_with<M: Micro, T: Float>(
     let sizes = Sizes::new(op.name(), op.attending, operands.input_type(0));
     let qkv = operands.input::<T>(0);
     let starts = Starts::of_all(op.attending, 1, operands);
+    let chance = chance(op.attending, op.attending.places(1)[1], operands);
     let [out, probabilities, scores] = [0, 1, 2].map(|index| Parts::new(operands.output::<T>(index)));
+    let left = chance.map(|chance| (chance, Parts::new(operands.output::<T>(3))));
     let scratch_len = MaterializedAttention::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
     each_head(sizes, scratch, scratch_len, workers, |place, mut scratch| {
         let head = ForwardHead {
@@ -59,7 +63,7 @@ fn forward_with<M: Micro, T: Float>(
             tile: take(&mut scratch, QUERIES * sizes.score_row()),
             out: take(&mut scratch, QUERIES * sizes.padded_head()),
         };
-        head.run::<M>(&out, &probabilities, &scores, scratch);
+        head.run::<M>(&out, [&probabilities, &scores], left.as_ref(), scratch);
     });
 }
 
@@ -111,8 +115,8 @@ impl<T: Float> ForwardHead<'_, T> {
     fn run<M: Micro>(
         mut self,
         out: &Parts<T>,
-        probabilities: &Parts<T>,
-        scores: &Parts<T>,
+        [probabilities, scores]: [&Parts<T>; 2],
+        left: Option<&(Chance, Parts<T>)>,
         wide: &mut [f32],
     ) {
         let (sizes, row, level) = (self.sizes, self.sizes.row(), self.level);
@@ -127,6 +131,9 @@ impl<T: Float> ForwardHead<'_, T> {
             }
             for query in tile.clone() {
                 self.soften(query, query - tile.start, probabilities, scores);
+                if let Some((chance, left)) = left {
+                    self.drop(query, query - tile.start, chance, left);
+                }
             }
             for rows in groups::<M>(tile.len()) {
                 self.weigh::<M>(tile.start, rows);
@@ -172,6 +179,17 @@ impl<T: Float> ForwardHead<'_, T> {
         T::narrow(level, &tile[..sizes.sequence], probabilities);
     }
 
+    /// Drops some of a query's probabilities and stores what is left of them.
+    fn drop(&mut self, query: usize, row: usize, chance: &Chance, left: &Parts<T>) {
+        let sizes = self.sizes;
+        let tile = &mut self.tile[row * sizes.score_row()..][..sizes.sequence];
+        drop_row(self.level, chance, self.place, query, tile);
+        // SAFETY: heads and queries do not overlap.
+        #[allow(unsafe_code)]
+        let left = unsafe { left.part(sizes.scores_of(self.place, query)) };
+        T::narrow(self.level, tile, left);
+    }
+
     /// `out = probabilities v`, of the keys that are seen.
     fn weigh<M: Micro>(&mut self, first_query: usize, rows: Range<usize>) {
         let (sizes, score_row, width) = (self.sizes, self.sizes.score_row(), self.sizes.padded_head());
@@ -197,6 +215,16 @@ impl<T: Float> ForwardHead<'_, T> {
     }
 }
 
+/// Drops what chance does of a query's weights for all keys.
+fn drop_row(level: Level, chance: &Chance, place: Head, query: usize, weights: &mut [f32]) {
+    let mut numbers = [0; BUFFER];
+    for (run, weights) in weights.chunks_mut(BUFFER).enumerate() {
+        let numbers = &mut numbers[..weights.len()];
+        chance.numbers(level, place.sample, place.row + query, run * BUFFER, numbers);
+        chance.drop(level, weights, numbers);
+    }
+}
+
 fn backward_with<M: Micro, T: Float>(
     op: &MaterializedAttentionBackward,
     operands: &mut Operands,
@@ -206,6 +234,9 @@ fn backward_with<M: Micro, T: Float>(
     let sizes = Sizes::new(op.name(), op.attending, operands.input_type(1));
     let [dout, qkv, probabilities] = [0, 1, 2].map(|index| operands.input::<T>(index));
     let scores = sizes.attending.cap.map(|_| operands.input::<T>(3));
+    let left = 3 + usize::from(scores.is_some());
+    let left =
+        chance(op.attending, Some(left + 1), operands).map(|chance| (chance, operands.input::<T>(left)));
     let [dqkv, dprobabilities, dscores] = [0, 1, 2].map(|index| Parts::new(operands.output::<T>(index)));
     let scratch_len = MaterializedAttentionBackward::workspace_elements(T::DTYPE, sizes.sequence, sizes.head);
     each_group(sizes, scratch, scratch_len, workers, |members, mut scratch| {
@@ -222,6 +253,7 @@ fn backward_with<M: Micro, T: Float>(
                 qkv: member.place.qkv.map(|start| &qkv[start..]),
                 given: probabilities,
                 scores,
+                left,
                 values_across: &mut *values_across,
                 keys: &mut *keys,
                 queries: &mut *queries,
@@ -245,6 +277,8 @@ struct BackwardHead<'a, T> {
     given: &'a [T],
     /// Scores of all heads, if they are held within a cap.
     scores: Option<&'a [T]>,
+    /// Where some are dropped: those that are left, of all heads.
+    left: Option<(Chance<'a>, &'a [T])>,
     /// v^T in panels.
     values_across: &'a mut [f32],
     /// k, q and dout in panels.
@@ -319,7 +353,7 @@ impl<T: Float> BackwardHead<'_, T> {
         }
     }
 
-    /// Stores a query's dprobabilities, makes them dscores and stores these.
+    /// Stores a query's dprobabilities, makes them dscores and stores these. Of probabilities, those that are left remain.
     fn differentiate(&mut self, query: usize, row: usize, dprobabilities: &Parts<T>, stored: &Parts<T>) {
         let (sizes, level) = (self.sizes, self.level);
         let range = sizes.scores_of(self.member.place, query);
@@ -330,11 +364,17 @@ impl<T: Float> BackwardHead<'_, T> {
         let tile = row * sizes.score_row()..row * sizes.score_row() + sizes.sequence;
         let (probabilities, dscores) = (&mut self.probabilities[tile.clone()], &mut self.dscores[tile]);
         T::widen(level, &self.given[range.clone()], probabilities);
+        if let Some((chance, _)) = &self.left {
+            drop_row(level, chance, self.member.place, query, dscores);
+        }
         T::narrow(level, dscores, dprobabilities);
         let seen = sizes.attending.seen(query, sizes.sequence);
         dscores[..seen.start].fill(0.0);
         dscores[seen.end..].fill(0.0);
         softmax_backward(level, &probabilities[seen.clone()], &mut dscores[seen], sizes.scale());
+        if let Some((_, left)) = self.left {
+            T::widen(level, &left[range.clone()], probabilities);
+        }
         if let (Some(cap), Some(scores)) = (sizes.attending.cap, self.scores) {
             read(level, &scores[range], &mut [0.0; BUFFER], |run, scores| {
                 scale_by_cap_slope(level, &mut dscores[run], scores, cap);

@@ -21,6 +21,7 @@ mod sums;
 
 use crate::ops::{Attending, Attention, Heads, TensorType};
 
+use super::dropout::{self, Chance};
 use super::float::Float;
 use super::operands::Operands;
 use super::product::{Left, Matrix, Micro, pack_right};
@@ -83,6 +84,8 @@ impl Sizes {
             qkv: in_qkv.map(|head| position * self.row() + head * self.head),
             out: position * self.channels + head * self.head,
             lse: (batch * self.heads + head) * self.sequence,
+            sample: batch,
+            row: head * self.sequence,
         }
     }
 }
@@ -98,6 +101,9 @@ struct Head {
     out: usize,
     /// In lse f32[B,H,T].
     lse: usize,
+    /// Its sample, and which of that's rows of weights is its first query's.
+    sample: usize,
+    row: usize,
 }
 
 /// A head of those that share keys, one after the other.
@@ -239,6 +245,14 @@ impl<'a> Starts<'a> {
         self.0.map_or(0, |starts| starts[query] as usize)
     }
 }
+
+/// The chance of weights to be dropped, if there is one: the seeds are the input of that index.
+fn chance<'a>(attending: Attending, index: Option<usize>, operands: &Operands<'a>) -> Option<Chance<'a>> {
+    Some(Chance::new(attending.dropped?, operands.tokens(index?)))
+}
+
+const _: () =
+    assert!(Attention::PANEL.is_multiple_of(dropout::PANEL), "tiles of keys begin where numbers do");
 
 impl<'a> Tile<'a> {
     /// All tiles that queries of the tile beginning at `query` see. They begin where panels do.

@@ -1,0 +1,48 @@
+//! What chance starts from in each sample, where a model leaves anything to it.
+
+use std::ops::Range;
+
+use super::{Batch, Part, TrainingStep, sampling};
+use crate::ops::TensorType;
+
+/// Of a sample: two words.
+pub fn part() -> Part {
+    Part { name: "seeds", ty: TensorType::i32(&[2]), below: None }
+}
+
+/// Seeds are a site of their own: no other draw of a run may repeat them.
+const SITE: u64 = 0x6472_6f70_2d6f_7574;
+
+/// Fills in the seeds of these samples of a training step, if the batch has any. A sample's is a pure function of the run's
+/// seed, the step, and its number within that: any range of samples has those that it has in any other range.
+pub fn fill(step: &TrainingStep, samples: Range<u64>, batch: &mut Batch) {
+    let Some(filled) = batch.seeds_mut() else { return };
+    for (sample, memory) in samples.zip(filled.samples_mut()) {
+        let seed = sampling::draw(step.seed, SITE, step.number, sample);
+        let words = [seed as u32, (seed >> 32) as u32].map(u32::to_ne_bytes);
+        memory.copy_from_slice(words.as_flattened());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seeds(step: TrainingStep, samples: Range<u64>) -> Vec<u8> {
+        let count = (samples.end - samples.start) as usize;
+        let mut batch = Batch::new(&[], count).with_seeds(count);
+        fill(&step, samples, &mut batch);
+        batch.part("seeds").unwrap().bytes.clone()
+    }
+
+    #[test]
+    fn a_sample_has_its_seed_in_whatever_part_of_its_step() {
+        let step = TrainingStep { seed: 3, number: 5, samples: 6 };
+        let whole = seeds(step, 0..6);
+        assert_eq!(whole, [seeds(step, 0..4), seeds(step, 4..6)].concat());
+        let (all, _) = whole.as_chunks::<8>();
+        assert!((1..6).all(|sample| !all[..sample].contains(&all[sample])), "each has its own");
+        assert_ne!(whole, seeds(TrainingStep { number: 6, ..step }, 0..6));
+        assert_ne!(whole, seeds(TrainingStep { seed: 4, ..step }, 0..6));
+    }
+}
