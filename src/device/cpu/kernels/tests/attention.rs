@@ -1,8 +1,8 @@
 //! Attention, forward and backward.
 
 use crate::ops::{
-    Attending, Attention, AttentionBackward, DType, MaterializedAttention, MaterializedAttentionBackward, Op,
-    TensorType,
+    Attending, Attention, AttentionBackward, DType, Dropped, MaterializedAttention,
+    MaterializedAttentionBackward, Op, TensorType,
 };
 
 use crate::device::cpu::kernels::simd::Level;
@@ -27,6 +27,15 @@ fn cases() -> impl Iterator<Item = (reference::Attention, DType)> {
             Attending { causal: false, cap: Some(1.5), ..plain },
             Attending { documents: true, ..plain },
             Attending { heads: 2 * heads, documents: true, window: Some(30), cap: Some(2.0), ..plain },
+            Attending { dropped: Dropped::at_rate(0.3, 9), ..plain },
+            Attending {
+                heads: 2 * heads,
+                dropped: Dropped::at_rate(0.6, 1),
+                documents: true,
+                cap: Some(2.0),
+                ..plain
+            },
+            Attending { causal: false, dropped: Dropped::at_rate(0.5, 2), ..plain },
         ]
     };
     let sizes = SHAPES.into_iter().flat_map(move |[batch, sequence, heads, head]| {
@@ -43,6 +52,11 @@ fn starts(sizes: &reference::Attention) -> Option<Data> {
     attending.documents.then(|| Data::I32(TensorType::i32(&[batch, sequence]), starts.collect()))
 }
 
+/// What chance starts from, if any weights are dropped.
+fn seeds(sizes: &reference::Attention) -> Option<Data> {
+    sizes.attending.dropped.map(|_| Data::seeds(sizes.batch))
+}
+
 /// One of the plain kind.
 fn plain([batch, sequence, heads, head]: [usize; 4]) -> reference::Attention {
     reference::Attention { batch, sequence, head, attending: Attending::causal(heads) }
@@ -55,7 +69,7 @@ fn forward_and_backward_match_the_reference() {
         let qkv = Data::random(&[batch, sequence, sizes.width()], 1).map(|x| 3.0 * x);
         let qkv = qkv.stored_as(number);
         let expected = sizes.forward(&qkv.to_f64());
-        let inputs: Vec<Data> = [qkv.clone()].into_iter().chain(starts(&sizes)).collect();
+        let inputs = [qkv.clone()].into_iter().chain(starts(&sizes)).chain(seeds(&sizes)).collect::<Vec<_>>();
         check(Op::Attention(Attention { attending }), &inputs, &expected);
         let dout = Data::random(&[batch, sequence, sizes.channels()], 2).stored_as(number);
         let rounded = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
@@ -64,7 +78,8 @@ fn forward_and_backward_match_the_reference() {
         let out = out.stored_as(number);
         let dqkv = sizes.backward(&dout.to_f64(), &qkv.to_f64(), &out.to_f64());
         let lse = Data::F32(TensorType::f32(&[batch, attending.heads, sequence]), rounded(&lse));
-        let inputs: Vec<Data> = [dout, qkv, out, lse].into_iter().chain(starts(&sizes)).collect();
+        let inputs: Vec<Data> =
+            [dout, qkv, out, lse].into_iter().chain(starts(&sizes)).chain(seeds(&sizes)).collect();
         check(Op::AttentionBackward(AttentionBackward { attending }), &inputs, &[dqkv]);
     }
 }
@@ -77,10 +92,11 @@ fn materialized_forward_and_backward_match_the_reference() {
         let qkv = qkv.stored_as(number);
         let expected = sizes.materialized(&qkv.to_f64());
         let op = Op::MaterializedAttention(MaterializedAttention { attending });
-        let inputs: Vec<Data> = [qkv.clone()].into_iter().chain(starts(&sizes)).collect();
-        check(op, &inputs, &expected);
+        let inputs = [qkv.clone()].into_iter().chain(starts(&sizes)).chain(seeds(&sizes)).collect::<Vec<_>>();
+        let outputs = 3 + usize::from(attending.dropped.is_some());
+        check(op, &inputs, &expected[..outputs]);
         let dout = Data::random(&[batch, sequence, sizes.channels()], 2).stored_as(number);
-        let [_, probabilities, scores] = expected;
+        let [_, probabilities, scores, _] = expected;
         let ty = TensorType::f32(&[batch, attending.heads, sequence, sequence]);
         let [probabilities, scores] = [probabilities, scores].map(|numbers| {
             Data::F32(ty, numbers.iter().map(|&number| number as f32).collect()).stored_as(number)
@@ -89,9 +105,12 @@ fn materialized_forward_and_backward_match_the_reference() {
         let stored = scores.to_f64();
         let stored = attending.cap.map(|_| &stored[..]);
         let (d, q, p) = (dout.to_f64(), qkv.to_f64(), probabilities.to_f64());
-        let expected = sizes.materialized_backward(&d, &q, &p, stored);
+        let left = sizes.left_of_all(&p).into_iter().map(|number| number as f32).collect();
+        let left = Data::F32(ty, left).stored_as(number);
+        let expected = sizes.materialized_backward(&d, &q, [&p, &left.to_f64()], stored);
         let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward { attending });
         let inputs = [dout, qkv, probabilities].into_iter().chain(attending.cap.map(|_| scores));
+        let inputs = inputs.chain(attending.dropped.map(|_| left)).chain(seeds(&sizes));
         check(op, &inputs.collect::<Vec<_>>(), &expected);
     }
 }
@@ -118,7 +137,7 @@ fn steep_scores_are_softened_right() {
     let inputs = std::slice::from_ref(&qkv);
     check(Op::Attention(Attention { attending: sizes.attending }), inputs, &sizes.forward(&qkv.to_f64()));
     let op = Op::MaterializedAttention(MaterializedAttention { attending: sizes.attending });
-    check(op.clone(), inputs, &sizes.materialized(&qkv.to_f64()));
+    check(op.clone(), inputs, &sizes.materialized(&qkv.to_f64())[..3]);
     for level in Level::available() {
         let probabilities = &launch(&op, inputs, How { threads: 1, level, share: false })[1];
         assert!(!probabilities.iter().any(|weight| weight.is_subnormal()), "{level:?}");
@@ -130,7 +149,9 @@ fn the_reference_is_differentiated_right() {
     let shared = Attending { heads: 2, kv_heads: 1, ..Attending::causal(2) };
     let capped = Attending { window: Some(2), cap: Some(0.7), ..shared };
     let apart = Attending { documents: true, ..shared };
-    for attending in [Attending::causal(2), shared, capped, Attending { causal: false, ..capped }, apart] {
+    let dropped = Attending { dropped: Dropped::at_rate(0.4, 3), ..capped };
+    let ahead = Attending { causal: false, ..capped };
+    for attending in [Attending::causal(2), shared, capped, ahead, apart, dropped] {
         let attending = Attending { window: attending.window.filter(|_| attending.causal), ..attending };
         let sizes = reference::Attention { batch: 2, sequence: 5, head: 3, attending };
         let qkv = Data::random(&[2, 5, sizes.width()], 3).to_f64();
@@ -138,8 +159,9 @@ fn the_reference_is_differentiated_right() {
         let out = &sizes.forward(&qkv)[0];
         let loss = |qkv: &[f64]| inner_product(&sizes.forward(qkv)[0], &dout);
         assert_slope(&sizes.backward(&dout, &qkv, out), &qkv, loss);
-        let [out, probabilities, _] = sizes.materialized(&qkv);
-        let [dqkv, dprobabilities, _] = sizes.materialized_backward(&dout, &qkv, &probabilities, None);
+        let [out, probabilities, _, left] = sizes.materialized(&qkv);
+        let [dqkv, dprobabilities, _] =
+            sizes.materialized_backward(&dout, &qkv, [&probabilities, &left], None);
         assert_slope(&dqkv, &qkv, |qkv| inner_product(&sizes.materialized(qkv)[0], &dout));
         // The output is linear in the probabilities.
         assert!((inner_product(&dprobabilities, &probabilities) - inner_product(&dout, &out)).abs() < 1e-12);

@@ -2,7 +2,8 @@
 
 use std::f64::consts::PI;
 
-use crate::ops::{Activation, Attending, Rotary};
+use crate::device::cpu::kernels::philox::philox;
+use crate::ops::{Activation, Attending, Dropped, Rotary};
 
 pub(super) fn activation(activation: Activation, x: f64) -> f64 {
     match activation {
@@ -194,6 +195,28 @@ pub(super) fn cross_entropy(
     (loss * weight / rows as f64, gradient)
 }
 
+/// What a sample's seed is in tests.
+pub(super) fn seed(sample: usize) -> [u32; 2] {
+    [sample as u32 * 77 + 5, 0xdead_beef - sample as u32]
+}
+
+/// What an element of a row of a sample is multiplied by: 0, or what makes up for it.
+pub(super) fn factor(dropped: Dropped, sample: usize, row: usize, column: usize) -> f64 {
+    let block = column / 32 * 4 + column % 8 / 2;
+    let word = philox([block as u32, row as u32, dropped.site, 0], seed(sample))[column % 32 / 8];
+    let number = word >> (16 * (column % 2)) & 0xffff;
+    if number < dropped.kept { 65536.0 / f64::from(dropped.kept) } else { 0.0 }
+}
+
+/// Some of a tensor's elements, of samples of so many rows.
+pub(super) fn dropout(dropped: Dropped, x: &[f64], rows: usize, channels: usize) -> Vec<f64> {
+    let of = |(index, x): (usize, &f64)| {
+        let (row, column) = (index / channels, index % channels);
+        x * factor(dropped, row / rows, row % rows, column)
+    };
+    x.iter().enumerate().map(of).collect()
+}
+
 /// Sizes of an attention.
 #[derive(Clone, Copy)]
 pub(super) struct Attention {
@@ -281,6 +304,24 @@ impl Attention {
         (weights, lse)
     }
 
+    /// What is left of the weights of one head [T,T], or of their gradients.
+    fn left(&self, batch: usize, head: usize, weights: &[f64]) -> Vec<f64> {
+        let Some(dropped) = self.attending.dropped else { return weights.to_vec() };
+        let of = |(index, weight): (usize, &f64)| {
+            let (query, key) = (index / self.sequence, index % self.sequence);
+            weight * factor(dropped, batch, head * self.sequence + query, key)
+        };
+        weights.iter().enumerate().map(of).collect()
+    }
+
+    /// The same of all heads.
+    pub(super) fn left_of_all(&self, weights: &[f64]) -> Vec<f64> {
+        let heads = weights.chunks(self.sequence * self.sequence).enumerate();
+        let left =
+            |(index, weights)| self.left(index / self.attending.heads, index % self.attending.heads, weights);
+        heads.flat_map(left).collect()
+    }
+
     /// out and lse.
     pub(super) fn forward(&self, qkv: &[f64]) -> [Vec<f64>; 2] {
         let channels = self.channels();
@@ -290,6 +331,7 @@ impl Attention {
             let [q, k, v] = [0, 1, 2].map(|part| self.part(qkv, batch, head, part));
             let (weights, lse) = self.weights(batch, &q, &k);
             lses.extend(lse);
+            let weights = self.left(batch, head, &weights);
             for (t, row) in product(&weights, &v, self.sequence).chunks(self.head).enumerate() {
                 let place = (batch * self.sequence + t) * channels + head * self.head;
                 out[place..place + self.head].copy_from_slice(row);
@@ -310,6 +352,7 @@ impl Attention {
                 rows.flat_map(|place| whole[place..place + self.head].to_vec()).collect::<Vec<f64>>()
             });
             let dweights = product(&dout, &transposed(&v, self.head), self.head);
+            let dweights = self.left(batch, head, &dweights);
             let mut dscores = Vec::new();
             // The sum of a row's weights times their gradients is that of its output times its gradient.
             let along: Vec<f64> = dout
@@ -327,7 +370,7 @@ impl Attention {
             let gradients = [
                 product(&dscores, &k, sequence),
                 product(&transposed(&dscores, sequence), &q, sequence),
-                product(&transposed(&weights, sequence), &dout, sequence),
+                product(&transposed(&self.left(batch, head, &weights), sequence), &dout, sequence),
             ];
             self.add_gradients(&mut dqkv, batch, head, &gradients);
         }
@@ -355,24 +398,26 @@ impl Attention {
         (batch * self.sequence + t) * self.channels() + head * self.head
     }
 
-    /// out, probabilities and scores, all of them stored.
-    pub(super) fn materialized(&self, qkv: &[f64]) -> [Vec<f64>; 3] {
-        let (mut probabilities, mut scores) = (Vec::new(), Vec::new());
+    /// out, probabilities, scores, and the probabilities that are left, all of them stored.
+    pub(super) fn materialized(&self, qkv: &[f64]) -> [Vec<f64>; 4] {
+        let (mut probabilities, mut scores, mut left) = (Vec::new(), Vec::new(), Vec::new());
         for (batch, head) in (0..self.batch).flat_map(|b| (0..self.attending.heads).map(move |h| (b, h))) {
             let [q, k] = [0, 1].map(|part| self.part(qkv, batch, head, part));
             scores.extend(self.scores(&q, &k));
-            probabilities.extend(self.weights(batch, &q, &k).0);
+            let weights = self.weights(batch, &q, &k).0;
+            left.extend(self.left(batch, head, &weights));
+            probabilities.extend(weights);
         }
         let [out, _] = self.forward(qkv);
-        [out, probabilities, scores]
+        [out, probabilities, scores, left]
     }
 
-    /// dqkv, dprobabilities and dscores, by the rule of a softmax.
+    /// dqkv, dprobabilities and dscores, by the rule of a softmax, for the probabilities and what is left of them.
     pub(super) fn materialized_backward(
         &self,
         dout: &[f64],
         qkv: &[f64],
-        probabilities: &[f64],
+        [probabilities, left]: [&[f64]; 2],
         scores: Option<&[f64]>,
     ) -> [Vec<f64>; 3] {
         let sequence = self.sequence;
@@ -385,6 +430,7 @@ impl Attention {
             let [q, k, v] = [0, 1, 2].map(|part| self.part(qkv, batch, head, part));
             let dout = self.rows(dout, batch, head);
             let dp = product(&dout, &transposed(&v, self.head), self.head);
+            let dp = self.left(batch, head, &dp);
             let mut ds = Vec::new();
             for (p, dp) in p.chunks(sequence).zip(dp.chunks(sequence)) {
                 let along: f64 = p.iter().zip(dp).map(|(p, dp)| p * dp).sum();
@@ -397,7 +443,7 @@ impl Attention {
             let gradients = [
                 product(&ds, &k, sequence),
                 product(&transposed(&ds, sequence), &q, sequence),
-                product(&transposed(p, sequence), &dout, sequence),
+                product(&transposed(&left[of.clone()], sequence), &dout, sequence),
             ];
             self.add_gradients(&mut dqkv, batch, head, &gradients);
             dprobabilities.extend(dp);
