@@ -382,7 +382,10 @@ bad! {
     hf_of_an_unknown_model: configured("{\n  \"model_type\": \"t5\"\n}", "");
     hf_with_an_unknown_field: configured(&LLAMA.replace("}", "  , \"num_experts\": 8,\n  \"moe\": true\n}"), "");
     hf_that_breaks_a_rule: configured(&LLAMA.replace("\"num_attention_heads\": 4", "\"num_attention_heads\": 3"), "");
-    hf_with_dropout: configured(&LLAMA.replace("}", "  , \"attention_dropout\": 0.1\n}"), "");
+    hf_with_dropout_of_all: configured(&LLAMA.replace("}", "  , \"attention_dropout\": 1.0\n}"), "");
+    dropout_of_no_chance: check(&with("context = 32", "context = 32\ndropout = 1.5"));
+    dropout_in_no_known_place: check(&with("context = 32", "context = 32\ndropout = { residual = -0.1, mlp = 0.1 }"));
+    dropout_as_others_call_it: check(&with("context = 32", "context = 32\nresid_pdrop = 0.1"));
     hf_with_weights_of_another_model: check_files(
         &[
             ("a.toml", &of_configuration("config = \"c.json\"\nweights = \"w.safetensors\"")),

@@ -213,6 +213,7 @@ optimizer.adamw.lr = 1e-3
         "model.transformer.qkv_bias = true",
         "model.transformer.tied = true",
         "model.transformer.logit_softcap = \"off\"",
+        "model.transformer.dropout = 0.0",
         "data.text.tokens = \"bytes\"",
         "data.text.tokens = { file = \"/nowhere\", special = true, end = \"off\" }",
         "data.text.jsonl = \"off\"",

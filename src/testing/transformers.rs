@@ -4,7 +4,7 @@ use proptest::prelude::{Strategy as Any, any};
 use proptest::sample::select;
 
 use crate::spec::{
-    Lora, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer, Words,
+    Dropout, Lora, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer, Words,
 };
 
 /// Any transformer of two to four layers. Sizes are small enough to be equal by chance: a context as long as the embedding
@@ -14,9 +14,14 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
     let attention = (1..=12usize, any::<[bool; 5]>(), 1..=20usize, 1..=3usize);
     let mlp = (1..=40usize, select(MlpActivation::ALL));
     let norms = (select(Norm::ALL), select(NormPlacement::ALL));
-    let rest = (norms, select(Positions::ALL), any::<[bool; 7]>());
+    let rate = || select(&[0.0, 0.0, 0.1, 0.5]);
+    let dropout = (rate(), rate(), rate());
+    let dropout =
+        dropout.prop_map(|(embedding, attention, residual)| Dropout { embedding, attention, residual });
+    let rest = (norms, select(Positions::ALL), any::<[bool; 7]>(), dropout);
     (sizes, attention, mlp, rest).prop_map(|(sizes, attention, mlp, rest)| {
-        let ((norm, norm_placement), positions, [is_wide, bias, tied, scaled, qkv_bias, scales, caps]) = rest;
+        let ((norm, norm_placement), positions, flags, dropout) = rest;
+        let [is_wide, bias, tied, scaled, qkv_bias, scales, caps] = flags;
         let (layers, heads, per_head, context, vocabulary) = sizes;
         let gpt2 = Transformer::new(layers, heads * per_head, heads, context);
         let (d_ff, activation) = mlp;
@@ -48,6 +53,7 @@ pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
             qkv_bias,
             tied,
             logit_softcap: caps.then_some(5.0),
+            dropout,
             ..gpt2
         };
         with_even_heads(model)

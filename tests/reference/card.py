@@ -101,7 +101,7 @@ def make_step(run, parameters, device, arguments):
 
     def take_step():
         batch = tokens.to(device, non_blocking=True)
-        accumulate_gradients(run, parameters, scaler, batch[:, :-1], batch[:, 1:], model)
+        accumulate_gradients(run, parameters, scaler, batch[:, :-1], batch[:, 1:], model=model)
         if run.clip_norm is not None:
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(parameters.values(), run.clip_norm)

@@ -110,7 +110,7 @@ class Dump:
 
     def __init__(self, run, folder):
         self.initial = as_numbers(run, read_tensors(folder / "initial.safetensors"))
-        self.tokens, self.targets = read_batches(folder)
+        self.tokens, self.targets, self.seeds = read_batches(folder)
         self.gradients = by_step(read_tensors(folder / "gradients.safetensors"))
         self.final = as_numbers(run, read_tensors(folder / "final.safetensors"))
         steps = read_csv(folder / "steps.csv")
@@ -134,13 +134,16 @@ def read_tensors(path):
 
 
 def read_batches(folder):
-    """Tokens and targets of each step, each i64[B, T]."""
+    """Of each step tokens and targets, each i64[B, T], and what is dropped starts from, i32[B, 2], or nothing."""
     batches = read_tensors(folder / "batches.safetensors")
     tokens, targets = batches["tokens"].long(), batches["targets"].long()
+    seeds = batches.get("seeds", [None] * len(tokens))
     if "starts" not in batches:
-        return tokens, targets
+        return tokens, targets, seeds
+    if "seeds" in batches:
+        raise CannotRepeat("dropout: packed documents are samples of their own here, and would drop what they do not there")
     steps = [unpacked(*step) for step in zip(tokens, targets, batches["starts"])]
-    return tuple(zip(*steps))
+    return *zip(*steps), seeds
 
 
 def unpacked(tokens, targets, starts):
@@ -196,7 +199,7 @@ def train(run, dump, model=None):
     for step in range(1, dump.steps + 1):
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        batch = dump.tokens[step - 1], dump.targets[step - 1]
+        batch = dump.tokens[step - 1], dump.targets[step - 1], dump.seeds[step - 1]
         loss = accumulate_gradients(run, parameters, scaler, *batch, model).item()
         scaler.unscale_(optimizer)
         until_gradients = time.perf_counter() - began
@@ -259,7 +262,9 @@ def measure_speed(run, folder):
     optimizer = make_optimizer(run, trained)
     scaler = make_scaler(run, "cpu")
     seconds = []
-    for tokens, targets in zip(*read_batches(folder)):
+    for tokens, targets, seeds in zip(*read_batches(folder)):
+        if seeds is not None:
+            raise CannotRepeat("dropout: what is dropped is looked up here, which is no way to be fast")
         began = time.perf_counter()
         accumulate_gradients(run, parameters, scaler, tokens, targets)
         scaler.unscale_(optimizer)

@@ -21,10 +21,12 @@ MODEL_KEYS = {"layers", "heads", "d_model", "context", "vocabulary", "weights"}
 BLOCK_KEYS = {"activation": "gelu_tanh", "norm": "layer", "norm_epsilon": 1e-5, "positions": "learned"}
 BLOCK_KEYS |= {"rotary": {"base": 10000.0, "scaling": "off"}, "causal": True, "window": "off", "global_every": "off"}
 BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": False, "norm_placement": "pre"}
-BLOCK_KEYS |= {"embedding_scale": "off", "logit_softcap": "off"}
+BLOCK_KEYS |= {"embedding_scale": "off", "logit_softcap": "off", "dropout": 0.0}
 IN_PARAMETERS = {"head_dim", "d_ff", "bias", "qkv_bias", "tied"}
 
 ACTIVATIONS = {"gelu_tanh", "gelu", "relu", "silu", "swiglu", "geglu", "geglu_tanh"}
+# Where elements may be dropped.
+DROPOUT = {"embedding", "attention", "residual"}
 # The keys of low-rank adaptation.
 LORA = {"rank", "alpha", "targets", "base", "double_quantization"}
 
@@ -63,6 +65,10 @@ class Run:
         )
         self.attention_scale = unless_off(block["attention_scale"])
         self.attention_softcap = unless_off(block["attention_softcap"])
+        # One chance for all places, or one for each.
+        rates = block["dropout"]
+        self.dropout = rates if isinstance(rates, dict) else dict.fromkeys(DROPOUT, rates)
+        expect_keys("dropout", self.dropout, DROPOUT)
         expect_word("activation", self.activation, ACTIVATIONS)
         expect_word("norm", self.norm, {"layer", "rms", "rms_zero_centered"})
         expect_word("positions", self.positions, {"learned", "rotary", "none"})

@@ -9,17 +9,19 @@ import states
 from transformer import HALVES, forward
 
 
-def accumulate_gradients(run, parameters, scaler, tokens, targets, model=None):
+def accumulate_gradients(run, parameters, scaler, tokens, targets, seeds=None, model=None):
     """Adds up the scaled gradients of a step's micro-batches, in order. Their mean loss, over tokens i64[B, T].
 
-    `model` takes the place of `forward`, which it may have compiled.
+    `seeds` i32[B, 2] are there where some elements are dropped. `model` takes the place of `forward`, which it may have
+    compiled.
     """
     micro_batch = -(-run.batch_size // run.accumulate)
     half = HALVES.get(run.precision)
     losses = []
     # Those that something is told from.
     counted = (targets >= 0).sum().item()
-    for part in zip(tokens.split(micro_batch), targets.split(micro_batch)):
+    parts = [part.split(micro_batch) for part in (tokens, targets, seeds) if part is not None]
+    for part in zip(*parts):
         # What is all in 16 bits has nothing to cast.
         casts = half is not None and run.residual == "fp32"
         with torch.autocast(tokens.device.type, dtype=half, enabled=casts):

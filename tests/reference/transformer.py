@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from dropout import drop
+
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 # By the names that experiments give them. With a gate, its rows of the first product come first.
@@ -23,8 +25,8 @@ ACTIVATIONS = {
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 
-def forward(run, parameters, tokens, targets):
-    """The mean loss over tokens i64[B, T]."""
+def forward(run, parameters, tokens, targets, seeds=None):
+    """The mean loss over tokens i64[B, T]. Where some elements are dropped, `seeds` i32[B, 2] say which."""
     table = parameters["embedding.table"]
     x = F.embedding(tokens, table).float()
     if run.embedding_scale:
@@ -32,11 +34,13 @@ def forward(run, parameters, tokens, targets):
     if "embedding.positions" in parameters:
         x = x + parameters["embedding.positions"].float()
     x = x.to(HALVES.get(run.residual, torch.float32))
+    if seeds is not None and run.dropout["embedding"]:
+        x = drop(x, run.dropout["embedding"], 0, seeds)
     for layer in range(run.layers):
         if run.recompute:
-            x = checkpoint(block, run, parameters, layer, x, use_reentrant=False)
+            x = checkpoint(block, run, parameters, layer, x, seeds, use_reentrant=False)
         else:
-            x = block(run, parameters, layer, x)
+            x = block(run, parameters, layer, x, seeds)
     # Blocks may end with a norm; the head may be tied to the token embedding.
     if run.norm_placement != "post":
         x = norm(run, parameters, "head.norm", x)
@@ -49,22 +53,34 @@ def forward(run, parameters, tokens, targets):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
 
 
-def block(run, parameters, layer, x):
+def block(run, parameters, layer, x, seeds=None):
     name, window = f"blocks.{layer}.attention", window_of(run, layer)
-    x = beside(run, parameters, name, x, lambda x: attention(run, parameters, name, window, x))
+    # Sites of a block: its weights of attention, and what its two parts add to the stream.
+    weights, *sites = (chance(run, place, 1 + 3 * layer + site, seeds) for site, place in enumerate(PLACES))
+    x = beside(run, parameters, name, x, sites[0], lambda x: attention(run, parameters, name, window, weights, x))
     name = f"blocks.{layer}.mlp"
-    return beside(run, parameters, name, x, lambda x: mlp(run, parameters, name, x))
+    return beside(run, parameters, name, x, sites[1], lambda x: mlp(run, parameters, name, x))
 
 
-def beside(run, parameters, name, x, part):
+PLACES = "attention", "residual", "residual"
+
+
+def chance(run, place, site, seeds):
+    """What drops elements there; nothing where none are."""
+    rate = run.dropout[place]
+    return (lambda x: drop(x, rate, site, seeds)) if seeds is not None and rate else None
+
+
+def beside(run, parameters, name, x, dropped, part):
     """A part of a block, with its norms, beside the residual stream."""
+    dropped = dropped or (lambda y: y)
     if run.norm_placement == "post":
-        return norm(run, parameters, f"{name}.norm", x + part(x))
+        return norm(run, parameters, f"{name}.norm", x + dropped(part(x)))
     y = part(norm(run, parameters, f"{name}.norm", x))
     if run.norm_placement == "sandwich":
         # In the stream's own type.
         y = norm(run, parameters, f"{name}.out_norm", y.to(x.dtype))
-    return x + y
+    return x + dropped(y)
 
 
 def window_of(run, layer):
@@ -72,7 +88,7 @@ def window_of(run, layer):
     return None if run.global_every and (layer + 1) % run.global_every == 0 else run.window
 
 
-def attention(run, parameters, name, window, x):
+def attention(run, parameters, name, window, dropped, x):
     qkv = linear(run, parameters, f"{name}.qkv", x)
     # q, k and v lie side by side, each with its heads side by side: [B, H, T, D] each.
     heads = qkv.unflatten(-1, (run.heads + 2 * run.kv_heads, -1)).transpose(1, 2)
@@ -82,14 +98,14 @@ def attention(run, parameters, name, window, x):
     if run.positions == "rotary":
         turns = turns_of(json.dumps(run.rotary), q.shape[-2], q.shape[-1], q.device)
         q, k = rotate(q, *turns), rotate(k, *turns)
-    seen = attend(run, window, q, k, v)
+    seen = attend(run, window, dropped, q, k, v)
     return linear(run, parameters, f"{name}.out", seen.transpose(1, 2).flatten(2))
 
 
-def attend(run, window, q, k, v):
+def attend(run, window, dropped, q, k, v):
     """What queries [B, H, T, D] see of keys and values [B, G, T, D]: [B, H, T, D]."""
     shared = run.kv_heads != run.heads
-    if window is None and run.attention_softcap is None:
+    if window is None and run.attention_softcap is None and dropped is None:
         return F.scaled_dot_product_attention(
             q, k, v, is_causal=run.causal, scale=run.attention_scale, enable_gqa=shared
         )
@@ -99,7 +115,10 @@ def attend(run, window, q, k, v):
     scores = (q @ k.transpose(-2, -1)).float() * scale
     if run.attention_softcap:
         scores = run.attention_softcap * torch.tanh(scores / run.attention_softcap)
-    return scores.masked_fill(~mask(run, window, q.shape[-2], q.device), -math.inf).softmax(-1).to(v.dtype) @ v
+    weights = scores.masked_fill(~mask(run, window, q.shape[-2], q.device), -math.inf).softmax(-1)
+    if dropped is not None:
+        weights = dropped(weights)
+    return weights.to(v.dtype) @ v
 
 
 def mask(run, window, positions, device):

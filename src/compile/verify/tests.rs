@@ -237,6 +237,25 @@ fn random_sites() {
     assert_eq!(broken, Invariant::RandomSites);
 }
 
+/// What is dropped again is what was dropped before, and no two places drop the same.
+#[test]
+fn dropped_sites() {
+    let drops = |action: &Action| matches!(action, Action::Launch { op: Op::Dropout(_), .. });
+    for backward in [false, true] {
+        let config = testing::reshaped(accumulating(), |model| model.dropout.residual = 0.1);
+        let mut program = compile(&config, &testing::target()).unwrap();
+        assert_eq!(verify(&program), Ok(()));
+        let code = code(&mut program, SectionKind::First);
+        let is_of = |instruction: &&mut Instruction| {
+            (instruction.phase == Phase::Backward) == backward && drops(&instruction.action)
+        };
+        let found = code.iter_mut().find(is_of).unwrap();
+        let Action::Launch { op: Op::Dropout(dropout), .. } = &mut found.action else { unreachable!() };
+        dropout.dropped.site += 1;
+        assert_eq!(verify(&program).unwrap_err().invariant, Invariant::RandomSites);
+    }
+}
+
 #[test]
 fn flops() {
     for kind in [SectionKind::First, SectionKind::Tail, SectionKind::EvaluationTail] {

@@ -68,6 +68,7 @@ pub(super) const HEADERS: &[Source] = &[
     source!("compat.cuh"),
     source!("dynamic_map.cuh"),
     source!("elementwise.cuh"),
+    source!("held_rows.cuh"),
     source!("optimizer.cuh"),
     source!("philox.cuh"),
     source!("reductions.cuh"),

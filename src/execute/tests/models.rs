@@ -162,6 +162,8 @@ fn costs() -> Vec<(&'static str, Cost)> {
                 ..plain(|model| model.norm_placement = NormPlacement::Sandwich)
             },
         ),
+        // Which elements are dropped is drawn again.
+        ("dropout", plain(|model| model.dropout = Dropout { embedding: 0.1, attention: 0.2, residual: 0.3 })),
         ("caps", plain(|model| model.attention_softcap = Some(2.0))),
         ("no mask", plain(|model| model.causal = false)),
         ("untied", Cost { parameters: parameters + V * C, ..plain(|model| model.tied = false) }),

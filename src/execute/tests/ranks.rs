@@ -3,7 +3,7 @@
 use super::super::engine::Engine;
 use super::batch;
 use crate::compile::{Compiler, compile};
-use crate::data::Batch;
+use crate::data::{TrainingStep, seeds};
 use crate::device::{Rank, Target};
 use crate::memory::Failure;
 use crate::spec::*;
@@ -27,11 +27,13 @@ fn part(config: &RunConfig, rank: Rank) -> (Vec<f32>, f32) {
     let program = compile(config, &target(rank)).unwrap();
     let whole = batch(config, 0, config.train.batch_size);
     let own = rank.samples(config.train.batch_size);
-    let mut share = Batch::new(&config.sample().parts, own.len());
+    let mut share = config.empty_batch(own.len());
     for (share, whole) in share.parts_mut().iter_mut().zip(whole.parts()) {
         let sample = whole.bytes.len() / config.train.batch_size;
         share.bytes.copy_from_slice(&whole.bytes[own.start * sample..own.end * sample]);
     }
+    let step = TrainingStep { seed: config.train.seed, number: 0, samples: config.train.batch_size as u64 };
+    seeds::fill(&step, own.start as u64..own.end as u64, &mut share);
     let mut device = testing::device(target(rank));
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
@@ -51,7 +53,7 @@ fn part(config: &RunConfig, rank: Rank) -> (Vec<f32>, f32) {
 
 #[test]
 fn parts_of_ranks_sum_to_the_whole() {
-    let config = config();
+    let config = testing::reshaped(config(), |model| model.dropout.residual = 0.3);
     let (whole, loss) = part(&config, Rank::ALONE);
     let [first, second] = [0, 1].map(|index| part(&config, Rank { index, of: 2 }));
     assert!((first.1 + second.1 - loss).abs() <= 1e-6 * loss, "{} + {} and {loss}", first.1, second.1);

@@ -15,6 +15,7 @@ use crate::ops::{DType, ValueId};
 use crate::plan;
 use crate::spec::*;
 use crate::testing;
+use crate::units::Bytes;
 
 /// What a loss and a gradient may be off by: of a loss, relative; of a tensor, the norm of the difference over the norm
 /// of the tensor. (Elementwise means nothing: a key bias's true gradient is zero.) In half precision each of the two
@@ -41,6 +42,8 @@ const WAYS: Vectors = Vectors("tests/reference/vectors");
 const MODELS: Vectors = Vectors("tests/reference/vectors/models");
 /// Of documents that samples keep apart.
 const DOCUMENTS: Vectors = Vectors("tests/reference/vectors/documents");
+/// Of models that leave something to chance.
+const DROPOUT: Vectors = Vectors("tests/reference/vectors/dropout");
 /// Of checkpoints, by the library that saved them.
 const CHECKPOINTS: Vectors = Vectors("tests/reference/vectors/hugging_face");
 
@@ -54,7 +57,7 @@ impl Vectors {
         if config.model.weights().is_some() {
             return None;
         }
-        Some(match self.0 == MODELS.0 || self.0 == DOCUMENTS.0 {
+        Some(match self.0 != WAYS.0 {
             true => self.read(&format!("{strategy}-initial")),
             // What is adapted has its factors beside the same base.
             false => self.read(if config.strategy.lora.is_some() { "initial-lora" } else { "initial" }),
@@ -63,7 +66,7 @@ impl Vectors {
 
     /// What a run sees.
     fn batches(self, strategy: &str, config: &RunConfig) -> Vec<Batch> {
-        match self.0 == DOCUMENTS.0 {
+        match [DOCUMENTS.0, DROPOUT.0].contains(&self.0) {
             true => batches(&self.read(&format!("{strategy}-batches")), config),
             false => batches(&WAYS.read("batches"), config),
         }
@@ -115,13 +118,19 @@ struct Trained {
 
 fn batches(file: &Tensors, config: &RunConfig) -> Vec<Batch> {
     let batch = |step: usize| {
-        let mut batch = Batch::new(&config.sample().parts, config.train.batch_size);
-        for filled in batch.parts_mut() {
-            let bytes = file.bytes(filled.part.name);
+        let bytes = |name| {
+            let bytes = file.bytes(name);
             let size = bytes.len() / STEPS;
-            filled.bytes.copy_from_slice(&bytes[step * size..(step + 1) * size]);
+            &bytes[step * size..(step + 1) * size]
+        };
+        let mut batch = config.empty_batch(config.train.batch_size);
+        for filled in batch.parts_mut() {
+            filled.bytes.copy_from_slice(bytes(filled.part.name));
         }
-        batch
+        match config.model.draws() {
+            true => batch.with("seeds", bytes("seeds").as_chunks::<4>().0.iter().copied()),
+            false => batch,
+        }
     };
     (0..STEPS).map(batch).collect()
 }
@@ -266,6 +275,41 @@ fn documents_that_are_kept_apart_are_learnt_as_pytorch_learns_them() {
             assert!(far.is_empty(), "change {number}: {}", far.join("\n"));
         }
     }
+}
+
+/// Whatever is dropped is so in whichever micro-batch, and again where it is computed again.
+#[test]
+fn what_pytorch_drops_is_dropped() {
+    all_learn_what_pytorch_learns(DROPOUT, 4);
+    for (strategy, config) in DROPOUT.runs() {
+        let changes: [Change; 5] = [
+            |config| config.strategy.accumulate = 4,
+            |config| config.strategy.recompute = Recompute::Block,
+            |config| config.strategy.attention = Attention::Materialized,
+            |config| config.strategy.offload.activations = Spill::From(Bytes(1)),
+            |config| {
+                config.strategy.attention = Attention::Materialized;
+                config.strategy.recompute = Recompute::Block;
+                config.strategy.accumulate = 2;
+            },
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            let mut config = config.clone();
+            change(&mut config);
+            let far = too_far(DROPOUT, &strategy, &config);
+            assert!(far.is_empty(), "change {number}: {}", far.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn other_chances_are_noticed() {
+    let changes: [(&str, Change); 3] = [
+        ("chance of the embedding", |config| change_model(config, |model| model.dropout.embedding = 0.201)),
+        ("chance of weights", |config| change_model(config, |model| model.dropout.attention = 0.301)),
+        ("chance of what is added", |config| change_model(config, |model| model.dropout.residual = 0.251)),
+    ];
+    are_noticed(DROPOUT, "gpt2", &changes);
 }
 
 #[test]

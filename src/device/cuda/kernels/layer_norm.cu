@@ -2,46 +2,10 @@
 //
 // A row is held in registers by a group of 1, 2, 4 or 8 warps: the least that can. Rows too wide for that, or that do
 // not begin at multiples of four elements, take kernels that read them several times (`layer_norm_any`).
-#include "reductions.cuh"
-#include "vectors.cuh"
+#include "held_rows.cuh"
 
-constexpr int BLOCK_WARPS = 8;
-constexpr int BLOCK = 32 * BLOCK_WARPS;
-// Runs of four channels that a thread holds: 768 channels for a warp.
-constexpr int QUADS = 6;
 // Rows whose sums of dweight and dbias are added up in one partial sum, by one block.
 constexpr uint32_t ROWS_PER_PARTIAL = 64;
-
-// The sums of both numbers over a group of warps, in every thread of it. All groups of the block come here together.
-template <int Warps>
-__device__ __forceinline__ float2 group_sums(float a, float b) {
-    a = warp_sum(a);
-    b = warp_sum(b);
-    if constexpr (Warps == 1) {
-        return make_float2(a, b);
-    } else {
-        __shared__ float2 sums[BLOCK_WARPS];
-        const int warp = threadIdx.x / 32;
-        if (threadIdx.x % 32 == 0) sums[warp] = make_float2(a, b);
-        __syncthreads();
-        float2 total = make_float2(0.0f, 0.0f);
-#pragma unroll
-        for (int i = 0; i < Warps; ++i) {
-            const float2 other = sums[warp / Warps * Warps + i];
-            total.x += other.x;
-            total.y += other.y;
-        }
-        // Nobody may overwrite the sums with the next ones before all have read them.
-        __syncthreads();
-        return total;
-    }
-}
-
-__device__ __forceinline__ float sum_of(float4 v) { return (v.x + v.y) + (v.z + v.w); }
-
-__device__ __forceinline__ float inner_product(float4 a, float4 b) {
-    return (a.x * b.x + a.y * b.y) + (a.z * b.z + a.w * b.w);
-}
 
 // (x - mean) * rstd
 __device__ __forceinline__ float4 normalised(float4 x, float mean, float rstd) {

@@ -17,11 +17,17 @@ __device__ __forceinline__ void rotary(T* rotated, const T* qkv, const Frequenci
     qkv += static_cast<uint64_t>(blockIdx.x) * width;
     const float position = static_cast<float>(blockIdx.x % sequence);
     const uint32_t half = head / 2;
+    // All heads of a position turn alike.
+    __shared__ float2 turns[PAIRS];
+    if (threadIdx.x < half) {
+        float sine, cosine;
+        sincosf(position * frequencies.of[threadIdx.x], &sine, &cosine);
+        turns[threadIdx.x] = make_float2(cosine, inverse != 0 ? -sine : sine);
+    }
+    __syncthreads();
     for (uint32_t item = threadIdx.x; item < heads * half; item += BLOCK) {
         const uint32_t pair = item % half, first = item / half * head + pair;
-        float sine, cosine;
-        sincosf(position * frequencies.of[pair], &sine, &cosine);
-        if (inverse != 0) sine = -sine;
+        const float cosine = turns[pair].x, sine = turns[pair].y;
         const float x = to_float(qkv[first]), y = to_float(qkv[first + half]);
         rotated[first] = from_float<T>(x * cosine - y * sine);
         rotated[first + half] = from_float<T>(y * cosine + x * sine);

@@ -7,18 +7,31 @@ use crate::ops::{DType, RmsNorm, RmsNormBackward};
 use super::column_sums::{Sums, sum_partials};
 use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size, size_argument};
 
-/// By the type of y: with x in f32, and with x of the same type.
-const FORWARD: [[&str; 3]; 2] = [
-    ["rms_norm_f32", "rms_norm_bf16", "rms_norm_f16"],
-    ["rms_norm_f32", "rms_norm_bf16_bf16", "rms_norm_f16_f16"],
-];
-const BACKWARD: [[&str; 3]; 2] = [
-    ["rms_norm_backward_f32", "rms_norm_backward_bf16", "rms_norm_backward_f16"],
-    ["rms_norm_backward_f32", "rms_norm_backward_bf16_bf16", "rms_norm_backward_f16_f16"],
-];
+/// Channels of a row that a block holds in registers.
+const BLOCK_CHANNELS: usize = 6144;
 
-fn kernel(names: [[&'static str; 3]; 2], y: &Operand, x: &Operand) -> Result<&'static str, DeviceError> {
-    by_dtype(y.ty.dtype, names[usize::from(x.ty.dtype != DType::F32)])
+/// The names of the kernels of a direction, by the type of y: with x in f32, and with x of the same type. The first are of rows
+/// that are held in registers.
+macro_rules! names {
+    ($name:literal) => {
+        [names!($name, ""), names!($name, "_any")]
+    };
+    ($name:literal, $how:literal) => {
+        [
+            [concat!($name, "_f32", $how), concat!($name, "_bf16", $how), concat!($name, "_f16", $how)],
+            [concat!($name, "_f32", $how), concat!($name, "_bf16_bf16", $how), concat!($name, "_f16_f16", $how)],
+        ]
+    };
+}
+
+fn kernel(
+    names: [[[&'static str; 3]; 2]; 2],
+    y: &Operand,
+    x: &Operand,
+) -> Result<&'static str, DeviceError> {
+    let channels = x.ty.shape.last();
+    let is_held = channels.is_multiple_of(4) && channels <= BLOCK_CHANNELS;
+    by_dtype(y.ty.dtype, names[usize::from(!is_held)][usize::from(x.ty.dtype != DType::F32)])
 }
 
 /// A block takes a row.
@@ -33,7 +46,7 @@ pub(super) fn forward(
     arguments.push(size_argument(x.ty.shape.last())?);
     arguments.extend([op.offset, op.epsilon].map(Argument::F32));
     let grid = [size(x.ty.shape.rows())?, 1, 1];
-    launcher.kernel(kernel(FORWARD, y, x)?, grid, BLOCK, 0, &arguments)
+    launcher.kernel(kernel(names!("rms_norm"), y, x)?, grid, BLOCK, 0, &arguments)
 }
 
 /// A block takes the rows of one partial sum.
@@ -48,7 +61,7 @@ pub(super) fn backward(
     let (rows, channels) = (x.ty.shape.rows(), x.ty.shape.last());
     let count = rows.div_ceil(RmsNormBackward::ROWS_PER_PARTIAL);
     launcher.kernel(
-        kernel(BACKWARD, dy, x)?,
+        kernel(names!("rms_norm_backward"), dy, x)?,
         [blocks(count, 1)?, 1, 1],
         BLOCK,
         0,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::Hf;
 use crate::brief;
 use crate::spec::kinds::{Count, DIMENSION, POSITIVE};
-use crate::spec::model::transformer::LAYERS;
+use crate::spec::model::transformer::{LAYERS, RATE};
 
 /// Fields that say how a model is stored, called or sampled from, but nothing of what it computes.
 const CHANGE_NOTHING: &[&str] = &[
@@ -229,20 +229,12 @@ impl Fields {
         if self.ask(field).is_none_or(same) { Ok(()) } else { Err(self.refuse(field, &expected.to_string())) }
     }
 
-    /// Fields whose dropout there is not yet, and what they are where nothing is said.
-    pub(super) fn drop_nothing(&self, fields: &[&str], default: f64, hf: &Hf) -> Result<(), Mistake> {
-        for field in fields {
-            let rate = self.ask(field).map_or(Some(default), Value::as_f64);
-            let rate = rate.ok_or_else(|| self.mismatch(field, "a number"))?;
-            if hf.dropout && rate != 0.0 {
-                return Err(Mistake {
-                    field: Some((*field).to_owned()),
-                    message: format!("`{field}` is {rate:?}, and this version of runner drops nothing"),
-                    help: "write dropout = false in [model.hf] to train without it".to_owned(),
-                });
-            }
-        }
-        Ok(())
+    /// A chance of elements to be dropped, and what it is where nothing is said; none if there is to be none.
+    pub(super) fn chance(&self, field: &str, default: f64, hf: &Hf) -> Result<f64, Mistake> {
+        let rate = self.ask(field).map_or(Some(default), Value::as_f64);
+        let rate = rate.filter(|rate| (RATE.holds)(*rate));
+        let rate = rate.ok_or_else(|| self.mismatch(field, RATE.expected))?;
+        Ok(if hf.dropout { rate } else { 0.0 })
     }
 
     /// Fields that have nothing to do with what is trained here.

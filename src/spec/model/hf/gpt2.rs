@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Hf;
 use super::fields::{Fields, Mistake};
-use crate::spec::model::{MlpActivation, Transformer};
+use crate::spec::model::{Dropout, MlpActivation, Transformer};
 
 const ACTIVATIONS: &[(&str, MlpActivation)] = &[
     ("gelu_new", MlpActivation::GeluTanh),
@@ -37,7 +37,9 @@ pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
     fields.is_just("is_encoder_decoder", &Value::from(false))?;
     // The same in another order.
     fields.flag("reorder_and_upcast_attn")?;
-    fields.drop_nothing(&["attn_pdrop", "embd_pdrop", "resid_pdrop"], 0.1, hf)?;
+    let [embedding, attention, residual] =
+        ["embd_pdrop", "attn_pdrop", "resid_pdrop"].map(|field| fields.chance(field, 0.1, hf));
+    let dropout = Dropout { embedding: embedding?, attention: attention?, residual: residual? };
     let model = Transformer::new(layers, d_model, heads, context);
     Ok(Transformer {
         vocabulary: fields.size("vocab_size")?,
@@ -46,6 +48,7 @@ pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
         norm_epsilon: fields.number("layer_norm_epsilon")?.unwrap_or(model.norm_epsilon),
         attention_scale: (fields.flag("scale_attn_weights")? == Some(false)).then_some(1.0),
         tied: fields.flag("tie_word_embeddings")?.unwrap_or(true),
+        dropout,
         weights: hf.weights.clone(),
         ..model
     })

@@ -6,7 +6,7 @@ use super::Hf;
 use super::fields::{Fields, Mistake};
 use super::{rotary, windows};
 use crate::spec::kinds::Count;
-use crate::spec::model::{MlpActivation, Norm, Positions, Transformer};
+use crate::spec::model::{Dropout, MlpActivation, Norm, Positions, Transformer};
 
 pub(super) const ACTIVATIONS: &[(&str, MlpActivation)] = &[
     ("silu", MlpActivation::Swiglu),
@@ -53,7 +53,7 @@ pub(super) fn shared(fields: &Fields, hf: &Hf, absent: Absent) -> Result<Transfo
     let positions = fields.size("max_position_embeddings")?;
     fields.is_just("add_cross_attention", &Value::from(false))?;
     fields.is_just("is_encoder_decoder", &Value::from(false))?;
-    fields.drop_nothing(&["attention_dropout"], 0.0, hf)?;
+    let dropout = Dropout { attention: fields.chance("attention_dropout", 0.0, hf)?, ..Dropout::default() };
     let model = Transformer::new(layers, d_model, heads, hf.context.unwrap_or(positions));
     Ok(Transformer {
         vocabulary: fields.size("vocab_size")?,
@@ -66,6 +66,7 @@ pub(super) fn shared(fields: &Fields, hf: &Hf, absent: Absent) -> Result<Transfo
         rotary: rotary::read(fields)?,
         bias: false,
         qkv_bias: false,
+        dropout,
         weights: hf.weights.clone(),
         ..model
     })

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::graph;
-use crate::spec::model::{MlpActivation, Model, Norm, NormPlacement, Rotary};
+use crate::spec::model::{Dropout, MlpActivation, Model, Norm, NormPlacement, Rotary};
 
 fn hf() -> Hf {
     Hf { config: "config.json".into(), context: None, dropout: false, weights: None }
@@ -180,9 +180,6 @@ fn what_is_not_known_is_an_error_that_names_it() {
         let message = read(&with(&config, &changes), &hf()).expect_err(expected);
         assert!(message.starts_with(expected), "{message}");
     }
-    // Neither is said in silence.
-    let dropped = read(&gpt2(), &Hf { dropout: true, ..hf() }).unwrap_err();
-    assert!(dropped.starts_with("`attn_pdrop` is 0.1"), "{dropped}");
     let stored = Hf { weights: Some("model.safetensors".into()), ..hf() };
     read(&with(&gpt2(), &json!({ "initializer_range": 0.1 })), &stored).unwrap();
 }
@@ -230,8 +227,24 @@ fn what_is_not_said_is_what_the_library_takes() {
     assert_eq!(without(&llama(), "qwen2"), (32, 64, 1e-6, false));
     assert_eq!(without(&llama(), "qwen3"), (32, 128, 1e-6, false));
     assert_eq!(without(&gemma2(), "gemma2"), (4, 256, 1e-6, true));
-    let mut config = gpt2();
-    config.as_object_mut().unwrap().remove("attn_pdrop");
-    let dropped = read(&config, &Hf { dropout: true, ..hf() }).unwrap_err();
-    assert!(dropped.starts_with("`attn_pdrop` is 0.1"), "{dropped}");
+}
+
+#[test]
+fn what_is_dropped_is_dropped_where_the_library_drops_it() {
+    let dropping = Hf { dropout: true, ..hf() };
+    let config = with(&gpt2(), &json!({ "embd_pdrop": 0.2, "resid_pdrop": 0.3 }));
+    let expected = Dropout { embedding: 0.2, attention: 0.1, residual: 0.3 };
+    assert_eq!(read(&config, &dropping).unwrap().dropout, expected);
+    assert_eq!(read(&config, &hf()).unwrap().dropout, Dropout::default());
+    let mut unsaid = gpt2();
+    for field in ["embd_pdrop", "attn_pdrop", "resid_pdrop"] {
+        unsaid.as_object_mut().unwrap().remove(field);
+    }
+    let all = Dropout { embedding: 0.1, attention: 0.1, residual: 0.1 };
+    assert_eq!(read(&unsaid, &dropping).unwrap().dropout, all);
+    let config = with(&llama(), &json!({ "attention_dropout": 0.25 }));
+    let expected = Dropout { attention: 0.25, ..Dropout::default() };
+    assert_eq!(read(&config, &dropping).unwrap().dropout, expected);
+    let wrong = read(&with(&config, &json!({ "attention_dropout": 1.0 })), &hf()).unwrap_err();
+    assert_eq!(wrong, "`attention_dropout` must be a chance from 0 to 0.9999, not 1.0");
 }

@@ -19,7 +19,7 @@ section! {
     }
 }
 
-const RATE: Number =
+pub(in crate::spec::model) const RATE: Number =
     Number { holds: |rate| (0.0..=0.9999).contains(&rate), expected: "a chance from 0 to 0.9999" };
 
 const TABLE: Inline<Dropout> =

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 pub use choices::{MlpActivation, Norm, NormPlacement, Positions};
 pub use dropout::Dropout;
+pub(super) use dropout::RATE;
 use dropout::Rates;
 pub use rotary::{Rotary, RotaryScaling};
 

@@ -1,0 +1,114 @@
+//! What is left out by chance: while something is learnt, and then alone.
+
+use super::super::engine::Engine;
+use super::{batch, trace};
+use crate::compile::{Program, compile};
+use crate::device::Phase;
+use crate::memory::{Cadence, predict};
+use crate::spec::*;
+use crate::testing;
+
+fn dropping() -> RunConfig {
+    testing::reshaped(testing::small(), |model| {
+        model.dropout = Dropout { embedding: 0.1, attention: 0.2, residual: 0.3 };
+    })
+}
+
+/// Sites of what is dropped in sections that are so.
+fn sites(program: &Program, evaluations: bool) -> Vec<u32> {
+    let sections = program.sections.iter().filter(|section| section.kind.is_of_evaluation() == evaluations);
+    let ops =
+        sections.flat_map(|section| &section.code).filter_map(|instruction| match &instruction.action {
+            crate::compile::Action::Launch { op, .. } => op.drops(),
+            _ => None,
+        });
+    ops.map(|dropped| dropped.site).collect()
+}
+
+#[test]
+fn seed_and_rate_decide_what_is_dropped() {
+    let config = dropping();
+    let first = trace(&config);
+    assert_eq!(trace(&config), first);
+    let losses = |change: fn(&mut RunConfig)| {
+        let mut config = config.clone();
+        change(&mut config);
+        trace(&config).losses
+    };
+    assert_ne!(losses(|config| config.train.seed += 1), first.losses);
+    let rates: [fn(&mut Dropout); 3] =
+        [|rates| rates.embedding = 0.0, |rates| rates.attention = 0.0, |rates| rates.residual = 0.0];
+    for change in rates {
+        let other = testing::reshaped(config.clone(), |model| change(&mut model.dropout));
+        assert_ne!(trace(&other).losses, first.losses);
+    }
+}
+
+/// An evaluation is, to the bit and to the byte, that of the same model that leaves nothing to chance.
+#[test]
+fn nothing_is_dropped_where_nothing_is_learnt() {
+    let evaluated = |config: &RunConfig| {
+        let program = compile(config, &testing::target()).unwrap();
+        let mut device = testing::device(testing::target());
+        let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+        engine.start().unwrap();
+        let loss = engine.evaluate(&batch(config, 3, config.train.batch_size)).unwrap();
+        engine.close().unwrap();
+        let predicted = predict(&program, &testing::target(), Cadence::of(config));
+        (loss, predicted.device.phase_peak(Phase::Evaluation).live.total(), sites(&program, true))
+    };
+    let configs = [1, 3].map(|accumulate| {
+        let mut config = dropping();
+        config.strategy.accumulate = accumulate;
+        config
+    });
+    for config in configs {
+        let plain = testing::reshaped(config.clone(), |model| model.dropout = Dropout::default());
+        let (loss, peak, sites) = evaluated(&plain);
+        assert_eq!(evaluated(&config), (loss, peak, sites));
+    }
+    let mut config = dropping();
+    config.measure.what = Task::Inference;
+    let program = compile(&config, &testing::target()).unwrap();
+    assert_eq!(self::sites(&program, false), [0; 0]);
+    assert_eq!(config.empty_batch(2).all().count(), 2, "tokens and targets");
+}
+
+/// Forward and backward of each micro-batch: the embedding's, the weights of attention and what each of a block's parts adds.
+#[test]
+fn every_site_is_drawn_for_as_often_as_it_is_gone_through() {
+    let program = compile(&dropping(), &testing::target()).unwrap();
+    let forward = [0, 1, 2, 3, 4, 5, 6];
+    let backward = [6, 5, 4, 3, 2, 1, 0];
+    assert_eq!(sites(&program, false), [forward, backward].concat());
+    let mut config = dropping();
+    config.strategy.recompute = Recompute::Block;
+    let program = compile(&config, &testing::target()).unwrap();
+    // A block is computed again but for what the last of its parts adds, which is the next one's input.
+    let backward = [4, 5, 6, 5, 4, 1, 2, 3, 2, 1, 0];
+    assert_eq!(sites(&program, false), [&forward[..], &backward].concat());
+}
+
+/// Where chance begins takes 8 bytes of each sample, on the device and on the host; textbook attention stores what is left of
+/// its weights, and nothing else is stored.
+#[test]
+fn what_is_dropped_is_not_stored() {
+    let live = |config: &RunConfig| {
+        let program = compile(config, &testing::target()).unwrap();
+        let predicted = predict(&program, &testing::target(), Cadence::of(config));
+        predicted.device.phase_peak(Phase::Forward).live
+    };
+    for (attention, squares) in
+        [(crate::spec::Attention::Fused, 0), (crate::spec::Attention::Materialized, 2)]
+    {
+        let mut config = dropping();
+        config.strategy.attention = attention;
+        let plain = testing::reshaped(config.clone(), |model| model.dropout = Dropout::default());
+        let (found, plain) = (live(&config), live(&plain));
+        // f32[B,H,T,T] of each block; seeds are rounded up to the target's alignment.
+        let square = 4 * 4 * 2 * 16 * 16;
+        let (role, input) = (crate::device::Role::Activation, crate::device::Role::Input);
+        assert_eq!(found[role] - plain[role], squares * square);
+        assert_eq!(found[input] - plain[input], testing::target().alignment.0);
+    }
+}
