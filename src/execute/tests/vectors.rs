@@ -280,7 +280,7 @@ fn documents_that_are_kept_apart_are_learnt_as_pytorch_learns_them() {
 /// Whatever is dropped is so in whichever micro-batch, and again where it is computed again.
 #[test]
 fn what_pytorch_drops_is_dropped() {
-    all_learn_what_pytorch_learns(DROPOUT, 4);
+    all_learn_what_pytorch_learns(DROPOUT, 5);
     for (strategy, config) in DROPOUT.runs() {
         let changes: [Change; 5] = [
             |config| config.strategy.accumulate = 4,

@@ -13,7 +13,7 @@ sweep() {
 for name in $(sed -n 's/^\[strategies\.\([^]]*\)\].*/\1/p' "$folder/experiment.toml"); do
     sweep "$folder/experiment.toml" --filter "$name" --dump "$work/drawn-$name"
     # In 16 bits, sharp attention is a coin that each of the two tosses.
-    case $name in *-bf16) factor=1 ;; *) factor=5 ;; esac
+    case $name in *-bf16) factor=1 ;; *) factor=3 ;; esac
     python tests/reference/sharpen.py $factor "$work/drawn-$name"/*/initial.safetensors "$work/$name.safetensors"
     sweep "$work/drawn-$name"/*/run.toml --set "model.transformer.weights='$work/$name.safetensors'" --dump "$work/$name"
     cp "$work/$name"/*/initial.safetensors "$folder/$name-initial.safetensors"
