@@ -19,16 +19,16 @@ macro_rules! names {
     ($name:literal, $how:literal) => {
         [
             [concat!($name, "_f32", $how), concat!($name, "_bf16", $how), concat!($name, "_f16", $how)],
-            [concat!($name, "_f32", $how), concat!($name, "_bf16_bf16", $how), concat!($name, "_f16_f16", $how)],
+            [
+                concat!($name, "_f32", $how),
+                concat!($name, "_bf16_bf16", $how),
+                concat!($name, "_f16_f16", $how),
+            ],
         ]
     };
 }
 
-fn kernel(
-    names: [[[&'static str; 3]; 2]; 2],
-    y: &Operand,
-    x: &Operand,
-) -> Result<&'static str, DeviceError> {
+fn kernel(names: [[[&'static str; 3]; 2]; 2], y: &Operand, x: &Operand) -> Result<&'static str, DeviceError> {
     let channels = x.ty.shape.last();
     let is_held = channels.is_multiple_of(4) && channels <= BLOCK_CHANNELS;
     by_dtype(y.ty.dtype, names[usize::from(!is_held)][usize::from(x.ty.dtype != DType::F32)])
