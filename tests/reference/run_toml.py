@@ -2,6 +2,8 @@
 
 import tomllib
 
+from transformer import ACTIVATIONS, GATES
+
 # What a strategy may say that decides which numbers come out.
 KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual", "lora"}
 KEYS |= {"precision", "loss_scale", "optimizer_state", "quantize", "rounding", "recompute", "freeze"}
@@ -24,7 +26,6 @@ BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": 
 BLOCK_KEYS |= {"embedding_scale": "off", "logit_softcap": "off"}
 IN_PARAMETERS = {"head_dim", "d_ff", "bias", "qkv_bias", "tied"}
 
-ACTIVATIONS = {"gelu_tanh", "gelu", "relu", "silu", "swiglu", "geglu", "geglu_tanh"}
 # The keys of low-rank adaptation.
 LORA = {"rank", "alpha", "targets", "base", "double_quantization"}
 
@@ -63,7 +64,7 @@ class Run:
         )
         self.attention_scale = unless_off(block["attention_scale"])
         self.attention_softcap = unless_off(block["attention_softcap"])
-        expect_word("activation", self.activation, ACTIVATIONS)
+        expect_word("activation", self.activation, ACTIVATIONS.keys() | GATES.keys())
         expect_word("norm", self.norm, {"layer", "rms", "rms_zero_centered"})
         expect_word("positions", self.positions, {"learned", "rotary", "none"})
         expect_keys("rotary", self.rotary, {"base", "scaling"})

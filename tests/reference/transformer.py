@@ -20,7 +20,7 @@ ACTIVATIONS = {
     "relu": F.relu,
     "silu": F.silu,
 }
-GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
+GATES = {"geglu_tanh": "gelu_tanh", "geglu": "gelu", "reglu": "relu", "swiglu": "silu"}
 
 
 def forward(run, parameters, tokens, targets):
