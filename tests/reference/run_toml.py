@@ -2,7 +2,7 @@
 
 import tomllib
 
-from transformer import ACTIVATIONS, GATES
+from transformer import ACTIVATIONS, GATES, NORMS
 
 # What a strategy may say that decides which numbers come out.
 KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual", "lora"}
@@ -65,7 +65,7 @@ class Run:
         self.attention_scale = unless_off(block["attention_scale"])
         self.attention_softcap = unless_off(block["attention_softcap"])
         expect_word("activation", self.activation, ACTIVATIONS.keys() | GATES.keys())
-        expect_word("norm", self.norm, {"layer", "rms", "rms_zero_centered"})
+        expect_word("norm", self.norm, NORMS)
         expect_word("positions", self.positions, {"learned", "rotary", "none"})
         expect_keys("rotary", self.rotary, {"base", "scaling"})
 
