@@ -18,9 +18,16 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "gelu": F.gelu,
     "relu": F.relu,
+    "relu_squared": lambda x: F.relu(x).square(),
     "silu": F.silu,
 }
-GATES = {"geglu_tanh": "gelu_tanh", "geglu": "gelu", "reglu": "relu", "swiglu": "silu"}
+GATES = {
+    "geglu_tanh": "gelu_tanh",
+    "geglu": "gelu",
+    "reglu": "relu",
+    "reglu_squared": "relu_squared",
+    "swiglu": "silu",
+}
 
 # The same of norms.
 NORMS = {

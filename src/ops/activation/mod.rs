@@ -5,6 +5,7 @@ mod definition;
 mod gelu;
 mod gelu_tanh;
 mod relu;
+mod relu_squared;
 mod silu;
 
 use super::{
@@ -39,6 +40,7 @@ activations! {
     GeluTanh in gelu_tanh,
     Gelu in gelu,
     Relu in relu,
+    ReluSquared in relu_squared,
     Silu in silu,
 }
 

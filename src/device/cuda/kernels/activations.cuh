@@ -42,6 +42,12 @@ struct Relu {
     __device__ __forceinline__ static float slope(float x) { return x > 0.0f ? 1.0f : 0.0f; }
 };
 
+struct ReluSquared {
+    __device__ __forceinline__ static float value(float x) { return Relu::value(x) * Relu::value(x); }
+
+    __device__ __forceinline__ static float slope(float x) { return 2.0f * Relu::value(x); }
+};
+
 // x / (1 + e^-x)
 struct Silu {
     __device__ __forceinline__ static float share(float x) { return 1.0f / (1.0f + expf(-x)); }
@@ -60,4 +66,5 @@ struct Silu {
     CALL(GeluTanh, gelu_tanh)                                                                                        \
     CALL(Gelu, gelu)                                                                                                 \
     CALL(Relu, relu)                                                                                                 \
+    CALL(ReluSquared, relu_squared)                                                                                  \
     CALL(Silu, silu)

@@ -3,6 +3,7 @@
 mod gelu;
 mod gelu_tanh;
 mod relu;
+mod relu_squared;
 mod silu;
 
 use crate::ops::{Activation, ActivationBackward, Gated, GatedBackward};
@@ -10,6 +11,7 @@ use crate::ops::{Activation, ActivationBackward, Gated, GatedBackward};
 use gelu::Gelu;
 use gelu_tanh::GeluTanh;
 use relu::Relu;
+use relu_squared::ReluSquared;
 use silu::Silu;
 
 use super::elementwise::in_place;
@@ -31,7 +33,7 @@ trait Function {
 /// Evaluates an expression with a type's name standing for the function of an activation.
 macro_rules! with_function {
     ($activation:expr, $function:ident => $body:expr) => {
-        with_function!($activation, $function => $body, [GeluTanh, Gelu, Relu, Silu])
+        with_function!($activation, $function => $body, [GeluTanh, Gelu, Relu, ReluSquared, Silu])
     };
     ($activation:expr, $function:ident => $body:expr, [$($name:ident),+]) => {
         match $activation {
