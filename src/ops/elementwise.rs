@@ -1,6 +1,5 @@
 //! Operations on each element by itself.
 
-use super::activation::names;
 use super::{
     Activation, Op, Operand, Operation, Tape, TensorType, TypeError, expect_float, expect_inputs, expect_type,
 };
@@ -27,7 +26,7 @@ impl Add {
 
 impl Operation for Add {
     fn name(&self) -> &'static str {
-        self.activation.map_or("add", |activation| activation.of(names!("add-", "")))
+        self.activation.map_or("add", |activation| activation.definition().operations.add)
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {

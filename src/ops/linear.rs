@@ -1,6 +1,5 @@
 //! Matrix products with what is usually fused to them. Weights are stored `[out, in]`, as PyTorch does.
 
-use super::activation::names;
 use super::{
     Activation, Arithmetic, Cast, DType, Emitted, Op, OpKind, Operand, Operation, Processor, Tape,
     TensorType, TypeError, WorkspaceLimits, expect_f32_or, expect_float, expect_inputs, expect_type,
@@ -84,8 +83,8 @@ impl Operation for Linear {
         match (self.activation, self.residual) {
             (None, false) => "linear",
             (None, true) => "linear-residual",
-            (Some(activation), false) => activation.of(names!("linear-", "")),
-            (Some(activation), true) => activation.of(names!("linear-", "-residual")),
+            (Some(activation), false) => activation.definition().operations.linear,
+            (Some(activation), true) => activation.definition().operations.linear_residual,
         }
     }
 
@@ -194,7 +193,7 @@ impl Operation for Linear {
 impl Operation for LinearInputGradient {
     fn name(&self) -> &'static str {
         let plain = "linear-input-gradient";
-        self.activation.map_or(plain, |activation| activation.of(names!("linear-input-gradient-", "")))
+        self.activation.map_or(plain, |activation| activation.definition().operations.linear_input_gradient)
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {

@@ -36,7 +36,7 @@ mod types;
 mod update;
 mod update_format;
 
-pub use activation::{Activation, ActivationBackward, Gated, GatedBackward};
+pub use activation::{Activation, ActivationBackward, Definition, Gated, GatedBackward};
 pub use adamw::{AdamW, AdamWNumbers};
 pub use attention::{Attending, Attention, AttentionBackward, Heads};
 pub use bucket::{Member, Members, lay_out};

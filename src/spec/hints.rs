@@ -10,6 +10,7 @@ use super::strategy::STRATEGY_KEYS;
 use super::tree::{Entry, Table, Value};
 use super::written::is_of_experiment;
 use super::{Data, Optimizer};
+use crate::ops::Activation;
 
 /// Keys, with a value where one is meant, and what other tools call them.
 const OTHER_NAMES: &[(&str, &[&str])] = &[
@@ -180,8 +181,6 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("int8", &["8bit", "i8"]),
     ("layer", &["layer_norm", "layernorm"]),
     ("rms", &["rms_norm", "rmsnorm"]),
-    ("gelu_tanh", &["gelu_approx", "gelu_approximate", "gelu_fast", "gelu_new", "gelu_pytorch_tanh"]),
-    ("silu", &["swish"]),
     ("rotary", &["rope", "rotary_embedding"]),
     ("learned", &["absolute", "embedding"]),
     ("8bit", &["8-bit", "i8", "int8", "u8", "uint8"]),
@@ -225,8 +224,9 @@ pub(super) fn of_word(value: &Value, words: &[&'static str]) -> Option<&'static 
     match value {
         Value::Text(text) => {
             let lower = text.to_lowercase();
-            let other = OTHER_WORDS.iter().filter(|(_, others)| others.contains(&lower.as_str()));
-            let mut other = other.filter_map(|(word, _)| words.iter().copied().find(|known| known == word));
+            let other = OTHER_WORDS.iter().copied().chain(of_activations());
+            let other = other.filter(|(_, others)| others.contains(&lower.as_str()));
+            let mut other = other.filter_map(|(word, _)| words.iter().copied().find(|known| *known == word));
             other.next().or_else(|| nearest(text, words))
         }
         // What is switched elsewhere is chosen here.
@@ -235,6 +235,13 @@ pub(super) fn of_word(value: &Value, words: &[&'static str]) -> Option<&'static 
         }
         _ => None,
     }
+}
+
+/// The words of activations, and what other tools call them.
+fn of_activations() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    let definitions = Activation::ALL.into_iter().map(Activation::definition);
+    definitions
+        .flat_map(|function| [function.hugging_face, function.elsewhere].map(|names| (function.word, names)))
 }
 
 /// Whether somebody wrote that for "off".

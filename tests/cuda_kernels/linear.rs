@@ -17,8 +17,14 @@ fn cases(long: [usize; 3], flags: usize) -> impl Iterator<Item = ([usize; 3], us
     SHAPES.into_iter().chain([long]).flat_map(move |shape| (0..1 << flags).map(move |set| (shape, set)))
 }
 
-/// The steepest that GELU is.
-const STEEPEST: f64 = 1.13;
+/// How steep an activation is at the most for arguments that are this far from x: GELU between them, others at one end.
+fn steepest(activation: Activation, x: f64, off: f64) -> f64 {
+    const GELU: f64 = 1.13;
+    [x - off, x + off]
+        .map(activation.definition().slope)
+        .into_iter()
+        .fold(GELU, |most, slope| most.max(slope.abs()))
+}
 
 /// Kernels that finish a product round what the library has rounded. 16-bit factors are multiplied by tensor cores.
 fn twice(dtype: DType, products: usize) -> Exactness {
@@ -79,8 +85,8 @@ fn forward(
     };
     let rounding = Rounding { unit, bias: bias.then(|| inputs[2].numbers.clone()), inner };
     match activation {
-        Some(_) => devices.check_outputs(&op, &op, &inputs, |output, expected, found, _| {
-            rounding.wrong_activation(output, found, expected)
+        Some(activation) => devices.check_outputs(&op, &op, &inputs, |output, expected, found, _| {
+            rounding.wrong_activation(activation, output, found, expected)
         }),
         None if bias && sum == dtype => {
             devices.check_outputs(&op, &op, &inputs, |_, _, found, y| rounding.wrong_sum(found, &y.numbers));
@@ -114,14 +120,21 @@ impl Rounding {
     /// rounded, and takes GELU of x before or after that: the argument is off by half a unit of x. Or it refuses, where x
     /// has odd rows, say: then it rounds the product alone, and kernels go on from there. y is off by as much as its
     /// argument times the slope, and is rounded itself.
-    fn wrong_activation(&self, output: usize, found: &Data, expected: &[Data]) -> Option<String> {
+    fn wrong_activation(
+        &self,
+        activation: Activation,
+        output: usize,
+        found: &Data,
+        expected: &[Data],
+    ) -> Option<String> {
         let [y, x] = [0, 1].map(|output| &expected[output].numbers);
         if output == 1 {
             return self.wrong_sum(found, x);
         }
         let stored = half_unit(found.ty.dtype);
         beyond(found, y, |index| {
-            let before = STEEPEST * self.of_product(x, index);
+            let off = self.of_product(x, index);
+            let before = steepest(activation, f64::from(x[index]), off) * off;
             let most = f64::from(y[index]).abs() + before;
             // With a residual it may be f32.
             before + stored.map_or(TOLERANCE * most, |unit| unit.of(most))

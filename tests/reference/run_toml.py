@@ -2,6 +2,8 @@
 
 import tomllib
 
+from transformer import ACTIVATIONS, GATES, NORMS
+
 # What a strategy may say that decides which numbers come out.
 KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual", "lora"}
 KEYS |= {"precision", "loss_scale", "optimizer_state", "quantize", "rounding", "recompute", "freeze"}
@@ -24,7 +26,6 @@ BLOCK_KEYS |= {"attention_scale": "off", "attention_softcap": "off", "qk_norm": 
 BLOCK_KEYS |= {"embedding_scale": "off", "logit_softcap": "off", "dropout": 0.0}
 IN_PARAMETERS = {"head_dim", "d_ff", "bias", "qkv_bias", "tied"}
 
-ACTIVATIONS = {"gelu_tanh", "gelu", "relu", "silu", "swiglu", "geglu", "geglu_tanh"}
 # Where elements may be dropped.
 DROPOUT = {"embedding", "attention", "residual"}
 # The keys of low-rank adaptation.
@@ -69,8 +70,8 @@ class Run:
         rates = block["dropout"]
         self.dropout = rates if isinstance(rates, dict) else dict.fromkeys(DROPOUT, rates)
         expect_keys("dropout", self.dropout, DROPOUT)
-        expect_word("activation", self.activation, ACTIVATIONS)
-        expect_word("norm", self.norm, {"layer", "rms", "rms_zero_centered"})
+        expect_word("activation", self.activation, ACTIVATIONS.keys() | GATES.keys())
+        expect_word("norm", self.norm, NORMS)
         expect_word("positions", self.positions, {"learned", "rotary", "none"})
         expect_keys("rotary", self.rotary, {"base", "scaling"})
 

@@ -20,9 +20,27 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "gelu": F.gelu,
     "relu": F.relu,
+    "relu_squared": lambda x: F.relu(x).square(),
     "silu": F.silu,
 }
-GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
+GATES = {
+    "geglu_tanh": "gelu_tanh",
+    "geglu": "gelu",
+    "reglu": "relu",
+    "reglu_squared": "relu_squared",
+    "swiglu": "silu",
+}
+
+# The same of norms.
+NORMS = {
+    "layer": lambda x, weight, bias, epsilon: F.layer_norm(
+        x, x.shape[-1:], weight.to(x.dtype), bias.to(x.dtype), epsilon
+    ),
+    "rms": lambda x, weight, bias, epsilon: F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), epsilon),
+    "rms_zero_centered": lambda x, weight, bias, epsilon: F.rms_norm(
+        x, x.shape[-1:], (1 + weight.float()).to(x.dtype), epsilon
+    ),
+}
 
 
 def forward(run, parameters, tokens, targets, seeds=None):
@@ -169,14 +187,9 @@ def mlp(run, parameters, name, x):
 
 
 def norm(run, parameters, name, x):
-    weight = parameters[f"{name}.weight"]
-    if run.norm == "rms_zero_centered":
-        weight = 1 + weight.float()
-    weight = weight.to(x.dtype)
-    if run.norm != "layer":
-        return F.rms_norm(x, weight.shape, weight, run.norm_epsilon)
-    bias = parameters[f"{name}.bias"].to(x.dtype)
-    return F.layer_norm(x, weight.shape, weight, bias, run.norm_epsilon)
+    # Norms without one of them have none of this name.
+    weight, bias = (parameters.get(f"{name}.{part}") for part in ("weight", "bias"))
+    return NORMS[run.norm](x, weight, bias, run.norm_epsilon)
 
 
 def norm_heads(run, parameters, name, x):

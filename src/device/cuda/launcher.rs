@@ -59,7 +59,7 @@ impl<'a> Launcher<'a> {
     /// memory than the card has.
     pub(super) fn kernel(
         &mut self,
-        name: &'static str,
+        name: &str,
         grid: [u32; 3],
         block: u32,
         shared_bytes: u32,

@@ -14,7 +14,7 @@ const NOT_FOUND: u32 = 500;
 /// The modules of a context. Dropped before it.
 pub(super) struct Modules {
     modules: Vec<sys::CUmodule>,
-    functions: HashMap<&'static str, Function>,
+    functions: HashMap<String, Function>,
 }
 
 #[derive(Clone, Copy)]
@@ -39,13 +39,10 @@ impl Modules {
     }
 
     /// The kernel of a name, allowed to use as many bytes of dynamic shared memory.
-    pub(super) fn function(
-        &mut self,
-        name: &'static str,
-        shared: u32,
-    ) -> Result<sys::CUfunction, DeviceError> {
-        let mut function = match self.functions.get(name) {
-            Some(function) => *function,
+    pub(super) fn function(&mut self, name: &str, shared: u32) -> Result<sys::CUfunction, DeviceError> {
+        let known = self.functions.get(name).copied();
+        let mut function = match known {
+            Some(function) => function,
             None => Function { handle: self.find(name)?, shared: 0 },
         };
         if shared > function.shared {
@@ -55,11 +52,13 @@ impl Modules {
             check("cuFuncSetAttribute", status).map_err(|failed| failed.of_kernel(name))?;
             function.shared = shared;
         }
-        self.functions.insert(name, function);
+        if known.is_none_or(|known| known.shared < function.shared) {
+            self.functions.insert(name.to_owned(), function);
+        }
         Ok(function.handle)
     }
 
-    fn find(&self, name: &'static str) -> Result<sys::CUfunction, Failed> {
+    fn find(&self, name: &str) -> Result<sys::CUfunction, Failed> {
         let c_name = CString::new(name).expect("kernels have names without zeros");
         let mut missing = Failed {
             call: "cuModuleGetFunction".to_owned(),

@@ -5,6 +5,7 @@ use super::strategies::{Activations, BATCH, C, L, T, V, launches, live, program}
 use crate::compile::SectionKind;
 use crate::device::Role;
 use crate::graph;
+use crate::ops::Activation;
 use crate::spec::*;
 use crate::testing;
 
@@ -44,9 +45,6 @@ fn costs() -> Vec<(&'static str, Cost)> {
     let wide = |width: u64| SIZES.f32(N * width);
     vec![
         ("nothing", plain(|_| {})),
-        ("ReLU", plain(|model| model.activation = MlpActivation::Relu)),
-        ("SiLU", plain(|model| model.activation = MlpActivation::Silu)),
-        ("GELU", plain(|model| model.activation = MlpActivation::Gelu)),
         (
             "narrow",
             Cost {
@@ -63,7 +61,9 @@ fn costs() -> Vec<(&'static str, Cost)> {
                 // Gate and values, and what comes through.
                 block: block - 2 * hidden + wide(2 * F) + wide(F),
                 flops: flops - L * 2 * N * 8 * C * C + L * 2 * N * 3 * C * F,
-                ..plain(|model| (model.activation, model.d_ff) = (MlpActivation::Swiglu, F as usize))
+                ..plain(|model| {
+                    (model.activation, model.d_ff) = (MlpActivation::Gate(Activation::Silu), F as usize)
+                })
             },
         ),
         (
@@ -172,18 +172,32 @@ fn costs() -> Vec<(&'static str, Cost)> {
 
 #[test]
 fn models_cost_what_they_must() {
-    for (name, Cost { change, parameters, block, head, flops }) in costs() {
-        let config = testing::reshaped(testing::small(), change);
-        let graph = graph::build(&config.model, BATCH as usize);
-        assert_eq!(graph.parameters(), parameters, "{name}");
-        assert_eq!(graph.flops(), flops, "{name}");
-        let program = program(&config);
-        let loss = launches("cross-entropy-with-gradient");
-        let found = live(&program, SectionKind::First, Role::Activation, loss);
-        assert_eq!(found, SIZES.kept(block) - SIZES.norm() + head, "{name}");
-        let updated: u64 = program.parameters.iter().map(|p| program.ty(p.value).elements() as u64).sum();
-        assert_eq!(updated, parameters, "{name}");
+    for (name, cost) in costs() {
+        assert_cost(name, cost.change, &cost);
     }
+}
+
+/// What goes into it is kept, and what comes out.
+#[test]
+fn every_activation_costs_what_gpt2_s_does() {
+    let (_, gpt2) = costs().swap_remove(0);
+    for activation in Activation::ALL {
+        let change = |model: &mut Transformer| model.activation = MlpActivation::Plain(activation);
+        assert_cost(activation.definition().word, change, &gpt2);
+    }
+}
+
+fn assert_cost(name: &str, change: impl FnOnce(&mut Transformer), cost: &Cost) {
+    let config = testing::reshaped(testing::small(), change);
+    let graph = graph::build(&config.model, BATCH as usize);
+    assert_eq!(graph.parameters(), cost.parameters, "{name}");
+    assert_eq!(graph.flops(), cost.flops, "{name}");
+    let program = program(&config);
+    let loss = launches("cross-entropy-with-gradient");
+    let found = live(&program, SectionKind::First, Role::Activation, loss);
+    assert_eq!(found, SIZES.kept(cost.block) - SIZES.norm() + cost.head, "{name}");
+    let updated: u64 = program.parameters.iter().map(|p| program.ty(p.value).elements() as u64).sum();
+    assert_eq!(updated, cost.parameters, "{name}");
 }
 
 /// What continues the residual stream is of its type, and gradients of what it is multiplied by are of theirs.

@@ -11,7 +11,7 @@ use crate::data::{Batch, Weights};
 use crate::device::to_f32;
 use crate::graph;
 use crate::memory::Failure;
-use crate::ops::{DType, ValueId};
+use crate::ops::{Activation, DType, ValueId};
 use crate::plan;
 use crate::spec::*;
 use crate::testing;
@@ -399,11 +399,14 @@ fn another_model_is_noticed() {
         ("factor of it", |config| change_scaling(config, |scaling| scaling.factor = 8.1)),
         ("range of it", |config| change_scaling(config, |scaling| scaling.low = 0.9)),
         ("epsilon", |config| change_model(config, |model| model.norm_epsilon = 1e-5)),
-        ("gate", |config| change_model(config, |model| model.activation = MlpActivation::Geglu)),
+        ("gate", |config| {
+            change_model(config, |model| model.activation = MlpActivation::Gate(Activation::Gelu))
+        }),
     ];
     are_noticed(MODELS, "llama", &changes);
-    let gelu: [(&str, Change); 1] =
-        [("GELU", |config| change_model(config, |model| model.activation = MlpActivation::GegluTanh))];
+    let gelu: [(&str, Change); 1] = [("GELU", |config| {
+        change_model(config, |model| model.activation = MlpActivation::Gate(Activation::GeluTanh))
+    })];
     are_noticed(MODELS, "geglu", &gelu);
     let windows: [(&str, Change); 3] = [
         ("window", |config| change_model(config, |model| model.window = Some(6))),

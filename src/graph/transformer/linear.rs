@@ -44,8 +44,8 @@ pub(super) fn build_activated(
 ) -> usize {
     let (linear, inputs) = layer.of(graph, scope, x);
     let op = Op::Linear(Linear { activation: Some(activation), ..linear });
-    let before = activation.of(["before_gelu", "before_gelu", "before_relu", "before_silu"]);
-    let [hidden, _before] = graph.node(op, scope, inputs, ["hidden", before]);
+    let names = ["hidden", activation.definition().before];
+    let [hidden, _before] = graph.node(op, scope, inputs, names);
     hidden
 }
 

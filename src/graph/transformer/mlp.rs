@@ -5,21 +5,23 @@ use super::linear::{self, Layer};
 use super::{NORMAL, into_residual};
 use crate::graph::Graph;
 use crate::ops::{Gated, Op};
-use crate::spec::Transformer;
+use crate::spec::{MlpActivation, Transformer};
 
 pub(super) fn build(graph: &mut Graph, model: &Transformer, part: &Part) -> usize {
     let (c, f, bias, scope) = (model.d_model, model.d_ff, model.bias, part.scope);
-    let activation = model.activation.function();
-    let hidden = if model.activation.is_gate() {
-        // One product for both: the gate's rows come first.
-        let names = ["gate_up.weight", "gate_up.bias"];
-        let layer = Layer { names, shape: [2 * f, c], initial: NORMAL, bias };
-        let both = linear::build(graph, scope, &layer, part.input, "gate_up");
-        let [hidden] = graph.node(Op::Gated(Gated { activation }), scope, vec![both], ["hidden"]);
-        hidden
-    } else {
-        let layer = Layer { names: ["up.weight", "up.bias"], shape: [f, c], initial: NORMAL, bias };
-        linear::build_activated(graph, scope, &layer, part.input, activation)
+    let hidden = match model.activation {
+        MlpActivation::Plain(activation) => {
+            let layer = Layer { names: ["up.weight", "up.bias"], shape: [f, c], initial: NORMAL, bias };
+            linear::build_activated(graph, scope, &layer, part.input, activation)
+        }
+        MlpActivation::Gate(activation) => {
+            // One product for both: the gate's rows come first.
+            let names = ["gate_up.weight", "gate_up.bias"];
+            let layer = Layer { names, shape: [2 * f, c], initial: NORMAL, bias };
+            let both = linear::build(graph, scope, &layer, part.input, "gate_up");
+            let [hidden] = graph.node(Op::Gated(Gated { activation }), scope, vec![both], ["hidden"]);
+            hidden
+        }
     };
     let (names, initial) = (["out.weight", "out.bias"], into_residual(model));
     let layer = Layer { names, shape: [c, f], initial, bias };

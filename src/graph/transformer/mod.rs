@@ -40,6 +40,7 @@ fn into_residual(model: &Transformer) -> Initial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::Activation;
     use crate::spec::{MlpActivation, Norm, Positions};
 
     #[test]
@@ -54,7 +55,7 @@ mod tests {
         let model = Transformer {
             vocabulary: 32_000,
             d_ff: 11_008,
-            activation: MlpActivation::Swiglu,
+            activation: MlpActivation::Gate(Activation::Silu),
             norm: Norm::Rms,
             positions: Positions::Rotary,
             bias: false,

@@ -24,16 +24,17 @@ pub(super) fn build(graph: &mut Graph, model: &Transformer, scope: ScopeId, plac
         Place::After => (["out_norm.weight", "out_norm.bias"], true),
     };
     let output = if stream { "x" } else { "normed" };
-    let offset = offset(model.norm);
-    let weight = graph.parameter(names[0], scope, &[channels], Initial::Constant(1.0 - offset));
+    let mut learnt = |name, initial| graph.parameter(name, scope, &[channels], Initial::Constant(initial));
     match model.norm {
         Norm::Layer => {
-            let bias = graph.parameter(names[1], scope, &[channels], Initial::Constant(0.0));
+            let (weight, bias) = (learnt(names[0], 1.0), learnt(names[1], 0.0));
             let op = Op::LayerNorm(LayerNorm { epsilon, stream, output: DType::F32 });
             let [y, _mean, _rstd] = graph.node(op, scope, vec![x, weight, bias], [output, "mean", "rstd"]);
             y
         }
         Norm::Rms | Norm::RmsZeroCentered => {
+            let offset = offset(model.norm);
+            let weight = learnt(names[0], 1.0 - offset);
             let op = Op::RmsNorm(RmsNorm { epsilon, offset, stream, output: DType::F32 });
             let [y, _rrms] = graph.node(op, scope, vec![x, weight], [output, "rrms"]);
             y
@@ -55,8 +56,5 @@ pub(super) fn build_of_heads(graph: &mut Graph, model: &Transformer, scope: Scop
 
 /// What is added to weights.
 fn offset(norm: Norm) -> f32 {
-    match norm {
-        Norm::Layer | Norm::Rms => 0.0,
-        Norm::RmsZeroCentered => 1.0,
-    }
+    if norm == Norm::RmsZeroCentered { 1.0 } else { 0.0 }
 }

@@ -99,7 +99,4 @@ __device__ __forceinline__ void gate_backward(T* dboth, const T* dy, const T* bo
     FINISH(F, name##_finish_bf16_residual, bf16, float)                                                              \
     FINISH(F, name##_finish_f16_residual, f16, float)
 
-ALL(GeluErf, gelu_erf)
-ALL(Gelu, gelu)
-ALL(Relu, relu)
-ALL(Silu, silu)
+EACH_ACTIVATION(ALL)

@@ -1,9 +1,9 @@
-// Functions of each element and their slopes.
+// Functions of each element and their slopes. A new one is a struct and its line at the end.
 #pragma once
 #include "compat.cuh"
 
 // The share of normal numbers below x times x: GELU as it is defined.
-struct GeluErf {
+struct Gelu {
     __device__ __forceinline__ static float value(float x) { return x * below(x); }
 
     __device__ __forceinline__ static float slope(float x) {
@@ -15,7 +15,7 @@ struct GeluErf {
 };
 
 // The tanh form of GELU.
-struct Gelu {
+struct GeluTanh {
     // sqrt(8 / pi): twice GELU's factor, because (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)).
     static constexpr float SLOPE = 1.5957691216057308f;
     static constexpr float CUBE = 0.044715f;
@@ -29,7 +29,7 @@ struct Gelu {
 
     __device__ __forceinline__ static float slope(float x) {
         const float square = x * x;
-        const float share = Gelu::share(x, square);
+        const float share = GeluTanh::share(x, square);
         const float inner = SLOPE + 3.0f * SLOPE * CUBE * square;
         // share + x share (1 - share) 2 du/dx, small factors first: for large x they are 0, and x times `inner` overflows.
         return share + share * (1.0f - share) * x * inner;
@@ -40,6 +40,12 @@ struct Relu {
     __device__ __forceinline__ static float value(float x) { return x < 0.0f ? 0.0f : x; }
 
     __device__ __forceinline__ static float slope(float x) { return x > 0.0f ? 1.0f : 0.0f; }
+};
+
+struct ReluSquared {
+    __device__ __forceinline__ static float value(float x) { return Relu::value(x) * Relu::value(x); }
+
+    __device__ __forceinline__ static float slope(float x) { return 2.0f * Relu::value(x); }
 };
 
 // x / (1 + e^-x)
@@ -54,3 +60,11 @@ struct Silu {
         return share * (1.0f + x * (1.0f - share));
     }
 };
+
+// Calls a macro for each of them, with its word in experiment files, which names of kernels begin with.
+#define EACH_ACTIVATION(CALL)                                                                                        \
+    CALL(GeluTanh, gelu_tanh)                                                                                        \
+    CALL(Gelu, gelu)                                                                                                 \
+    CALL(Relu, relu)                                                                                                 \
+    CALL(ReluSquared, relu_squared)                                                                                  \
+    CALL(Silu, silu)

@@ -7,20 +7,16 @@ use crate::ops::{Activation, DType, Gated, GatedBackward, TensorType};
 use super::elementwise::{FINISH_COLUMNS, SINGLES, map2};
 use super::sizes::{BLOCK, blocks, by_dtype, count, optional, pointer, size, size_argument};
 
-/// The names of a kernel for each activation, by what follows its name.
-macro_rules! names {
-    ($($types:literal),+) => {
-        [
-            [$(concat!("gelu_erf_", $types)),+],
-            [$(concat!("gelu_", $types)),+],
-            [$(concat!("relu_", $types)),+],
-            [$(concat!("silu_", $types)),+],
-        ]
-    };
-}
-
 /// Columns of a gate that a block takes.
 const GATE_COLUMNS: usize = 1024;
+
+/// What the names of kernels end with, by the type that they are for.
+const TYPES: [&str; 3] = ["f32", "bf16", "f16"];
+
+/// The name of an activation's kernel: its word, what it does, and types.
+fn name(activation: Activation, does: &str, types: &str) -> String {
+    format!("{}_{does}_{types}", activation.definition().word)
+}
 
 /// `before = a + b; y = f(before)`
 pub(super) fn add_and_activate(
@@ -29,12 +25,12 @@ pub(super) fn add_and_activate(
     outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let names = activation.of(names!("add_f32", "add_bf16", "add_f16"));
+    let name = name(activation, "add", by_dtype(outputs[0].ty.dtype, TYPES)?);
     let elements = outputs[0].ty.elements();
     let operands = [&outputs[0], &outputs[1], &inputs[0], &inputs[1]].map(pointer);
     let arguments: Vec<Argument> = operands.into_iter().chain([count(elements)]).collect();
     let blocks = blocks(elements, BLOCK as usize * SINGLES)?;
-    launcher.kernel(by_dtype(outputs[0].ty.dtype, names)?, [blocks, 1, 1], BLOCK, 0, &arguments)
+    launcher.kernel(&name, [blocks, 1, 1], BLOCK, 0, &arguments)
 }
 
 /// `dx = dy f'(x)`
@@ -44,9 +40,8 @@ pub(super) fn backward(
     outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let names = activation.of(names!("backward_f32", "backward_bf16", "backward_f16"));
-    let name = by_dtype(outputs[0].ty.dtype, names)?;
-    map2(name, [&outputs[0], &inputs[0], &inputs[1]], launcher)
+    let name = name(activation, "backward", by_dtype(outputs[0].ty.dtype, TYPES)?);
+    map2(&name, [&outputs[0], &inputs[0], &inputs[1]], launcher)
 }
 
 /// What follows a product: `before += bias; y = f(before) + residual`, bias and residual being of y's type.
@@ -57,13 +52,13 @@ pub(super) fn finish(
     residual: Option<u64>,
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let names = match y.ty.dtype {
-        DType::F32 => names!("finish_f32", "finish_bf16_residual", "finish_f16_residual"),
-        _ => names!("finish_f32", "finish_bf16", "finish_f16"),
+    let types = match y.ty.dtype {
+        DType::F32 => ["f32", "bf16_residual", "f16_residual"],
+        _ => TYPES,
     };
     let columns = y.ty.shape.last();
     launcher.kernel(
-        by_dtype(before.ty.dtype, activation.of(names))?,
+        &name(activation, "finish", by_dtype(before.ty.dtype, types)?),
         [size(y.ty.shape.rows())?, blocks(columns, FINISH_COLUMNS)?, 1],
         BLOCK,
         0,
@@ -77,8 +72,8 @@ pub(super) fn gated(
     outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let names = op.activation.of(names!("gate_f32", "gate_bf16", "gate_f16"));
-    gate(names, &outputs[0].ty, &[&outputs[0], &inputs[0]], launcher)
+    let name = name(op.activation, "gate", by_dtype(outputs[0].ty.dtype, TYPES)?);
+    gate(&name, &outputs[0].ty, &[&outputs[0], &inputs[0]], launcher)
 }
 
 pub(super) fn gated_backward(
@@ -87,13 +82,13 @@ pub(super) fn gated_backward(
     outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let names = op.activation.of(names!("gate_backward_f32", "gate_backward_bf16", "gate_backward_f16"));
-    gate(names, &inputs[0].ty, &[&outputs[0], &inputs[0], &inputs[1]], launcher)
+    let name = name(op.activation, "gate_backward", by_dtype(inputs[0].ty.dtype, TYPES)?);
+    gate(&name, &inputs[0].ty, &[&outputs[0], &inputs[0], &inputs[1]], launcher)
 }
 
 /// A kernel over rows as wide as what comes of a gate.
 fn gate(
-    names: [&'static str; 3],
+    name: &str,
     narrow: &TensorType,
     operands: &[&Operand],
     launcher: &mut Launcher,
@@ -102,5 +97,5 @@ fn gate(
     let mut arguments: Vec<Argument> = operands.iter().map(|operand| pointer(operand)).collect();
     arguments.push(size_argument(columns)?);
     let grid = [size(narrow.shape.rows())?, blocks(columns, GATE_COLUMNS)?, 1];
-    launcher.kernel(by_dtype(narrow.dtype, names)?, grid, BLOCK, 0, &arguments)
+    launcher.kernel(name, grid, BLOCK, 0, &arguments)
 }

@@ -47,11 +47,7 @@ pub(super) fn scale(
 }
 
 /// A kernel that makes each element of the first operand of those of the others.
-pub(super) fn map2(
-    name: &'static str,
-    operands: [&Operand; 3],
-    launcher: &mut Launcher,
-) -> Result<(), DeviceError> {
+pub(super) fn map2(name: &str, operands: [&Operand; 3], launcher: &mut Launcher) -> Result<(), DeviceError> {
     let [out, a, b] = operands;
     let elements = out.ty.elements();
     launcher.kernel(

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::Hf;
 use super::fields::{Fields, Mistake};
-use super::{llama, windows};
-use crate::spec::model::{Norm, NormPlacement, Transformer};
+use super::{activation, llama, windows};
+use crate::spec::model::{MlpActivation, Norm, NormPlacement, Transformer};
 
 pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
     let absent = llama::Absent { kv_heads: Some(4), head_dim: Some(256) };
@@ -27,7 +27,7 @@ pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
         global_every,
         attention_scale: Some(scalar.sqrt().recip()),
         attention_softcap: fields.number_or("attn_logit_softcapping", 50.0)?,
-        activation: fields.one_of("hidden_activation", "gelu_pytorch_tanh", llama::ACTIVATIONS)?,
+        activation: activation::read(fields, "hidden_activation", "gelu_pytorch_tanh", MlpActivation::Gate)?,
         norm: Norm::RmsZeroCentered,
         norm_placement: NormPlacement::Sandwich,
         tied: fields.flag("tie_word_embeddings")?.unwrap_or(true),

@@ -2,18 +2,9 @@
 
 use serde_json::Value;
 
-use super::Hf;
 use super::fields::{Fields, Mistake};
+use super::{Hf, activation};
 use crate::spec::model::{Dropout, MlpActivation, Transformer};
-
-const ACTIVATIONS: &[(&str, MlpActivation)] = &[
-    ("gelu_new", MlpActivation::GeluTanh),
-    ("gelu_pytorch_tanh", MlpActivation::GeluTanh),
-    ("gelu", MlpActivation::Gelu),
-    ("relu", MlpActivation::Relu),
-    ("silu", MlpActivation::Silu),
-    ("swish", MlpActivation::Silu),
-];
 
 pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
     let (layers, d_model, heads) =
@@ -44,7 +35,7 @@ pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
     Ok(Transformer {
         vocabulary: fields.size("vocab_size")?,
         d_ff: fields.optional_size("n_inner")?.unwrap_or(model.d_ff),
-        activation: fields.one_of("activation_function", "gelu_new", ACTIVATIONS)?,
+        activation: activation::read(fields, "activation_function", "gelu_new", MlpActivation::Plain)?,
         norm_epsilon: fields.number("layer_norm_epsilon")?.unwrap_or(model.norm_epsilon),
         attention_scale: (fields.flag("scale_attn_weights")? == Some(false)).then_some(1.0),
         tied: fields.flag("tie_word_embeddings")?.unwrap_or(true),

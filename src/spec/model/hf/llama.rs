@@ -4,17 +4,9 @@ use serde_json::Value;
 
 use super::Hf;
 use super::fields::{Fields, Mistake};
-use super::{rotary, windows};
+use super::{activation, rotary, windows};
 use crate::spec::kinds::Count;
 use crate::spec::model::{Dropout, MlpActivation, Norm, Positions, Transformer};
-
-pub(super) const ACTIVATIONS: &[(&str, MlpActivation)] = &[
-    ("silu", MlpActivation::Swiglu),
-    ("swish", MlpActivation::Swiglu),
-    ("gelu", MlpActivation::Geglu),
-    ("gelu_pytorch_tanh", MlpActivation::GegluTanh),
-    ("gelu_new", MlpActivation::GegluTanh),
-];
 
 pub(super) fn read(fields: &Fields, hf: &Hf, family: &str) -> Result<Transformer, Mistake> {
     let (window, global_every) = seen(fields, family)?;
@@ -33,7 +25,7 @@ pub(super) fn read(fields: &Fields, hf: &Hf, family: &str) -> Result<Transformer
         window,
         global_every,
         qk_norm: family == "qwen3",
-        activation: fields.one_of("hidden_act", "silu", ACTIVATIONS)?,
+        activation: activation::read(fields, "hidden_act", "silu", MlpActivation::Gate)?,
         qkv_bias: family == "qwen2",
         tied: fields.flag("tie_word_embeddings")?.unwrap_or(false),
         ..shared(fields, hf, absent)?

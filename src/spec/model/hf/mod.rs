@@ -1,5 +1,6 @@
 //! `[model.hf]`: a transformer as Hugging Face's `config.json` describes it, read as the `[model.transformer]` that it is.
 
+mod activation;
 mod fields;
 mod gemma;
 mod gpt2;

@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::graph;
+use crate::ops::Activation;
 use crate::spec::model::{Dropout, MlpActivation, Model, Norm, NormPlacement, Rotary};
 
 fn hf() -> Hf {
@@ -70,7 +71,7 @@ fn llama_3_is_read_as_it_was_published_and_as_it_is_saved_today() {
         vocabulary: 128_256,
         kv_heads: 8,
         d_ff: 8192,
-        activation: MlpActivation::Swiglu,
+        activation: MlpActivation::Gate(Activation::Silu),
         norm: Norm::Rms,
         positions: crate::spec::Positions::Rotary,
         rotary: Rotary {
@@ -95,7 +96,10 @@ fn gemma_2_has_what_is_its_own() {
     assert_eq!((model.window, model.global_every), (Some(4096), Some(2)));
     assert_eq!((model.attention_scale, model.attention_softcap), (Some(0.0625), Some(50.0)));
     assert_eq!((model.norm, model.norm_placement), (Norm::RmsZeroCentered, NormPlacement::Sandwich));
-    assert_eq!((model.activation, model.logit_softcap), (MlpActivation::GegluTanh, Some(30.0)));
+    assert_eq!(
+        (model.activation, model.logit_softcap),
+        (MlpActivation::Gate(Activation::GeluTanh), Some(30.0))
+    );
     assert!(model.tied && !model.bias && !model.qkv_bias && !model.qk_norm);
     let uncapped = with(&gemma2(), &json!({ "attn_logit_softcapping": null }));
     assert_eq!(read(&uncapped, &hf()).unwrap().attention_softcap, None);
@@ -157,7 +161,7 @@ fn what_is_not_known_is_an_error_that_names_it() {
             "parameters are drawn with `initializer_range` = 0.02 alone",
         ),
         (llama(), json!({ "attention_bias": true }), "`attention_bias` is true"),
-        (llama(), json!({ "hidden_act": "relu2" }), "`hidden_act` is \"relu2\""),
+        (llama(), json!({ "hidden_act": "quick_gelu" }), "`hidden_act` is \"quick_gelu\""),
         (llama(), json!({ "sliding_window": 4096 }), "`sliding_window` is no field of llama"),
         (llama(), json!({ "num_experts": 8, "moe": 1 }), "`moe`, `num_experts` are no fields of llama"),
         (llama(), json!({ "quantization_config": { "bits": 4 } }), "`quantization_config` is no field"),

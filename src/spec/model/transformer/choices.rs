@@ -1,7 +1,6 @@
 //! What blocks are made of.
 
 use super::Transformer;
-use crate::ops::Activation;
 use crate::spec::declare::{Words, words};
 
 words! {
@@ -28,22 +27,6 @@ words! {
 }
 
 words! {
-    /// What is between the products of a feed-forward layer. With a gate, the first of them makes gate and values, so that
-    /// there are three weights in all.
-    pub enum MlpActivation {
-        GeluTanh = "gelu_tanh",
-        Gelu = "gelu",
-        Relu = "relu",
-        Silu = "silu",
-        /// A gate through SiLU.
-        Swiglu = "swiglu",
-        /// A gate through GELU.
-        Geglu = "geglu",
-        GegluTanh = "geglu_tanh",
-    }
-}
-
-words! {
     /// How a model tells positions apart.
     pub enum Positions {
         /// By a table that is added to the token embedding.
@@ -52,21 +35,6 @@ words! {
         Rotary = "rotary",
         /// By what causal attention sees alone.
         None = "none",
-    }
-}
-
-impl MlpActivation {
-    pub fn function(self) -> Activation {
-        match self {
-            MlpActivation::GeluTanh | MlpActivation::GegluTanh => Activation::GeluTanh,
-            MlpActivation::Gelu | MlpActivation::Geglu => Activation::Gelu,
-            MlpActivation::Relu => Activation::Relu,
-            MlpActivation::Silu | MlpActivation::Swiglu => Activation::Silu,
-        }
-    }
-
-    pub fn is_gate(self) -> bool {
-        matches!(self, MlpActivation::Swiglu | MlpActivation::Geglu | MlpActivation::GegluTanh)
     }
 }
 

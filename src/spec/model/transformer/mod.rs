@@ -1,6 +1,7 @@
 //! `[model.transformer]`: its keys. The shape of a decoder's blocks is put together from choices that are independent of each
 //! other; as they stand where nothing is said, they are GPT-2's.
 
+mod activation;
 mod choices;
 mod counting;
 mod dropout;
@@ -9,7 +10,8 @@ mod rules;
 
 use std::path::{Path, PathBuf};
 
-pub use choices::{MlpActivation, Norm, NormPlacement, Positions};
+pub use activation::MlpActivation;
+pub use choices::{Norm, NormPlacement, Positions};
 pub use dropout::Dropout;
 pub(super) use dropout::RATE;
 use dropout::Rates;
@@ -17,7 +19,7 @@ pub use rotary::{Rotary, RotaryScaling};
 
 use super::{Architecture, Model};
 use crate::data::{Given, Part, Sample};
-use crate::ops::TensorType;
+use crate::ops::{Activation, TensorType};
 use crate::spec::declare::{Optional, section};
 use crate::spec::error::Problem;
 use crate::spec::kinds::{Count, DIMENSION, Flag, POSITIVE, word};
@@ -64,7 +66,7 @@ section! {
         pub qk_norm: bool = Flag, default false;
         /// Width of the feed-forward layer.
         pub d_ff: usize = DIMENSION, default four_times(d_model);
-        pub activation: MlpActivation = word(), default MlpActivation::GeluTanh;
+        pub activation: MlpActivation = word(), default MlpActivation::Plain(Activation::GeluTanh);
         pub norm: Norm = word(), default Norm::Layer;
         pub norm_epsilon: f64 = POSITIVE, default NORM_EPSILON;
         pub norm_placement: NormPlacement = word(), default NormPlacement::Pre;
@@ -124,7 +126,7 @@ impl Transformer {
             attention_softcap: None,
             qk_norm: false,
             d_ff: four_times(d_model),
-            activation: MlpActivation::GeluTanh,
+            activation: MlpActivation::Plain(Activation::GeluTanh),
             norm: Norm::Layer,
             norm_epsilon: NORM_EPSILON,
             norm_placement: NormPlacement::Pre,

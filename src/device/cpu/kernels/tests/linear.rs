@@ -1,5 +1,7 @@
 //! Products with what is fused to them.
 
+use std::iter;
+
 use crate::device::cpu::kernels::float::{Bf16, Float};
 use crate::device::cpu::kernels::operands::Start;
 use crate::device::cpu::kernels::product::{LEAST_WORKSPACE_PER_THREAD, Matrix, Product, RowSums};
@@ -23,12 +25,13 @@ fn cases(combinations: usize) -> impl Iterator<Item = ([usize; 3], DType, usize)
 
 #[test]
 fn linear_matches_the_reference() {
-    for ([rows, inner, out], number, combination) in cases(40) {
-        // What the residual stream is stored in.
-        let stream = if combination >= 20 { number } else { DType::F32 };
+    // None, and then each.
+    let activations: Vec<Option<Activation>> = iter::once(None).chain(Activation::ALL.map(Some)).collect();
+    for ([rows, inner, out], number, combination) in cases(8 * activations.len()) {
         let (bias, residual) = (combination & 1 > 0, combination & 2 > 0);
-        // None, and then each.
-        let activation = (combination / 4 % 5).checked_sub(1).map(|which| Activation::ALL[which]);
+        // What the residual stream is stored in.
+        let stream = if combination & 4 > 0 { number } else { DType::F32 };
+        let activation = activations[combination / 8];
         let mut inputs = vec![
             Data::random(&[rows, inner], 1).stored_as(number),
             Data::random(&[out, inner], 2).stored_as(number),

@@ -1,54 +1,14 @@
 //! The operations in f64, written down as their definitions read.
 
-use std::f64::consts::PI;
-
 use crate::device::cpu::kernels::philox::philox;
 use crate::ops::{Activation, Attending, Dropped, Rotary};
 
 pub(super) fn activation(activation: Activation, x: f64) -> f64 {
-    match activation {
-        Activation::Gelu => x * below(x),
-        Activation::GeluTanh => {
-            let inner = (2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3));
-            0.5 * x * (1.0 + inner.tanh())
-        }
-        Activation::Relu => x.max(0.0),
-        Activation::Silu => x / (1.0 + (-x).exp()),
-    }
+    (activation.definition().value)(x)
 }
 
 pub(super) fn activation_slope(activation: Activation, x: f64) -> f64 {
-    match activation {
-        Activation::Gelu => below(x) + x * (-x * x / 2.0).exp() / (2.0 * PI).sqrt(),
-        Activation::GeluTanh => {
-            let root = (2.0 / PI).sqrt();
-            let tanh = (root * (x + 0.044715 * x.powi(3))).tanh();
-            0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * root * (1.0 + 3.0 * 0.044715 * x * x)
-        }
-        Activation::Relu => f64::from(x > 0.0),
-        Activation::Silu => {
-            let share = 1.0 / (1.0 + (-x).exp());
-            share + x * share * (1.0 - share)
-        }
-    }
-}
-
-/// The share of normal numbers below x: by the series of the integral near 0, by its continued fraction further out.
-fn below(x: f64) -> f64 {
-    let z = x.abs();
-    let density = (-z * z / 2.0).exp() / (2.0 * PI).sqrt();
-    let above = if z < 3.0 {
-        let mut term = z;
-        let mut sum = z;
-        for n in 1..100 {
-            term *= z * z / (2 * n + 1) as f64;
-            sum += term;
-        }
-        0.5 - density * sum
-    } else {
-        density / (1..200).rev().fold(z, |rest, n| z + n as f64 / rest)
-    };
-    if x > 0.0 { 1.0 - above } else { above }
+    (activation.definition().slope)(x)
 }
 
 /// y of gate and up side by side in rows of `2 width`.

@@ -1,47 +1,50 @@
-//! Functions of each element that stand between products, by themselves or through a gate. A new one is a line here, one in
-//! the names below, and its kernels.
+//! Functions of each element that stand between products, by themselves or through a gate. A new one is a file here, its two
+//! lines below, and its kernels.
+
+mod definition;
+mod gelu;
+mod gelu_tanh;
+mod relu;
+mod relu_squared;
+mod silu;
 
 use super::{
     Emitted, Op, Operand, Operation, Tape, TensorType, TypeError, ValueId, expect_float, expect_inputs,
     expect_type,
 };
 
-/// `f(x)` of each element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// `x / 2 (1 + erf(x / sqrt(2)))` (Hendrycks and Gimpel 2016).
-    Gelu,
-    /// `x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, GPT-2's.
-    GeluTanh,
-    /// `max(x, 0)`
-    Relu,
-    /// `x / (1 + e^-x)`, also called swish.
-    Silu,
-}
+pub use definition::Definition;
 
-/// Names of an operation by the activation in it, in the order of the activations.
-macro_rules! names {
-    ($before:literal, $after:literal) => {
-        [
-            concat!($before, "gelu-erf", $after),
-            concat!($before, "gelu", $after),
-            concat!($before, "relu", $after),
-            concat!($before, "silu", $after),
-        ]
+/// The activations, one a line, by their files. Messages list them in this order.
+macro_rules! activations {
+    ($($name:ident in $file:ident),+ $(,)?) => {
+        /// `f(x)` of each element, as its file says.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Activation {
+            $($name),+
+        }
+
+        impl Activation {
+            pub const ALL: [Activation; [$(Activation::$name),+].len()] = [$(Activation::$name),+];
+
+            pub const fn definition(self) -> &'static Definition {
+                match self {
+                    $(Activation::$name => &$file::DEFINITION),+
+                }
+            }
+        }
     };
 }
 
-pub(super) use names;
+activations! {
+    GeluTanh in gelu_tanh,
+    Gelu in gelu,
+    Relu in relu,
+    ReluSquared in relu_squared,
+    Silu in silu,
+}
 
 impl Activation {
-    pub const ALL: [Activation; 4] =
-        [Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Silu];
-
-    /// Its own of what there is of each.
-    pub fn of<T: Copy>(self, each: [T; 4]) -> T {
-        each[self as usize]
-    }
-
     /// The gradient of what went into it, output 1 of a node, from that of output 0, which with `fuse` nobody else has been
     /// given: the product that made it may then take it through the activation itself.
     pub(super) fn backward(self, tape: &mut dyn Tape, dy: ValueId, fuse: bool) -> ValueId {
@@ -74,7 +77,7 @@ pub struct GatedBackward {
 
 impl Operation for ActivationBackward {
     fn name(&self) -> &'static str {
-        self.activation.of(names!("", "-backward"))
+        self.activation.definition().operations.backward
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
@@ -90,7 +93,7 @@ impl Operation for ActivationBackward {
 
 impl Operation for Gated {
     fn name(&self) -> &'static str {
-        self.activation.of(names!("", "-gate"))
+        self.activation.definition().operations.gate
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
@@ -118,7 +121,7 @@ impl Operation for Gated {
 
 impl Operation for GatedBackward {
     fn name(&self) -> &'static str {
-        self.activation.of(names!("", "-gate-backward"))
+        self.activation.definition().operations.gate_backward
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {

@@ -1,11 +1,21 @@
-//! Functions of each element, their slopes, and gates made of them. A new one is a type here and its line in
-//! `with_function`.
+//! Functions of each element, their slopes, and gates made of them. A new one is a file here and its name in `with_function`.
+
+mod gelu;
+mod gelu_tanh;
+mod relu;
+mod relu_squared;
+mod silu;
 
 use crate::ops::{Activation, ActivationBackward, Gated, GatedBackward};
 
+use gelu::Gelu;
+use gelu_tanh::GeluTanh;
+use relu::Relu;
+use relu_squared::ReluSquared;
+use silu::Silu;
+
 use super::elementwise::in_place;
 use super::float::{BUFFER, Float, read, write};
-use super::math::{exp, multiply_add};
 use super::operands::Operands;
 use super::simd::{Level, simd};
 use super::workers::{Parts, Workers};
@@ -23,127 +33,16 @@ trait Function {
 /// Evaluates an expression with a type's name standing for the function of an activation.
 macro_rules! with_function {
     ($activation:expr, $function:ident => $body:expr) => {
+        with_function!($activation, $function => $body, [GeluTanh, Gelu, Relu, ReluSquared, Silu])
+    };
+    ($activation:expr, $function:ident => $body:expr, [$($name:ident),+]) => {
         match $activation {
-            Activation::Gelu => {
-                type $function = Gelu;
+            $(Activation::$name => {
+                type $function = $name;
                 $body
-            }
-            Activation::GeluTanh => {
-                type $function = GeluTanh;
-                $body
-            }
-            Activation::Relu => {
-                type $function = Relu;
-                $body
-            }
-            Activation::Silu => {
-                type $function = Silu;
-                $body
-            }
+            })+
         }
     };
-}
-
-struct Gelu;
-
-impl Gelu {
-    /// The share of normal numbers below x, and `e^(-x^2 / 2)`.
-    #[inline(always)]
-    fn normal<const FUSED: bool>(x: f32) -> (f32, f32) {
-        /// Of the share above |x| over `t e^(-x^2 / 2)`, `t = 1 / (1 + 0.3 |x|)`: fitted for |x| up to 13 to a relative
-        /// error of 1.2e-7 at the most.
-        const COEFFICIENTS: [f32; 8] = [
-            0.119_624_54,
-            0.120_826_32,
-            0.099_465_04,
-            0.130_032_72,
-            -0.056_450_31,
-            0.209_346_65,
-            -0.158_933_91,
-            0.036_088_884,
-        ];
-        let power = exp::<FUSED>(-0.5 * x * x);
-        let t = 1.0 / multiply_add::<FUSED>(0.3, x.abs(), 1.0);
-        let mut sum = COEFFICIENTS[7];
-        for coefficient in COEFFICIENTS[..7].iter().rev() {
-            sum = multiply_add::<FUSED>(sum, t, *coefficient);
-        }
-        let above = sum * t * power;
-        (if x > 0.0 { 1.0 - above } else { above }, power)
-    }
-}
-
-impl Function for Gelu {
-    #[inline(always)]
-    fn value<const FUSED: bool>(x: f32) -> f32 {
-        x * Gelu::normal::<FUSED>(x).0
-    }
-
-    #[inline(always)]
-    fn slope<const FUSED: bool>(x: f32) -> f32 {
-        const DENSITY: f32 = 0.398_942_3; // 1 / sqrt(2 pi)
-        let (below, power) = Gelu::normal::<FUSED>(x);
-        multiply_add::<FUSED>(x, DENSITY * power, below)
-    }
-}
-
-struct GeluTanh;
-
-impl GeluTanh {
-    /// `sqrt(8 / pi)`: twice GELU's, because `(1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))`.
-    const SLOPE: f32 = 1.595_769;
-    const CUBE: f32 = 0.044_715;
-
-    /// `1 + e^(-2u)`, from x and its square.
-    #[inline(always)]
-    fn divisor<const FUSED: bool>(x: f32, square: f32) -> f32 {
-        1.0 + exp::<FUSED>(x * multiply_add::<FUSED>(square, -Self::SLOPE * Self::CUBE, -Self::SLOPE))
-    }
-}
-
-impl Function for GeluTanh {
-    #[inline(always)]
-    fn value<const FUSED: bool>(x: f32) -> f32 {
-        x / GeluTanh::divisor::<FUSED>(x, x * x)
-    }
-
-    #[inline(always)]
-    fn slope<const FUSED: bool>(x: f32) -> f32 {
-        let square = x * x;
-        let s = 1.0 / GeluTanh::divisor::<FUSED>(x, square);
-        let inner = multiply_add::<FUSED>(square, 3.0 * Self::SLOPE * Self::CUBE, Self::SLOPE);
-        // s + x s (1 - s) du/dx
-        multiply_add::<FUSED>(x * s * inner, 1.0 - s, s)
-    }
-}
-
-struct Relu;
-
-impl Function for Relu {
-    #[inline(always)]
-    fn value<const FUSED: bool>(x: f32) -> f32 {
-        if x < 0.0 { 0.0 } else { x }
-    }
-
-    #[inline(always)]
-    fn slope<const FUSED: bool>(x: f32) -> f32 {
-        if x > 0.0 { 1.0 } else { 0.0 }
-    }
-}
-
-struct Silu;
-
-impl Function for Silu {
-    #[inline(always)]
-    fn value<const FUSED: bool>(x: f32) -> f32 {
-        x / (1.0 + exp::<FUSED>(-x))
-    }
-
-    #[inline(always)]
-    fn slope<const FUSED: bool>(x: f32) -> f32 {
-        let s = 1.0 / (1.0 + exp::<FUSED>(-x));
-        multiply_add::<FUSED>(x * s, 1.0 - s, s)
-    }
 }
 
 simd! {
