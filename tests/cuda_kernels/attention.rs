@@ -1,9 +1,11 @@
 //! Self-attention.
 
 use runner::ops::{
-    Attending, Attention, AttentionBackward, DType, MaterializedAttention, MaterializedAttentionBackward, Op,
+    Attending, Attention, AttentionBackward, DType, Dropped, MaterializedAttention,
+    MaterializedAttentionBackward, Op,
 };
 
+use super::dropout::seeds;
 use super::harness::{Devices, TOLERANCE, of_tensor_cores};
 use super::numbers::{Data, NUMBERS};
 
@@ -54,10 +56,12 @@ struct Case {
 }
 
 /// Ways to attend, with B, T and D: heads that share keys, windows shorter than a tile, as long as one and longer than the
-/// sequence, no mask but them, caps that scores reach, another scale.
+/// sequence, no mask but them, caps that scores reach, another scale, documents, and weights that are dropped with tiles of
+/// each size.
 fn ways() -> Vec<([usize; 3], Attending)> {
     let of = |heads, kv_heads| Attending { kv_heads, ..Attending::causal(heads) };
     let shared = of(6, 2);
+    let dropped = Dropped::at_rate(0.3, 5);
     vec![
         ([2, 130, 32], shared),
         ([1, 70, 20], of(4, 1)),
@@ -77,6 +81,11 @@ fn ways() -> Vec<([usize; 3], Attending)> {
         ([2, 150, 20], Attending { documents: true, ..shared }),
         ([1, 140, 128], Attending { documents: true, window: Some(30), ..of(2, 1) }),
         ([1, 70, 250], Attending { documents: true, cap: Some(1.5), ..of(2, 1) }),
+        ([2, 150, 20], Attending { documents: true, dropped, ..of(2, 1) }),
+        ([2, 140, 64], Attending { window: Some(50), dropped, ..Attending::causal(2) }),
+        ([1, 101, 80], Attending { cap: Some(1.5), dropped, ..of(4, 2) }),
+        ([1, 131, 128], Attending { documents: true, window: Some(30), dropped, ..of(2, 1) }),
+        ([2, 70, 250], Attending { causal: false, dropped, ..Attending::causal(2) }),
     ]
 }
 
@@ -98,16 +107,20 @@ impl Case {
         })
     }
 
-    /// Some operands, and where documents begin if they are told apart: of one position and of many, and others in each
-    /// sequence.
-    fn and_starts(&self, operands: impl IntoIterator<Item = Data>) -> Vec<Data> {
+    /// Some operands, and behind them where documents begin if they are told apart, of one position and of many, and others
+    /// in each sequence, and the seeds of what is dropped.
+    fn and_others(&self, operands: impl IntoIterator<Item = Data>) -> Vec<Data> {
         let start = |i: usize| {
             let (sequence, position) = (i / self.sequence, i % self.sequence);
             let begins = [1, 20, 21, 95, 200].map(|begin| begin + 3 * sequence);
             begins.into_iter().filter(|begin| *begin <= position).max().unwrap_or(0)
         };
         let starts = self.attending.documents.then(|| Data::tokens(&[self.batch, self.sequence], start));
-        operands.into_iter().chain(starts).collect()
+        operands.into_iter().chain(starts).chain(self.seeds()).collect()
+    }
+
+    fn seeds(&self) -> Option<Data> {
+        self.attending.dropped.map(|_| seeds(self.batch))
     }
 
     /// Queries, keys and values of all rows of a qkv.
@@ -146,7 +159,7 @@ fn attention_and_its_gradient() {
 
         let attending = case.attending;
         let op = Op::Attention(Attention { attending });
-        let inputs = case.and_starts([qkv.clone()]);
+        let inputs = case.and_others([qkv.clone()]);
         let (found, expected) = (devices.cuda(&op, &inputs), devices.expected(&op, &inputs));
         assert_near(&found[0].numbers, &expected[0].numbers, out_tolerance, 0.0, &format!("{case}: out"));
         let tensor_cores = if case.dtype == DType::F32 { 0.0 } else { of_tensor_cores(case.head) };
@@ -154,7 +167,7 @@ fn attention_and_its_gradient() {
         assert_near(&found[1].numbers, &expected[1].numbers, lse_tolerance, 0.0, &format!("{case}: lse"));
 
         let op = Op::AttentionBackward(AttentionBackward { attending });
-        let inputs = case.and_starts([dout, qkv, found[0].clone(), found[1].clone()]);
+        let inputs = case.and_others([dout, qkv, found[0].clone(), found[1].clone()]);
         let found = devices.cuda(&op, &inputs);
         let expected = devices.expected(&op, &inputs);
         assert_gradients_near(&found[0], &expected[0], gradient_tolerance, &case);
@@ -171,16 +184,18 @@ fn materialized_attention_and_its_gradient() {
 
         let attending = case.attending;
         let op = Op::MaterializedAttention(MaterializedAttention { attending });
-        let inputs = case.and_starts([qkv.clone()]);
+        let inputs = case.and_others([qkv.clone()]);
         let (found, expected) = (devices.cuda(&op, &inputs), devices.expected(&op, &inputs));
-        for ((name, found), expected) in ["out", "probabilities", "scores"].iter().zip(&found).zip(&expected)
-        {
+        let names = ["out", "probabilities", "scores", "left"];
+        for ((name, found), expected) in names.iter().zip(&found).zip(&expected) {
             assert_near(&found.numbers, &expected.numbers, tolerance, 0.0, &format!("{case}: {name}"));
         }
 
         let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward { attending });
         let mut inputs = vec![dout, qkv, found[1].clone()];
         inputs.extend(attending.cap.map(|_| found[2].clone()));
+        inputs.extend(found.get(3).cloned());
+        inputs.extend(case.seeds());
         let found = devices.cuda(&op, &inputs);
         let expected = devices.expected(&op, &inputs);
         let least = assert_gradients_near(&found[0], &expected[0], gradient_tolerance, &case);

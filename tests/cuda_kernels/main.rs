@@ -5,6 +5,7 @@
 mod attention;
 mod cast;
 mod cross_entropy;
+mod dropout;
 mod elementwise;
 mod embedding;
 mod harness;

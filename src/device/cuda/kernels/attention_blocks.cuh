@@ -5,7 +5,7 @@
 // each. qkv is [B, T, (H + 2G) D]: queries, keys and values side by side, each with its heads side by side; out and dout
 // are [B, T, H D], lse and delta [B, H, T].
 #pragma once
-#include "compat.cuh"
+#include "chance.cuh"
 
 struct AttentionSizes {
     int batch;
@@ -32,12 +32,17 @@ struct AttentionSizes {
     float cap;
     int padding;
 
-    // Whether queries see their own documents alone.
-    static constexpr bool documents = false;
+    // Whether queries may see less than that, or weights be dropped.
+    static constexpr bool masked = false;
+    // What weights that are kept are multiplied by.
+    static constexpr float factor = 1.0f;
 
     // The first key that queries of a sequence from this one on see, and what comes after the last that those up to this one
     // do.
     __device__ __forceinline__ int first_seen(int, int query) const { return max(0, query - window + 1); }
+
+    // The key that such queries' tiles of keys begin at.
+    __device__ __forceinline__ int first_taken(int batch, int query) const { return first_seen(batch, query); }
 
     __device__ __forceinline__ int after_seen(int query) const { return min(sequence, query + ahead + 1); }
 
@@ -50,12 +55,16 @@ struct AttentionSizes {
     __device__ __forceinline__ bool sees(int, int query, int key) const { return is_near(query, key); }
 };
 
-// Of queries that see nothing before their own documents.
-struct DocumentSizes : AttentionSizes {
-    // [B, T]: where the document of each position begins in its sequence; they never fall.
+// Of what is rarer: queries that see nothing before their own documents, weights that are dropped, or both. Which it is, is
+// found out as a kernel runs: there is no third set of kernels to compile.
+struct MaskedSizes : AttentionSizes {
+    // [B, T]: where the document of each position begins in its sequence; they never fall. Null where each is one document.
     const int* starts;
+    Chance chance;
+    float factor;
+    int last_padding;
 
-    static constexpr bool documents = true;
+    static constexpr bool masked = true;
 
     // A query past the sequence is as its last.
     __device__ __forceinline__ int start(int batch, int query) const {
@@ -63,11 +72,15 @@ struct DocumentSizes : AttentionSizes {
     }
 
     __device__ __forceinline__ int first_seen(int batch, int query) const {
-        return max(AttentionSizes::first_seen(batch, query), start(batch, query));
+        const int near = AttentionSizes::first_seen(batch, query);
+        return starts == nullptr ? near : max(near, start(batch, query));
     }
 
+    // Where the numbers of 32 keys begin.
+    __device__ __forceinline__ int first_taken(int batch, int query) const { return first_seen(batch, query) & ~31; }
+
     __device__ __forceinline__ bool sees(int batch, int query, int key) const {
-        return is_near(query, key) && key >= start(batch, query);
+        return is_near(query, key) && (starts == nullptr || key >= start(batch, query));
     }
 };
 

@@ -112,6 +112,48 @@ __device__ __forceinline__ void hide_unseen(float (&scores)[QUERIES / F32_SIDE][
     }
 }
 
+// Which of a thread's part of a tile of weights are kept where some are dropped by chance: bit `i ACROSS + j`. A query of a head
+// is the row `head * T + query` of its sample, here from `row` on; keys are columns, here from a multiple of 16 or, if they are
+// as many, of 32.
+template <bool COLUMNS_ARE_KEYS, int ROWS, int COLUMNS>
+__device__ __forceinline__ uint32_t kept_weights(const Chance& chance, int sample, uint32_t row, int first_key) {
+    constexpr int ACROSS = COLUMNS / F32_SIDE;
+    constexpr int QUERIES = (COLUMNS_ARE_KEYS ? ROWS : COLUMNS) / F32_SIDE;
+    constexpr int KEYS = (COLUMNS_ARE_KEYS ? COLUMNS : ROWS) / F32_SIDE;
+    const int down = threadIdx.x / F32_SIDE, across = threadIdx.x % F32_SIDE;
+    row += COLUMNS_ARE_KEYS ? down : across;
+    const int key = first_key + (COLUMNS_ARE_KEYS ? across : down);
+    uint32_t kept = 0;
+#pragma unroll
+    for (int q = 0; q < QUERIES; q++) {
+#pragma unroll
+        for (int block = 0; block < KEYS; block += 2) {
+            const uint4 numbers = chance.numbers(sample, row + q * F32_SIDE,
+                                                 (key / 32 + block / 2) * 4 + key % 8 / 2);
+#pragma unroll
+            for (int k = block; k < block + 2 && k < KEYS; k++) {
+                const uint32_t pair = word_of(numbers, (key / 8 + k % 2 * 2) % 4);
+                const int place = COLUMNS_ARE_KEYS ? q * ACROSS + k : k * ACROSS + q;
+                kept |= (chance.kept_of(pair) >> key % 2 & 1) << place;
+            }
+        }
+    }
+    return kept;
+}
+
+// What is kept of a thread's part of a tile, times a factor.
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ void drop(float (&values)[ROWS / F32_SIDE][COLUMNS / F32_SIDE], uint32_t kept, float factor) {
+#pragma unroll
+    for (int i = 0; i < ROWS / F32_SIDE; i++) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS / F32_SIDE; j++) {
+            const bool is_kept = kept >> (i * (COLUMNS / F32_SIDE) + j) & 1;
+            values[i][j] = is_kept ? values[i][j] * factor : 0.0f;
+        }
+    }
+}
+
 // A thread's rows of results as wide as a head: rows down + 16 i, and pairs of columns 2 across + 32 j.
 template <int D, int ROWS>
 struct HeadRows {

@@ -1,4 +1,4 @@
-// out = softmax(mask(cap(scale q k^T))) v for 16-bit types, after FlashAttention-2 (Dao 2023): a block takes a tile of
+// out = dropped(softmax(mask(cap(scale q k^T)))) v for 16-bit types, after FlashAttention-2 (Dao 2023): a block takes a tile of
 // one head's queries past its keys and values, with a running maximum and sum for each query.
 #pragma once
 #include "attention_tiles.cuh"
@@ -10,6 +10,8 @@ struct ForwardTiles {
     // Two bands to a warp halve what is read from shared memory for each product; at 256 they do not fit.
     static constexpr int bands = D <= 128 ? 2 : 1;
     static constexpr int keys = D <= 96 ? 64 : 32;
+    // The bits of what is kept and telling documents apart take the registers of half a tile.
+    static constexpr int masked_keys = D == 64 || D == 96 || D == 128 ? keys / 2 : keys;
     static constexpr bool kept = D <= 64;
     static constexpr int threads = warps * 32;
     // To a multiprocessor at least, or as many as the compiler sees fit: with the registers of three it would spill.
@@ -102,8 +104,7 @@ template <class T, int D, class Sizes>
 __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* qkv,
                                                   const Sizes& sizes) {
     using Tiles = ForwardTiles<D>;
-    // Telling documents apart takes the registers of half a tile of 128 channels.
-    constexpr int BANDS = Tiles::bands, KEYS = Sizes::documents && D == 128 ? 16 : Tiles::keys, STAGE = KEYS * D;
+    constexpr int BANDS = Tiles::bands, KEYS = Sizes::masked ? Tiles::masked_keys : Tiles::keys, STAGE = KEYS * D;
     DYN_SHARED(T, queries);                  // [Tiles::queries, D]
     T* keys = queries + Tiles::queries * D;  // [2, KEYS, D], of which one is filled while the other is used
     T* values = keys + 2 * STAGE;            // [2, KEYS, D]
@@ -117,8 +118,8 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
     load_tile<D, Tiles::queries, Tiles::threads>(queries, queries_of(qkv, sizes, place.batch, place.head),
                                                  first_query);
     cp_commit();
-    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, sizes.first_seen(place.batch, first_query));
-    load_tile<D, KEYS, Tiles::threads>(values, key_rows.after(values_after_keys), sizes.first_seen(place.batch, first_query));
+    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, sizes.first_taken(place.batch, first_query));
+    load_tile<D, KEYS, Tiles::threads>(values, key_rows.after(values_after_keys), sizes.first_taken(place.batch, first_query));
     cp_commit();
 
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Tiles::warp_rows;
@@ -130,7 +131,7 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
 
     OnlineSoftmax<D, BANDS> softmax;
     float weighted[BANDS][D / 8][4] = {};
-    for (int first_key = sizes.first_seen(place.batch, first_query), stage = 0; first_key < sizes.after_seen(last_query);
+    for (int first_key = sizes.first_taken(place.batch, first_query), stage = 0; first_key < sizes.after_seen(last_query);
          first_key += KEYS, stage ^= 1) {
         cp_wait(0);
         __syncthreads();
@@ -140,10 +141,17 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
             cp_commit();
         }
         const int last_key = first_key + KEYS - 1, warp_last = warp_query + Tiles::warp_rows - 1;
-        // Of documents, those before their own are gone through: a condition more, and registers would spill.
+        // Where documents are told apart, those before their own are gone through: a condition more, and registers would spill.
         if (first_key > warp_last + sizes.ahead ||
-            (!Sizes::documents && last_key < sizes.first_seen(place.batch, warp_query))) {
+            (!Sizes::masked && last_key < sizes.first_seen(place.batch, warp_query))) {
             continue;
+        }
+        Kept<KEYS / 8> kept;
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                kept.template find_of_queries<BANDS>(sizes.chance, place.batch,
+                                                     place.head * sizes.sequence + warp_query, first_key);
+            }
         }
         float scores[BANDS][KEYS / 8][4];
         multiply<D, BANDS, KEYS>(scores, left, Blocks<D, T>::across(keys + stage * STAGE, lane));
@@ -154,13 +162,18 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
             first_key < sizes.AttentionSizes::first_seen(place.batch, warp_last)) {
             hide_unseen<true>(scores, sizes, warp_query, first_key);
         }
-        if constexpr (Sizes::documents) {
+        if constexpr (Sizes::masked) {
             hide_other_documents<true>(scores, sizes, place.batch, warp_query, first_key);
         }
         if (sizes.ahead > 0 && last_key >= sizes.sequence) {
             hide_absent(scores, sizes.sequence, first_key);
         }
         softmax.add(scores, weighted, sizes.exponent_scale);
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                kept.drop(scores, 1.0f);
+            }
+        }
         uint32_t weights[BANDS][KEYS / 16][4];
         round_to<T>(weights, scores);
         accumulate<D, D>(weighted, weights, Blocks<D, T>::down(values + stage * STAGE, lane), 0);
@@ -176,7 +189,7 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
                 lse[static_cast<size_t>(place.batch_head) * sizes.sequence + query] =
                     softmax.reference[band][half] * sizes.scale + logf(sum);
             }
-            const float share = 1.0f / sum;
+            const float share = sizes.factor / sum;
 #pragma unroll
             for (int n = 0; n < D / 8; n++) {
                 weighted[band][n][half * 2] *= share;
@@ -196,4 +209,4 @@ __device__ __forceinline__ void attention_forward(T* out, float* lse, const T* q
     REGISTER(NAME##_##T##_##D)
 
 #define ATTENTION_FORWARD(T, D) ATTENTION_FORWARD_OF(attention_forward, AttentionSizes, T, D)
-#define ATTENTION_FORWARD_OF_DOCUMENTS(T, D) ATTENTION_FORWARD_OF(attention_forward_of_documents, DocumentSizes, T, D)
+#define ATTENTION_FORWARD_MASKED(T, D) ATTENTION_FORWARD_OF(attention_forward_masked, MaskedSizes, T, D)

@@ -1,4 +1,4 @@
-// out = softmax(mask(cap(scale q k^T))) v in f32: a block takes a tile of one head's queries past its keys and values,
+// out = dropped(softmax(mask(cap(scale q k^T)))) v in f32: a block takes a tile of one head's queries past its keys and values,
 // with a running maximum and sum for each query.
 #pragma once
 #include "attention_f32.cuh"
@@ -50,16 +50,23 @@ __device__ __forceinline__ void attention_forward(float* out, float* lse, const 
         sum[i] = 0.0f;
     }
     HeadRows<D, QUERIES> weighted;
-    for (int first_key = sizes.first_seen(place.batch, first_query); first_key < sizes.after_seen(last_query); first_key += KEYS) {
+    for (int first_key = sizes.first_taken(place.batch, first_query); first_key < sizes.after_seen(last_query); first_key += KEYS) {
         __syncthreads();
         load_tile<D, KEYS>(others, keys_of(qkv, sizes, place.batch, key_head), first_key);
         __syncthreads();
+        uint32_t kept = 0;
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                kept = kept_weights<true, QUERIES, KEYS>(sizes.chance, place.batch,
+                                                         place.head * sizes.sequence + first_query, first_key);
+            }
+        }
         float scores[DOWN][ACROSS];
         multiply<D, QUERIES, KEYS>(scores, queries, others);
         if (sizes.cap > 0.0f) {
             cap_products<QUERIES, KEYS>(scores, sizes.cap);
         }
-        if (Sizes::documents || first_key + KEYS > sizes.after_seen(first_query) ||
+        if (Sizes::masked || first_key + KEYS > sizes.after_seen(first_query) ||
             first_key < sizes.first_seen(place.batch, last_query)) {
             hide_unseen<QUERIES, KEYS>(scores, sizes, place.batch, first_query, first_key);
         }
@@ -82,6 +89,11 @@ __device__ __forceinline__ void attention_forward(float* out, float* lse, const 
                 sum[i] += scores[i][j];
             }
         }
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                drop<QUERIES, KEYS>(scores, kept, 1.0f);
+            }
+        }
         keep_scores<QUERIES, KEYS>(weights, scores);
         __syncthreads();
         load_tile<D, KEYS>(others, values_of(qkv, sizes, place.batch, key_head), first_key);
@@ -96,18 +108,18 @@ __device__ __forceinline__ void attention_forward(float* out, float* lse, const 
         if (across == 0 && query < sizes.sequence) {
             lse[static_cast<size_t>(place.batch_head) * sizes.sequence + query] = largest[i] + logf(total);
         }
-        weighted.scale(i, 1.0f / total);
+        weighted.scale(i, sizes.factor / total);
     }
     weighted.store(rows_of_out(out, sizes, place.batch, place.head), first_query, 1.0f);
 }
 
-// With the registers of two blocks to a multiprocessor, documents that are told apart would spill.
+// With the registers of two blocks to a multiprocessor, masks would spill.
 #define ATTENTION_FORWARD_OF(NAME, SIZES, D)                                                     \
-    extern "C" __global__ void __launch_bounds__(F32_THREADS, SIZES::documents ? 1 : F32_BLOCKS) \
+    extern "C" __global__ void __launch_bounds__(F32_THREADS, SIZES::masked ? 1 : F32_BLOCKS) \
         NAME##_f32_##D(float* out, float* lse, const float* qkv, SIZES sizes) {                  \
         attention_forward<D>(out, lse, qkv, sizes);                                              \
     }                                                                                            \
     REGISTER(NAME##_f32_##D)
 
 #define ATTENTION_FORWARD(D) ATTENTION_FORWARD_OF(attention_forward, AttentionSizes, D)
-#define ATTENTION_FORWARD_OF_DOCUMENTS(D) ATTENTION_FORWARD_OF(attention_forward_of_documents, DocumentSizes, D)
+#define ATTENTION_FORWARD_MASKED(D) ATTENTION_FORWARD_OF(attention_forward_masked, MaskedSizes, D)

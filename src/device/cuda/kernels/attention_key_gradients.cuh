@@ -49,7 +49,7 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
     constexpr int BANDS = Tiles::bands, QUERIES = Tiles::queries, STAGE = QUERIES * D,
                   COLUMNS = Tiles::columns;
     // Telling documents apart takes the registers of 96 channels.
-    constexpr bool KEPT = Tiles::kept && !(Sizes::documents && D == 96);
+    constexpr bool KEPT = Tiles::kept && !(Sizes::masked && D == 96);
     DYN_SHARED(T, keys);                    // [Tiles::keys, D]
     T* values = keys + Tiles::keys * D;     // [Tiles::keys, D]
     T* queries = values + Tiles::keys * D;  // [2, QUERIES, D], of which one is filled while the other is used
@@ -94,6 +94,13 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
     for (int stage = 0; tiles.more(); stage ^= 1) {
         const int first_query = tiles.first_query, last_query = first_query + QUERIES - 1;
         const int last_key = warp_key + Tiles::warp_rows - 1;
+        Kept<QUERIES / 8> kept;
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops() && last_query + sizes.ahead >= warp_key) {
+                kept.template find_of_keys<BANDS>(sizes.chance, place.batch,
+                                                  tiles.head * sizes.sequence + first_query, warp_key);
+            }
+        }
         tiles = tiles.next(QUERIES);
         const bool more = tiles.more();
         cp_wait(0);
@@ -125,7 +132,7 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
                 warp_key < sizes.AttentionSizes::first_seen(place.batch, last_query)) {
                 hide_unseen<false>(weights, sizes, warp_key, first_query);
             }
-            if constexpr (Sizes::documents) {
+            if constexpr (Sizes::masked) {
                 hide_other_documents<false>(weights, sizes, place.batch, warp_key, first_query);
             }
 #pragma unroll
@@ -142,11 +149,21 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
             }
             uint32_t rounded[BANDS][QUERIES / 16][4];
             round_to<T>(rounded, weights);
+            if constexpr (Sizes::masked) {
+                if (sizes.chance.drops()) {
+                    kept.drop(rounded);
+                }
+            }
             accumulate<D, COLUMNS>(dvalues, rounded, Blocks<D, T>::down(douts + stage * STAGE, lane),
                                    first_column);
 
             multiply<D, BANDS, QUERIES>(dscores, value_left,
                                         Blocks<D, T>::across(douts + stage * STAGE, lane));
+            if constexpr (Sizes::masked) {
+                if (sizes.chance.drops()) {
+                    kept.drop(dscores, sizes.factor);
+                }
+            }
 #pragma unroll
             for (int n = 0; n < QUERIES / 8; n++) {
                 const float2 delta = *reinterpret_cast<const float2*>(deltas + n * 8);
@@ -174,7 +191,7 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
     store_rows<D, COLUMNS>(keys_of(dqkv, sizes, place.batch, place.head), warp_key, first_column,
                            keys + warp_row * D, dkeys, sizes.scale);
     store_rows<D, COLUMNS>(values_of(dqkv, sizes, place.batch, place.head), warp_key, first_column,
-                           values + warp_row * D, dvalues, 1.0f);
+                           values + warp_row * D, dvalues, sizes.factor);
 }
 
 #define ATTENTION_KEY_GRADIENTS_OF(NAME, SIZES, T, D)                            \
@@ -186,4 +203,4 @@ __device__ __forceinline__ void attention_key_gradients(T* dqkv, const T* dout, 
     REGISTER(NAME##_##T##_##D)
 
 #define ATTENTION_KEY_GRADIENTS(T, D) ATTENTION_KEY_GRADIENTS_OF(attention_key_gradients, AttentionSizes, T, D)
-#define ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(T, D) ATTENTION_KEY_GRADIENTS_OF(attention_key_gradients_of_documents, DocumentSizes, T, D)
+#define ATTENTION_KEY_GRADIENTS_MASKED(T, D) ATTENTION_KEY_GRADIENTS_OF(attention_key_gradients_masked, MaskedSizes, T, D)

@@ -30,9 +30,21 @@ __device__ __forceinline__ void attention_key_gradients(float* dqkv, const float
         load_tile<D, QUERIES>(queries, queries_of(qkv, sizes, place.batch, tiles.head), first_query);
         load_tile<D, QUERIES>(douts, rows_of_out(dout, sizes, place.batch, tiles.head), first_query);
         __syncthreads();
+        uint32_t kept = 0;
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                kept = kept_weights<false, KEYS, QUERIES>(sizes.chance, place.batch,
+                                                          tiles.head * sizes.sequence + first_query, first_key);
+            }
+        }
         float weight[DOWN][ACROSS], dscore[DOWN][ACROSS];
         multiply<D, KEYS, QUERIES>(weight, keys, queries);
         multiply<D, KEYS, QUERIES>(dscore, values, douts);
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                drop<KEYS, QUERIES>(dscore, kept, sizes.factor);
+            }
+        }
         if (sizes.cap > 0.0f) {
             cap_products<KEYS, QUERIES>(weight, sizes.cap);
         }
@@ -49,6 +61,11 @@ __device__ __forceinline__ void attention_key_gradients(float* dqkv, const float
                 dscore[i][j] = weight[i][j] * (dscore[i][j] - row.delta) * slope;
             }
         }
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                drop<KEYS, QUERIES>(weight, kept, sizes.factor);
+            }
+        }
         keep_scores<KEYS, QUERIES>(weights, weight);
         keep_scores<KEYS, QUERIES>(dscores, dscore);
         __syncthreads();
@@ -59,13 +76,14 @@ __device__ __forceinline__ void attention_key_gradients(float* dqkv, const float
     dvalues.store(values_of(dqkv, sizes, place.batch, place.head), first_key, 1.0f);
 }
 
-#define ATTENTION_KEY_GRADIENTS_OF(NAME, SIZES, D)                                         \
-    extern "C" __global__ void __launch_bounds__(F32_THREADS, F32_BLOCKS)                  \
-        NAME##_f32_##D(float* dqkv, const float* dout, const float* qkv, const float* lse, \
-                                        const float* delta, SIZES sizes) {                 \
-        attention_key_gradients<D>(dqkv, dout, qkv, lse, delta, sizes);                    \
-    }                                                                                      \
+// With the registers of two blocks to a multiprocessor, masks would spill at 64 channels.
+#define ATTENTION_KEY_GRADIENTS_OF(NAME, SIZES, D)                                                          \
+    extern "C" __global__ void __launch_bounds__(F32_THREADS, SIZES::masked && (D) == 64 ? 1 : F32_BLOCKS) \
+        NAME##_f32_##D(float* dqkv, const float* dout, const float* qkv, const float* lse,                  \
+                       const float* delta, SIZES sizes) {                                                   \
+        attention_key_gradients<D>(dqkv, dout, qkv, lse, delta, sizes);                                     \
+    }                                                                                                       \
     REGISTER(NAME##_f32_##D)
 
 #define ATTENTION_KEY_GRADIENTS(D) ATTENTION_KEY_GRADIENTS_OF(attention_key_gradients, AttentionSizes, D)
-#define ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(D) ATTENTION_KEY_GRADIENTS_OF(attention_key_gradients_of_documents, DocumentSizes, D)
+#define ATTENTION_KEY_GRADIENTS_MASKED(D) ATTENTION_KEY_GRADIENTS_OF(attention_key_gradients_masked, MaskedSizes, D)

@@ -23,6 +23,8 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
                                                           const Sizes& sizes) {
     using Tiles = QueryGradientTiles<D>;
     constexpr int BANDS = Tiles::bands, KEYS = Tiles::keys, STAGE = KEYS * D;
+    // The bits of what is kept, and telling documents apart, take the registers of one operand of 64 channels.
+    constexpr bool KEPT_DOUTS = Tiles::kept && !(Sizes::masked && D == 64);
     DYN_SHARED(T, queries);                   // [Tiles::queries, D]
     T* douts = queries + Tiles::queries * D;  // [Tiles::queries, D]
     T* keys = douts + Tiles::queries * D;     // [2, KEYS, D], of which one is filled while the other is used
@@ -39,8 +41,8 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
     load_tile<D, Tiles::queries, Tiles::threads>(douts, rows_of_out(dout, sizes, place.batch, place.head),
                                                  first_query);
     cp_commit();
-    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, sizes.first_seen(place.batch, first_query));
-    load_tile<D, KEYS, Tiles::threads>(values, key_rows.after(values_after_keys), sizes.first_seen(place.batch, first_query));
+    load_tile<D, KEYS, Tiles::threads>(keys, key_rows, sizes.first_taken(place.batch, first_query));
+    load_tile<D, KEYS, Tiles::threads>(values, key_rows.after(values_after_keys), sizes.first_taken(place.batch, first_query));
     cp_commit();
 
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * Tiles::warp_rows;
@@ -57,14 +59,14 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
         }
     }
     Left<D, BANDS, Tiles::kept, T> query_left(queries + warp_row * D, lane);
-    Left<D, BANDS, Tiles::kept, T> dout_left(douts + warp_row * D, lane);
+    Left<D, BANDS, KEPT_DOUTS, T> dout_left(douts + warp_row * D, lane);
     cp_wait(1);
     __syncthreads();
     query_left.keep();
     dout_left.keep();
 
     float dqueries[BANDS][D / 8][4] = {};
-    for (int first_key = sizes.first_seen(place.batch, first_query), stage = 0; first_key < sizes.after_seen(last_query);
+    for (int first_key = sizes.first_taken(place.batch, first_query), stage = 0; first_key < sizes.after_seen(last_query);
          first_key += KEYS, stage ^= 1) {
         cp_wait(0);
         __syncthreads();
@@ -78,9 +80,21 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
         if (first_key > warp_last + sizes.ahead) {
             continue;
         }
+        Kept<KEYS / 8> kept;
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                kept.template find_of_queries<BANDS>(sizes.chance, place.batch,
+                                                     place.head * sizes.sequence + warp_query, first_key);
+            }
+        }
         float weights[BANDS][KEYS / 8][4], dscores[BANDS][KEYS / 8][4];
         multiply<D, BANDS, KEYS>(weights, query_left, Blocks<D, T>::across(keys + stage * STAGE, lane));
         multiply<D, BANDS, KEYS>(dscores, dout_left, Blocks<D, T>::across(values + stage * STAGE, lane));
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                kept.drop(dscores, sizes.factor);
+            }
+        }
         if (sizes.cap > 0.0f) {
             cap_products(weights, sizes.cap);
         }
@@ -88,7 +102,7 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
             first_key < sizes.AttentionSizes::first_seen(place.batch, warp_last)) {
             hide_unseen<true>(weights, sizes, warp_query, first_key);
         }
-        if constexpr (Sizes::documents) {
+        if constexpr (Sizes::masked) {
             hide_other_documents<true>(weights, sizes, place.batch, warp_query, first_key);
         }
 #pragma unroll
@@ -124,4 +138,4 @@ __device__ __forceinline__ void attention_query_gradients(T* dqkv, const T* dout
     REGISTER(NAME##_##T##_##D)
 
 #define ATTENTION_QUERY_GRADIENTS(T, D) ATTENTION_QUERY_GRADIENTS_OF(attention_query_gradients, AttentionSizes, T, D)
-#define ATTENTION_QUERY_GRADIENTS_OF_DOCUMENTS(T, D) ATTENTION_QUERY_GRADIENTS_OF(attention_query_gradients_of_documents, DocumentSizes, T, D)
+#define ATTENTION_QUERY_GRADIENTS_MASKED(T, D) ATTENTION_QUERY_GRADIENTS_OF(attention_query_gradients_masked, MaskedSizes, T, D)

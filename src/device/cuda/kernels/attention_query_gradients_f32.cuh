@@ -30,14 +30,26 @@ __device__ __forceinline__ void attention_query_gradients(float* dqkv, const flo
     }
 
     HeadRows<D, QUERIES> dqueries;
-    for (int first_key = sizes.first_seen(place.batch, first_query); first_key < seen; first_key += KEYS) {
+    for (int first_key = sizes.first_taken(place.batch, first_query); first_key < seen; first_key += KEYS) {
         __syncthreads();
         load_tile<D, KEYS>(keys, key_rows, first_key);
         load_tile<D, KEYS>(values, value_rows, first_key);
         __syncthreads();
+        uint32_t kept = 0;
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                kept = kept_weights<true, QUERIES, KEYS>(sizes.chance, place.batch,
+                                                         place.head * sizes.sequence + first_query, first_key);
+            }
+        }
         float weight[DOWN][ACROSS], dscore[DOWN][ACROSS];
         multiply<D, QUERIES, KEYS>(weight, queries, keys);
         multiply<D, QUERIES, KEYS>(dscore, douts, values);
+        if constexpr (Sizes::masked) {
+            if (sizes.chance.drops()) {
+                drop<QUERIES, KEYS>(dscore, kept, sizes.factor);
+            }
+        }
         if (sizes.cap > 0.0f) {
             cap_products<QUERIES, KEYS>(weight, sizes.cap);
         }
@@ -67,4 +79,4 @@ __device__ __forceinline__ void attention_query_gradients(float* dqkv, const flo
     REGISTER(NAME##_f32_##D)
 
 #define ATTENTION_QUERY_GRADIENTS(D) ATTENTION_QUERY_GRADIENTS_OF(attention_query_gradients, AttentionSizes, D)
-#define ATTENTION_QUERY_GRADIENTS_OF_DOCUMENTS(D) ATTENTION_QUERY_GRADIENTS_OF(attention_query_gradients_of_documents, DocumentSizes, D)
+#define ATTENTION_QUERY_GRADIENTS_MASKED(D) ATTENTION_QUERY_GRADIENTS_OF(attention_query_gradients_masked, MaskedSizes, D)

@@ -6,6 +6,7 @@
 // and the next of rows lane / 4 and lane / 4 + 8.
 #pragma once
 #include "attention_blocks.cuh"
+#include "attention_kept.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
@@ -174,11 +175,14 @@ __device__ __forceinline__ void accumulate(float (&result)[BANDS][COLUMNS / 8][4
     }
 }
 
-// Scores of keys before a query's own document become minus infinity. Where each begins is read again for each tile: registers
+// Scores of keys before a query's own document, if they are told apart, become minus infinity. Where each begins is read again for each tile: registers
 // are scarce.
 template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES>
-__device__ __forceinline__ void hide_other_documents(float (&scores)[BANDS][TILES][4], const DocumentSizes& sizes,
+__device__ __forceinline__ void hide_other_documents(float (&scores)[BANDS][TILES][4], const MaskedSizes& sizes,
                                                      int batch, int first_row, int first_column) {
+    if (sizes.starts == nullptr) {
+        return;
+    }
     const int lane = threadIdx.x % 32;
     const int row = first_row + lane / 4, column = first_column + lane % 4 * 2;
     if constexpr (COLUMNS_ARE_KEYS) {

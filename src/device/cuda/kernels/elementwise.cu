@@ -60,28 +60,6 @@ struct CastEntry {
 constexpr int CAST_RUNS = 4;
 constexpr uint64_t CAST_ELEMENTS = 8 * CAST_RUNS * BLOCK;
 
-template <class From>
-__device__ __forceinline__ void load_eight(float (&values)[8], const From* source) {
-    if constexpr (sizeof(From) == 4) {
-        const float4 low = load_quad(source);
-        const float4 high = load_quad(source + 4);
-        values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
-        values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
-    } else {
-        load_floats(values, source);
-    }
-}
-
-template <class To>
-__device__ __forceinline__ void store_eight(To* sink, const float (&values)[8]) {
-    if constexpr (sizeof(To) == 4) {
-        store_quad(sink, make_float4(values[0], values[1], values[2], values[3]));
-        store_quad(sink + 4, make_float4(values[4], values[5], values[6], values[7]));
-    } else {
-        store_floats(sink, values);
-    }
-}
-
 template <class From, class To>
 __device__ __forceinline__ void cast(const Table<CastEntry>& table) {
     const CastEntry& entry = entry_of_block(table);

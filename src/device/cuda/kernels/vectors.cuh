@@ -47,3 +47,26 @@ __device__ __forceinline__ void store_quad(T* sink, float4 values) {
         *reinterpret_cast<uint2*>(sink) = make_uint2(pack<T>(values.x, values.y), pack<T>(values.z, values.w));
     }
 }
+
+// Eight of them, aligned to 16 bytes.
+template <class T>
+__device__ __forceinline__ void load_eight(float (&values)[8], const T* source) {
+    if constexpr (sizeof(T) == 4) {
+        const float4 low = load_quad(source);
+        const float4 high = load_quad(source + 4);
+        values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+        values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+    } else {
+        load_floats(values, source);
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void store_eight(T* sink, const float (&values)[8]) {
+    if constexpr (sizeof(T) == 4) {
+        store_quad(sink, make_float4(values[0], values[1], values[2], values[3]));
+        store_quad(sink + 4, make_float4(values[4], values[5], values[6], values[7]));
+    } else {
+        store_floats(sink, values);
+    }
+}

@@ -2,8 +2,11 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{Attending, Attention, AttentionBackward, DType, Heads, Operation, TensorType, TypeError};
+use crate::ops::{
+    Attending, Attention, AttentionBackward, DType, Dropped, Heads, Operation, TensorType, TypeError,
+};
 
+use super::dropout::chance;
 use super::sizes::{BLOCK, blocks, by_dtype, pointer, size};
 
 /// The head dimensions that kernels are compiled for; others are padded to the next.
@@ -100,9 +103,9 @@ pub(super) fn forward(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let [qkv, out, lse] = [&inputs[0], &outputs[0], &outputs[1]];
-    let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty, inputs)?;
+    let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty)?.with_others(inputs, 1);
     let arguments = [out, lse, qkv].map(pointer).to_vec();
-    let names = [names!("attention_forward"), names!("attention_forward_of_documents")];
+    let names = [names!("attention_forward"), names!("attention_forward_masked")];
     sizes.launch(names, forward_tiles, sizes.heads.queries, arguments, launcher)
 }
 
@@ -115,7 +118,7 @@ pub(super) fn backward(
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
     let [dout, qkv, out, lse] = [0, 1, 2, 3].map(|index| &inputs[index]);
-    let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty, inputs)?;
+    let sizes = Sizes::new(op.name(), &op.attending, &qkv.ty)?.with_others(inputs, 4);
     let delta = Argument::Pointer(delta);
     launcher.kernel(
         by_dtype(sizes.dtype, ["attention_delta_f32", "attention_delta_bf16", "attention_delta_f16"])?,
@@ -127,9 +130,9 @@ pub(super) fn backward(
     let mut arguments = [&outputs[0], dout, qkv, lse].map(pointer).to_vec();
     arguments.push(delta);
     let keys = sizes.heads.keys;
-    let names = [names!("attention_key_gradients"), names!("attention_key_gradients_of_documents")];
+    let names = [names!("attention_key_gradients"), names!("attention_key_gradients_masked")];
     sizes.launch(names, key_gradient_tiles, keys, arguments.clone(), launcher)?;
-    let names = [names!("attention_query_gradients"), names!("attention_query_gradients_of_documents")];
+    let names = [names!("attention_query_gradients"), names!("attention_query_gradients_masked")];
     sizes.launch(names, query_gradient_tiles, sizes.heads.queries, arguments, launcher)
 }
 
@@ -146,34 +149,37 @@ struct Sizes {
     heads: Heads,
     /// Of the padded head dimension in `PADDED_HEADS`.
     padded: usize,
-    /// Where those of documents lie, if they are told apart.
+    /// Where the starts of documents lie, if they are told apart.
     starts: Option<u64>,
+    /// And what is dropped with seeds that lie there, if anything is.
+    dropped: Option<(Dropped, u64)>,
 }
 
 impl Sizes {
     /// # Errors
     /// Heads wider than any kernel takes.
-    fn new(
-        operation: &'static str,
-        attending: &Attending,
-        qkv: &TensorType,
-        inputs: &[Operand],
-    ) -> Result<Sizes, DeviceError> {
+    fn new(operation: &'static str, attending: &Attending, qkv: &TensorType) -> Result<Sizes, DeviceError> {
         let heads = attending.heads(operation, qkv)?;
         let Some(padded) = PADDED_HEADS.iter().position(|padded| heads.head <= *padded) else {
             let (most, head) = (PADDED_HEADS[PADDED_HEADS.len() - 1], heads.head);
             let problem = format!("on a CUDA device a head has at most {most} channels, not {head}");
             return Err(TypeError { operation, problem }.into());
         };
-        let starts = inputs.last().filter(|_| attending.documents).map(|starts| starts.address);
-        Ok(Sizes { dtype: qkv.dtype, attending: *attending, heads, padded, starts })
+        let attending = *attending;
+        Ok(Sizes { dtype: qkv.dtype, attending, heads, padded, starts: None, dropped: None })
     }
 
-    /// Enqueues a kernel whose blocks take tiles of so many heads: the first, or the second for documents that are told apart.
-    /// Its last parameter is the sizes.
+    /// With what lies behind so many inputs.
+    fn with_others(self, inputs: &[Operand], before: usize) -> Sizes {
+        let [starts, seeds] = self.attending.places(before).map(|place| Some(inputs[place?].address));
+        Sizes { starts, dropped: self.attending.dropped.zip(seeds), ..self }
+    }
+
+    /// Enqueues a kernel whose blocks take tiles of so many heads: the first, or the second for documents that are told apart and
+    /// weights that are dropped. Its last parameter is the sizes.
     fn launch(
         &self,
-        [whole, of_documents]: [Names; 2],
+        [plain, masked]: [Names; 2],
         tiles: fn(DType, usize) -> Tiles,
         heads: usize,
         mut arguments: Vec<Argument>,
@@ -183,9 +189,13 @@ impl Sizes {
         let head_blocks = self.heads.sequence.div_ceil(tiles.kept);
         let batch_heads = self.heads.batch * heads;
         let mut words = self.words((GROUP_BLOCKS / head_blocks).clamp(1, batch_heads))?;
-        words.extend(self.starts);
+        let names = if self.starts.is_some() || self.dropped.is_some() {
+            words.extend(self.masks());
+            masked
+        } else {
+            plain
+        };
         arguments.push(Argument::Words(words));
-        let names = if self.starts.is_some() { of_documents } else { whole };
         launcher.kernel(
             by_dtype(self.dtype, names[self.padded])?,
             [size(batch_heads * head_blocks)?, tiles.parts, 1],
@@ -193,6 +203,13 @@ impl Sizes {
             tiles.shared_bytes as u32,
             &arguments,
         )
+    }
+
+    /// What `MaskedSizes` of `attention_blocks.cuh` has more.
+    fn masks(&self) -> impl Iterator<Item = u64> {
+        let factor = self.dropped.map_or(1.0, |(dropped, _)| dropped.factor());
+        let [seeds, numbers] = chance(self.dropped);
+        [self.starts.unwrap_or(0), seeds, numbers, u64::from(factor.to_bits())].into_iter()
     }
 
     /// `AttentionSizes` of `attention_blocks.cuh`, with the heads of a group.
@@ -244,7 +261,7 @@ mod tests {
     fn sizes_are_laid_out_as_the_kernels_read_them() {
         let attending = Attending { kv_heads: 2, window: Some(5), cap: Some(30.0), ..Attending::causal(6) };
         let qkv = TensorType::new(DType::BF16, &[2, 7, (6 + 2 * 2) * 20]);
-        let sizes = Sizes::new("attention", &attending, &qkv, &[]).unwrap();
+        let sizes = Sizes::new("attention", &attending, &qkv).unwrap();
         let words = sizes.words(5).unwrap();
         let ints: Vec<u64> = words.iter().flat_map(|word| [word & 0xffff_ffff, word >> 32]).collect();
         assert_eq!(ints[..10], [2, 6, 3, 7, 20, 120, 200, 5, 0, 5]);
@@ -252,13 +269,18 @@ mod tests {
         assert!((floats[0] - 0.223_606_8).abs() < 1e-7, "{floats:?}");
         assert!((floats[1] - 0.322_596_4).abs() < 1e-7, "{floats:?}");
         assert!((floats[2] - 30.0 / 0.223_606_8).abs() < 1e-4, "{floats:?}");
+
+        let whole = sizes.masks().collect::<Vec<_>>();
+        assert_eq!(whole, [0, 0, 65536 << 32, u64::from(1.0_f32.to_bits())]);
+        let dropped = Some((Dropped { site: 3, kept: 32768 }, 512));
+        let masks = Sizes { starts: Some(256), dropped, ..sizes }.masks().collect::<Vec<_>>();
+        assert_eq!(masks, [256, 512, 3 | 32768 << 32, u64::from(2.0_f32.to_bits())]);
     }
 
     #[test]
     fn wider_heads_than_kernels_take_are_an_error_that_says_so() {
-        let error =
-            Sizes::new("attention", &Attending::causal(2), &TensorType::f32(&[1, 4, 3 * 2 * 257]), &[])
-                .unwrap_err();
+        let qkv = TensorType::f32(&[1, 4, 3 * 2 * 257]);
+        let error = Sizes::new("attention", &Attending::causal(2), &qkv).unwrap_err();
         let expected = "attention: on a CUDA device a head has at most 256 channels, not 257";
         assert_eq!(error.to_string(), expected);
     }

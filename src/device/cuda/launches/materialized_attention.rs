@@ -7,6 +7,7 @@ use crate::ops::{
 };
 
 use super::attention::seen;
+use super::dropout::drop_elements;
 use super::sizes::{BLOCK, blocks, by_dtype, count, optional, size, size_argument};
 
 /// Rows and columns of a result that one block computes.
@@ -27,7 +28,8 @@ pub(super) fn forward(
         [sizes.rows(&outputs[0]), sizes.square(&outputs[1]), sizes.square(&outputs[2])];
     let capped = Product { factor: sizes.scale(), cap: op.attending.cap, ..sizes.of_queries() };
     sizes.multiply(&capped, scores, queries, keys.transposed(), launcher)?;
-    let starts = optional(inputs.get(1).map(|starts| starts.address));
+    let [starts, seeds] = op.attending.places(1).map(|place| Some(&inputs[place?]));
+    let starts = optional(starts.map(|starts| starts.address));
     let heads = size_argument(sizes.heads.queries)?;
     launcher.kernel(
         by_dtype(sizes.dtype, ["attention_softmax_f32", "attention_softmax_bf16", "attention_softmax_f16"])?,
@@ -36,7 +38,14 @@ pub(super) fn forward(
         0,
         &[probabilities.pointer(), scores.pointer(), count(sizes.queries()), sizes.seen()?, starts, heads],
     )?;
-    sizes.multiply(&sizes.of_queries(), out, probabilities, values, launcher)
+    let left = match op.attending.dropped.zip(seeds) {
+        Some((dropped, seeds)) => {
+            drop_elements(dropped, [&outputs[1], seeds, &outputs[3]], None, launcher)?;
+            sizes.square(&outputs[3])
+        }
+        None => probabilities,
+    };
+    sizes.multiply(&sizes.of_queries(), out, left, values, launcher)
 }
 
 pub(super) fn backward(
@@ -51,8 +60,16 @@ pub(super) fn backward(
     let [dqueries, dkeys, dvalues] = sizes.parts(&outputs[0]);
     let (dprobabilities, dscores) = (sizes.square(&outputs[1]), sizes.square(&outputs[2]));
     let (of_queries, of_keys) = (sizes.of_queries(), sizes.of_keys());
-    sizes.multiply(&of_keys, dvalues, probabilities.transposed(), dout, launcher)?;
-    sizes.multiply(&of_queries, dprobabilities, dout, values.transposed(), launcher)?;
+    let (scores, others) = inputs[3..].split_at(usize::from(op.attending.cap.is_some()));
+    if let (Some(dropped), [left, seeds]) = (op.attending.dropped, others) {
+        sizes.multiply(&of_keys, dvalues, sizes.square(left).transposed(), dout, launcher)?;
+        // The gradients of what is left, before they are those of scores.
+        sizes.multiply(&of_queries, dscores, dout, values.transposed(), launcher)?;
+        drop_elements(dropped, [&outputs[2], seeds, &outputs[1]], None, launcher)?;
+    } else {
+        sizes.multiply(&of_keys, dvalues, probabilities.transposed(), dout, launcher)?;
+        sizes.multiply(&of_queries, dprobabilities, dout, values.transposed(), launcher)?;
+    }
     let names = [
         "attention_softmax_backward_f32",
         "attention_softmax_backward_bf16",
@@ -67,7 +84,7 @@ pub(super) fn backward(
             dscores.pointer(),
             dprobabilities.pointer(),
             probabilities.pointer(),
-            optional(inputs.get(3).map(|scores| scores.address)),
+            optional(scores.first().map(|scores| scores.address)),
             count(sizes.queries()),
             sizes.seen()?,
             Argument::F32(sizes.scale()),

@@ -6,6 +6,7 @@ mod activation;
 mod attention;
 mod column_sums;
 mod cross_entropy;
+mod dropout;
 mod elementwise;
 mod embedding;
 mod head_norm;
@@ -44,10 +45,7 @@ pub(super) fn run(
         Op::Cast(op) => elementwise::cast(op, inputs, outputs, launcher),
         Op::CrossEntropy(op) => cross_entropy::run(op, inputs, outputs, workspace, launcher),
         Op::Dequantize(op) => storage::dequantize(op, inputs, outputs, launcher),
-        Op::Dropout(_) => {
-            Err(crate::ops::TypeError { operation: "dropout", problem: "has no kernel yet".to_owned() }
-                .into())
-        }
+        Op::Dropout(op) => dropout::run(op, inputs, outputs, launcher),
         Op::Embedding(op) => embedding::forward(op, inputs, outputs, launcher),
         Op::EmbeddingBackward(op) => embedding::backward(op, inputs, outputs, workspace, launcher),
         Op::Fill(op) => initialise::fill(op, outputs, launcher),

@@ -1,0 +1,8 @@
+// Attention forward, f16, of documents that see nothing of each other, or with weights that are dropped.
+#include "attention_forward.cuh"
+
+ATTENTION_FORWARD_MASKED(f16, 32)
+ATTENTION_FORWARD_MASKED(f16, 64)
+ATTENTION_FORWARD_MASKED(f16, 96)
+ATTENTION_FORWARD_MASKED(f16, 128)
+ATTENTION_FORWARD_MASKED(f16, 256)

@@ -1,0 +1,8 @@
+// Attention forward, f32, of documents that see nothing of each other, or with weights that are dropped.
+#include "attention_forward_f32.cuh"
+
+ATTENTION_FORWARD_MASKED(32)
+ATTENTION_FORWARD_MASKED(64)
+ATTENTION_FORWARD_MASKED(96)
+ATTENTION_FORWARD_MASKED(128)
+ATTENTION_FORWARD_MASKED(256)

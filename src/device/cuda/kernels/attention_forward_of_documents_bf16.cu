@@ -1,8 +1,0 @@
-// Attention forward, bf16, of documents that see nothing of each other.
-#include "attention_forward.cuh"
-
-ATTENTION_FORWARD_OF_DOCUMENTS(bf16, 32)
-ATTENTION_FORWARD_OF_DOCUMENTS(bf16, 64)
-ATTENTION_FORWARD_OF_DOCUMENTS(bf16, 96)
-ATTENTION_FORWARD_OF_DOCUMENTS(bf16, 128)
-ATTENTION_FORWARD_OF_DOCUMENTS(bf16, 256)

@@ -1,8 +1,0 @@
-// Attention forward, f16, of documents that see nothing of each other.
-#include "attention_forward.cuh"
-
-ATTENTION_FORWARD_OF_DOCUMENTS(f16, 32)
-ATTENTION_FORWARD_OF_DOCUMENTS(f16, 64)
-ATTENTION_FORWARD_OF_DOCUMENTS(f16, 96)
-ATTENTION_FORWARD_OF_DOCUMENTS(f16, 128)
-ATTENTION_FORWARD_OF_DOCUMENTS(f16, 256)

@@ -1,8 +1,0 @@
-// Attention backward, dk and dv, bf16, of documents that see nothing of each other.
-#include "attention_key_gradients.cuh"
-
-ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(bf16, 32)
-ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(bf16, 64)
-ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(bf16, 96)
-ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(bf16, 128)
-ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(bf16, 256)

@@ -1,8 +1,0 @@
-// Gradients of attention's keys and values, f32, of documents that see nothing of each other.
-#include "attention_key_gradients_f32.cuh"
-
-ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(32)
-ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(64)
-ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(96)
-ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(128)
-ATTENTION_KEY_GRADIENTS_OF_DOCUMENTS(256)

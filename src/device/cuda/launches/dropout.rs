@@ -1,0 +1,59 @@
+//! Elements left out by chance.
+
+use crate::device::DeviceError;
+use crate::device::cuda::launcher::{Argument, Launcher, Operand};
+use crate::ops::{DType, Dropout, Dropped};
+
+use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size, size_argument};
+
+/// Columns of a row that four threads take: their numbers are made together.
+const COLUMNS: usize = 32;
+
+/// What `Chance` of `chance.cuh` holds: what is dropped, by seeds at an address, if anything is.
+pub(super) fn chance(dropped: Option<(Dropped, u64)>) -> [u64; 2] {
+    const ALL: u64 = 1 << 16;
+    let words = |(Dropped { site, kept }, seeds)| [seeds, u64::from(site) | u64::from(kept) << 32];
+    dropped.map_or([0, ALL << 32], words)
+}
+
+pub(super) fn run(
+    op: &Dropout,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    drop_elements(op.dropped, [&inputs[0], &inputs[1], &outputs[0]], inputs.get(2), launcher)
+}
+
+/// `y = residual + dropped(x)` of x num[B,..,C], seeds i32[B,2] and y, with a residual or without.
+pub(super) fn drop_elements(
+    dropped: Dropped,
+    [x, seeds, y]: [&Operand; 3],
+    residual: Option<&Operand>,
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let names = match x.ty.dtype {
+        DType::BF16 => ["dropout_bf16_f32", "dropout_bf16_bf16", "dropout_bf16_f16"],
+        DType::F16 => ["dropout_f16_f32", "dropout_f16_bf16", "dropout_f16_f16"],
+        _ => ["dropout_f32_f32", "dropout_f32_bf16", "dropout_f32_f16"],
+    };
+    let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
+    // Which the kernel counts in 32 bits.
+    let groups = size(rows * columns.div_ceil(COLUMNS))?;
+    launcher.kernel(
+        by_dtype(y.ty.dtype, names)?,
+        [blocks(4 * groups as usize, BLOCK as usize)?, 1, 1],
+        BLOCK,
+        0,
+        &[
+            pointer(y),
+            pointer(x),
+            optional(residual.map(|residual| residual.address)),
+            Argument::Words(chance(Some((dropped, seeds.address))).to_vec()),
+            Argument::F32(dropped.factor()),
+            size_argument(rows)?,
+            size_argument(rows / x.ty.shape.dims()[0])?,
+            size_argument(columns)?,
+        ],
+    )
+}
