@@ -152,9 +152,10 @@ __device__ __forceinline__ void backward_any(X* dx, float* partials, const T* dy
     }
 }
 
-// `HOW` is empty, or _any. With the registers of eight blocks to a multiprocessor, the gradient would spill on sm_100.
+// `HOW` is empty, or _any. With the registers of eight blocks to a multiprocessor, the gradient would spill on sm_100; with those
+// of six, what one version of NVRTC leaves a row that is held.
 #define RMS_NORM_HOW(T, X, suffix, HOW, BLOCKS)                                                                      \
-    extern "C" __global__ void __launch_bounds__(BLOCK) rms_norm_##suffix##HOW(                                      \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4) rms_norm_##suffix##HOW(                                   \
         T* __restrict__ y, float* __restrict__ rrms, const X* __restrict__ x, const float* __restrict__ weight,      \
         uint32_t channels, float offset, float epsilon) {                                                            \
         forward##HOW(y, rrms, x, weight, channels, offset, epsilon);                                                 \
