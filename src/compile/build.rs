@@ -249,7 +249,14 @@ fn forward(program: &mut Program, graphs: &Graphs, parameters: &[ValueId], secti
         }
         let role = match value.kind {
             ValueKind::Parameter { .. } => {
-                values.push(*parameters.next().expect("every parameter lies in a bucket"));
+                let parameter = *parameters.next().expect("every parameter lies in a bucket");
+                let own = program.value(parameter);
+                debug_assert_eq!(
+                    (own.name, own.scope),
+                    (value.name, value.scope),
+                    "all passes have these, in order"
+                );
+                values.push(parameter);
                 continue;
             }
             ValueKind::Activation => Role::Activation,

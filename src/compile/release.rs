@@ -1,6 +1,6 @@
 //! Allocates each storage before its first use and frees it after its last, as late as the strategy says, or leaves it behind.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::Draft;
 use super::instruction::{Action, Instruction};
@@ -236,7 +236,7 @@ fn kept_for_backward(program: &Program, pair: (SectionKind, SectionKind)) -> Vec
         let reads = instruction.action.reads().iter().map(|&id| program.stands_for(id));
         reads.for_each(|id| read[id.index()] = true);
     }
-    let launches = |section: &Section| -> Vec<Vec<ValueId>> {
+    let written = |section: &Section| -> Vec<ValueId> {
         // Both have their batch. What else is copied differs between the two, and what is cast again of what was brought.
         let launches = section.code.iter().filter(|instruction| {
             let in_both = match instruction.action {
@@ -246,15 +246,21 @@ fn kept_for_backward(program: &Program, pair: (SectionKind, SectionKind)) -> Vec
             };
             instruction.phase != Phase::Backward && in_both && !instruction.once
         });
-        launches
-            .map(|instruction| instruction.action.writes().to_vec())
-            .filter(|ids| !ids.is_empty())
-            .collect()
+        launches.flat_map(|instruction| instruction.action.writes().to_vec()).collect()
     };
-    let pairs = launches(training).into_iter().zip(launches(evaluation));
-    pairs
-        .flat_map(|(trained, evaluated)| trained.into_iter().zip(evaluated))
-        .filter(|(trained, _)| read[trained.index()])
-        .map(|(_, evaluated)| evaluated)
-        .collect()
+    // What is dropped while something is learnt is not there in an evaluation: values go by what they are called. Those that are
+    // called alike, such as slices, are in one order in both.
+    let called = |id: ValueId| {
+        let value = program.value(id);
+        (value.scope, value.name, value.form)
+    };
+    let mut evaluated: HashMap<_, VecDeque<ValueId>> = HashMap::new();
+    for id in written(evaluation) {
+        evaluated.entry(called(id)).or_default().push_back(id);
+    }
+    let pairs = written(training).into_iter().filter_map(|trained| {
+        let alike = evaluated.get_mut(&called(trained))?.pop_front()?;
+        Some((trained, alike))
+    });
+    pairs.filter(|(trained, _)| read[trained.index()]).map(|(_, evaluated)| evaluated).collect()
 }

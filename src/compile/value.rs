@@ -6,7 +6,7 @@ use crate::graph::{Pass, ScopeId};
 use crate::ops::{DType, Shape, Slice, TensorType, ValueId};
 
 /// How a value relates to the model's own of the same name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// The model's, or the optimizer's.
     Primal,

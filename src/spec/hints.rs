@@ -71,20 +71,12 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("rotary = { scaling = { factor = 8.0, original = 8192 } }", &["rope_parameters", "rope_scaling"]),
     ("bias", &["attention_bias", "biases", "mlp_bias", "use_bias"]),
     ("tied", &["share_embeddings", "tie_embeddings", "tie_weights", "tie_word_embeddings"]),
+    ("dropout = 0.1", &["drop_rate", "dropout_p", "dropout_prob", "dropout_rate", "p_drop"]),
+    ("dropout = { attention = 0.1 }", &["attention_dropout", "attn_drop", "attn_dropout", "attn_pdrop"]),
+    ("dropout = { embedding = 0.1 }", &["embd_pdrop", "embedding_dropout"]),
     (
-        "dropout = 0.1",
-        &[
-            "attention_dropout",
-            "attn_dropout",
-            "attn_pdrop",
-            "dropout_prob",
-            "dropout_rate",
-            "embd_pdrop",
-            "hidden_dropout",
-            "hidden_dropout_prob",
-            "p_drop",
-            "resid_pdrop",
-        ],
+        "dropout = { residual = 0.1 }",
+        &["hidden_dropout", "hidden_dropout_prob", "resid_dropout", "resid_pdrop", "residual_dropout"],
     ),
     ("paths", &["file", "files", "path", "data_dir", "data_path"]),
     ("tokens", &["tokenizer"]),
@@ -275,7 +267,9 @@ pub(super) fn of_choice<'a>(
 /// A key of this table by the name that another tool has for it.
 fn known_here(here: &Here<'_>, key: &str) -> Option<String> {
     let (meant, name) = other_name(key)?;
-    here.keys.contains(&name).then(|| format!("did you mean `{meant}`?"))
+    // There, it says whether there is what the configuration has.
+    let is_switch = (here.path, name) == ("model.hf", "dropout");
+    (here.keys.contains(&name) && !is_switch).then(|| format!("did you mean `{meant}`?"))
 }
 
 /// A key of a run in a strategy, or a table of such keys.

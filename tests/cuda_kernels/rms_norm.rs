@@ -6,8 +6,9 @@ use super::harness::Devices;
 use super::layer_norm::TYPES;
 use super::numbers::Data;
 
-/// Rows and channels: fewer and more than a block has threads.
-const SHAPES: [[usize; 2]; 5] = [[1, 8], [67, 40], [130, 768], [1, 37], [200, 257]];
+/// Rows and channels: fewer and more than a block has threads, than its threads have runs of four, and than it holds.
+const SHAPES: [[usize; 2]; 8] =
+    [[1, 8], [67, 40], [130, 768], [1, 37], [70, 257], [66, 1028], [2, 6144], [2, 6148]];
 
 #[test]
 fn rms_norm_and_its_gradient() {

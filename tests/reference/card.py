@@ -39,6 +39,8 @@ def main():
     arguments = parse_arguments()
     try:
         run = Run(arguments.run)
+        if any(run.dropout.values()):
+            raise CannotRepeat("dropout: what is dropped is looked up here, which is no way to be fast")
     except (CannotRepeat, KeyError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -52,6 +52,8 @@ def main():
         if arguments.hugging_face:
             from hugging_face import HuggingFace
 
+            if dump.seeds[0] is not None:
+                raise CannotRepeat("dropout: Hugging Face's model would drop what it likes; write dropout = false")
             model = HuggingFace(arguments.hugging_face)
             # Not what the run took them for.
             dump.initial = model.initial(dump.initial)

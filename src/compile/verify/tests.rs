@@ -254,6 +254,15 @@ fn dropped_sites() {
         dropout.dropped.site += 1;
         assert_eq!(verify(&program).unwrap_err().invariant, Invariant::RandomSites);
     }
+    let config = testing::reshaped(accumulating(), |model| model.dropout.residual = 0.1);
+    let program = compile(&config, &testing::target()).unwrap();
+    let first = program.section(SectionKind::First).unwrap();
+    assert_eq!(super::dropped_sites(&program, first), Ok(()));
+    let in_evaluation = Section { kind: SectionKind::Evaluation, ..first.clone() };
+    assert!(super::dropped_sites(&program, &in_evaluation).is_err(), "nothing is dropped in an evaluation");
+    let mut twice = first.clone();
+    twice.code.extend(first.code.iter().find(|instruction| drops(&instruction.action)).cloned());
+    assert!(super::dropped_sites(&program, &twice).is_err(), "a forward pass drops once at a site");
 }
 
 #[test]

@@ -26,22 +26,50 @@ fn sites(program: &Program, evaluations: bool) -> Vec<u32> {
 }
 
 #[test]
-fn seed_and_rate_decide_what_is_dropped() {
+fn rates_decide_what_is_dropped() {
     let config = dropping();
     let first = trace(&config);
     assert_eq!(trace(&config), first);
-    let losses = |change: fn(&mut RunConfig)| {
-        let mut config = config.clone();
-        change(&mut config);
-        trace(&config).losses
-    };
-    assert_ne!(losses(|config| config.train.seed += 1), first.losses);
     let rates: [fn(&mut Dropout); 3] =
         [|rates| rates.embedding = 0.0, |rates| rates.attention = 0.0, |rates| rates.residual = 0.0];
     for change in rates {
         let other = testing::reshaped(config.clone(), |model| change(&mut model.dropout));
         assert_ne!(trace(&other).losses, first.losses);
     }
+}
+
+/// Of the same parameters and tokens.
+#[test]
+fn the_seeds_of_samples_decide_what_is_dropped() {
+    let config = dropping();
+    let loss = |of: &RunConfig| {
+        let program = compile(&config, &testing::target()).unwrap();
+        let mut device = testing::device(testing::target());
+        let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+        engine.start().unwrap();
+        let batch = batch(of, 0, config.train.batch_size);
+        let loss = engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap().loss;
+        engine.close().unwrap();
+        loss
+    };
+    let mut other = config.clone();
+    other.train.seed += 1;
+    assert_eq!(loss(&config), loss(&config));
+    assert_ne!(loss(&config), loss(&other));
+}
+
+/// What an evaluation holds of what backward would need is what that reads, whatever is dropped on the way there.
+#[test]
+fn evaluations_keep_the_same_with_gradients() {
+    let kept = |config: &RunConfig| {
+        let mut config = config.clone();
+        config.strategy.evaluation_pass = EvaluationPass::Grad;
+        let program = compile(&config, &testing::target()).unwrap();
+        let predicted = predict(&program, &testing::target(), Cadence::of(&config));
+        predicted.device.phase_peak(Phase::Evaluation).live
+    };
+    let plain = testing::reshaped(dropping(), |model| model.dropout = Dropout::default());
+    assert_eq!(kept(&dropping()), kept(&plain));
 }
 
 /// An evaluation is, to the bit and to the byte, that of the same model that leaves nothing to chance.

@@ -34,6 +34,7 @@ pub(super) fn build(
         let rotary = Rotary { rotated: heads + kv_heads, head: head_dim, frequencies, inverse: false };
         [qkv] = graph.node(Op::Rotary(rotary), scope, vec![qkv], ["rotated"]);
     }
+    let chance = Site::Attention(number).chance(model, batch.seeds);
     let attending = Attending {
         heads,
         kv_heads,
@@ -42,10 +43,9 @@ pub(super) fn build(
         cap: model.attention_softcap.map(|cap| cap as f32),
         scale: model.attention_scale.map(|scale| scale as f32),
         documents: batch.starts.is_some(),
-        dropped: Site::Attention(number).dropped(model),
+        dropped: chance.map(|(dropped, _)| dropped),
     };
-    let seeds = batch.seeds.filter(|_| attending.dropped.is_some());
-    let inputs = [Some(qkv), batch.starts, seeds].into_iter().flatten().collect();
+    let inputs = [Some(qkv), batch.starts, chance.map(|(_, seeds)| seeds)].into_iter().flatten().collect();
     let [out, _lse] = graph.node(Op::Attention(Attention { attending }), scope, inputs, ["out", "lse"]);
     let (names, initial) = (["out.weight", "out.bias"], into_residual(model));
     let layer = Layer { names, shape: [c, channels], initial, bias: model.bias };

@@ -39,39 +39,28 @@ struct Beside<'a> {
 impl Beside<'_> {
     fn build(&self, graph: &mut Graph, x: usize, part: impl FnOnce(&mut Graph, Part) -> usize) -> usize {
         let Beside { model, scope, .. } = *self;
-        // Whether something is done to what the part gives before it is added.
-        let is_dropped = self.site.dropped(model).is_some();
-        match model.norm_placement {
-            NormPlacement::Pre => {
-                let input = norm::build(graph, model, scope, Place::Before, x);
-                let residual = (!is_dropped).then_some(x);
-                let y = part(graph, Part { scope, input, residual });
-                if is_dropped { self.add(graph, y, x) } else { y }
+        let placement = model.norm_placement;
+        let input = match placement {
+            NormPlacement::Post => x,
+            NormPlacement::Pre | NormPlacement::Sandwich => {
+                norm::build(graph, model, scope, Place::Before, x)
             }
-            NormPlacement::Post => {
-                let residual = (!is_dropped).then_some(x);
-                let y = part(graph, Part { scope, input: x, residual });
-                let x = if is_dropped { self.add(graph, y, x) } else { y };
-                norm::build(graph, model, scope, Place::Stream, x)
-            }
-            NormPlacement::Sandwich => {
-                let input = norm::build(graph, model, scope, Place::Before, x);
-                let y = part(graph, Part { scope, input, residual: None });
-                let y = norm::build(graph, model, scope, Place::After, y);
-                self.add(graph, y, x)
-            }
+        };
+        let chance = self.site.chance(model, self.batch.seeds);
+        // Where nothing comes between, the part's last product adds to the stream.
+        let adds = chance.is_none() && placement != NormPlacement::Sandwich;
+        let mut y = part(graph, Part { scope, input, residual: adds.then_some(x) });
+        if placement == NormPlacement::Sandwich {
+            y = norm::build(graph, model, scope, Place::After, y);
         }
-    }
-
-    /// The residual stream x and what is added to it.
-    fn add(&self, graph: &mut Graph, y: usize, x: usize) -> usize {
-        match (self.site.dropped(self.model), self.batch.seeds) {
-            (Some(dropped), Some(seeds)) => dropout::beside(graph, self.scope, dropped, [y, seeds, x]),
-            _ => {
-                let op = Op::Add(Add { stream: true, ..Add::PLAIN });
-                let [x] = graph.node(op, self.scope, vec![x, y], ["x"]);
-                x
-            }
+        let x = match chance {
+            _ if adds => y,
+            Some((dropped, seeds)) => dropout::beside(graph, scope, dropped, [y, seeds, x]),
+            None => graph.node(Op::Add(Add { stream: true, ..Add::PLAIN }), scope, vec![x, y], ["x"])[0],
+        };
+        match placement {
+            NormPlacement::Post => norm::build(graph, model, scope, Place::Stream, x),
+            NormPlacement::Pre | NormPlacement::Sandwich => x,
         }
     }
 }

@@ -28,7 +28,13 @@ impl Site {
         number as u32
     }
 
-    pub(super) fn dropped(self, model: &Transformer) -> Option<Dropped> {
+    /// What is dropped there, if anything is, and the seeds by which.
+    pub(super) fn chance(self, model: &Transformer, seeds: Option<usize>) -> Option<(Dropped, usize)> {
+        let dropped = self.dropped(model)?;
+        Some((dropped, seeds.expect("a model that drops anything has seeds")))
+    }
+
+    fn dropped(self, model: &Transformer) -> Option<Dropped> {
         let rates = model.dropout;
         let rate = match self {
             Site::Embedding => rates.embedding,
@@ -48,7 +54,7 @@ pub(super) fn of_stream(
     seeds: usize,
 ) -> usize {
     let op = Op::Dropout(Dropout { dropped, residual: false, to: None });
-    let [x] = graph.node(op, scope, vec![x, seeds], ["dropped"]);
+    let [x] = graph.node(op, scope, vec![x, seeds], ["x"]);
     x
 }
 

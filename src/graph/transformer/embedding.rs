@@ -55,9 +55,12 @@ pub(super) fn build(
         documents: counts_anew.is_some(),
         output: DType::F32,
     });
-    let [mut x] = graph.node(op, scope, inputs, ["x"]);
-    if let (Some(dropped), Some(seeds)) = (Site::Embedding.dropped(model), seeds) {
-        x = dropout::of_stream(graph, scope, dropped, x, seeds);
-    }
+    let x = match Site::Embedding.chance(model, seeds) {
+        None => graph.node(op, scope, inputs, ["x"])[0],
+        Some((dropped, seeds)) => {
+            let [embedded] = graph.node(op, scope, inputs, ["embedded"]);
+            dropout::of_stream(graph, scope, dropped, embedded, seeds)
+        }
+    };
     Embedded { x, table, batch: Parts { targets, weights, starts, seeds } }
 }

@@ -1,6 +1,6 @@
 // dk and dv of attention for 16-bit types: a block takes a tile of one head's keys and values past the queries that see
-// them, of one head that shares them after the other, computing the weights again from lse. Products are transposed, keys by queries, so that weights and
-// their gradients go from one product to the next in registers.
+// them, of one head that shares them after the other, computing the weights again from lse. Products are transposed, keys by
+// queries, so that weights and their gradients go from one product to the next in registers.
 #pragma once
 #include "attention_tiles.cuh"
 

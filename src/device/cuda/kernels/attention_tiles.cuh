@@ -175,8 +175,8 @@ __device__ __forceinline__ void accumulate(float (&result)[BANDS][COLUMNS / 8][4
     }
 }
 
-// Scores of keys before a query's own document, if they are told apart, become minus infinity. Where each begins is read again for each tile: registers
-// are scarce.
+// Scores of keys before a query's own document, if they are told apart, become minus infinity. Where each begins is read
+// again for each tile: registers are scarce.
 template <bool COLUMNS_ARE_KEYS, int BANDS, int TILES>
 __device__ __forceinline__ void hide_other_documents(float (&scores)[BANDS][TILES][4], const MaskedSizes& sizes,
                                                      int batch, int first_row, int first_column) {

@@ -29,9 +29,13 @@ macro_rules! names {
 }
 
 fn kernel(names: [[[&'static str; 3]; 2]; 2], y: &Operand, x: &Operand) -> Result<&'static str, DeviceError> {
-    let channels = x.ty.shape.last();
-    let is_held = channels.is_multiple_of(4) && channels <= BLOCK_CHANNELS;
+    let is_held = is_held(x.ty.shape.last());
     by_dtype(y.ty.dtype, names[usize::from(!is_held)][usize::from(x.ty.dtype != DType::F32)])
+}
+
+/// Whether a block holds rows of so many channels, in runs of four.
+fn is_held(channels: usize) -> bool {
+    channels.is_multiple_of(4) && channels <= BLOCK_CHANNELS
 }
 
 /// A block takes a row.
@@ -81,4 +85,15 @@ pub(super) fn backward(
     )?;
     let sinks = Sums { dtype: op.gradients, addresses: [outputs[1].address, 0] };
     sum_partials(sinks, partials, [count, channels, channels], op.accumulate_weight, launcher)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_held_that_fit_a_block() {
+        assert!([4, 768, 4096, 6144].into_iter().all(is_held));
+        assert!(![1, 257, 6148, 8192].into_iter().any(is_held));
+    }
 }

@@ -232,9 +232,10 @@ impl Fields {
     /// A chance of elements to be dropped, and what it is where nothing is said; none if there is to be none.
     pub(super) fn chance(&self, field: &str, default: f64, hf: &Hf) -> Result<f64, Mistake> {
         let rate = self.ask(field).map_or(Some(default), Value::as_f64);
-        let rate = rate.filter(|rate| (RATE.holds)(*rate));
-        let rate = rate.ok_or_else(|| self.mismatch(field, RATE.expected))?;
-        Ok(if hf.dropout { rate } else { 0.0 })
+        if !hf.dropout {
+            return Ok(0.0);
+        }
+        rate.filter(|rate| (RATE.holds)(*rate)).ok_or_else(|| self.mismatch(field, RATE.expected))
     }
 
     /// Fields that have nothing to do with what is trained here.
