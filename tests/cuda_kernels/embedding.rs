@@ -11,10 +11,10 @@ const SHAPES: [[usize; 4]; 7] = [
     [1, 1, 1, 1],
     [3, 37, 40, 257],
     [2, 20, 130, 11],
-    [2, 300, 384, 900],
-    [2, 64, 8, 20_000],
+    [2, 150, 384, 300],
+    [2, 64, 8, 2000],
     [17, 1000, 4, 50],
-    [3, 100, 12, 70_000],
+    [3, 100, 1, 70_000],
 ];
 
 use DType::{BF16, F16, F32};
@@ -60,6 +60,10 @@ fn embedding_and_its_gradient() {
             for ((has_positions, flags), (gradients, of_dx)) in all {
                 let (accumulate_table, accumulate_positions) = (flags & 1 > 0, flags & 2 > 0);
                 let documents = flags & 4 > 0;
+                // Every position looks through all rows, which takes the emulated card minutes.
+                if documents && batch * sequence > 1000 && devices.are_emulated() {
+                    continue;
+                }
                 let mut inputs = vec![tokens.clone(), dx.stored_as(of_dx)];
                 inputs.extend(documents.then(|| starts.clone()));
                 inputs.extend(accumulate_table.then(|| table.stored_as(gradients)));

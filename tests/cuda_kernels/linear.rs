@@ -107,8 +107,9 @@ impl Rounding {
     /// What is wrong with `x = product + bias`. Where a kernel adds the bias, the product is rounded before, which is at most
     /// |x| + |bias|; and so is x itself.
     fn wrong_sum(&self, found: &Data, x: &[f32]) -> Option<String> {
+        let off = self.of_product(x);
         beyond(found, x, |index| {
-            let product = self.of_product(x, index);
+            let product = off(index);
             product + self.unit.of(f64::from(x[index]).abs() + product)
         })
     }
@@ -131,9 +132,9 @@ impl Rounding {
         if output == 1 {
             return self.wrong_sum(found, x);
         }
-        let stored = half_unit(found.ty.dtype);
+        let (stored, off) = (half_unit(found.ty.dtype), self.of_product(x));
         beyond(found, y, |index| {
-            let off = self.of_product(x, index);
+            let off = off(index);
             let before = steepest(activation, f64::from(x[index]), off) * off;
             let most = f64::from(y[index]).abs() + before;
             // With a residual it may be f32.
@@ -141,12 +142,14 @@ impl Rounding {
         })
     }
 
-    /// How far the product may be off that x is the sum of.
-    fn of_product(&self, x: &[f32], index: usize) -> f64 {
+    /// How far the products may be off that numbers of x are the sums of, by their index.
+    fn of_product<'a>(&'a self, x: &'a [f32]) -> impl Fn(usize) -> f64 + 'a {
         let mean_square = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64;
         let noise = (TOLERANCE + of_tensor_cores(self.inner)) * mean_square.sqrt();
-        let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[index % bias.len()]).abs());
-        self.unit.of(f64::from(x[index]).abs() + bias) + noise
+        move |index| {
+            let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[index % bias.len()]).abs());
+            self.unit.of(f64::from(x[index]).abs() + bias) + noise
+        }
     }
 }
 

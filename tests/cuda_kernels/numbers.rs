@@ -9,22 +9,25 @@ pub(crate) const NUMBERS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 pub(crate) fn rounded(value: f32, dtype: DType) -> f32 {
     let (bits, lowest, largest) = match dtype {
         DType::F32 | DType::I32 | DType::U8 | DType::U4 => return value,
-        DType::BF16 => (8, -126, 2.0_f64.powi(128) - 2.0_f64.powi(119)),
+        DType::BF16 => (8, -126, power(128) - power(119)),
         DType::F16 => (11, -14, 65520.0),
     };
     if value == 0.0 || !value.is_finite() {
         return value;
     }
+    // An f32 below the least normal one has its exponent too: every f32 is a normal f64.
     let value = f64::from(value);
     if value.abs() >= largest {
         return (value.signum() * f64::INFINITY) as f32;
     }
-    let mut exponent = lowest;
-    while 2.0_f64.powi(exponent + 1) <= value.abs() {
-        exponent += 1;
-    }
-    let unit = 2.0_f64.powi(exponent + 1 - bits);
+    let exponent = ((value.to_bits() >> 52 & 0x7FF) as i32 - 1023).max(lowest);
+    let unit = power(exponent + 1 - bits);
     ((value / unit).round_ties_even() * unit) as f32
+}
+
+/// 2 to a power that a normal f64 has: tests round too many numbers for `powi`.
+const fn power(exponent: i32) -> f64 {
+    f64::from_bits(((1023 + exponent) as u64) << 52)
 }
 
 /// What half precision says of a number that it holds.
@@ -35,8 +38,8 @@ fn f16_bits(value: f32) -> u16 {
         0x7e00
     } else if magnitude.is_infinite() {
         0x7c00
-    } else if magnitude < 2.0_f32.powi(-14) {
-        (magnitude * 2.0_f32.powi(24)) as u16
+    } else if f64::from(magnitude) < power(-14) {
+        (f64::from(magnitude) * power(24)) as u16
     } else {
         ((magnitude.to_bits() >> 13) - (112 << 10)) as u16
     };
@@ -46,10 +49,10 @@ fn f16_bits(value: f32) -> u16 {
 fn f16_value(bits: u16) -> f32 {
     let (exponent, fraction) = (bits >> 10 & 31, f32::from(bits & 1023));
     let magnitude = match exponent {
-        0 => fraction * 2.0_f32.powi(-24),
+        0 => fraction * power(-24) as f32,
         31 if fraction == 0.0 => f32::INFINITY,
         31 => f32::NAN,
-        _ => (1024.0 + fraction) * 2.0_f32.powi(i32::from(exponent) - 25),
+        _ => (1024.0 + fraction) * power(i32::from(exponent) - 25) as f32,
     };
     if bits & 0x8000 == 0 { magnitude } else { -magnitude }
 }

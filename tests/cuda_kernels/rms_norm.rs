@@ -3,7 +3,7 @@
 use runner::ops::{Cast, DType, Op, RmsNorm, RmsNormBackward};
 
 use super::harness::Devices;
-use super::layer_norm::TYPES;
+use super::layer_norm::{TYPES, flags_of};
 use super::numbers::Data;
 
 /// Rows and channels: fewer and more than a block has threads, than its threads have runs of four, and than it holds.
@@ -26,7 +26,7 @@ fn rms_norm_and_its_gradient() {
             let statistics = devices.cuda(&reference, &[x.widened(), weight.clone()]);
             let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, offset, stream: false, output: dtype });
             devices.check(&op, &reference, &[x.clone(), weight.clone()]);
-            for flags in 0..8 {
+            for flags in flags_of(rows * channels) {
                 let (accumulate, accumulate_weight, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
                 if cast && of_x != DType::F32 {
                     continue; // It is of the type of dy already.

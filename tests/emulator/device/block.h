@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "fiber.h"
 #include "language.h"
@@ -112,7 +113,9 @@ public:
                 report_deadlock();
             }
         }
-        for (auto& thread : threads_) release_stack(thread);
+        for (auto& thread : threads_) {
+            if (thread.stack != nullptr) stacks_.give_back_abandoned(std::exchange(thread.stack, nullptr));
+        }
         return error_.empty();
     }
 
@@ -277,7 +280,7 @@ private:
         running_thread_ = index;
         switch_fibers(scheduler_, thread.fiber);
         if (thread.state == Thread::ENDED) {
-            release_stack(thread);
+            stacks_.give_back(std::exchange(thread.stack, nullptr));
         }
     }
 
@@ -342,13 +345,6 @@ private:
         error_ = "deadlock: " + std::to_string(running_) + " of " + std::to_string(threads_.size()) +
                  " threads wait for others" + where + " [block (" + std::to_string(b.x) + "," +
                  std::to_string(b.y) + "," + std::to_string(b.z) + ")]";
-    }
-
-    void release_stack(Thread& thread) {
-        if (thread.stack != nullptr) {
-            stacks_.give_back(thread.stack);
-            thread.stack = nullptr;
-        }
     }
 
     std::vector<Thread> threads_;

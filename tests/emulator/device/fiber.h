@@ -44,14 +44,18 @@ public:
         }
         char* stack = free_.back();
         free_.pop_back();
-#if defined(__SANITIZE_ADDRESS__)
-        // Left behind by a thread that was abandoned after an error.
-        __asan_unpoison_memory_region(stack + 2 * page(), STACK_BYTES - 2 * page());
-#endif
         return stack;
     }
 
     void give_back(char* stack) { free_.push_back(stack); }
+
+    // Gives back the stack of a thread that did not return from its functions, whose variables are still fenced.
+    void give_back_abandoned(char* stack) {
+#if defined(__SANITIZE_ADDRESS__)
+        __asan_unpoison_memory_region(stack + 2 * page(), STACK_BYTES - 2 * page());
+#endif
+        give_back(stack);
+    }
 
 private:
     static size_t page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }

@@ -18,6 +18,8 @@ const SHAPES: [[usize; 4]; 5] =
 fn cases() -> impl Iterator<Item = (reference::Attention, DType)> {
     let others = |heads: usize| {
         let plain = Attending::causal(heads);
+        // What is left of weights grows as the rate does, and so does what f32 makes of it; less where they are alike.
+        let even = Attending { scale: Some(0.05), ..plain };
         [
             plain,
             Attending { heads: 3 * heads, ..plain },
@@ -27,15 +29,15 @@ fn cases() -> impl Iterator<Item = (reference::Attention, DType)> {
             Attending { causal: false, cap: Some(1.5), ..plain },
             Attending { documents: true, ..plain },
             Attending { heads: 2 * heads, documents: true, window: Some(30), cap: Some(2.0), ..plain },
-            Attending { dropped: Dropped::at_rate(0.3, 9), ..plain },
+            Attending { dropped: Dropped::at_rate(0.3, 9), ..even },
             Attending {
                 heads: 2 * heads,
                 dropped: Dropped::at_rate(0.6, 1),
                 documents: true,
                 cap: Some(2.0),
-                ..plain
+                ..even
             },
-            Attending { causal: false, dropped: Dropped::at_rate(0.5, 2), ..plain },
+            Attending { causal: false, dropped: Dropped::at_rate(0.5, 2), ..even },
         ]
     };
     let sizes = SHAPES.into_iter().flat_map(move |[batch, sequence, heads, head]| {

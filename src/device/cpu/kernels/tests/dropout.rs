@@ -1,9 +1,9 @@
 //! Elements left out by chance.
 
 use crate::device::cpu::kernels::simd::Level;
-use crate::ops::{DType, Dropout, Dropped, Op};
+use crate::ops::{Dropout, Dropped, Op};
 
-use super::harness::{Data, How, NUMBERS, added, assert_slope, check, inner_product, launch};
+use super::harness::{Data, How, added, assert_slope, check, inner_product, launch, pairs};
 use super::reference;
 
 /// Rows shorter and longer than the numbers that are made at a time, and no multiple of them.
@@ -13,14 +13,9 @@ fn dropped() -> Dropped {
     Dropped::at_rate(0.3, 4).unwrap()
 }
 
-/// Types of x and of y.
-fn types() -> impl Iterator<Item = (DType, DType)> {
-    NUMBERS.into_iter().flat_map(|x| NUMBERS.map(|y| (x, y)))
-}
-
 #[test]
 fn what_is_dropped_matches_the_reference() {
-    for (dims, (from, to)) in SHAPES.into_iter().flat_map(|dims| types().map(move |types| (dims, types))) {
+    for (dims, (from, to)) in SHAPES.into_iter().flat_map(|dims| pairs().map(move |types| (dims, types))) {
         let [samples, rows, channels] = dims;
         let inputs = [Data::random(&dims, 1).stored_as(from), Data::seeds(samples)];
         let left = reference::dropout(dropped(), &inputs[0].to_f64(), rows, channels);

@@ -1,10 +1,14 @@
 //! Every operation against an f64 reference, for any number of threads, at every level, in place or not.
 
 mod attention;
+mod cross_entropy;
 mod dropout;
+mod elementwise;
+mod embedding;
 mod harness;
 mod linear;
-mod others;
+mod norms;
 mod reference;
 mod storage;
+mod updates;
 mod weights;

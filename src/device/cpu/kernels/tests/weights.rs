@@ -1,7 +1,7 @@
 //! Updates of parameters and gradients in 16 bits, against those of the same numbers in f32.
 
 use super::harness::{Data, How, NUMBERS, launch};
-use super::others::updates;
+use super::updates::updates;
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
     AdamW, DType, GradientTerms, Member, Op, Rounding, Sgd, Shape, State, StateFormat, TensorType, Update,

@@ -1,0 +1,183 @@
+//! What works element by element: activations, gates, rotations, casts, sums and what fills.
+
+use crate::device::cpu::kernels::simd::Level;
+use crate::ops::{
+    Activation, ActivationBackward, Add, Cast, DType, Deviation, Fill, Frequencies, Gated, GatedBackward,
+    Normal, Op, Rotary, Scale, TensorType,
+};
+
+use super::harness::{Data, How, NUMBERS, added, assert_slope, check, distance, inner_product, launch};
+use super::reference;
+
+#[test]
+fn elementwise_operations_match_the_reference() {
+    for elements in [1, 40, 40_003] {
+        for number in NUMBERS {
+            let (a, b) = (Data::random(&[elements], 1), Data::random(&[elements], 2).map(|x| 12.0 * x));
+            let [a, b] = [a, b].map(|operand| operand.stored_as(number));
+            let sum = added(&a.to_f64(), &b.to_f64());
+            check(Op::Add(Add::PLAIN), &[a, b], &[sum]);
+        }
+    }
+    for (elements, number) in [1, 40_003].into_iter().flat_map(|len| NUMBERS.map(|number| (len, number))) {
+        let dy = Data::random(&[elements], 1).stored_as(number);
+        let x = Data::random(&[elements], 2).map(|x| 12.0 * x).stored_as(number);
+        for activation in Activation::ALL {
+            let slopes = x.to_f64().into_iter().map(|x| reference::activation_slope(activation, x));
+            let dx = dy.to_f64().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
+            let op = Op::ActivationBackward(ActivationBackward { activation });
+            check(op, &[dy.clone(), x.clone()], &[dx]);
+        }
+        // Of far below 0, little is left to be exact.
+        let other = Data::random(&[elements], 3).stored_as(number);
+        let sum = added(&dy.to_f64(), &other.to_f64());
+        let inputs = [dy, other];
+        check(Op::Add(Add::PLAIN), &inputs, std::slice::from_ref(&sum));
+        for activation in Activation::ALL {
+            let activated = sum.iter().map(|&sum| reference::activation(activation, sum)).collect();
+            check(
+                Op::Add(Add { activation: Some(activation), stream: false }),
+                &inputs,
+                &[activated, sum.clone()],
+            );
+        }
+        let scaled = x.to_f64().iter().map(|x| 1.5 * x).collect();
+        check(Op::Scale(Scale { factor: 1.5 }), &[x], &[scaled]);
+    }
+}
+
+#[test]
+fn slopes_of_activations_are_their_slopes() {
+    // 0, where the slope of one jumps, is not among them.
+    let x: Vec<f64> = (-41..40).map(|i| (f64::from(i) + 0.5) / 7.0).collect();
+    for activation in Activation::ALL {
+        let slopes: Vec<f64> = x.iter().map(|&x| reference::activation_slope(activation, x)).collect();
+        let sum = |x: &[f64]| x.iter().map(|&x| reference::activation(activation, x)).sum();
+        assert_slope(&slopes, &x, sum);
+    }
+}
+
+#[test]
+fn gates_match_the_reference() {
+    let sizes = [[1, 1], [3, 40], [67, 513], [2, 1030]];
+    for ([rows, width], number) in sizes.into_iter().flat_map(|size| NUMBERS.map(|number| (size, number))) {
+        let both = Data::random(&[rows, 2 * width], 1).map(|x| 6.0 * x).stored_as(number);
+        let dy = Data::random(&[rows, width], 2).stored_as(number);
+        for activation in Activation::ALL {
+            let y = reference::gated(activation, &both.to_f64(), width);
+            check(Op::Gated(Gated { activation }), std::slice::from_ref(&both), &[y]);
+            let gradients = reference::gated_backward(activation, &dy.to_f64(), &both.to_f64(), width);
+            let op = Op::GatedBackward(GatedBackward { activation });
+            check(op, &[dy.clone(), both.clone()], &[gradients]);
+        }
+    }
+}
+
+#[test]
+fn the_reference_of_gates_is_differentiated_right() {
+    let [both, dy] = [Data::random(&[3, 10], 1), Data::random(&[3, 5], 2)].map(|data| data.to_f64());
+    for activation in Activation::ALL {
+        let gradients = reference::gated_backward(activation, &dy, &both, 5);
+        assert_slope(&gradients, &both, |both| inner_product(&reference::gated(activation, both, 5), &dy));
+    }
+}
+
+#[test]
+fn rotations_match_the_reference() {
+    // B, T, heads that are rotated, D, and channels behind them.
+    for [batch, sequence, rotated, head, rest] in [[1, 1, 1, 2, 0], [3, 37, 4, 20, 40], [2, 300, 3, 64, 64]] {
+        let qkv = Data::random(&[batch, sequence, rotated * head + rest], 1);
+        for (number, inverse) in NUMBERS.into_iter().flat_map(|number| [(number, false), (number, true)]) {
+            let op = Rotary { rotated, head, frequencies: Frequencies { base: 1e4, scaling: None }, inverse };
+            let qkv = qkv.clone().stored_as(number);
+            let expected = reference::rotary(&op, &qkv.to_f64(), sequence, rotated * head + rest);
+            // Angles of hundreds of radians are products in f32.
+            if sequence < 100 {
+                check(Op::Rotary(op), std::slice::from_ref(&qkv), &[expected]);
+            } else {
+                let how = How { threads: 2, level: Level::best(), share: true };
+                let found = launch(&Op::Rotary(op), std::slice::from_ref(&qkv), how);
+                let error = distance(&found[0], &expected);
+                assert!(error < if number == DType::F32 { 2e-5 } else { 3e-3 }, "{number}: {error:e}");
+            }
+        }
+    }
+}
+
+/// What is rotated keeps its length, and products of queries and keys depend on how far apart they are.
+#[test]
+fn rotated_products_depend_on_distances() {
+    let frequencies = Frequencies { base: 1e4, scaling: None };
+    let op = Op::Rotary(Rotary { rotated: 2, head: 8, frequencies, inverse: false });
+    let Data::F32(_, row) = Data::random(&[16], 1) else { unreachable!("random numbers are f32") };
+    let qkv = Data::F32(TensorType::f32(&[1, 20, 16]), row.repeat(20));
+    let how = How { threads: 1, level: Level::best(), share: false };
+    let rotated = launch(&op, &[qkv], how).swap_remove(0);
+    let head = |t: usize, start: usize| {
+        let channels = &rotated[t * 16 + start..t * 16 + start + 8];
+        channels.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>()
+    };
+    let product = |query: usize, key: usize| inner_product(&head(query, 0), &head(key, 8));
+    for apart in 0..10 {
+        assert!((product(apart, 0) - product(9 + apart, 9)).abs() < 1e-5, "{apart} apart");
+    }
+    assert!((product(0, 0) - product(9, 0)).abs() > 1e-2);
+}
+
+#[test]
+fn casts_match_the_reference() {
+    for (from, to) in NUMBERS.into_iter().flat_map(|from| NUMBERS.map(|to| (from, to))) {
+        let inputs = [1, 40, 0, 40_003, 700]
+            .map(|len| Data::random(&[len], 1 + len as u64).map(|x| 100.0 * x * x * x).stored_as(from));
+        let expected = inputs.each_ref().map(Data::to_f64);
+        check(Op::Cast(Cast { to }), &inputs, &expected);
+    }
+}
+
+#[test]
+fn every_number_of_16_bits_survives_a_cast_to_f32_and_back() {
+    let numbers = [DType::BF16, DType::F16];
+    for (level, number) in Level::available().flat_map(|level| numbers.map(|number| (level, number))) {
+        let cast = |to, input: &Data| {
+            let how = How { threads: 3, level, share: false };
+            launch(&Op::Cast(Cast { to }), std::slice::from_ref(input), how).swap_remove(0)
+        };
+        let patterns = Data::Half(TensorType::new(number, &[1 << 16]), (0..=u16::MAX).collect());
+        let wide = cast(DType::F32, &patterns);
+        let back = cast(number, &Data::F32(TensorType::f32(&[1 << 16]), wide.clone()));
+        for ((wide, back), expected) in wide.iter().zip(&back).zip(patterns.to_f64()) {
+            let same = wide.to_bits() == back.to_bits() && f64::from(*wide) == expected;
+            let none = wide.is_nan() && back.is_nan() && expected.is_nan();
+            assert!(same || none, "{level:?} {number}: {expected} became {wide}, then {back}");
+        }
+    }
+}
+
+#[test]
+fn fill_fills() {
+    let output = TensorType::f32(&[3, 7001]);
+    for dtype in NUMBERS {
+        let output = TensorType { dtype, ..output };
+        check(Op::Fill(Fill { output, value: 1.5 }), &[], &[vec![1.5; 3 * 7001]]);
+    }
+}
+
+#[test]
+fn normal_numbers_are_normal_and_depend_on_seed_and_site() {
+    let make = |elements, seed, site, threads| {
+        let output = TensorType::f32(&[elements]);
+        let op = Op::Normal(Normal { output, deviation: Deviation::Fixed(0.5), seed, site });
+        launch(&op, &[], How { threads, level: Level::best(), share: false }).swap_remove(0)
+    };
+    let numbers = make(100_003, 1, 2, 1);
+    assert_eq!(numbers, make(100_003, 1, 2, 3), "the same on any number of threads");
+    assert_eq!(numbers[..50], make(50, 1, 2, 1), "the same in a smaller value");
+    assert_ne!(numbers[..50], make(50, 2, 2, 1));
+    assert_ne!(numbers[..50], make(50, 1, 3, 1));
+    let moment = |power: i32| {
+        numbers.iter().map(|&x| (f64::from(x) / 0.5).powi(power)).sum::<f64>() / numbers.len() as f64
+    };
+    for (power, expected, error) in [(1, 0.0, 0.02), (2, 1.0, 0.02), (3, 0.0, 0.05), (4, 3.0, 0.1)] {
+        assert!((moment(power) - expected).abs() < error, "moment {power} is {}", moment(power));
+    }
+}

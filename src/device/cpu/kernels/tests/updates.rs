@@ -1,0 +1,191 @@
+//! Norms of gradients, updates of parameters, and the scale of the loss.
+
+use crate::device::cpu::kernels::simd::Level;
+use crate::ops::{
+    AdamW, AdamWNumbers, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Sgd, Shape, TensorType,
+    Update, UpdateFormat,
+};
+
+use super::harness::{Data, How, NUMBERS, check, launch};
+
+/// Two members that decay and one that does not, padding between them.
+fn members(len: usize) -> Members {
+    let member = |offset, len, decay| Member { offset, shape: Shape::new(&[len]), decay, site: 3 };
+    [member(0, 7, true), member(16, len - 40, false), member(len - 16, 9, true)].into()
+}
+
+#[test]
+fn the_global_norm_matches_the_reference() {
+    let lens = [64, 70_000, 200_001];
+    let op = GlobalNorm { buckets: lens.map(members).to_vec(), scaled: false };
+    let inputs: Vec<Data> = lens.iter().map(|&len| Data::random(&[len], len as u64)).collect();
+    let mut squares = 0.0;
+    for (bucket, members) in inputs.iter().zip(&op.buckets) {
+        let values = bucket.to_f64();
+        for Member { offset, shape, .. } in members.iter() {
+            squares += values[*offset..offset + shape.elements()].iter().map(|x| x * x).sum::<f64>();
+        }
+    }
+    check(Op::GlobalNorm(op.clone()), &inputs, &[vec![squares.sqrt()]]);
+    for number in NUMBERS {
+        let inputs: Vec<Data> = inputs.iter().map(|bucket| bucket.clone().stored_as(number)).collect();
+        let buckets = op.buckets.iter().zip(&inputs).flat_map(|(members, bucket)| {
+            let values = bucket.to_f64();
+            let parts = members.iter().map(|member| member.offset..member.offset + member.elements());
+            parts.flat_map(|part| values[part].to_vec()).collect::<Vec<_>>()
+        });
+        let norm = buckets.map(|value| value * value).sum::<f64>().sqrt();
+        check(Op::GlobalNorm(op.clone()), &inputs, &[vec![norm]]);
+    }
+    let inputs: Vec<Data> = inputs.into_iter().chain([Data::scalar(1024.0)]).collect();
+    check(Op::GlobalNorm(GlobalNorm { scaled: true, ..op }), &inputs, &[vec![squares.sqrt() / 1024.0]]);
+}
+
+/// An update of a bucket of this many elements, with the loss scale that its gradients are multiplied by.
+fn update(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> (AdamW, Vec<Data>) {
+    let gradients = GradientTerms { members: members(len), clip_norm, scaled: loss_scale.is_some() };
+    let op = AdamW {
+        gradients,
+        format: UpdateFormat::default(),
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+    };
+    let numbers =
+        AdamWNumbers { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297, step: 5.0 };
+    let mut inputs: Vec<Data> = (0..4).map(|seed| Data::random(&[len], seed)).collect();
+    inputs[3] = inputs[3].clone().map(f32::abs);
+    inputs.push(Data::F32(TensorType::f32(&[4]), numbers.to_array().to_vec()));
+    inputs.extend((clip_norm.is_some() || loss_scale.is_some()).then(|| Data::scalar(norm)));
+    inputs.extend(loss_scale.map(Data::scalar));
+    (op, inputs)
+}
+
+#[test]
+fn adamw_matches_the_reference() {
+    let clips = [(None, 1.0), (Some(9.0), 1.0), (Some(0.5), 0.5 / (2.0 + 1e-6))];
+    let scales = [None, Some(3.0)];
+    // At the first step, all of the moments is the small share of the gradient that is added to them.
+    let cases = [1.0, 0.0].into_iter().flat_map(|moments| clips.map(|clip| (moments, clip)));
+    for ((moments, (clip_norm, clip)), loss_scale) in cases.flat_map(|case| scales.map(|scale| (case, scale)))
+    {
+        let (op, mut inputs) = update(50_000, clip_norm, 2.0, loss_scale);
+        for moment in &mut inputs[2..4] {
+            *moment = moment.clone().map(|moment| moment * moments);
+        }
+        let [mut parameters, gradients, mut first, mut second] =
+            [0, 1, 2, 3].map(|index| inputs[index].to_f64());
+        for member in op.gradients.members.iter() {
+            for i in member.offset..member.offset + member.elements() {
+                let gradient = gradients[i] * clip / f64::from(loss_scale.unwrap_or(1.0));
+                if member.decay {
+                    parameters[i] -= 0.01 * 0.1 * parameters[i];
+                }
+                first[i] = 0.9 * first[i] + 0.1 * gradient;
+                second[i] = 0.999 * second[i] + 0.001 * gradient * gradient;
+                let denominator = second[i].sqrt() / 0.0297f64.sqrt() + 1e-8;
+                parameters[i] -= 0.01 / 0.271 * first[i] / denominator;
+            }
+        }
+        check(Op::AdamW(op), &inputs, &[parameters, first, second]);
+    }
+}
+
+/// The same for an update without momentum, and for those with one.
+fn descents(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Sgd, Vec<Data>)> {
+    let (AdamW { gradients, .. }, inputs) = update(len, clip_norm, norm, loss_scale);
+    let descent = |(momentum, nesterov, weight_decay)| {
+        let op = Sgd {
+            gradients: gradients.clone(),
+            format: UpdateFormat::default(),
+            momentum,
+            nesterov,
+            weight_decay,
+        };
+        let states = op.states().len();
+        let rate = Data::F32(TensorType::f32(&[2]), vec![0.01, 5.0]);
+        let inputs = [&inputs[..2 + states], &[rate], &inputs[5..]].concat();
+        (op, inputs)
+    };
+    let kinds = [(0.0, false, 0.0), (0.0, false, 0.1), (0.9, false, 0.1), (0.9, true, 0.1), (0.9, true, 0.0)];
+    kinds.map(descent).to_vec()
+}
+
+#[test]
+fn sgd_matches_the_reference() {
+    let clips = [(None, 1.0), (Some(9.0), 1.0), (Some(0.5), 0.5 / (2.0 + 1e-6))];
+    for ((clip_norm, clip), loss_scale) in
+        clips.into_iter().flat_map(|clip| [None, Some(3.0)].map(|s| (clip, s)))
+    {
+        for (op, inputs) in descents(50_000, clip_norm, 2.0, loss_scale) {
+            let [mut parameters, gradients] = [0, 1].map(|index| inputs[index].to_f64());
+            let mut velocities = op.states().first().map(|_| inputs[2].to_f64());
+            let [momentum, weight_decay] = [op.momentum, op.weight_decay].map(f64::from);
+            for member in op.gradients.members.iter() {
+                let decay = if member.decay { weight_decay } else { 0.0 };
+                for i in member.offset..member.offset + member.elements() {
+                    let mut step = gradients[i] * clip / f64::from(loss_scale.unwrap_or(1.0));
+                    step += decay * parameters[i];
+                    if let Some(velocities) = &mut velocities {
+                        velocities[i] = momentum * velocities[i] + step;
+                        step = if op.nesterov { step + momentum * velocities[i] } else { velocities[i] };
+                    }
+                    parameters[i] -= 0.01 * step;
+                }
+            }
+            let expected: Vec<Vec<f64>> = [parameters].into_iter().chain(velocities).collect();
+            check(Op::Sgd(op), &inputs, &expected);
+        }
+    }
+}
+
+/// Every kind of update.
+pub(super) fn updates(clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Op, Vec<Data>)> {
+    let (adamw, inputs) = update(100, clip_norm, norm, loss_scale);
+    let descents = descents(100, clip_norm, norm, loss_scale).into_iter();
+    [(Op::AdamW(adamw), inputs)]
+        .into_iter()
+        .chain(descents.map(|(op, inputs)| (Op::Sgd(op), inputs)))
+        .collect()
+}
+
+#[test]
+fn a_step_whose_norm_is_not_finite_is_skipped_if_gradients_are_scaled() {
+    for (norm, clip_norm) in [(f32::INFINITY, None), (f32::NAN, None), (f32::NAN, Some(1.0))] {
+        for (op, inputs) in updates(clip_norm, norm, Some(65536.0)) {
+            for level in Level::available() {
+                let outputs = launch(&op, &inputs, How { threads: 2, level, share: false });
+                for (output, input) in outputs.iter().zip([0, 2, 3]) {
+                    let Data::F32(_, unchanged) = &inputs[input] else { unreachable!("numbers in f32") };
+                    assert_eq!(output, unchanged, "{} at {level:?}, norm {norm}, {clip_norm:?}", op.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_norm_that_is_not_a_number_shows_if_gradients_are_not_scaled() {
+    let how = How { threads: 1, level: Level::best(), share: false };
+    for (op, inputs) in updates(Some(1.0), f32::NAN, None) {
+        assert!(launch(&op, &inputs, how)[0][0].is_nan(), "{}", op.name());
+    }
+}
+
+#[test]
+fn the_loss_scale_follows_the_norm() {
+    let op = LossScale { backoff: 0.5, growth: 2.0, interval: 3.0 };
+    let cases = [
+        ("good", 1.0, [0.0, 5.0], 1024.0, [1.0, 5.0]),
+        ("at the interval", 1.0, [2.0, 5.0], 2048.0, [0.0, 5.0]),
+        ("infinite", f32::INFINITY, [2.0, 5.0], 512.0, [0.0, 6.0]),
+        ("not a number", f32::NAN, [1.0, 0.0], 512.0, [0.0, 1.0]),
+    ];
+    for (name, norm, counts, scale, next) in cases {
+        let counts = Data::F32(TensorType::f32(&[2]), counts.to_vec());
+        let how = How { threads: 2, level: Level::best(), share: false };
+        let inputs = [Data::scalar(1024.0), counts, Data::scalar(norm)];
+        assert_eq!(launch(&Op::LossScale(op), &inputs, how), [vec![scale], next.to_vec()], "{name}");
+    }
+}
