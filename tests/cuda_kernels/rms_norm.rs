@@ -26,7 +26,7 @@ fn rms_norm_and_its_gradient() {
             let statistics = devices.cuda(&reference, &[x.widened(), weight.clone()]);
             let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, offset, stream: false, output: dtype });
             devices.check(&op, &reference, &[x.clone(), weight.clone()]);
-            for flags in flags_of(rows * channels) {
+            for flags in flags_of(rows * channels, &devices) {
                 let (accumulate, accumulate_weight, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
                 if cast && of_x != DType::F32 {
                     continue; // It is of the type of dy already.
