@@ -64,7 +64,7 @@ fn steps_allocate_in_pools_alone() {
         engine.start().unwrap();
         for step in 1..=5 {
             let bytes = asked(|| {
-                engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap();
+                engine.step(&batch, &config.numbers(1)).unwrap();
                 engine.evaluate(&batch).unwrap();
             });
             // The first steps also set up what threads keep for themselves.

@@ -468,6 +468,13 @@ bad! {
         "d_model = 64", "n_embd = 64\nhidden_size = 64").replace("context = 32", "block_size = 32\nVocab-Size = 256"));
     type_of_a_model: check(&with("[model.transformer]", "[model]\ntype = \"transformer\""));
     name_of_an_optimizer: check(&with("optimizer.adamw = { lr = 3e-4 }", "[train.optimizer]\nname = \"adam-w\"\nlr = 3e-4"));
+    schedule_as_a_word: check(&with("batch_size = 8", "batch_size = 8\nschedule = \"cosine\""));
+    schedule_that_is_none: check(&with("batch_size = 8", "batch_size = 8\nschedule.exponential = { gamma = 0.9 }"));
+    schedule_of_other_tools: check(&with("batch_size = 8",
+        "batch_size = 8\nlr_scheduler = \"cosine\"\nschedule.cosine = { warmup_iters = 100, min_lr = 1e-5, floor = 1.5 }"));
+    schedule_whose_warmup_is_the_run: check(&with("batch_size = 8", "batch_size = 8\nschedule.linear.warmup = 2000"));
+    schedule_shorter_than_its_parts: check(&with("batch_size = 8",
+        "batch_size = 8\nschedule.warmup_stable_decay = { warmup = 10, decay = 90, total = 100 }"));
     optimizer_as_a_word: check(&with("optimizer.adamw = { lr = 3e-4 }", "optimizer = \"adamw\""));
     words_of_other_tools: check(&(with("recompute = \"block\"", "recompute = true\nprecision = \"bfloat16\"")
         + "[strategies.c]\nrecompute = false\nprecision = \"half\"\n[strategies.d]\nprecision = 16\nrecompute = \"full\""));

@@ -382,6 +382,27 @@ fn any_choices(batch: usize) -> impl proptest::strategy::Strategy<Value = RunCon
     })
 }
 
+/// As long as it says; of the run's length, which has no least one, without a warm-up.
+fn any_schedule() -> impl proptest::strategy::Strategy<Value = Schedule> {
+    let falling = (0..1usize << 20, 1..1usize << 30, 0.0..=1.0, any::<bool>()).prop_map(
+        |(warmup, rest, floor, is_said)| match is_said {
+            true => (warmup, Some(warmup + rest), floor),
+            false => (0, None, floor),
+        },
+    );
+    prop_oneof![
+        (0..1usize << 30).prop_map(|warmup| Schedule::Constant(Constant { warmup })),
+        falling.clone().prop_map(|(warmup, total, floor)| Schedule::Linear(Linear { warmup, total, floor })),
+        falling.prop_map(|(warmup, total, floor)| Schedule::Cosine(Cosine { warmup, total, floor })),
+        (0..1usize << 20, 1..1usize << 20, 1..1usize << 20, 0.0..=1.0).prop_map(
+            |(warmup, decay, rest, floor)| {
+                let total = Some(warmup + decay + rest);
+                Schedule::WarmupStableDecay(WarmupStableDecay { warmup, decay, total, floor })
+            }
+        ),
+    ]
+}
+
 prop_compose! {
     fn any_train()(
         batch_size in 1..500usize,
@@ -391,13 +412,14 @@ prop_compose! {
         epsilon in 1e-30..1.0, weight_decay in 0.0..1e20,
         decay in prop_oneof![Just(Decay::Matrices), Just(Decay::All)],
         (is_sgd, momentum, looks_ahead) in (any::<bool>(), prop_oneof![Just(0.0), 0.01..0.99], any::<bool>()),
+        schedule in any_schedule(),
     ) -> Train {
         let nesterov = looks_ahead && momentum > 0.0;
         let optimizer = match is_sgd {
             true => Optimizer::Sgd(Sgd { lr, momentum, nesterov, weight_decay, decay }),
             false => Optimizer::AdamW(AdamW { lr, beta1, beta2, epsilon, weight_decay, decay }),
         };
-        Train { batch_size, clip_norm, seed, optimizer }
+        Train { batch_size, clip_norm, seed, optimizer, schedule }
     }
 }
 

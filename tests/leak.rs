@@ -57,7 +57,7 @@ fn a_leak_past_the_ledger_is_noticed() {
     let mut device = open(&target).unwrap();
 
     // What the process needs for itself (code, stacks) becomes resident before anything is judged.
-    let numbers = config.train.optimizer.numbers(1);
+    let numbers = config.numbers(1);
     step(&program, device.as_mut(), &batch, &numbers, 0);
 
     let (reserved, witnessed) = step(&program, device.as_mut(), &batch, &numbers, 0);

@@ -7,7 +7,8 @@ use crate::device::{self, DeviceChoice, Factors, Probed};
 use crate::execute;
 use crate::memory::Cadence;
 use crate::spec::{
-    AdamW, Data, Decay, Evaluation, Measure, Model, Optimizer, RunConfig, Strategy, Text, Train, Transformer,
+    AdamW, Data, Decay, Evaluation, Measure, Model, Optimizer, RunConfig, Schedule, Strategy, Text, Train,
+    Transformer,
 };
 use crate::units::Bytes;
 
@@ -60,7 +61,13 @@ fn small_run() -> RunConfig {
     RunConfig {
         model: Model::Transformer(Transformer { vocabulary: 64, ..Transformer::new(1, 64, 2, 128) }),
         data: Data::Text(Text::new(Vec::new(), 1.0)),
-        train: Train { batch_size: 4, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(optimizer) },
+        train: Train {
+            batch_size: 4,
+            clip_norm: Some(1.0),
+            seed: 0,
+            optimizer: Optimizer::AdamW(optimizer),
+            schedule: Schedule::default(),
+        },
         evaluation: Some(Evaluation { every: 1, batches: 1 }),
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),

@@ -137,7 +137,7 @@ impl Dump<'_> {
         train::training_batch(config, &*self.run.data, step - 1, batch)?;
         let waited = began.elapsed();
         let taken = step - engine.counts().skipped_steps as usize;
-        engine.gradients(batch, &config.train.optimizer.numbers(taken))?;
+        engine.gradients(batch, &config.numbers(taken))?;
         engine.synchronize()?;
         let until_gradients = began.elapsed();
 
@@ -155,6 +155,7 @@ impl Dump<'_> {
             loss_scale: report.loss_scale,
             ms: took.as_secs_f64() * 1e3,
             data_wait_ms: waited.as_secs_f64() * 1e3,
+            learning_rate: config.trains().then(|| config.learning_rate(taken)),
         })
     }
 

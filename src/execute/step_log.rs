@@ -17,6 +17,8 @@ pub(super) struct TimedStep {
     pub(super) loss_scale: Option<f32>,
     pub(super) ms: f64,
     pub(super) data_wait_ms: f64,
+    /// Where something is learnt.
+    pub(super) learning_rate: Option<f32>,
 }
 
 /// `steps.csv`, written between steps.
@@ -24,7 +26,7 @@ pub(super) struct StepLog(LineFile);
 
 impl StepLog {
     pub(super) fn create(folder: &Path) -> Result<StepLog, RunError> {
-        let header = "step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale,samples_per_s";
+        let header = "step,loss,grad_norm,ms,tokens_per_s,live_bytes,data_wait_ms,loss_scale,samples_per_s,learning_rate";
         LineFile::create(&folder.join(STEPS_FILE), header).map(StepLog)
     }
 
@@ -38,10 +40,11 @@ impl StepLog {
         let known = |number: Option<f32>| number.map_or(String::new(), |number| number.to_string());
         let (norm, scale) = (known(done.gradient_norm), known(done.loss_scale));
         let rate = volume.tokens_per_s(done.ms).map_or(String::new(), |rate| format!("{rate:.1}"));
+        let learning_rate = known(done.learning_rate);
         let samples = volume.samples_per_s(done.ms);
         let TimedStep { loss, ms, data_wait_ms, .. } = done;
         self.0.add(&format!(
-            "{step},{loss},{norm},{ms:.3},{rate},{live},{data_wait_ms:.3},{scale},{samples:.3}"
+            "{step},{loss},{norm},{ms:.3},{rate},{live},{data_wait_ms:.3},{scale},{samples:.3},{learning_rate}"
         ))
     }
 }

@@ -349,7 +349,7 @@ impl Trainer<'_> {
         training_batch(self.config, self.data, step, batch)?;
         let waited = began.elapsed();
         let taken = step + 1 - engine.counts().skipped_steps as usize;
-        let report = engine.step(batch, &self.config.train.optimizer.numbers(taken))?;
+        let report = engine.step(batch, &self.config.numbers(taken))?;
         let took = began.elapsed();
         Ok(TimedStep {
             loss: report.loss,
@@ -357,6 +357,7 @@ impl Trainer<'_> {
             loss_scale: report.loss_scale,
             ms: milliseconds(took),
             data_wait_ms: milliseconds(waited),
+            learning_rate: self.config.trains().then(|| self.config.learning_rate(taken)),
         })
     }
 

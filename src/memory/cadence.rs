@@ -34,7 +34,7 @@ impl Cadence {
             .evaluation
             .as_ref()
             .map(|evaluation| Evaluations { every: evaluation.every, batches: evaluation.batches });
-        Cadence { steps: config.measure.warmup_steps + config.measure.steps, evaluations }
+        Cadence { steps: config.steps(), evaluations }
     }
 
     /// The whole run, as rounds and how often each comes in a row. The last steps are evaluated, too, however few they

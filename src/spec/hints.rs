@@ -9,7 +9,7 @@ use super::resolved::{Evaluation, Measure, Train};
 use super::strategy::STRATEGY_KEYS;
 use super::tree::{Entry, Table, Value};
 use super::written::is_of_experiment;
-use super::{Data, Optimizer};
+use super::{Data, Optimizer, Schedule};
 use crate::ops::Activation;
 
 /// Keys, with a value where one is meant, and what other tools call them.
@@ -89,7 +89,11 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("lr", &["learning_rate"]),
     ("weight_decay", &["wd"]),
     ("steps", &["epochs", "iterations", "max_iters", "max_steps", "num_steps"]),
-    ("warmup_steps", &["warmup", "warmup_iters"]),
+    ("warmup", &["lr_warmup_steps", "num_warmup_steps", "warmup_iters"]),
+    ("floor", &["eta_min", "lr_min", "min_lr", "min_lr_factor", "min_lr_ratio"]),
+    ("total", &["lr_decay_iters", "num_training_steps", "total_iters", "total_steps"]),
+    ("schedule = { cosine = {} }", &["cosine", "cosine_annealing"]),
+    ("schedule", &["lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"]),
     ("repeats", &["repetitions", "trials"]),
     ("model", &["architecture"]),
     ("data", &["dataset"]),
@@ -343,7 +347,8 @@ fn elsewhere() -> impl Iterator<Item = (String, Vec<&'static str>)> {
         ("sweep", &["grid", "zip", "include", "exclude"]),
     ];
     let tables = tables.into_iter().map(|(table, keys)| (table.to_owned(), keys.to_vec()));
-    tables.chain(variants::<Model>()).chain(variants::<Data>()).chain(variants::<Optimizer>())
+    let choices = variants::<Model>().chain(variants::<Data>());
+    tables.chain(choices).chain(variants::<Optimizer>()).chain(variants::<Schedule>())
 }
 
 fn head(path: &str) -> &str {

@@ -6,6 +6,7 @@ use super::data::Data;
 use super::declare::Choice;
 use super::model::Model;
 use super::optimizer::Optimizer;
+use super::schedule::Schedule;
 use super::strategy::STRATEGY_KEYS;
 use super::version;
 
@@ -65,7 +66,7 @@ impl fmt::Display for Key {
 
 /// Whether the table at this path holds exactly one of several variants.
 pub(crate) fn is_choice(path: &[String]) -> bool {
-    const CHOICES: [&str; 3] = [Model::PATH, Data::PATH, Optimizer::PATH];
+    const CHOICES: [&str; 4] = [Model::PATH, Data::PATH, Optimizer::PATH, Schedule::PATH];
     CHOICES.iter().any(|choice| choice.split('.').eq(path)) || is_choice_of_a_strategy(path)
 }
 

@@ -62,6 +62,9 @@ pub(crate) struct Capability;
 pub(crate) const DIMENSION: Count = Count(1..=1 << 24);
 pub(crate) const STEPS: Count = Count(1..=1 << 17);
 pub(crate) const STEPS_OR_NONE: Count = Count(0..=1 << 17);
+/// Of a training that may be longer than what is measured of it.
+pub(crate) const LONG: Count = Count(1..=1 << 32);
+pub(crate) const LONG_OR_NONE: Count = Count(0..=1 << 32);
 /// What TOML integers reach.
 pub(crate) const SEED: Whole = Whole(0..=i64::MAX as u64);
 
@@ -81,6 +84,8 @@ pub(crate) const DECAY_RATE: Number = Number {
 };
 pub(crate) const SHARE: Number =
     Number { holds: |number| number > 0.0 && number <= 1.0, expected: "a number above 0 and up to 1" };
+pub(crate) const SHARE_OR_NONE: Number =
+    Number { holds: |number| (0.0..=1.0).contains(&number), expected: "a number from 0 to 1" };
 
 /// A scale, what shrinks it, and what grows it: devices have them in f32, where they must not become 0, 1 or infinite.
 pub(crate) const SCALE: Number = Number {

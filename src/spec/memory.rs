@@ -51,7 +51,7 @@ impl RunConfig {
     pub fn choices(&self) -> Choices {
         let RunConfig { model, data, train, evaluation, measure, strategy } = self;
         let Measure { what, seeds: _, warmup_steps: _, steps: _ } = *measure;
-        let Train { batch_size: _, clip_norm, seed: _, optimizer } = train;
+        let Train { batch_size: _, clip_norm, seed: _, optimizer, schedule: _ } = train;
         Choices {
             optimizer: optimizer.states(),
             clips: clip_norm.is_some(),

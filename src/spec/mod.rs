@@ -22,6 +22,7 @@ mod reader;
 mod repeats;
 mod resolved;
 mod rules;
+mod schedule;
 mod sections;
 mod source;
 mod strategies;
@@ -42,6 +43,7 @@ pub use optimizer::*;
 pub use paths::Environment;
 pub use repeats::{Repeats, UntilKnown};
 pub use resolved::{Evaluation, Measure, RunConfig, Seeds, Task, Train};
+pub use schedule::*;
 pub use source::Sources;
 pub(crate) use source::Span;
 pub use strategy::*;
@@ -65,6 +67,6 @@ pub(crate) fn variants() -> Vec<&'static str> {
     fn of<T: declare::Choice>() -> impl Iterator<Item = &'static str> {
         T::VARIANTS.iter().map(|variant| variant.path)
     }
-    let all = of::<Model>().chain(of::<Data>()).chain(of::<Optimizer>());
+    let all = of::<Model>().chain(of::<Data>()).chain(of::<Optimizer>()).chain(of::<Schedule>());
     all.filter(|table| *table != "model.hf").collect()
 }

@@ -8,6 +8,7 @@ use super::declare::{Optional, one_of, section, words};
 use super::kinds::{DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, word};
 use super::model::Model;
 use super::optimizer::Optimizer;
+use super::schedule::Schedule;
 use super::strategy::Strategy;
 use crate::data::{Batch, Sample};
 
@@ -31,6 +32,8 @@ section! {
         /// At most 2^63 - 1, as far as integers reach in TOML.
         pub seed: u64 = SEED, default 0;
         pub optimizer: Optimizer = one_of();
+        /// How the learning rate goes over the steps.
+        pub schedule: Schedule = one_of(), default Schedule::default();
     }
 }
 
@@ -95,6 +98,21 @@ impl RunConfig {
     pub fn empty_batch(&self, samples: usize) -> Batch {
         let batch = Batch::new(&self.sample().parts, samples);
         if self.trains() && self.model.draws() { batch.with_seeds(samples) } else { batch }
+    }
+
+    /// Optimizer steps of the whole run, timed or not.
+    pub fn steps(&self) -> usize {
+        self.measure.warmup_steps + self.measure.steps
+    }
+
+    /// The learning rate of step `step`, from 1; steps that were skipped do not count.
+    pub fn learning_rate(&self, step: usize) -> f32 {
+        (self.train.optimizer.learning_rate() * self.train.schedule.share(step, self.steps())) as f32
+    }
+
+    /// What the optimizer's update takes as the numbers of that step.
+    pub fn numbers(&self, step: usize) -> Vec<f32> {
+        self.train.optimizer.numbers(step, self.learning_rate(step))
     }
 
     /// What repeat `repeat`, from 1, trains.

@@ -40,12 +40,18 @@ pub(crate) enum Same {
 pub(crate) const UNSAID: &str = "";
 
 /// What runs are trained with, as experiments write it: optimizers, with the states and terms that they may have.
-pub(crate) const OPTIMIZERS: &[&str] = &[
-    "adamw = { lr = 1e-2, weight_decay = 0.1 }",
-    "sgd = { lr = 0.1 }",
-    "sgd = { lr = 0.1, momentum = 0.9, weight_decay = 0.1 }",
-    "sgd = { lr = 0.05, momentum = 0.9, nesterov = true, decay = 'all' }",
+pub(crate) const OPTIMIZERS: &[Updates] = &[
+    &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1 }"],
+    &["optimizer.sgd = { lr = 0.1 }", "schedule.linear = { warmup = 1, floor = 0.2 }"],
+    &["optimizer.sgd = { lr = 0.1, momentum = 0.9, weight_decay = 0.1 }", "schedule.cosine.total = 5"],
+    &[
+        "optimizer.sgd = { lr = 0.05, momentum = 0.9, nesterov = true, decay = 'all' }",
+        "schedule.warmup_stable_decay.decay = 2",
+    ],
 ];
+
+/// An optimizer, and what else is said in `[train]` of how parameters move.
+pub(crate) type Updates = &'static [&'static str];
 
 /// What follows `params` where nothing is said of it.
 const STORED_IN: &[&str] = &[UNSAID, r#""fp32""#, r#""bf16""#, r#""fp16""#];

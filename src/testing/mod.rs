@@ -21,7 +21,7 @@ use crate::plan::expand;
 use crate::spec::*;
 use crate::units::Bytes;
 pub(crate) use hoarder::Hoarder;
-use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, any_choice};
+use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, Updates, any_choice};
 pub(crate) use transformers::any_transformer;
 
 /// What tests run on: with the feature `cuda-tests` a card, or what stands in for one.
@@ -83,6 +83,7 @@ pub(crate) fn small() -> RunConfig {
                 weight_decay: 0.1,
                 decay: Decay::Matrices,
             }),
+            schedule: Schedule::default(),
         },
         evaluation: Some(Evaluation { every: 2, batches: 2 }),
         measure: Measure { warmup_steps: 1, steps: 3, ..Measure::default() },
@@ -107,10 +108,10 @@ pub(crate) fn with(config: &RunConfig, choice: &Choice) -> Result<RunConfig, cra
 }
 
 /// A run with another optimizer, as experiments write it.
-pub(crate) fn with_optimizer(config: &RunConfig, optimizer: &str) -> RunConfig {
-    let setting = format!("train.optimizer.{optimizer}");
-    let read = changed(&config.to_toml("run", "plain"), &[setting]);
-    read.unwrap_or_else(|error| panic!("{optimizer}: {error}"))
+pub(crate) fn with_optimizer(config: &RunConfig, updates: Updates) -> RunConfig {
+    let settings: Vec<String> = updates.iter().map(|update| format!("train.{update}")).collect();
+    let read = changed(&config.to_toml("run", "plain"), &settings);
+    read.unwrap_or_else(|error| panic!("{updates:?}: {error}"))
 }
 
 /// An experiment of one run, with other settings.

@@ -37,6 +37,14 @@ OPTIMIZERS = {
     "sgd": {"lr", "momentum", "nesterov", "weight_decay", "decay"},
 }
 
+# The keys of each schedule.
+SCHEDULES = {
+    "constant": {"warmup"},
+    "linear": {"warmup", "total", "floor"},
+    "cosine": {"warmup", "total", "floor"},
+    "warmup_stable_decay": {"warmup", "decay", "total", "floor"},
+}
+
 PRECISIONS = {"fp32", "tf32", "bf16", "fp16"}
 
 
@@ -76,7 +84,7 @@ class Run:
         expect_keys("rotary", self.rotary, {"base", "scaling"})
 
         train = config["train"]
-        expect_keys("train", train, {"batch_size", "clip_norm", "seed", "optimizer"})
+        expect_keys("train", train, {"batch_size", "clip_norm", "seed", "optimizer", "schedule"})
         self.batch_size = train["batch_size"]
         self.clip_norm = unless_off(train["clip_norm"])
         [self.optimizer] = train["optimizer"]
@@ -84,7 +92,13 @@ class Run:
         self.update = train["optimizer"][self.optimizer]
         expect_keys(self.optimizer, self.update, OPTIMIZERS[self.optimizer])
         expect_word("decay", self.update["decay"], {"matrices", "all"})
+        # Of runs that are older than the key.
+        [self.schedule] = train.get("schedule", {"constant": {"warmup": 0}}).items()
+        expect_word("schedule", self.schedule[0], set(SCHEDULES))
+        expect_keys(self.schedule[0], self.schedule[1], SCHEDULES[self.schedule[0]])
         self.warmup_steps = config["measure"]["warmup_steps"]
+        self.steps = self.warmup_steps + config["measure"]["steps"]
+        self.schedule_steps = unless_off(self.schedule[1].get("total", "off")) or self.steps
         # Of runs that are older than the key: training.
         what = config["measure"].get("what", "training")
         expect_word("measure.what", what, {"training", "inference"})

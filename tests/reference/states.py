@@ -75,7 +75,7 @@ class Stored(torch.optim.Optimizer):
     """What the two have in common: `groups` as PyTorch's optimizers take them, states by parameter."""
 
     def __init__(self, run, parameters, groups, signs):
-        super().__init__(groups, {})
+        super().__init__(groups, {"lr": run.update["lr"]})
         self.update, self.steps = run.update, 0
         kinds = {parameter: kind_of_state(run, name, parameter) for name, parameter in parameters.items()}
         self.states = {
@@ -92,7 +92,7 @@ class Stored(torch.optim.Optimizer):
                 states = self.states[parameter]
                 full = self.copies.get(parameter, parameter.detach().float())
                 loaded = [state.load() for state in states]
-                numbers = self.updated(full, parameter.grad.float(), group["weight_decay"], loaded)
+                numbers = self.updated(full, parameter.grad.float(), group["lr"], group["weight_decay"], loaded)
                 parameter.copy_(full)
                 for state, after in zip(states, numbers):
                     state.store(after)
@@ -104,8 +104,8 @@ class AdamW(Stored):
     def __init__(self, run, parameters, groups):
         super().__init__(run, parameters, groups, (True, False))
 
-    def updated(self, parameter, gradient, weight_decay, moments):
-        lr, betas = self.update["lr"], (self.update["beta1"], self.update["beta2"])
+    def updated(self, parameter, gradient, lr, weight_decay, moments):
+        betas = (self.update["beta1"], self.update["beta2"])
         first, second = (
             beta * moment + (1 - beta) * added
             for beta, moment, added in zip(betas, moments, (gradient, gradient * gradient))
@@ -121,12 +121,12 @@ class SGD(Stored):
         self.momentum = run.update["momentum"]
         super().__init__(run, parameters, groups, (True,) if self.momentum > 0 else ())
 
-    def updated(self, parameter, gradient, weight_decay, velocities):
+    def updated(self, parameter, gradient, lr, weight_decay, velocities):
         momentum = self.momentum
         gradient = gradient + weight_decay * parameter
         if not velocities:
-            parameter.sub_(self.update["lr"] * gradient)
+            parameter.sub_(lr * gradient)
             return ()
         velocity = momentum * velocities[0] + gradient
-        parameter.sub_(self.update["lr"] * (gradient + momentum * velocity if self.update["nesterov"] else velocity))
+        parameter.sub_(lr * (gradient + momentum * velocity if self.update["nesterov"] else velocity))
         return (velocity,)

@@ -6,6 +6,7 @@
 import torch
 
 import states
+from schedules import follow_schedule
 from transformer import HALVES, forward
 
 
@@ -57,6 +58,13 @@ class FixedScaler(torch.amp.GradScaler):
 
 
 def make_optimizer(run, parameters):
+    """It follows the run's schedule."""
+    optimizer = optimizer_of(run, parameters)
+    follow_schedule(run, optimizer)
+    return optimizer
+
+
+def optimizer_of(run, parameters):
     update = run.update
     decays = {name for name, tensor in parameters.items() if update["decay"] == "all" or tensor.dim() > 1}
     groups = [

@@ -45,7 +45,7 @@ fn counts(config: &RunConfig, steps: usize) -> Counts {
     engine.start().unwrap();
     for step in 0..steps {
         let whole = batch(config, step, config.train.batch_size);
-        engine.step(&whole, &config.train.optimizer.numbers(step + 1)).unwrap();
+        engine.step(&whole, &config.numbers(step + 1)).unwrap();
         engine.evaluate(&whole).unwrap();
     }
     engine.counts()

@@ -37,7 +37,7 @@ type Order = fn(&RunConfig, &mut Engine) -> Result<(), Failure>;
 fn steps(config: &RunConfig, engine: &mut Engine, count: usize) -> Result<(), Failure> {
     for step in 0..count {
         let whole = batch(config, step, config.train.batch_size);
-        engine.step(&whole, &config.train.optimizer.numbers(step + 1))?;
+        engine.step(&whole, &config.numbers(step + 1))?;
     }
     Ok(())
 }

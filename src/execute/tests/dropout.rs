@@ -48,7 +48,7 @@ fn the_seeds_of_samples_decide_what_is_dropped() {
         let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
         engine.start().unwrap();
         let batch = batch(of, 0, config.train.batch_size);
-        let loss = engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap().loss;
+        let loss = engine.step(&batch, &config.numbers(1)).unwrap().loss;
         engine.close().unwrap();
         loss
     };

@@ -113,7 +113,7 @@ fn trained(config: &RunConfig, graph: impl Fn(usize) -> Graph) -> (Vec<f32>, Vec
             &mut batch,
         )
         .unwrap();
-        engine.gradients(&batch, &config.train.optimizer.numbers(step as usize + 1)).unwrap();
+        engine.gradients(&batch, &config.numbers(step as usize + 1)).unwrap();
         for parameter in program.parameters.iter().filter(|_| step == 0) {
             let mut gradient: Vec<f32> = Vec::new();
             let take = |piece: &[u8]| -> Result<(), Failure> {

@@ -213,7 +213,7 @@ fn run_out(config: &RunConfig, target: &Target) -> (usize, OutOfMemory) {
     let every = config.evaluation.as_ref().unwrap().every;
     let train = |engine: &mut Engine| -> Result<(), Failure> {
         (1..).try_for_each(|step| {
-            engine.step(&batch(config, step, samples), &config.train.optimizer.numbers(step))?;
+            engine.step(&batch(config, step, samples), &config.numbers(step))?;
             if step % every == 0 {
                 engine.evaluate(&batch(config, step, samples))?;
             }

@@ -26,7 +26,7 @@ fn losses(config: &RunConfig) -> ([f32; 2], f64) {
     let batch = batch(config, 0, config.train.batch_size);
     let before = engine.digest().unwrap();
     let evaluated = engine.evaluate(&batch).unwrap() / config.train.batch_size as f64;
-    let mut step = || engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap().loss;
+    let mut step = || engine.step(&batch, &config.numbers(1)).unwrap().loss;
     let losses = [step(), step()];
     if !config.trains() {
         assert_eq!(engine.digest().unwrap(), before, "nothing changes");

@@ -136,7 +136,7 @@ fn factors_may_be_merged_into_the_base() {
         let batch = |step| batch(&config, step, config.train.batch_size);
         let before = engine.evaluate(&batch(9)).unwrap();
         for step in 1..=STEPS {
-            engine.step(&batch(9), &config.train.optimizer.numbers(step)).unwrap();
+            engine.step(&batch(9), &config.numbers(step)).unwrap();
         }
         let expected = engine.evaluate(&batch(9)).unwrap();
         assert!(expected < 0.999 * before, "{base:?} has learnt: {before} and {expected}");
@@ -298,7 +298,7 @@ fn the_base_stays_as_it_is() {
         let before = numbers(&program, &mut engine);
         for step in 0..STEPS {
             let batch = batch(&config, step, config.train.batch_size);
-            engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap();
+            engine.step(&batch, &config.numbers(step + 1)).unwrap();
         }
         let after = numbers(&program, &mut engine);
         engine.close().unwrap();

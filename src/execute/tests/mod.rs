@@ -38,7 +38,7 @@ use crate::device::{Delay, Device, Limits, Pool, Target};
 use crate::memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, StepWork, predict};
 use crate::spec::*;
 use crate::testing;
-use crate::testing::keys::{Choice, OPTIMIZERS, Same};
+use crate::testing::keys::{Choice, OPTIMIZERS, Same, Updates};
 use crate::units::Bytes;
 
 const STEPS: usize = 4;
@@ -86,8 +86,7 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
     engine.start()?;
     let mut trace = Trace { losses: Vec::new(), digests: Vec::new(), evaluation: 0.0 };
     for step in 0..STEPS {
-        let report = engine
-            .step(&batch(config, step, config.train.batch_size), &config.train.optimizer.numbers(step + 1))?;
+        let report = engine.step(&batch(config, step, config.train.batch_size), &config.numbers(step + 1))?;
         trace.losses.push(report.loss);
         trace.digests.push(engine.digest()?);
         trace.evaluation = engine.evaluate(&batch(config, 99, config.train.batch_size))?;
@@ -126,7 +125,7 @@ fn training_learns() {
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
     let batch = batch(&config, 0, config.train.batch_size);
-    let mut step = |step| engine.step(&batch, &config.train.optimizer.numbers(step)).unwrap().loss;
+    let mut step = |step| engine.step(&batch, &config.numbers(step)).unwrap().loss;
     let losses: Vec<f32> = (1..9).map(&mut step).collect();
     assert!((losses[0] - 256f32.ln()).abs() < 0.2, "the first loss is that of chance: {losses:?}");
     assert!(losses[7] < losses[0] - 1.0, "the same batch again and again is learnt: {losses:?}");
@@ -154,8 +153,8 @@ fn combinations_at_random_change_no_more_than_they_say() {
 
 /// Bitwise the same as without the keys that change no bit; without the others, too, as much the same as they say of
 /// themselves; and predicted byte for byte, which `train` asserts.
-fn change_no_more_than_they_say(choices: impl Iterator<Item = (Choice, &'static str, Dropout)>) {
-    let mut references: HashMap<(Choice, &str, bool), (Dropout, Trace)> = HashMap::new();
+fn change_no_more_than_they_say(choices: impl Iterator<Item = (Choice, Updates, Dropout)>) {
+    let mut references: HashMap<(Choice, Updates, bool), (Dropout, Trace)> = HashMap::new();
     for (choice, optimizer, dropout) in choices {
         let key = (choice.reference(), optimizer, dropout.is_any());
         let expected = references
@@ -163,9 +162,9 @@ fn change_no_more_than_they_say(choices: impl Iterator<Item = (Choice, &'static 
             .or_insert_with_key(|(reference, ..)| (dropout, trace_of(reference, optimizer, dropout)));
         let settings = choice.settings();
         let found = trace_of(&choice, optimizer, dropout);
-        assert_eq!(found, expected.1, "{settings:?}, {optimizer}, {dropout:?}");
+        assert_eq!(found, expected.1, "{settings:?}, {optimizer:?}, {dropout:?}");
     }
-    let mut plains: HashMap<(&str, bool), Trace> = HashMap::new();
+    let mut plains: HashMap<(Updates, bool), Trace> = HashMap::new();
     for ((reference, optimizer, drops), (dropout, found)) in &references {
         let plain = plains
             .entry((optimizer, *drops))
@@ -181,12 +180,12 @@ fn change_no_more_than_they_say(choices: impl Iterator<Item = (Choice, &'static 
             let settings = reference.settings();
             let step = step + 1;
             let close = (a - b).abs() <= tolerance * a;
-            assert!(close, "{settings:?}, {optimizer}, {dropout:?}, step {step}: {a} and {b}");
+            assert!(close, "{settings:?}, {optimizer:?}, {dropout:?}, step {step}: {a} and {b}");
         }
     }
 }
 
-fn trace_of(choice: &Choice, optimizer: &str, dropout: Dropout) -> Trace {
+fn trace_of(choice: &Choice, optimizer: Updates, dropout: Dropout) -> Trace {
     let config = testing::with_optimizer(&testing::small_with(choice), optimizer);
     trace(&testing::reshaped(config, |model| model.dropout = dropout))
 }
@@ -286,7 +285,7 @@ fn exhausted(config: &RunConfig, target: &Target) -> Option<OutOfMemory> {
     let run = |device: &mut dyn Device| -> Result<(), Failure> {
         let mut engine = Engine::new(&program, device, true)?;
         engine.start()?;
-        engine.step(&batch(config, 0, config.train.batch_size), &config.train.optimizer.numbers(1))?;
+        engine.step(&batch(config, 0, config.train.batch_size), &config.numbers(1))?;
         engine.evaluate(&batch(config, 0, config.train.batch_size))?;
         Ok(())
     };

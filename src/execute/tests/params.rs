@@ -80,7 +80,7 @@ fn losses(config: &RunConfig, steps: usize) -> Vec<f32> {
     engine.start().unwrap();
     let losses = (0..steps).map(|step| {
         let batch = batch(config, step % 3, config.train.batch_size);
-        engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap().loss
+        engine.step(&batch, &config.numbers(step + 1)).unwrap().loss
     });
     losses.collect()
 }
@@ -116,7 +116,7 @@ fn a_copy_makes_of_parameters_what_casts_make_of_them() {
 #[test]
 fn small_changes_are_lost_unless_there_is_a_copy_or_chance() {
     let has_changed = |config: RunConfig| {
-        let mut config = testing::with_optimizer(&config, "sgd = { lr = 1e-2 }");
+        let mut config = testing::with_optimizer(&config, &["optimizer.sgd = { lr = 1e-2 }"]);
         config.train.clip_norm = None;
         let program = compile(&config, &testing::target()).unwrap();
         let mut device = testing::device(testing::target());
@@ -124,7 +124,7 @@ fn small_changes_are_lost_unless_there_is_a_copy_or_chance() {
         engine.start().unwrap();
         for step in 0..20 {
             let batch = batch(&config, step % 3, config.train.batch_size);
-            engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap();
+            engine.step(&batch, &config.numbers(step + 1)).unwrap();
         }
         let named = |name: &str| {
             let named = |parameter: &&Parameter| program.full_name(parameter.value) == name;

@@ -161,7 +161,7 @@ fn numbers_and_classes_reach_the_device_as_they_are() {
     for step in 0..3 {
         let before = weight(&mut engine, &program);
         data.fill_training(&TrainingStep { seed: 7, number: step, samples: 7 }, 0..7, &mut batch).unwrap();
-        let found = engine.step(&batch, &config.train.optimizer.numbers(step as usize + 1)).unwrap().loss;
+        let found = engine.step(&batch, &config.numbers(step as usize + 1)).unwrap().loss;
         let wanted = expected(&before, 100 * step..100 * step + 7);
         assert!((f64::from(found) - wanted).abs() < 1e-5, "step {step}: {found} and {wanted}");
 

@@ -27,7 +27,7 @@ fn losses(config: &RunConfig) -> Vec<f32> {
     engine.start().unwrap();
     let losses = (0..20).map(|step| {
         let batch = batch(config, step % 3, config.train.batch_size);
-        engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap().loss
+        engine.step(&batch, &config.numbers(step + 1)).unwrap().loss
     });
     losses.collect()
 }
@@ -79,18 +79,18 @@ fn a_step_is_skipped(config: &RunConfig) {
     let untouched = engine.digest().unwrap();
     let batch = batch(config, 0, config.train.batch_size);
 
-    let first = engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap();
+    let first = engine.step(&batch, &config.numbers(1)).unwrap();
     assert!(first.loss.is_finite() && !first.gradient_norm.unwrap().is_finite(), "{first:?}");
     assert_eq!(engine.digest().unwrap(), untouched, "no bit of parameters and moments");
     assert_eq!((first.loss_scale, engine.counts().skipped_steps), (Some(65536.0), 1));
 
-    let second = engine.step(&batch, &config.train.optimizer.numbers(1)).unwrap();
+    let second = engine.step(&batch, &config.numbers(1)).unwrap();
     assert_eq!(second.loss, first.loss, "nothing was learnt from what was skipped");
     assert!(second.gradient_norm.unwrap().is_finite());
     assert_ne!(engine.digest().unwrap(), untouched);
     assert_eq!(second.loss_scale, Some(65536.0));
 
-    let third = engine.step(&batch, &config.train.optimizer.numbers(2)).unwrap();
+    let third = engine.step(&batch, &config.numbers(2)).unwrap();
     assert!(third.loss < second.loss);
     assert_eq!(third.loss_scale, Some(131_072.0), "two good steps in a row");
     assert_eq!(engine.loss_scale().unwrap(), third.loss_scale, "what the host is told is on the device");
@@ -109,9 +109,7 @@ fn clipping_sees_gradients_without_their_scale() {
         let mut device = testing::device(testing::target());
         let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
         engine.start().unwrap();
-        let report = engine
-            .step(&batch(&config, 0, config.train.batch_size), &config.train.optimizer.numbers(1))
-            .unwrap();
+        let report = engine.step(&batch(&config, 0, config.train.batch_size), &config.numbers(1)).unwrap();
         report.gradient_norm.map(f64::from)
     };
     let scaled = norm(Some(LossScale::Static(1024.0)), Some(0.5)).unwrap();
@@ -135,9 +133,7 @@ fn each_weight_is_cast_once_in_each_section() {
             let mut device = testing::device(testing::target());
             let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
             engine.start().unwrap();
-            engine
-                .step(&batch(&config, 0, config.train.batch_size), &config.train.optimizer.numbers(1))
-                .unwrap();
+            engine.step(&batch(&config, 0, config.train.batch_size), &config.numbers(1)).unwrap();
             // The gradient of the residual stream is cast on its way into each of the two linear layers that add to
             // it.
             let (weights, gradients) = (2 * 6 + 1, 2 * 2);

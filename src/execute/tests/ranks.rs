@@ -37,7 +37,7 @@ fn part(config: &RunConfig, rank: Rank) -> (Vec<f32>, f32) {
     let mut device = testing::device(target(rank));
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();
-    engine.gradients(&share, &config.train.optimizer.numbers(1)).unwrap();
+    engine.gradients(&share, &config.numbers(1)).unwrap();
     let mut gradients: Vec<f32> = Vec::new();
     for parameter in &program.parameters {
         let take = |piece: &[u8]| -> Result<(), Failure> {

@@ -79,7 +79,7 @@ fn step(config: &RunConfig, program: &Program) -> Vec<Seen> {
     };
     let before = parameters(&mut engine);
     let batch = batch(config, 0, config.train.batch_size);
-    engine.gradients(&batch, &config.train.optimizer.numbers(1)).unwrap();
+    engine.gradients(&batch, &config.numbers(1)).unwrap();
     let gradient = |parameter: &Parameter| parameter.gradient.map(|gradient| read(&mut engine, gradient));
     let gradients: Vec<_> = program.parameters.iter().map(gradient).collect();
     engine.update().unwrap();

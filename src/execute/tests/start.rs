@@ -107,7 +107,7 @@ fn digest(config: &RunConfig, weights: Option<&StoredParameters>, steps: usize) 
     engine.start().unwrap();
     for step in 0..steps {
         let batch = batch(&testing::small(), step, config.train.batch_size);
-        engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap();
+        engine.step(&batch, &config.numbers(step + 1)).unwrap();
     }
     let predicted = predict(&program, &testing::target(), Cadence { steps, evaluations: None });
     for (home, usage) in [(Pool::Device, predicted.device), (Pool::Host, predicted.host)] {
@@ -169,7 +169,7 @@ fn adapters_begin_beside_what_was_stored() {
         engine.start_from(weights);
         engine.start().unwrap();
         let batch = batch(&testing::small(), 0, config.train.batch_size);
-        [1, 2].map(|step| engine.step(&batch, &config.train.optimizer.numbers(step)).unwrap().loss)
+        [1, 2].map(|step| engine.step(&batch, &config.numbers(step)).unwrap().loss)
     };
     let expected = losses(&from_file(&testing::small(), &file), Some(&weights));
     let drawn = losses(&testing::small(), None);
@@ -277,7 +277,7 @@ fn a_lazy_start_may_be_evaluated_before_it_steps() {
         let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
         engine.start().unwrap();
         let loss = engine.evaluate(&batch(&config, 99, config.train.batch_size)).unwrap();
-        engine.step(&batch(&config, 0, config.train.batch_size), &config.train.optimizer.numbers(1)).unwrap();
+        engine.step(&batch(&config, 0, config.train.batch_size), &config.numbers(1)).unwrap();
         (loss, engine.digest().unwrap())
     };
     assert_eq!(evaluated(Init::Lazy), evaluated(Init::Device));

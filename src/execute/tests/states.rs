@@ -13,9 +13,10 @@ use crate::ops::{
     TensorType, Update, UpdateFormat, lay_out,
 };
 use crate::spec::{OptimizerState, Quantize, Rounding, RunConfig};
+use crate::testing::keys::Updates;
 use crate::testing::{self, with_optimizer};
 
-const MOMENTUM: &str = "sgd = { lr = 0.1, momentum = 0.9 }";
+const MOMENTUM: Updates = &["optimizer.sgd = { lr = 0.1, momentum = 0.9 }"];
 
 fn stored(optimizer_state: OptimizerState, rounding: Rounding) -> RunConfig {
     let mut config = testing::small();
@@ -46,7 +47,7 @@ fn train(config: &RunConfig) -> (Vec<f32>, String, Counts, String) {
     let before = engine.counts();
     let losses = (0..20).map(|step| {
         let batch = batch(config, step % 3, config.train.batch_size);
-        engine.step(&batch, &config.train.optimizer.numbers(step + 1)).unwrap().loss
+        engine.step(&batch, &config.numbers(step + 1)).unwrap().loss
     });
     let losses = losses.collect();
     let receipt = receipt(&before, &engine.counts(), Run::of(config, &program), None);
@@ -91,7 +92,7 @@ fn draws_depend_on_the_seed_of_the_run() {
         let mut device = testing::device(testing::target());
         let mut engine = Engine::new(&other, device.as_mut(), true).unwrap();
         engine.start().unwrap();
-        engine.step(&batch(&config, 0, 4), &config.train.optimizer.numbers(1)).unwrap();
+        engine.step(&batch(&config, 0, 4), &config.numbers(1)).unwrap();
         engine.digest().unwrap()
     };
     assert_eq!(digest(Rounding::Nearest, 7), digest(Rounding::Nearest, 8));

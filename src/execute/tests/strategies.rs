@@ -326,7 +326,7 @@ fn placed_layers_are_computed_on_the_host_and_their_borders_cross() {
     let weights = 2 * n * (C * 3 * C + C * C + 2 * C * 4 * C);
     let block = 3 * weights + 3 * (4 * n * T * C);
     let stream = 4 * n * C;
-    let numbers = 4 * testing::small().train.optimizer.numbers(1).len() as u64;
+    let numbers = 4 * testing::small().numbers(1).len() as u64;
     let mut config = on_host(&["blocks.1"]);
     for clip_norm in [None, Some(1.0)] {
         config.train.clip_norm = clip_norm;
@@ -382,7 +382,7 @@ pub(super) fn work(config: &RunConfig) -> (Counts, String) {
     let before = engine.counts();
     let batch = |samples| super::batch(config, 0, samples);
     for _ in 0..2 {
-        engine.step(&batch(config.train.batch_size), &config.train.optimizer.numbers(1)).unwrap();
+        engine.step(&batch(config.train.batch_size), &config.numbers(1)).unwrap();
     }
     engine.evaluate(&batch(config.train.batch_size)).unwrap();
     let after = engine.counts();

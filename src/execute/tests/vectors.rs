@@ -150,7 +150,7 @@ fn train(config: &RunConfig, batches: &[Batch], initial: Option<&Tensors>) -> Tr
     let mut trained = Trained { losses: Vec::new(), norms: Vec::new(), gradients: Vec::new() };
     for (step, batch) in (1..).zip(batches) {
         let taken = step - engine.counts().skipped_steps as usize;
-        engine.gradients(batch, &config.train.optimizer.numbers(taken)).unwrap();
+        engine.gradients(batch, &config.numbers(taken)).unwrap();
         let kept = (step == 1 || step == STEPS).then(|| gradients(&program, &mut engine, step));
         let report = engine.update().unwrap();
         // What overflowed is no gradient.
@@ -244,7 +244,7 @@ fn too_far(vectors: Vectors, strategy: &str, config: &RunConfig) -> Vec<String> 
 
 #[test]
 fn every_strategy_learns_what_pytorch_learns() {
-    all_learn_what_pytorch_learns(WAYS, 20);
+    all_learn_what_pytorch_learns(WAYS, 25);
 }
 
 #[test]
@@ -379,6 +379,27 @@ fn another_sgd_is_noticed() {
         ("optimizer", |config| config.train.optimizer = WAYS.run("plain").train.optimizer),
     ];
     are_noticed(WAYS, "sgd-nesterov", &changes);
+}
+
+#[test]
+fn another_schedule_is_noticed() {
+    let cosine = |warmup, total, floor| Schedule::Cosine(Cosine { warmup, total: Some(total), floor });
+    assert_eq!(WAYS.run("cosine").train.schedule, cosine(2, 8, 0.2));
+    let changes: [(&str, Change); 5] = [
+        ("warm-up", |config| config.train.schedule = Schedule::Constant(Constant { warmup: 3 })),
+        ("length", |config| change_cosine(config, |cosine| cosine.total = Some(9))),
+        ("floor", |config| change_cosine(config, |cosine| cosine.floor = 0.21)),
+        ("beginning", |config| change_cosine(config, |cosine| cosine.warmup = 1)),
+        ("shape", |config| {
+            config.train.schedule = Schedule::Linear(Linear { warmup: 2, total: Some(8), floor: 0.2 });
+        }),
+    ];
+    are_noticed(WAYS, "cosine", &changes);
+}
+
+fn change_cosine(config: &mut RunConfig, change: fn(&mut Cosine)) {
+    let Schedule::Cosine(cosine) = &mut config.train.schedule else { panic!("the run has a cosine") };
+    change(cosine);
 }
 
 #[test]

@@ -395,6 +395,7 @@ fn config() -> RunConfig {
                 weight_decay: 0.0,
                 decay: Decay::All,
             }),
+            schedule: Schedule::default(),
         },
         evaluation: None,
         measure: Measure { warmup_steps: 1, steps: 1, ..Measure::default() },

@@ -24,10 +24,14 @@ impl UpdateRule for AdamW {
         Box::new(ops::AdamW { gradients, format, beta1, beta2, epsilon, weight_decay })
     }
 
-    fn numbers(&self, step: usize) -> Vec<f32> {
+    fn learning_rate(&self) -> f64 {
+        self.lr
+    }
+
+    fn numbers(&self, step: usize, learning_rate: f32) -> Vec<f32> {
         let correction = |beta: f64| (1.0 - beta.powi(i32::try_from(step).unwrap_or(i32::MAX))) as f32;
         let numbers = AdamWNumbers {
-            learning_rate: self.lr as f32,
+            learning_rate,
             bias_correction1: correction(self.beta1),
             bias_correction2: correction(self.beta2),
             step: step as f32,

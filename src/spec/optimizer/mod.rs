@@ -24,8 +24,11 @@ trait UpdateRule {
     /// Its update of a bucket that is stored like this.
     fn update(&self, gradients: GradientTerms, format: UpdateFormat) -> Box<dyn Update>;
 
-    /// What its update takes as the numbers of step `step`, counted from 1; steps that were skipped do not count.
-    fn numbers(&self, step: usize) -> Vec<f32>;
+    /// The learning rate that a schedule takes shares of.
+    fn learning_rate(&self) -> f64;
+
+    /// What its update takes as the numbers of step `step`, counted from 1, at that learning rate.
+    fn numbers(&self, step: usize, learning_rate: f32) -> Vec<f32>;
 
     /// Whether weight decay applies to parameters of this many dimensions.
     fn decays(&self, dimensions: usize) -> bool;
@@ -42,9 +45,14 @@ impl Optimizer {
         self.each().update(gradients, format)
     }
 
-    /// What its update takes as the numbers of step `step`, counted from 1; steps that were skipped do not count.
-    pub fn numbers(&self, step: usize) -> Vec<f32> {
-        self.each().numbers(step)
+    /// The learning rate that a schedule takes shares of.
+    pub(super) fn learning_rate(&self) -> f64 {
+        self.each().learning_rate()
+    }
+
+    /// What its update takes as the numbers of step `step`, counted from 1, at that learning rate.
+    pub(super) fn numbers(&self, step: usize, learning_rate: f32) -> Vec<f32> {
+        self.each().numbers(step, learning_rate)
     }
 
     /// What it keeps of each parameter, by name: of equal names, equal states, if they are stored alike.

@@ -25,8 +25,12 @@ impl UpdateRule for Sgd {
         Box::new(ops::Sgd { gradients, format, momentum, nesterov: self.nesterov, weight_decay })
     }
 
-    fn numbers(&self, step: usize) -> Vec<f32> {
-        vec![self.lr as f32, step as f32]
+    fn learning_rate(&self) -> f64 {
+        self.lr
+    }
+
+    fn numbers(&self, step: usize, learning_rate: f32) -> Vec<f32> {
+        vec![learning_rate, step as f32]
     }
 
     fn decays(&self, dimensions: usize) -> bool {
