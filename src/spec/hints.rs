@@ -90,7 +90,7 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("weight_decay", &["wd"]),
     ("steps", &["epochs", "iterations", "max_iters", "max_steps", "num_steps"]),
     ("warmup", &["lr_warmup_steps", "num_warmup_steps", "warmup_iters"]),
-    ("floor", &["eta_min", "lr_min", "min_lr", "min_lr_factor", "min_lr_ratio"]),
+    ("floor = 0.1", &["eta_min", "lr_min", "min_lr", "min_lr_factor", "min_lr_ratio"]),
     ("total", &["lr_decay_iters", "num_training_steps", "total_iters", "total_steps"]),
     ("schedule = { cosine = {} }", &["cosine", "cosine_annealing"]),
     ("schedule", &["lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"]),

@@ -63,7 +63,7 @@ impl Schedule {
         let whole = match total {
             Some(total) => {
                 keys.push(key("total"));
-                format!("its {total} steps")
+                format!("the {total} steps of the schedule")
             }
             None => {
                 keys.extend(["measure.warmup_steps", "measure.steps"].map(str::to_owned));
@@ -71,7 +71,8 @@ impl Schedule {
             }
         };
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let message = format!("{} leaves nothing of a schedule of {whole}", join(&said, "and"));
+        let verb = if parts.len() > 1 { "leave" } else { "leaves" };
+        let message = format!("{} {verb} nothing of {whole}", join(&said, "and"));
         let help =
             format!("`total = {}` says how long it is meant to be, however much of it is measured", 10 * sum);
         Err(blame(message, &keys, tree, help))
