@@ -221,13 +221,13 @@ fn predicted(device: &Usage, host: &Usage) -> Peaks {
 fn random_experiment() -> impl Strategy<Value = String> {
     let model = (2..=4usize, 1..=4usize, prop_oneof![Just(16usize), Just(24), Just(32)], 1..=40usize);
     let train = (0..=6usize, any::<bool>(), 256..=300usize);
-    (model, train, any_choice(), select(OPTIMIZERS)).prop_map(|(model, train, choice, optimizer)| {
+    (model, train, any_choice(), select(OPTIMIZERS)).prop_map(|(model, train, choice, updates)| {
         let (layers, heads, per_head, context) = model;
         let (more, evaluates, vocabulary) = train;
         let accumulate: usize = choice.value("accumulate").parse().unwrap();
         let (d_model, batch_size) = (heads * per_head, accumulate + more);
         let evaluation = if evaluates { "[evaluation]\nevery = 1\nbatches = 1" } else { "" };
-        let strategy = choice.lines().join("\n");
+        let (updates, strategy) = (updates.join("\n"), choice.lines().join("\n"));
         format!(
             r#"
             [model.transformer]
@@ -240,7 +240,7 @@ fn random_experiment() -> impl Strategy<Value = String> {
             paths = ["text.txt"]
             [train]
             batch_size = {batch_size}
-            optimizer.{optimizer}
+            {updates}
             {evaluation}
             [strategies.random]
             {strategy}
