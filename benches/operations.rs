@@ -16,7 +16,8 @@ use runner::ops::{
     UpdateFormat, WeightFormat, lay_out,
 };
 use runner::spec::{
-    AdamW, Data, Decay, Measure, Model, Optimizer, Precision, RunConfig, Strategy, Text, Train, Transformer,
+    AdamW, Data, Decay, Measure, Model, Optimizer, Precision, RunConfig, Schedule, Strategy, Text, Train,
+    Transformer,
 };
 
 const VOCABULARY: usize = 256;
@@ -159,7 +160,13 @@ fn config(model: Transformer, precision: Precision, batch_size: usize) -> RunCon
     RunConfig {
         model: Model::Transformer(model),
         data: Data::Text(Text::new(Vec::new(), 1.0)),
-        train: Train { batch_size, clip_norm: Some(1.0), seed: 0, optimizer: Optimizer::AdamW(adamw) },
+        train: Train {
+            batch_size,
+            clip_norm: Some(1.0),
+            seed: 0,
+            optimizer: Optimizer::AdamW(adamw),
+            schedule: Schedule::default(),
+        },
         evaluation: None,
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy { precision, ..Strategy::default() },
