@@ -12,7 +12,7 @@ use divan::counter::{BytesCount, ItemsCount};
 use runner::compile::{Action, SectionKind, compile};
 use runner::device::{Device, DeviceChoice, Pool, Region, Target, Tensor, detect, open};
 use runner::ops::{
-    self, Add, DType, GradientTerms, Linear, Member, Op, Rounding, Shape, StateFormat, TensorType, Update,
+    self, Add, DType, GradientTerms, Linear, Member, Op, Rounding, Rule, Shape, StateFormat, TensorType,
     UpdateFormat, WeightFormat, lay_out,
 };
 use runner::spec::{
@@ -77,7 +77,7 @@ fn small(bencher: Bencher, case: &Case) {
     measure(bencher, case);
 }
 
-/// AdamW of a tensor of 2^24 numbers, its states stored in each way, and the tensor and its gradients, too.
+/// Each optimizer of a tensor of 2^24 numbers; AdamW with its states stored in each way, and the tensor and its gradients, too.
 fn updates() -> Vec<Case> {
     let random = Rounding::Stochastic { seed: 0 };
     let states = [
@@ -92,20 +92,27 @@ fn updates() -> Vec<Case> {
         ("bf16 at random", DType::BF16, WeightFormat::InPlace(random)),
         ("bf16 and a copy", DType::BF16, WeightFormat::Master(DType::BF16)),
     ];
-    let cases = states.map(|states| (states, weights[0])).into_iter();
-    let cases = cases.chain(weights[1..].iter().map(|weights| (states[0], *weights)));
-    let update = |((name, states), (of_weights, dtype, weights))| {
+    let adam = ops::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1, decoupled: true };
+    let others = [
+        Rule::Sgd(ops::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 }),
+        Rule::Sgd(ops::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 }),
+    ];
+    let adam = || Rule::Adam(adam.clone());
+    let cases = states.map(|states| (adam(), states, weights[0])).into_iter();
+    let cases = cases.chain(weights[1..].iter().map(|weights| (adam(), states[0], *weights)));
+    let cases = cases.chain(others.into_iter().map(|rule| (rule, states[0], weights[0])));
+    let update = |(rule, (name, states), (of_weights, dtype, weights)): (Rule, _, _)| {
         let format = UpdateFormat { states, weights };
         let tensor = Member { offset: 0, shape: Shape::new(&[1 << 24]), decay: true, site: 0 };
         let (members, ty) = lay_out(std::iter::once(tensor), dtype, format.narrowest());
         let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
-        let op = ops::AdamW { gradients, format, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
+        let op = ops::Update { gradients, format, numbers_at: 0, rule };
         let states = op.kept().into_iter().map(|state| state.layout(&members, ty).1);
         let parameters = (!format.has_master()).then_some(ty);
         let inputs = parameters.into_iter().chain([ty]).chain(states);
-        let inputs = inputs.chain([TensorType::f32(&[op.numbers().len()])]).collect();
-        let name = format!("adamw {name}, parameters {of_weights}");
-        Case { name, op: Op::AdamW(op), inputs, in_place: false }
+        let inputs = inputs.chain([TensorType::f32(&[op.rule.numbers_len()])]).collect();
+        let name = format!("{} {name}, parameters {of_weights}", op.rule.name());
+        Case { name, op: Op::Update(op), inputs, in_place: false }
     };
     cases.map(update).collect()
 }
@@ -156,6 +163,7 @@ fn config(model: Transformer, precision: Precision, batch_size: usize) -> RunCon
         epsilon: 1e-8,
         weight_decay: 0.1,
         decay: Decay::Matrices,
+        groups: Vec::new(),
     };
     RunConfig {
         model: Model::Transformer(model),

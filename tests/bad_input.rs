@@ -241,6 +241,15 @@ bad! {
     momentum_that_f32_takes_for_1: check(&with("adamw = { lr = 3e-4 }", "sgd = { lr = 0.1, momentum = 0.99999999 }"));
     rate_that_f32_takes_for_0: check(&with("adamw = { lr = 3e-4 }", "sgd = { lr = 1e-60 }"));
     decay_beyond_f32: check(&with("lr = 3e-4", "lr = 3e-4, weight_decay = 1e300"));
+    groups_that_are_none: check(&with("lr = 3e-4", "lr = 3e-4, groups = { match = \"*.bias\", lr = 1e-4 }"));
+    group_that_is_no_table: check(&with("lr = 3e-4", "lr = 3e-4, groups = [\"*.bias\"]"));
+    group_without_a_match: check(&with("lr = 3e-4", "lr = 3e-4, groups = [{ lr = 1e-4 }]"));
+    group_of_other_keys: check(&with("lr = 3e-4",
+        "lr = 3e-4, groups = [{ name = \"*.bias\", lr = -1, beta1 = 0.8 }]"));
+    group_that_says_nothing: check(&with("lr = 3e-4", "lr = 3e-4, groups = [{ match = \"*.bias\" }]"));
+    group_of_nothing: check(&with("lr = 3e-4", "lr = 3e-4, groups = [{ match = \"*.biases\", lr = 1e-4 }]"));
+    group_of_what_is_in_others: check(&with("lr = 3e-4",
+        "lr = 3e-4, groups = [{ match = \"blocks.*\", lr = 1e-4 }, { match = \"blocks.0.mlp\", lr = 1e-5 }]"));
     optimizer_off: check(&with("adamw = { lr = 3e-4 }", "adamw = \"off\""));
     optimizer_off_in_a_strategy: check(&and("set.\"train.optimizer.adamw\" = \"off\""));
     frozen_layer_that_is_none: check(&with("recompute = \"block\"", "freeze = [\"embedding\", \"block.1\"]"));
@@ -360,7 +369,7 @@ bad! {
           ("b.toml", "[train]\nbatch_size = 8\n")], &["a.toml"]);
     misspelt_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.batch_sise=4"]);
     misspelt_override_of_a_strategy: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "acumulate=4"]);
-    later_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.optimizer.lion.lr=1"]);
+    later_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.optimizer.muon.lr=1"]);
     wrong_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute=blocks"]);
     override_of_two_variants: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute={budget=0.5,every=2}"]);
     two_variants_set: check(&and("set.recompute = { budget = 0.5, every = 2 }"));

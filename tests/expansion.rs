@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use keys::{BATCH_SIZE, Choice, any_choice};
 use proptest::prelude::*;
+use proptest::sample::subsequence;
 use proptest::strategy::Strategy as _;
 use runner::plan::{Experiment, Point, expand};
 use runner::spec::Strategy;
@@ -85,9 +86,9 @@ fn defaults_are_filled_in() {
     assert_eq!(config.strategy, written.points[0].config.as_ref().unwrap().strategy);
     assert_eq!(config.measure, Measure { warmup_steps: 3, steps: 20, ..Measure::default() });
     assert_eq!((config.evaluation.clone(), config.train.clip_norm, config.train.seed), (None, None, 0));
-    let AdamW { lr, beta1, beta2, epsilon, weight_decay, decay } = *adamw(config);
+    let AdamW { lr, beta1, beta2, epsilon, weight_decay, decay, ref groups } = *adamw(config);
     assert_eq!((lr, beta1, beta2, epsilon, weight_decay), (3e-4, 0.8, 0.999, 1e-8, 0.01));
-    assert_eq!(decay, Decay::Matrices);
+    assert_eq!((decay, groups.len()), (Decay::Matrices, 0));
     assert_eq!(config.model.transformer().unwrap().vocabulary, 256);
 }
 
@@ -404,6 +405,21 @@ fn any_schedule() -> impl proptest::strategy::Strategy<Value = Schedule> {
 }
 
 prop_compose! {
+    /// Each has something that those before it leave.
+    fn any_groups()(
+        names in subsequence(vec!["blocks.0.mlp.up.weight", "blocks.[01].mlp*", "blocks.0", "*.weight", "*"], 0..5),
+        numbers in proptest::collection::vec((proptest::option::of(1e-12..10.0), 0.0..1e20), 5),
+    ) -> Vec<Group> {
+        let group = |(name, (lr, weight_decay)): (&str, (Option<f64>, f64))| Group {
+            parameters: name.to_owned(),
+            lr,
+            weight_decay: lr.is_none_or(|lr| lr > 1.0).then_some(weight_decay),
+        };
+        names.into_iter().zip(numbers).map(group).collect()
+    }
+}
+
+prop_compose! {
     fn any_train()(
         batch_size in 1..500usize,
         clip_norm in proptest::option::of(1e-9..1e9),
@@ -411,13 +427,15 @@ prop_compose! {
         lr in 1e-12..10.0, beta1 in 0.0..1.0, beta2 in 0.0..1.0,
         epsilon in 1e-30..1.0, weight_decay in 0.0..1e20,
         decay in prop_oneof![Just(Decay::Matrices), Just(Decay::All)],
-        (is_sgd, momentum, looks_ahead) in (any::<bool>(), prop_oneof![Just(0.0), 0.01..0.99], any::<bool>()),
+        groups in any_groups(),
+        (kind, momentum, looks_ahead) in (0..3, prop_oneof![Just(0.0), 0.01..0.99], any::<bool>()),
         schedule in any_schedule(),
     ) -> Train {
         let nesterov = looks_ahead && momentum > 0.0;
-        let optimizer = match is_sgd {
-            true => Optimizer::Sgd(Sgd { lr, momentum, nesterov, weight_decay, decay }),
-            false => Optimizer::AdamW(AdamW { lr, beta1, beta2, epsilon, weight_decay, decay }),
+        let optimizer = match kind {
+            0 => Optimizer::Adam(Adam { lr, beta1, beta2, epsilon, weight_decay, decay, groups }),
+            1 => Optimizer::AdamW(AdamW { lr, beta1, beta2, epsilon, weight_decay, decay, groups }),
+            _ => Optimizer::Sgd(Sgd { lr, momentum, nesterov, weight_decay, decay, groups }),
         };
         Train { batch_size, clip_norm, seed, optimizer, schedule }
     }

@@ -56,8 +56,15 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
 
 /// A run of all kinds of operations: once it was there, a card's context has what runs load into it.
 fn small_run() -> RunConfig {
-    let optimizer =
-        AdamW { lr: 1.0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, decay: Decay::Matrices };
+    let optimizer = AdamW {
+        lr: 1.0,
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+        decay: Decay::Matrices,
+        groups: Vec::new(),
+    };
     RunConfig {
         model: Model::Transformer(Transformer { vocabulary: 64, ..Transformer::new(1, 64, 2, 128) }),
         data: Data::Text(Text::new(Vec::new(), 1.0)),

@@ -10,10 +10,10 @@ use super::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
 use crate::ops::{
-    DType, Deviation, Fill, GradientTerms, Member, Members, Normal, Op, Shape, Storage, Stored, TensorType,
-    UpdateFormat, ValueId, lay_out,
+    DType, Deviation, Fill, Member, Members, Normal, Op, Storage, Stored, TensorType, UpdateFormat, ValueId,
+    lay_out,
 };
-use crate::spec::RunConfig;
+use crate::spec::{RunConfig, group_of};
 
 /// `config` is what the rank does of a run on batches of `batch_size`.
 pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> Program {
@@ -77,6 +77,7 @@ fn add_buckets(program: &mut Program, graph: &Graph, config: &RunConfig) -> Vec<
             trainable: group.trainable,
             storage: group.storage,
             format: group.format,
+            update: group.update,
             members: members.clone(),
             parameters: of,
             scales: Vec::new(),
@@ -112,6 +113,8 @@ pub(super) struct Group {
     /// Of parameters that are not trained.
     storage: Storage,
     pub(super) format: UpdateFormat,
+    /// Which of the optimizer's groups they are of.
+    pub(super) update: usize,
     home: Pool,
 }
 
@@ -131,7 +134,7 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     let dtypes = Dtypes::of(config);
     let format_of = config.update_format();
     let looked_up = graph.looked_up();
-    let decays = |shape: &Shape| config.train.optimizer.decays(shape.dims().len());
+    let updates = config.train.optimizer.groups();
     let homes = homes(&graph.scopes, config);
     // Numbered as the model has them, whatever the buckets.
     let mut next = 0..;
@@ -145,13 +148,14 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     for (index, value) in graph.values.iter().enumerate() {
         if let ValueKind::Parameter { initial, trainable, storage } = value.kind {
             let layer = graph.scopes[value.scope.index()].layer;
+            let update = if trainable { group_of(&updates, &graph.full_name(value)) } else { 0 };
             let format = if trainable {
-                format_of(&value.ty.shape, looked_up[index])
+                format_of(&updates[update].rule, &value.ty.shape, looked_up[index])
             } else {
                 UpdateFormat::default()
             };
             let home = homes.get(value.scope.index()).copied().unwrap_or(Pool::Device);
-            let group = Group { layer, trainable, dtype: dtypes.parameters, storage, format, home };
+            let group = Group { layer, trainable, dtype: dtypes.parameters, storage, format, update, home };
             let place = *places.entry(group).or_insert(groups.len());
             if place == groups.len() {
                 groups.push((group, Vec::new()));
@@ -165,7 +169,8 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
         let narrowest = all.into_iter().min_by_key(|dtype| dtype.bits()).unwrap_or(dtypes.parameters);
         let tensor = |&(index, _): &(usize, graph::Initial)| {
             let shape = graph.values[index].ty.shape;
-            Member { offset: 0, shape, decay: decays(&shape), site: sites[index] }
+            let decay = updates[group.update].decays(shape.dims().len());
+            Member { offset: 0, shape, decay, site: sites[index] }
         };
         let (members, ty) = lay_out(parameters.iter().map(tensor), group.dtype, narrowest);
         Layout { group, parameters, members, ty }
@@ -175,8 +180,7 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 /// The host's side of each step.
 fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
     let scope = program.add_scope("batch");
-    let update = config.train.optimizer.update(GradientTerms::default(), UpdateFormat::default());
-    let numbers = update.numbers().len();
+    let numbers = config.train.optimizer.groups().iter().map(|group| group.rule.numbers_len()).sum();
     let samples = program.samples;
     let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Pinned);
     let whole = |index: usize| {

@@ -15,7 +15,7 @@ use super::{Units, compile_units, copies, of_rank, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{Graphs, Pass};
 use crate::memory::{Frontier, Frontiers, Unmet};
-use crate::ops::{GradientTerms, Members, Sizes};
+use crate::ops::{Members, Sizes};
 use crate::spec::{Choices, RunConfig, Spill};
 
 /// Compiles one run after the other for a target.
@@ -150,12 +150,13 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
     }
     (program.batch_size, program.samples) = (config.train.batch_size, own.train.batch_size);
     program.sections.iter_mut().for_each(|section| section.resize(&own));
+    let updates = config.train.optimizer.groups();
     let mut buckets = Vec::with_capacity(program.buckets.len());
     let mut scales = Vec::with_capacity(program.buckets.len());
     for (bucket, layout) in program.buckets.iter_mut().zip(layouts) {
         let mut shapes = vec![layout.ty.shape];
-        let update = config.train.optimizer.update(GradientTerms::default(), bucket.format);
-        for (kept, state) in bucket.states.iter_mut().zip(update.kept()) {
+        let states = updates[bucket.update].rule.kept(bucket.format);
+        for (kept, state) in bucket.states.iter_mut().zip(states) {
             let (members, ty) = state.layout(&layout.members, layout.ty);
             kept.members = members;
             shapes.push(ty.shape);

@@ -100,7 +100,8 @@ pub struct Parameter {
     pub gradient: Option<ValueId>,
 }
 
-/// Flat memory that holds the parameters of a layer that are of one dtype and trained or not together, and its like for their gradients and what the optimizer keeps.
+/// Flat memory that holds the parameters of a layer that are of one dtype and updated alike, or not at all, and its like for
+/// their gradients and what the optimizer keeps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket {
     pub scope: ScopeId,
@@ -110,6 +111,8 @@ pub struct Bucket {
     pub storage: Storage,
     /// How the optimizer stores what it keeps of them.
     pub format: UpdateFormat,
+    /// Which of the optimizer's groups its parameters are of, if they are trained.
+    pub update: usize,
     pub members: Members,
     pub parameters: ValueId,
     /// Of parameters that are stored in codes.

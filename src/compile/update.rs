@@ -4,21 +4,21 @@
 use std::collections::HashMap;
 
 use super::instruction::{Action, Instruction};
-use super::program::{BucketState, LossScaling, Program, Results, Section, SectionKind, Stage};
+use super::program::{Bucket, BucketState, LossScaling, Program, Results, Section, SectionKind, Stage};
 use super::sections::fill_with_zeros;
 use super::value::{Like, Value};
 use super::{Draft, Marks};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::ScopeId;
 use crate::ops::{self, Cast, GlobalNorm, GradientTerms, Op, State, TensorType, ValueId};
-use crate::spec::{DynamicLossScale, Gradients, LossScale, Optimizer, Update};
+use crate::spec::{DynamicLossScale, Gradients, LossScale, Update, UpdateGroup};
 
 pub(super) fn update(draft: &mut Draft) {
     let config = draft.config;
     let program = &mut draft.program;
     let scope = program.add_scope("optimizer");
-    let optimizer = &config.train.optimizer;
-    add_states(program, optimizer, &draft.marks);
+    let groups = config.train.optimizer.groups();
+    add_states(program, &groups, &draft.marks);
     let loss = program.loss.expect("differentiation carries the loss");
 
     let mut code = Vec::new();
@@ -48,7 +48,10 @@ pub(super) fn update(draft: &mut Draft) {
     for index in program.trained() {
         let members = program.buckets[index].members.clone();
         let gradients = GradientTerms { members, clip_norm, scaled: scale.is_some() };
-        let op = optimizer.update(gradients, program.buckets[index].format).to_op();
+        let Bucket { format, update, .. } = program.buckets[index];
+        let numbers_at = groups[..update].iter().map(|group| group.rule.numbers_len()).sum();
+        let rule = groups[update].rule.clone();
+        let op = Op::Update(ops::Update { gradients, format, numbers_at, rule });
         updates.push(apply(program, index, op, [Some(numbers), norm, scale]));
     }
     if in_backward {
@@ -114,13 +117,14 @@ fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
 }
 
 /// What the optimizer keeps of each bucket, zeros or a copy of its parameters from the start, and there all the time.
-fn add_states(program: &mut Program, optimizer: &Optimizer, marks: &Marks) {
+fn add_states(program: &mut Program, groups: &[UpdateGroup], marks: &Marks) {
     let mut values = Vec::new();
     let mut start = Vec::new();
     for bucket in program.trained() {
         let pool = marks.beside(program.buckets[bucket].parameters, marks.states);
-        let update = optimizer.update(GradientTerms::default(), program.buckets[bucket].format);
-        for (index, state) in update.kept().iter().enumerate() {
+        let Bucket { format, update, .. } = program.buckets[bucket];
+        let states = groups[update].rule.kept(format);
+        for (index, state) in states.iter().enumerate() {
             let added = add_state(program, (bucket, index), state, pool);
             values.push(added.value);
             start.push(if state.copy {

@@ -120,8 +120,7 @@ impl Counts {
         self.dequantized += u64::from(op.is_dequantization());
         self.loss_slices += u64::from(instruction.slice.is_some() && op.as_loss().is_some());
         if let Some(update) = op.as_update() {
-            let numbers =
-                update.gradients().members.iter().map(|member| member.elements() as u64).sum::<u64>();
+            let numbers = update.gradients.members.iter().map(|member| member.elements() as u64).sum::<u64>();
             self.trained_parameters += numbers;
             let in_dtype = |dtype| {
                 let types = outputs[1..].iter().map(|&output| program.ty(output));
@@ -133,7 +132,7 @@ impl Counts {
                 ty => ty.bytes(),
             };
             self.state_bytes_in_8_bits += in_dtype(DType::U8);
-            let UpdateFormat { states, weights } = update.format();
+            let UpdateFormat { states, weights } = update.format;
             if let StateFormat::Bf16(rounding) = states
                 && rounding.seed().is_some()
             {

@@ -117,9 +117,12 @@ impl Graph {
     /// All parameters, by name.
     fn named_parameters(&self) -> impl Iterator<Item = (String, Shape)> {
         let parameters = self.values.iter().filter(|value| matches!(value.kind, ValueKind::Parameter { .. }));
-        parameters.map(|value| {
-            (format!("{}.{}", self.scopes[value.scope.index()].path, value.name), value.ty.shape)
-        })
+        parameters.map(|value| (self.full_name(value), value.ty.shape))
+    }
+
+    /// `blocks.0.mlp.up.weight`
+    pub fn full_name(&self, value: &GraphValue) -> String {
+        format!("{}.{}", self.scopes[value.scope.index()].path, value.name)
     }
 
     fn new() -> Graph {

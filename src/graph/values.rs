@@ -9,7 +9,7 @@ impl Graph {
     /// The full names of what the forward pass computes, in its order.
     pub fn computed(&self) -> Vec<String> {
         let computed = self.values.iter().filter(|value| value.kind == ValueKind::Activation);
-        computed.map(|value| format!("{}.{}", self.scopes[value.scope.index()].path, value.name)).collect()
+        computed.map(|value| self.full_name(value)).collect()
     }
 }
 

@@ -11,7 +11,6 @@
 //! an operation's operands. Norms, softmax, losses, and all sums are computed in f32 or better whatever that is.
 
 mod activation;
-mod adamw;
 mod attention;
 mod bucket;
 mod cast;
@@ -30,14 +29,12 @@ mod materialized_attention;
 mod quantize;
 mod rms_norm;
 mod rotary;
-mod sgd;
 mod storage;
 mod types;
 mod update;
 mod update_format;
 
 pub use activation::{Activation, ActivationBackward, Definition, Gated, GatedBackward};
-pub use adamw::{AdamW, AdamWNumbers};
 pub use attention::{Attending, Attention, AttentionBackward, Heads};
 pub use bucket::{Member, Members, lay_out};
 pub use cast::Cast;
@@ -56,10 +53,9 @@ pub use materialized_attention::{MaterializedAttention, MaterializedAttentionBac
 pub use quantize::{Dequantize, Quantize};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
 pub use rotary::{Frequencies, Rotary, Scaling};
-pub use sgd::Sgd;
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
 pub use types::{DType, Shape, Slice, TensorType};
-pub use update::{GradientTerms, State, Update};
+pub use update::{Adam, GradientTerms, Moment, Rule, Sgd, State, Update, UpdateRule};
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
 
 /// Names a value of a program.
@@ -183,7 +179,7 @@ pub trait Operation {
     }
 
     /// What it is as an optimizer's update, if it is one.
-    fn as_update(&self) -> Option<&dyn Update> {
+    fn as_update(&self) -> Option<&Update> {
         None
     }
 
@@ -371,7 +367,6 @@ macro_rules! operations {
 
 operations! {
     ActivationBackward,
-    AdamW,
     Add,
     Attention,
     AttentionBackward,
@@ -401,8 +396,8 @@ operations! {
     RmsNormBackward,
     Rotary,
     Scale,
-    Sgd,
     Stored,
+    Update,
 }
 
 /// Fails unless an operation got as many inputs as it takes.

@@ -1,9 +1,99 @@
-//! What optimizers have in common: an update of one bucket, in place and in one pass.
+//! What optimizers have in common: an update of one bucket, in place and in one pass. A new one is a file of its own here, and
+//! its line in the list.
+
+mod adam;
+mod sgd;
 
 use super::{
-    DType, Member, Members, Op, Operation, QUANTIZED_BLOCK, SCALE, Shape, Sizes, TensorType, TypeError,
-    UpdateFormat, WeightFormat, expect_float, expect_inputs, expect_type,
+    DType, DynamicMap, Member, Members, Operation, QUANTIZED_BLOCK, SCALE, Shape, Sizes, StateFormat,
+    TensorType, TypeError, UpdateFormat, WeightFormat, expect_float, expect_inputs, expect_type,
 };
+
+/// The rules, one a line, by their files.
+macro_rules! rules {
+    ($($name:ident in $file:ident),+ $(,)?) => {
+        $(pub use $file::$name;)+
+
+        /// How a parameter moves, as its file says.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Rule {
+            $($name($name)),+
+        }
+
+        impl std::ops::Deref for Rule {
+            type Target = dyn UpdateRule;
+
+            fn deref(&self) -> &(dyn UpdateRule + 'static) {
+                match self {
+                    $(Rule::$name(rule) => rule),+
+                }
+            }
+        }
+    };
+}
+
+rules! {
+    Adam in adam,
+    Sgd in sgd,
+}
+
+/// What each rule says of itself.
+pub trait UpdateRule {
+    /// Of its instructions.
+    fn name(&self) -> &'static str;
+
+    /// What it keeps of each parameter from step to step.
+    fn moments(&self) -> &'static [Moment];
+
+    /// What else changes from step to step than the learning rate: at the step that is counted so from 1.
+    fn corrections(&self, _step: usize) -> Vec<f64> {
+        Vec::new()
+    }
+
+    /// One parameter updated, and its moments, by what kernels are held to. `numbers` are those of [`Rule::numbers`];
+    /// `decays` says whether weight decay applies.
+    fn exact(&self, numbers: &[f64], decays: bool, parameter: f64, gradient: f64, moments: &mut [f64])
+    -> f64;
+}
+
+impl Rule {
+    /// What an update takes as the numbers of a step, counted from 1, at a learning rate: that, the step itself, which is exact
+    /// up to 2^24, for what is drawn, and what the rule corrects by.
+    pub fn numbers(&self, step: usize, learning_rate: f32) -> Vec<f32> {
+        let corrections = self.corrections(step).into_iter().map(|correction| correction as f32);
+        [learning_rate, step as f32].into_iter().chain(corrections).collect()
+    }
+
+    /// How many these are.
+    pub fn numbers_len(&self) -> usize {
+        self.numbers(1, 0.0).len()
+    }
+
+    /// What it keeps of a bucket of its own where that is stored like this, at the most fourteen: what is quantized is followed
+    /// by its scales.
+    pub fn states(&self, format: StateFormat) -> Vec<State> {
+        let stored = |moment: &Moment| {
+            let numbers = State::elementwise(moment.name, format.dtype());
+            let scales = (format == StateFormat::Quantized).then(|| State::scales(moment.scales));
+            [Some(numbers), scales].into_iter().flatten()
+        };
+        self.moments().iter().flat_map(stored).collect()
+    }
+
+    /// These, and behind them the copy of parameters in 16 bits, where there is one.
+    pub fn kept(&self, format: UpdateFormat) -> Vec<State> {
+        self.states(format.states).into_iter().chain(format.has_master().then_some(State::MASTER)).collect()
+    }
+}
+
+/// A number that a rule keeps of each parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    pub name: &'static str,
+    /// What the scales are called, and what codes stand for, where it is quantized.
+    pub scales: &'static str,
+    pub map: DynamicMap,
+}
 
 /// What an optimizer keeps of every bucket from step to step.
 #[derive(Clone, Copy, Debug)]
@@ -68,41 +158,38 @@ impl GradientTerms {
 
 /// An optimizer's update of one bucket.
 ///
-/// Inputs: parameters, unless they have a copy, and gradients, each num[len]; what is kept; the step's numbers f32[..]; then
+/// Inputs: parameters, unless they have a copy, and gradients, each num[len]; what is kept; the step's numbers f32[..], those of all rules, which
+/// lie in device memory, so that a captured step can be replayed; then
 /// the norm f32[1] with clipping or if scaled, and the loss scale f32[1] if scaled. Outputs: parameters, in place or made of
 /// their copy, and what is kept, in place.
-pub trait Update {
-    fn name(&self) -> &'static str;
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    pub gradients: GradientTerms,
+    /// How it stores what it changes.
+    pub format: UpdateFormat,
+    /// Where its rule's numbers begin among those of the step.
+    pub numbers_at: usize,
+    pub rule: Rule,
+}
 
-    /// Its own: at the most fourteen.
-    fn states(&self) -> &'static [State];
-
-    /// These, and behind them the copy of parameters in 16 bits, where there is one.
-    fn kept(&self) -> Vec<State> {
-        self.states().iter().copied().chain(self.format().has_master().then_some(State::MASTER)).collect()
+impl Update {
+    /// The rule's own.
+    pub fn states(&self) -> Vec<State> {
+        self.rule.states(self.format.states)
     }
 
-    /// What changes from step to step, in the order of the elements of one vector: it lies in device memory, so that a
-    /// captured step can be replayed.
-    fn numbers(&self) -> &'static [&'static str];
-
-    fn gradients(&self) -> &GradientTerms;
-
-    /// How it stores what it changes.
-    fn format(&self) -> UpdateFormat;
-
-    fn gradients_mut(&mut self) -> &mut GradientTerms;
-
-    fn to_op(&self) -> Op;
+    pub fn kept(&self) -> Vec<State> {
+        self.rule.kept(self.format)
+    }
 
     /// Which input the gradients are. What is kept follows them.
-    fn gradients_input(&self) -> usize {
-        usize::from(!self.format().has_master())
+    pub fn gradients_input(&self) -> usize {
+        usize::from(!self.format.has_master())
     }
 
     /// Which input the step's numbers are. Norm and loss scale follow them.
-    fn numbers_input(&self) -> usize {
-        self.gradients_input() + 1 + self.states().len() + usize::from(self.format().has_master())
+    pub fn numbers_input(&self) -> usize {
+        self.gradients_input() + 1 + self.kept().len()
     }
 }
 
@@ -130,23 +217,23 @@ const BESIDE: [(usize, usize); MOST_STATES] = {
 
 const MOST_STATES: usize = 15;
 
-impl<T: Update + 'static> Operation for T {
+impl Operation for Update {
     fn name(&self) -> &'static str {
-        Update::name(self)
+        self.rule.name()
     }
 
-    fn as_update(&self) -> Option<&dyn Update> {
+    fn as_update(&self) -> Option<&Update> {
         Some(self)
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        let name = Update::name(self);
-        let GradientTerms { members: _, clip_norm: _, scaled } = *self.gradients();
-        let norm = usize::from(self.gradients().need_norm());
+        let name = self.name();
+        let GradientTerms { ref members, clip_norm: _, scaled } = self.gradients;
+        let norm = usize::from(self.gradients.need_norm());
         let (gradients, numbers) = (self.gradients_input(), self.numbers_input());
         expect_inputs(name, inputs, numbers + 1 + norm + usize::from(scaled))?;
         let dtype = expect_float(name, "gradients", &inputs[gradients])?;
-        let parameters = match self.format().weights {
+        let parameters = match self.format.weights {
             WeightFormat::InPlace(_) => {
                 expect_type(name, "gradients", &inputs[gradients], TensorType { dtype, ..inputs[0] })?;
                 inputs[0]
@@ -156,10 +243,11 @@ impl<T: Update + 'static> Operation for T {
         expect_float(name, "parameters", &parameters)?;
         let states = &inputs[gradients + 1..numbers];
         for (state, found) in self.kept().iter().zip(states) {
-            expect_type(name, state.name, found, state.layout(&self.gradients().members, parameters).1)?;
+            expect_type(name, state.name, found, state.layout(members, parameters).1)?;
         }
-        let length = self.numbers().len();
-        expect_type(name, "the step's numbers", &inputs[numbers], TensorType::f32(&[length]))?;
+        let least = self.numbers_at + self.rule.numbers_len();
+        let of_step = TensorType::f32(&[inputs[numbers].elements().max(least)]);
+        expect_type(name, "the step's numbers", &inputs[numbers], of_step)?;
         if norm > 0 {
             expect_type(name, "norm", &inputs[numbers + 1], TensorType::scalar())?;
         }
@@ -171,15 +259,15 @@ impl<T: Update + 'static> Operation for T {
 
     /// Parameters that are made of their copy.
     fn casts(&self, _outputs: usize) -> usize {
-        if self.format().has_master() { self.gradients().members.len() } else { 0 }
+        if self.format.has_master() { self.gradients.members.len() } else { 0 }
     }
 
     fn resize(&mut self, sizes: &Sizes) {
-        self.gradients_mut().members = sizes.buckets[0].clone();
+        self.gradients.members = sizes.buckets[0].clone();
     }
 
     fn updates(&self) -> &'static [(usize, usize)] {
         let kept = self.kept().len();
-        if self.format().has_master() { &BESIDE[..kept] } else { &IN_PLACE[..kept + 1] }
+        if self.format.has_master() { &BESIDE[..kept] } else { &IN_PLACE[..kept + 1] }
     }
 }

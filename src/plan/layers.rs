@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use crate::graph::{self, Adaptable, Graph, GraphValue, Named, Scope, ScopeId, ValueKind, named};
-use crate::spec::{Home, Lora, Places, Problem, RunConfig, Strategy, Table, blame};
+use crate::graph::{self, Adaptable, Graph, GraphValue, Graphs, Named, Scope, ScopeId, ValueKind, named};
+use crate::spec::{Home, Lora, Places, Problem, RunConfig, Strategy, Table, blame, group_of};
 
 /// As errors name them.
 const FREEZE: &str = "strategy.freeze";
@@ -13,7 +13,13 @@ const RANK: &str = "strategy.lora.rank";
 const TARGETS: &str = "strategy.lora.targets";
 
 /// With the layers of the model in the place of names. Fails where a name is no layer's, or cannot be meant.
-pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
+pub(super) fn resolve(config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
+    let config = with_own_names(config, tree)?;
+    grouped(&config, tree)?;
+    Ok(config)
+}
+
+fn with_own_names(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<Problem>> {
     let trains = config.trains();
     let Strategy { freeze, place, lora, params, .. } = &mut config.strategy;
     if freeze.is_empty() && place.is_empty() && lora.is_none() {
@@ -36,6 +42,35 @@ pub(super) fn resolve(mut config: RunConfig, tree: &Table) -> Result<RunConfig, 
             Err([frozen.err(), placed.err(), targets.err()].into_iter().flatten().collect())
         }
     }
+}
+
+/// Whether each group of the optimizer has parameters of its own.
+fn grouped(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let groups = config.train.optimizer.groups();
+    if groups.len() == 1 || !config.trains() {
+        return Ok(());
+    }
+    let graph = Graphs::of(config).full;
+    // Trained or not: what a strategy freezes is no mistake of the optimizer's.
+    let parameters = (0..graph.values.len()).filter(|&value| is_parameter(&graph, value));
+    let names: Vec<String> = parameters.map(|value| graph.full_name(&graph.values[value])).collect();
+    let mut own = vec![false; groups.len()];
+    names.iter().for_each(|name| own[group_of(&groups, name)] = true);
+    let mut empty = groups.iter().zip(own).filter(|(_, own)| !own);
+    let Some(named) = empty.find_map(|(group, _)| group.named) else { return Ok(()) };
+    let key = format!("train.optimizer.{}.groups", config.train.optimizer.name());
+    let pattern = &named.parameters;
+    if names.iter().any(|name| named.matches(name)) {
+        return Err(blame(
+            format!("the group of `{pattern}` has nothing left: all that it matches is in groups before it"),
+            &[&key],
+            tree,
+            "the first group that matches a parameter has it: put the narrower one first",
+        ));
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let message = format!("the group of `{pattern}` matches no parameter of this model");
+    Err(blame(message, &[&key], tree, there_are(&names, pattern)))
 }
 
 /// The linear layers of a block that get factors.

@@ -93,6 +93,10 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("floor = 0.1", &["eta_min", "lr_min", "min_lr", "min_lr_factor", "min_lr_ratio"]),
     ("total", &["lr_decay_iters", "num_training_steps", "total_iters", "total_steps"]),
     ("schedule = { cosine = {} }", &["cosine", "cosine_annealing"]),
+    (
+        "groups = [{ match = \"*.bias\", weight_decay = 0.0 }]",
+        &["no_decay", "param_groups", "parameter_groups"],
+    ),
     ("schedule", &["lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"]),
     ("repeats", &["repetitions", "trials"]),
     ("model", &["architecture"]),

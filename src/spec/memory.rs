@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::data::Documents;
 
 use super::model::Model;
+use super::optimizer::UpdateGroup;
 use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
 use super::strategy::{Allocator, Strategy};
 
@@ -23,8 +24,8 @@ pub struct MemoryPart {
 /// have programs that differ in sizes alone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choices {
-    /// The names of its states, and its own.
-    optimizer: Vec<&'static str>,
+    /// Of each group of parameters that are updated alike: what they are matched by, the names of states, and the rule's own.
+    optimizer: Vec<(Option<String>, Vec<&'static str>)>,
     clips: bool,
     evaluates: bool,
     task: Task,
@@ -53,7 +54,7 @@ impl RunConfig {
         let Measure { what, seeds: _, warmup_steps: _, steps: _ } = *measure;
         let Train { batch_size: _, clip_norm, seed: _, optimizer, schedule: _ } = train;
         Choices {
-            optimizer: optimizer.states(),
+            optimizer: optimizer.groups().iter().map(update_group).collect(),
             clips: clip_norm.is_some(),
             evaluates: matches!(evaluation, Some(Evaluation { every: _, batches: _ })),
             task: what,
@@ -62,4 +63,8 @@ impl RunConfig {
             strategy: strategy.clone(),
         }
     }
+}
+
+fn update_group(group: &UpdateGroup) -> (Option<String>, Vec<&'static str>) {
+    (group.named.map(|named| named.parameters.clone()), group.states())
 }

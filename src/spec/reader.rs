@@ -119,6 +119,11 @@ pub(crate) trait Kind {
 }
 
 impl<'a> Keys<'a> {
+    /// The same keys, in a table that stands there.
+    pub(crate) fn at(self, span: Span) -> Keys<'a> {
+        Keys { span: Some(span), ..self }
+    }
+
     /// The entry of a key, unless it is missing or switched off.
     pub(crate) fn entry(&mut self, key: &'a str) -> Option<&'a Entry> {
         if !self.asked.contains(&key) {

@@ -110,9 +110,11 @@ impl RunConfig {
         (self.train.optimizer.learning_rate() * self.train.schedule.share(step, self.steps())) as f32
     }
 
-    /// What the optimizer's update takes as the numbers of that step.
+    /// What the optimizer's updates take as the numbers of that step: those of each group, one after the other.
     pub fn numbers(&self, step: usize) -> Vec<f32> {
-        self.train.optimizer.numbers(step, self.learning_rate(step))
+        let share = self.train.schedule.share(step, self.steps());
+        let groups = self.train.optimizer.groups();
+        groups.iter().flat_map(|group| group.rule.numbers(step, (group.lr * share) as f32)).collect()
     }
 
     /// What repeat `repeat`, from 1, trains.

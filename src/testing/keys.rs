@@ -42,6 +42,11 @@ pub(crate) const UNSAID: &str = "";
 /// What runs are trained with, as experiments write it: optimizers, with the states and terms that they may have.
 pub(crate) const OPTIMIZERS: &[Updates] = &[
     &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1 }"],
+    &["optimizer.adam = { lr = 1e-2, weight_decay = 0.1, decay = 'all' }"],
+    &[
+        "optimizer.adamw = { lr = 1e-2, groups = [{ match = 'blocks.1', lr = 1e-3 }, { match = '*', weight_decay = 0.2 }] }",
+        "schedule.constant.warmup = 2",
+    ],
     &["optimizer.sgd = { lr = 0.1 }", "schedule.linear = { warmup = 1, floor = 0.2 }"],
     &["optimizer.sgd = { lr = 0.1, momentum = 0.9, weight_decay = 0.1 }", "schedule.cosine.total = 5"],
     &[

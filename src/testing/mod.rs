@@ -82,6 +82,7 @@ pub(crate) fn small() -> RunConfig {
                 epsilon: 1e-8,
                 weight_decay: 0.1,
                 decay: Decay::Matrices,
+                groups: Vec::new(),
             }),
             schedule: Schedule::default(),
         },
@@ -157,11 +158,11 @@ pub(crate) fn sample(count: usize) -> Vec<Choice> {
 /// Any run of two to four layers. Sizes are small enough to be equal by chance: a context as long as the
 /// embedding is wide, one head, one sample.
 pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
-    let train = (0..=9usize, any::<bool>(), any::<bool>());
+    let train = (0..=9usize, any::<bool>());
     let data = (0..100u64, select(Arrangement::ALL));
     let all = (any_transformer(), train, any_choice(), 0..OPTIMIZERS.len(), data);
     all.prop_map(|(model, train, choice, optimizer, (seed, documents))| {
-        let (more, evaluates, decays_all) = train;
+        let (more, evaluates) = train;
         let mut config = with_optimizer(&small_with(&choice), OPTIMIZERS[optimizer]);
         if let Some(lora) = &mut config.strategy.lora {
             transformers::adapt(lora, &model);
@@ -172,11 +173,6 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
         config.train.batch_size = config.strategy.accumulate + more;
         config.train.clip_norm = config.train.clip_norm.map(|_| 0.5);
         config.train.seed = seed;
-        let decay = if decays_all { Decay::All } else { Decay::Matrices };
-        match &mut config.train.optimizer {
-            Optimizer::AdamW(adamw) => adamw.decay = decay,
-            Optimizer::Sgd(sgd) => sgd.decay = decay,
-        }
         config.evaluation = config.evaluation.filter(|_| evaluates);
         config
     })

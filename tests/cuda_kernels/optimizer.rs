@@ -1,7 +1,7 @@
 //! What happens to whole buckets at the end of a step.
 
 use runner::ops::{
-    AdamW, AdamWNumbers, DType, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Rounding, Sgd,
+    Adam, DType, DynamicMap, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Rounding, Rule, Sgd,
     Shape, StateFormat, TensorType, Update, UpdateFormat, WeightFormat, lay_out,
 };
 
@@ -50,38 +50,35 @@ fn a_norm_beyond_f32_squares_is_finite() {
 }
 
 /// Operands of an update, with a norm and a loss scale where there is one.
-fn operands(op: &dyn Update, len: usize, norm: Option<f32>, scale: Option<f32>) -> Vec<Data> {
-    let numbers =
-        AdamWNumbers { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297, step: 5.0 };
+fn operands(op: &Update, len: usize, norm: Option<f32>, scale: Option<f32>) -> Vec<Data> {
+    let numbers = op.rule.numbers(5, 0.01);
     let random = |scale, seed| Data::random(DType::F32, &[len], scale, seed);
     let mut inputs = vec![random(1.0, 1), random(scale.unwrap_or(1.0), 2)];
-    // Second moments are squares.
-    let states = [random(1.0, 3), random(1.0, 4).map(f32::abs)];
-    inputs.extend(states.into_iter().take(op.states().len()));
-    let count = op.numbers().len();
-    inputs.push(Data::new(DType::F32, &[count], numbers.to_array()[..count].to_vec()));
+    inputs.extend(op.rule.moments().iter().zip(3..).map(|(moment, seed)| {
+        let random = random(1.0, seed);
+        if moment.map == DynamicMap::Unsigned { random.map(f32::abs) } else { random }
+    }));
+    inputs.push(Data::new(DType::F32, &[numbers.len()], numbers));
     inputs.extend(norm.map(Data::scalar));
     inputs.extend(scale.map(Data::scalar));
     inputs
 }
 
+/// Every rule that goes element by element, with every term that it may have.
+fn rules() -> Vec<Rule> {
+    let adam = |decoupled| Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1, decoupled };
+    let sgds = [(0.0, false, 0.0), (0.0, false, 0.1), (0.9, false, 0.1), (0.9, true, 0.0), (0.9, true, 0.1)];
+    let sgd = |(momentum, nesterov, weight_decay)| Rule::Sgd(Sgd { momentum, nesterov, weight_decay });
+    let others = [Rule::Adam(adam(true)), Rule::Adam(adam(false))];
+    others.into_iter().chain(sgds.map(sgd)).collect()
+}
+
 /// Every kind of update of the same gradients that is stored like this.
-fn every_update(gradients: &GradientTerms, format: UpdateFormat) -> Vec<Box<dyn Update>> {
-    let (beta1, beta2, epsilon, weight_decay) = (0.9, 0.999, 1e-8, 0.1);
-    let mut updates: Vec<Box<dyn Update>> =
-        vec![Box::new(AdamW { gradients: gradients.clone(), format, beta1, beta2, epsilon, weight_decay })];
-    for (momentum, nesterov, weight_decay) in
-        [(0.0, false, 0.0), (0.0, false, 0.1), (0.9, false, 0.1), (0.9, true, 0.0), (0.9, true, 0.1)]
-    {
-        updates.push(Box::new(Sgd {
-            gradients: gradients.clone(),
-            format,
-            momentum,
-            nesterov,
-            weight_decay,
-        }));
-    }
-    updates
+fn every_update(gradients: &GradientTerms, format: UpdateFormat) -> Vec<Update> {
+    rules()
+        .into_iter()
+        .map(|rule| Update { gradients: gradients.clone(), format, numbers_at: 0, rule })
+        .collect()
 }
 
 #[test]
@@ -94,9 +91,9 @@ fn updates() {
             let gradients = GradientTerms { members: members.clone(), clip_norm, scaled };
             let norm = gradients.need_norm().then_some(2.0);
             for update in every_update(&gradients, UpdateFormat::default()) {
-                let op = update.to_op();
+                let op = Op::Update(update.clone());
                 // Padding is not a number in the reference's operands either, and stays as it is.
-                devices.check(&op, &op, &operands(&*update, len, norm, scaled.then_some(1024.0)));
+                devices.check(&op, &op, &operands(&update, len, norm, scaled.then_some(1024.0)));
             }
         }
     }
@@ -104,11 +101,11 @@ fn updates() {
 
 /// The operands of an update of parameters of a type by gradients of a type: its states in their own format, of random numbers,
 /// and a copy of the parameters where there is one.
-fn stored(update: &dyn Update, ty: TensorType, [of_parameters, of_gradients]: [DType; 2]) -> Vec<Data> {
-    let (members, len) = (&update.gradients().members, ty.elements());
+fn stored(update: &Update, ty: TensorType, [of_parameters, of_gradients]: [DType; 2]) -> Vec<Data> {
+    let (members, len) = (&update.gradients.members, ty.elements());
     let plain = operands(update, len, Some(2.0), None);
     let mut inputs = Vec::new();
-    if !update.format().has_master() {
+    if !update.format.has_master() {
         inputs.push(plain[0].stored_as(of_parameters));
     }
     inputs.push(plain[1].stored_as(of_gradients));
@@ -144,12 +141,12 @@ fn tensors(lens: [usize; 3]) -> impl Iterator<Item = Member> + Clone {
 /// Asserts that an update of parameters and gradients of such types leaves the same on both devices, of all that it keeps.
 fn assert_same_update(
     devices: &mut Devices,
-    update: &dyn Update,
+    update: &Update,
     members: &Members,
     ty: TensorType,
     dtypes: [DType; 2],
 ) {
-    let op = update.to_op();
+    let op = Op::Update(update.clone());
     let inputs = stored(update, ty, dtypes);
     let expected = devices.expected_of_same(&op, &inputs);
     let found = devices.cuda(&op, &inputs);
@@ -182,7 +179,7 @@ fn updates_of_states_in_fewer_bits() {
             .into_iter()
             .filter(|update| !update.states().is_empty())
         {
-            assert_same_update(&mut devices, &*update, &members, ty, [ty.dtype; 2]);
+            assert_same_update(&mut devices, &update, &members, ty, [ty.dtype; 2]);
         }
     }
 }
@@ -208,7 +205,7 @@ fn updates_of_parameters_in_16_bits() {
             let (members, ty) = lay_out(tensors([4096, 7, 13_001]), half, narrowest);
             let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
             for update in every_update(&gradients, format) {
-                assert_same_update(&mut devices, &*update, &members, ty, [half, of_gradients]);
+                assert_same_update(&mut devices, &update, &members, ty, [half, of_gradients]);
             }
         }
     }
@@ -225,8 +222,8 @@ fn a_step_that_is_left_out_makes_parameters_of_their_copy() {
             let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: true };
             let format = UpdateFormat { states, weights: WeightFormat::Master(half) };
             for update in every_update(&gradients, format) {
-                let op = update.to_op();
-                let mut inputs = stored(&*update, ty, [half, half]);
+                let op = Op::Update(update.clone());
+                let mut inputs = stored(&update, ty, [half, half]);
                 let norm = inputs.len() - 1;
                 inputs[norm] = Data::scalar(f32::INFINITY);
                 inputs.push(Data::scalar(1024.0));
@@ -270,8 +267,8 @@ fn a_step_without_a_finite_norm_changes_nothing() {
                 &GradientTerms { members: members(5000), clip_norm, scaled: true },
                 UpdateFormat::default(),
             ) {
-                let inputs = operands(&*update, 5000, Some(norm), Some(1024.0));
-                let op = update.to_op();
+                let inputs = operands(&update, 5000, Some(norm), Some(1024.0));
+                let op = Op::Update(update.clone());
                 let outputs = devices.cuda(&op, &inputs);
                 assert_eq!(outputs.len(), 1 + update.states().len());
                 for (output, input) in outputs.iter().zip([0, 2, 3]) {

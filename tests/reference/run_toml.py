@@ -33,6 +33,7 @@ LORA = {"rank", "alpha", "targets", "base", "double_quantization"}
 
 # The keys of each optimizer.
 OPTIMIZERS = {
+    "adam": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
     "adamw": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
     "sgd": {"lr", "momentum", "nesterov", "weight_decay", "decay"},
 }
@@ -90,8 +91,12 @@ class Run:
         [self.optimizer] = train["optimizer"]
         expect_word("optimizer", self.optimizer, set(OPTIMIZERS))
         self.update = train["optimizer"][self.optimizer]
-        expect_keys(self.optimizer, self.update, OPTIMIZERS[self.optimizer])
+        expect_keys(self.optimizer, self.update, OPTIMIZERS[self.optimizer] | {"groups"})
         expect_word("decay", self.update["decay"], {"matrices", "all"})
+        # Of runs that are older than the key: none.
+        self.groups = self.update.get("groups", [])
+        for group in self.groups:
+            expect_keys("a group", group, {"match", "lr", "weight_decay"})
         # Of runs that are older than the key.
         [self.schedule] = train.get("schedule", {"constant": {"warmup": 0}}).items()
         expect_word("schedule", self.schedule[0], set(SCHEDULES))

@@ -43,6 +43,8 @@ def scheduled(run):
         # PyTorch's would rise again.
         if run.steps > steps:
             raise CannotRepeat("steps behind the end of a cosine")
+        if floor > 0 and any("lr" in group for group in run.groups):
+            raise CannotRepeat("a cosine's floor, which is one learning rate, of groups that have their own")
         return CosineAnnealingLR(optimizer, T_max=steps - falls_from, eta_min=floor * run.update["lr"])
 
     if falls_from > at:

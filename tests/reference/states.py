@@ -1,5 +1,5 @@
-"""Optimizers whose states are stored in another type than parameters, or that keep a copy of these: PyTorch has none, so
-they are written here, from the definitions. Updates are computed in fp32."""
+"""Optimizers whose states are stored in another type than parameters, or that keep a copy of
+these: PyTorch has none, so they are written here, from the definitions. Updates are computed in fp32."""
 
 import torch
 
@@ -72,7 +72,7 @@ def kind_of_state(run, name, parameter):
 
 
 class Stored(torch.optim.Optimizer):
-    """What the two have in common: `groups` as PyTorch's optimizers take them, states by parameter."""
+    """What they have in common: `groups` as PyTorch's optimizers take them, states by parameter."""
 
     def __init__(self, run, parameters, groups, signs):
         super().__init__(groups, {"lr": run.update["lr"]})
@@ -98,13 +98,19 @@ class Stored(torch.optim.Optimizer):
                     state.store(after)
 
 
-class AdamW(Stored):
+class Adam(Stored):
     """Second moments are squares, and have no sign."""
+
+    decoupled = False
 
     def __init__(self, run, parameters, groups):
         super().__init__(run, parameters, groups, (True, False))
 
     def updated(self, parameter, gradient, lr, weight_decay, moments):
+        if self.decoupled:
+            parameter.mul_(1 - lr * weight_decay)
+        else:
+            gradient = gradient + weight_decay * parameter
         betas = (self.update["beta1"], self.update["beta2"])
         first, second = (
             beta * moment + (1 - beta) * added
@@ -112,8 +118,12 @@ class AdamW(Stored):
         )
         corrections = [1 - beta**self.steps for beta in betas]
         denominator = second.sqrt() / corrections[1] ** 0.5 + self.update["epsilon"]
-        parameter.mul_(1 - lr * weight_decay).sub_(lr / corrections[0] * (first / denominator))
+        parameter.sub_(lr / corrections[0] * (first / denominator))
         return first, second
+
+
+class AdamW(Adam):
+    decoupled = True
 
 
 class SGD(Stored):
@@ -130,3 +140,6 @@ class SGD(Stored):
         velocity = momentum * velocities[0] + gradient
         parameter.sub_(lr * (gradient + momentum * velocity if self.update["nesterov"] else velocity))
         return (velocity,)
+
+
+OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "sgd": SGD}

@@ -3,6 +3,8 @@
 `run` is what `run.toml` says; `parameters` are tensors by the names that they have in a dump.
 """
 
+from fnmatch import fnmatchcase
+
 import torch
 
 import states
@@ -66,19 +68,43 @@ def make_optimizer(run, parameters):
 
 def optimizer_of(run, parameters):
     update = run.update
-    decays = {name for name, tensor in parameters.items() if update["decay"] == "all" or tensor.dim() > 1}
-    groups = [
-        {"params": [parameters[name] for name in decays], "weight_decay": update["weight_decay"]},
-        {"params": [parameters[name] for name in parameters.keys() - decays], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    keeps_states = run.optimizer == "adamw" or update["momentum"] > 0
+    # As few as there can be: a fused update takes those of a group together.
+    by_keys = {}
+    for name, tensor in parameters.items():
+        by_keys.setdefault(own_keys(run, name, tensor), []).append(tensor)
+    groups = [{"params": tensors, "lr": lr, "weight_decay": decay} for (lr, decay), tensors in by_keys.items()]
+    keeps_states = run.optimizer != "sgd" or update["momentum"] > 0
     # PyTorch's own keep states in the type of parameters, and no copy of these.
     is_native = not run.has_master_weights and run.optimizer_state == run.params
-    if not is_native and (keeps_states or run.params != "fp32"):
-        return {"adamw": states.AdamW, "sgd": states.SGD}[run.optimizer](run, parameters, groups)
-    if run.optimizer == "sgd":
-        momentum = {"momentum": update["momentum"], "nesterov": update["nesterov"]}
-        return torch.optim.SGD(groups, lr=update["lr"], **momentum, fused=True)
-    betas = (update["beta1"], update["beta2"])
-    return torch.optim.AdamW(groups, lr=update["lr"], betas=betas, eps=update["epsilon"], fused=True)
+    is_native = is_native or not keeps_states and run.params == "fp32"
+    if not is_native or run.optimizer not in PYTORCHS_OWN:
+        return states.OPTIMIZERS[run.optimizer](run, parameters, groups)
+    return PYTORCHS_OWN[run.optimizer](groups, update)
+
+
+def own_keys(run, name, tensor):
+    """The learning rate and the weight decay of a parameter: of the first group that matches it, or of the rest."""
+    update = run.update
+    decays = update["decay"] == "all" or tensor.dim() > 1
+    lr, decay = update["lr"], update["weight_decay"] if decays else 0.0
+    for group in run.groups:
+        if fnmatchcase(name, group["match"]) or f"{name}.".startswith(f"{group['match']}."):
+            return group.get("lr", lr), group.get("weight_decay", decay)
+    return lr, decay
+
+
+def adam_of(optimizer):
+    def made(groups, update):
+        betas = (update["beta1"], update["beta2"])
+        return optimizer(groups, lr=update["lr"], betas=betas, eps=update["epsilon"], fused=True)
+
+    return made
+
+
+def sgd_of(groups, update):
+    momentum = {"momentum": update["momentum"], "nesterov": update["nesterov"]}
+    return torch.optim.SGD(groups, lr=update["lr"], **momentum, fused=True)
+
+
+# From groups of parameters and the run's keys.
+PYTORCHS_OWN = {"adam": adam_of(torch.optim.Adam), "adamw": adam_of(torch.optim.AdamW), "sgd": sgd_of}

@@ -57,6 +57,7 @@ pub(super) const SOURCES: &[Source] = &[
 /// What sources include, by these names.
 pub(super) const HEADERS: &[Source] = &[
     source!("activations.cuh"),
+    source!("adam.cuh"),
     source!("attention_blocks.cuh"),
     source!("attention_f32.cuh"),
     source!("attention_forward.cuh"),
@@ -73,8 +74,10 @@ pub(super) const HEADERS: &[Source] = &[
     source!("elementwise.cuh"),
     source!("held_rows.cuh"),
     source!("optimizer.cuh"),
+    source!("optimizers.cuh"),
     source!("philox.cuh"),
     source!("reductions.cuh"),
+    source!("sgd.cuh"),
     source!("tables.cuh"),
     source!("vectors.cuh"),
     source!("weights.cuh"),

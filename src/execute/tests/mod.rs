@@ -7,6 +7,7 @@ mod caching;
 mod cadence;
 mod dropout;
 mod graphs;
+mod groups;
 mod held;
 mod homes;
 mod in_backward;

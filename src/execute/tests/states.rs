@@ -9,8 +9,8 @@ use crate::compile::compile;
 use crate::device::{Pool, Region, Role, Tensor};
 use crate::memory::{Cadence, predict};
 use crate::ops::{
-    AdamW, AdamWNumbers, DType, GradientTerms, Member, Op, Rounding as Rounded, Shape, StateFormat,
-    TensorType, Update, UpdateFormat, lay_out,
+    Adam, DType, GradientTerms, Member, Op, Rounding as Rounded, Rule, Shape, StateFormat, TensorType,
+    Update, UpdateFormat, lay_out,
 };
 use crate::spec::{OptimizerState, Quantize, Rounding, RunConfig};
 use crate::testing::keys::Updates;
@@ -182,9 +182,11 @@ fn second_moment(format: StateFormat, steps: usize) -> f64 {
     let (members, ty) = lay_out(std::iter::once(member), DType::F32, format.dtype());
     let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
     let format = UpdateFormat::of_states(format);
-    let op = AdamW { gradients, format, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    let rule =
+        Rule::Adam(Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, decoupled: true });
+    let op = Update { gradients, format, numbers_at: 0, rule };
     let states: Vec<TensorType> = op.states().iter().map(|state| state.layout(&members, ty).1).collect();
-    let types = [&[ty, ty], &states[..], &[TensorType::f32(&[op.numbers().len()])]].concat();
+    let types = [&[ty, ty], &states[..], &[TensorType::f32(&[op.rule.numbers_len()])]].concat();
     let mut device = testing::device(testing::target());
     let tensors: Vec<Tensor> = types
         .iter()
@@ -201,15 +203,10 @@ fn second_moment(format: StateFormat, steps: usize) -> f64 {
     let outputs: Vec<Tensor> =
         std::iter::once(tensors[0]).chain(tensors[2..types.len() - 1].to_vec()).collect();
     for step in 1..=steps {
-        let numbers = AdamWNumbers {
-            learning_rate: 0.0,
-            bias_correction1: 1.0,
-            bias_correction2: 1.0,
-            step: step as f32,
-        };
-        let bytes: Vec<u8> = numbers.to_array().iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let numbers = op.rule.numbers(step, 0.0);
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         device.write(tensors[types.len() - 1].region(), &bytes).unwrap();
-        device.launch(&Op::AdamW(op.clone()), &tensors, &outputs, None).unwrap();
+        device.launch(&Op::Update(op.clone()), &tensors, &outputs, None).unwrap();
     }
     let mut bytes = vec![0; tensors[3].ty.bytes() as usize];
     device.read(tensors[3].region(), &mut bytes).unwrap();

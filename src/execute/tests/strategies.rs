@@ -231,7 +231,8 @@ fn sgd_keeps_a_velocity_or_nothing() {
     let state = |momentum, nesterov| {
         let mut config = testing::small();
         let (lr, weight_decay, decay) = (0.1, 0.1, Decay::Matrices);
-        config.train.optimizer = Optimizer::Sgd(Sgd { lr, momentum, nesterov, weight_decay, decay });
+        config.train.optimizer =
+            Optimizer::Sgd(Sgd { lr, momentum, nesterov, weight_decay, decay, groups: Vec::new() });
         let program = program(&config);
         let buckets = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes());
         let buckets: u64 = buckets.map(|bytes| bytes.next_multiple_of(256)).sum();

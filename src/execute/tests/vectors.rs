@@ -244,7 +244,7 @@ fn too_far(vectors: Vectors, strategy: &str, config: &RunConfig) -> Vec<String> 
 
 #[test]
 fn every_strategy_learns_what_pytorch_learns() {
-    all_learn_what_pytorch_learns(WAYS, 25);
+    all_learn_what_pytorch_learns(WAYS, 29);
 }
 
 #[test]
@@ -397,6 +397,20 @@ fn another_schedule_is_noticed() {
     are_noticed(WAYS, "cosine", &changes);
 }
 
+#[test]
+fn another_group_is_noticed() {
+    let changes: [(&str, Change); 5] = [
+        ("learning rate", |config| change_adamw(config, |adamw| adamw.groups[0].lr = Some(1.001e-3))),
+        ("amount of decay", |config| {
+            change_adamw(config, |adamw| adamw.groups[2].weight_decay = Some(0.55));
+        }),
+        ("extent of decay", |config| change_adamw(config, |adamw| adamw.groups[2].weight_decay = None)),
+        ("match", |config| change_adamw(config, |adamw| adamw.groups[3].parameters.push_str(".mlp"))),
+        ("order", |config| change_adamw(config, |adamw| adamw.groups.swap(0, 3))),
+    ];
+    are_noticed(WAYS, "groups", &changes);
+}
+
 fn change_cosine(config: &mut RunConfig, change: fn(&mut Cosine)) {
     let Schedule::Cosine(cosine) = &mut config.train.schedule else { panic!("the run has a cosine") };
     change(cosine);
@@ -456,17 +470,13 @@ fn are_noticed(vectors: Vectors, strategy: &str, changes: &[(&str, Change)]) {
 }
 
 fn change_adamw(config: &mut RunConfig, change: impl Fn(&mut AdamW)) {
-    match &mut config.train.optimizer {
-        Optimizer::AdamW(adamw) => change(adamw),
-        Optimizer::Sgd(_) => panic!("not AdamW"),
-    }
+    let Optimizer::AdamW(adamw) = &mut config.train.optimizer else { panic!("the run has AdamW") };
+    change(adamw);
 }
 
 fn change_sgd(config: &mut RunConfig, change: impl Fn(&mut Sgd)) {
-    match &mut config.train.optimizer {
-        Optimizer::Sgd(sgd) => change(sgd),
-        Optimizer::AdamW(_) => panic!("not SGD"),
-    }
+    let Optimizer::Sgd(sgd) = &mut config.train.optimizer else { panic!("the run has SGD") };
+    change(sgd);
 }
 
 fn change_model(config: &mut RunConfig, change: impl FnOnce(&mut Transformer)) {

@@ -394,6 +394,7 @@ fn config() -> RunConfig {
                 epsilon: 1e-8,
                 weight_decay: 0.0,
                 decay: Decay::All,
+                groups: Vec::new(),
             }),
             schedule: Schedule::default(),
         },

@@ -1,37 +1,38 @@
 //! What applies gradients: a file for each optimizer. A new one is its file, and its lines here.
 
+mod adam;
 mod adamw;
+mod groups;
 mod sgd;
 
+pub use adam::Adam;
 pub use adamw::AdamW;
+pub use groups::Group;
 pub use sgd::Sgd;
+
+use groups::Groups;
 
 use super::declare::{choice, words};
 use super::error::Problem;
+use super::rules::blame;
 use super::tree::Table;
-use crate::ops::{GradientTerms, Update, UpdateFormat};
+use crate::ops::Rule;
 
 choice! {
     pub enum Optimizer("train.optimizer"): UpdateRule {
         adamw: AdamW,
+        adam: Adam,
         sgd: Sgd,
     }
-    later "adam", "lion"
+    later "adafactor", "lion", "muon"
 }
 
 /// What each optimizer says of itself.
 trait UpdateRule {
-    /// Its update of a bucket that is stored like this.
-    fn update(&self, gradients: GradientTerms, format: UpdateFormat) -> Box<dyn Update>;
+    /// How a parameter moves, with that weight decay.
+    fn rule(&self, weight_decay: f32) -> Rule;
 
-    /// The learning rate that a schedule takes shares of.
-    fn learning_rate(&self) -> f64;
-
-    /// What its update takes as the numbers of step `step`, counted from 1, at that learning rate.
-    fn numbers(&self, step: usize, learning_rate: f32) -> Vec<f32>;
-
-    /// Whether weight decay applies to parameters of this many dimensions.
-    fn decays(&self, dimensions: usize) -> bool;
+    fn shared(&self) -> Shared<'_>;
 
     /// Rules between its own keys.
     fn check(&self, _tree: &Table) -> Result<(), Problem> {
@@ -39,34 +40,76 @@ trait UpdateRule {
     }
 }
 
-impl Optimizer {
-    /// Its update of a bucket that is stored like this.
-    pub fn update(&self, gradients: GradientTerms, format: UpdateFormat) -> Box<dyn Update> {
-        self.each().update(gradients, format)
-    }
+/// The keys that all of them have.
+struct Shared<'a> {
+    lr: f64,
+    weight_decay: f64,
+    decay: Decay,
+    groups: &'a [Group],
+}
 
+/// Parameters that are updated alike.
+#[derive(Clone, Debug)]
+pub struct UpdateGroup<'a> {
+    /// What they are named by; of the rest, nothing.
+    pub named: Option<&'a Group>,
     /// The learning rate that a schedule takes shares of.
-    pub(super) fn learning_rate(&self) -> f64 {
-        self.each().learning_rate()
-    }
+    pub lr: f64,
+    pub rule: Rule,
+    decay: Decay,
+}
 
-    /// What its update takes as the numbers of step `step`, counted from 1, at that learning rate.
-    pub(super) fn numbers(&self, step: usize, learning_rate: f32) -> Vec<f32> {
-        self.each().numbers(step, learning_rate)
+impl UpdateGroup<'_> {
+    /// Whether weight decay applies to parameters of this many dimensions.
+    pub fn decays(&self, dimensions: usize) -> bool {
+        self.decay.applies_to(dimensions)
     }
 
     /// What it keeps of each parameter, by name: of equal names, equal states, if they are stored alike.
     pub(super) fn states(&self) -> Vec<&'static str> {
-        let update = self.update(GradientTerms::default(), UpdateFormat::default());
-        update.states().iter().map(|state| state.name).chain([update.name()]).collect()
+        self.rule.moments().iter().map(|moment| moment.name).chain([self.rule.name()]).collect()
+    }
+}
+
+/// The first group that a parameter of this name is of.
+pub fn group_of(groups: &[UpdateGroup], parameter: &str) -> usize {
+    let is_of = |group: &UpdateGroup| group.named.is_none_or(|named| named.matches(parameter));
+    groups.iter().position(is_of).expect("the last group is that of the rest")
+}
+
+impl Optimizer {
+    /// All ways in which it updates: that of the groups, in order, and behind them that of the rest.
+    pub fn groups(&self) -> Vec<UpdateGroup<'_>> {
+        let Shared { lr, weight_decay, decay, groups } = self.each().shared();
+        let rule = |weight_decay: f64| self.each().rule(weight_decay as f32);
+        let named = groups.iter().map(|group| UpdateGroup {
+            named: Some(group),
+            lr: group.lr.unwrap_or(lr),
+            rule: rule(group.weight_decay.unwrap_or(weight_decay)),
+            decay: if group.weight_decay.is_some() { Decay::All } else { decay },
+        });
+        let rest = UpdateGroup { named: None, lr, rule: rule(weight_decay), decay };
+        named.chain([rest]).collect()
     }
 
-    /// Whether weight decay applies to parameters of this many dimensions.
-    pub fn decays(&self, dimensions: usize) -> bool {
-        self.each().decays(dimensions)
+    /// The learning rate of all that no group has another for.
+    pub(super) fn learning_rate(&self) -> f64 {
+        self.each().shared().lr
     }
 
     pub(super) fn check(&self, tree: &Table) -> Result<(), Problem> {
+        let groups = self.each().shared().groups;
+        if let Some(group) = groups.iter().find(|group| group.lr.is_none() && group.weight_decay.is_none()) {
+            return Err(blame(
+                format!(
+                    "the group of `{}` is updated as the rest is: it says nothing else",
+                    group.parameters
+                ),
+                &[&format!("train.optimizer.{}.groups", self.name())],
+                tree,
+                "give it `lr` or `weight_decay`, or leave it out",
+            ));
+        }
         self.each().check(tree)
     }
 }

@@ -1,7 +1,7 @@
 //! `[train.optimizer.sgd]`
 
-use super::{Decay, UpdateRule};
-use crate::ops::{self, GradientTerms, Update, UpdateFormat};
+use super::{Decay, Group, Groups, Shared, UpdateRule};
+use crate::ops::{self, Rule};
 use crate::spec::declare::section;
 use crate::spec::error::Problem;
 use crate::spec::kinds::{DECAY_RATE, Flag, NOT_NEGATIVE, POSITIVE, word};
@@ -16,25 +16,19 @@ section! {
         pub nesterov: bool = Flag, default false;
         pub weight_decay: f64 = NOT_NEGATIVE, default 0.0;
         pub decay: Decay = word(), default Decay::Matrices;
+        pub groups: Vec<Group> = Groups, default Vec::new();
     }
 }
 
 impl UpdateRule for Sgd {
-    fn update(&self, gradients: GradientTerms, format: UpdateFormat) -> Box<dyn Update> {
-        let (momentum, weight_decay) = (self.momentum as f32, self.weight_decay as f32);
-        Box::new(ops::Sgd { gradients, format, momentum, nesterov: self.nesterov, weight_decay })
+    fn rule(&self, weight_decay: f32) -> Rule {
+        let momentum = self.momentum as f32;
+        Rule::Sgd(ops::Sgd { momentum, nesterov: self.nesterov, weight_decay })
     }
 
-    fn learning_rate(&self) -> f64 {
-        self.lr
-    }
-
-    fn numbers(&self, step: usize, learning_rate: f32) -> Vec<f32> {
-        vec![learning_rate, step as f32]
-    }
-
-    fn decays(&self, dimensions: usize) -> bool {
-        self.decay.applies_to(dimensions)
+    fn shared(&self) -> Shared<'_> {
+        let Sgd { lr, weight_decay, decay, ref groups, .. } = *self;
+        Shared { lr, weight_decay, decay, groups }
     }
 
     fn check(&self, tree: &Table) -> Result<(), Problem> {

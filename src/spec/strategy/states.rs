@@ -1,7 +1,7 @@
 //! `optimizer_state` and `rounding`
 
 use super::{StoredIn, Strategy};
-use crate::ops::{self, GradientTerms, Shape, StateFormat, UpdateFormat, WeightFormat};
+use crate::ops::{self, Rule, Shape, StateFormat, UpdateFormat, WeightFormat};
 use crate::spec::declare::words;
 use crate::spec::resolved::RunConfig;
 
@@ -25,12 +25,9 @@ words! {
 }
 
 impl RunConfig {
-    /// How a trained parameter of a shape and what the optimizer keeps of it are stored; its rows may be looked up by their
-    /// numbers.
-    pub fn update_format(&self) -> impl Fn(&Shape, bool) -> UpdateFormat {
+    /// How a trained parameter of a shape and what a rule keeps of it are stored; its rows may be looked up by their numbers.
+    pub fn update_format(&self) -> impl Fn(&Rule, &Shape, bool) -> UpdateFormat {
         let Strategy { optimizer_state, quantize, rounding, params, .. } = self.strategy;
-        let update = self.train.optimizer.update(GradientTerms::default(), UpdateFormat::default());
-        let keeps_none = update.states().is_empty();
         let rounding = match rounding {
             Rounding::Nearest => ops::Rounding::Nearest,
             Rounding::Stochastic => ops::Rounding::Stochastic { seed: self.train.seed },
@@ -42,13 +39,13 @@ impl RunConfig {
             }
             StoredIn::Bf16 | StoredIn::Fp16 => WeightFormat::InPlace(rounding),
         };
-        let states = move |shape: &Shape, looked_up| match optimizer_state {
-            _ if keeps_none => StateFormat::F32,
+        let states = move |rule: &Rule, shape: &Shape, looked_up| match optimizer_state {
+            _ if rule.moments().is_empty() => StateFormat::F32,
             OptimizerState::Fp32 => StateFormat::F32,
             OptimizerState::Bf16 => StateFormat::Bf16(rounding),
             OptimizerState::EightBit if quantize.includes(shape, looked_up) => StateFormat::Quantized,
             OptimizerState::EightBit => StateFormat::F32,
         };
-        move |shape, looked_up| UpdateFormat { states: states(shape, looked_up), weights }
+        move |rule, shape, looked_up| UpdateFormat { states: states(rule, shape, looked_up), weights }
     }
 }

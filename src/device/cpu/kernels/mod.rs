@@ -12,6 +12,7 @@ mod dropout;
 mod elementwise;
 mod embedding;
 mod float;
+mod global_norm;
 mod head_norm;
 mod initialise;
 mod layer_norm;
@@ -25,6 +26,7 @@ mod product;
 mod quantize;
 mod rms_norm;
 mod rotary;
+mod runs;
 mod simd;
 mod states;
 mod storage;
@@ -81,7 +83,6 @@ pub(super) unsafe fn run(
         Op::ActivationBackward(op) => {
             with_float!(dtype(0), T => activation::backward::<T>(op, &mut operands, workers));
         }
-        Op::AdamW(op) => optimizer::adamw(op, &mut operands, workers),
         Op::Add(op) => with_float!(dtype(0), T => elementwise::add::<T>(op, &mut operands, workers)),
         Op::Attention(op) => {
             with_float!(dtype(0), T => attention::forward::<T>(op, &mut operands, scratch, workers));
@@ -112,7 +113,7 @@ pub(super) unsafe fn run(
         Op::GatedBackward(op) => {
             with_float!(dtype(0), T => activation::gated_backward::<T>(op, &mut operands, workers));
         }
-        Op::GlobalNorm(op) => optimizer::global_norm(op, &mut operands, scratch, workers),
+        Op::GlobalNorm(op) => global_norm::run(op, &mut operands, scratch, workers),
         Op::HeadNorm(op) => with_float!(dtype(0), T => head_norm::forward::<T>(op, &mut operands, workers)),
         Op::HeadNormBackward(op) => with_float!(dtype(0), T => with_f32_or!(T, op.gradients, G => {
             head_norm::backward::<T, G>(op, &mut operands, scratch, workers);
@@ -161,8 +162,8 @@ pub(super) unsafe fn run(
         }
         Op::Rotary(op) => with_float!(dtype(0), T => rotary::run::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
-        Op::Sgd(op) => optimizer::sgd(op, &mut operands, workers),
         Op::Stored(_) => unreachable!("no device reads files"),
+        Op::Update(op) => optimizer::update(op, &mut operands, workers),
     }
 }
 

@@ -8,7 +8,7 @@ use super::philox::philox_words;
 use super::quantize::Codes;
 use super::simd::Level;
 use super::workers::Parts;
-use crate::ops::{DynamicMap, Member, QUANTIZED_BLOCK, Rounding, StateFormat};
+use crate::ops::{Member, QUANTIZED_BLOCK, Rounding, StateFormat, Update};
 
 /// Numbers that are brought to f32 at a time, where they are not in f32 already: few enough to stay in the nearest cache, and
 /// for the processor to fetch the next ones while random numbers are made for these.
@@ -38,23 +38,20 @@ pub(super) struct Quantized<'a> {
 }
 
 impl<'a, const N: usize> States<'a, N> {
-    /// The outputs after the parameters. `maps` are those of the states where they are quantized.
-    pub(super) fn new(
-        format: StateFormat,
-        maps: [DynamicMap; N],
-        step: f32,
-        operands: &mut Operands<'a>,
-    ) -> States<'a, N> {
+    /// The moments of an update at this step: the outputs after the parameters.
+    pub(super) fn new(op: &Update, step: f32, operands: &mut Operands<'a>) -> States<'a, N> {
         const { assert!(N <= 2, "a word of random bits is enough for two") };
         let indices: [usize; N] = std::array::from_fn(|state| state);
-        match format {
+        match op.format.states {
+            // Of none, none are brought to f32.
+            _ if N == 0 => States::F32(indices.map(|_| unreachable!("there are none"))),
             StateFormat::F32 => States::F32(indices.map(|state| Parts::new(operands.output(1 + state)))),
             StateFormat::Bf16(rounding) => {
                 let draws = Draws::of_states(rounding, step);
                 States::Bf16(indices.map(|state| Parts::new(operands.output(1 + state))), draws)
             }
             StateFormat::Quantized => States::Quantized(indices.map(|state| Quantized {
-                map: Codes::of(maps[state]),
+                map: Codes::of(op.rule.moments()[state].map),
                 codes: Parts::new(operands.codes(1 + 2 * state)),
                 scales: Parts::new(operands.output(2 + 2 * state)),
             })),

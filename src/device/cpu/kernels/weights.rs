@@ -33,7 +33,7 @@ enum Gradients<'a> {
 
 impl<'a> Weights<'a> {
     /// Of an update at this step.
-    pub(super) fn new(op: &impl Update, step: f32, operands: &mut Operands<'a>) -> Weights<'a> {
+    pub(super) fn new(op: &Update, step: f32, operands: &mut Operands<'a>) -> Weights<'a> {
         let at = op.gradients_input();
         let (parameters, gradients) = (operands.output_type(0).dtype, operands.input_type(at).dtype);
         let not_numbers = "an operation's types are checked before it runs";
@@ -44,8 +44,8 @@ impl<'a> Weights<'a> {
                 DType::F16 => Stored::F16(Parts::new(operands.output(0))),
                 DType::I32 | DType::U8 | DType::U4 => unreachable!("{not_numbers}"),
             },
-            master: op.format().has_master().then(|| Parts::new(operands.output(1 + op.states().len()))),
-            draws: match op.format().weights {
+            master: op.format.has_master().then(|| Parts::new(operands.output(1 + op.states().len()))),
+            draws: match op.format.weights {
                 WeightFormat::InPlace(rounding) => Draws::of_parameters(rounding, step),
                 WeightFormat::Master(_) => None,
             },

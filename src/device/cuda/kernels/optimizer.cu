@@ -1,6 +1,6 @@
 // What happens to whole buckets of gradients and parameters at the end of a step. Padding between the tensors of a
 // bucket is neither read nor written.
-#include "optimizer.cuh"
+#include "optimizers.cuh"
 #include "reductions.cuh"
 #include "vectors.cuh"
 #include "weights.cuh"
@@ -105,22 +105,32 @@ struct States {
     }
 };
 
-// Adam with decoupled weight decay (Loshchilov and Hutter 2019).
-template <class T, bool RANDOM>
-__device__ __forceinline__ void update_adamw(void* parameters, const void* gradients, T* __restrict__ first,
-                                             T* __restrict__ second, const float* __restrict__ numbers, float* master,
-                                             const float* __restrict__ norm, const float* __restrict__ scaling,
-                                             const AdamW& constants, const Formats& formats,
-                                             const Table<UpdateEntry>& table) {
+// What all kernels are given: the bucket, the step's numbers, and what is the same for all steps.
+struct Bucket {
+    void* parameters;
+    const void* gradients;
+    const float* numbers;
+    float* master;
+    const float* norm;
+    const float* scaling;
+};
+
+// An optimizer's step for the elements of one block.
+template <class Rule, class T, bool RANDOM>
+__device__ __forceinline__ void update_bucket(const Bucket& bucket, T* (&moments)[MOMENTS_OF<Rule>], float clip_norm,
+                                              const Rule& rule, const Formats& formats,
+                                              const Table<UpdateEntry>& table) {
+    constexpr int MOMENTS = Rule::MOMENTS;
     const UpdateEntry& entry = entry_of_block(table);
-    const Weights weights(parameters, gradients, master, formats, entry, numbers[3]);
-    if (is_left_out(norm, scaling)) return weights.keep(entry);
-    const AdamWStep step(constants, entry, numbers, norm, scaling);
+    const Weights weights(bucket.parameters, bucket.gradients, bucket.master, formats, entry, bucket.numbers[1]);
+    if (is_left_out(bucket.norm, bucket.scaling)) return weights.keep(entry);
+    const typename Rule::Step step = rule.step(entry.decay != 0, bucket.numbers);
+    const float counted = share(clip_norm, bucket.norm, bucket.scaling);
     const States<T, RANDOM> states{formats.states_seed, weights.site, weights.step};
     const uint64_t begin = entry.begin();
     const uint32_t count = entry.count();
-    first += entry.offset + begin;
-    second += entry.offset + begin;
+#pragma unroll
+    for (int k = 0; k < MOMENTS; ++k) moments[k] += entry.offset + begin;
     const uint32_t whole = entry.offset % 4 == 0 ? count / 4 : 0;
 #pragma unroll
     for (int q = 0; q < UPDATE_QUADS; ++q) {
@@ -128,125 +138,87 @@ __device__ __forceinline__ void update_adamw(void* parameters, const void* gradi
         if (quad < whole) {
             float4 p = weights.parameter_quad(begin + 4 * quad);
             const float4 g = weights.gradient_quad(begin + 4 * quad);
-            float4 m = load_quad(first + 4 * quad);
-            float4 v = load_quad(second + 4 * quad);
-            update(constants, step, p, g, m, v);
+            float4 m[MOMENTS_OF<Rule>];
+#pragma unroll
+            for (int k = 0; k < MOMENTS; ++k) m[k] = load_quad(moments[k] + 4 * quad);
+            const auto component = [&](float& parameter, float gradient, float float4::* of) {
+                float numbers[MOMENTS_OF<Rule>];
+#pragma unroll
+                for (int k = 0; k < MOMENTS; ++k) numbers[k] = m[k].*of;
+                rule.update(step, parameter, gradient * counted, numbers);
+#pragma unroll
+                for (int k = 0; k < MOMENTS; ++k) m[k].*of = numbers[k];
+            };
+            component(p.x, g.x, &float4::x);
+            component(p.y, g.y, &float4::y);
+            component(p.z, g.z, &float4::z);
+            component(p.w, g.w, &float4::w);
             weights.store_quad_of(begin + 4 * quad, p);
-            const uint4 words = states.draw(begin + 4 * quad);
-            states.store(first + 4 * quad, m, words, 0);
-            states.store(second + 4 * quad, v, words, 16);
+            if constexpr (MOMENTS > 0) {
+                const uint4 words = states.draw(begin + 4 * quad);
+#pragma unroll
+                for (int k = 0; k < MOMENTS; ++k) states.store(moments[k] + 4 * quad, m[k], words, 16 * k);
+            }
         }
     }
     for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) {
         float p = weights.parameter(begin + i);
-        float m = to_float(first[i]);
-        float v = to_float(second[i]);
-        update(constants, step, p, weights.gradient(begin + i), m, v);
+        float numbers[MOMENTS_OF<Rule>];
+#pragma unroll
+        for (int k = 0; k < MOMENTS; ++k) numbers[k] = to_float(moments[k][i]);
+        rule.update(step, p, weights.gradient(begin + i) * counted, numbers);
         weights.store(begin + i, p);
-        states.store(first[i], m, begin + i, 0);
-        states.store(second[i], v, begin + i, 16);
+#pragma unroll
+        for (int k = 0; k < MOMENTS; ++k) states.store(moments[k][i], numbers[k], begin + i, 16 * k);
     }
 }
 
 // In what follows, sm_120 would spill with the registers of five blocks to a multiprocessor.
 
-#define ADAMW(name, T, RANDOM)                                                                                       \
+#define BEHIND_MOMENTS(Rule)                                                                                         \
+    const float *__restrict__ numbers, float *master, const float *__restrict__ norm,                                \
+        const float *__restrict__ scaling, float clip_norm, const Rule rule, const Formats formats,                  \
+        const Table<UpdateEntry> table
+
+#define NO_MOMENT(name, Rule)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4)                                                           \
+        name(void* parameters, const void* gradients, BEHIND_MOMENTS(Rule)) {                                        \
+        float* none[1] = {nullptr};                                                                                  \
+        update_bucket<Rule, float, false>({parameters, gradients, numbers, master, norm, scaling}, none, clip_norm,  \
+                                          rule, formats, table);                                                     \
+    }                                                                                                                \
+    REGISTER(name)
+
+#define ONE_MOMENT_IN(name, Rule, T, RANDOM)                                                                         \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4)                                                           \
+        name(void* parameters, const void* gradients, T* __restrict__ moment, BEHIND_MOMENTS(Rule)) {                \
+        T* moments[1] = {moment};                                                                                    \
+        update_bucket<Rule, T, RANDOM>({parameters, gradients, numbers, master, norm, scaling}, moments, clip_norm,  \
+                                       rule, formats, table);                                                        \
+    }                                                                                                                \
+    REGISTER(name)
+
+#define TWO_MOMENTS_IN(name, Rule, T, RANDOM)                                                                        \
     extern "C" __global__ void __launch_bounds__(BLOCK, 4)                                                           \
         name(void* parameters, const void* gradients, T* __restrict__ first, T* __restrict__ second,                 \
-             const float* __restrict__ numbers, float* master, const float* __restrict__ norm,                       \
-             const float* __restrict__ scaling, const AdamW constants, const Formats formats,                        \
-             const Table<UpdateEntry> table) {                                                                       \
-        update_adamw<T, RANDOM>(parameters, gradients, first, second, numbers, master, norm, scaling, constants,     \
-                                formats, table);                                                                     \
+             BEHIND_MOMENTS(Rule)) {                                                                                 \
+        T* moments[2] = {first, second};                                                                             \
+        update_bucket<Rule, T, RANDOM>({parameters, gradients, numbers, master, norm, scaling}, moments, clip_norm,  \
+                                       rule, formats, table);                                                        \
     }                                                                                                                \
     REGISTER(name)
 
-ADAMW(adamw, float, false)
-ADAMW(adamw_bf16, bf16, false)
-ADAMW(adamw_bf16_random, bf16, true)
+#define ONE_MOMENT(name, Rule)                                                                                       \
+    ONE_MOMENT_IN(name, Rule, float, false)                                                                          \
+    ONE_MOMENT_IN(name##_bf16, Rule, bf16, false)                                                                    \
+    ONE_MOMENT_IN(name##_bf16_random, Rule, bf16, true)
 
-// Stochastic gradient descent without momentum.
-extern "C" __global__ void __launch_bounds__(BLOCK, 4)
-    sgd(void* parameters, const void* gradients, const float* __restrict__ numbers, float* master,
-        const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants, const Formats formats,
-        const Table<UpdateEntry> table) {
-    const UpdateEntry& entry = entry_of_block(table);
-    const Weights weights(parameters, gradients, master, formats, entry, numbers[1]);
-    if (is_left_out(norm, scaling)) return weights.keep(entry);
-    const SgdStep step(constants, entry, numbers, norm, scaling);
-    const uint64_t begin = entry.begin();
-    const uint32_t count = entry.count();
-    const uint32_t whole = entry.offset % 4 == 0 ? count / 4 : 0;
-#pragma unroll
-    for (int q = 0; q < UPDATE_QUADS; ++q) {
-        const uint32_t quad = q * BLOCK + threadIdx.x;
-        if (quad < whole) {
-            float4 p = weights.parameter_quad(begin + 4 * quad);
-            const float4 g = weights.gradient_quad(begin + 4 * quad);
-            descend(step, p.x, g.x);
-            descend(step, p.y, g.y);
-            descend(step, p.z, g.z);
-            descend(step, p.w, g.w);
-            weights.store_quad_of(begin + 4 * quad, p);
-        }
-    }
-    for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) {
-        float p = weights.parameter(begin + i);
-        descend(step, p, weights.gradient(begin + i));
-        weights.store(begin + i, p);
-    }
-}
-REGISTER(sgd)
+#define TWO_MOMENTS(name, Rule)                                                                                      \
+    TWO_MOMENTS_IN(name, Rule, float, false)                                                                         \
+    TWO_MOMENTS_IN(name##_bf16, Rule, bf16, false)                                                                   \
+    TWO_MOMENTS_IN(name##_bf16_random, Rule, bf16, true)
 
-template <class T, bool RANDOM>
-__device__ __forceinline__ void update_momentum(void* parameters, const void* gradients, T* __restrict__ velocity,
-                                                const float* __restrict__ numbers, float* master,
-                                                const float* __restrict__ norm, const float* __restrict__ scaling,
-                                                const Sgd& constants, const Formats& formats,
-                                                const Table<UpdateEntry>& table) {
-    const UpdateEntry& entry = entry_of_block(table);
-    const Weights weights(parameters, gradients, master, formats, entry, numbers[1]);
-    if (is_left_out(norm, scaling)) return weights.keep(entry);
-    const SgdStep step(constants, entry, numbers, norm, scaling);
-    const States<T, RANDOM> states{formats.states_seed, weights.site, weights.step};
-    const uint64_t begin = entry.begin();
-    const uint32_t count = entry.count();
-    velocity += entry.offset + begin;
-    const uint32_t whole = entry.offset % 4 == 0 ? count / 4 : 0;
-#pragma unroll
-    for (int q = 0; q < UPDATE_QUADS; ++q) {
-        const uint32_t quad = q * BLOCK + threadIdx.x;
-        if (quad < whole) {
-            float4 p = weights.parameter_quad(begin + 4 * quad);
-            const float4 g = weights.gradient_quad(begin + 4 * quad);
-            float4 v = load_quad(velocity + 4 * quad);
-            roll(constants, step, p, g, v);
-            weights.store_quad_of(begin + 4 * quad, p);
-            states.store(velocity + 4 * quad, v, states.draw(begin + 4 * quad), 0);
-        }
-    }
-    for (uint32_t i = 4 * whole + threadIdx.x; i < count; i += BLOCK) {
-        float p = weights.parameter(begin + i);
-        float v = to_float(velocity[i]);
-        roll(constants, step, p, weights.gradient(begin + i), v);
-        weights.store(begin + i, p);
-        states.store(velocity[i], v, begin + i, 0);
-    }
-}
-
-#define SGD_MOMENTUM(name, T, RANDOM)                                                                                \
-    extern "C" __global__ void __launch_bounds__(BLOCK, 4)                                                           \
-        name(void* parameters, const void* gradients, T* __restrict__ velocity, const float* __restrict__ numbers,   \
-             float* master, const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants,  \
-             const Formats formats, const Table<UpdateEntry> table) {                                                \
-        update_momentum<T, RANDOM>(parameters, gradients, velocity, numbers, master, norm, scaling, constants,       \
-                                   formats, table);                                                                  \
-    }                                                                                                                \
-    REGISTER(name)
-
-SGD_MOMENTUM(sgd_momentum, float, false)
-SGD_MOMENTUM(sgd_momentum_bf16, bf16, false)
-SGD_MOMENTUM(sgd_momentum_bf16_random, bf16, true)
+OPTIMIZERS(NO_MOMENT, ONE_MOMENT, TWO_MOMENTS)
 
 // Dynamic loss scaling, one thread. `counts` holds the good steps since the scale last changed and the steps left out.
 extern "C" __global__ void loss_scale(float* scale, float* counts, const float* norm, float backoff, float growth,

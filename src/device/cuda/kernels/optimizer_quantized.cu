@@ -1,7 +1,7 @@
 // Updates of buckets whose states are codes of 8 bits in blocks that share a scale, their largest magnitude (block-wise
 // dynamic quantization, Dettmers et al. 2022). A warp takes a block at a time: each lane eight numbers of it.
 #include "dynamic_map.cuh"
-#include "optimizer.cuh"
+#include "optimizers.cuh"
 #include "reductions.cuh"
 #include "vectors.cuh"
 #include "weights.cuh"
@@ -110,58 +110,67 @@ __device__ __forceinline__ void each_weight(const Weights& weights, uint64_t pla
     }
 }
 
-// Adam with decoupled weight decay (Loshchilov and Hutter 2019). With the registers of four blocks to a multiprocessor, it
-// would spill.
-extern "C" __global__ void __launch_bounds__(BLOCK, 3)
-    adamw_quantized(void* parameters, const void* gradients, uint8_t* __restrict__ first,
-                    float* __restrict__ first_scales, uint8_t* __restrict__ second, float* __restrict__ second_scales,
-                    const float* __restrict__ numbers, float* master, const float* __restrict__ norm,
-                    const float* __restrict__ scaling, const AdamW constants, const Formats formats,
-                    const Table<UpdateEntry> table) {
-    const UpdateEntry& entry = entry_of_block(table);
-    const Weights weights(parameters, gradients, master, formats, entry, numbers[3]);
-    if (is_left_out(norm, scaling)) return weights.keep(entry);
+// An optimizer's step for the elements of one block.
+template <class Rule>
+__device__ __forceinline__ void update_quantized(const Weights& weights, const UpdateEntry& entry,
+                                                 const Quantized (&moments)[Rule::MOMENTS], const float* numbers,
+                                                 float counted, const Rule& rule) {
     __shared__ Shares<true> signed_shares;
     __shared__ Shares<false> unsigned_shares;
     signed_shares.make<BLOCK>();
-    unsigned_shares.make<BLOCK>();
+    if constexpr (has_unsigned<Rule>()) unsigned_shares.make<BLOCK>();
     __syncthreads();
-    const AdamWStep step(constants, entry, numbers, norm, scaling);
-    const Quantized states[2] = {{first, first_scales}, {second, second_scales}};
-    const auto maps = [&](int state, auto use) {
-        if (state == 0) {
+    const typename Rule::Step step = rule.step(entry.decay != 0, numbers);
+    const auto maps = [&](int moment, auto use) {
+        if (Rule::is_signed(moment)) {
             use(signed_shares);
         } else {
             use(unsigned_shares);
         }
     };
-    each_block<2>(entry, states, maps, [&](uint64_t place, int count, float (&moments)[2][4]) {
+    each_block<Rule::MOMENTS>(entry, moments, maps, [&](uint64_t place, int count, float (&all)[Rule::MOMENTS][4]) {
         each_weight(weights, place, count, [&](float& parameter, float gradient, int i) {
-            update(constants, step, parameter, gradient, moments[0][i], moments[1][i]);
+            float one[Rule::MOMENTS];
+#pragma unroll
+            for (int k = 0; k < Rule::MOMENTS; ++k) one[k] = all[k][i];
+            rule.update(step, parameter, gradient * counted, one);
+#pragma unroll
+            for (int k = 0; k < Rule::MOMENTS; ++k) all[k][i] = one[k];
         });
     });
 }
-REGISTER(adamw_quantized)
 
-// Stochastic gradient descent with momentum.
-extern "C" __global__ void __launch_bounds__(BLOCK, 3)
-    sgd_momentum_quantized(void* parameters, const void* gradients, uint8_t* __restrict__ velocity,
-                           float* __restrict__ scales, const float* __restrict__ numbers, float* master,
-                           const float* __restrict__ norm, const float* __restrict__ scaling, const Sgd constants,
-                           const Formats formats, const Table<UpdateEntry> table) {
-    const UpdateEntry& entry = entry_of_block(table);
-    const Weights weights(parameters, gradients, master, formats, entry, numbers[1]);
-    if (is_left_out(norm, scaling)) return weights.keep(entry);
-    __shared__ Shares<true> shares;
-    shares.make<BLOCK>();
-    __syncthreads();
-    const SgdStep step(constants, entry, numbers, norm, scaling);
-    const Quantized states[1] = {{velocity, scales}};
-    const auto maps = [&](int, auto use) { use(shares); };
-    each_block<1>(entry, states, maps, [&](uint64_t place, int count, float (&velocities)[1][4]) {
-        each_weight(weights, place, count, [&](float& parameter, float gradient, int i) {
-            roll(constants, step, parameter, gradient, velocities[0][i]);
-        });
-    });
-}
-REGISTER(sgd_momentum_quantized)
+#define BEHIND_MOMENTS(Rule)                                                                                         \
+    const float *__restrict__ numbers, float *master, const float *__restrict__ norm,                                \
+        const float *__restrict__ scaling, float clip_norm, const Rule rule, const Formats formats,                  \
+        const Table<UpdateEntry> table
+
+#define UPDATE(Rule, ...)                                                                                            \
+    const UpdateEntry& entry = entry_of_block(table);                                                                \
+    const Weights weights(parameters, gradients, master, formats, entry, numbers[1]);                                \
+    if (is_left_out(norm, scaling)) return weights.keep(entry);                                                      \
+    const Quantized moments[Rule::MOMENTS] = {__VA_ARGS__};                                                          \
+    update_quantized<Rule>(weights, entry, moments, numbers, share(clip_norm, norm, scaling), rule);
+
+// With the registers of four blocks to a multiprocessor, they would spill.
+
+#define NO_MOMENT(name, Rule)
+
+#define ONE_MOMENT(name, Rule)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 3)                                                           \
+        name##_quantized(void* parameters, const void* gradients, uint8_t* __restrict__ codes,                       \
+                         float* __restrict__ scales, BEHIND_MOMENTS(Rule)) {                                         \
+        UPDATE(Rule, {codes, scales})                                                                                \
+    }                                                                                                                \
+    REGISTER(name##_quantized)
+
+#define TWO_MOMENTS(name, Rule)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 3)                                                           \
+        name##_quantized(void* parameters, const void* gradients, uint8_t* __restrict__ first,                       \
+                         float* __restrict__ first_scales, uint8_t* __restrict__ second,                             \
+                         float* __restrict__ second_scales, BEHIND_MOMENTS(Rule)) {                                  \
+        UPDATE(Rule, {first, first_scales}, {second, second_scales})                                                 \
+    }                                                                                                                \
+    REGISTER(name##_quantized)
+
+OPTIMIZERS(NO_MOMENT, ONE_MOMENT, TWO_MOMENTS)

@@ -38,7 +38,6 @@ pub(super) fn run(
 ) -> Result<(), DeviceError> {
     match op {
         Op::ActivationBackward(op) => activation::backward(op.activation, inputs, outputs, launcher),
-        Op::AdamW(op) => optimizer::adamw(op, (inputs, outputs), launcher),
         Op::Add(op) => elementwise::add(op, inputs, outputs, launcher),
         Op::Attention(op) => attention::forward(op, inputs, outputs, launcher),
         Op::AttentionBackward(op) => attention::backward(op, inputs, outputs, workspace, launcher),
@@ -70,7 +69,7 @@ pub(super) fn run(
         Op::RmsNormBackward(op) => rms_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
-        Op::Sgd(op) => optimizer::sgd(op, (inputs, outputs), launcher),
         Op::Stored(_) => unreachable!("no device reads files"),
+        Op::Update(op) => optimizer::update(op, inputs, outputs, launcher),
     }
 }

@@ -3,7 +3,7 @@
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
 use crate::ops::{
-    AdamW, DType, GlobalNorm, LossScale, Rounding, Sgd, StateFormat, TypeError, Update, UpdateFormat,
+    Adam, DType, GlobalNorm, LossScale, Rounding, Rule, Sgd, StateFormat, TypeError, Update, UpdateFormat,
     WeightFormat,
 };
 
@@ -53,26 +53,29 @@ pub(super) fn global_norm(
 }
 
 /// Enqueues an update, whose states are updated in place, as parameters are unless they have a copy: parameters, its other
-/// inputs, null for a copy, a norm and a loss scale that it has not, its constants, and the members of the bucket.
-fn update(
-    kernel: &'static str,
-    update: &impl Update,
-    (inputs, outputs): (&[Operand], &[Operand]),
-    constants: &Argument,
+/// inputs, null for a copy, a norm and a loss scale that it has not, its rule's constants, and the members of the bucket.
+pub(super) fn update(
+    op: &Update,
+    inputs: &[Operand],
+    outputs: &[Operand],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let gradients = update.gradients();
-    let numbers = update.numbers_input();
-    let (parameters, of_gradients) = (&outputs[0], &inputs[update.gradients_input()]);
-    let (states, master) = outputs[1..].split_at(update.states().len());
+    let Update { gradients, format, numbers_at, rule } = op;
+    let numbers = op.numbers_input();
+    let (parameters, of_gradients) = (&outputs[0], &inputs[op.gradients_input()]);
+    let (states, master) = outputs[1..].split_at(op.states().len());
+    let (kernel, constants) = kernel(rule, format.states);
     let mut operands: Vec<Argument> =
         [parameters, of_gradients].into_iter().chain(states).map(pointer).collect();
-    operands.push(pointer(&inputs[numbers]));
+    let before = *numbers_at as u64 * size_of::<f32>() as u64;
+    operands.push(Argument::Pointer(inputs[numbers].address + before));
     operands.push(optional(master.first().map(|master| master.address)));
     operands.push(optional(gradients.need_norm().then(|| inputs[numbers + 1].address)));
     operands.push(optional(gradients.scaled.then(|| inputs[numbers + 2].address)));
-    operands.push(constants.clone());
-    operands.push(formats(update.format(), [parameters, of_gradients].map(|operand| operand.ty.dtype))?);
+    // Infinite where gradients are not clipped.
+    operands.push(Argument::F32(gradients.clip_norm.unwrap_or(f32::INFINITY)));
+    operands.push(constants);
+    operands.push(formats(*format, [parameters, of_gradients].map(|operand| operand.ty.dtype))?);
     let work = gradients.members.iter().map(|member| Work {
         blocks: member.elements().div_ceil(UPDATE_ELEMENTS),
         fields: [
@@ -86,6 +89,47 @@ fn update(
         let arguments: Vec<Argument> = operands.iter().cloned().chain([table]).collect();
         launcher.kernel(kernel, [blocks, 1, 1], BLOCK, 0, &arguments)
     })
+}
+
+/// A rule's kernels by its line of `optimizers.cuh`: with moments in f32, in bf16, in bf16 rounded at random, and quantized.
+macro_rules! kernels {
+    ($name:literal) => {
+        [$name, concat!($name, "_bf16"), concat!($name, "_bf16_random"), concat!($name, "_quantized")]
+    };
+}
+
+/// What updates by a rule, and the struct of its constants that it takes. What moments take on is made in f64, as what they
+/// keep is.
+fn kernel(rule: &Rule, format: StateFormat) -> (&'static str, Argument) {
+    let ([f32, bf16, random, quantized], constants) = match rule {
+        Rule::Adam(Adam { beta1, beta2, epsilon, weight_decay, decoupled }) => {
+            let ([beta1, added1], [beta2, added2]) = (shares(*beta1), shares(*beta2));
+            let decoupled = f32::from(u8::from(*decoupled));
+            (kernels!("adam"), vec![beta1, added1, beta2, added2, *epsilon, *weight_decay, decoupled])
+        }
+        Rule::Sgd(Sgd { momentum: 0.0, weight_decay, .. }) => (["sgd"; 4], vec![*weight_decay]),
+        Rule::Sgd(Sgd { momentum, nesterov, weight_decay }) => {
+            (kernels!("sgd_momentum"), vec![*momentum, f32::from(u8::from(*nesterov)), *weight_decay])
+        }
+    };
+    let kernel = match format {
+        StateFormat::F32 => f32,
+        StateFormat::Bf16(Rounding::Nearest) => bf16,
+        StateFormat::Bf16(Rounding::Stochastic { .. }) => random,
+        StateFormat::Quantized => quantized,
+    };
+    (kernel, words(&constants))
+}
+
+/// What a mean keeps of itself, and what is added to it.
+fn shares(beta: f64) -> [f32; 2] {
+    [beta as f32, (1.0 - beta) as f32]
+}
+
+/// Numbers as a struct whose last word may be half empty.
+fn words(numbers: &[f32]) -> Argument {
+    let bits = |number: Option<&f32>| u64::from(number.map_or(0, |number| number.to_bits()));
+    Argument::Words(numbers.chunks(2).map(|pair| bits(pair.first()) | bits(pair.get(1)) << 32).collect())
 }
 
 /// The struct `Formats` of `weights.cuh`, for parameters and gradients of these types.
@@ -121,61 +165,6 @@ fn formats(format: UpdateFormat, dtypes: [DType; 2]) -> Result<Argument, DeviceE
         parameters | gradients << 32,
         u64::from(weights_seed.is_some()),
     ]))
-}
-
-/// Constants of a kernel, as many numbers as fill words.
-fn constants<const N: usize>(numbers: [f32; N]) -> Argument {
-    let word = |pair: &[f32; 2]| u64::from(pair[0].to_bits()) | u64::from(pair[1].to_bits()) << 32;
-    Argument::Words(numbers.as_chunks().0.iter().map(word).collect())
-}
-
-/// The kernel for states in f32, in bf16, in bf16 rounded at random, and quantized.
-fn by_format(format: StateFormat, [f32, bf16, random, quantized]: [&'static str; 4]) -> &'static str {
-    match format {
-        StateFormat::F32 => f32,
-        StateFormat::Bf16(Rounding::Nearest) => bf16,
-        StateFormat::Bf16(Rounding::Stochastic { .. }) => random,
-        StateFormat::Quantized => quantized,
-    }
-}
-
-/// What gradients are clipped to; infinite where they are not.
-fn clip_norm(update: &impl Update) -> f32 {
-    update.gradients().clip_norm.unwrap_or(f32::INFINITY)
-}
-
-/// With the struct `AdamW` of `optimizer.cu`. What the moments take on is made in f64, as what they keep is.
-pub(super) fn adamw(
-    op: &AdamW,
-    operands: (&[Operand], &[Operand]),
-    launcher: &mut Launcher,
-) -> Result<(), DeviceError> {
-    let constants = constants([
-        op.beta1 as f32,
-        (1.0 - op.beta1) as f32,
-        op.beta2 as f32,
-        (1.0 - op.beta2) as f32,
-        op.epsilon,
-        op.weight_decay,
-        clip_norm(op),
-        0.0,
-    ]);
-    let kernel = by_format(op.format.states, ["adamw", "adamw_bf16", "adamw_bf16_random", "adamw_quantized"]);
-    update(kernel, op, operands, &constants, launcher)
-}
-
-/// With the struct `Sgd` of `optimizer.cu`.
-pub(super) fn sgd(
-    op: &Sgd,
-    operands: (&[Operand], &[Operand]),
-    launcher: &mut Launcher,
-) -> Result<(), DeviceError> {
-    let nesterov = if op.nesterov { 1.0 } else { 0.0 };
-    let constants = constants([op.momentum, nesterov, op.weight_decay, clip_norm(op)]);
-    let with_momentum =
-        ["sgd_momentum", "sgd_momentum_bf16", "sgd_momentum_bf16_random", "sgd_momentum_quantized"];
-    let kernel = if op.momentum == 0.0 { "sgd" } else { by_format(op.format.states, with_momentum) };
-    update(kernel, op, operands, &constants, launcher)
 }
 
 /// Scale and counts are updated in place.

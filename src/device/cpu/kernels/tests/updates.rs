@@ -2,8 +2,8 @@
 
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
-    AdamW, AdamWNumbers, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Sgd, Shape, TensorType,
-    Update, UpdateFormat,
+    Adam, DynamicMap, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Rule, Sgd, Shape,
+    TensorType, Update, UpdateFormat,
 };
 
 use super::harness::{Data, How, NUMBERS, check, launch};
@@ -41,113 +41,81 @@ fn the_global_norm_matches_the_reference() {
     check(Op::GlobalNorm(GlobalNorm { scaled: true, ..op }), &inputs, &[vec![squares.sqrt() / 1024.0]]);
 }
 
-/// An update of a bucket of this many elements, with the loss scale that its gradients are multiplied by.
-fn update(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> (AdamW, Vec<Data>) {
-    let gradients = GradientTerms { members: members(len), clip_norm, scaled: loss_scale.is_some() };
-    let op = AdamW {
-        gradients,
-        format: UpdateFormat::default(),
-        beta1: 0.9,
-        beta2: 0.999,
-        epsilon: 1e-8,
-        weight_decay: 0.1,
+/// Every rule that goes element by element, with every term that it may have.
+pub(super) fn rules() -> Vec<Rule> {
+    let adam = |decoupled, weight_decay| {
+        Rule::Adam(Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay, decoupled })
     };
-    let numbers =
-        AdamWNumbers { learning_rate: 0.01, bias_correction1: 0.271, bias_correction2: 0.0297, step: 5.0 };
-    let mut inputs: Vec<Data> = (0..4).map(|seed| Data::random(&[len], seed)).collect();
-    inputs[3] = inputs[3].clone().map(f32::abs);
-    inputs.push(Data::F32(TensorType::f32(&[4]), numbers.to_array().to_vec()));
+    let sgd = |momentum, nesterov, weight_decay| Rule::Sgd(Sgd { momentum, nesterov, weight_decay });
+    vec![
+        adam(true, 0.1),
+        adam(false, 0.1),
+        sgd(0.0, false, 0.0),
+        sgd(0.0, false, 0.1),
+        sgd(0.9, false, 0.1),
+        sgd(0.9, true, 0.1),
+        sgd(0.9, true, 0.0),
+    ]
+}
+
+/// An update of a bucket of this many elements, with the loss scale that its gradients are multiplied by.
+fn update(
+    rule: Rule,
+    len: usize,
+    clip_norm: Option<f32>,
+    norm: f32,
+    loss_scale: Option<f32>,
+) -> (Update, Vec<Data>) {
+    let gradients = GradientTerms { members: members(len), clip_norm, scaled: loss_scale.is_some() };
+    let numbers = rule.numbers(5, 0.01);
+    let mut inputs: Vec<Data> = (0..2).map(|seed| Data::random(&[len], seed)).collect();
+    inputs.extend(rule.moments().iter().zip(2..).map(|(moment, seed)| {
+        let random = Data::random(&[len], seed);
+        if moment.map == DynamicMap::Unsigned { random.map(f32::abs) } else { random }
+    }));
+    inputs.push(Data::F32(TensorType::f32(&[numbers.len()]), numbers));
     inputs.extend((clip_norm.is_some() || loss_scale.is_some()).then(|| Data::scalar(norm)));
     inputs.extend(loss_scale.map(Data::scalar));
-    (op, inputs)
+    (Update { gradients, format: UpdateFormat::default(), numbers_at: 0, rule }, inputs)
 }
 
 #[test]
-fn adamw_matches_the_reference() {
+fn updates_do_what_their_rules_say() {
     let clips = [(None, 1.0), (Some(9.0), 1.0), (Some(0.5), 0.5 / (2.0 + 1e-6))];
-    let scales = [None, Some(3.0)];
     // At the first step, all of the moments is the small share of the gradient that is added to them.
-    let cases = [1.0, 0.0].into_iter().flat_map(|moments| clips.map(|clip| (moments, clip)));
-    for ((moments, (clip_norm, clip)), loss_scale) in cases.flat_map(|case| scales.map(|scale| (case, scale)))
+    let cases = [1.0, 0.0].into_iter().flat_map(|began| clips.map(|clip| (began, clip)));
+    let cases = cases.flat_map(|case| [None, Some(3.0)].map(|scale| (case, scale)));
+    for (rule, ((began, (clip_norm, clip)), loss_scale)) in
+        cases.flat_map(|case| rules().into_iter().map(move |rule| (rule, case)))
     {
-        let (op, mut inputs) = update(50_000, clip_norm, 2.0, loss_scale);
-        for moment in &mut inputs[2..4] {
-            *moment = moment.clone().map(|moment| moment * moments);
+        let (op, mut inputs) = update(rule.clone(), 50_000, clip_norm, 2.0, loss_scale);
+        let moments = rule.moments().len();
+        for moment in &mut inputs[2..2 + moments] {
+            *moment = moment.clone().map(|moment| moment * began);
         }
-        let [mut parameters, gradients, mut first, mut second] =
-            [0, 1, 2, 3].map(|index| inputs[index].to_f64());
+        let [mut parameters, gradients] = [0, 1].map(|index| inputs[index].to_f64());
+        let mut states: Vec<Vec<f64>> = inputs[2..2 + moments].iter().map(Data::to_f64).collect();
+        let numbers = inputs[2 + moments].to_f64();
         for member in op.gradients.members.iter() {
             for i in member.offset..member.offset + member.elements() {
                 let gradient = gradients[i] * clip / f64::from(loss_scale.unwrap_or(1.0));
-                if member.decay {
-                    parameters[i] -= 0.01 * 0.1 * parameters[i];
-                }
-                first[i] = 0.9 * first[i] + 0.1 * gradient;
-                second[i] = 0.999 * second[i] + 0.001 * gradient * gradient;
-                let denominator = second[i].sqrt() / 0.0297f64.sqrt() + 1e-8;
-                parameters[i] -= 0.01 / 0.271 * first[i] / denominator;
+                let mut of_element: Vec<f64> = states.iter().map(|state| state[i]).collect();
+                parameters[i] = rule.exact(&numbers, member.decay, parameters[i], gradient, &mut of_element);
+                states.iter_mut().zip(of_element).for_each(|(state, number)| state[i] = number);
             }
         }
-        check(Op::AdamW(op), &inputs, &[parameters, first, second]);
-    }
-}
-
-/// The same for an update without momentum, and for those with one.
-fn descents(len: usize, clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Sgd, Vec<Data>)> {
-    let (AdamW { gradients, .. }, inputs) = update(len, clip_norm, norm, loss_scale);
-    let descent = |(momentum, nesterov, weight_decay)| {
-        let op = Sgd {
-            gradients: gradients.clone(),
-            format: UpdateFormat::default(),
-            momentum,
-            nesterov,
-            weight_decay,
-        };
-        let states = op.states().len();
-        let rate = Data::F32(TensorType::f32(&[2]), vec![0.01, 5.0]);
-        let inputs = [&inputs[..2 + states], &[rate], &inputs[5..]].concat();
-        (op, inputs)
-    };
-    let kinds = [(0.0, false, 0.0), (0.0, false, 0.1), (0.9, false, 0.1), (0.9, true, 0.1), (0.9, true, 0.0)];
-    kinds.map(descent).to_vec()
-}
-
-#[test]
-fn sgd_matches_the_reference() {
-    let clips = [(None, 1.0), (Some(9.0), 1.0), (Some(0.5), 0.5 / (2.0 + 1e-6))];
-    for ((clip_norm, clip), loss_scale) in
-        clips.into_iter().flat_map(|clip| [None, Some(3.0)].map(|s| (clip, s)))
-    {
-        for (op, inputs) in descents(50_000, clip_norm, 2.0, loss_scale) {
-            let [mut parameters, gradients] = [0, 1].map(|index| inputs[index].to_f64());
-            let mut velocities = op.states().first().map(|_| inputs[2].to_f64());
-            let [momentum, weight_decay] = [op.momentum, op.weight_decay].map(f64::from);
-            for member in op.gradients.members.iter() {
-                let decay = if member.decay { weight_decay } else { 0.0 };
-                for i in member.offset..member.offset + member.elements() {
-                    let mut step = gradients[i] * clip / f64::from(loss_scale.unwrap_or(1.0));
-                    step += decay * parameters[i];
-                    if let Some(velocities) = &mut velocities {
-                        velocities[i] = momentum * velocities[i] + step;
-                        step = if op.nesterov { step + momentum * velocities[i] } else { velocities[i] };
-                    }
-                    parameters[i] -= 0.01 * step;
-                }
-            }
-            let expected: Vec<Vec<f64>> = [parameters].into_iter().chain(velocities).collect();
-            check(Op::Sgd(op), &inputs, &expected);
-        }
+        let expected: Vec<Vec<f64>> = [parameters].into_iter().chain(states).collect();
+        check(Op::Update(op), &inputs, &expected);
     }
 }
 
 /// Every kind of update.
 pub(super) fn updates(clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Op, Vec<Data>)> {
-    let (adamw, inputs) = update(100, clip_norm, norm, loss_scale);
-    let descents = descents(100, clip_norm, norm, loss_scale).into_iter();
-    [(Op::AdamW(adamw), inputs)]
-        .into_iter()
-        .chain(descents.map(|(op, inputs)| (Op::Sgd(op), inputs)))
-        .collect()
+    let update = |rule| {
+        let (op, inputs) = update(rule, 100, clip_norm, norm, loss_scale);
+        (Op::Update(op), inputs)
+    };
+    rules().into_iter().map(update).collect()
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Updates of parameters and gradients in 16 bits, against those of the same numbers in f32.
 
 use super::harness::{Data, How, NUMBERS, launch};
-use super::updates::updates;
+use super::updates::{rules, updates};
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
-    AdamW, DType, GradientTerms, Member, Op, Rounding, Sgd, Shape, State, StateFormat, TensorType, Update,
+    DType, GradientTerms, Member, Op, Rounding, Rule, Shape, State, StateFormat, TensorType, Update,
     UpdateFormat, WeightFormat, lay_out,
 };
 
@@ -14,8 +14,7 @@ fn with_format(op: &Op, weights: WeightFormat) -> Op {
     let mut op = op.clone();
     let format = UpdateFormat { weights, ..UpdateFormat::default() };
     match &mut op {
-        Op::AdamW(op) => op.format = format,
-        Op::Sgd(op) => op.format = format,
+        Op::Update(op) => op.format = format,
         other => unreachable!("{} is no update", other.name()),
     }
     op
@@ -86,7 +85,7 @@ fn a_copy_is_updated_as_parameters_in_f32_are() {
             let expected = launch(&plain, &full, how(level));
             let master = found.last().expect("it is an output");
             assert_eq!(bits(master), bits(&expected[0]), "{}", op.name());
-            for member in &update.gradients().members[..] {
+            for member in &update.gradients.members[..] {
                 let part = member.offset..member.offset + member.elements();
                 assert_eq!(
                     bits(&found[0][part.clone()]),
@@ -100,7 +99,7 @@ fn a_copy_is_updated_as_parameters_in_f32_are() {
 }
 
 /// What an update reads that keeps a copy of its parameters, where one without takes these: not what the copy was rounded to.
-fn beside_a_copy(update: &dyn Update, inputs: &[Data]) -> Vec<Data> {
+fn beside_a_copy(update: &Update, inputs: &[Data]) -> Vec<Data> {
     let (master, behind) = inputs.split_first().expect("parameters are its first");
     let mut inputs = behind.to_vec();
     inputs.insert(1 + update.states().len(), master.clone());
@@ -118,7 +117,7 @@ fn a_step_that_is_left_out_leaves_what_the_copy_is_rounded_to() {
                 let found = launch(&op, &beside_a_copy(update, &inputs), how(level));
                 let Data::F32(_, master) = &inputs[0] else { unreachable!("numbers in f32") };
                 assert_eq!(found.last(), Some(master));
-                for member in &update.gradients().members[..] {
+                for member in &update.gradients.members[..] {
                     let part = member.offset..member.offset + member.elements();
                     let rounded = rounded(&master[part.clone()], half);
                     assert_eq!(bits(&found[0][part]), bits(&rounded), "{} at {level:?}", op.name());
@@ -137,19 +136,18 @@ fn states_in_fewer_bits_are_updated_beside_parameters_in_16() {
         let (members, ty) = lay_out([4096, 7, 300].map(tensor).into_iter(), half, states.dtype());
         let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
         let updates = |weights| {
-            let (format, gradients) = (UpdateFormat { states, weights }, gradients.clone());
-            let (beta1, beta2, epsilon, weight_decay) = (0.9, 0.999, 1e-8, 0.1);
-            let adamw = AdamW { gradients, format, beta1, beta2, epsilon, weight_decay };
-            let gradients = adamw.gradients.clone();
-            let sgd = Sgd { gradients, format, momentum: 0.9, nesterov: true, weight_decay };
-            [Op::AdamW(adamw), Op::Sgd(sgd)]
+            let update = |rule: Rule| {
+                let (format, gradients) = (UpdateFormat { states, weights }, gradients.clone());
+                Op::Update(Update { gradients, format, numbers_at: 0, rule })
+            };
+            rules().into_iter().filter(|rule| !rule.moments().is_empty()).map(update).collect::<Vec<_>>()
         };
         let [in_place, copied] =
             [WeightFormat::InPlace(Rounding::Nearest), WeightFormat::Master(half)].map(updates);
         for (in_place, copied) in in_place.into_iter().zip(copied) {
             let update = in_place.as_update().expect("it is one");
             let random = |seed| Data::random(&[ty.elements()], seed);
-            let kept = update.states().iter().enumerate().map(|(index, state)| {
+            let kept = update.states().into_iter().enumerate().map(|(index, state)| {
                 let ty = state.layout(&members, ty).1;
                 let numbers = Data::random(&[ty.elements()], 7 + index as u64);
                 match ty.dtype {
@@ -161,11 +159,7 @@ fn states_in_fewer_bits_are_updated_beside_parameters_in_16() {
                     dtype => numbers.map(f32::abs).stored_as(dtype),
                 }
             });
-            let numbers = [0.01, 0.271, 0.0297, 5.0];
-            let numbers = match update.numbers().len() {
-                2 => vec![0.01, 5.0],
-                count => numbers[..count].to_vec(),
-            };
+            let numbers = update.rule.numbers(5, 0.01);
             let numbers = Data::F32(TensorType::f32(&[numbers.len()]), numbers);
             let mut inputs = vec![random(1).stored_as(half), random(2).stored_as(half)];
             inputs.extend(kept.chain([numbers]));
@@ -204,7 +198,7 @@ fn parameters_are_rounded_at_random() {
             const DRAWS: u64 = 400;
             let draws: Vec<Vec<f32>> = (0..DRAWS).map(draw).collect();
             assert_ne!(draws[0], draws[1]);
-            let members = &op.as_update().expect("it is one").gradients().members;
+            let members = &op.as_update().expect("it is one").gradients.members;
             for i in members.iter().flat_map(|member| member.offset..member.offset + member.elements()) {
                 let (exact, all) = (f64::from(exact[i]), draws.iter().map(|draw| f64::from(draw[i])));
                 let unit = exact.abs() * if half == DType::BF16 { 1.0 / 128.0 } else { 1.0 / 1024.0 };

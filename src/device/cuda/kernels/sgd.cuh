@@ -1,0 +1,55 @@
+// Stochastic gradient descent.
+#pragma once
+#include "optimizer.cuh"
+
+// What is the same for all elements of a tensor in one step.
+struct SgdStep {
+    float rate;
+    // What of a parameter is added to its gradient.
+    float added;
+};
+
+// Without momentum.
+struct Sgd {
+    static constexpr int MOMENTS = 0;
+    __device__ static constexpr bool is_signed(int) { return true; }
+
+    using Step = SgdStep;
+
+    float weight_decay;
+    uint32_t padding;
+
+    __device__ __forceinline__ Step step(bool decays, const float* numbers) const {
+        return {numbers[0], decays ? weight_decay : 0.0f};
+    }
+
+    template <int N>
+    __device__ __forceinline__ void update(const Step& step, float& parameter, float gradient, float (&)[N]) const {
+        parameter -= step.rate * (gradient + step.added * parameter);
+    }
+};
+
+struct SgdMomentum {
+    static constexpr int MOMENTS = 1;
+    __device__ static constexpr bool is_signed(int) { return true; }
+
+    using Step = SgdStep;
+
+    float momentum;
+    // 1 for Nesterov's, 0 for Polyak's.
+    float nesterov;
+    float weight_decay;
+    uint32_t padding;
+
+    __device__ __forceinline__ Step step(bool decays, const float* numbers) const {
+        return {numbers[0], decays ? weight_decay : 0.0f};
+    }
+
+    __device__ __forceinline__ void update(const Step& step, float& parameter, float gradient,
+                                           float (&moments)[MOMENTS]) const {
+        float& velocity = moments[0];
+        gradient += step.added * parameter;
+        velocity = momentum * velocity + gradient;
+        parameter -= step.rate * (nesterov != 0.0f ? gradient + momentum * velocity : velocity);
+    }
+};

@@ -1,0 +1,73 @@
+//! Parameters that are updated in another way than the rest: what is learnt is in the vectors; what else becomes of it.
+
+use super::trace;
+use crate::compile::{Action, Program, compile};
+use crate::ops::{Op, Rule};
+use crate::spec::RunConfig;
+use crate::testing::keys::Updates;
+use crate::testing::{self, with_optimizer};
+
+fn updated(updates: Updates) -> RunConfig {
+    let mut config = with_optimizer(&testing::small(), updates);
+    // Norms add up by buckets.
+    config.train.clip_norm = None;
+    config
+}
+
+fn program(updates: Updates) -> Program {
+    compile(&updated(updates), &testing::target()).unwrap()
+}
+
+/// However parameters are divided into buckets.
+#[test]
+fn groups_that_say_what_the_rest_does_change_no_bit() {
+    let pairs: [[Updates; 2]; 2] = [
+        [
+            &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1, decay = 'all' }"],
+            &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1, decay = 'all', groups = [
+                { match = '*.bias', weight_decay = 0.1 }, { match = 'blocks.1', lr = 1e-2 },
+                { match = '*norm.weight', lr = 1e-2 }] }"],
+        ],
+        [
+            &["optimizer.sgd = { lr = 0.1, momentum = 0.9 }", "schedule.linear = {}"],
+            &[
+                "optimizer.sgd = { lr = 0.1, momentum = 0.9, groups = [{ match = 'head.norm.weight', lr = 0.1 }] }",
+                "schedule.linear = {}",
+            ],
+        ],
+    ];
+    for [plain, grouped] in pairs {
+        assert_eq!(trace(&updated(plain)), trace(&updated(grouped)), "{}", grouped[0]);
+        let [plain, grouped] = [plain, grouped].map(program);
+        let flops =
+            |program: &Program| program.sections.iter().map(|section| section.model_flops).sum::<u64>();
+        assert_eq!(flops(&plain), flops(&grouped));
+        assert!(plain.buckets.len() < grouped.buckets.len(), "each group has buckets of its own");
+    }
+}
+
+/// Of each layer one bucket for each of its groups, updated by the numbers and the rule of that.
+#[test]
+fn a_bucket_is_updated_by_its_own_group() {
+    let program = program(&["optimizer.adam = { lr = 1e-2, weight_decay = 0.1, groups = [
+        { match = 'blocks.0.attention', weight_decay = 0.2 }, { match = '*.bias', lr = 1e-3 }] }"]);
+    let code = program.sections.iter().flat_map(|section| &section.code);
+    let updates = code.filter_map(|instruction| match &instruction.action {
+        Action::Launch { op: Op::Update(update), .. } => Some(update),
+        _ => None,
+    });
+    let found = updates.map(|update| {
+        let Rule::Adam(rule) = &update.rule else { panic!("it is Adam's") };
+        let decaying = update.gradients.members.iter().filter(|member| member.decay).count();
+        (update.numbers_at, rule.weight_decay, update.gradients.members.len(), decaying)
+    });
+    let mut found: Vec<_> = found.collect();
+    found.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    // Attention of the first block: norm, qkv and out, a weight and a bias each, all of which decay. Biases of its MLP, of the
+    // second block, of the head's norm. The rest: tables, weights of the first block's MLP, of the second block, of the head.
+    let attention = (0, 0.2, 6, 6);
+    let biases = [(4, 0.1, 1, 0), (4, 0.1, 3, 0), (4, 0.1, 6, 0)];
+    let rest = [(8, 0.1, 1, 0), (8, 0.1, 2, 2), (8, 0.1, 3, 2), (8, 0.1, 6, 4)];
+    assert_eq!(found, [&[attention][..], &biases, &rest].concat());
+    assert_eq!(program.ty(program.exchange.numbers).elements(), 3 * 4);
+}

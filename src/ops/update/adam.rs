@@ -1,0 +1,61 @@
+//! Adam, with weight decay in the gradients or beside them.
+
+use super::{Moment, UpdateRule};
+use crate::ops::DynamicMap;
+
+/// Adam (Kingma and Ba 2015), whose weight decay is added to the gradient, `g += weight_decay * p`; or, with `decoupled`
+/// weight decay, AdamW (Loshchilov and Hutter 2019), which first takes `learning_rate * weight_decay` of the parameter from
+/// it. `m` and `v` are means of the gradient and of its square, and the parameter takes `m / c1 / (sqrt(v / c2) + epsilon)`
+/// times the learning rate, where `c = 1 - beta^t` at step `t`. States: `m` and `v`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adam {
+    /// What the moments keep of their old value, in f64: `1 - beta2`, taken in f32, would be off by 1e-5.
+    pub beta1: f64,
+    pub beta2: f64,
+    pub epsilon: f32,
+    pub weight_decay: f32,
+    pub decoupled: bool,
+}
+
+impl UpdateRule for Adam {
+    fn name(&self) -> &'static str {
+        if self.decoupled { "adamw" } else { "adam" }
+    }
+
+    fn moments(&self) -> &'static [Moment] {
+        const {
+            &[
+                Moment { name: "moment1", scales: "moment1.scales", map: DynamicMap::Signed },
+                Moment { name: "moment2", scales: "moment2.scales", map: DynamicMap::Unsigned },
+            ]
+        }
+    }
+
+    /// `c1` and `c2`.
+    fn corrections(&self, step: usize) -> Vec<f64> {
+        let power = i32::try_from(step).unwrap_or(i32::MAX);
+        [self.beta1, self.beta2].map(|beta| 1.0 - beta.powi(power)).to_vec()
+    }
+
+    fn exact(
+        &self,
+        numbers: &[f64],
+        decays: bool,
+        parameter: f64,
+        gradient: f64,
+        moments: &mut [f64],
+    ) -> f64 {
+        let &[learning_rate, _, correction1, correction2] = numbers else {
+            panic!("four numbers tell of a step of Adam")
+        };
+        let [first, second] = moments else { panic!("Adam has two moments") };
+        let weight_decay = if decays { f64::from(self.weight_decay) } else { 0.0 };
+        let (added, taken) =
+            if self.decoupled { (0.0, learning_rate * weight_decay) } else { (weight_decay, 0.0) };
+        let gradient = gradient + added * parameter;
+        *first = self.beta1 * *first + (1.0 - self.beta1) * gradient;
+        *second = self.beta2 * *second + (1.0 - self.beta2) * gradient * gradient;
+        let denominator = (*second / correction2).sqrt() + f64::from(self.epsilon);
+        parameter * (1.0 - taken) - learning_rate * (*first / correction1) / denominator
+    }
+}

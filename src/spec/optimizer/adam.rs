@@ -1,0 +1,32 @@
+//! `[train.optimizer.adam]`
+
+use super::{Decay, Group, Groups, Shared, UpdateRule};
+use crate::ops::{self, Rule};
+use crate::spec::declare::section;
+use crate::spec::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
+
+section! {
+    /// Adam, whose weight decay is added to the gradient.
+    pub struct Adam {
+        pub lr: f64 = POSITIVE;
+        pub beta1: f64 = DECAY_RATE, default 0.9;
+        pub beta2: f64 = DECAY_RATE, default 0.999;
+        pub epsilon: f64 = POSITIVE, default 1e-8;
+        pub weight_decay: f64 = NOT_NEGATIVE, default 0.0;
+        pub decay: Decay = word(), default Decay::Matrices;
+        pub groups: Vec<Group> = Groups, default Vec::new();
+    }
+}
+
+impl UpdateRule for Adam {
+    fn rule(&self, weight_decay: f32) -> Rule {
+        let Adam { beta1, beta2, .. } = *self;
+        let epsilon = self.epsilon as f32;
+        Rule::Adam(ops::Adam { beta1, beta2, epsilon, weight_decay, decoupled: false })
+    }
+
+    fn shared(&self) -> Shared<'_> {
+        let Adam { lr, weight_decay, decay, ref groups, .. } = *self;
+        Shared { lr, weight_decay, decay, groups }
+    }
+}
