@@ -94,6 +94,7 @@ fn updates() -> Vec<Case> {
     ];
     let adam = ops::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1, decoupled: true };
     let others = [
+        Rule::Lion(ops::Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.1 }),
         Rule::Sgd(ops::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 }),
         Rule::Sgd(ops::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 }),
     ];

@@ -2,6 +2,7 @@
 //! its line in the list.
 
 mod adam;
+mod lion;
 mod sgd;
 
 use super::{
@@ -34,6 +35,7 @@ macro_rules! rules {
 
 rules! {
     Adam in adam,
+    Lion in lion,
     Sgd in sgd,
 }
 

@@ -43,6 +43,7 @@ pub(crate) const UNSAID: &str = "";
 pub(crate) const OPTIMIZERS: &[Updates] = &[
     &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1 }"],
     &["optimizer.adam = { lr = 1e-2, weight_decay = 0.1, decay = 'all' }"],
+    &["optimizer.lion = { lr = 1e-3, weight_decay = 0.1 }"],
     &[
         "optimizer.adamw = { lr = 1e-2, groups = [{ match = 'blocks.1', lr = 1e-3 }, { match = '*', weight_decay = 0.2 }] }",
         "schedule.constant.warmup = 2",

@@ -1,8 +1,8 @@
 //! What happens to whole buckets at the end of a step.
 
 use runner::ops::{
-    Adam, DType, DynamicMap, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Rounding, Rule, Sgd,
-    Shape, StateFormat, TensorType, Update, UpdateFormat, WeightFormat, lay_out,
+    Adam, DType, DynamicMap, GlobalNorm, GradientTerms, Lion, LossScale, Member, Members, Op, Rounding, Rule,
+    Sgd, Shape, StateFormat, TensorType, Update, UpdateFormat, WeightFormat, lay_out,
 };
 
 use super::harness::Devices;
@@ -67,9 +67,10 @@ fn operands(op: &Update, len: usize, norm: Option<f32>, scale: Option<f32>) -> V
 /// Every rule that goes element by element, with every term that it may have.
 fn rules() -> Vec<Rule> {
     let adam = |decoupled| Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1, decoupled };
+    let lion = Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.1 };
     let sgds = [(0.0, false, 0.0), (0.0, false, 0.1), (0.9, false, 0.1), (0.9, true, 0.0), (0.9, true, 0.1)];
     let sgd = |(momentum, nesterov, weight_decay)| Rule::Sgd(Sgd { momentum, nesterov, weight_decay });
-    let others = [Rule::Adam(adam(true)), Rule::Adam(adam(false))];
+    let others = [Rule::Adam(adam(true)), Rule::Adam(adam(false)), Rule::Lion(lion)];
     others.into_iter().chain(sgds.map(sgd)).collect()
 }
 

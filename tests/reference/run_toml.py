@@ -35,6 +35,7 @@ LORA = {"rank", "alpha", "targets", "base", "double_quantization"}
 OPTIMIZERS = {
     "adam": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
     "adamw": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
+    "lion": {"lr", "beta1", "beta2", "weight_decay", "decay"},
     "sgd": {"lr", "momentum", "nesterov", "weight_decay", "decay"},
 }
 

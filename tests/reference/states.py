@@ -1,5 +1,5 @@
-"""Optimizers whose states are stored in another type than parameters, or that keep a copy of
-these: PyTorch has none, so they are written here, from the definitions. Updates are computed in fp32."""
+"""Optimizers that PyTorch has not, and those whose states are stored in another type than parameters, or that keep a copy of
+these. They are written here, from the definitions. Updates are computed in fp32."""
 
 import torch
 
@@ -126,6 +126,20 @@ class AdamW(Adam):
     decoupled = True
 
 
+class Lion(Stored):
+    """EvoLved Sign Momentum (Chen et al. 2023)."""
+
+    def __init__(self, run, parameters, groups):
+        super().__init__(run, parameters, groups, (True,))
+
+    def updated(self, parameter, gradient, lr, weight_decay, momenta):
+        [momentum] = momenta
+        beta1, beta2 = self.update["beta1"], self.update["beta2"]
+        direction = beta1 * momentum + (1 - beta1) * gradient
+        parameter.mul_(1 - lr * weight_decay).sub_(lr * direction.sign())
+        return (beta2 * momentum + (1 - beta2) * gradient,)
+
+
 class SGD(Stored):
     def __init__(self, run, parameters, groups):
         self.momentum = run.update["momentum"]
@@ -142,4 +156,4 @@ class SGD(Stored):
         return (velocity,)
 
 
-OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
+OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "lion": Lion, "sgd": SGD}

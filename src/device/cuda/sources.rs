@@ -73,6 +73,7 @@ pub(super) const HEADERS: &[Source] = &[
     source!("dynamic_map.cuh"),
     source!("elementwise.cuh"),
     source!("held_rows.cuh"),
+    source!("lion.cuh"),
     source!("optimizer.cuh"),
     source!("optimizers.cuh"),
     source!("philox.cuh"),

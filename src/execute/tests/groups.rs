@@ -21,7 +21,7 @@ fn program(updates: Updates) -> Program {
 /// However parameters are divided into buckets.
 #[test]
 fn groups_that_say_what_the_rest_does_change_no_bit() {
-    let pairs: [[Updates; 2]; 2] = [
+    let pairs: [[Updates; 2]; 3] = [
         [
             &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1, decay = 'all' }"],
             &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1, decay = 'all', groups = [
@@ -34,6 +34,10 @@ fn groups_that_say_what_the_rest_does_change_no_bit() {
                 "optimizer.sgd = { lr = 0.1, momentum = 0.9, groups = [{ match = 'head.norm.weight', lr = 0.1 }] }",
                 "schedule.linear = {}",
             ],
+        ],
+        [
+            &["optimizer.lion = { lr = 1e-3 }"],
+            &["optimizer.lion = { lr = 1e-3, groups = [{ match = '*mlp*', lr = 1e-3 }] }"],
         ],
     ];
     for [plain, grouped] in pairs {

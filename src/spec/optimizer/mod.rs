@@ -3,11 +3,13 @@
 mod adam;
 mod adamw;
 mod groups;
+mod lion;
 mod sgd;
 
 pub use adam::Adam;
 pub use adamw::AdamW;
 pub use groups::Group;
+pub use lion::Lion;
 pub use sgd::Sgd;
 
 use groups::Groups;
@@ -23,8 +25,9 @@ choice! {
         adamw: AdamW,
         adam: Adam,
         sgd: Sgd,
+        lion: Lion,
     }
-    later "adafactor", "lion", "muon"
+    later "adafactor", "muon"
 }
 
 /// What each optimizer says of itself.

@@ -2,10 +2,12 @@
 // of each parameter.
 #pragma once
 #include "adam.cuh"
+#include "lion.cuh"
 #include "sgd.cuh"
 
 #define OPTIMIZERS(NONE, ONE, TWO)   \
     TWO(adam, Adam)                  \
+    ONE(lion, Lion)                  \
     NONE(sgd, Sgd)                   \
     ONE(sgd_momentum, SgdMomentum)
 

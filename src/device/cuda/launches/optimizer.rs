@@ -3,8 +3,8 @@
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
 use crate::ops::{
-    Adam, DType, GlobalNorm, LossScale, Rounding, Rule, Sgd, StateFormat, TypeError, Update, UpdateFormat,
-    WeightFormat,
+    Adam, DType, GlobalNorm, Lion, LossScale, Rounding, Rule, Sgd, StateFormat, TypeError, Update,
+    UpdateFormat, WeightFormat,
 };
 
 use super::sizes::{BLOCK, by_dtype, optional, pointer, size_argument};
@@ -106,6 +106,9 @@ fn kernel(rule: &Rule, format: StateFormat) -> (&'static str, Argument) {
             let ([beta1, added1], [beta2, added2]) = (shares(*beta1), shares(*beta2));
             let decoupled = f32::from(u8::from(*decoupled));
             (kernels!("adam"), vec![beta1, added1, beta2, added2, *epsilon, *weight_decay, decoupled])
+        }
+        Rule::Lion(Lion { beta1, beta2, weight_decay }) => {
+            (kernels!("lion"), [&shares(*beta1)[..], &shares(*beta2), &[*weight_decay]].concat())
         }
         Rule::Sgd(Sgd { momentum: 0.0, weight_decay, .. }) => (["sgd"; 4], vec![*weight_decay]),
         Rule::Sgd(Sgd { momentum, nesterov, weight_decay }) => {

@@ -1,6 +1,7 @@
 //! Updates of whole buckets of parameters, element by element: a file for what each rule does.
 
 mod adam;
+mod lion;
 mod sgd;
 
 use std::ops::Range;
@@ -20,6 +21,7 @@ pub(super) fn update(op: &Update, operands: &mut Operands, workers: &Workers) {
     let numbers = numbers(op, operands);
     match &op.rule {
         Rule::Adam(rule) => each_element(op, &adam::Step::new(rule, numbers), operands, workers),
+        Rule::Lion(rule) => each_element(op, &lion::Step::new(rule, numbers), operands, workers),
         Rule::Sgd(rule) if rule.momentum == 0.0 => {
             each_element(op, &sgd::Descent::new(rule, numbers), operands, workers);
         }

@@ -2,7 +2,7 @@
 
 use crate::device::cpu::kernels::simd::Level;
 use crate::ops::{
-    Adam, DynamicMap, GlobalNorm, GradientTerms, LossScale, Member, Members, Op, Rule, Sgd, Shape,
+    Adam, DynamicMap, GlobalNorm, GradientTerms, Lion, LossScale, Member, Members, Op, Rule, Sgd, Shape,
     TensorType, Update, UpdateFormat,
 };
 
@@ -46,10 +46,12 @@ pub(super) fn rules() -> Vec<Rule> {
     let adam = |decoupled, weight_decay| {
         Rule::Adam(Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay, decoupled })
     };
+    let lion = |weight_decay| Rule::Lion(Lion { beta1: 0.9, beta2: 0.99, weight_decay });
     let sgd = |momentum, nesterov, weight_decay| Rule::Sgd(Sgd { momentum, nesterov, weight_decay });
     vec![
         adam(true, 0.1),
         adam(false, 0.1),
+        lion(0.1),
         sgd(0.0, false, 0.0),
         sgd(0.0, false, 0.1),
         sgd(0.9, false, 0.1),

@@ -1,0 +1,41 @@
+//! Lion: the sign of a momentum.
+
+use super::{Moment, UpdateRule};
+use crate::ops::DynamicMap;
+
+/// EvoLved Sign Momentum (Chen et al. 2023). The parameter first loses `learning_rate * weight_decay` of itself, then takes
+/// the sign of `beta1 * m + (1 - beta1) * g` times the learning rate; the sign of 0 is 0. `m` keeps `beta2` of itself and
+/// takes the rest from the gradient. State: `m`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lion {
+    pub beta1: f64,
+    pub beta2: f64,
+    pub weight_decay: f32,
+}
+
+impl UpdateRule for Lion {
+    fn name(&self) -> &'static str {
+        "lion"
+    }
+
+    fn moments(&self) -> &'static [Moment] {
+        const { &[Moment { name: "momentum", scales: "momentum.scales", map: DynamicMap::Signed }] }
+    }
+
+    fn exact(
+        &self,
+        numbers: &[f64],
+        decays: bool,
+        parameter: f64,
+        gradient: f64,
+        moments: &mut [f64],
+    ) -> f64 {
+        let learning_rate = numbers[0];
+        let weight_decay = if decays { f64::from(self.weight_decay) } else { 0.0 };
+        let [momentum] = moments else { panic!("Lion has one moment") };
+        let direction = self.beta1 * *momentum + (1.0 - self.beta1) * gradient;
+        *momentum = self.beta2 * *momentum + (1.0 - self.beta2) * gradient;
+        let sign = if direction == 0.0 { 0.0 } else { direction.signum() };
+        parameter * (1.0 - learning_rate * weight_decay) - learning_rate * sign
+    }
+}
