@@ -55,7 +55,10 @@ pub use rms_norm::{RmsNorm, RmsNormBackward};
 pub use rotary::{Frequencies, Rotary, Scaling};
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
 pub use types::{DType, Shape, Slice, TensorType};
-pub use update::{Adam, GradientTerms, Lion, Moment, Rule, Sgd, State, Update, UpdateRule};
+pub use update::{
+    Adafactor, Adam, Elementwise, Extent, Factored, GradientTerms, Lion, Moment, Rule, Sgd, State, Update,
+    UpdateRule,
+};
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
 
 /// Names a value of a program.

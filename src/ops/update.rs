@@ -1,13 +1,15 @@
 //! What optimizers have in common: an update of one bucket, in place and in one pass. A new one is a file of its own here, and
 //! its line in the list.
 
+mod adafactor;
 mod adam;
 mod lion;
 mod sgd;
 
 use super::{
     DType, DynamicMap, Member, Members, Operation, QUANTIZED_BLOCK, SCALE, Shape, Sizes, StateFormat,
-    TensorType, TypeError, UpdateFormat, WeightFormat, expect_float, expect_inputs, expect_type,
+    TensorType, TypeError, UpdateFormat, WeightFormat, WorkspaceLimits, expect_float, expect_inputs,
+    expect_type, lay_out,
 };
 
 /// The rules, one a line, by their files.
@@ -33,7 +35,10 @@ macro_rules! rules {
     };
 }
 
+pub use adafactor::Factored;
+
 rules! {
+    Adafactor in adafactor,
     Adam in adam,
     Lion in lion,
     Sgd in sgd,
@@ -44,13 +49,38 @@ pub trait UpdateRule {
     /// Of its instructions.
     fn name(&self) -> &'static str;
 
-    /// What it keeps of each parameter from step to step.
-    fn moments(&self) -> &'static [Moment];
+    /// What it keeps of a bucket of its own where that is stored like this, at the most fourteen: of moments, what is quantized is
+    /// followed by its scales.
+    fn states(&self, format: StateFormat) -> Vec<State> {
+        let stored = |moment: &Moment| {
+            let numbers = State::elementwise(moment.name, format.dtype());
+            let scales = (format == StateFormat::Quantized).then(|| State::scales(moment.scales));
+            [Some(numbers), scales].into_iter().flatten()
+        };
+        let moments = self.elementwise().map_or(&[][..], |rule| rule.moments());
+        moments.iter().flat_map(stored).collect()
+    }
+
+    /// Scratch bytes for a bucket of these members.
+    fn workspace(&self, _members: &Members) -> u64 {
+        0
+    }
+
+    /// Itself, if each parameter is updated by itself.
+    fn elementwise(&self) -> Option<&dyn Elementwise> {
+        None
+    }
 
     /// What else changes from step to step than the learning rate: at the step that is counted so from 1.
     fn corrections(&self, _step: usize) -> Vec<f64> {
         Vec::new()
     }
+}
+
+/// A rule that updates each parameter by itself.
+pub trait Elementwise {
+    /// What it keeps of each from step to step.
+    fn moments(&self) -> &'static [Moment];
 
     /// One parameter updated, and its moments, by what kernels are held to. `numbers` are those of [`Rule::numbers`];
     /// `decays` says whether weight decay applies.
@@ -71,18 +101,12 @@ impl Rule {
         self.numbers(1, 0.0).len()
     }
 
-    /// What it keeps of a bucket of its own where that is stored like this, at the most fourteen: what is quantized is followed
-    /// by its scales.
-    pub fn states(&self, format: StateFormat) -> Vec<State> {
-        let stored = |moment: &Moment| {
-            let numbers = State::elementwise(moment.name, format.dtype());
-            let scales = (format == StateFormat::Quantized).then(|| State::scales(moment.scales));
-            [Some(numbers), scales].into_iter().flatten()
-        };
-        self.moments().iter().flat_map(stored).collect()
+    /// Of each parameter, from step to step; none unless each is updated by itself.
+    pub fn moments(&self) -> &'static [Moment] {
+        self.elementwise().map_or(&[], |rule| rule.moments())
     }
 
-    /// These, and behind them the copy of parameters in 16 bits, where there is one.
+    /// What is kept of a bucket: its own states, and behind them the copy of parameters in 16 bits, where there is one.
     pub fn kept(&self, format: UpdateFormat) -> Vec<State> {
         self.states(format.states).into_iter().chain(format.has_master().then_some(State::MASTER)).collect()
     }
@@ -102,41 +126,59 @@ pub struct Moment {
 pub struct State {
     pub name: &'static str,
     pub dtype: DType,
-    /// How many of a tensor's elements it has one for. A tensor begins where one of these does, and they lie as it does.
-    pub per: usize,
+    pub extent: Extent,
     /// Whether it begins as the parameters do, and not as zeros.
     pub copy: bool,
+}
+
+/// What of a tensor a state has a number for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Each run of so many elements. A tensor begins where a run does, and they lie as it does.
+    Runs(usize),
+    /// Of a matrix each row, and behind them each column; of a vector each element.
+    Factors,
 }
 
 impl State {
     /// A number for each of a parameter's.
     pub const fn elementwise(name: &'static str, dtype: DType) -> State {
-        State { name, dtype, per: 1, copy: false }
+        State { name, dtype, extent: Extent::Runs(1), copy: false }
     }
 
     /// The parameters themselves, before they are rounded; at first, what they are rounded to.
-    pub const MASTER: State = State { name: "master", dtype: DType::F32, per: 1, copy: true };
+    pub const MASTER: State =
+        State { name: "master", dtype: DType::F32, extent: Extent::Runs(1), copy: true };
 
     /// The largest magnitude of each block of quantized numbers.
     pub const fn scales(name: &'static str) -> State {
-        State { name, dtype: DType::F32, per: QUANTIZED_BLOCK, copy: false }
+        State { name, dtype: DType::F32, extent: Extent::Runs(QUANTIZED_BLOCK), copy: false }
+    }
+
+    /// Numbers of rows and of columns.
+    pub const fn factors(name: &'static str) -> State {
+        State { name, dtype: DType::F32, extent: Extent::Factors, copy: false }
     }
 
     /// How it lies in memory for a bucket of these members and this type.
     pub fn layout(&self, members: &Members, bucket: TensorType) -> (Members, TensorType) {
-        if self.per == 1 {
-            return (members.clone(), TensorType { dtype: self.dtype, ..bucket });
-        }
-        let of = |member: &Member| {
-            assert!(
-                member.offset.is_multiple_of(self.per),
-                "a tensor begins where one of `{}` does",
-                self.name
-            );
-            let shape = Shape::new(&[member.elements().div_ceil(self.per)]);
-            Member { offset: member.offset / self.per, shape, ..*member }
+        let per = match self.extent {
+            Extent::Runs(1) => return (members.clone(), TensorType { dtype: self.dtype, ..bucket }),
+            Extent::Runs(per) => per,
+            Extent::Factors => {
+                let of = |member: &Member| Member {
+                    shape: Shape::new(&[Factored::of(&member.shape).variances()]),
+                    ..*member
+                };
+                return lay_out(members.iter().map(of), self.dtype, self.dtype);
+            }
         };
-        let len = bucket.elements().div_ceil(self.per);
+        let of = |member: &Member| {
+            assert!(member.offset.is_multiple_of(per), "a tensor begins where one of `{}` does", self.name);
+            let shape = Shape::new(&[member.elements().div_ceil(per)]);
+            Member { offset: member.offset / per, shape, ..*member }
+        };
+        let len = bucket.elements().div_ceil(per);
         (members.iter().map(of).collect(), TensorType::new(self.dtype, &[len]))
     }
 }
@@ -257,6 +299,10 @@ impl Operation for Update {
             expect_type(name, "the loss scale", &inputs[numbers + 2], SCALE)?;
         }
         Ok([&[parameters], states].concat())
+    }
+
+    fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
+        self.rule.workspace(&self.gradients.members)
     }
 
     /// Parameters that are made of their copy.

@@ -65,6 +65,7 @@ optimizer.adamw.lr = 1e-3
     /// What is said beside the shortest: each variant of a choice is here, and whatever else changes a default.
     const EXPERIMENTS: &[&[&str]] = &[
         &[],
+        &["train.optimizer.adafactor.lr = 1e-2"],
         &["train.optimizer.adam.lr = 1e-3"],
         &["train.optimizer.lion.lr = 1e-4"],
         &["train.optimizer.sgd.lr = 0.1"],
@@ -238,6 +239,13 @@ optimizer.adamw.lr = 1e-3
         "train.optimizer.adamw.weight_decay = 0.01",
         "train.optimizer.adamw.decay = \"matrices\"",
         "train.optimizer.adamw.groups = []",
+        "train.optimizer.adafactor.beta2_decay = -0.8",
+        "train.optimizer.adafactor.epsilon = 1.1920928955078125e-7",
+        "train.optimizer.adafactor.scale_epsilon = 1e-3",
+        "train.optimizer.adafactor.clip_threshold = 1.0",
+        "train.optimizer.adafactor.weight_decay = 0.0",
+        "train.optimizer.adafactor.decay = \"matrices\"",
+        "train.optimizer.adafactor.groups = []",
         "train.optimizer.adam.beta1 = 0.9",
         "train.optimizer.adam.beta2 = 0.999",
         "train.optimizer.adam.epsilon = 1e-8",

@@ -42,6 +42,7 @@ pub(crate) const UNSAID: &str = "";
 /// What runs are trained with, as experiments write it: optimizers, with the states and terms that they may have.
 pub(crate) const OPTIMIZERS: &[Updates] = &[
     &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1 }"],
+    &["optimizer.adafactor = { lr = 1e-2, weight_decay = 0.1 }", "schedule.constant.warmup = 3"],
     &["optimizer.adam = { lr = 1e-2, weight_decay = 0.1, decay = 'all' }"],
     &["optimizer.lion = { lr = 1e-3, weight_decay = 0.1 }"],
     &[

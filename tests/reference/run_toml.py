@@ -33,6 +33,7 @@ LORA = {"rank", "alpha", "targets", "base", "double_quantization"}
 
 # The keys of each optimizer.
 OPTIMIZERS = {
+    "adafactor": {"lr", "beta2_decay", "epsilon", "scale_epsilon", "clip_threshold", "weight_decay", "decay"},
     "adam": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
     "adamw": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
     "lion": {"lr", "beta1", "beta2", "weight_decay", "decay"},

@@ -76,7 +76,7 @@ def optimizer_of(run, parameters):
     keeps_states = run.optimizer != "sgd" or update["momentum"] > 0
     # PyTorch's own keep states in the type of parameters, and no copy of these.
     is_native = not run.has_master_weights and run.optimizer_state == run.params
-    is_native = is_native or not keeps_states and run.params == "fp32"
+    is_native = is_native or (not keeps_states or run.optimizer == "adafactor") and run.params == "fp32"
     if not is_native or run.optimizer not in PYTORCHS_OWN:
         return states.OPTIMIZERS[run.optimizer](run, parameters, groups)
     return PYTORCHS_OWN[run.optimizer](groups, update)
@@ -106,5 +106,10 @@ def sgd_of(groups, update):
     return torch.optim.SGD(groups, lr=update["lr"], **momentum, fused=True)
 
 
+def adafactor_of(groups, update):
+    own = {"eps": (update["epsilon"], update["scale_epsilon"]), "d": update["clip_threshold"]}
+    return torch.optim.Adafactor(groups, lr=update["lr"], beta2_decay=update["beta2_decay"], **own)
+
+
 # From groups of parameters and the run's keys.
-PYTORCHS_OWN = {"adam": adam_of(torch.optim.Adam), "adamw": adam_of(torch.optim.AdamW), "sgd": sgd_of}
+PYTORCHS_OWN = {"adafactor": adafactor_of, "adam": adam_of(torch.optim.Adam), "adamw": adam_of(torch.optim.AdamW), "sgd": sgd_of}

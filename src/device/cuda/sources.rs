@@ -18,6 +18,7 @@ macro_rules! source {
 /// What is compiled.
 pub(super) const SOURCES: &[Source] = &[
     source!("activation.cu"),
+    source!("adafactor.cu"),
     source!("attention_delta.cu"),
     source!("attention_forward_bf16.cu"),
     source!("attention_forward_f16.cu"),

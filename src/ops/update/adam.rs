@@ -1,6 +1,6 @@
 //! Adam, with weight decay in the gradients or beside them.
 
-use super::{Moment, UpdateRule};
+use super::{Elementwise, Moment, UpdateRule};
 use crate::ops::DynamicMap;
 
 /// Adam (Kingma and Ba 2015), whose weight decay is added to the gradient, `g += weight_decay * p`; or, with `decoupled`
@@ -22,6 +22,18 @@ impl UpdateRule for Adam {
         if self.decoupled { "adamw" } else { "adam" }
     }
 
+    /// `c1` and `c2`.
+    fn corrections(&self, step: usize) -> Vec<f64> {
+        let power = i32::try_from(step).unwrap_or(i32::MAX);
+        [self.beta1, self.beta2].map(|beta| 1.0 - beta.powi(power)).to_vec()
+    }
+
+    fn elementwise(&self) -> Option<&dyn Elementwise> {
+        Some(self)
+    }
+}
+
+impl Elementwise for Adam {
     fn moments(&self) -> &'static [Moment] {
         const {
             &[
@@ -29,12 +41,6 @@ impl UpdateRule for Adam {
                 Moment { name: "moment2", scales: "moment2.scales", map: DynamicMap::Unsigned },
             ]
         }
-    }
-
-    /// `c1` and `c2`.
-    fn corrections(&self, step: usize) -> Vec<f64> {
-        let power = i32::try_from(step).unwrap_or(i32::MAX);
-        [self.beta1, self.beta2].map(|beta| 1.0 - beta.powi(power)).to_vec()
     }
 
     fn exact(

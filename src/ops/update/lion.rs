@@ -1,6 +1,6 @@
 //! Lion: the sign of a momentum.
 
-use super::{Moment, UpdateRule};
+use super::{Elementwise, Moment, UpdateRule};
 use crate::ops::DynamicMap;
 
 /// EvoLved Sign Momentum (Chen et al. 2023). The parameter first loses `learning_rate * weight_decay` of itself, then takes
@@ -18,6 +18,12 @@ impl UpdateRule for Lion {
         "lion"
     }
 
+    fn elementwise(&self) -> Option<&dyn Elementwise> {
+        Some(self)
+    }
+}
+
+impl Elementwise for Lion {
     fn moments(&self) -> &'static [Moment] {
         const { &[Moment { name: "momentum", scales: "momentum.scales", map: DynamicMap::Signed }] }
     }

@@ -1,6 +1,6 @@
 //! Stochastic gradient descent.
 
-use super::{Moment, UpdateRule};
+use super::{Elementwise, Moment, UpdateRule};
 use crate::ops::DynamicMap;
 
 /// Stochastic gradient descent, with momentum (Polyak 1964) or Nesterov's (Sutskever et al. 2013) as PyTorch computes
@@ -18,6 +18,12 @@ impl UpdateRule for Sgd {
         "sgd"
     }
 
+    fn elementwise(&self) -> Option<&dyn Elementwise> {
+        Some(self)
+    }
+}
+
+impl Elementwise for Sgd {
     fn moments(&self) -> &'static [Moment] {
         const MOMENTUM: Moment =
             Moment { name: "momentum", scales: "momentum.scales", map: DynamicMap::Signed };

@@ -1,11 +1,13 @@
 //! What applies gradients: a file for each optimizer. A new one is its file, and its lines here.
 
+mod adafactor;
 mod adam;
 mod adamw;
 mod groups;
 mod lion;
 mod sgd;
 
+pub use adafactor::Adafactor;
 pub use adam::Adam;
 pub use adamw::AdamW;
 pub use groups::Group;
@@ -18,7 +20,7 @@ use super::declare::{choice, words};
 use super::error::Problem;
 use super::rules::blame;
 use super::tree::Table;
-use crate::ops::Rule;
+use crate::ops::{Rule, StateFormat};
 
 choice! {
     pub enum Optimizer("train.optimizer"): UpdateRule {
@@ -26,8 +28,9 @@ choice! {
         adam: Adam,
         sgd: Sgd,
         lion: Lion,
+        adafactor: Adafactor,
     }
-    later "adafactor", "muon"
+    later "muon"
 }
 
 /// What each optimizer says of itself.
@@ -70,7 +73,7 @@ impl UpdateGroup<'_> {
 
     /// What it keeps of each parameter, by name: of equal names, equal states, if they are stored alike.
     pub(super) fn states(&self) -> Vec<&'static str> {
-        self.rule.moments().iter().map(|moment| moment.name).chain([self.rule.name()]).collect()
+        self.rule.states(StateFormat::F32).iter().map(|state| state.name).chain([self.rule.name()]).collect()
     }
 }
 

@@ -163,7 +163,7 @@ pub(super) unsafe fn run(
         Op::Rotary(op) => with_float!(dtype(0), T => rotary::run::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
         Op::Stored(_) => unreachable!("no device reads files"),
-        Op::Update(op) => optimizer::update(op, &mut operands, workers),
+        Op::Update(op) => optimizer::update(op, &mut operands, scratch, workers),
     }
 }
 

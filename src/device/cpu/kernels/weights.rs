@@ -81,11 +81,7 @@ impl<'a> Weights<'a> {
         for start in elements.clone().step_by(PIECE) {
             let piece = start..elements.end.min(start + PIECE);
             let run = piece.start - elements.start..piece.end - elements.start;
-            let gradients = match self.gradients {
-                Gradients::F32(gradients) => &gradients[piece.clone()],
-                Gradients::Bf16(gradients) => Bf16::widened(level, &gradients[piece.clone()], &mut wide),
-                Gradients::F16(gradients) => F16::widened(level, &gradients[piece.clone()], &mut wide),
-            };
+            let gradients = self.gradients(level, &piece, &mut wide);
             let mut work = |parameters: &mut [f32]| work(run.clone(), parameters, gradients);
             // SAFETY: by this function's contract.
             unsafe {
@@ -95,6 +91,43 @@ impl<'a> Weights<'a> {
                     Stored::F16(all) => self.rounded(level, member, &piece, all, &mut numbers, work),
                 }
             }
+        }
+    }
+
+    /// Calls `work` for runs of some elements, counted from the first of them: parameters and their gradients, which stay.
+    pub(super) fn read(
+        &self,
+        level: Level,
+        elements: Range<usize>,
+        mut work: impl FnMut(Range<usize>, &[f32], &[f32]),
+    ) {
+        let (mut numbers, mut wide) = ([0.0; PIECE], [0.0; PIECE]);
+        let is_f32 = matches!(self.gradients, Gradients::F32(_))
+            && (self.master.is_some() || matches!(self.parameters, Stored::F32(_)));
+        let len = if is_f32 { elements.len() } else { PIECE };
+        for start in elements.clone().step_by(len.max(1)) {
+            let piece = start..elements.end.min(start + len);
+            let run = piece.start - elements.start..piece.end - elements.start;
+            let gradients = self.gradients(level, &piece, &mut wide);
+            // SAFETY: nothing writes parameters while they are read.
+            #[allow(unsafe_code)]
+            let parameters = unsafe {
+                match (&self.master, &self.parameters) {
+                    (Some(master), _) => master.part(piece),
+                    (None, Stored::F32(parameters)) => parameters.part(piece),
+                    (None, Stored::Bf16(all)) => Bf16::widened(level, all.part(piece), &mut numbers),
+                    (None, Stored::F16(all)) => F16::widened(level, all.part(piece), &mut numbers),
+                }
+            };
+            work(run, parameters, gradients);
+        }
+    }
+
+    fn gradients<'b>(&'b self, level: Level, piece: &Range<usize>, wide: &'b mut [f32; PIECE]) -> &'b [f32] {
+        match self.gradients {
+            Gradients::F32(gradients) => &gradients[piece.clone()],
+            Gradients::Bf16(gradients) => Bf16::widened(level, &gradients[piece.clone()], wide),
+            Gradients::F16(gradients) => F16::widened(level, &gradients[piece.clone()], wide),
         }
     }
 

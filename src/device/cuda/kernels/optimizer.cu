@@ -122,8 +122,9 @@ __device__ __forceinline__ void update_bucket(const Bucket& bucket, T* (&moments
                                               const Table<UpdateEntry>& table) {
     constexpr int MOMENTS = Rule::MOMENTS;
     const UpdateEntry& entry = entry_of_block(table);
-    const Weights weights(bucket.parameters, bucket.gradients, bucket.master, formats, entry, bucket.numbers[1]);
-    if (is_left_out(bucket.norm, bucket.scaling)) return weights.keep(entry);
+    const Weights weights(bucket.parameters, bucket.gradients, bucket.master, formats, entry.offset, entry.site,
+                          bucket.numbers[1]);
+    if (is_left_out(bucket.norm, bucket.scaling)) return weights.keep(entry.begin(), entry.count());
     const typename Rule::Step step = rule.step(entry.decay != 0, bucket.numbers);
     const float counted = share(clip_norm, bucket.norm, bucket.scaling);
     const States<T, RANDOM> states{formats.states_seed, weights.site, weights.step};

@@ -147,8 +147,8 @@ __device__ __forceinline__ void update_quantized(const Weights& weights, const U
 
 #define UPDATE(Rule, ...)                                                                                            \
     const UpdateEntry& entry = entry_of_block(table);                                                                \
-    const Weights weights(parameters, gradients, master, formats, entry, numbers[1]);                                \
-    if (is_left_out(norm, scaling)) return weights.keep(entry);                                                      \
+    const Weights weights(parameters, gradients, master, formats, entry.offset, entry.site, numbers[1]);             \
+    if (is_left_out(norm, scaling)) return weights.keep(entry.begin(), entry.count());                               \
     const Quantized moments[Rule::MOMENTS] = {__VA_ARGS__};                                                          \
     update_quantized<Rule>(weights, entry, moments, numbers, share(clip_norm, norm, scaling), rule);
 

@@ -65,13 +65,13 @@ struct Weights {
     uint32_t step;
 
     __device__ __forceinline__ Weights(void* parameters, const void* gradients, float* master, const Formats& formats,
-                                       const UpdateEntry& entry, float step)
+                                       uint64_t offset, uint64_t site, float step)
         : parameters(parameters),
           gradients(gradients),
           master(master),
           formats(formats),
-          offset(entry.offset),
-          site(static_cast<uint32_t>(entry.site)),
+          offset(offset),
+          site(static_cast<uint32_t>(site)),
           step(static_cast<uint32_t>(step)) {}
 
     template <class Use>
@@ -138,12 +138,13 @@ struct Weights {
         as(parameters, formats.parameters, [&](auto* numbers) { put(numbers[offset + element], value); });
     }
 
-    // In a step that is left out: parameters are made of their copy all the same, for they may be nowhere else.
-    __device__ __forceinline__ void keep(const UpdateEntry& entry) const {
+    // Of so many elements from one on, in a step that is left out: parameters are made of their copy all the same, for they may be
+    // nowhere else.
+    __device__ __forceinline__ void keep(uint64_t first, uint32_t count) const {
         if (master == nullptr) return;
-        const uint64_t begin = offset + entry.begin();
+        const uint64_t begin = offset + first;
         as(parameters, formats.parameters, [&](auto* numbers) {
-            for (uint32_t i = threadIdx.x; i < entry.count(); i += BLOCK) put(numbers[begin + i], master[begin + i]);
+            for (uint32_t i = threadIdx.x; i < count; i += BLOCK) put(numbers[begin + i], master[begin + i]);
         });
     }
 

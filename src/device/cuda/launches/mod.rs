@@ -3,6 +3,7 @@
 //! Names of kernels, their parameters and what one block of each takes are written in both places.
 
 mod activation;
+mod adafactor;
 mod attention;
 mod column_sums;
 mod cross_entropy;
@@ -70,6 +71,6 @@ pub(super) fn run(
         Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
         Op::Stored(_) => unreachable!("no device reads files"),
-        Op::Update(op) => optimizer::update(op, inputs, outputs, launcher),
+        Op::Update(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
     }
 }

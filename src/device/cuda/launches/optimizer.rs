@@ -7,13 +7,14 @@ use crate::ops::{
     UpdateFormat, WeightFormat,
 };
 
+use super::adafactor;
 use super::sizes::{BLOCK, by_dtype, optional, pointer, size_argument};
 use super::tables::{Work, each_table};
 
 /// Threads of a block that makes a partial sum of a norm.
 const NORM_BLOCK: u32 = 512;
 /// Elements of a tensor that one block updates.
-const UPDATE_ELEMENTS: usize = 4096;
+pub(super) const UPDATE_ELEMENTS: usize = 4096;
 
 pub(super) fn global_norm(
     op: &GlobalNorm,
@@ -52,19 +53,35 @@ pub(super) fn global_norm(
     )
 }
 
-/// Enqueues an update, whose states are updated in place, as parameters are unless they have a copy: parameters, its other
-/// inputs, null for a copy, a norm and a loss scale that it has not, its rule's constants, and the members of the bucket.
+/// Enqueues an update, whose states are updated in place, as parameters are unless they have a copy.
 pub(super) fn update(
     op: &Update,
     inputs: &[Operand],
     outputs: &[Operand],
+    (scratch, _): (u64, u64),
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let Update { gradients, format, numbers_at, rule } = op;
+    match &op.rule {
+        Rule::Adafactor(rule) => {
+            let operands = operands(op, inputs, outputs, adafactor::constants(rule))?;
+            adafactor::update(op, outputs[0].ty, &operands, scratch, launcher)
+        }
+        Rule::Adam(_) | Rule::Lion(_) | Rule::Sgd(_) => each_element(op, inputs, outputs, launcher),
+    }
+}
+
+/// What kernels of updates begin with: parameters, the other inputs, null for a copy, a norm and a loss scale that there is not,
+/// what gradients are clipped to, the rule's constants, and the types.
+fn operands(
+    op: &Update,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    constants: Argument,
+) -> Result<Vec<Argument>, DeviceError> {
+    let Update { gradients, format, numbers_at, rule: _ } = op;
     let numbers = op.numbers_input();
     let (parameters, of_gradients) = (&outputs[0], &inputs[op.gradients_input()]);
     let (states, master) = outputs[1..].split_at(op.states().len());
-    let (kernel, constants) = kernel(rule, format.states);
     let mut operands: Vec<Argument> =
         [parameters, of_gradients].into_iter().chain(states).map(pointer).collect();
     let before = *numbers_at as u64 * size_of::<f32>() as u64;
@@ -76,7 +93,18 @@ pub(super) fn update(
     operands.push(Argument::F32(gradients.clip_norm.unwrap_or(f32::INFINITY)));
     operands.push(constants);
     operands.push(formats(*format, [parameters, of_gradients].map(|operand| operand.ty.dtype))?);
-    let work = gradients.members.iter().map(|member| Work {
+    Ok(operands)
+}
+
+fn each_element(
+    op: &Update,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let (kernel, constants) = kernel(&op.rule, op.format.states);
+    let operands = operands(op, inputs, outputs, constants)?;
+    let work = op.gradients.members.iter().map(|member| Work {
         blocks: member.elements().div_ceil(UPDATE_ELEMENTS),
         fields: [
             member.offset as u64,
@@ -102,6 +130,7 @@ macro_rules! kernels {
 /// keep is.
 fn kernel(rule: &Rule, format: StateFormat) -> (&'static str, Argument) {
     let ([f32, bf16, random, quantized], constants) = match rule {
+        Rule::Adafactor(_) => unreachable!("it does not go element by element"),
         Rule::Adam(Adam { beta1, beta2, epsilon, weight_decay, decoupled }) => {
             let ([beta1, added1], [beta2, added2]) = (shares(*beta1), shares(*beta2));
             let decoupled = f32::from(u8::from(*decoupled));
@@ -130,7 +159,7 @@ fn shares(beta: f64) -> [f32; 2] {
 }
 
 /// Numbers as a struct whose last word may be half empty.
-fn words(numbers: &[f32]) -> Argument {
+pub(super) fn words(numbers: &[f32]) -> Argument {
     let bits = |number: Option<&f32>| u64::from(number.map_or(0, |number| number.to_bits()));
     Argument::Words(numbers.chunks(2).map(|pair| bits(pair.first()) | bits(pair.get(1)) << 32).collect())
 }

@@ -1,5 +1,6 @@
-//! Updates of whole buckets of parameters, element by element: a file for what each rule does.
+//! Updates of whole buckets of parameters: a file for what each rule does.
 
+mod adafactor;
 mod adam;
 mod lion;
 mod sgd;
@@ -12,14 +13,15 @@ use super::simd::Level;
 use super::states::States;
 use super::weights::Weights;
 use super::workers::Workers;
-use crate::ops::{GradientTerms, Rule, Update};
+use crate::ops::{GradientTerms, Member, Rule, Update};
 
 /// Elements that a thread takes at a time.
 const CHUNK: usize = 1 << 14;
 
-pub(super) fn update(op: &Update, operands: &mut Operands, workers: &Workers) {
+pub(super) fn update(op: &Update, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     let numbers = numbers(op, operands);
     match &op.rule {
+        Rule::Adafactor(rule) => adafactor::update(op, rule, numbers, operands, scratch, workers),
         Rule::Adam(rule) => each_element(op, &adam::Step::new(rule, numbers), operands, workers),
         Rule::Lion(rule) => each_element(op, &lion::Step::new(rule, numbers), operands, workers),
         Rule::Sgd(rule) if rule.momentum == 0.0 => {
@@ -57,23 +59,11 @@ fn each_element<const N: usize>(
     let (members, level, at) = (&op.gradients.members, workers.level(), op.numbers_input());
     let number = numbers(op, operands)[1];
     let weights = Weights::new(op, number, operands);
-    let each_run = |work: &(dyn Fn(&_, Range<usize>) + Sync)| {
-        workers.each(workers.threads(), |index| {
-            in_turn(runs(members, CHUNK), index, workers.threads())
-                .for_each(|(member, run)| work(member, run));
-        });
-    };
     let Some(share) = share(&op.gradients, operands, at + 1) else {
-        return each_run(&|_, run| {
-            // SAFETY: runs do not overlap.
-            #[allow(unsafe_code)]
-            unsafe {
-                weights.keep(level, run);
-            }
-        });
+        return leave_out(members, &weights, workers);
     };
     let states = States::<N>::new(op, number, operands);
-    each_run(&|member, run| {
+    each_run(members, workers, |member, run| {
         let work = |piece: Range<usize>, mut moments: [&mut [f32]; N]| {
             let work = |part: Range<usize>, parameters: &mut [f32], gradients: &[f32]| {
                 let moments = moments.each_mut().map(|moments| &mut moments[part.clone()]);
@@ -90,6 +80,24 @@ fn each_element<const N: usize>(
         unsafe {
             states.update(level, member, run, work);
         }
+    });
+}
+
+/// A step that is left out.
+fn leave_out(members: &[Member], weights: &Weights, workers: &Workers) {
+    each_run(members, workers, |_, run| {
+        // SAFETY: runs do not overlap.
+        #[allow(unsafe_code)]
+        unsafe {
+            weights.keep(workers.level(), run);
+        }
+    });
+}
+
+/// Calls `work` for runs of the members' elements, each by one of the threads.
+fn each_run(members: &[Member], workers: &Workers, work: impl Fn(&Member, Range<usize>) + Sync) {
+    workers.each(workers.threads(), |index| {
+        in_turn(runs(members, CHUNK), index, workers.threads()).for_each(|(member, run)| work(member, run));
     });
 }
 

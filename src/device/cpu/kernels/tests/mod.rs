@@ -1,5 +1,6 @@
 //! Every operation against an f64 reference, for any number of threads, at every level, in place or not.
 
+mod adafactor;
 mod attention;
 mod cross_entropy;
 mod dropout;

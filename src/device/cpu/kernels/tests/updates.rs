@@ -102,6 +102,7 @@ fn updates_do_what_their_rules_say() {
             for i in member.offset..member.offset + member.elements() {
                 let gradient = gradients[i] * clip / f64::from(loss_scale.unwrap_or(1.0));
                 let mut of_element: Vec<f64> = states.iter().map(|state| state[i]).collect();
+                let rule = rule.elementwise().expect("all of these are");
                 parameters[i] = rule.exact(&numbers, member.decay, parameters[i], gradient, &mut of_element);
                 states.iter_mut().zip(of_element).for_each(|(state, number)| state[i] = number);
             }

@@ -1,0 +1,144 @@
+//! Adafactor against its definition, written down in f64.
+
+use super::harness::{Data, How, check, launch};
+use crate::device::cpu::kernels::simd::Level;
+use crate::ops::{
+    Adafactor, DType, Factored, GradientTerms, Member, Members, Op, Rule, Shape, StateFormat, TensorType,
+    Update, UpdateFormat, lay_out,
+};
+
+fn rule(clip_threshold: f32, weight_decay: f32) -> Adafactor {
+    Adafactor { beta2_decay: -0.8, epsilon: 1e-3, scale_epsilon: 1e-3, clip_threshold, weight_decay }
+}
+
+/// Matrices of few and of many rows, and vectors, each other of which decays.
+fn bucket() -> (Members, TensorType) {
+    let shapes: [&[usize]; 6] = [&[37, 50], &[100], &[300, 3], &[1, 70], &[130, 257], &[1]];
+    let member = |(index, dims): (usize, &&[usize])| Member {
+        offset: 0,
+        shape: Shape::new(dims),
+        decay: index % 2 == 0,
+        site: index as u32,
+    };
+    lay_out(shapes.iter().enumerate().map(member), DType::F32, DType::F32)
+}
+
+/// An update with its inputs, whose variances begin as squares or as zeros.
+fn update(
+    rule: Adafactor,
+    terms: (Option<f32>, Option<f32>),
+    step: usize,
+    began: f32,
+) -> (Update, Members, Vec<Data>) {
+    let ((members, ty), (clip_norm, loss_scale)) = (bucket(), terms);
+    let gradients = GradientTerms { members: members.clone(), clip_norm, scaled: loss_scale.is_some() };
+    let op =
+        Update { gradients, format: UpdateFormat::default(), numbers_at: 0, rule: Rule::Adafactor(rule) };
+    let (kept, state) = op.states()[0].layout(&members, ty);
+    let numbers = op.rule.numbers(step, 0.01);
+    let mut inputs: Vec<Data> = (0..2).map(|seed| Data::random(&[ty.elements()], seed)).collect();
+    inputs.push(Data::random(&[state.elements()], 2).map(|x| x * x * began));
+    inputs.push(Data::F32(TensorType::f32(&[numbers.len()]), numbers));
+    inputs.extend((clip_norm.is_some() || loss_scale.is_some()).then(|| Data::scalar(2.0)));
+    inputs.extend(loss_scale.map(Data::scalar));
+    (op, kept, inputs)
+}
+
+/// What a tensor and its variances become.
+fn expected(
+    rule: &Adafactor,
+    factored: Factored,
+    decays: bool,
+    numbers: &[f64],
+    (parameters, gradients, variances): (&mut [f64], &[f64], &mut [f64]),
+) {
+    let [learning_rate, _, new, most] = numbers.try_into().unwrap();
+    let Factored { is_matrix, rows, columns } = factored;
+    let rms = |values: &[f64]| (values.iter().map(|x| x * x).sum::<f64>() / values.len() as f64).sqrt();
+    let scale = rms(parameters).max(f64::from(rule.scale_epsilon));
+    let square = |row: usize, column: usize| gradients[row * columns + column].powi(2);
+    let (of_rows, of_columns) = variances.split_at_mut(if is_matrix { rows } else { 0 });
+    for (row, variance) in of_rows.iter_mut().enumerate() {
+        let mean = (0..columns).map(|column| square(row, column)).sum::<f64>() / columns as f64;
+        *variance += (mean - *variance) * new;
+    }
+    for (column, variance) in of_columns.iter_mut().enumerate() {
+        let mean = (0..rows).map(|row| square(row, column)).sum::<f64>() / rows as f64;
+        *variance += (mean - *variance) * new;
+    }
+    let epsilon = f64::from(rule.epsilon);
+    let mean = (of_rows.iter().sum::<f64>() / rows as f64).max(epsilon);
+    let direction: Vec<f64> = (0..rows * columns)
+        .map(|element| {
+            let of_row = if is_matrix { of_rows[element / columns] / mean } else { 1.0 };
+            gradients[element] / (of_row * of_columns[element % columns]).sqrt().max(epsilon)
+        })
+        .collect();
+    let clipped = (rms(&direction) / f64::from(rule.clip_threshold)).max(1.0);
+    let kept = if decays { 1.0 - learning_rate * f64::from(rule.weight_decay) } else { 1.0 };
+    for (parameter, direction) in parameters.iter_mut().zip(direction) {
+        *parameter = *parameter * kept - learning_rate.min(most) * scale / clipped * direction;
+    }
+}
+
+#[test]
+fn a_bucket_is_updated_as_defined() {
+    let clips =
+        [((None, None), 1.0), ((Some(0.5), None), 0.5 / (2.0 + 1e-6)), ((None, Some(3.0)), 1.0 / 3.0)];
+    for ((terms, share), (step, began)) in
+        clips.into_iter().flat_map(|clip| [(1, 0.0), (5, 1.0), (40_000, 1.0)].map(|begin| (clip, begin)))
+    {
+        for rule in [rule(1.0, 0.1), rule(0.3, 0.0), rule(100.0, 0.1)] {
+            let (op, kept, inputs) = update(rule.clone(), terms, step, began);
+            let [mut parameters, gradients, mut variances, numbers] =
+                [0, 1, 2, 3].map(|index| inputs[index].to_f64());
+            let gradients: Vec<f64> = gradients.iter().map(|gradient| gradient * share).collect();
+            for (member, of) in op.gradients.members.iter().zip(kept.iter()) {
+                let all = member.offset..member.offset + member.elements();
+                let tensor = (
+                    &mut parameters[all.clone()],
+                    &gradients[all],
+                    &mut variances[of.offset..of.offset + of.elements()],
+                );
+                expected(&rule, Factored::of(&member.shape), member.decay, &numbers, tensor);
+            }
+            check(Op::Update(op), &inputs, &[parameters, variances]);
+        }
+    }
+}
+
+/// As tensors of each dtype are, and whatever else is asked for.
+#[test]
+fn its_variances_are_few_and_in_f32() {
+    let (members, ty) = bucket();
+    for format in [StateFormat::F32, StateFormat::Quantized] {
+        let states = Rule::Adafactor(rule(1.0, 0.0)).states(format);
+        let [state] = states.as_slice() else { panic!("it has one state") };
+        let (kept, state) = state.layout(&members, TensorType { dtype: DType::BF16, ..ty });
+        let counts: Vec<usize> = kept.iter().map(Member::elements).collect();
+        assert_eq!(counts, [37 + 50, 100, 300 + 3, 1 + 70, 130 + 257, 1]);
+        // Each begins at a multiple of 64.
+        assert_eq!((state.dtype, state.elements()), (DType::F32, 128 + 128 + 320 + 128 + 448 + 1));
+    }
+}
+
+#[test]
+fn a_step_whose_norm_is_not_finite_changes_nothing() {
+    let (op, _, mut inputs) = update(rule(1.0, 0.1), (Some(1.0), Some(1024.0)), 5, 1.0);
+    inputs[4] = Data::scalar(f32::INFINITY);
+    for level in Level::available() {
+        let outputs = launch(&Op::Update(op.clone()), &inputs, How { threads: 2, level, share: false });
+        for (output, input) in outputs.iter().zip([0, 2]) {
+            let Data::F32(_, unchanged) = &inputs[input] else { unreachable!("numbers in f32") };
+            assert_eq!(output, unchanged, "{level:?}");
+        }
+    }
+}
+
+#[test]
+fn gradients_that_are_not_numbers_show() {
+    let (op, _, mut inputs) = update(rule(1.0, 0.1), (Some(1.0), None), 5, 1.0);
+    inputs[4] = Data::scalar(f32::NAN);
+    let how = How { threads: 2, level: Level::best(), share: false };
+    assert!(launch(&Op::Update(op), &inputs, how)[0][0].is_nan());
+}
