@@ -104,7 +104,7 @@ fn updates() -> Vec<Case> {
     let cases = cases.chain(others.into_iter().map(|rule| (rule, states[0], weights[0])));
     let update = |(rule, (name, states), (of_weights, dtype, weights)): (Rule, _, _)| {
         let format = UpdateFormat { states, weights };
-        let tensor = Member { offset: 0, shape: Shape::new(&[1 << 24]), decay: true, site: 0 };
+        let tensor = Member::new(Shape::new(&[1 << 24]), true, 0);
         let (members, ty) = lay_out(std::iter::once(tensor), dtype, format.narrowest());
         let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
         let op = ops::Update { gradients, format, numbers_at: 0, rule };

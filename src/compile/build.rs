@@ -133,7 +133,7 @@ pub(super) struct Layout {
 pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item = Layout> {
     let dtypes = Dtypes::of(config);
     let format_of = config.update_format();
-    let looked_up = graph.looked_up();
+    let (looked_up, hidden_matrices) = (graph.looked_up(), graph.hidden_matrices());
     let updates = config.train.optimizer.groups();
     let homes = homes(&graph.scopes, config);
     // Numbered as the model has them, whatever the buckets.
@@ -148,7 +148,11 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
     for (index, value) in graph.values.iter().enumerate() {
         if let ValueKind::Parameter { initial, trainable, storage } = value.kind {
             let layer = graph.scopes[value.scope.index()].layer;
-            let update = if trainable { group_of(&updates, &graph.full_name(value)) } else { 0 };
+            let update = if trainable {
+                group_of(&updates, &graph.full_name(value), hidden_matrices[index])
+            } else {
+                0
+            };
             let format = if trainable {
                 format_of(&updates[update].rule, &value.ty.shape, looked_up[index])
             } else {
@@ -168,9 +172,9 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
         let all = [group.format.narrowest(), group.storage.dtype(), dtypes.parameters, dtypes.gradients];
         let narrowest = all.into_iter().min_by_key(|dtype| dtype.bits()).unwrap_or(dtypes.parameters);
         let tensor = |&(index, _): &(usize, graph::Initial)| {
-            let shape = graph.values[index].ty.shape;
+            let GraphValue { ty: TensorType { shape, .. }, stacked, .. } = graph.values[index];
             let decay = updates[group.update].decays(shape.dims().len());
-            Member { offset: 0, shape, decay, site: sites[index] }
+            Member { stacked, ..Member::new(shape, decay, sites[index]) }
         };
         let (members, ty) = lay_out(parameters.iter().map(tensor), group.dtype, narrowest);
         Layout { group, parameters, members, ty }

@@ -240,9 +240,8 @@ fn resize_operations(program: &mut Program, target: &Target) -> bool {
                 None if bytes == 0 => {}
                 _ => return false,
             }
-            if !instruction.recompute {
-                section.model_flops += op.flops(ins, outs);
-            }
+            let flops = op.flops(ins, outs);
+            section.model_flops += if instruction.is_of_model() { flops } else { 0 };
         }
     }
     true

@@ -71,7 +71,7 @@ fn add_backward(draft: &mut Draft, at: usize) -> ValueId {
         }
         all.append(&mut backward.emitted);
     }
-    let model_flops = program.flops_of(all.iter().filter(|instruction| !instruction.recompute));
+    let model_flops = program.flops_of(all.iter().filter(|instruction| instruction.is_of_model()));
     let section = &mut program.sections[at];
     (section.code, section.model_flops) = (all, model_flops);
     loss

@@ -8,7 +8,7 @@ use super::instruction::{Action, Instruction};
 use super::program::{LossScaling, Program, Section, SectionKind, Stage};
 use super::storage::{self, Stored};
 use super::value::{Form, Like, Part, Value};
-use crate::device::{DeviceKind, Phase, Pool, Role};
+use crate::device::{DeviceKind, Phase, Pool, Role, Target};
 use crate::ops::{
     Arithmetic, Cast, DType, Fill, Loss, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId,
 };
@@ -32,6 +32,14 @@ impl Dtypes {
         Dtypes { parameters, gradients, accumulators, matrices: precision.dtype() }
     }
 
+    /// What matrices are multiplied in, on this device.
+    pub(super) fn arithmetic(config: &RunConfig, target: &Target) -> Arithmetic {
+        let Dtypes { matrices, accumulators, .. } = Dtypes::of(config);
+        // Only a card has units for it.
+        let tf32 = config.strategy.precision == Precision::Tf32 && target.kind == DeviceKind::Cuda;
+        Arithmetic { matrices, accumulators, tf32 }
+    }
+
     /// What an operation wants an operand in, if it minds.
     fn wanted(&self, operand: Operand) -> Option<DType> {
         match operand {
@@ -45,13 +53,12 @@ impl Dtypes {
 
 pub(super) fn choose(draft: &mut Draft) {
     let dtypes = Dtypes::of(draft.config);
-    // Only a card has units for it.
-    let tf32 = draft.config.strategy.precision == Precision::Tf32 && draft.target.kind == DeviceKind::Cuda;
+    let arithmetic = Dtypes::arithmetic(draft.config, draft.target);
     let program = &mut draft.program;
     let stored = storage::store(program);
     for index in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[index].code);
-        program.sections[index].code = Casting::new(program, &stored, dtypes, tf32).section(code);
+        program.sections[index].code = Casting::new(program, &stored, dtypes, arithmetic).section(code);
     }
     if let Some(scale) = draft.config.strategy.loss_scale.filter(|_| program.trains()) {
         add_loss_scale(program, scale);
@@ -70,9 +77,12 @@ struct Casting<'a> {
 }
 
 impl<'a> Casting<'a> {
-    fn new(program: &'a mut Program, stored: &'a Stored, dtypes: Dtypes, tf32: bool) -> Casting<'a> {
-        let Dtypes { matrices, accumulators, .. } = dtypes;
-        let arithmetic = Arithmetic { matrices, accumulators, tf32 };
+    fn new(
+        program: &'a mut Program,
+        stored: &'a Stored,
+        dtypes: Dtypes,
+        arithmetic: Arithmetic,
+    ) -> Casting<'a> {
         Casting { program, stored, dtypes, arithmetic, cast: HashMap::new() }
     }
 

@@ -56,6 +56,12 @@ impl Instruction {
         Instruction { action, scope, phase, home: Pool::Device, recompute: false, once: false, slice: None }
     }
 
+    /// Whether it computes what the model's own passes do: nothing again, and no update.
+    pub fn is_of_model(&self) -> bool {
+        let is_update = matches!(&self.action, Action::Launch { op, .. } if op.as_update().is_some());
+        !self.recompute && !is_update
+    }
+
     /// The queue it runs on. Allocation follows the order of the compute queue.
     pub fn queue(&self) -> Queue {
         match self.action {

@@ -399,9 +399,17 @@ impl Program {
         self.step().filter(|section| section.samples > 0).map(|section| section.times).sum()
     }
 
-    /// FLOPs of an optimizer step, nothing computed again.
+    /// FLOPs of a step's forward and backward passes, nothing computed again.
     pub fn model_flops(&self) -> u64 {
         self.step().map(|section| section.times as u64 * section.model_flops).sum()
+    }
+
+    /// FLOPs of what a step computes again.
+    pub fn recompute_flops(&self) -> u64 {
+        let again = |section: &Section| {
+            self.flops_of(section.code.iter().filter(|instruction| instruction.recompute))
+        };
+        self.step().map(|section| section.times as u64 * again(section)).sum()
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::dtypes::Dtypes;
 use super::instruction::{Action, Instruction};
 use super::program::{Bucket, BucketState, LossScaling, Program, Results, Section, SectionKind, Stage};
 use super::sections::fill_with_zeros;
@@ -44,6 +45,7 @@ pub(super) fn update(draft: &mut Draft) {
     let clip_norm = config.train.clip_norm.filter(|_| trains).map(|clip| clip as f32);
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope, home));
+    let arithmetic = Dtypes::arithmetic(config, draft.target);
     let mut updates = Vec::new();
     for index in program.trained() {
         let members = program.buckets[index].members.clone();
@@ -51,7 +53,8 @@ pub(super) fn update(draft: &mut Draft) {
         let Bucket { format, update, .. } = program.buckets[index];
         let numbers_at = groups[..update].iter().map(|group| group.rule.numbers_len()).sum();
         let rule = groups[update].rule.clone();
-        let op = Op::Update(ops::Update { gradients, format, numbers_at, rule });
+        let mut op = Op::Update(ops::Update { gradients, format, numbers_at, rule });
+        op.set_arithmetic(arithmetic);
         updates.push(apply(program, index, op, [Some(numbers), norm, scale]));
     }
     if in_backward {

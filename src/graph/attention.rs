@@ -1,7 +1,7 @@
 //! Attention that stores its scores.
 
 use super::{Graph, GraphValue, ValueKind};
-use crate::ops::{MaterializedAttention, Op};
+use crate::ops::{MaterializedAttention, Op, Stacked};
 
 impl Graph {
     /// Lets attention store its scores and their softmax whole, wherever the model has it.
@@ -19,7 +19,7 @@ impl Graph {
             (values[lse].name, values[lse].ty) = ("probabilities", types[1]);
             let (scope, kind) = (node.scope, ValueKind::Activation);
             for (name, &ty) in ["scores", "dropped"].into_iter().zip(&types[2..]) {
-                values.push(GraphValue { name, scope, ty, kind });
+                values.push(GraphValue { name, scope, ty, kind, stacked: Stacked::default() });
                 node.outputs.push(values.len() - 1);
             }
         }

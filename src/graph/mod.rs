@@ -13,7 +13,7 @@ pub use micro_batches::{Graphs, MicroBatch, Pass};
 pub use values::goes_by;
 
 use crate::data::{Documents, Needed, Part};
-use crate::ops::{Op, Shape, Sizes, Storage, TensorType};
+use crate::ops::{Op, Shape, Sizes, Stacked, Storage, TensorType};
 use crate::spec::Model;
 
 /// Names a scope of a graph.
@@ -68,6 +68,8 @@ pub struct GraphValue {
     pub scope: ScopeId,
     pub ty: TensorType,
     pub kind: ValueKind,
+    /// The matrices that lie in a parameter.
+    pub stacked: Stacked,
 }
 
 /// One operation; operands are indices into the graph's values.
@@ -150,7 +152,7 @@ impl Graph {
     }
 
     fn value(&mut self, name: &'static str, scope: ScopeId, ty: TensorType, kind: ValueKind) -> usize {
-        self.values.push(GraphValue { name, scope, ty, kind });
+        self.values.push(GraphValue { name, scope, ty, kind, stacked: Stacked::default() });
         self.values.len() - 1
     }
 
@@ -259,6 +261,33 @@ impl Graph {
             }
         }
         looked_up
+    }
+
+    /// By value: whether it is a matrix between layers: no table whose rows are looked up, nor what makes the numbers that a
+    /// loss is computed of.
+    pub fn hidden_matrices(&self) -> Vec<bool> {
+        let looked_up = self.looked_up();
+        let is_matrix = |value: &GraphValue| {
+            matches!(value.kind, ValueKind::Parameter { .. }) && value.ty.shape.dims().len() == 2
+        };
+        let mut hidden: Vec<bool> = self
+            .values
+            .iter()
+            .zip(looked_up)
+            .map(|(value, looked_up)| is_matrix(value) && !looked_up)
+            .collect();
+        // Of a loss, or made into what a loss is of by what has no matrix.
+        let mut judged = vec![false; self.values.len()];
+        for node in self.nodes.iter().rev() {
+            if node.op.as_loss().is_some() || node.outputs.iter().any(|&output| judged[output]) {
+                let is_last = node.inputs.iter().any(|&input| is_matrix(&self.values[input]));
+                for &input in &node.inputs {
+                    judged[input] = !is_last;
+                    hidden[input] = false;
+                }
+            }
+        }
+        hidden
     }
 
     /// Numbers in parameters.

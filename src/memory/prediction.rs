@@ -37,8 +37,10 @@ pub struct Prediction {
     /// Numbers in the model's parameters, and in those of them that are trained.
     pub parameters: u64,
     pub trainable_parameters: u64,
-    /// FLOPs of an optimizer step, without and with what is computed again.
+    /// FLOPs of an optimizer step: of the forward and the backward pass, of what is computed again, and of all together with
+    /// what the optimizer computes.
     pub model_flops: u64,
+    pub recompute_flops: u64,
     pub hardware_flops: u64,
     /// What such a step has processors and copies do.
     pub work: StepWork,
@@ -109,6 +111,7 @@ pub(crate) fn predict_with<'a>(
         parameters: program.numbers_of(|_| true),
         trainable_parameters: program.numbers_of(|bucket| bucket.trainable),
         model_flops: program.model_flops(),
+        recompute_flops: program.recompute_flops(),
         hardware_flops: work.flops(),
         work,
     }

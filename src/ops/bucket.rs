@@ -1,5 +1,6 @@
 //! How tensors lie in a flat bucket.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{DType, Shape, TensorType};
@@ -17,15 +18,50 @@ pub struct Member {
     pub decay: bool,
     /// Of the parameter's random numbers.
     pub site: u32,
+    pub stacked: Stacked,
+}
+
+/// How many rows each of the matrices has that lie in one parameter, one below the other, as those of queries, keys and values do.
+/// By default it is one matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stacked([usize; Stacked::MOST]);
+
+impl Stacked {
+    const MOST: usize = 3;
+
+    /// Panics if these are more matrices than any layer has.
+    pub fn new(rows: &[usize]) -> Stacked {
+        let mut stacked = Stacked::default();
+        stacked.0[..rows.len()].copy_from_slice(rows);
+        stacked
+    }
 }
 
 /// The tensors of a bucket, in order.
 pub type Members = Arc<[Member]>;
 
 impl Member {
+    /// A tensor of one matrix or none, at the start of a bucket.
+    pub fn new(shape: Shape, decay: bool, site: u32) -> Member {
+        Member { offset: 0, shape, decay, site, stacked: Stacked::default() }
+    }
+
     /// How many elements it has.
     pub fn elements(&self) -> usize {
         self.shape.elements()
+    }
+
+    /// The rows of each matrix that lies in it.
+    pub fn matrices(&self) -> impl Iterator<Item = Range<usize>> {
+        let Stacked(rows) = match self.stacked {
+            Stacked([0, ..]) => Stacked::new(&[self.shape.rows()]),
+            stacked => stacked,
+        };
+        let mut end = 0;
+        rows.into_iter().filter(|&rows| rows > 0).map(move |rows| {
+            end += rows;
+            end - rows..end
+        })
     }
 }
 

@@ -36,7 +36,7 @@ mod update_format;
 
 pub use activation::{Activation, ActivationBackward, Definition, Gated, GatedBackward};
 pub use attention::{Attending, Attention, AttentionBackward, Heads};
-pub use bucket::{Member, Members, lay_out};
+pub use bucket::{Member, Members, Stacked, lay_out};
 pub use cast::Cast;
 pub use cross_entropy::CrossEntropy;
 pub use dropout::{Dropout, Dropped};
@@ -56,8 +56,8 @@ pub use rotary::{Frequencies, Rotary, Scaling};
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
 pub use types::{DType, Shape, Slice, TensorType};
 pub use update::{
-    Adafactor, Adam, Elementwise, Extent, Factored, GradientTerms, Lion, Moment, Rule, Sgd, State, Update,
-    UpdateRule,
+    Adafactor, Adam, Adjust, Elementwise, Extent, Factored, GradientTerms, Lion, Moment, Muon, MuonScratch,
+    Rule, Sgd, State, Update, UpdateRule,
 };
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
 

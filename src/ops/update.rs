@@ -4,12 +4,13 @@
 mod adafactor;
 mod adam;
 mod lion;
+mod muon;
 mod sgd;
 
 use super::{
-    DType, DynamicMap, Member, Members, Operation, QUANTIZED_BLOCK, SCALE, Shape, Sizes, StateFormat,
-    TensorType, TypeError, UpdateFormat, WeightFormat, WorkspaceLimits, expect_float, expect_inputs,
-    expect_type, lay_out,
+    Arithmetic, DType, DynamicMap, Member, Members, Operation, QUANTIZED_BLOCK, SCALE, Shape, Sizes,
+    StateFormat, TensorType, TypeError, UpdateFormat, WeightFormat, WorkspaceLimits, expect_float,
+    expect_inputs, expect_type, lay_out,
 };
 
 /// The rules, one a line, by their files.
@@ -21,6 +22,14 @@ macro_rules! rules {
         #[derive(Clone, Debug, PartialEq)]
         pub enum Rule {
             $($name($name)),+
+        }
+
+        impl std::ops::DerefMut for Rule {
+            fn deref_mut(&mut self) -> &mut (dyn UpdateRule + 'static) {
+                match self {
+                    $(Rule::$name(rule) => rule),+
+                }
+            }
         }
 
         impl std::ops::Deref for Rule {
@@ -36,11 +45,13 @@ macro_rules! rules {
 }
 
 pub use adafactor::Factored;
+pub use muon::{Adjust, MuonScratch};
 
 rules! {
     Adafactor in adafactor,
     Adam in adam,
     Lion in lion,
+    Muon in muon,
     Sgd in sgd,
 }
 
@@ -57,14 +68,31 @@ pub trait UpdateRule {
             let scales = (format == StateFormat::Quantized).then(|| State::scales(moment.scales));
             [Some(numbers), scales].into_iter().flatten()
         };
-        let moments = self.elementwise().map_or(&[][..], |rule| rule.moments());
-        moments.iter().flat_map(stored).collect()
+        self.moments().iter().flat_map(stored).collect()
+    }
+
+    /// What it keeps of each parameter from step to step.
+    fn moments(&self) -> &'static [Moment] {
+        &[]
     }
 
     /// Scratch bytes for a bucket of these members.
-    fn workspace(&self, _members: &Members) -> u64 {
+    fn workspace(&self, _members: &Members, _limits: &WorkspaceLimits) -> u64 {
         0
     }
+
+    /// Of matrix products for a bucket of these members, a multiply-add counting two.
+    fn flops(&self, _members: &Members) -> u64 {
+        0
+    }
+
+    /// How often it goes through its products, if it has any.
+    fn iterations(&self) -> usize {
+        0
+    }
+
+    /// Multiplies as the forward pass does, if it multiplies matrices.
+    fn set_arithmetic(&mut self, _arithmetic: Arithmetic) {}
 
     /// Itself, if each parameter is updated by itself.
     fn elementwise(&self) -> Option<&dyn Elementwise> {
@@ -79,9 +107,6 @@ pub trait UpdateRule {
 
 /// A rule that updates each parameter by itself.
 pub trait Elementwise {
-    /// What it keeps of each from step to step.
-    fn moments(&self) -> &'static [Moment];
-
     /// One parameter updated, and its moments, by what kernels are held to. `numbers` are those of [`Rule::numbers`];
     /// `decays` says whether weight decay applies.
     fn exact(&self, numbers: &[f64], decays: bool, parameter: f64, gradient: f64, moments: &mut [f64])
@@ -99,11 +124,6 @@ impl Rule {
     /// How many these are.
     pub fn numbers_len(&self) -> usize {
         self.numbers(1, 0.0).len()
-    }
-
-    /// Of each parameter, from step to step; none unless each is updated by itself.
-    pub fn moments(&self) -> &'static [Moment] {
-        self.elementwise().map_or(&[], |rule| rule.moments())
     }
 
     /// What is kept of a bucket: its own states, and behind them the copy of parameters in 16 bits, where there is one.
@@ -301,8 +321,16 @@ impl Operation for Update {
         Ok([&[parameters], states].concat())
     }
 
-    fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], _limits: &WorkspaceLimits) -> u64 {
-        self.rule.workspace(&self.gradients.members)
+    fn workspace(&self, _inputs: &[TensorType], _outputs: &[TensorType], limits: &WorkspaceLimits) -> u64 {
+        self.rule.workspace(&self.gradients.members, limits)
+    }
+
+    fn flops(&self, _inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
+        self.rule.flops(&self.gradients.members)
+    }
+
+    fn set_arithmetic(&mut self, arithmetic: Arithmetic) {
+        self.rule.set_arithmetic(arithmetic);
     }
 
     /// Parameters that are made of their copy.

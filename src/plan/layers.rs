@@ -53,11 +53,16 @@ fn grouped(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let graph = Graphs::of(config).full;
     // Trained or not: what a strategy freezes is no mistake of the optimizer's.
     let parameters = (0..graph.values.len()).filter(|&value| is_parameter(&graph, value));
-    let names: Vec<String> = parameters.map(|value| graph.full_name(&graph.values[value])).collect();
+    let names: Vec<String> = parameters.clone().map(|value| graph.full_name(&graph.values[value])).collect();
+    let hidden = graph.hidden_matrices();
     let mut own = vec![false; groups.len()];
-    names.iter().for_each(|name| own[group_of(&groups, name)] = true);
-    let mut empty = groups.iter().zip(own).filter(|(_, own)| !own);
-    let Some(named) = empty.find_map(|(group, _)| group.named) else { return Ok(()) };
+    for (name, value) in names.iter().zip(parameters) {
+        own[group_of(&groups, name, hidden[value])] = true;
+    }
+    let owners: Vec<_> =
+        groups.iter().zip(own).filter(|(_, own)| *own).map(|(group, _)| group.named).collect();
+    let mut named = groups.iter().filter(|group| !owners.contains(&group.named));
+    let Some(named) = named.find_map(|group| group.named) else { return Ok(()) };
     let key = format!("train.optimizer.{}.groups", config.train.optimizer.name());
     let pattern = &named.parameters;
     if names.iter().any(|name| named.matches(name)) {

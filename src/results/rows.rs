@@ -93,7 +93,7 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &Speeds) -> Row {
         measured.host_reserved_peak_bytes = Some(prediction.host.reserved_peak);
         measured.leaked_bytes = Some(prediction.leaked_bytes);
         measured.hardware_flops = Some(prediction.hardware_flops);
-        measured.recompute_flops = Some(prediction.hardware_flops.saturating_sub(prediction.model_flops));
+        measured.recompute_flops = Some(prediction.recompute_flops);
         measured.to_host_bytes = Some(prediction.work.to_host_bytes);
         measured.to_device_bytes = Some(prediction.work.to_device_bytes);
     }
@@ -111,8 +111,8 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &Speeds) -> Row {
             .extend((untrained > 0).then(|| execute::untrained_parameters(untrained, prediction.parameters)));
         let leaked = prediction.leaked_bytes;
         receipt.extend((leaked > 0).then(|| execute::leaked_each_step(leaked)));
-        let again = prediction.hardware_flops.saturating_sub(prediction.model_flops);
-        receipt.extend((again > 0).then(|| execute::more_flops(again, prediction.model_flops)));
+        let (again, all) = (prediction.recompute_flops, prediction.hardware_flops);
+        receipt.extend((again > 0).then(|| execute::more_flops(again, all - again)));
     }
     row.measured.receipt = receipt.join(", ");
     row

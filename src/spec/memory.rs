@@ -24,8 +24,7 @@ pub struct MemoryPart {
 /// have programs that differ in sizes alone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choices {
-    /// Of each group of parameters that are updated alike: what they are matched by, the names of states, and the rule's own.
-    optimizer: Vec<(Option<String>, Vec<&'static str>)>,
+    optimizer: Vec<UpdatedAlike>,
     clips: bool,
     evaluates: bool,
     task: Task,
@@ -65,6 +64,20 @@ impl RunConfig {
     }
 }
 
-fn update_group(group: &UpdateGroup) -> (Option<String>, Vec<&'static str>) {
-    (group.named.map(|named| named.parameters.clone()), group.states())
+/// What of a group of parameters has a say in the program.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct UpdatedAlike {
+    named: Option<String>,
+    of_matrices: Option<bool>,
+    states: Vec<&'static str>,
+    iterations: usize,
+}
+
+fn update_group(group: &UpdateGroup) -> UpdatedAlike {
+    UpdatedAlike {
+        named: group.named.map(|named| named.parameters.clone()),
+        of_matrices: group.of_matrices,
+        states: group.states(),
+        iterations: group.rule.iterations(),
+    }
 }

@@ -10,7 +10,7 @@ use super::numbers::{Data, NUMBERS};
 
 /// Two members that decay and one that does not, padding between them.
 fn members(len: usize) -> Members {
-    let member = |offset, len, decay| Member { offset, shape: Shape::new(&[len]), decay, site: 3 };
+    let member = |offset, len, decay| Member { offset, ..Member::new(Shape::new(&[len]), decay, 3) };
     [member(0, 7, true), member(16, len - 40, false), member(len - 16, 9, true)].into()
 }
 
@@ -19,7 +19,7 @@ fn many_members(count: usize) -> Members {
     (0..count)
         .map(|i| {
             let (offset, shape) = (16 * i + i % 2, Shape::new(&[1 + i % 15]));
-            Member { offset, shape, decay: i % 3 == 0, site: i as u32 }
+            Member { offset, ..Member::new(shape, i % 3 == 0, i as u32) }
         })
         .collect()
 }
@@ -131,12 +131,8 @@ fn stored(update: &Update, ty: TensorType, [of_parameters, of_gradients]: [DType
 
 /// Tensors of such lengths, every other of which decays, to be laid out.
 fn tensors(lens: [usize; 3]) -> impl Iterator<Item = Member> + Clone {
-    lens.into_iter().enumerate().map(|(index, len)| Member {
-        offset: 0,
-        shape: Shape::new(&[len]),
-        decay: index % 2 == 0,
-        site: 5 + index as u32,
-    })
+    let member = |(index, len)| Member::new(Shape::new(&[len]), index % 2 == 0, 5 + index as u32);
+    lens.into_iter().enumerate().map(member)
 }
 
 /// Asserts that an update of parameters and gradients of such types leaves the same on both devices, of all that it keeps.
@@ -218,7 +214,7 @@ fn a_step_that_is_left_out_makes_parameters_of_their_copy() {
     let mut devices = Devices::new();
     for half in [DType::BF16, DType::F16] {
         for states in [StateFormat::F32, StateFormat::Quantized] {
-            let tensor = |len| Member { offset: 0, shape: Shape::new(&[len]), decay: true, site: 5 };
+            let tensor = |len| Member::new(Shape::new(&[len]), true, 5);
             let (members, ty) = lay_out([4096, 7, 300].map(tensor).into_iter(), half, states.dtype());
             let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: true };
             let format = UpdateFormat { states, weights: WeightFormat::Master(half) };

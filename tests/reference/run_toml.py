@@ -37,6 +37,7 @@ OPTIMIZERS = {
     "adam": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
     "adamw": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
     "lion": {"lr", "beta1", "beta2", "weight_decay", "decay"},
+    "muon": {"lr", "adamw", "momentum", "nesterov", "weight_decay", "steps", "epsilon", "adjust"},
     "sgd": {"lr", "momentum", "nesterov", "weight_decay", "decay"},
 }
 
@@ -94,7 +95,8 @@ class Run:
         expect_word("optimizer", self.optimizer, set(OPTIMIZERS))
         self.update = train["optimizer"][self.optimizer]
         expect_keys(self.optimizer, self.update, OPTIMIZERS[self.optimizer] | {"groups"})
-        expect_word("decay", self.update["decay"], {"matrices", "all"})
+        for decay in [self.update.get("decay"), self.update.get("adamw", {}).get("decay")]:
+            expect_word("decay", decay, {"matrices", "all", None})
         # Of runs that are older than the key: none.
         self.groups = self.update.get("groups", [])
         for group in self.groups:

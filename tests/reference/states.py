@@ -77,6 +77,7 @@ class Stored(torch.optim.Optimizer):
     def __init__(self, run, parameters, groups, signs):
         super().__init__(groups, {"lr": run.update["lr"]})
         self.update, self.steps = run.update, 0
+        self.names = {parameter: name for name, parameter in parameters.items()}
         kinds = {parameter: kind_of_state(run, name, parameter) for name, parameter in parameters.items()}
         self.states = {
             parameter: [kind(parameter.detach(), signed) for signed in signs] for parameter, kind in kinds.items()
@@ -89,10 +90,11 @@ class Stored(torch.optim.Optimizer):
         self.steps += 1
         for group in self.param_groups:
             for parameter in group["params"]:
+                name = self.names[parameter]
                 states = self.states[parameter]
                 full = self.copies.get(parameter, parameter.detach().float())
                 loaded = [state.load() for state in states]
-                numbers = self.updated(full, parameter.grad.float(), group["lr"], group["weight_decay"], loaded)
+                numbers = self.updated(name, full, parameter.grad.float(), group["lr"], group["weight_decay"], loaded)
                 parameter.copy_(full)
                 for state, after in zip(states, numbers):
                     state.store(after)
@@ -106,7 +108,7 @@ class Adam(Stored):
     def __init__(self, run, parameters, groups):
         super().__init__(run, parameters, groups, (True, False))
 
-    def updated(self, parameter, gradient, lr, weight_decay, moments):
+    def updated(self, _name, parameter, gradient, lr, weight_decay, moments):
         if self.decoupled:
             parameter.mul_(1 - lr * weight_decay)
         else:
@@ -132,7 +134,7 @@ class Lion(Stored):
     def __init__(self, run, parameters, groups):
         super().__init__(run, parameters, groups, (True,))
 
-    def updated(self, parameter, gradient, lr, weight_decay, momenta):
+    def updated(self, _name, parameter, gradient, lr, weight_decay, momenta):
         [momentum] = momenta
         beta1, beta2 = self.update["beta1"], self.update["beta2"]
         direction = beta1 * momentum + (1 - beta1) * gradient
@@ -145,7 +147,7 @@ class SGD(Stored):
         self.momentum = run.update["momentum"]
         super().__init__(run, parameters, groups, (True,) if self.momentum > 0 else ())
 
-    def updated(self, parameter, gradient, lr, weight_decay, velocities):
+    def updated(self, _name, parameter, gradient, lr, weight_decay, velocities):
         momentum = self.momentum
         gradient = gradient + weight_decay * parameter
         if not velocities:

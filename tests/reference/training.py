@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 import torch
 
 import states
+from muon import Muon, is_matrix
 from schedules import follow_schedule
 from transformer import HALVES, forward
 
@@ -71,21 +72,23 @@ def optimizer_of(run, parameters):
     # As few as there can be: a fused update takes those of a group together.
     by_keys = {}
     for name, tensor in parameters.items():
-        by_keys.setdefault(own_keys(run, name, tensor), []).append(tensor)
-    groups = [{"params": tensors, "lr": lr, "weight_decay": decay} for (lr, decay), tensors in by_keys.items()]
+        by_keys.setdefault((*own_keys(run, name, tensor), is_matrix(name, tensor)), []).append(tensor)
+    groups = [{"params": tensors, "lr": lr, "weight_decay": decay} for (lr, decay, _), tensors in by_keys.items()]
     keeps_states = run.optimizer != "sgd" or update["momentum"] > 0
     # PyTorch's own keep states in the type of parameters, and no copy of these.
     is_native = not run.has_master_weights and run.optimizer_state == run.params
     is_native = is_native or (not keeps_states or run.optimizer == "adafactor") and run.params == "fp32"
     if not is_native or run.optimizer not in PYTORCHS_OWN:
-        return states.OPTIMIZERS[run.optimizer](run, parameters, groups)
+        return OPTIMIZERS[run.optimizer](run, parameters, groups)
     return PYTORCHS_OWN[run.optimizer](groups, update)
 
 
 def own_keys(run, name, tensor):
     """The learning rate and the weight decay of a parameter: of the first group that matches it, or of the rest."""
     update = run.update
-    decays = update["decay"] == "all" or tensor.dim() > 1
+    if run.optimizer == "muon" and not is_matrix(name, tensor):
+        update = update["adamw"]
+    decays = update.get("decay") == "all" or tensor.dim() > 1
     lr, decay = update["lr"], update["weight_decay"] if decays else 0.0
     for group in run.groups:
         if fnmatchcase(name, group["match"]) or f"{name}.".startswith(f"{group['match']}."):
@@ -110,6 +113,8 @@ def adafactor_of(groups, update):
     own = {"eps": (update["epsilon"], update["scale_epsilon"]), "d": update["clip_threshold"]}
     return torch.optim.Adafactor(groups, lr=update["lr"], beta2_decay=update["beta2_decay"], **own)
 
+
+OPTIMIZERS = states.OPTIMIZERS | {"muon": Muon}
 
 # From groups of parameters and the run's keys.
 PYTORCHS_OWN = {"adafactor": adafactor_of, "adam": adam_of(torch.optim.Adam), "adamw": adam_of(torch.optim.AdamW), "sgd": sgd_of}

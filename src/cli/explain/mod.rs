@@ -76,7 +76,7 @@ fn heading(run: &PlannedRun, program: &Program, prediction: &Prediction) -> Stri
     };
     format!(
         "run{id}: {}\n\
-         {} parameters, {} micro-batches, {:.2} GFLOP a step ({:.2} with recomputation)\n\
+         {} parameters, {} micro-batches, {:.2} GFLOP a step ({:.2} with recomputation and updates)\n\
          predicted peak {} live, {} asked of the system; start-up {}{out_of_memory}\n{}",
         choose::title(run),
         prediction.parameters,

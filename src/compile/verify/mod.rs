@@ -379,7 +379,7 @@ fn one_update(program: &Program) -> Result<(), Violation> {
 
 fn flops(program: &Program) -> Result<(), Violation> {
     for section in &program.sections {
-        let flops = program.flops_of(section.code.iter().filter(|instruction| !instruction.recompute));
+        let flops = program.flops_of(section.code.iter().filter(|instruction| instruction.is_of_model()));
         if flops != section.model_flops {
             let (kind, model) = (section.kind.name(), section.model_flops);
             return broken(Invariant::Flops, format!("{kind} has {flops} FLOPs, the model {model}"));

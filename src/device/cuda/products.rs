@@ -34,7 +34,7 @@ pub(super) struct Matrix {
     pub(super) transposed: bool,
 }
 
-/// `output[rows, columns] = epilogue(left[rows, inner] right[inner, columns] + added)`, all of it row-major. Sums are
+/// `output[rows, columns] = epilogue(scale * left[rows, inner] right[inner, columns] + added)`, all of it row-major. Sums are
 /// kept in f32 whatever the types.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Product {
@@ -45,13 +45,21 @@ pub(super) struct Product {
     pub(super) right: Matrix,
     /// Never transposed.
     pub(super) output: Matrix,
-    /// The address of a matrix of the output's type, which may be the output itself.
-    pub(super) added: Option<u64>,
+    pub(super) scale: f32,
+    pub(super) added: Option<Added>,
     pub(super) epilogue: Epilogue,
     /// For f32 operands: multiply them in the shorter format of the tensor cores.
     pub(super) tf32: bool,
     /// Address and bytes of scratch memory.
     pub(super) workspace: (u64, u64),
+}
+
+/// What is added to a product, so many times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Added {
+    /// Of a matrix of the output's type, which may be the output itself.
+    pub(super) address: u64,
+    pub(super) scale: f32,
 }
 
 /// What is done with a product before it is stored, or beside it. Vectors and matrices are of the output's type.
@@ -78,7 +86,7 @@ pub(super) enum Epilogue {
     BiasGradient(u64),
 }
 
-/// Everything that the choice of an algorithm depends on. Not whether something is added, which follows the sum: gradients
+/// Everything that the choice of an algorithm depends on. Neither whether something is added, which follows the sum, nor numbers to multiply by: gradients
 /// that are stored and gradients that are added to zeros are then the same to the last bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Shape {

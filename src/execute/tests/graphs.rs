@@ -7,7 +7,7 @@ use crate::data::TrainingStep;
 use crate::data::{Batch, Source};
 use crate::graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};
 use crate::memory::Failure;
-use crate::ops::{CrossEntropy, Linear, Op, Storage, TensorType};
+use crate::ops::{CrossEntropy, Linear, Op, Stacked, Storage, TensorType};
 use crate::spec::*;
 use crate::testing;
 
@@ -43,7 +43,7 @@ impl Draft {
 
     fn value(&mut self, name: &'static str, ty: TensorType, kind: ValueKind) -> usize {
         let scope = ScopeId(self.graph.scopes.len() as u32 - 1);
-        self.graph.values.push(GraphValue { name, scope, ty, kind });
+        self.graph.values.push(GraphValue { name, scope, ty, kind, stacked: Stacked::default() });
         self.graph.values.len() - 1
     }
 

@@ -178,7 +178,7 @@ fn bytes_are_counted_as_they_are_updated() {
 /// The mean of second moments after so many steps of gradients of 1 with beta2 = 0.999: in f32, 1 - 0.999^steps.
 fn second_moment(format: StateFormat, steps: usize) -> f64 {
     const LEN: usize = 8192;
-    let member = Member { offset: 0, shape: Shape::new(&[LEN]), decay: false, site: 1 };
+    let member = Member::new(Shape::new(&[LEN]), false, 1);
     let (members, ty) = lay_out(std::iter::once(member), DType::F32, format.dtype());
     let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
     let format = UpdateFormat::of_states(format);

@@ -6,7 +6,7 @@ use super::embedding::Parts;
 use super::linear::{self, Layer};
 use super::{NORMAL, into_residual, norm};
 use crate::graph::Graph;
-use crate::ops::{Attending, Attention, Op, Rotary};
+use crate::ops::{Attending, Attention, Op, Rotary, Stacked};
 use crate::spec::{Positions, Transformer};
 
 pub(super) fn build(
@@ -24,6 +24,7 @@ pub(super) fn build(
         shape: [(heads + 2 * kv_heads) * head_dim, c],
         initial: NORMAL,
         bias: model.qkv_bias,
+        stacked: Stacked::new(&[heads, kv_heads, kv_heads].map(|heads| heads * head_dim)),
     };
     let mut qkv = linear::build(graph, scope, &layer, part.input, "qkv");
     if model.qk_norm {
@@ -48,6 +49,7 @@ pub(super) fn build(
     let inputs = [Some(qkv), batch.starts, chance.map(|(_, seeds)| seeds)].into_iter().flatten().collect();
     let [out, _lse] = graph.node(Op::Attention(Attention { attending }), scope, inputs, ["out", "lse"]);
     let (names, initial) = (["out.weight", "out.bias"], into_residual(model));
-    let layer = Layer { names, shape: [c, channels], initial, bias: model.bias };
+    let stacked = Stacked::default();
+    let layer = Layer { names, shape: [c, channels], initial, bias: model.bias, stacked };
     linear::build_last(graph, part, &layer, out)
 }

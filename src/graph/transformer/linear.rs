@@ -2,7 +2,7 @@
 
 use super::block::Part;
 use crate::graph::{Graph, Initial, ScopeId};
-use crate::ops::{Activation, Linear, Op};
+use crate::ops::{Activation, Linear, Op, Stacked};
 
 /// A linear layer.
 pub(super) struct Layer {
@@ -13,12 +13,16 @@ pub(super) struct Layer {
     /// What its weight starts as.
     pub(super) initial: Initial,
     pub(super) bias: bool,
+    /// Of its weight.
+    pub(super) stacked: Stacked,
 }
 
 impl Layer {
     /// What a node takes and does that computes it of x.
     fn of(&self, graph: &mut Graph, scope: ScopeId, x: usize) -> (Linear, Vec<usize>) {
-        let mut inputs = vec![x, graph.parameter(self.names[0], scope, &self.shape, self.initial)];
+        let weight = graph.parameter(self.names[0], scope, &self.shape, self.initial);
+        graph.values[weight].stacked = self.stacked;
+        let mut inputs = vec![x, weight];
         if self.bias {
             let zeros = Initial::Constant(0.0);
             inputs.push(graph.parameter(self.names[1], scope, &self.shape[..1], zeros));

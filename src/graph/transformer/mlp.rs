@@ -4,26 +4,28 @@ use super::block::Part;
 use super::linear::{self, Layer};
 use super::{NORMAL, into_residual};
 use crate::graph::Graph;
-use crate::ops::{Gated, Op};
+use crate::ops::{Gated, Op, Stacked};
 use crate::spec::{MlpActivation, Transformer};
 
 pub(super) fn build(graph: &mut Graph, model: &Transformer, part: &Part) -> usize {
     let (c, f, bias, scope) = (model.d_model, model.d_ff, model.bias, part.scope);
     let hidden = match model.activation {
         MlpActivation::Plain(activation) => {
-            let layer = Layer { names: ["up.weight", "up.bias"], shape: [f, c], initial: NORMAL, bias };
+            let (names, stacked) = (["up.weight", "up.bias"], Stacked::default());
+            let layer = Layer { names, shape: [f, c], initial: NORMAL, bias, stacked };
             linear::build_activated(graph, scope, &layer, part.input, activation)
         }
         MlpActivation::Gate(activation) => {
             // One product for both: the gate's rows come first.
             let names = ["gate_up.weight", "gate_up.bias"];
-            let layer = Layer { names, shape: [2 * f, c], initial: NORMAL, bias };
+            let stacked = Stacked::new(&[f, f]);
+            let layer = Layer { names, shape: [2 * f, c], initial: NORMAL, bias, stacked };
             let both = linear::build(graph, scope, &layer, part.input, "gate_up");
             let [hidden] = graph.node(Op::Gated(Gated { activation }), scope, vec![both], ["hidden"]);
             hidden
         }
     };
-    let (names, initial) = (["out.weight", "out.bias"], into_residual(model));
-    let layer = Layer { names, shape: [c, f], initial, bias };
+    let (names, initial, stacked) = (["out.weight", "out.bias"], into_residual(model), Stacked::default());
+    let layer = Layer { names, shape: [c, f], initial, bias, stacked };
     linear::build_last(graph, part, &layer, hidden)
 }

@@ -1,7 +1,7 @@
 //! Adafactor: variances as products of those of rows and of columns.
 
 use super::{State, UpdateRule};
-use crate::ops::{Members, Shape, StateFormat};
+use crate::ops::{Members, Shape, StateFormat, WorkspaceLimits};
 
 /// Adafactor (Shazeer and Stern 2018), without momentum and with the parameter's own scale, as PyTorch computes it. Of the squares of
 /// a gradient `g` [R, C] it keeps a mean for each row, `r`, and for each column, `c`; those of a vector each by itself. Of these
@@ -36,7 +36,7 @@ impl UpdateRule for Adafactor {
         vec![step.powf(self.beta2_decay), 1.0 / step.sqrt()]
     }
 
-    fn workspace(&self, members: &Members) -> u64 {
+    fn workspace(&self, members: &Members, _limits: &WorkspaceLimits) -> u64 {
         let len: usize = members.iter().map(|member| Factored::of(&member.shape).scratch_len()).sum();
         (len * size_of::<f32>()) as u64
     }

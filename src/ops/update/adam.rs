@@ -28,12 +28,6 @@ impl UpdateRule for Adam {
         [self.beta1, self.beta2].map(|beta| 1.0 - beta.powi(power)).to_vec()
     }
 
-    fn elementwise(&self) -> Option<&dyn Elementwise> {
-        Some(self)
-    }
-}
-
-impl Elementwise for Adam {
     fn moments(&self) -> &'static [Moment] {
         const {
             &[
@@ -43,6 +37,12 @@ impl Elementwise for Adam {
         }
     }
 
+    fn elementwise(&self) -> Option<&dyn Elementwise> {
+        Some(self)
+    }
+}
+
+impl Elementwise for Adam {
     fn exact(
         &self,
         numbers: &[f64],

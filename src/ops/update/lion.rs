@@ -18,16 +18,16 @@ impl UpdateRule for Lion {
         "lion"
     }
 
+    fn moments(&self) -> &'static [Moment] {
+        const { &[Moment { name: "momentum", scales: "momentum.scales", map: DynamicMap::Signed }] }
+    }
+
     fn elementwise(&self) -> Option<&dyn Elementwise> {
         Some(self)
     }
 }
 
 impl Elementwise for Lion {
-    fn moments(&self) -> &'static [Moment] {
-        const { &[Moment { name: "momentum", scales: "momentum.scales", map: DynamicMap::Signed }] }
-    }
-
     fn exact(
         &self,
         numbers: &[f64],

@@ -18,18 +18,18 @@ impl UpdateRule for Sgd {
         "sgd"
     }
 
-    fn elementwise(&self) -> Option<&dyn Elementwise> {
-        Some(self)
-    }
-}
-
-impl Elementwise for Sgd {
     fn moments(&self) -> &'static [Moment] {
         const MOMENTUM: Moment =
             Moment { name: "momentum", scales: "momentum.scales", map: DynamicMap::Signed };
         if self.momentum == 0.0 { &[] } else { const { &[MOMENTUM] } }
     }
 
+    fn elementwise(&self) -> Option<&dyn Elementwise> {
+        Some(self)
+    }
+}
+
+impl Elementwise for Sgd {
     fn exact(
         &self,
         numbers: &[f64],

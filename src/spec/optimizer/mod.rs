@@ -5,6 +5,7 @@ mod adam;
 mod adamw;
 mod groups;
 mod lion;
+mod muon;
 mod sgd;
 
 pub use adafactor::Adafactor;
@@ -12,6 +13,7 @@ pub use adam::Adam;
 pub use adamw::AdamW;
 pub use groups::Group;
 pub use lion::Lion;
+pub use muon::{Adjust, Muon};
 pub use sgd::Sgd;
 
 use groups::Groups;
@@ -29,8 +31,9 @@ choice! {
         sgd: Sgd,
         lion: Lion,
         adafactor: Adafactor,
+        muon: Muon,
     }
-    later "muon"
+    later
 }
 
 /// What each optimizer says of itself.
@@ -39,6 +42,11 @@ trait UpdateRule {
     fn rule(&self, weight_decay: f32) -> Rule;
 
     fn shared(&self) -> Shared<'_>;
+
+    /// What updates all that it does not, if it updates but matrices between layers.
+    fn beside(&self) -> Option<&dyn UpdateRule> {
+        None
+    }
 
     /// Rules between its own keys.
     fn check(&self, _tree: &Table) -> Result<(), Problem> {
@@ -59,6 +67,8 @@ struct Shared<'a> {
 pub struct UpdateGroup<'a> {
     /// What they are named by; of the rest, nothing.
     pub named: Option<&'a Group>,
+    /// Whether it is of matrices between layers, or of all else; `None` if that makes no difference.
+    pub of_matrices: Option<bool>,
     /// The learning rate that a schedule takes shares of.
     pub lr: f64,
     pub rule: Rule,
@@ -66,6 +76,22 @@ pub struct UpdateGroup<'a> {
 }
 
 impl UpdateGroup<'_> {
+    fn new<'a>(
+        named: Option<&'a Group>,
+        of_matrices: Option<bool>,
+        update: &dyn UpdateRule,
+    ) -> UpdateGroup<'a> {
+        let Shared { lr, weight_decay, decay, groups: _ } = update.shared();
+        let own = named.and_then(|group| group.weight_decay);
+        UpdateGroup {
+            named,
+            of_matrices,
+            lr: named.and_then(|group| group.lr).unwrap_or(lr),
+            rule: update.rule(own.unwrap_or(weight_decay) as f32),
+            decay: if own.is_some() { Decay::All } else { decay },
+        }
+    }
+
     /// Whether weight decay applies to parameters of this many dimensions.
     pub fn decays(&self, dimensions: usize) -> bool {
         self.decay.applies_to(dimensions)
@@ -77,25 +103,27 @@ impl UpdateGroup<'_> {
     }
 }
 
-/// The first group that a parameter of this name is of.
-pub fn group_of(groups: &[UpdateGroup], parameter: &str) -> usize {
-    let is_of = |group: &UpdateGroup| group.named.is_none_or(|named| named.matches(parameter));
-    groups.iter().position(is_of).expect("the last group is that of the rest")
+/// The first group that a parameter of this name is of, which may be a matrix between layers.
+pub fn group_of(groups: &[UpdateGroup], parameter: &str, is_matrix: bool) -> usize {
+    let is_of = |group: &UpdateGroup| {
+        group.of_matrices.is_none_or(|of_matrices| of_matrices == is_matrix)
+            && group.named.is_none_or(|named| named.matches(parameter))
+    };
+    groups.iter().position(is_of).expect("the last groups are those of the rest")
 }
 
 impl Optimizer {
-    /// All ways in which it updates: that of the groups, in order, and behind them that of the rest.
+    /// All ways in which it updates: those of the groups, in order, and behind them those of the rest.
     pub fn groups(&self) -> Vec<UpdateGroup<'_>> {
-        let Shared { lr, weight_decay, decay, groups } = self.each().shared();
-        let rule = |weight_decay: f64| self.each().rule(weight_decay as f32);
-        let named = groups.iter().map(|group| UpdateGroup {
-            named: Some(group),
-            lr: group.lr.unwrap_or(lr),
-            rule: rule(group.weight_decay.unwrap_or(weight_decay)),
-            decay: if group.weight_decay.is_some() { Decay::All } else { decay },
-        });
-        let rest = UpdateGroup { named: None, lr, rule: rule(weight_decay), decay };
-        named.chain([rest]).collect()
+        let (own, beside) = (self.each(), self.each().beside());
+        let rules: Vec<(Option<bool>, &dyn UpdateRule)> = match beside {
+            None => vec![(None, own)],
+            Some(beside) => vec![(Some(true), own), (Some(false), beside)],
+        };
+        let named = own.shared().groups.iter().map(Some).chain([None]);
+        named
+            .flat_map(|named| rules.iter().map(move |&(of, rule)| UpdateGroup::new(named, of, rule)))
+            .collect()
     }
 
     /// The learning rate of all that no group has another for.

@@ -176,6 +176,16 @@ fn as_u32(scratch: &mut [f32]) -> &mut [u32] {
     }
 }
 
+/// Numbers of at most 32 bits in scratch memory.
+fn as_floats<T: float::Float>(scratch: &mut [f32]) -> &mut [T] {
+    let len = size_of_val(scratch) / size_of::<T>();
+    // SAFETY: f32s are aligned for these, which are as large or smaller, and any bits are a number.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), len)
+    }
+}
+
 /// f64 numbers in scratch memory, which is aligned for them.
 fn as_f64(scratch: &mut [f32]) -> &mut [f64] {
     let len = scratch.len() / 2;

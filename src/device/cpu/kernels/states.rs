@@ -158,7 +158,7 @@ mod tests {
     /// Whatever piece an element is drawn with, and wherever in its bucket its tensor lies.
     #[test]
     fn a_draw_is_of_its_seed_step_site_and_element() {
-        let member = Member { offset: 512, shape: Shape::new(&[5000]), decay: false, site: 9 };
+        let member = Member { offset: 512, ..Member::new(Shape::new(&[5000]), false, 9) };
         let draws = Draws { seed: 0x1_0000_0002, step: 3 };
         for start in [0, 1024, 4096] {
             let piece = member.offset + start..(member.offset + 5000).min(member.offset + start + PIECE);

@@ -126,7 +126,7 @@ __device__ __forceinline__ void update_bucket(const Bucket& bucket, T* (&moments
                           bucket.numbers[1]);
     if (is_left_out(bucket.norm, bucket.scaling)) return weights.keep(entry.begin(), entry.count());
     const typename Rule::Step step = rule.step(entry.decay != 0, bucket.numbers);
-    const float counted = share(clip_norm, bucket.norm, bucket.scaling);
+    const float counted = TAKES_DIRECTIONS<Rule> ? 1.0f : share(clip_norm, bucket.norm, bucket.scaling);
     const States<T, RANDOM> states{formats.states_seed, weights.site, weights.step};
     const uint64_t begin = entry.begin();
     const uint32_t count = entry.count();

@@ -8,6 +8,10 @@ constexpr int BLOCK = 256;
 constexpr int UPDATE_QUADS = 4;
 constexpr uint64_t UPDATE_ELEMENTS = 4 * UPDATE_QUADS * BLOCK;
 
+// Whether what a rule takes as gradients was made of them by another: it counts as it is.
+template <class Rule>
+constexpr bool TAKES_DIRECTIONS = false;
+
 // One tensor of a bucket. Its blocks take UPDATE_ELEMENTS each.
 struct UpdateEntry {
     uint64_t first_block;

@@ -3,11 +3,14 @@
 #pragma once
 #include "adam.cuh"
 #include "lion.cuh"
+#include "muon.cuh"
 #include "sgd.cuh"
 
 #define OPTIMIZERS(NONE, ONE, TWO)   \
     TWO(adam, Adam)                  \
     ONE(lion, Lion)                  \
+    NONE(muon, Muon)                 \
+    ONE(muon_momentum, MuonMomentum) \
     NONE(sgd, Sgd)                   \
     ONE(sgd_momentum, SgdMomentum)
 

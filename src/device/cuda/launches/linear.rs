@@ -6,7 +6,7 @@
 
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Launcher, Operand};
-use crate::device::cuda::products::{Epilogue, Matrix, Product};
+use crate::device::cuda::products::{Added, Epilogue, Matrix, Product};
 use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
 
 use super::activation;
@@ -19,6 +19,11 @@ fn matrix(operand: &Operand) -> Matrix {
 
 fn transposed(operand: &Operand) -> Matrix {
     Matrix { transposed: true, ..matrix(operand) }
+}
+
+/// What is added once.
+fn whole(address: u64) -> Added {
+    Added { address, scale: 1.0 }
 }
 
 /// Whether nothing may be rounded to less than f32.
@@ -56,7 +61,8 @@ pub(super) fn forward(
         left: matrix(x),
         right: transposed(weight),
         output: matrix(y),
-        added: residual,
+        scale: 1.0,
+        added: residual.map(whole),
         epilogue: Epilogue::None,
         tf32: op.tf32,
         workspace,
@@ -97,7 +103,8 @@ pub(super) fn input_gradient(
         left: matrix(dy),
         right: matrix(weight),
         output: matrix(dx),
-        added: op.accumulate.then(|| inputs[2].address),
+        scale: 1.0,
+        added: op.accumulate.then(|| whole(inputs[2].address)),
         epilogue: Epilogue::None,
         tf32: op.tf32,
         workspace,
@@ -139,7 +146,8 @@ pub(super) fn weight_gradient(
         left: transposed(dy),
         right: matrix(x),
         output: matrix(dweight),
-        added: op.accumulate.then_some(dweight.address),
+        scale: 1.0,
+        added: op.accumulate.then(|| whole(dweight.address)),
         epilogue: Epilogue::None,
         tf32: op.tf32,
         workspace,

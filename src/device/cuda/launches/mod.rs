@@ -15,6 +15,7 @@ mod initialise;
 mod layer_norm;
 mod linear;
 mod materialized_attention;
+mod muon;
 mod optimizer;
 mod rms_norm;
 mod rotary;

@@ -3,13 +3,13 @@
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Argument, Launcher, Operand};
 use crate::ops::{
-    Adam, DType, GlobalNorm, Lion, LossScale, Rounding, Rule, Sgd, StateFormat, TypeError, Update,
+    Adam, DType, GlobalNorm, Lion, LossScale, Member, Rounding, Rule, Sgd, StateFormat, TypeError, Update,
     UpdateFormat, WeightFormat,
 };
 
-use super::adafactor;
 use super::sizes::{BLOCK, by_dtype, optional, pointer, size_argument};
 use super::tables::{Work, each_table};
+use super::{adafactor, muon};
 
 /// Threads of a block that makes a partial sum of a norm.
 const NORM_BLOCK: u32 = 512;
@@ -58,53 +58,92 @@ pub(super) fn update(
     op: &Update,
     inputs: &[Operand],
     outputs: &[Operand],
-    (scratch, _): (u64, u64),
+    workspace: (u64, u64),
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
+    let bucket = Bucket::of(op, inputs, outputs);
     match &op.rule {
         Rule::Adafactor(rule) => {
-            let operands = operands(op, inputs, outputs, adafactor::constants(rule))?;
-            adafactor::update(op, outputs[0].ty, &operands, scratch, launcher)
+            let arguments = bucket.arguments(adafactor::constants(rule))?;
+            adafactor::update(op, outputs[0].ty, &arguments, workspace.0, launcher)
         }
-        Rule::Adam(_) | Rule::Lion(_) | Rule::Sgd(_) => each_element(op, inputs, outputs, launcher),
+        Rule::Muon(rule) => muon::update(op, rule, &bucket, workspace, launcher),
+        Rule::Adam(_) | Rule::Lion(_) | Rule::Sgd(_) => {
+            let (kernel, constants) = kernel(&op.rule, op.format.states);
+            each_element(&op.gradients.members, kernel, &bucket.arguments(constants)?, launcher)
+        }
     }
 }
 
-/// What kernels of updates begin with: parameters, the other inputs, null for a copy, a norm and a loss scale that there is not,
-/// what gradients are clipped to, the rule's constants, and the types.
-fn operands(
-    op: &Update,
-    inputs: &[Operand],
-    outputs: &[Operand],
-    constants: Argument,
-) -> Result<Vec<Argument>, DeviceError> {
-    let Update { gradients, format, numbers_at, rule: _ } = op;
-    let numbers = op.numbers_input();
-    let (parameters, of_gradients) = (&outputs[0], &inputs[op.gradients_input()]);
-    let (states, master) = outputs[1..].split_at(op.states().len());
-    let mut operands: Vec<Argument> =
-        [parameters, of_gradients].into_iter().chain(states).map(pointer).collect();
-    let before = *numbers_at as u64 * size_of::<f32>() as u64;
-    operands.push(Argument::Pointer(inputs[numbers].address + before));
-    operands.push(optional(master.first().map(|master| master.address)));
-    operands.push(optional(gradients.need_norm().then(|| inputs[numbers + 1].address)));
-    operands.push(optional(gradients.scaled.then(|| inputs[numbers + 2].address)));
-    // Infinite where gradients are not clipped.
-    operands.push(Argument::F32(gradients.clip_norm.unwrap_or(f32::INFINITY)));
-    operands.push(constants);
-    operands.push(formats(*format, [parameters, of_gradients].map(|operand| operand.ty.dtype))?);
-    Ok(operands)
+/// What kernels of updates work on.
+#[derive(Clone)]
+pub(super) struct Bucket {
+    parameters: Operand,
+    gradients: Operand,
+    states: Vec<Operand>,
+    master: Option<Operand>,
+    /// The address of those that are the rule's.
+    numbers: u64,
+    norm: Option<u64>,
+    scaling: Option<u64>,
+    clip_norm: Option<f32>,
+    format: UpdateFormat,
 }
 
-fn each_element(
-    op: &Update,
-    inputs: &[Operand],
-    outputs: &[Operand],
+impl Bucket {
+    fn of(op: &Update, inputs: &[Operand], outputs: &[Operand]) -> Bucket {
+        let Update { gradients, format, numbers_at, rule: _ } = op;
+        let numbers = op.numbers_input();
+        let (states, master) = outputs[1..].split_at(op.states().len());
+        Bucket {
+            parameters: outputs[0],
+            gradients: inputs[op.gradients_input()],
+            states: states.to_vec(),
+            master: master.first().copied(),
+            numbers: inputs[numbers].address + DType::F32.bytes_of(*numbers_at),
+            norm: gradients.need_norm().then(|| inputs[numbers + 1].address),
+            scaling: gradients.scaled.then(|| inputs[numbers + 2].address),
+            clip_norm: gradients.clip_norm,
+            format: *format,
+        }
+    }
+
+    /// With parameters in f32 elsewhere, which are not kept.
+    pub(super) fn of_other_parameters(&self, parameters: Operand) -> Bucket {
+        let format = UpdateFormat { weights: WeightFormat::default(), ..self.format };
+        Bucket { parameters, master: None, format, ..self.clone() }
+    }
+
+    /// With what is applied elsewhere, by a rule that keeps nothing of it.
+    pub(super) fn of_other_gradients(&self, gradients: Operand) -> Bucket {
+        Bucket { gradients, states: Vec::new(), ..self.clone() }
+    }
+
+    /// What kernels begin with: parameters, gradients, states and numbers, null for a copy, a norm and a loss scale that there is
+    /// not, what gradients are clipped to, the rule's constants, and the types.
+    pub(super) fn arguments(&self, constants: Argument) -> Result<Vec<Argument>, DeviceError> {
+        let Bucket { parameters, gradients, .. } = self;
+        let mut arguments: Vec<Argument> =
+            [parameters, gradients].into_iter().chain(&self.states).map(pointer).collect();
+        arguments.push(Argument::Pointer(self.numbers));
+        let master = self.master.map(|master| master.address);
+        arguments.extend([master, self.norm, self.scaling].map(optional));
+        // Infinite where gradients are not clipped.
+        arguments.push(Argument::F32(self.clip_norm.unwrap_or(f32::INFINITY)));
+        arguments.push(constants);
+        arguments.push(formats(self.format, [parameters.ty.dtype, gradients.ty.dtype])?);
+        Ok(arguments)
+    }
+}
+
+/// A kernel that takes each of the members' elements by itself.
+pub(super) fn each_element(
+    members: &[Member],
+    kernel: &'static str,
+    arguments: &[Argument],
     launcher: &mut Launcher,
 ) -> Result<(), DeviceError> {
-    let (kernel, constants) = kernel(&op.rule, op.format.states);
-    let operands = operands(op, inputs, outputs, constants)?;
-    let work = op.gradients.members.iter().map(|member| Work {
+    let work = members.iter().map(|member| Work {
         blocks: member.elements().div_ceil(UPDATE_ELEMENTS),
         fields: [
             member.offset as u64,
@@ -114,7 +153,7 @@ fn each_element(
         ],
     });
     each_table(work, |blocks, table| {
-        let arguments: Vec<Argument> = operands.iter().cloned().chain([table]).collect();
+        let arguments: Vec<Argument> = arguments.iter().cloned().chain([table]).collect();
         launcher.kernel(kernel, [blocks, 1, 1], BLOCK, 0, &arguments)
     })
 }
@@ -126,11 +165,13 @@ macro_rules! kernels {
     };
 }
 
+pub(super) use kernels;
+
 /// What updates by a rule, and the struct of its constants that it takes. What moments take on is made in f64, as what they
 /// keep is.
 fn kernel(rule: &Rule, format: StateFormat) -> (&'static str, Argument) {
-    let ([f32, bf16, random, quantized], constants) = match rule {
-        Rule::Adafactor(_) => unreachable!("it does not go element by element"),
+    let (kernels, constants) = match rule {
+        Rule::Adafactor(_) | Rule::Muon(_) => unreachable!("it does not go element by element"),
         Rule::Adam(Adam { beta1, beta2, epsilon, weight_decay, decoupled }) => {
             let ([beta1, added1], [beta2, added2]) = (shares(*beta1), shares(*beta2));
             let decoupled = f32::from(u8::from(*decoupled));
@@ -144,13 +185,20 @@ fn kernel(rule: &Rule, format: StateFormat) -> (&'static str, Argument) {
             (kernels!("sgd_momentum"), vec![*momentum, f32::from(u8::from(*nesterov)), *weight_decay])
         }
     };
-    let kernel = match format {
+    (in_format(kernels, format), words(&constants))
+}
+
+/// The one of these kernels whose moments are stored so.
+pub(super) fn in_format(
+    [f32, bf16, random, quantized]: [&'static str; 4],
+    format: StateFormat,
+) -> &'static str {
+    match format {
         StateFormat::F32 => f32,
         StateFormat::Bf16(Rounding::Nearest) => bf16,
         StateFormat::Bf16(Rounding::Stochastic { .. }) => random,
         StateFormat::Quantized => quantized,
-    };
-    (kernel, words(&constants))
+    }
 }
 
 /// What a mean keeps of itself, and what is added to it.

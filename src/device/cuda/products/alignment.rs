@@ -23,7 +23,7 @@ impl Alignment {
         Alignment {
             left: of_all([product.left.address]),
             right: of_all([product.right.address]),
-            output: of_all([output, product.added.unwrap_or(output)]),
+            output: of_all([output, product.added.map_or(output, |added| added.address)]),
             epilogue: match product.epilogue {
                 Epilogue::None => ALIGNMENT,
                 Epilogue::Bias(vector) | Epilogue::BiasGradient(vector) => of_all([vector]),

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 
 use super::algorithm::Algorithm;
 use super::alignment::Alignment;
-use super::{Epilogue, Product, Shape};
+use super::{Added, Epilogue, Product, Shape};
 use crate::device::DeviceError;
 use crate::device::cuda::calls::Status;
 use crate::device::cuda::calls::cublaslt::{
@@ -109,12 +109,8 @@ impl Plan {
         stream: CUstream,
     ) -> Result<(), Failed> {
         self.description.point(product.epilogue)?;
-        let (one, zero) = (1.0_f32, 0.0_f32);
         let number = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
-        let (added, weight) = match product.added {
-            Some(address) => (address, &one),
-            None => (product.output.address, &zero),
-        };
+        let added = product.added.unwrap_or(Added { address: product.output.address, scale: 0.0 });
         let (workspace, bytes) = product.workspace;
         // SAFETY: the description and layouts are those that the algorithm was recommended for, the scalars are on the
         // host and read before the call returns, and the operands are as large as the layouts say: the device checked
@@ -123,13 +119,13 @@ impl Plan {
             sys::cublasLtMatmul(
                 handle,
                 self.description.0,
-                number(&one),
+                number(&product.scale),
                 product.right.address as *const c_void,
                 self.first.0,
                 product.left.address as *const c_void,
                 self.second.0,
-                number(weight),
-                added as *const c_void,
+                number(&added.scale),
+                added.address as *const c_void,
                 self.output.0,
                 product.output.address as *mut c_void,
                 self.output.0,

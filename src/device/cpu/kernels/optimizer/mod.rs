@@ -3,6 +3,7 @@
 mod adafactor;
 mod adam;
 mod lion;
+mod muon;
 mod sgd;
 
 use std::ops::Range;
@@ -24,6 +25,7 @@ pub(super) fn update(op: &Update, operands: &mut Operands, scratch: &mut [f32], 
         Rule::Adafactor(rule) => adafactor::update(op, rule, numbers, operands, scratch, workers),
         Rule::Adam(rule) => each_element(op, &adam::Step::new(rule, numbers), operands, workers),
         Rule::Lion(rule) => each_element(op, &lion::Step::new(rule, numbers), operands, workers),
+        Rule::Muon(rule) => muon::update(op, rule, numbers, operands, scratch, workers),
         Rule::Sgd(rule) if rule.momentum == 0.0 => {
             each_element(op, &sgd::Descent::new(rule, numbers), operands, workers);
         }

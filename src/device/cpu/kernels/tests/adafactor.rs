@@ -14,12 +14,8 @@ fn rule(clip_threshold: f32, weight_decay: f32) -> Adafactor {
 /// Matrices of few and of many rows, and vectors, each other of which decays.
 fn bucket() -> (Members, TensorType) {
     let shapes: [&[usize]; 6] = [&[37, 50], &[100], &[300, 3], &[1, 70], &[130, 257], &[1]];
-    let member = |(index, dims): (usize, &&[usize])| Member {
-        offset: 0,
-        shape: Shape::new(dims),
-        decay: index % 2 == 0,
-        site: index as u32,
-    };
+    let member =
+        |(index, dims): (usize, &&[usize])| Member::new(Shape::new(dims), index % 2 == 0, index as u32);
     lay_out(shapes.iter().enumerate().map(member), DType::F32, DType::F32)
 }
 

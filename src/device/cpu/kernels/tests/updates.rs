@@ -10,7 +10,7 @@ use super::harness::{Data, How, NUMBERS, check, launch};
 
 /// Two members that decay and one that does not, padding between them.
 fn members(len: usize) -> Members {
-    let member = |offset, len, decay| Member { offset, shape: Shape::new(&[len]), decay, site: 3 };
+    let member = |offset, len, decay| Member { offset, ..Member::new(Shape::new(&[len]), decay, 3) };
     [member(0, 7, true), member(16, len - 40, false), member(len - 16, 9, true)].into()
 }
 

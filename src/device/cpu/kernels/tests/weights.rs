@@ -132,7 +132,7 @@ fn a_step_that_is_left_out_leaves_what_the_copy_is_rounded_to() {
 fn states_in_fewer_bits_are_updated_beside_parameters_in_16() {
     let formats = [StateFormat::Bf16(Rounding::Stochastic { seed: 3 }), StateFormat::Quantized];
     for (half, states) in HALVES.into_iter().flat_map(|half| formats.map(|states| (half, states))) {
-        let tensor = |len| Member { offset: 0, shape: Shape::new(&[len]), decay: true, site: 5 };
+        let tensor = |len| Member::new(Shape::new(&[len]), true, 5);
         let (members, ty) = lay_out([4096, 7, 300].map(tensor).into_iter(), half, states.dtype());
         let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
         let updates = |weights| {
