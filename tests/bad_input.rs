@@ -369,7 +369,7 @@ bad! {
           ("b.toml", "[train]\nbatch_size = 8\n")], &["a.toml"]);
     misspelt_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.batch_sise=4"]);
     misspelt_override_of_a_strategy: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "acumulate=4"]);
-    later_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "train.optimizer.muon.lr=1"]);
+    later_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "parallel=4"]);
     wrong_override: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute=blocks"]);
     override_of_two_variants: check_files(&[("a.toml", GOOD)], &["a.toml", "--set", "recompute={budget=0.5,every=2}"]);
     two_variants_set: check(&and("set.recompute = { budget = 0.5, every = 2 }"));

@@ -428,7 +428,7 @@ prop_compose! {
         epsilon in 1e-30..1.0, weight_decay in 0.0..1e20,
         decay in prop_oneof![Just(Decay::Matrices), Just(Decay::All)],
         groups in any_groups(),
-        (kind, momentum, looks_ahead) in (0..5, prop_oneof![Just(0.0), 0.01..0.99], any::<bool>()),
+        (kind, momentum, looks_ahead) in (0..6, prop_oneof![Just(0.0), 0.01..0.99], any::<bool>()),
         schedule in any_schedule(),
     ) -> Train {
         let nesterov = looks_ahead && momentum > 0.0;
@@ -439,6 +439,13 @@ prop_compose! {
             3 => Optimizer::Adafactor(Adafactor {
                 lr, beta2_decay: -momentum, epsilon, scale_epsilon: epsilon, clip_threshold: lr, weight_decay, decay, groups,
             }),
+            4 => {
+                let adamw = AdamW { lr, beta1, beta2, epsilon, weight_decay, decay, groups: Vec::new() };
+                let adjust = if looks_ahead { Adjust::Original } else { Adjust::MatchRmsAdamW };
+                Optimizer::Muon(Muon {
+                    lr, adamw, momentum, nesterov: looks_ahead, weight_decay, steps: batch_size.min(64), epsilon, adjust, groups,
+                })
+            }
             _ => Optimizer::Sgd(Sgd { lr, momentum, nesterov, weight_decay, decay, groups }),
         };
         Train { batch_size, clip_norm, seed, optimizer, schedule }

@@ -12,6 +12,7 @@ mod harness;
 mod head_norm;
 mod layer_norm;
 mod linear;
+mod matrices;
 mod numbers;
 mod optimizer;
 mod rms_norm;

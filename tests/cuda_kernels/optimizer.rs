@@ -102,7 +102,11 @@ fn updates() {
 
 /// The operands of an update of parameters of a type by gradients of a type: its states in their own format, of random numbers,
 /// and a copy of the parameters where there is one.
-fn stored(update: &Update, ty: TensorType, [of_parameters, of_gradients]: [DType; 2]) -> Vec<Data> {
+pub(super) fn stored(
+    update: &Update,
+    ty: TensorType,
+    [of_parameters, of_gradients]: [DType; 2],
+) -> Vec<Data> {
     let (members, len) = (&update.gradients.members, ty.elements());
     let plain = operands(update, len, Some(2.0), None);
     let mut inputs = Vec::new();
@@ -237,7 +241,7 @@ fn a_step_that_is_left_out_makes_parameters_of_their_copy() {
 }
 
 /// All of some tensors, and nothing between them.
-fn assert_near(found: &Data, expected: &Data, members: &Members, place: &str) {
+pub(super) fn assert_near(found: &Data, expected: &Data, members: &Members, place: &str) {
     let TensorType { dtype, .. } = found.ty;
     let mut others = 0;
     for i in members.iter().flat_map(|member| member.offset..member.offset + member.elements()) {

@@ -8,6 +8,7 @@ mod elementwise;
 mod embedding;
 mod harness;
 mod linear;
+mod muon;
 mod norms;
 mod reference;
 mod storage;

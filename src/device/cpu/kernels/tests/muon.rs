@@ -1,0 +1,215 @@
+//! Muon against its definition, written down in f64.
+
+use super::harness::{Data, How, check, distance, launch};
+use crate::device::cpu::kernels::simd::Level;
+use crate::ops::{
+    Adjust, Arithmetic, DType, GradientTerms, Member, Members, Muon, Op, Rounding, Rule, Shape, Stacked,
+    StateFormat, TensorType, Update, UpdateFormat, UpdateRule, lay_out,
+};
+
+const LEARNING_RATE: f32 = 0.3;
+
+fn muon(nesterov: bool, steps: usize, adjust: Adjust) -> Muon {
+    let (dtype, tf32) = (DType::F32, false);
+    Muon { momentum: 0.9, nesterov, weight_decay: 0.1, steps, epsilon: 1e-7, adjust, dtype, tf32 }
+}
+
+/// Wide and tall ones, and such as consist of several; each other decays.
+fn bucket() -> (Members, TensorType) {
+    let shapes: [([usize; 2], &[usize]); 5] = [
+        ([37, 50], &[]),
+        ([300, 3], &[]),
+        ([64, 64], &[]),
+        ([96, 40], &[64, 16, 16]),
+        ([140, 33], &[70, 70]),
+    ];
+    let member = |(index, (dims, rows)): (usize, &([usize; 2], &[usize]))| Member {
+        stacked: Stacked::new(rows),
+        ..Member::new(Shape::new(dims), index % 2 == 0, index as u32)
+    };
+    lay_out(shapes.iter().enumerate().map(member), DType::F32, DType::F32)
+}
+
+/// An update with its inputs.
+fn update(rule: Muon, clip_norm: Option<f32>, loss_scale: Option<f32>) -> (Update, Vec<Data>) {
+    let (members, ty) = bucket();
+    let gradients = GradientTerms { members, clip_norm, scaled: loss_scale.is_some() };
+    let op = Update { gradients, format: UpdateFormat::default(), numbers_at: 0, rule: Rule::Muon(rule) };
+    let numbers = op.rule.numbers(5, LEARNING_RATE);
+    let mut inputs: Vec<Data> = (0..3).map(|seed| Data::random(&[ty.elements()], seed)).collect();
+    inputs.push(Data::F32(TensorType::f32(&[numbers.len()]), numbers));
+    inputs.extend((clip_norm.is_some() || loss_scale.is_some()).then(|| Data::scalar(2.0)));
+    inputs.extend(loss_scale.map(Data::scalar));
+    (op, inputs)
+}
+
+/// `[rows, inner] [inner, columns]`
+fn product(left: &[f64], right: &[f64], inner: usize) -> Vec<f64> {
+    let columns = right.len() / inner;
+    let of_row = |row: &[f64]| {
+        let mut sums = vec![0.0; columns];
+        for (&factor, right) in row.iter().zip(right.chunks(columns)) {
+            sums.iter_mut().zip(right).for_each(|(sum, right)| *sum += factor * right);
+        }
+        sums
+    };
+    left.chunks(inner).flat_map(of_row).collect()
+}
+
+fn transposed(matrix: &[f64], columns: usize) -> Vec<f64> {
+    (0..columns).flat_map(|column| matrix.iter().skip(column).step_by(columns).copied()).collect()
+}
+
+fn orthogonal(x: &[f64], columns: usize, steps: usize) -> Vec<f64> {
+    let rows = x.len() / columns;
+    if rows > columns {
+        return transposed(&orthogonal(&transposed(x, columns), rows, steps), rows);
+    }
+    let [a, b, c] = Muon::COEFFICIENTS.map(f64::from);
+    (0..steps).fold(x.to_vec(), |x, _| {
+        let gram = product(&x, &transposed(&x, columns), columns);
+        let square = product(&gram, &gram, rows);
+        let polynomial: Vec<f64> = gram.iter().zip(square).map(|(y, yy)| b * y + c * yy).collect();
+        product(&polynomial, &x, rows).iter().zip(&x).map(|(made, x)| a * x + made).collect()
+    })
+}
+
+/// What a bucket and its momenta become.
+fn expected(rule: &Muon, op: &Update, share: f64, inputs: &[Data]) -> [Vec<f64>; 2] {
+    let [mut parameters, gradients, mut momenta] = [0, 1, 2].map(|index| inputs[index].to_f64());
+    let rate = f64::from(LEARNING_RATE);
+    for member in op.gradients.members.iter() {
+        let columns = member.shape.last();
+        for rows in member.matrices() {
+            let all = member.offset + rows.start * columns..member.offset + rows.end * columns;
+            let direction: Vec<f64> = gradients[all.clone()]
+                .iter()
+                .zip(&mut momenta[all.clone()])
+                .map(|(gradient, momentum)| {
+                    let gradient = gradient * share;
+                    *momentum += (1.0 - rule.momentum) * (gradient - *momentum);
+                    if rule.nesterov { gradient + rule.momentum * (*momentum - gradient) } else { *momentum }
+                })
+                .collect();
+            let norm = direction.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::from(rule.epsilon));
+            let direction: Vec<f64> = direction.iter().map(|x| x / norm).collect();
+            let (long, ratio) = (rows.len().max(columns) as f64, rows.len() as f64 / columns as f64);
+            let factor = match rule.adjust {
+                Adjust::Original => ratio.max(1.0).sqrt(),
+                Adjust::MatchRmsAdamW => 0.2 * long.sqrt(),
+            };
+            let kept = if member.decay { 1.0 - rate * f64::from(rule.weight_decay) } else { 1.0 };
+            let taken = orthogonal(&direction, columns, rule.steps);
+            for (parameter, taken) in parameters[all].iter_mut().zip(taken) {
+                *parameter = *parameter * kept - rate * factor * taken;
+            }
+        }
+    }
+    [parameters, momenta]
+}
+
+#[test]
+fn each_matrix_is_updated_as_defined() {
+    let clips =
+        [((None, None), 1.0), ((Some(0.5), None), 0.5 / (2.0 + 1e-6)), ((None, Some(3.0)), 1.0 / 3.0)];
+    for ((clip_norm, loss_scale), share) in clips {
+        for rule in [muon(true, 5, Adjust::Original), muon(false, 2, Adjust::MatchRmsAdamW)] {
+            let (op, inputs) = update(rule.clone(), clip_norm, loss_scale);
+            let expected = expected(&rule, &op, share, &inputs);
+            check(Op::Update(op), &inputs, &expected);
+        }
+    }
+}
+
+/// How far an update is from what it would be in f64.
+fn error_of(op: &Update, inputs: &[Data], expected: &[f64], level: Level) -> f64 {
+    let found = &launch(&Op::Update(op.clone()), inputs, How { threads: 2, level, share: false })[0];
+    let began = inputs[0].to_f64();
+    let moved: Vec<f32> =
+        found.iter().zip(&began).map(|(found, began)| (f64::from(*found) - began) as f32).collect();
+    let expected: Vec<f64> = expected.iter().zip(&began).map(|(expected, began)| expected - began).collect();
+    distance(&moved, &expected)
+}
+
+/// Each product rounds its factors, and the last ones make up for little of it.
+#[test]
+fn products_in_16_bits_come_near_it() {
+    for (dtype, most) in [(DType::F32, 1e-5), (DType::F16, 4e-3), (DType::BF16, 3e-2)] {
+        let arithmetic = Arithmetic { matrices: dtype, accumulators: DType::F32, tf32: false };
+        let mut rule = muon(true, 5, Adjust::Original);
+        rule.set_arithmetic(arithmetic);
+        let (op, inputs) = update(rule.clone(), None, None);
+        let [expected, _] = expected(&rule, &op, 1.0, &inputs);
+        for level in Level::available() {
+            let error = error_of(&op, &inputs, &expected, level);
+            assert!(error < most, "{dtype} at {level:?} is off by {error:e}");
+            assert!(dtype == DType::F32 || error > most / 100.0, "{dtype} at {level:?} is not used");
+        }
+    }
+}
+
+/// What is near an orthogonal matrix has singular values near 1.
+#[test]
+fn updates_are_nearly_orthogonal() {
+    let (rows, columns) = (24, 60);
+    let Data::F32(_, direction) = Data::random(&[rows, columns], 4) else { unreachable!("in f32") };
+    let norm = direction.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt();
+    let direction: Vec<f64> = direction.iter().map(|&x| f64::from(x) / norm).collect();
+    let x = orthogonal(&direction, columns, 5);
+    let gram = product(&x, &transposed(&x, columns), columns);
+    for (index, row) in gram.chunks(rows).enumerate() {
+        assert!((0.5..1.5).contains(&row[index]), "{}", row[index]);
+    }
+}
+
+#[test]
+fn its_momentum_is_stored_as_others_are() {
+    let rule = Rule::Muon(muon(true, 5, Adjust::Original));
+    let (members, ty) = bucket();
+    let bytes = |format| {
+        let states = rule.states(format);
+        states.iter().map(|state| state.layout(&members, ty).1.bytes()).collect::<Vec<_>>()
+    };
+    let len = ty.elements() as u64;
+    assert_eq!(bytes(StateFormat::F32), [4 * len]);
+    assert_eq!(bytes(StateFormat::Bf16(Rounding::Nearest)), [2 * len]);
+}
+
+/// By hand, of a matrix [300, 3] and one [96, 40] that consists of three: the largest has 3,840 elements, and the largest square
+/// is of [64, 40].
+#[test]
+fn scratch_memory_is_that_of_one_parameter() {
+    let stacked =
+        Member { stacked: Stacked::new(&[64, 16, 16]), ..Member::new(Shape::new(&[96, 40]), true, 0) };
+    let members: Members = [Member::new(Shape::new(&[300, 3]), true, 1), stacked].into();
+    let mut rule = muon(true, 5, Adjust::Original);
+    let square = (40 * 40 * 4u64).next_multiple_of(256);
+    assert_eq!(rule.scratch(&members).product, 2 * 3840 * 4 + 2 * square + 128 * 8);
+    rule.set_arithmetic(Arithmetic { matrices: DType::BF16, accumulators: DType::F32, tf32: false });
+    let square = (40 * 40 * 2u64).next_multiple_of(256);
+    assert_eq!(rule.scratch(&members).product, 3840 * 6 + 2 * square + 128 * 8);
+    // Products of both sides of each step, of all four.
+    let of = |short: u64, long: u64| 2 * short * short * long * 2 + 2 * short * short * short;
+    assert_eq!(rule.flops(&members), 5 * (of(3, 300) + of(40, 64) + 2 * of(16, 40)));
+}
+
+#[test]
+fn a_step_whose_norm_is_not_finite_changes_nothing() {
+    let (op, mut inputs) = update(muon(true, 5, Adjust::Original), Some(1.0), Some(1024.0));
+    inputs[4] = Data::scalar(f32::INFINITY);
+    for level in Level::available() {
+        let outputs = launch(&Op::Update(op.clone()), &inputs, How { threads: 2, level, share: false });
+        for (output, input) in outputs.iter().zip([0, 2]) {
+            let Data::F32(_, unchanged) = &inputs[input] else { unreachable!("numbers in f32") };
+            assert_eq!(output, unchanged, "{level:?}");
+        }
+    }
+}
+
+#[test]
+fn gradients_that_are_not_numbers_show() {
+    let (op, mut inputs) = update(muon(true, 5, Adjust::Original), Some(1.0), None);
+    inputs[4] = Data::scalar(f32::NAN);
+    let how = How { threads: 2, level: Level::best(), share: false };
+    assert!(launch(&Op::Update(op), &inputs, how)[0][0].is_nan());
+}
