@@ -1,5 +1,6 @@
 //! What strategies really did.
 
+use super::updated_by::UpdatedBy;
 use crate::compile::{Action, Instruction, Program, SectionKind};
 use crate::device::{Phase, Pool};
 use crate::memory::{CacheWork, carried_bytes};
@@ -27,6 +28,8 @@ pub struct Counts {
     pub made_late: u64,
     /// Numbers in the parameters that the optimizer was given gradients of.
     pub trained_parameters: u64,
+    /// The same by what updated them.
+    pub updated: UpdatedBy,
     /// Buckets whose gradients were applied before the backward pass was over.
     pub updates_in_backward: u64,
     /// FLOPs that the host's processor computed.
@@ -122,6 +125,7 @@ impl Counts {
         if let Some(update) = op.as_update() {
             let numbers = update.gradients.members.iter().map(|member| member.elements() as u64).sum::<u64>();
             self.trained_parameters += numbers;
+            self.updated.count(update, numbers);
             let in_dtype = |dtype| {
                 let types = outputs[1..].iter().map(|&output| program.ty(output));
                 types.filter(|ty| ty.dtype == dtype).map(|ty| ty.bytes()).sum::<u64>()

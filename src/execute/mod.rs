@@ -22,6 +22,7 @@ mod tests;
 mod timeline;
 mod train;
 mod unchanged;
+mod updated_by;
 mod uses;
 mod volume;
 mod witness;

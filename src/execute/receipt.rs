@@ -54,6 +54,7 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     if again > 0 && recomputed == 0 {
         parts.push(format!("{again} computed again"));
     }
+    parts.extend(after.updated.told(&before.updated, steps));
     let micro_batches = per_step(|counts| counts.micro_batches);
     if micro_batches > 1 {
         parts.push(micro_batches_of(micro_batches as usize, run.micro_batches));

@@ -244,7 +244,7 @@ fn too_far(vectors: Vectors, strategy: &str, config: &RunConfig) -> Vec<String> 
 
 #[test]
 fn every_strategy_learns_what_pytorch_learns() {
-    all_learn_what_pytorch_learns(WAYS, 31);
+    all_learn_what_pytorch_learns(WAYS, 36);
 }
 
 #[test]
@@ -411,6 +411,46 @@ fn another_group_is_noticed() {
     are_noticed(WAYS, "groups", &changes);
 }
 
+#[test]
+fn another_adafactor_is_noticed() {
+    let changes: [(&str, Change); 7] = [
+        ("learning rate", |config| change_adafactor(config, |adafactor| adafactor.lr = 0.101)),
+        ("exponent", |config| change_adafactor(config, |adafactor| adafactor.beta2_decay = -0.51)),
+        ("epsilon", |config| change_adafactor(config, |adafactor| adafactor.epsilon = 1e-3)),
+        ("scale of what is small", |config| {
+            change_adafactor(config, |adafactor| adafactor.scale_epsilon = 0.011);
+        }),
+        ("clipping", |config| change_adafactor(config, |adafactor| adafactor.clip_threshold = 1.0)),
+        ("group", |config| change_adafactor(config, |adafactor| adafactor.groups[0].lr = Some(1.01e-2))),
+        ("decay", |config| {
+            change_adafactor(config, |adafactor| adafactor.groups[1].weight_decay = Some(0.21));
+        }),
+    ];
+    are_noticed(WAYS, "adafactor-groups", &changes);
+}
+
+#[test]
+fn another_muon_is_noticed() {
+    let changes: [(&str, Change); 9] = [
+        ("learning rate", |config| change_muon(config, |muon| muon.lr = 1.001e-2)),
+        ("learning rate of the rest", |config| change_muon(config, |muon| muon.adamw.lr = 3.003e-3)),
+        ("momentum", |config| change_muon(config, |muon| muon.momentum = 0.951)),
+        ("way to look ahead", |config| change_muon(config, |muon| muon.nesterov = false)),
+        ("weight decay", |config| change_muon(config, |muon| muon.weight_decay = 0.11)),
+        ("number of iterations", |config| change_muon(config, |muon| muon.steps = 4)),
+        ("least norm", |config| change_muon(config, |muon| muon.epsilon = 1.0)),
+        ("adjustment", |config| change_muon(config, |muon| muon.adjust = Adjust::MatchRmsAdamW)),
+        ("epsilon of the rest", |config| change_muon(config, |muon| muon.adamw.epsilon = 1e-4)),
+    ];
+    are_noticed(WAYS, "muon", &changes);
+    let changes: [(&str, Change); 3] = [
+        ("rate of a group", |config| change_muon(config, |muon| muon.groups[0].lr = Some(5.05e-3))),
+        ("decay of a group", |config| change_muon(config, |muon| muon.groups[0].weight_decay = Some(0.31))),
+        ("rate of a group beside it", |config| change_muon(config, |muon| muon.groups[1].lr = Some(1.01e-2))),
+    ];
+    are_noticed(WAYS, "muon-groups", &changes);
+}
+
 fn change_cosine(config: &mut RunConfig, change: fn(&mut Cosine)) {
     let Schedule::Cosine(cosine) = &mut config.train.schedule else { panic!("the run has a cosine") };
     change(cosine);
@@ -472,6 +512,18 @@ fn are_noticed(vectors: Vectors, strategy: &str, changes: &[(&str, Change)]) {
 fn change_adamw(config: &mut RunConfig, change: impl Fn(&mut AdamW)) {
     let Optimizer::AdamW(adamw) = &mut config.train.optimizer else { panic!("the run has AdamW") };
     change(adamw);
+}
+
+fn change_adafactor(config: &mut RunConfig, change: impl Fn(&mut Adafactor)) {
+    let Optimizer::Adafactor(adafactor) = &mut config.train.optimizer else {
+        panic!("the run has Adafactor")
+    };
+    change(adafactor);
+}
+
+fn change_muon(config: &mut RunConfig, change: impl Fn(&mut Muon)) {
+    let Optimizer::Muon(muon) = &mut config.train.optimizer else { panic!("the run has Muon") };
+    change(muon);
 }
 
 fn change_sgd(config: &mut RunConfig, change: impl Fn(&mut Sgd)) {
