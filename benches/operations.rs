@@ -77,7 +77,7 @@ fn small(bencher: Bencher, case: &Case) {
     measure(bencher, case);
 }
 
-/// Each optimizer of a tensor of 2^24 numbers; AdamW with its states stored in each way, and the tensor and its gradients, too.
+/// Each optimizer of a matrix of 2^24 numbers, Muon of a smaller one; AdamW with its states stored in each way, and the tensor and its gradients, too.
 fn updates() -> Vec<Case> {
     let random = Rounding::Stochastic { seed: 0 };
     let states = [
@@ -93,7 +93,27 @@ fn updates() -> Vec<Case> {
         ("bf16 and a copy", DType::BF16, WeightFormat::Master(DType::BF16)),
     ];
     let adam = ops::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1, decoupled: true };
+    let adafactor = ops::Adafactor {
+        beta2_decay: -0.8,
+        epsilon: 1e-7,
+        scale_epsilon: 1e-3,
+        clip_threshold: 1.0,
+        weight_decay: 0.1,
+    };
+    let muon = |dtype| ops::Muon {
+        momentum: 0.95,
+        nesterov: true,
+        weight_decay: 0.1,
+        steps: 5,
+        epsilon: 1e-7,
+        adjust: ops::Adjust::Original,
+        dtype,
+        tf32: false,
+    };
     let others = [
+        Rule::Adafactor(adafactor),
+        Rule::Muon(muon(DType::F32)),
+        Rule::Muon(muon(DType::BF16)),
         Rule::Lion(ops::Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.1 }),
         Rule::Sgd(ops::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 }),
         Rule::Sgd(ops::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 }),
@@ -104,7 +124,11 @@ fn updates() -> Vec<Case> {
     let cases = cases.chain(others.into_iter().map(|rule| (rule, states[0], weights[0])));
     let update = |(rule, (name, states), (of_weights, dtype, weights)): (Rule, _, _)| {
         let format = UpdateFormat { states, weights };
-        let tensor = Member::new(Shape::new(&[1 << 24]), true, 0);
+        let (side, multiplied) = match &rule {
+            Rule::Muon(muon) => (1536, format!(", products {}", muon.dtype)),
+            _ => (4096, String::new()),
+        };
+        let tensor = Member::new(Shape::new(&[side; 2]), true, 0);
         let (members, ty) = lay_out(std::iter::once(tensor), dtype, format.narrowest());
         let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
         let op = ops::Update { gradients, format, numbers_at: 0, rule };
@@ -112,7 +136,7 @@ fn updates() -> Vec<Case> {
         let parameters = (!format.has_master()).then_some(ty);
         let inputs = parameters.into_iter().chain([ty]).chain(states);
         let inputs = inputs.chain([TensorType::f32(&[op.rule.numbers_len()])]).collect();
-        let name = format!("{} {name}, parameters {of_weights}", op.rule.name());
+        let name = format!("{} {name}, parameters {of_weights}{multiplied}", op.rule.name());
         Case { name, op: Op::Update(op), inputs, in_place: false }
     };
     cases.map(update).collect()

@@ -251,6 +251,17 @@ bad! {
     group_of_what_is_in_others: check(&with("lr = 3e-4",
         "lr = 3e-4, groups = [{ match = \"blocks.*\", lr = 1e-4 }, { match = \"blocks.0.mlp\", lr = 1e-5 }]"));
     optimizer_off: check(&with("adamw = { lr = 3e-4 }", "adamw = \"off\""));
+    muon_alone: check(&with("adamw = { lr = 3e-4 }", "muon = { lr = 1e-2 }"));
+    muon_without_a_table: check(&with("adamw = { lr = 3e-4 }", "muon = { lr = 1e-2, adamw = 3e-4 }"));
+    muon_of_another_tool: check(&with("adamw = { lr = 3e-4 }",
+        "muon = { lr = 1e-2, adamw = { lr = 3e-4 }, beta1 = 0.9, mu = 0.9, adjust_lr_fn = \"match_rms_adamw\" }"));
+    muon_of_no_steps: check(&with("adamw = { lr = 3e-4 }", "muon = { lr = 1e-2, adamw = { lr = 3e-4 }, ns_steps = 0, adjust = \"rms\" }"));
+    groups_beside_muon: check(&with("adamw = { lr = 3e-4 }",
+        "muon = { lr = 1e-2, adamw = { lr = 3e-4, groups = [{ match = \"embedding\", lr = 1e-3 }] } }"));
+    muon_group_of_nothing: check_files(&[("a.toml", &with("adamw = { lr = 3e-4 }",
+        "muon = { lr = 1e-2, adamw = { lr = 3e-4 }, groups = [{ match = \"heads\", lr = 1e-3 }] }")), ("a.txt", &TEXT.repeat(100))], &["a.toml"]);
+    adafactor_of_another_tool: check(&with("adamw = { lr = 3e-4 }", "adafactor = { lr = 1e-2, decay_rate = -0.8, beta1 = 0.9, epsilon = [1e-30, 1e-3] }"));
+    adafactor_that_forgets_more: check(&with("adamw = { lr = 3e-4 }", "adafactor = { lr = 1e-2, beta2_decay = 0.8 }"));
     optimizer_off_in_a_strategy: check(&and("set.\"train.optimizer.adamw\" = \"off\""));
     frozen_layer_that_is_none: check(&with("recompute = \"block\"", "freeze = [\"embedding\", \"block.1\"]"));
     everything_frozen: check(&with("recompute = \"block\"", "freeze = [\"embedding\", \"blocks.*\", \"head\"]"));

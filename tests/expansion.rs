@@ -443,7 +443,7 @@ prop_compose! {
                 let adamw = AdamW { lr, beta1, beta2, epsilon, weight_decay, decay, groups: Vec::new() };
                 let adjust = if looks_ahead { Adjust::Original } else { Adjust::MatchRmsAdamW };
                 Optimizer::Muon(Muon {
-                    lr, adamw, momentum, nesterov: looks_ahead, weight_decay, steps: batch_size.min(64), epsilon, adjust, groups,
+                    lr, adamw, momentum, nesterov: looks_ahead, weight_decay, ns_steps: batch_size.min(64), epsilon, adjust, groups,
                 })
             }
             _ => Optimizer::Sgd(Sgd { lr, momentum, nesterov, weight_decay, decay, groups }),

@@ -45,7 +45,7 @@ pub(crate) const OPTIMIZERS: &[Updates] = &[
     &["optimizer.adafactor = { lr = 1e-2, weight_decay = 0.1 }", "schedule.constant.warmup = 3"],
     &["optimizer.muon = { lr = 1e-2, adamw = { lr = 1e-2 } }"],
     &[
-        "optimizer.muon = { lr = 1e-2, adamw = { lr = 1e-3 }, nesterov = false, steps = 2, adjust = 'match_rms_adamw', groups = [{ match = 'blocks.1', lr = 1e-3 }] }",
+        "optimizer.muon = { lr = 1e-2, adamw = { lr = 1e-3 }, nesterov = false, ns_steps = 2, adjust = 'match_rms_adamw', groups = [{ match = 'blocks.1', lr = 1e-3 }] }",
         "schedule.linear = { warmup = 1, floor = 0.2 }",
     ],
     &["optimizer.adam = { lr = 1e-2, weight_decay = 0.1, decay = 'all' }"],

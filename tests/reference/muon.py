@@ -54,7 +54,7 @@ class OfMatrices(states.Stored):
         rows = stacked(self.run, name, parameter)
         for own, part in zip(parameter.split(rows), direction.split(rows)):
             x = (part / part.norm().clamp(min=update["epsilon"])).to(self.dtype)
-            own.sub_(lr * self.adjusted(*part.shape) * orthogonal(x, update["steps"]).float())
+            own.sub_(lr * self.adjusted(*part.shape) * orthogonal(x, update["ns_steps"]).float())
         return (momentum,)
 
     def adjusted(self, rows, columns):

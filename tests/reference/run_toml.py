@@ -37,7 +37,7 @@ OPTIMIZERS = {
     "adam": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
     "adamw": {"lr", "beta1", "beta2", "epsilon", "weight_decay", "decay"},
     "lion": {"lr", "beta1", "beta2", "weight_decay", "decay"},
-    "muon": {"lr", "adamw", "momentum", "nesterov", "weight_decay", "steps", "epsilon", "adjust"},
+    "muon": {"lr", "adamw", "momentum", "nesterov", "weight_decay", "ns_steps", "epsilon", "adjust"},
     "sgd": {"lr", "momentum", "nesterov", "weight_decay", "decay"},
 }
 

@@ -2,8 +2,8 @@
 
 use super::trace;
 use crate::compile::{Action, Program, compile};
-use crate::ops::{Op, Rule};
-use crate::spec::RunConfig;
+use crate::ops::{Activation, Op, Rule};
+use crate::spec::{MlpActivation, RunConfig};
 use crate::testing::keys::Updates;
 use crate::testing::{self, with_optimizer};
 
@@ -74,4 +74,58 @@ fn a_bucket_is_updated_by_its_own_group() {
     let rest = [(8, 0.1, 1, 0), (8, 0.1, 2, 2), (8, 0.1, 3, 2), (8, 0.1, 6, 4)];
     assert_eq!(found, [&[attention][..], &biases, &rest].concat());
     assert_eq!(program.ty(program.exchange.numbers).elements(), 3 * 4);
+}
+
+/// The rule, the learning rate's place and the rows of the matrices of each parameter, by name.
+fn by_parameter(program: &Program) -> Vec<(String, &'static str, usize, Vec<usize>)> {
+    let code = program.sections.iter().flat_map(|section| &section.code);
+    let updates = code.filter_map(|instruction| match &instruction.action {
+        Action::Launch { op: Op::Update(update), outputs, .. } => Some((update, outputs[0])),
+        _ => None,
+    });
+    let all = updates.flat_map(|(update, bucket)| {
+        let own = program.parameters.iter().filter(move |parameter| {
+            program.storage(program.buckets[parameter.bucket].parameters) == program.storage(bucket)
+        });
+        own.zip(update.gradients.members.iter()).map(|(parameter, member)| {
+            let rows = member.matrices().map(|rows| rows.len()).collect();
+            let name = program.full_name(parameter.value);
+            (name, update.rule.name(), update.numbers_at, rows)
+        })
+    });
+    all.collect()
+}
+
+/// It takes matrices of blocks, queries, keys and values apart, as well as a gate and what it lets through; AdamW takes the rest.
+#[test]
+fn muon_updates_matrices_between_layers() {
+    let updates: Updates = &[
+        "optimizer.muon = { lr = 1e-2, adamw = { lr = 1e-3 }, groups = [{ match = 'blocks.1', lr = 1e-3 }] }",
+    ];
+    let config = testing::reshaped(updated(updates), |model| {
+        model.kv_heads = 1;
+        model.activation = MlpActivation::Gate(Activation::Silu);
+        model.tied = false;
+    });
+    let program = compile(&config, &testing::target()).unwrap();
+    let model = config.model.transformer().unwrap();
+    let (head, c, f) = (model.head_dim, model.d_model, model.d_ff);
+    let all = by_parameter(&program);
+    assert_eq!(all.len(), program.parameters.len());
+    for (name, rule, numbers_at, rows) in all {
+        let of_group = name.starts_with("blocks.1.");
+        let is_muons = name.starts_with("blocks.") && name.ends_with(".weight") && !name.contains("norm");
+        let muon = Rule::numbers_len(&config.train.optimizer.groups()[0].rule);
+        let adamw = Rule::numbers_len(&config.train.optimizer.groups()[1].rule);
+        let group = if of_group { 0 } else { muon + adamw };
+        let expected = if is_muons { ("muon", group) } else { ("adamw", group + muon) };
+        assert_eq!((rule, numbers_at), expected, "{name}");
+        let matrices = match name.rsplit_once("blocks.").map_or("", |(_, name)| &name[2..]) {
+            "attention.qkv.weight" => vec![model.heads * head, head, head],
+            "mlp.gate_up.weight" => vec![f, f],
+            "attention.out.weight" | "mlp.out.weight" => vec![c],
+            _ => continue,
+        };
+        assert_eq!(rows, matrices, "{name}");
+    }
 }

@@ -437,7 +437,7 @@ fn another_muon_is_noticed() {
         ("momentum", |config| change_muon(config, |muon| muon.momentum = 0.951)),
         ("way to look ahead", |config| change_muon(config, |muon| muon.nesterov = false)),
         ("weight decay", |config| change_muon(config, |muon| muon.weight_decay = 0.11)),
-        ("number of iterations", |config| change_muon(config, |muon| muon.steps = 4)),
+        ("number of iterations", |config| change_muon(config, |muon| muon.ns_steps = 4)),
         ("least norm", |config| change_muon(config, |muon| muon.epsilon = 1.0)),
         ("adjustment", |config| change_muon(config, |muon| muon.adjust = Adjust::MatchRmsAdamW)),
         ("epsilon of the rest", |config| change_muon(config, |muon| muon.adamw.epsilon = 1e-4)),

@@ -32,7 +32,7 @@ section! {
         pub nesterov: bool = Flag, default true;
         pub weight_decay: f64 = NOT_NEGATIVE, default 0.1;
         /// Of Newton and Schulz, each three products.
-        pub steps: usize = ITERATIONS, default 5;
+        pub ns_steps: usize = ITERATIONS, default 5;
         /// The least that the norm of a momentum counts.
         pub epsilon: f64 = POSITIVE, default 1e-7;
         pub adjust: Adjust = word(), default Adjust::Original;
@@ -43,7 +43,7 @@ section! {
 
 impl UpdateRule for Muon {
     fn rule(&self, weight_decay: f32) -> Rule {
-        let Muon { momentum, nesterov, steps, adjust, .. } = *self;
+        let Muon { momentum, nesterov, ns_steps: steps, adjust, .. } = *self;
         Rule::Muon(ops::Muon {
             momentum,
             nesterov,
