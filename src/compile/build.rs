@@ -32,6 +32,7 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         spillable: Vec::new(),
         batch_size,
         samples: config.train.batch_size,
+        slots: config.strategy.loader.slots(),
         events: 0,
         stand_ins: HashMap::new(),
         allocator: config.strategy.allocator,
@@ -181,16 +182,20 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
     let scope = program.add_scope("batch");
     let numbers = config.train.optimizer.groups().iter().map(|group| group.rule.numbers_len()).sum();
-    let samples = program.samples;
-    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Pinned);
+    let samples = program.samples * program.slots;
+    let of_batches = if config.strategy.loader.pinned { Pool::Pinned } else { Pool::Host };
+    let mut input = |name, ty, pool| program.add_value(name, scope, ty, Role::Input, pool);
     let whole = |index: usize| {
         let TensorType { dtype, shape } = graph.values[index].ty;
         (Like::Batch(index), TensorType { dtype, shape: shape.with_first(samples) })
     };
     Exchange {
-        batch: graph.inputs().map(|index| input(graph.values[index].name, whole(index))).collect(),
-        numbers: input("control", (Like::Fixed, TensorType::f32(&[numbers]))),
-        results: results(input("loss", (Like::Fixed, TensorType::scalar()))),
+        batch: graph
+            .inputs()
+            .map(|index| input(graph.values[index].name, whole(index), of_batches))
+            .collect(),
+        numbers: input("control", (Like::Fixed, TensorType::f32(&[numbers])), Pool::Pinned),
+        results: results(input("loss", (Like::Fixed, TensorType::scalar()), Pool::Pinned)),
     }
 }
 

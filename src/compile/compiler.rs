@@ -176,7 +176,7 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             Like::Fixed | Like::Workspace => continue,
             Like::Graph(pass, index) => shape(pass, index),
             Like::Rows(pass, index, slice) => shape(pass, index).of_rows(slice),
-            Like::Batch(index) => shape(Pass::FULL, index).with_first(program.samples),
+            Like::Batch(index) => shape(Pass::FULL, index).with_first(program.samples * program.slots),
             Like::Bucket(bucket) => buckets[bucket][0],
             Like::State(bucket, state) => buckets[bucket][1 + state],
             Like::Scales(bucket, index) => scales[bucket][index],

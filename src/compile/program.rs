@@ -144,9 +144,9 @@ pub struct BucketState {
 /// What crosses between the program and the host: batches and the numbers of a step go in, its results come out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exchange {
-    /// The parts of the whole batch in pinned memory of the host, named as the model asks for them.
+    /// The parts of whole batches in memory of the host, one batch after the other, named as the model asks for them.
     pub batch: Vec<ValueId>,
-    /// What the optimizer's update takes as the step's numbers, there as well.
+    /// What the optimizer's update takes as the step's numbers, in pinned memory.
     pub numbers: ValueId,
     /// What the host reads after a step, there as well.
     pub results: Results,
@@ -256,6 +256,8 @@ pub struct Program {
     pub batch_size: usize,
     /// Those of them that this rank sees.
     pub samples: usize,
+    /// Batches that the exchange has room for: the one that is trained on, and those that are assembled ahead of it.
+    pub slots: usize,
     pub events: u32,
     /// By what stands in one pool for a value of another, or for a parameter before that is stored: that value.
     pub stand_ins: HashMap<ValueId, ValueId>,

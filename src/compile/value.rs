@@ -29,7 +29,7 @@ pub enum Like {
     Graph(Pass, usize),
     /// Some of the rows of that.
     Rows(Pass, usize, Slice),
-    /// The graph's value of this number for the whole batch: micro-batches one after the other.
+    /// The graph's value of this number for whole batches: one after the other, of each its micro-batches.
     Batch(usize),
     /// The bucket of this number.
     Bucket(usize),

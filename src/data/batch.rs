@@ -1,5 +1,8 @@
 //! Batches: of each sample, the named and typed parts that a model asks for.
 
+use std::fmt;
+use std::ops::DerefMut;
+
 use super::seeds;
 use crate::ops::{Shape, TensorType};
 
@@ -46,8 +49,11 @@ impl Part {
     }
 }
 
-/// Some samples in the memory of this process, part by part.
-#[derive(Clone, Debug, PartialEq)]
+/// Where a part lies: memory of this process, or what a device lends.
+pub type Memory = Box<dyn DerefMut<Target = [u8]> + Send>;
+
+/// Some samples in the host's memory, part by part.
+#[derive(Debug)]
 pub struct Batch {
     parts: Vec<Filled>,
     /// What chance starts from, if a model leaves anything to it: no data has it.
@@ -55,17 +61,32 @@ pub struct Batch {
 }
 
 /// A part of all samples of a batch.
-#[derive(Clone, Debug, PartialEq)]
 pub struct Filled {
     pub part: Part,
     /// Sample after sample, in the machine's byte order.
-    pub bytes: Vec<u8>,
+    pub bytes: Memory,
+}
+
+impl fmt::Debug for Filled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filled").field("part", &self.part).finish_non_exhaustive()
+    }
 }
 
 impl Batch {
-    /// Memory for this many samples, as yet without anything that makes sense.
+    /// Memory of this process for this many samples, as yet without anything that makes sense.
     pub fn new(parts: &[Part], samples: usize) -> Batch {
         Batch { parts: parts.iter().map(|part| Filled::new(*part, samples)).collect(), seeds: None }
+    }
+
+    /// In memory of another's, which is as large as each part of the samples is; with what chance starts from, where there is
+    /// memory for that.
+    pub fn within(parts: Vec<(Part, Memory)>, seeds: Option<Memory>) -> Batch {
+        let filled = |(part, bytes)| Filled { part, bytes };
+        Batch {
+            parts: parts.into_iter().map(filled).collect(),
+            seeds: seeds.map(|bytes| Filled { part: seeds::part(), bytes }),
+        }
     }
 
     /// With memory for what chance starts from, too.
@@ -111,7 +132,7 @@ impl Batch {
         let bytes: Vec<u8> = elements.into_iter().flatten().collect();
         let (size, dtype) = (SIZE as u64, filled.part.ty.dtype);
         assert_eq!((size, bytes.len()), (dtype.bytes(), filled.bytes.len()), "`{name}` is of {dtype}");
-        filled.bytes = bytes;
+        filled.bytes.copy_from_slice(&bytes);
         self
     }
 }
@@ -132,7 +153,7 @@ impl Batch {
 impl Filled {
     fn new(part: Part, samples: usize) -> Filled {
         // Not zeros, which the system would hand out without making them resident.
-        Filled { part, bytes: vec![1; part.of_samples(samples).bytes() as usize] }
+        Filled { part, bytes: Box::new(vec![1; part.of_samples(samples).bytes() as usize]) }
     }
 
     /// The memory of each sample, in order.

@@ -14,7 +14,7 @@ mod text;
 mod tokens;
 mod weights;
 
-pub use batch::{Batch, Filled, Given, Part, Sample};
+pub use batch::{Batch, Filled, Given, Memory, Part, Sample};
 pub use digest::DigestCache;
 pub use documents::Documents;
 pub use error::{Blame, DataError, Split};

@@ -32,7 +32,7 @@ mod tests {
         let count = (samples.end - samples.start) as usize;
         let mut batch = Batch::new(&[], count).with_seeds(count);
         fill(&step, samples, &mut batch);
-        batch.part("seeds").unwrap().bytes.clone()
+        batch.part("seeds").unwrap().bytes.to_vec()
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::engine::Engine;
+use super::loader::Feed;
 use super::measured::Outcome;
 use super::prepared::Prepared;
 use super::step_log::{STEPS_FILE, StepLog, TimedStep};
@@ -134,7 +135,7 @@ impl Dump<'_> {
     ) -> Result<TimedStep, Stop> {
         let config = &self.run.config;
         let began = Instant::now();
-        train::training_batch(config, &*self.run.data, step - 1, batch)?;
+        self.batch(step - 1, batch)?;
         let waited = began.elapsed();
         let taken = step - engine.counts().skipped_steps as usize;
         engine.gradients(batch, &config.numbers(taken))?;
@@ -212,12 +213,19 @@ impl Dump<'_> {
         let mut file = self.create(BATCHES_FILE, &tensors)?;
         for part in 0..tensors.len() {
             for step in 0..self.steps {
-                train::training_batch(&self.run.config, &*self.run.data, step, &mut batch)?;
+                self.batch(step, &mut batch)?;
                 let filled = batch.all().nth(part).expect("a batch has its parts");
                 self.written(BATCHES_FILE, file.write(&filled.bytes))?;
             }
         }
         self.written(BATCHES_FILE, file.finish())
+    }
+
+    /// That of a step, counted from 0.
+    fn batch(&self, step: usize, batch: &mut Batch) -> Result<(), Stop> {
+        let Prepared { config, data, .. } = self.run;
+        let feed = Feed { config, data: &**data };
+        Ok(feed.training(step, 0..config.train.batch_size as u64, batch).map_err(RunError::from)?)
     }
 
     fn empty_batch(&self) -> Batch {

@@ -15,8 +15,8 @@ use super::digest;
 use super::timeline::Timeline;
 use super::uses::Uses;
 use crate::compile::{Action, Like, Opened, Program, SectionKind};
-use crate::data::{Batch, StoredParameters};
-use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
+use crate::data::{Batch, Part, StoredParameters};
+use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Lent, Pool, Region, Tensor};
 #[cfg(test)]
 use crate::memory::{Allocator, CacheWork};
 use crate::memory::{Backing, Failure, Manager};
@@ -75,6 +75,8 @@ pub struct Engine<'a> {
     weights: Option<&'a StoredParameters>,
     counts: Counts,
     uses: Uses,
+    /// Which of the exchange's batches is worked on.
+    slot: usize,
     /// Whether freed memory is overwritten.
     poison: bool,
     /// By section: how often it was gone through.
@@ -124,6 +126,7 @@ impl<'a> Engine<'a> {
             weights: None,
             counts: Counts::default(),
             uses: Uses::new(program),
+            slot: 0,
             poison,
             passes: vec![0; program.sections.len()],
             opened: Opened::none(program),
@@ -170,7 +173,16 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn step(&mut self, batch: &Batch, numbers: &[f32]) -> Result<StepReport, Failure> {
-        self.gradients(batch, numbers)?;
+        let slot = self.put_batch(batch)?;
+        self.step_on(slot, numbers)
+    }
+
+    /// The same on the batch that lies in a slot of the exchange.
+    ///
+    /// # Errors
+    /// As for `step`.
+    pub(super) fn step_on(&mut self, slot: usize, numbers: &[f32]) -> Result<StepReport, Failure> {
+        self.gradients_on(slot, numbers)?;
         self.update()
     }
 
@@ -179,8 +191,17 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn evaluate(&mut self, batch: &Batch) -> Result<f64, Failure> {
+        let slot = self.put_batch(batch)?;
+        self.evaluate_on(slot)
+    }
+
+    /// The same of the batch that lies in a slot of the exchange.
+    ///
+    /// # Errors
+    /// As for `evaluate`.
+    pub(super) fn evaluate_on(&mut self, slot: usize) -> Result<f64, Failure> {
         self.make_all()?;
-        self.put_batch(batch)?;
+        self.slot = slot;
         let program = self.program;
         let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_work());
         let (mut seen, mut sum) = (0, 0.0);
@@ -403,8 +424,9 @@ impl<'a> Engine<'a> {
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
                 if of_batch {
-                    let sample = from.bytes / self.program.samples as u64;
-                    let offset = from.offset + seen as u64 * sample;
+                    let Program { samples, slots, .. } = *self.program;
+                    let sample = from.bytes / (samples * slots) as u64;
+                    let offset = from.offset + (self.slot * samples + seen) as u64 * sample;
                     from = Region { offset, bytes: to.bytes, ..from };
                 }
                 began = Instant::now();
@@ -417,16 +439,45 @@ impl<'a> Engine<'a> {
         Ok(began.elapsed())
     }
 
-    /// Where the program expects it.
-    fn put_batch(&mut self, batch: &Batch) -> Result<(), Failure> {
+    /// In the slot of the exchange behind the last one. Returns which that is.
+    fn put_batch(&mut self, batch: &Batch) -> Result<usize, Failure> {
+        let slot = (self.slot + 1) % self.program.slots;
         for &id in &self.program.exchange.batch {
-            let (name, tensor) = (self.program.value(id).name, self.manager.tensor(id));
+            let name = self.program.value(id).name;
             let filled = batch.part(name).unwrap_or_else(|| panic!("the batch has no part `{name}`"));
-            assert_eq!(filled.part.ty.dtype, tensor.ty.dtype, "the type of the batch's `{name}`");
-            assert_eq!(filled.bytes.len() as u64, tensor.ty.bytes(), "samples of the batch's `{name}`");
-            self.manager.backing.device.write(tensor.region(), &filled.bytes)?;
+            let region = self.samples_of(slot, 0..self.program.samples, &filled.part);
+            assert_eq!(filled.bytes.len() as u64, region.bytes, "samples of the batch's `{name}`");
+            self.manager.backing.device.write(region, &filled.bytes)?;
         }
-        Ok(())
+        Ok(slot)
+    }
+
+    /// Lends the memory of a part of some samples of the batch in a slot of the exchange to who assembles it.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn lend(
+        &mut self,
+        slot: usize,
+        samples: Range<usize>,
+        part: &Part,
+    ) -> Result<Lent, DeviceError> {
+        let region = self.samples_of(slot, samples, part);
+        self.manager.backing.device.lend(region)
+    }
+
+    /// Where a part of some samples of the batch in a slot of the exchange lies.
+    ///
+    /// Panics if the program has no such part.
+    fn samples_of(&self, slot: usize, samples: Range<usize>, part: &Part) -> Region {
+        let Program { exchange, samples: all, slots, .. } = self.program;
+        let found = exchange.batch.iter().find(|&&id| self.program.value(id).name == part.name);
+        let tensor = found.map(|&id| self.manager.tensor(id));
+        let tensor = tensor.unwrap_or_else(|| panic!("the program has no `{}`", part.name));
+        assert_eq!(tensor.ty, part.of_samples(all * slots), "the type of the batch's `{}`", part.name);
+        let sample = part.ty.bytes();
+        let offset = tensor.offset + (slot * all + samples.start) as u64 * sample;
+        Region { buffer: tensor.buffer, offset, bytes: samples.len() as u64 * sample }
     }
 
     fn pieces<E: From<Failure>>(

@@ -8,6 +8,7 @@ mod dump;
 mod engine;
 mod evaluation_log;
 mod line_file;
+mod loader;
 mod measured;
 mod prepared;
 mod prime;

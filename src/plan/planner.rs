@@ -157,7 +157,9 @@ fn plan_point(
     };
     let mut no_effect = Vec::new();
     for (key, other) in without {
-        if differ_in_memory_choices(&config, &other) && forecasts.same(&config, &other).map_err(blame)? {
+        let may_be_idle = differ_in_memory_choices(&config, &other)
+            && config.strategy.loader.assembles_like(&other.strategy.loader);
+        if may_be_idle && forecasts.same(&config, &other).map_err(blame)? {
             no_effect.push(key);
         }
     }

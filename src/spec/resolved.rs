@@ -10,7 +10,7 @@ use super::model::Model;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
 use super::strategy::Strategy;
-use crate::data::{Batch, Sample};
+use crate::data::{Batch, Memory, Part, Sample, seeds};
 
 /// One run: a model on data, trained one way under one choice of memory strategies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -97,7 +97,23 @@ impl RunConfig {
     /// Memory for as many samples as a step has, or for the share of a rank.
     pub fn empty_batch(&self, samples: usize) -> Batch {
         let batch = Batch::new(&self.sample().parts, samples);
-        if self.trains() && self.model.draws() { batch.with_seeds(samples) } else { batch }
+        if self.has_seeds() { batch.with_seeds(samples) } else { batch }
+    }
+
+    /// The same in memory that is given for each part.
+    ///
+    /// # Errors
+    /// Those of `memory`.
+    pub fn batch_within<E>(&self, mut memory: impl FnMut(&Part) -> Result<Memory, E>) -> Result<Batch, E> {
+        let parts = self.sample().parts.into_iter().map(|part| Ok((part, memory(&part)?)));
+        let parts = parts.collect::<Result<_, E>>()?;
+        let seeds = self.has_seeds().then(|| memory(&seeds::part())).transpose()?;
+        Ok(Batch::within(parts, seeds))
+    }
+
+    /// Whether samples have what chance starts from.
+    fn has_seeds(&self) -> bool {
+        self.trains() && self.model.draws()
     }
 
     /// Optimizer steps of the whole run, timed or not.

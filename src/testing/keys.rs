@@ -257,6 +257,17 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Bitwise,
     },
     Key {
+        name: "loader",
+        values: &[
+            "{}",
+            "{ workers = 2, prefetch = 2 }",
+            "{ workers = 1, prefetch = 1, pinned = false }",
+            "{ workers = 3, delay = 0.1 }",
+        ],
+        needs: &[],
+        same: Same::Bitwise,
+    },
+    Key {
         name: "graph",
         values: &["false", "true"],
         needs: &[Need { of: &["true"], key: "allocator", one_of: &[r#""arena""#] }],

@@ -8,10 +8,10 @@ from transformer import ACTIVATIONS, GATES, NORMS
 KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual", "lora"}
 KEYS |= {"precision", "loss_scale", "optimizer_state", "quantize", "rounding", "recompute", "freeze"}
 
-# What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
-# is handed to a card.
+# What a strategy may say without changing a number: where memory comes from and when it is given back, how work is
+# handed to a card, and how batches come.
 MEMORY_ONLY = {"release", "keep", "leak", "gradients", "update", "allocator", "empty_cache"}
-MEMORY_ONLY |= {"evaluation_pass", "graph", "init"}
+MEMORY_ONLY |= {"evaluation_pass", "graph", "init", "loader"}
 
 # What is learnt but for the order of sums.
 ROUNDING_ONLY = {"attention", "loss_chunks", "offload", "place"}

@@ -165,9 +165,9 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
                 }
             }
             Action::Copy { from, to, .. } => {
-                // Of what the whole batch has, the share of the samples that the section sees.
+                // Of what whole batches have, the share of the samples that the section sees of one of them.
                 let (all, samples) = match program.value(*from).like {
-                    Like::Batch(_) => (program.samples, section.samples),
+                    Like::Batch(_) => (program.samples * program.slots, section.samples),
                     _ => (1, 1),
                 };
                 let (from, to) = (program.ty(*from), program.ty(*to));

@@ -129,7 +129,7 @@ fn any_range_of_samples_is_what_it_is_in_the_whole() {
                     let bytes = filled.part.ty.bytes() as usize;
                     let expected = &whole.part(filled.part.name).unwrap().bytes;
                     let range = range.start as usize * bytes..range.end as usize * bytes;
-                    assert_eq!(filled.bytes, expected[range]);
+                    assert_eq!(filled.bytes[..], expected[range]);
                 }
             }
         }

@@ -20,7 +20,13 @@ impl Engine<'_> {
     /// The first half of a step: the gradients of the whole batch, neither clipped nor applied but by a program that
     /// does so in the backward pass.
     pub(in crate::execute) fn gradients(&mut self, batch: &Batch, numbers: &[f32]) -> Result<(), Failure> {
-        self.put_batch(batch)?;
+        let slot = self.put_batch(batch)?;
+        self.gradients_on(slot, numbers)
+    }
+
+    /// The same of the batch that lies in a slot of the exchange.
+    pub(super) fn gradients_on(&mut self, slot: usize, numbers: &[f32]) -> Result<(), Failure> {
+        self.slot = slot;
         let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let region = self.manager.tensor(self.program.exchange.numbers).region();
         self.manager.backing.device.write(region, &numbers)?;

@@ -12,6 +12,7 @@ mod held;
 mod homes;
 mod in_backward;
 mod inference;
+mod loader;
 mod lora;
 mod models;
 mod offload;

@@ -1,0 +1,261 @@
+//! Batches, assembled in the memory that the device copies them from: by the step itself, or ahead of it by threads.
+//!
+//! Each thread has a share of the samples of every batch. A sample is a pure function of seed, step and number, so neither how
+//! many threads there are nor how far they are ahead changes a batch.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
+
+use super::engine::Engine;
+use super::measured::{Loading, Times};
+use super::train::RunError;
+use crate::data::{Batch, DataError, Memory, Source, TrainingStep, seeds};
+use crate::device::DeviceError;
+use crate::spec::{self, RunConfig};
+
+/// What batches are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Feed<'a> {
+    pub(super) config: &'a RunConfig,
+    pub(super) data: &'a dyn Source,
+}
+
+impl Feed<'_> {
+    /// Fills in some samples of a step, counted from 0.
+    pub(super) fn training(
+        &self,
+        step: usize,
+        samples: Range<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        let train = &self.config.train;
+        let step = TrainingStep { seed: train.seed, number: step as u64, samples: train.batch_size as u64 };
+        self.data.fill_training(&step, samples.clone(), batch)?;
+        seeds::fill(&step, samples, batch);
+        Ok(())
+    }
+
+    /// Fills in some samples of so many of the evaluation split.
+    pub(super) fn evaluation(
+        &self,
+        of: u64,
+        samples: Range<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        self.data.fill_evaluation(of, samples, batch)
+    }
+
+    /// Takes as much longer as so many samples are to, unless it is stopped.
+    fn delay(&self, samples: &Range<u64>, stopped: &AtomicBool) {
+        let delay = self.config.strategy.loader.delay();
+        if delay.is_zero() {
+            return;
+        }
+        for _ in samples.clone() {
+            if stopped.load(Ordering::Relaxed) {
+                return;
+            }
+            thread::sleep(delay);
+        }
+    }
+}
+
+/// A batch that is there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loaded {
+    /// Where among the exchange's batches it lies.
+    pub(super) slot: usize,
+    /// How long the slowest of the threads took for its share, where there are threads.
+    pub(super) took: Option<Duration>,
+}
+
+/// A share of a batch that is to be filled for a step.
+struct Job {
+    step: usize,
+    batch: Batch,
+}
+
+/// One that is.
+struct Done {
+    batch: Batch,
+    took: Duration,
+}
+
+/// A thread that fills its share of every batch.
+struct Worker {
+    jobs: Sender<Job>,
+    done: Receiver<Result<Done, DataError>>,
+}
+
+pub(super) struct Loader<'a> {
+    feed: Feed<'a>,
+    /// The samples of each share.
+    shares: Vec<Range<u64>>,
+    /// One for each share, or none.
+    workers: Vec<Worker>,
+    /// By slot: the shares of its batch, while no worker has them.
+    slots: Vec<Vec<Batch>>,
+    /// Batches that steps have asked for.
+    taken: usize,
+    stopped: Arc<AtomicBool>,
+}
+
+impl<'a> Loader<'a> {
+    /// Starts the threads. They have filled a sample by the time this returns, so that what they need for themselves is
+    /// there before the run's memory is watched.
+    ///
+    /// # Errors
+    /// A thread that the system does not give, or data that cannot be read.
+    pub(super) fn start<'scope>(
+        scope: &'scope Scope<'scope, 'a>,
+        feed: Feed<'a>,
+    ) -> Result<Loader<'a>, RunError> {
+        let workers = feed.config.strategy.loader.workers;
+        let shares = shares(feed.config.train.batch_size as u64, workers.max(1) as u64);
+        let stopped = Arc::new(AtomicBool::new(false));
+        let mut loader = Loader { feed, shares, workers: Vec::new(), slots: Vec::new(), taken: 0, stopped };
+        if workers == 0 {
+            return Ok(loader);
+        }
+        for (number, samples) in loader.shares.iter().enumerate() {
+            let (jobs, to_do) = channel::<Job>();
+            let (finished, done) = channel();
+            let (samples, stopped) = (samples.clone(), Arc::clone(&loader.stopped));
+            let work = move || {
+                for Job { step, mut batch } in to_do {
+                    let began = Instant::now();
+                    let filled = feed.training(step, samples.clone(), &mut batch);
+                    feed.delay(&samples, &stopped);
+                    let filled = filled.map(|()| Done { batch, took: began.elapsed() });
+                    // Nobody takes it once the run is over.
+                    if stopped.load(Ordering::Relaxed) || finished.send(filled).is_err() {
+                        return;
+                    }
+                }
+            };
+            let named = thread::Builder::new().name(format!("loader-{number}"));
+            named.spawn_scoped(scope, work).map_err(RunError::NoThread)?;
+            loader.workers.push(Worker { jobs, done });
+        }
+        loader.warm_up()?;
+        Ok(loader)
+    }
+
+    /// Lets each thread fill its share once, in memory that is not the run's.
+    fn warm_up(&mut self) -> Result<(), RunError> {
+        for (worker, samples) in self.workers.iter().zip(&self.shares) {
+            let batch = self.feed.config.empty_batch((samples.end - samples.start) as usize);
+            worker.begin(Job { step: 0, batch })?;
+        }
+        self.workers.iter().try_for_each(|worker| worker.finish().map(drop))
+    }
+
+    /// Takes the memory of the exchange's batches. Threads begin to fill it.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn open(&mut self, engine: &mut Engine<'_>) -> Result<(), RunError> {
+        let config = self.feed.config;
+        let samples = |share: &Range<u64>| share.start as usize..share.end as usize;
+        for slot in 0..config.strategy.loader.slots() {
+            let shares = self.shares.iter().map(|share| {
+                config.batch_within(|part| -> Result<Memory, DeviceError> {
+                    Ok(Box::new(engine.lend(slot, samples(share), part)?))
+                })
+            });
+            self.slots.push(shares.collect::<Result<_, _>>()?);
+        }
+        (0..self.slots.len()).try_for_each(|slot| self.refill(slot, slot))
+    }
+
+    /// Gives the batch of a slot back to the threads, if there are any, to be filled for a step.
+    fn refill(&mut self, slot: usize, step: usize) -> Result<(), RunError> {
+        if self.workers.is_empty() {
+            return Ok(());
+        }
+        let shares = std::mem::take(&mut self.slots[slot]).into_iter();
+        self.workers.iter().zip(shares).try_for_each(|(worker, batch)| worker.begin(Job { step, batch }))
+    }
+
+    /// The batch of the next step, counted from 0. That of the step before is given up.
+    ///
+    /// # Errors
+    /// What is read as it is needed cannot be, or has changed.
+    pub(super) fn next(&mut self) -> Result<Loaded, RunError> {
+        let (step, slots) = (self.taken, self.slots.len());
+        let slot = step % slots;
+        self.taken += 1;
+        if self.workers.is_empty() {
+            for (samples, batch) in self.shares.iter().zip(&mut self.slots[slot]) {
+                self.feed.training(step, samples.clone(), batch)?;
+                self.feed.delay(samples, &self.stopped);
+            }
+            return Ok(Loaded { slot, took: None });
+        }
+        if let Some(last) = step.checked_sub(1) {
+            self.refill(last % slots, last + slots)?;
+        }
+        let mut slowest = Duration::ZERO;
+        for worker in &self.workers {
+            let Done { batch, took } = worker.finish()?;
+            self.slots[slot].push(batch);
+            slowest = slowest.max(took);
+        }
+        Ok(Loaded { slot, took: Some(slowest) })
+    }
+
+    /// A batch of so many of the evaluation split, in the place of that of the last step.
+    ///
+    /// # Errors
+    /// As for `next`.
+    pub(super) fn evaluation(&mut self, index: usize, of: usize) -> Result<Loaded, RunError> {
+        let last = self.taken.checked_sub(1).expect("steps come before evaluations");
+        let slot = last % self.slots.len();
+        let samples = self.feed.config.train.batch_size as u64;
+        let first = index as u64 * samples;
+        for (share, batch) in self.shares.iter().zip(&mut self.slots[slot]) {
+            let of = of as u64 * samples;
+            self.feed.evaluation(of, first + share.start..first + share.end, batch)?;
+        }
+        Ok(Loaded { slot, took: None })
+    }
+
+    /// How many tokens of a batch are padding, and how many it has; if some may be.
+    pub(super) fn padding(&self, loaded: Loaded) -> Option<[u64; 2]> {
+        let of_shares: Option<Vec<[u64; 2]>> = self.slots[loaded.slot].iter().map(Batch::padding).collect();
+        of_shares.map(|shares| shares.into_iter().fold([0; 2], |[a, b], [c, d]| [a + c, b + d]))
+    }
+
+    /// How the batches of these times came, where it is told how they are to.
+    pub(super) fn loading(&self, times: &Times) -> Option<Loading> {
+        let is_told = self.feed.config.strategy.loader != spec::Loader::default();
+        is_told.then(|| Loading::of(self.workers.len(), times))
+    }
+}
+
+impl Drop for Loader<'_> {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Worker {
+    fn begin(&self, job: Job) -> Result<(), RunError> {
+        self.jobs.send(job).map_err(|_| RunError::WorkerEnded)
+    }
+
+    fn finish(&self) -> Result<Done, RunError> {
+        Ok(self.done.recv().map_err(|_| RunError::WorkerEnded)??)
+    }
+}
+
+/// So many samples in as many shares, or in fewer where there are not as many samples; none is empty.
+fn shares(samples: u64, count: u64) -> Vec<Range<u64>> {
+    let count = count.min(samples).max(1);
+    let begin = |share: u64| share * samples / count;
+    (0..count).map(|share| begin(share)..begin(share + 1)).collect()
+}

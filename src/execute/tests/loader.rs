@@ -1,0 +1,184 @@
+//! Batches come to the device in the ways that `loader` has, and are the same.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Instant;
+
+use super::super::Reporter;
+use super::super::measured::{Ended, Measured, Outcome};
+use super::super::prepared::Prepared;
+use super::super::step_log::STEPS_FILE;
+use super::super::train::{RunError, run_on};
+use crate::compile::compile;
+use crate::data::{Batch, Contents, DataError, DigestCache, Source, TrainingStep};
+use crate::device::{Pool, Role};
+use crate::memory::{Cadence, predict};
+use crate::spec::*;
+use crate::testing;
+
+/// A run on text that lies in the folder, with five samples a step in micro-batches of two, two and one.
+fn config(folder: &Path, loader: Loader) -> RunConfig {
+    let mut config = testing::small();
+    (config.train.batch_size, config.strategy.accumulate) = (5, 3);
+    config.strategy.loader = loader;
+    let text = folder.join("text.txt");
+    let words = (0..400).map(|word| format!("{} words, {}\n", word * word % 97, word % 7));
+    std::fs::write(&text, words.collect::<String>()).unwrap();
+    config.data = Data::Text(Text::new(vec![text], 0.9));
+    config
+}
+
+fn source(config: &RunConfig) -> Box<dyn Source> {
+    config.data.data_set().open(&config.sample(), &mut DigestCache::default()).unwrap()
+}
+
+/// Trains as a child does.
+fn run(config: RunConfig, data: Box<dyn Source>, folder: &Path) -> Result<Outcome, RunError> {
+    let target = testing::target();
+    let prepared = Prepared {
+        weights: None,
+        sample: config.sample(),
+        data,
+        program: compile(&config, &target).unwrap(),
+        compiled_in: std::time::Duration::ZERO,
+        target: target.clone(),
+        config,
+    };
+    let mut device = testing::device(target);
+    let reporter = &mut Reporter::new(std::io::sink());
+    run_on(device.as_mut(), folder, prepared, reporter, Instant::now(), false)
+}
+
+/// What a run learnt, and what it says it did.
+fn trained(loader: Loader) -> (Vec<String>, Outcome) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), loader);
+    let data = source(&config);
+    let predicted = {
+        let target = testing::target();
+        predict(&compile(&config, &target).unwrap(), &target, Cadence::of(&config))
+    };
+    let outcome = run(config, data, folder.path()).unwrap();
+    assert_eq!(outcome.ended, Ended::Complete, "{}", outcome.message);
+    let Measured { host_peak_bytes, pinned_peak_bytes, reserved_peak_bytes, .. } = outcome.measured.clone();
+    assert_eq!(host_peak_bytes, Some(predicted.host.peak()));
+    assert_eq!(pinned_peak_bytes, Some(predicted.pinned.peak()));
+    assert_eq!(reserved_peak_bytes, Some(predicted.device.reserved_peak));
+    let log = std::fs::read_to_string(folder.path().join(STEPS_FILE)).unwrap();
+    let loss = |line: &str| line.split(',').nth(1).unwrap().to_owned();
+    let evaluated = outcome.measured.loss_eval.map(|loss| loss.to_string());
+    let learnt = log.lines().map(loss).chain(evaluated).chain([outcome.measured.digest.clone()]);
+    (learnt.collect(), outcome)
+}
+
+/// However many threads assemble batches, wherever these lie, and however far they are ahead.
+#[test]
+fn the_same_is_learnt_whoever_assembles_batches() {
+    let (plain, _) = trained(Loader::default());
+    for workers in [1, 2, 3, 9] {
+        for (prefetch, pinned) in [(0, true), (1, false), (2, true), (40, true)] {
+            let loader = Loader { workers, prefetch, pinned, ..Loader::default() };
+            assert_eq!(trained(loader).0, plain, "{loader:?}");
+        }
+    }
+}
+
+#[test]
+fn a_delay_is_waited_for_unless_batches_are_ahead() {
+    let delay = 2.0;
+    let waited = |workers, prefetch| {
+        let (_, outcome) = trained(Loader { workers, prefetch, delay, ..Loader::default() });
+        (outcome.measured.data_wait_ms.unwrap(), outcome.measured.loading_hidden)
+    };
+    // Five samples, one after the other, or three in the largest share of two.
+    let (alone, hidden) = waited(0, 0);
+    assert!(alone >= 10.0 && hidden.is_none(), "{alone} ms, {hidden:?}");
+    let (shared, _) = waited(2, 0);
+    assert!(shared >= 6.0, "{shared} ms");
+    // A step takes less than what it waits for, so that nothing can be ahead for long: but a part is hidden.
+    let hidden = waited(5, 3).1.unwrap();
+    assert!(hidden > 0.0 && hidden <= 1.0, "{hidden}");
+}
+
+#[test]
+fn each_batch_that_is_ahead_is_memory_of_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = |loader: Loader, pool: Pool| {
+        let config = config(folder.path(), loader);
+        let program = compile(&config, &testing::target()).unwrap();
+        let predicted = predict(&program, &testing::target(), Cadence::of(&config));
+        match pool {
+            Pool::Pinned => predicted.pinned.steady_peak().live[Role::Input],
+            _ => predicted.host.steady_peak().live[Role::Input],
+        }
+    };
+    let context = testing::small().sample().tokens.unwrap() as u64;
+    // Tokens and targets, as they are aligned; and the numbers of the step.
+    let batches = |count: u64| 2 * (count * 5 * context * 4).next_multiple_of(256);
+    let numbers = input(Loader::default(), Pool::Pinned) - batches(1);
+    for prefetch in [1, 3] {
+        let loader = Loader { workers: 1, prefetch, ..Loader::default() };
+        let expected = batches(prefetch as u64 + 1) + numbers;
+        assert_eq!(input(loader, Pool::Pinned), expected);
+        let pageable = Loader { pinned: false, ..loader };
+        assert_eq!(input(pageable, Pool::Pinned), numbers);
+        // All of the host's memory together.
+        assert_eq!(input(pageable, Pool::Host), expected);
+    }
+}
+
+#[test]
+fn the_receipt_says_how_batches_came() {
+    let context = testing::small().sample().tokens.unwrap() as u64;
+    let (_, plain) = trained(Loader::default());
+    assert_eq!(plain.measured.batch_bytes, Some(2 * 5 * context * 4));
+    assert!(!plain.measured.receipt.contains("batches,"), "{}", plain.measured.receipt);
+    let (_, ahead) = trained(Loader { workers: 2, prefetch: 1, ..Loader::default() });
+    let told = [" of batches", "2 workers", "% waiting for data", "% of loading hidden"];
+    assert!(told.iter().all(|told| ahead.measured.receipt.contains(told)), "{}", ahead.measured.receipt);
+}
+
+/// Data that is lost in a step.
+#[derive(Debug)]
+struct Lost {
+    data: Box<dyn Source>,
+    step: u64,
+}
+
+impl Source for Lost {
+    fn contents(&self) -> &dyn Contents {
+        self.data.contents()
+    }
+
+    fn fill_training(
+        &self,
+        step: &TrainingStep,
+        samples: Range<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        match step.number == self.step && samples.contains(&4) {
+            true => Err(DataError::Changed { path: "lost".into() }),
+            false => self.data.fill_training(step, samples, batch),
+        }
+    }
+
+    fn fill_evaluation(&self, of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
+        self.data.fill_evaluation(of, samples, batch)
+    }
+}
+
+/// In the step that has no batch, and not before, however far ahead that was known.
+#[test]
+fn data_that_is_lost_ends_the_run_in_its_step() {
+    for (workers, prefetch) in [(0, 0), (1, 0), (2, 3), (9, 40)] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path(), Loader { workers, prefetch, ..Loader::default() });
+        let data = Box::new(Lost { data: source(&config), step: 2 });
+        match run(config, data, folder.path()) {
+            Err(RunError::Data(DataError::Changed { path })) => assert_eq!(path, Path::new("lost")),
+            other => panic!("{other:?}"),
+        }
+        let log = std::fs::read_to_string(folder.path().join(STEPS_FILE)).unwrap();
+        assert_eq!(log.lines().count(), 3, "two steps, below their names");
+    }
+}
