@@ -6,12 +6,13 @@ use super::dtypes::Dtypes;
 use super::instruction::{Action, Instruction};
 use super::placement::homes;
 use super::program::{Bucket, Exchange, Parameter, Program, Results, Section, SectionKind, Stage};
-use super::value::{Like, Part, View};
+use super::value::{Form, Like, Part, Value, View};
+use crate::data::Documents;
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
 use crate::ops::{
     DType, Deviation, Fill, Member, Members, Normal, Op, Storage, Stored, TensorType, UpdateFormat, ValueId,
-    lay_out,
+    Widen, lay_out,
 };
 use crate::spec::{RunConfig, group_of};
 
@@ -51,7 +52,7 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
     for kind in passes(graphs, config) {
         let section =
             Section { entry: persistent.clone(), exit: persistent.clone(), ..Section::new(kind, config) };
-        let section = forward(&mut program, graphs, &parameters, section);
+        let section = forward(&mut program, graphs, &parameters, config.data.documents(), section);
         program.sections.push(section);
     }
     program
@@ -183,10 +184,13 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
     let scope = program.add_scope("batch");
     let numbers = config.train.optimizer.groups().iter().map(|group| group.rule.numbers_len()).sum();
     let samples = program.samples * program.slots;
+    let loaded = config.loaded();
     let of_batches = if config.strategy.loader.pinned { Pool::Pinned } else { Pool::Host };
     let mut input = |name, ty, pool| program.add_value(name, scope, ty, Role::Input, pool);
     let whole = |index: usize| {
         let TensorType { dtype, shape } = graph.values[index].ty;
+        let part = loaded.iter().find(|part| part.name == graph.values[index].name);
+        let dtype = part.map_or(dtype, |part| part.ty.dtype);
         (Like::Batch(index), TensorType { dtype, shape: shape.with_first(samples) })
     };
     Exchange {
@@ -239,8 +243,20 @@ fn are_trained_together(graph: &Graph, node: &Node) {
     assert!(together, "the parameters of {} are trained together", node.op.name());
 }
 
+/// What a value is before it has as many bits as its operation takes.
+fn add_narrow(program: &mut Program, wide: ValueId, ty: TensorType) -> ValueId {
+    let value = program.value(wide).clone();
+    program.add_like(Value { form: Form::Cast, ty, ..value })
+}
+
 /// A section with the nodes of its micro-batch's graph over values of their own, after the upload of the samples.
-fn forward(program: &mut Program, graphs: &Graphs, parameters: &[ValueId], section: Section) -> Section {
+fn forward(
+    program: &mut Program,
+    graphs: &Graphs,
+    parameters: &[ValueId],
+    documents: Documents,
+    section: Section,
+) -> Section {
     let micro_batch = section.kind.micro_batch().expect("a forward pass sees samples");
     let is_evaluation = section.kind.is_of_evaluation();
     let pass = graphs.pass(micro_batch, is_evaluation);
@@ -249,6 +265,8 @@ fn forward(program: &mut Program, graphs: &Graphs, parameters: &[ValueId], secti
     let batch = program.exchange.batch.clone();
     let mut parameters = parameters.iter();
     let mut code = Vec::with_capacity(graph.nodes.len() * 5);
+    // What comes in fewer bits than it is taken in, by what it is then.
+    let mut narrow: HashMap<ValueId, ValueId> = HashMap::new();
     let previous = graph.previous_versions();
     let mut values: Vec<ValueId> = Vec::with_capacity(graph.values.len());
     for (index, value) in graph.values.iter().enumerate() {
@@ -276,7 +294,12 @@ fn forward(program: &mut Program, graphs: &Graphs, parameters: &[ValueId], secti
         if role == Role::Input {
             let named = |id: &&ValueId| program.value(**id).name == value.name;
             let from = *batch.iter().find(named).expect("a part for each of the graph's inputs");
-            let action = Action::Copy { queue: Queue::Copy, from, to: id };
+            let loaded = TensorType { dtype: program.ty(from).dtype, ..value.ty };
+            let to = if loaded == value.ty { id } else { add_narrow(program, id, loaded) };
+            if to != id {
+                narrow.insert(id, to);
+            }
+            let action = Action::Copy { queue: Queue::Copy, from, to };
             code.push(Instruction::new(action, program.value(from).scope, phase));
         }
         values.push(id);
@@ -289,6 +312,12 @@ fn forward(program: &mut Program, graphs: &Graphs, parameters: &[ValueId], secti
             _ => node.op.clone(),
         };
         let (inputs, outputs) = (mapped(&node.inputs), mapped(&node.outputs));
+        for &wide in &inputs {
+            let Some(narrow) = narrow.remove(&wide) else { continue };
+            let op = Op::Widen(Widen { masked: documents.mask(program.value(wide).name) });
+            let action = Action::Launch { op, inputs: vec![narrow], outputs: vec![wide], workspace: None };
+            code.push(Instruction::new(action, node.scope, phase));
+        }
         let action = Action::Launch { op, inputs, outputs, workspace: None };
         code.push(Instruction::new(action, node.scope, phase));
     }

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::ops::DerefMut;
 
+use super::ids::Ids;
 use super::seeds;
-use crate::ops::{Shape, TensorType};
+use crate::ops::{DType, Shape, TensorType};
 
 /// What a model asks for of each sample.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +43,15 @@ pub struct Given {
 }
 
 impl Part {
+    /// As it is loaded where ids are loaded in some type: these are what is below something.
+    #[must_use]
+    pub fn loaded_as(self, dtype: DType) -> Part {
+        match self.below {
+            Some(_) => Part { ty: TensorType { dtype, ..self.ty }, ..self },
+            None => self,
+        }
+    }
+
     /// The part of this many samples, one after the other.
     pub fn of_samples(&self, samples: usize) -> TensorType {
         let dims = [&[samples], self.ty.shape.dims()].concat();
@@ -118,7 +128,7 @@ impl Batch {
         self.all().find(|filled| filled.part.name == name)
     }
 
-    /// With the elements of a part, from the first sample's to the last one's.
+    /// With the elements of a part, from the first sample's to the last one's; ids may be i32 whatever they are loaded in.
     ///
     /// Panics if there is no such part, or not as many elements of that size.
     #[must_use]
@@ -131,6 +141,12 @@ impl Batch {
         let filled = filled.unwrap_or_else(|| panic!("the batch has no part `{name}`"));
         let bytes: Vec<u8> = elements.into_iter().flatten().collect();
         let (size, dtype) = (SIZE as u64, filled.part.ty.dtype);
+        if let (4, DType::U8 | DType::U16) = (size, dtype) {
+            let mut ids = Ids::of(dtype, &mut filled.bytes);
+            assert_eq!(ids.len(), bytes.len() / 4, "`{name}`");
+            ids.put(bytes.as_chunks().0.iter().map(|id| u32::from_ne_bytes(*id)));
+            return self;
+        }
         assert_eq!((size, bytes.len()), (dtype.bytes(), filled.bytes.len()), "`{name}` is of {dtype}");
         filled.bytes.copy_from_slice(&bytes);
         self
@@ -144,9 +160,11 @@ impl Batch {
     /// How many of its tokens are padding, and how many it has; if some may be.
     pub fn padding(&self) -> Option<[u64; 2]> {
         let (_, targets) = (self.part("weights")?, self.part("targets")?);
-        let targets = targets.bytes.as_chunks().0;
-        let masked = targets.iter().filter(|target| i32::from_ne_bytes(**target) == MASKED).count();
-        Some([masked as u64, targets.len() as u64])
+        let targets = targets.bytes.chunks_exact(targets.part.ty.dtype.bytes() as usize);
+        let all = targets.len() as u64;
+        // The bits of -1, and of the largest number that stands for it, are ones.
+        let masked = targets.filter(|target| target.iter().all(|byte| *byte == u8::MAX)).count();
+        Some([masked as u64, all])
     }
 }
 
@@ -154,6 +172,12 @@ impl Filled {
     fn new(part: Part, samples: usize) -> Filled {
         // Not zeros, which the system would hand out without making them resident.
         Filled { part, bytes: Box::new(vec![1; part.of_samples(samples).bytes() as usize]) }
+    }
+
+    /// The ids of each sample, in order.
+    pub(super) fn ids_mut(&mut self) -> impl Iterator<Item = Ids<'_>> {
+        let dtype = self.part.ty.dtype;
+        self.samples_mut().map(move |memory| Ids::of(dtype, memory))
     }
 
     /// The memory of each sample, in order.

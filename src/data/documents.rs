@@ -5,9 +5,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::iter;
 use std::ops::Range;
 
-use super::batch::MASKED;
 use super::stretches::Row;
 use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TrainingStep, sampling};
 use crate::ops::TensorType;
@@ -33,6 +33,11 @@ impl Documents {
         let names = &self.names()[2..];
         let ty = |name| if name == "weights" { TensorType::f32(&[]) } else { TensorType::i32(&[context]) };
         names.iter().map(|name| Part { name, ty: ty(*name), below: None }).collect()
+    }
+
+    /// Whether some of a part may be masked: what nothing is told from.
+    pub fn mask(self, part: &str) -> bool {
+        self != Documents::Joined && part == "targets"
     }
 
     fn names(self) -> &'static [&'static str] {
@@ -217,28 +222,27 @@ impl<R: Row> Arranged<R> {
         samples: impl Iterator<Item = &'a [Piece]>,
     ) -> Result<(), DataError> {
         let name = filled.part.name;
-        for (pieces, memory) in samples.zip(filled.samples_mut()) {
-            let (numbers, _) = memory.as_chunks_mut();
-            if name == "weights" {
-                numbers.fill(weight.to_ne_bytes());
-                continue;
-            }
+        if name == "weights" {
+            let (weights, _) = filled.bytes.as_chunks_mut();
+            weights.fill(weight.to_ne_bytes());
+            return Ok(());
+        }
+        for (pieces, mut rest) in samples.zip(filled.ids_mut()) {
             let mut place = 0;
             for piece in pieces {
-                let numbers = &mut numbers[place..place + piece.len];
+                let (mut numbers, later) = rest.split_at(piece.len);
                 match name {
                     "tokens" => self.row.read(piece.first, numbers)?,
                     "targets" => self.row.read(piece.first + 1, numbers)?,
-                    _ => numbers.fill((place as i32).to_ne_bytes()),
+                    _ => numbers.put(iter::repeat(place as u32)),
                 }
-                place += piece.len;
+                (rest, place) = (later, place + piece.len);
             }
-            let padding = match name {
-                "tokens" => 0,
-                "targets" => MASKED,
-                _ => place as i32,
-            };
-            numbers[place..].fill(padding.to_ne_bytes());
+            match name {
+                "tokens" => rest.put(iter::repeat(0)),
+                "targets" => rest.mask(),
+                _ => rest.put(iter::repeat(place as u32)),
+            }
         }
         Ok(())
     }

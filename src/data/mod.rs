@@ -5,6 +5,7 @@ mod digest;
 mod documents;
 mod error;
 mod files;
+mod ids;
 mod sampling;
 pub mod seeds;
 mod source;

@@ -5,6 +5,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
+use super::ids::Ids;
 use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TrainingStep, sampling};
 use crate::ops::TensorType;
 
@@ -13,11 +14,11 @@ pub(super) const PARTS: &[&str] = &["tokens", "targets"];
 
 /// All tokens, one after the other.
 pub(super) trait Row: Debug + Send + Sync {
-    /// Takes those from this place on, as i32 in the machine's byte order.
+    /// Takes as many from this place on.
     ///
     /// # Errors
     /// They lie in a file that cannot be read any more.
-    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError>;
+    fn read(&self, first: usize, tokens: Ids<'_>) -> Result<(), DataError>;
 }
 
 /// A row that samples are taken from.
@@ -159,8 +160,7 @@ impl<R: Row> Stretches<R> {
     ) -> Result<(), DataError> {
         let later = PARTS.iter().position(|name| *name == filled.part.name);
         let later = later.expect("checked: a part there is");
-        for (sample, memory) in samples.zip(filled.samples_mut()) {
-            let (tokens, _) = memory.as_chunks_mut();
+        for (sample, tokens) in samples.zip(filled.ids_mut()) {
             self.row.read(start(sample) + later, tokens)?;
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Tokens that a Markov chain makes: how much of them is chance is known, so that a loss has a floor to reach.
 
+use std::iter;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -108,15 +109,13 @@ impl Chain {
     fn fill(&self, filled: &mut Filled, samples: Range<u64>, draw: impl Fn(u64, u64) -> u64) {
         let later = PARTS.iter().position(|name| *name == filled.part.name);
         let later = later.expect("checked: a part there is");
-        for (sample, memory) in samples.zip(filled.samples_mut()) {
-            let mut token = sampling::part_of(draw(sample, 0), self.set.tokens as u64) as usize;
-            let (tokens, _) = memory.as_chunks_mut();
-            for place in 0..later + tokens.len() {
-                if place >= later {
-                    tokens[place - later] = (token as i32).to_ne_bytes();
-                }
-                token = self.after(token, draw(sample, place as u64 + 1));
-            }
+        for (sample, mut tokens) in samples.zip(filled.ids_mut()) {
+            let first = sampling::part_of(draw(sample, 0), self.set.tokens as u64) as usize;
+            let after = |&(token, place): &(usize, u64)| {
+                Some((self.after(token, draw(sample, place + 1)), place + 1))
+            };
+            let chain = iter::successors(Some((first, 0)), after);
+            tokens.put(chain.skip(later).map(|(token, _)| token as u32));
         }
     }
 

@@ -12,6 +12,7 @@ pub use encoder::{Encoding, TokenizerFile};
 
 use super::digest::FileDigest;
 use super::documents::{Arranged, Described};
+use super::ids::Ids;
 use super::stretches::{PARTS, Row, Splits, Stretches, Summary};
 use super::tokens::Files;
 use super::{Contents, DataError, DataSet, DigestCache, Documents, Given, Sample, Source, digest, files};
@@ -43,10 +44,8 @@ pub struct TextSet {
 struct Text(Vec<u8>);
 
 impl Row for Text {
-    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
-        for (token, byte) in tokens.iter_mut().zip(&self.0[first..]) {
-            *token = i32::from(*byte).to_ne_bytes();
-        }
+    fn read(&self, first: usize, mut tokens: Ids<'_>) -> Result<(), DataError> {
+        tokens.put(self.0[first..].iter().map(|byte| u32::from(*byte)));
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::digest::TokensDigest;
+use super::ids::Ids;
 use super::stretches::{Row, Splits, Stretches, Summary};
 use super::{Contents, DataError, DataSet, DigestCache, Given, Sample, Source, digest, files};
 use crate::regular;
@@ -147,15 +148,16 @@ fn begins_with_a_header(path: &Path) -> io::Result<bool> {
 }
 
 impl Row for Files {
-    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
+    fn read(&self, first: usize, tokens: Ids<'_>) -> Result<(), DataError> {
         let mut rest = tokens;
         let mut place = first;
         let mut number = self.files.partition_point(|(begin, ..)| *begin <= place) - 1;
-        while !rest.is_empty() {
+        while rest.len() > 0 {
             let end = self.files.get(number + 1).map_or(usize::MAX, |(begin, ..)| *begin);
-            let (here, later) = rest.split_at_mut((end - place).min(rest.len()));
+            let len = (end - place).min(rest.len());
+            let (here, later) = rest.split_at(len);
             self.read_file(number, place, here)?;
-            place += here.len();
+            place += len;
             (rest, number) = (later, number + 1);
         }
         Ok(())
@@ -169,23 +171,24 @@ impl Files {
     }
 
     /// Those of one file. What it holds now may be other numbers than were looked at.
-    fn read_file(&self, number: usize, place: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
+    fn read_file(&self, number: usize, place: usize, tokens: Ids<'_>) -> Result<(), DataError> {
         let (begin, path, file) = &self.files[number];
         let width = self.width.bytes();
         let mut bytes = [0; PIECE];
-        for (index, tokens) in tokens.chunks_mut(PIECE / width).enumerate() {
-            let bytes = &mut bytes[..tokens.len() * width];
-            let at = self.header + (place - begin) * width + index * PIECE;
+        let (mut rest, mut at) = (tokens, self.header + (place - begin) * width);
+        while rest.len() > 0 {
+            let len = rest.len().min(PIECE / width);
+            let (mut tokens, later) = rest.split_at(len);
+            let bytes = &mut bytes[..len * width];
             file.read_exact_at(bytes, at as u64).map_err(|error| match error.kind() {
                 io::ErrorKind::UnexpectedEof => DataError::Changed { path: path.clone() },
                 _ => DataError::Unreadable { path: path.clone(), error },
             })?;
-            for (token, number) in tokens.iter_mut().zip(self.width.numbers(bytes)) {
-                if number as usize >= self.below {
-                    return Err(DataError::Changed { path: path.clone() });
-                }
-                *token = number.to_ne_bytes();
+            if self.width.numbers(bytes).any(|number| number as usize >= self.below) {
+                return Err(DataError::Changed { path: path.clone() });
             }
+            tokens.put(self.width.numbers(bytes));
+            (rest, at) = (later, at + bytes.len());
         }
         Ok(())
     }

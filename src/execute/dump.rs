@@ -208,7 +208,7 @@ impl Dump<'_> {
             let dims = [&[self.steps], ty.shape.dims()].concat();
             Entry { name: part.name.to_owned(), dtype: ty.dtype, dims }
         };
-        let mut batch = self.empty_batch();
+        let mut batch = self.run.config.wide_batch(batch_size);
         let tensors: Vec<Entry> = batch.all().map(|filled| tensor(&filled.part)).collect();
         let mut file = self.create(BATCHES_FILE, &tensors)?;
         for part in 0..tensors.len() {

@@ -33,6 +33,7 @@ mod storage;
 mod types;
 mod update;
 mod update_format;
+mod widen;
 
 pub use activation::{Activation, ActivationBackward, Definition, Gated, GatedBackward};
 pub use attention::{Attending, Attention, AttentionBackward, Heads};
@@ -60,6 +61,7 @@ pub use update::{
     UpdateRule,
 };
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
+pub use widen::Widen;
 
 /// Names a value of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -401,6 +403,7 @@ operations! {
     Scale,
     Stored,
     Update,
+    Widen,
 }
 
 /// Fails unless an operation got as many inputs as it takes.

@@ -307,7 +307,7 @@ optimizer.adamw.lr = 1e-3
         "strategy.evaluation_pass = \"no_grad\"",
         "strategy.init = \"device\"",
         "strategy.offload = { parameters = false, optimizer = false, activations = false, pinned = true, ahead = 1 }",
-        "strategy.loader = { workers = 0, prefetch = 0, pinned = true, delay = 0.0 }",
+        "strategy.loader = { workers = 0, prefetch = 0, pinned = true, dtype = \"i32\", delay = 0.0 }",
         "strategy.graph = false",
     ];
 

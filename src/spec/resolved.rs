@@ -94,9 +94,24 @@ impl RunConfig {
         sample
     }
 
+    /// What is loaded of each sample: the same, but for ids in the type that they are loaded in.
+    pub fn loaded(&self) -> Vec<Part> {
+        let dtype = self.strategy.loader.dtype.dtype();
+        self.sample().parts.into_iter().map(|part| part.loaded_as(dtype)).collect()
+    }
+
     /// Memory for as many samples as a step has, or for the share of a rank.
     pub fn empty_batch(&self, samples: usize) -> Batch {
-        let batch = Batch::new(&self.sample().parts, samples);
+        self.batch_of(&self.loaded(), samples)
+    }
+
+    /// The same with all whole numbers as the model takes them.
+    pub fn wide_batch(&self, samples: usize) -> Batch {
+        self.batch_of(&self.sample().parts, samples)
+    }
+
+    fn batch_of(&self, parts: &[Part], samples: usize) -> Batch {
+        let batch = Batch::new(parts, samples);
         if self.has_seeds() { batch.with_seeds(samples) } else { batch }
     }
 
@@ -105,7 +120,7 @@ impl RunConfig {
     /// # Errors
     /// Those of `memory`.
     pub fn batch_within<E>(&self, mut memory: impl FnMut(&Part) -> Result<Memory, E>) -> Result<Batch, E> {
-        let parts = self.sample().parts.into_iter().map(|part| Ok((part, memory(&part)?)));
+        let parts = self.loaded().into_iter().map(|part| Ok((part, memory(&part)?)));
         let parts = parts.collect::<Result<_, E>>()?;
         let seeds = self.has_seeds().then(|| memory(&seeds::part())).transpose()?;
         Ok(Batch::within(parts, seeds))

@@ -1,11 +1,12 @@
 //! Rules between keys. Each blames all keys that take part, and names a value that works. Those between keys of one
 //! table stand with it.
 
+use super::declare::Words as _;
 use super::error::Problem;
 use super::model::decides;
 use super::reader::join;
 use super::resolved::RunConfig;
-use super::strategy::{FORBIDDEN, Forbidden, Refusal};
+use super::strategy::{FORBIDDEN, Forbidden, LoadedAs, Refusal};
 use super::tree::Table;
 use crate::data::Documents;
 
@@ -17,6 +18,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         every_micro_batch_has_a_sequence(config, tree),
         data.check(tree),
         data_suits_model(config, tree),
+        ids_fit(config, tree),
         documents_are_seen_from_the_front(config, tree),
         if evaluation.is_some() { data.leaves_some_to_evaluate(tree) } else { Ok(()) },
         train.optimizer.check(tree),
@@ -57,6 +59,37 @@ pub(crate) fn blame(message: String, keys: &[&str], tree: &Table, help: impl Int
 fn data_suits_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let known = config.data.data_set().check_known(&config.sample());
     known.map_err(|error| blame(error.to_string(), &error.keys(), tree, error.help()))
+}
+
+/// Ids fit into the type that they are loaded in: those that the data has, if it says so, or else those that the model takes.
+fn ids_fit(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (dtype, data_set) = (config.strategy.loader.dtype, config.data.data_set());
+    for part in config.sample().parts {
+        let Some(asked) = part.below else { continue };
+        let masks = config.data.documents().mask(part.name);
+        let known = data_set.below(part.name).filter(|known| known.count <= asked.count).unwrap_or(asked);
+        if known.count <= dtype.holds(masks) {
+            continue;
+        }
+        let why = match known.count - 1 {
+            largest if masks => {
+                format!(
+                    "loader.dtype = \"{}\" has no room for ids up to {largest} and one for what is masked",
+                    dtype.word()
+                )
+            }
+            largest => format!("loader.dtype = \"{}\" has no room for ids up to {largest}", dtype.word()),
+        };
+        let fits: Vec<String> = LoadedAs::ALL
+            .iter()
+            .filter(|other| known.count <= other.holds(masks))
+            .map(|other| format!("\"{}\"", other.word()))
+            .collect();
+        let verb = if fits.len() == 1 { "does" } else { "do" };
+        let help = format!("{} {verb}", join(&fits, "and"));
+        return Err(blame(why, &["strategy.loader.dtype", known.key], tree, help));
+    }
+    Ok(())
 }
 
 /// Padding comes after a document, and other documents are told from it by where it begins.

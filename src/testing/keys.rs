@@ -261,8 +261,9 @@ pub(crate) const KEYS: &[Key] = &[
         values: &[
             "{}",
             "{ workers = 2, prefetch = 2 }",
-            "{ workers = 1, prefetch = 1, pinned = false }",
+            "{ workers = 1, prefetch = 1, pinned = false, dtype = 'u16' }",
             "{ workers = 3, delay = 0.1 }",
+            "{ dtype = 'u16' }",
         ],
         needs: &[],
         same: Same::Bitwise,

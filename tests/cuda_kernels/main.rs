@@ -16,3 +16,4 @@ mod numbers;
 mod optimizer;
 mod rms_norm;
 mod storage;
+mod widen;

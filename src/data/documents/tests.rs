@@ -1,12 +1,14 @@
 use super::*;
+use crate::data::batch::MASKED;
+use crate::data::ids::Ids;
 
 /// Tokens that say where they are, in documents of these lengths.
 #[derive(Debug)]
 struct Counting;
 
 impl Row for Counting {
-    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
-        tokens.iter_mut().zip(first as i32..).for_each(|(token, place)| *token = place.to_ne_bytes());
+    fn read(&self, first: usize, mut tokens: Ids<'_>) -> Result<(), DataError> {
+        tokens.put(first as u32..);
         Ok(())
     }
 }

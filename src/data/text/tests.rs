@@ -3,6 +3,7 @@ use std::fs;
 use std::ops::Range;
 
 use super::*;
+use crate::data::ids::Ids;
 use crate::data::{Batch, Blame, Part, Sample, Split, TrainingStep};
 use crate::ops::TensorType;
 
@@ -278,7 +279,7 @@ impl Place {
         let cache = self.folder.path().join("cache");
         let data = set.joined(set.encoded_in(&cache, &mut self.digests).map_err(first)?)?;
         let mut tokens = vec![[0; 4]; data.contents.splits.training];
-        data.row.read(0, &mut tokens).unwrap();
+        data.row.read(0, Ids::I32(&mut tokens)).unwrap();
         let tokens: Vec<i32> = tokens.into_iter().map(i32::from_ne_bytes).collect();
         let largest = tokens.iter().copied().max().unwrap_or(0) as usize;
         assert_eq!(data.contents.below, given("data.text.tokens", largest + 1));

@@ -53,6 +53,7 @@ pub(super) const SOURCES: &[Source] = &[
     source!("rotary.cu"),
     source!("storage.cu"),
     source!("token_order.cu"),
+    source!("widen.cu"),
 ];
 
 /// What sources include, by these names.

@@ -51,9 +51,20 @@ fn run(config: RunConfig, data: Box<dyn Source>, folder: &Path) -> Result<Outcom
 
 /// What a run learnt, and what it says it did.
 fn trained(loader: Loader) -> (Vec<String>, Outcome) {
+    trained_on(loader, Arrangement::Joined)
+}
+
+/// The same of documents, one to each line.
+fn trained_on(loader: Loader, documents: Arrangement) -> (Vec<String>, Outcome) {
     let folder = tempfile::tempdir().unwrap();
-    let config = config(folder.path(), loader);
-    let data = source(&config);
+    let mut config = config(folder.path(), loader);
+    let data: Box<dyn Source> = match documents {
+        Arrangement::Joined => source(&config),
+        _ => {
+            config.data = testing::of_documents(documents);
+            Box::new(Made { config: config.clone() })
+        }
+    };
     let predicted = {
         let target = testing::target();
         predict(&compile(&config, &target).unwrap(), &target, Cadence::of(&config))
@@ -69,6 +80,30 @@ fn trained(loader: Loader) -> (Vec<String>, Outcome) {
     let evaluated = outcome.measured.loss_eval.map(|loss| loss.to_string());
     let learnt = log.lines().map(loss).chain(evaluated).chain([outcome.measured.digest.clone()]);
     (learnt.collect(), outcome)
+}
+
+/// Whatever ids come as, of text and of documents, whose targets may be masked.
+#[test]
+fn the_same_is_learnt_whatever_ids_are_loaded_as() {
+    use Arrangement::{Joined, Packed, Padded};
+    use LoadedAs::{I32, U8, U16};
+    for (documents, all) in [(Joined, &[U8, U16][..]), (Padded, &[U16]), (Packed, &[U16])] {
+        let learnt = |dtype| {
+            let loader = Loader { workers: 2, prefetch: 1, dtype, ..Loader::default() };
+            trained_on(loader, documents)
+        };
+        let (plain, of_plain) = learnt(I32);
+        for &dtype in all {
+            let (found, outcome) = learnt(dtype);
+            assert_eq!(found, plain, "{documents:?} as {dtype:?}");
+            let Measured { padding, batch_bytes, .. } = outcome.measured;
+            assert_eq!(padding, of_plain.measured.padding);
+            if documents == Joined {
+                let wide = of_plain.measured.batch_bytes.unwrap();
+                assert_eq!(batch_bytes, Some(wide * dtype.dtype().bits() / 32));
+            }
+        }
+    }
 }
 
 /// However many threads assemble batches, wherever these lie, and however far they are ahead.
@@ -136,6 +171,45 @@ fn the_receipt_says_how_batches_came() {
     let (_, ahead) = trained(Loader { workers: 2, prefetch: 1, ..Loader::default() });
     let told = [" of batches", "2 workers", "% waiting for data", "% of loading hidden"];
     assert!(told.iter().all(|told| ahead.measured.receipt.contains(told)), "{}", ahead.measured.receipt);
+}
+
+/// Batches that tests make up.
+#[derive(Debug)]
+struct Made {
+    config: RunConfig,
+}
+
+impl Made {
+    fn fill(&self, number: u64, samples: Range<u64>, batch: &mut Batch) {
+        let whole = super::batch(&self.config, number as usize, self.config.train.batch_size);
+        for filled in batch.parts_mut() {
+            let sample = filled.part.ty.bytes();
+            let range = (samples.start * sample) as usize..(samples.end * sample) as usize;
+            filled.bytes.copy_from_slice(&whole.part(filled.part.name).unwrap().bytes[range]);
+        }
+    }
+}
+
+impl Source for Made {
+    fn contents(&self) -> &dyn Contents {
+        unreachable!("it is not looked at")
+    }
+
+    fn fill_training(
+        &self,
+        step: &TrainingStep,
+        samples: Range<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        self.fill(step.number, samples, batch);
+        Ok(())
+    }
+
+    fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
+        let all = self.config.train.batch_size as u64;
+        self.fill(99, samples.start % all..(samples.end - 1) % all + 1, batch);
+        Ok(())
+    }
 }
 
 /// Data that is lost in a step.

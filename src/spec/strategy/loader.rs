@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::spec::declare::{Inline, inline, section};
-use crate::spec::kinds::{Count, Flag, Number};
+use crate::ops::DType;
+use crate::spec::declare::{Inline, inline, section, words};
+use crate::spec::kinds::{Count, Flag, Number, word};
 
 pub(super) const LOADER: Inline<Loader> = inline("loader", "`loader`", "workers = 2, prefetch = 2");
 
@@ -28,8 +29,40 @@ section! {
         pub prefetch: usize = PREFETCH, default 0;
         /// Whether batches lie in memory that copies reach while others compute.
         pub pinned: bool = Flag, default true;
+        /// What ids are until an operation takes them.
+        pub dtype: LoadedAs = word(), default LoadedAs::I32;
         /// Milliseconds that each sample of a training step takes longer: what workers are worth where samples are costly.
         pub delay: f64 = DELAY, default 0.0;
+    }
+}
+
+words! {
+    /// What ids are stored as in the host's memory, and come to the device as.
+    pub enum LoadedAs {
+        U8 = "u8",
+        U16 = "u16",
+        I32 = "i32",
+    }
+}
+
+impl LoadedAs {
+    pub fn dtype(self) -> DType {
+        match self {
+            LoadedAs::U8 => DType::U8,
+            LoadedAs::U16 => DType::U16,
+            LoadedAs::I32 => DType::I32,
+        }
+    }
+
+    /// What ids have to be below, where one of them is for what is masked.
+    pub fn holds(self, masks: bool) -> usize {
+        let all = match self {
+            LoadedAs::U8 => 1 << 8,
+            LoadedAs::U16 => 1 << 16,
+            // Nothing else than -1 is masked, and all are whole numbers of 31 bits.
+            LoadedAs::I32 => return 1 << 31,
+        };
+        all - usize::from(masks)
     }
 }
 

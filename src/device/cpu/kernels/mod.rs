@@ -34,6 +34,7 @@ mod team;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod widen;
 mod workers;
 
 use crate::ops::Op;
@@ -164,6 +165,7 @@ pub(super) unsafe fn run(
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
         Op::Stored(_) => unreachable!("no device reads files"),
         Op::Update(op) => optimizer::update(op, &mut operands, scratch, workers),
+        Op::Widen(op) => widen::run(op, &mut operands),
     }
 }
 

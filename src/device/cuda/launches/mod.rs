@@ -21,6 +21,7 @@ mod rotary;
 mod sizes;
 mod storage;
 mod tables;
+mod widen;
 
 use super::launcher::{Launcher, Operand};
 use crate::device::DeviceError;
@@ -72,5 +73,6 @@ pub(super) fn run(
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
         Op::Stored(_) => unreachable!("no device reads files"),
         Op::Update(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
+        Op::Widen(op) => widen::run(op, inputs, outputs, launcher),
     }
 }

@@ -13,3 +13,4 @@ mod reference;
 mod storage;
 mod updates;
 mod weights;
+mod widen;
