@@ -469,6 +469,7 @@ prop_compose! {
             evaluation: evaluation.map(|(every, batches)| Evaluation { every, batches }),
             measure: Measure { warmup_steps, steps, ..choices.measure },
             strategy: choices.strategy,
+            tokens: None,
         }
     }
 }

@@ -127,6 +127,12 @@ impl DataSets {
         self.seen[index].1.as_ref().map(|contents| &**contents).map_err(Vec::as_slice)
     }
 
+    /// How many tokens there are of data that was looked at, where they lie in a row.
+    pub(super) fn tokens(&self, config: &RunConfig) -> Option<usize> {
+        let (_, contents) = self.seen.iter().find(|(data, _)| *data == config.data)?;
+        contents.as_ref().ok()?.tokens()
+    }
+
     /// The digest of data that was checked, and of what parameters start from; `None` where one of them is not here.
     pub(super) fn digest(&self, config: &RunConfig) -> Option<String> {
         let (_, contents) = self.seen.iter().find(|(data, _)| *data == config.data)?;

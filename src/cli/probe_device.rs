@@ -78,5 +78,6 @@ fn small_run() -> RunConfig {
         evaluation: Some(Evaluation { every: 1, batches: 1 }),
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
+        tokens: None,
     }
 }

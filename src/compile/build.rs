@@ -7,14 +7,14 @@ use super::instruction::{Action, Instruction};
 use super::placement::homes;
 use super::program::{Bucket, Exchange, Parameter, Program, Results, Section, SectionKind, Stage};
 use super::value::{Form, Like, Part, Value, View};
-use crate::data::Documents;
+use crate::data::{Documents, row};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
 use crate::ops::{
-    DType, Deviation, Fill, Member, Members, Normal, Op, Storage, Stored, TensorType, UpdateFormat, ValueId,
-    Widen, lay_out,
+    DType, Deviation, Fill, Member, Members, Normal, Op, Storage, Stored, Stretch, TensorType, UpdateFormat,
+    ValueId, Widen, lay_out,
 };
-use crate::spec::{RunConfig, group_of};
+use crate::spec::{LoadedFrom, Loader, RunConfig, group_of};
 
 /// `config` is what the rank does of a run on batches of `batch_size`.
 pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> Program {
@@ -26,7 +26,12 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         sections: Vec::new(),
         parameters: Vec::new(),
         buckets: Vec::new(),
-        exchange: Exchange { batch: Vec::new(), numbers: ValueId(0), results: results(ValueId(0)) },
+        exchange: Exchange {
+            batch: Vec::new(),
+            row: None,
+            numbers: ValueId(0),
+            results: results(ValueId(0)),
+        },
         loss: None,
         loss_scaling: None,
         slices: Vec::new(),
@@ -44,6 +49,7 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
     program.exchange = exchange(&mut program, graph, config);
     let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
     persistent.extend(&program.exchange.batch);
+    persistent.extend(program.exchange.row);
     persistent.extend([program.exchange.numbers, program.exchange.results.loss]);
 
     let code = initialise(&program, config);
@@ -185,6 +191,8 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
     let numbers = config.train.optimizer.groups().iter().map(|group| group.rule.numbers_len()).sum();
     let samples = program.samples * program.slots;
     let loaded = config.loaded();
+    let Loader { source, dtype, .. } = config.strategy.loader;
+    let is_cut = |name: &str| source == LoadedFrom::Device && row::places_later(name).is_some();
     let of_batches = if config.strategy.loader.pinned { Pool::Pinned } else { Pool::Host };
     let mut input = |name, ty, pool| program.add_value(name, scope, ty, Role::Input, pool);
     let whole = |index: usize| {
@@ -193,11 +201,25 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
         let dtype = part.map_or(dtype, |part| part.ty.dtype);
         (Like::Batch(index), TensorType { dtype, shape: shape.with_first(samples) })
     };
+    let whole_parts = graph.inputs().filter(|&index| !is_cut(graph.values[index].name));
+    let mut batch: Vec<ValueId> =
+        whole_parts.map(|index| input(graph.values[index].name, whole(index), of_batches)).collect();
+    if graph.inputs().any(|index| is_cut(graph.values[index].name)) {
+        let place = row::place();
+        batch.push(input(place.name, (Like::Places(None), place.of_samples(samples)), of_batches));
+    }
+    let held = match source {
+        LoadedFrom::Stream => None,
+        LoadedFrom::Ram => Some(Pool::Host),
+        LoadedFrom::Device => Some(Pool::Device),
+    };
+    let row = held.map(|pool| {
+        let tokens = config.tokens.expect("planned: data that is held was looked at");
+        input("row", (Like::Fixed, TensorType::new(dtype.dtype(), &[tokens])), pool)
+    });
     Exchange {
-        batch: graph
-            .inputs()
-            .map(|index| input(graph.values[index].name, whole(index), of_batches))
-            .collect(),
+        batch,
+        row,
         numbers: input("control", (Like::Fixed, TensorType::f32(&[numbers])), Pool::Pinned),
         results: results(input("loss", (Like::Fixed, TensorType::scalar()), Pool::Pinned)),
     }
@@ -263,6 +285,9 @@ fn forward(
     let graph = graphs.get(pass);
     let phase = if is_evaluation { Phase::Evaluation } else { Phase::Forward };
     let batch = program.exchange.batch.clone();
+    // The row that the device has, and the graph's inputs that are cut out of it.
+    let cut = program.exchange.row.filter(|&row| program.value(row).pool == Pool::Device);
+    let mut stretches: Vec<(usize, ValueId)> = Vec::new();
     let mut parameters = parameters.iter();
     let mut code = Vec::with_capacity(graph.nodes.len() * 5);
     // What comes in fewer bits than it is taken in, by what it is then.
@@ -291,7 +316,9 @@ fn forward(
         };
         let ty = (Like::Graph(pass, index), value.ty);
         let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);
-        if role == Role::Input {
+        if role == Role::Input && cut.is_some() && row::places_later(value.name).is_some() {
+            stretches.push((index, id));
+        } else if role == Role::Input {
             let named = |id: &&ValueId| program.value(**id).name == value.name;
             let from = *batch.iter().find(named).expect("a part for each of the graph's inputs");
             let loaded = TensorType { dtype: program.ty(from).dtype, ..value.ty };
@@ -303,6 +330,23 @@ fn forward(
             code.push(Instruction::new(action, program.value(from).scope, phase));
         }
         values.push(id);
+    }
+    if let (Some(row), [(first, _), ..]) = (cut, &stretches[..]) {
+        let named = |id: &&ValueId| program.value(**id).name == row::place().name;
+        let from = *batch.iter().find(named).expect("batches say where their samples lie");
+        let scope = program.value(from).scope;
+        let like = Like::Places(Some((pass, *first)));
+        let ty = row::place().of_samples(graph.values[*first].ty.shape.dims()[0]);
+        let place = program.add_value(row::place().name, scope, (like, ty), Role::Input, Pool::Device);
+        let action = Action::Copy { queue: Queue::Copy, from, to: place };
+        code.push(Instruction::new(action, scope, phase));
+        for (index, id) in stretches {
+            let GraphValue { name, ty, .. } = &graph.values[index];
+            let later = row::places_later(name).expect("it is cut out of the row");
+            let op = Op::Stretch(Stretch { later, length: ty.shape.last() });
+            let action = Action::Launch { op, inputs: vec![row, place], outputs: vec![id], workspace: None };
+            code.push(Instruction::new(action, scope, phase));
+        }
     }
     graph.nodes.iter().for_each(|node| are_trained_together(graph, node));
     let mapped = |operands: &[usize]| operands.iter().map(|&operand| values[operand]).collect::<Vec<_>>();

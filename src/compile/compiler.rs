@@ -15,7 +15,7 @@ use super::{Units, compile_units, copies, of_rank, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{Graphs, Pass};
 use crate::memory::{Frontier, Frontiers, Unmet};
-use crate::ops::{Members, Sizes};
+use crate::ops::{Members, Shape, Sizes};
 use crate::spec::{Choices, RunConfig, Spill};
 
 /// Compiles one run after the other for a target.
@@ -177,6 +177,11 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             Like::Graph(pass, index) => shape(pass, index),
             Like::Rows(pass, index, slice) => shape(pass, index).of_rows(slice),
             Like::Batch(index) => shape(Pass::FULL, index).with_first(program.samples * program.slots),
+            Like::Places(of) => {
+                let samples =
+                    of.map_or(program.samples * program.slots, |(pass, value)| shape(pass, value).dims()[0]);
+                Shape::new(&[samples, 2])
+            }
             Like::Bucket(bucket) => buckets[bucket][0],
             Like::State(bucket, state) => buckets[bucket][1 + state],
             Like::Scales(bucket, index) => scales[bucket][index],

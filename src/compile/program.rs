@@ -146,6 +146,8 @@ pub struct BucketState {
 pub struct Exchange {
     /// The parts of whole batches in memory of the host, one batch after the other, named as the model asks for them.
     pub batch: Vec<ValueId>,
+    /// All tokens of the data, in a row, where they are held as a whole: in the host's memory, or in the device's.
+    pub row: Option<ValueId>,
     /// What the optimizer's update takes as the step's numbers, in pinned memory.
     pub numbers: ValueId,
     /// What the host reads after a step, there as well.

@@ -31,6 +31,8 @@ pub enum Like {
     Rows(Pass, usize, Slice),
     /// The graph's value of this number for whole batches: one after the other, of each its micro-batches.
     Batch(usize),
+    /// Two words for each sample: of whole batches, or of a forward pass, which has the graph's value of this number for them.
+    Places(Option<(Pass, usize)>),
     /// The bucket of this number.
     Bucket(usize),
     /// The state of that number of such a bucket.
@@ -78,6 +80,11 @@ pub struct Value {
 }
 
 impl Like {
+    /// Whether it is a part of whole batches.
+    pub fn is_of_batches(self) -> bool {
+        matches!(self, Like::Batch(_) | Like::Places(None))
+    }
+
     /// Like some rows of what is like this: the graph's values have rows.
     fn rows(self, slice: Slice) -> Like {
         match self {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::{Batch, DataError, DigestCache, Given, Part, Sample};
+use super::{Batch, DataError, DigestCache, Given, Part, Sample, TokenRow};
 
 /// What was found in a data set, or all that is wrong with it.
 pub type Inspected = Result<Box<dyn Contents>, Vec<DataError>>;
@@ -20,6 +20,11 @@ pub trait DataSet: Debug {
     /// Whether all that a plan needs of it is known before anything is read: the parts of its samples, and what their numbers are
     /// below. Only its samples and their number are not.
     fn is_known_unread(&self) -> bool {
+        false
+    }
+
+    /// Whether its samples are stretches of one row of tokens.
+    fn is_row(&self) -> bool {
         false
     }
 
@@ -89,6 +94,11 @@ pub trait Contents: Debug + Send + Sync {
     /// Names the data: the same wherever it lies.
     fn digest(&self) -> &str;
 
+    /// How many tokens there are, where samples are stretches of one row of them.
+    fn tokens(&self) -> Option<usize> {
+        None
+    }
+
     /// The names of the parts that a sample has.
     fn parts(&self) -> &'static [&'static str];
 
@@ -120,6 +130,11 @@ pub struct TrainingStep {
 /// What is asked for is what [`DataSet::check`] found there.
 pub trait Source: Debug + Send + Sync {
     fn contents(&self) -> &dyn Contents;
+
+    /// The row that its samples are stretches of, if they are.
+    fn row(&self) -> Option<&dyn TokenRow> {
+        None
+    }
 
     /// Fills a batch with these samples of a training step, numbered within the step.
     ///

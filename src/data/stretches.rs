@@ -6,8 +6,10 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use super::ids::Ids;
-use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TrainingStep, sampling};
-use crate::ops::TensorType;
+use super::{
+    Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TokenRow, TrainingStep, sampling,
+};
+use crate::ops::{DType, TensorType};
 
 /// The parts of a sample. Of number n, all tokens lie n places later in the row than those of number 0.
 pub(super) const PARTS: &[&str] = &["tokens", "targets"];
@@ -99,6 +101,10 @@ impl Contents for Summary {
         &self.digest
     }
 
+    fn tokens(&self) -> Option<usize> {
+        Some(self.splits.training + self.splits.evaluation)
+    }
+
     fn parts(&self) -> &'static [&'static str] {
         PARTS
     }
@@ -131,22 +137,38 @@ impl<R: Row> Source for Stretches<R> {
         batch: &mut Batch,
     ) -> Result<(), DataError> {
         let context = context(batch.parts().iter().map(|filled| &filled.part));
-        let starts = (self.contents.splits.training - context) as u64;
         batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, samples.clone(), |sample| {
-                sampling::start(step.seed, step.number, sample, starts) as usize
-            })
+            self.fill(filled, samples.clone(), |sample| self.training_start(step, sample, context))
         })
     }
 
-    /// Windows one after the other without overlap.
     fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
-        let Splits { training, evaluation, .. } = self.contents.splits;
         let context = context(batch.parts().iter().map(|filled| &filled.part));
-        let windows = ((evaluation - 1) / context) as u64;
         batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, samples.clone(), |sample| training + (sample % windows) as usize * context)
+            self.fill(filled, samples.clone(), |sample| self.evaluation_start(sample, context))
         })
+    }
+
+    fn row(&self) -> Option<&dyn TokenRow> {
+        Some(self)
+    }
+}
+
+impl<R: Row> TokenRow for Stretches<R> {
+    fn tokens(&self, first: usize, dtype: DType, memory: &mut [u8]) -> Result<(), DataError> {
+        self.row.read(first, Ids::of(dtype, memory))
+    }
+
+    fn training_start(&self, step: &TrainingStep, sample: u64, context: usize) -> usize {
+        let starts = (self.contents.splits.training - context) as u64;
+        sampling::start(step.seed, step.number, sample, starts) as usize
+    }
+
+    /// Windows one after the other without overlap.
+    fn evaluation_start(&self, sample: u64, context: usize) -> usize {
+        let Splits { training, evaluation, .. } = self.contents.splits;
+        let windows = ((evaluation - 1) / context) as u64;
+        training + (sample % windows) as usize * context
     }
 }
 

@@ -173,6 +173,10 @@ impl DataSet for TextSet {
         true
     }
 
+    fn is_row(&self) -> bool {
+        self.documents == Documents::Joined
+    }
+
     fn below(&self, part: &str) -> Option<Given> {
         (self.encoding == Encoding::Bytes && PARTS.contains(&part)).then_some(BYTES)
     }

@@ -208,6 +208,10 @@ impl DataSet for TokenSet {
         true
     }
 
+    fn is_row(&self) -> bool {
+        true
+    }
+
     fn inspect(&self, cache: &mut DigestCache) -> Result<Box<dyn Contents>, Vec<DataError>> {
         Ok(Box::new(self.summarise(cache)?.contents))
     }

@@ -21,6 +21,9 @@ pub struct Lent {
 // SAFETY: the memory is kept, and used by one holder at a time.
 unsafe impl Send for Lent {}
 
+// SAFETY: who shares it reads alone.
+unsafe impl Sync for Lent {}
+
 impl Lent {
     /// So many bytes of memory that is there for as long as `keep` is.
     pub(super) fn new(address: *mut u8, bytes: u64, keep: Arc<dyn Any + Send + Sync>) -> Lent {

@@ -1,6 +1,6 @@
 //! What strategies really did.
 
-use crate::compile::{Action, Instruction, Like, Program, SectionKind};
+use crate::compile::{Action, Instruction, Program, SectionKind};
 use crate::device::{Phase, Pool};
 use crate::memory::{CacheWork, carried_bytes};
 use crate::ops::{DType, Op, StateFormat, UpdateFormat, ValueId, WeightFormat};
@@ -101,7 +101,7 @@ impl Counts {
     }
 
     fn copy(&mut self, program: &Program, from: ValueId, to: ValueId) {
-        if let Like::Batch(_) = program.value(from).like {
+        if program.value(from).like.is_of_batches() {
             self.batch_bytes += program.ty(to).bytes();
         }
         let bytes = carried_bytes(program, from, to);

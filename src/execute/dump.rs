@@ -4,10 +4,11 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use super::engine::Engine;
-use super::loader::Feed;
+use super::feed::Feed;
 use super::measured::Outcome;
 use super::prepared::Prepared;
 use super::step_log::{STEPS_FILE, StepLog, TimedStep};
@@ -59,7 +60,9 @@ pub fn dump(
     if let Some(products) = products {
         outcome.measured.record_products(products);
     }
-    let mut dump = Dump { folder, run: &run, steps, done: 0, reporter };
+    let held = OnceLock::new();
+    let feed = Feed::new(&run.config, &*run.data, &held);
+    let mut dump = Dump { folder, run: &run, feed, steps, done: 0, reporter };
     match dump.write(device.as_mut(), &mut outcome) {
         Ok(()) => {}
         Err(Stop::OutOfMemory(found)) => {
@@ -74,6 +77,7 @@ pub fn dump(
 struct Dump<'a> {
     folder: &'a Path,
     run: &'a Prepared,
+    feed: Feed<'a>,
     steps: usize,
     /// Those that have been taken.
     done: u64,
@@ -89,6 +93,7 @@ impl Dump<'_> {
             engine.keep_applied_gradients();
         }
         engine.start()?;
+        self.feed.hold(&mut engine)?;
         engine.make_all()?;
         self.parameters(&mut engine, INITIAL_FILE)?;
         self.train(&mut engine, outcome)?;
@@ -135,7 +140,8 @@ impl Dump<'_> {
     ) -> Result<TimedStep, Stop> {
         let config = &self.run.config;
         let began = Instant::now();
-        self.batch(step - 1, batch)?;
+        let samples = config.train.batch_size as u64;
+        self.feed.training(step - 1, 0..samples, batch).map_err(RunError::from)?;
         let waited = began.elapsed();
         let taken = step - engine.counts().skipped_steps as usize;
         engine.gradients(batch, &config.numbers(taken))?;
@@ -213,19 +219,12 @@ impl Dump<'_> {
         let mut file = self.create(BATCHES_FILE, &tensors)?;
         for part in 0..tensors.len() {
             for step in 0..self.steps {
-                self.batch(step, &mut batch)?;
+                self.feed.as_it_lies(step, &mut batch).map_err(RunError::from)?;
                 let filled = batch.all().nth(part).expect("a batch has its parts");
                 self.written(BATCHES_FILE, file.write(&filled.bytes))?;
             }
         }
         self.written(BATCHES_FILE, file.finish())
-    }
-
-    /// That of a step, counted from 0.
-    fn batch(&self, step: usize, batch: &mut Batch) -> Result<(), Stop> {
-        let Prepared { config, data, .. } = self.run;
-        let feed = Feed { config, data: &**data };
-        Ok(feed.training(step, 0..config.train.batch_size as u64, batch).map_err(RunError::from)?)
     }
 
     fn empty_batch(&self) -> Batch {

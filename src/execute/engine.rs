@@ -14,7 +14,7 @@ use super::counts::Counts;
 use super::digest;
 use super::timeline::Timeline;
 use super::uses::Uses;
-use crate::compile::{Action, Like, Opened, Program, SectionKind};
+use crate::compile::{Action, Opened, Program, SectionKind};
 use crate::data::{Batch, Part, StoredParameters};
 use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Lent, Pool, Region, Tensor};
 #[cfg(test)]
@@ -420,7 +420,7 @@ impl<'a> Engine<'a> {
                 self.manager.backing.device.launch(op, &inputs, &outputs, workspace)?;
             }
             Action::Copy { queue, from, to } => {
-                let of_batch = matches!(self.program.value(*from).like, Like::Batch(_));
+                let of_batch = self.program.value(*from).like.is_of_batches();
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
                 if of_batch {
@@ -464,6 +464,30 @@ impl<'a> Engine<'a> {
     ) -> Result<Lent, DeviceError> {
         let region = self.samples_of(slot, samples, part);
         self.manager.backing.device.lend(region)
+    }
+
+    /// Lends the memory of the row of tokens that the host holds.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn lend_row(&mut self) -> Result<Lent, DeviceError> {
+        let region = self.row();
+        self.manager.backing.device.lend(region)
+    }
+
+    /// Puts a piece of the row of tokens that the device holds where it begins, so many bytes from the front.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) fn put_row(&mut self, begins: u64, piece: &[u8]) -> Result<(), DeviceError> {
+        let Region { buffer, offset, .. } = self.row();
+        let part = Region { buffer, offset: offset + begins, bytes: piece.len() as u64 };
+        self.manager.backing.device.write(part, piece)
+    }
+
+    fn row(&self) -> Region {
+        let row = self.program.exchange.row.expect("the program holds a row");
+        self.manager.tensor(row).region()
     }
 
     /// Where a part of some samples of the batch in a slot of the exchange lies.

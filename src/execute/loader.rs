@@ -11,58 +11,12 @@ use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
+use super::feed::Feed;
 use super::measured::{Loading, Times};
 use super::train::RunError;
-use crate::data::{Batch, DataError, Memory, Source, TrainingStep, seeds};
+use crate::data::{Batch, DataError, Memory};
 use crate::device::DeviceError;
-use crate::spec::{self, RunConfig};
-
-/// What batches are made of.
-#[derive(Clone, Copy)]
-pub(super) struct Feed<'a> {
-    pub(super) config: &'a RunConfig,
-    pub(super) data: &'a dyn Source,
-}
-
-impl Feed<'_> {
-    /// Fills in some samples of a step, counted from 0.
-    pub(super) fn training(
-        &self,
-        step: usize,
-        samples: Range<u64>,
-        batch: &mut Batch,
-    ) -> Result<(), DataError> {
-        let train = &self.config.train;
-        let step = TrainingStep { seed: train.seed, number: step as u64, samples: train.batch_size as u64 };
-        self.data.fill_training(&step, samples.clone(), batch)?;
-        seeds::fill(&step, samples, batch);
-        Ok(())
-    }
-
-    /// Fills in some samples of so many of the evaluation split.
-    pub(super) fn evaluation(
-        &self,
-        of: u64,
-        samples: Range<u64>,
-        batch: &mut Batch,
-    ) -> Result<(), DataError> {
-        self.data.fill_evaluation(of, samples, batch)
-    }
-
-    /// Takes as much longer as so many samples are to, unless it is stopped.
-    fn delay(&self, samples: &Range<u64>, stopped: &AtomicBool) {
-        let delay = self.config.strategy.loader.delay();
-        if delay.is_zero() {
-            return;
-        }
-        for _ in samples.clone() {
-            if stopped.load(Ordering::Relaxed) {
-                return;
-            }
-            thread::sleep(delay);
-        }
-    }
-}
+use crate::spec;
 
 /// A batch that is there.
 #[derive(Clone, Copy, Debug)]
@@ -114,8 +68,8 @@ impl<'a> Loader<'a> {
         scope: &'scope Scope<'scope, 'a>,
         feed: Feed<'a>,
     ) -> Result<Loader<'a>, RunError> {
-        let workers = feed.config.strategy.loader.workers;
-        let shares = shares(feed.config.train.batch_size as u64, workers.max(1) as u64);
+        let workers = feed.config().strategy.loader.workers;
+        let shares = shares(feed.config().train.batch_size as u64, workers.max(1) as u64);
         let stopped = Arc::new(AtomicBool::new(false));
         let mut loader = Loader { feed, shares, workers: Vec::new(), slots: Vec::new(), taken: 0, stopped };
         if workers == 0 {
@@ -129,7 +83,7 @@ impl<'a> Loader<'a> {
                 for Job { step, mut batch } in to_do {
                     let began = Instant::now();
                     let filled = feed.training(step, samples.clone(), &mut batch);
-                    feed.delay(&samples, &stopped);
+                    delay(feed, &samples, &stopped);
                     let filled = filled.map(|()| Done { batch, took: began.elapsed() });
                     // Nobody takes it once the run is over.
                     if stopped.load(Ordering::Relaxed) || finished.send(filled).is_err() {
@@ -148,18 +102,19 @@ impl<'a> Loader<'a> {
     /// Lets each thread fill its share once, in memory that is not the run's.
     fn warm_up(&mut self) -> Result<(), RunError> {
         for (worker, samples) in self.workers.iter().zip(&self.shares) {
-            let batch = self.feed.config.empty_batch((samples.end - samples.start) as usize);
+            let batch = self.feed.config().empty_batch((samples.end - samples.start) as usize);
             worker.begin(Job { step: 0, batch })?;
         }
         self.workers.iter().try_for_each(|worker| worker.finish().map(drop))
     }
 
-    /// Takes the memory of the exchange's batches. Threads begin to fill it.
+    /// Puts the data where it is held, and takes the memory of the exchange's batches. Threads begin to fill it.
     ///
     /// # Errors
-    /// A device that fails.
+    /// Data that cannot be read, or a device that fails.
     pub(super) fn open(&mut self, engine: &mut Engine<'_>) -> Result<(), RunError> {
-        let config = self.feed.config;
+        self.feed.hold(engine)?;
+        let config = self.feed.config();
         let samples = |share: &Range<u64>| share.start as usize..share.end as usize;
         for slot in 0..config.strategy.loader.slots() {
             let shares = self.shares.iter().map(|share| {
@@ -192,7 +147,7 @@ impl<'a> Loader<'a> {
         if self.workers.is_empty() {
             for (samples, batch) in self.shares.iter().zip(&mut self.slots[slot]) {
                 self.feed.training(step, samples.clone(), batch)?;
-                self.feed.delay(samples, &self.stopped);
+                delay(self.feed, samples, &self.stopped);
             }
             return Ok(Loaded { slot, took: None });
         }
@@ -215,7 +170,7 @@ impl<'a> Loader<'a> {
     pub(super) fn evaluation(&mut self, index: usize, of: usize) -> Result<Loaded, RunError> {
         let last = self.taken.checked_sub(1).expect("steps come before evaluations");
         let slot = last % self.slots.len();
-        let samples = self.feed.config.train.batch_size as u64;
+        let samples = self.feed.config().train.batch_size as u64;
         let first = index as u64 * samples;
         for (share, batch) in self.shares.iter().zip(&mut self.slots[slot]) {
             let of = of as u64 * samples;
@@ -232,7 +187,7 @@ impl<'a> Loader<'a> {
 
     /// How the batches of these times came, where it is told how they are to.
     pub(super) fn loading(&self, times: &Times) -> Option<Loading> {
-        let is_told = self.feed.config.strategy.loader != spec::Loader::default();
+        let is_told = self.feed.config().strategy.loader != spec::Loader::default();
         is_told.then(|| Loading::of(self.workers.len(), times))
     }
 }
@@ -250,6 +205,20 @@ impl Worker {
 
     fn finish(&self) -> Result<Done, RunError> {
         Ok(self.done.recv().map_err(|_| RunError::WorkerEnded)??)
+    }
+}
+
+/// Takes as much longer as so many samples are to, unless it is stopped.
+fn delay(feed: Feed, samples: &Range<u64>, stopped: &AtomicBool) {
+    let delay = feed.config().strategy.loader.delay();
+    if delay.is_zero() {
+        return;
+    }
+    for _ in samples.clone() {
+        if stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        thread::sleep(delay);
     }
 }
 

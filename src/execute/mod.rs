@@ -7,6 +7,7 @@ mod digest;
 mod dump;
 mod engine;
 mod evaluation_log;
+mod feed;
 mod line_file;
 mod loader;
 mod measured;

@@ -3,6 +3,7 @@
 use std::io;
 use std::iter;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use super::contention::Contention;
 use super::counts::Counts;
 use super::engine::Engine;
 use super::evaluation_log::EvaluationLog;
-use super::loader::{Feed, Loaded, Loader};
+use super::feed::Feed;
+use super::loader::{Loaded, Loader};
 use super::measured::{Ended, Loading, Measured, Outcome, Times};
 use super::prepared::Prepared;
 use super::products::ProductSources;
@@ -179,7 +181,8 @@ struct Trainer<'a> {
 
 impl Trainer<'_> {
     fn run(self, device: &mut dyn Device) -> Result<Outcome, RunError> {
-        let feed = Feed { config: self.config, data: self.data };
+        let held = OnceLock::new();
+        let feed = Feed::new(self.config, self.data, &held);
         thread::scope(|scope| {
             let loader = Loader::start(scope, feed)?;
             self.run_on_batches(device, loader)

@@ -30,6 +30,7 @@ mod quantize;
 mod rms_norm;
 mod rotary;
 mod storage;
+mod stretch;
 mod types;
 mod update;
 mod update_format;
@@ -55,6 +56,7 @@ pub use quantize::{Dequantize, Quantize};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
 pub use rotary::{Frequencies, Rotary, Scaling};
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
+pub use stretch::Stretch;
 pub use types::{DType, Shape, Slice, TensorType};
 pub use update::{
     Adafactor, Adam, Elementwise, Extent, Factored, GradientTerms, Lion, Moment, Rule, Sgd, State, Update,
@@ -402,6 +404,7 @@ operations! {
     Rotary,
     Scale,
     Stored,
+    Stretch,
     Update,
     Widen,
 }

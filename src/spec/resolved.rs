@@ -9,8 +9,8 @@ use super::kinds::{DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, word};
 use super::model::Model;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
-use super::strategy::Strategy;
-use crate::data::{Batch, Memory, Part, Sample, seeds};
+use super::strategy::{LoadedFrom, Strategy};
+use crate::data::{Batch, Memory, Part, Sample, row, seeds};
 
 /// One run: a model on data, trained one way under one choice of memory strategies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,6 +21,8 @@ pub struct RunConfig {
     pub evaluation: Option<Evaluation>,
     pub measure: Measure,
     pub strategy: Strategy,
+    /// How many tokens the data has, where they lie in a row: no key, and known once the data was looked at.
+    pub tokens: Option<usize>,
 }
 
 section! {
@@ -94,10 +96,15 @@ impl RunConfig {
         sample
     }
 
-    /// What is loaded of each sample: the same, but for ids in the type that they are loaded in.
+    /// What is loaded of each sample: the same, but for ids in the type that they are loaded in, or where these lie in a row that
+    /// the device has.
     pub fn loaded(&self) -> Vec<Part> {
-        let dtype = self.strategy.loader.dtype.dtype();
-        self.sample().parts.into_iter().map(|part| part.loaded_as(dtype)).collect()
+        let loader = &self.strategy.loader;
+        let is_on_device =
+            |part: &Part| loader.source == LoadedFrom::Device && row::places_later(part.name).is_some();
+        let (cut, whole): (Vec<Part>, Vec<Part>) = self.sample().parts.into_iter().partition(is_on_device);
+        let whole = whole.into_iter().map(|part| part.loaded_as(loader.dtype.dtype()));
+        whole.chain((!cut.is_empty()).then(row::place)).collect()
     }
 
     /// Memory for as many samples as a step has, or for the share of a rank.

@@ -6,19 +6,20 @@ use super::error::Problem;
 use super::model::decides;
 use super::reader::join;
 use super::resolved::RunConfig;
-use super::strategy::{FORBIDDEN, Forbidden, LoadedAs, Refusal};
+use super::strategy::{FORBIDDEN, Forbidden, LoadedAs, LoadedFrom, Refusal};
 use super::tree::Table;
 use crate::data::Documents;
 
 /// Checks a configuration whose keys are each in their range; `tree` is where they were written.
 pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>> {
-    let RunConfig { model, data, train, evaluation, measure: _, strategy } = config;
+    let RunConfig { model, data, train, evaluation, measure: _, strategy, tokens: _ } = config;
     let problems: Vec<Problem> = [
         model.check(tree),
         every_micro_batch_has_a_sequence(config, tree),
         data.check(tree),
         data_suits_model(config, tree),
         ids_fit(config, tree),
+        what_is_held_is_a_row(config, tree),
         documents_are_seen_from_the_front(config, tree),
         if evaluation.is_some() { data.leaves_some_to_evaluate(tree) } else { Ok(()) },
         train.optimizer.check(tree),
@@ -90,6 +91,27 @@ fn ids_fit(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
         return Err(blame(why, &["strategy.loader.dtype", known.key], tree, help));
     }
     Ok(())
+}
+
+/// Only a row of tokens is held as a whole.
+fn what_is_held_is_a_row(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (source, data_set) = (config.strategy.loader.source, config.data.data_set());
+    if source == LoadedFrom::Stream || data_set.is_row() {
+        return Ok(());
+    }
+    let documents = "data.text.documents";
+    let (what, keys, other) = match config.data.documents() {
+        Documents::Joined => {
+            (format!("data.{} makes its own", data_set.name()), ["strategy.loader.source", "data"], "")
+        }
+        _ => (
+            format!("{documents} keeps documents apart"),
+            ["strategy.loader.source", documents],
+            ", or documents = \"joined\"",
+        ),
+    };
+    let why = format!("loader.source = \"{}\" holds one row of tokens, and {what}", source.word());
+    Err(blame(why, &keys, tree, format!("source = \"stream\" does{other}")))
 }
 
 /// Padding comes after a document, and other documents are told from it by where it begins.

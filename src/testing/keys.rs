@@ -264,6 +264,8 @@ pub(crate) const KEYS: &[Key] = &[
             "{ workers = 1, prefetch = 1, pinned = false, dtype = 'u16' }",
             "{ workers = 3, delay = 0.1 }",
             "{ dtype = 'u16' }",
+            "{ workers = 1, source = 'ram' }",
+            "{ prefetch = 1, workers = 1, source = 'device', dtype = 'u16' }",
         ],
         needs: &[],
         same: Same::Bitwise,

@@ -11,7 +11,6 @@ use std::fmt;
 
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Section, SectionKind, Stage, Types};
-use super::value::Like;
 use crate::device::Queue;
 use crate::graph::ScopeId;
 use crate::ops::{DType, TensorType, ValueId};
@@ -167,7 +166,7 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
             Action::Copy { from, to, .. } => {
                 // Of what whole batches have, the share of the samples that the section sees of one of them.
                 let (all, samples) = match program.value(*from).like {
-                    Like::Batch(_) => (program.samples * program.slots, section.samples),
+                    like if like.is_of_batches() => (program.samples * program.slots, section.samples),
                     _ => (1, 1),
                 };
                 let (from, to) = (program.ty(*from), program.ty(*to));

@@ -52,6 +52,7 @@ pub(super) const SOURCES: &[Source] = &[
     source!("rms_norm.cu"),
     source!("rotary.cu"),
     source!("storage.cu"),
+    source!("stretch.cu"),
     source!("token_order.cu"),
     source!("widen.cu"),
 ];

@@ -59,7 +59,11 @@ fn trained_on(loader: Loader, documents: Arrangement) -> (Vec<String>, Outcome) 
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path(), loader);
     let data: Box<dyn Source> = match documents {
-        Arrangement::Joined => source(&config),
+        Arrangement::Joined => {
+            let data = source(&config);
+            config.tokens = data.contents().tokens();
+            data
+        }
         _ => {
             config.data = testing::of_documents(documents);
             Box::new(Made { config: config.clone() })
@@ -116,6 +120,35 @@ fn the_same_is_learnt_whoever_assembles_batches() {
             assert_eq!(trained(loader).0, plain, "{loader:?}");
         }
     }
+    for source in [LoadedFrom::Ram, LoadedFrom::Device] {
+        for dtype in [LoadedAs::U8, LoadedAs::U16, LoadedAs::I32] {
+            for (workers, prefetch) in [(0, 0), (2, 1)] {
+                let loader = Loader { workers, prefetch, source, dtype, ..Loader::default() };
+                assert_eq!(trained(loader).0, plain, "{loader:?}");
+            }
+        }
+    }
+}
+
+/// The whole of it where it is held, and of each batch where its samples begin.
+#[test]
+fn data_that_is_held_is_in_the_ledger() {
+    let (_, plain) = trained(Loader::default());
+    let source = |source| trained(Loader { source, dtype: LoadedAs::U8, ..Loader::default() }).1.measured;
+    let (plain, ram, device) = (plain.measured, source(LoadedFrom::Ram), source(LoadedFrom::Device));
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = self::source(&config(folder.path(), Loader::default())).contents().tokens().unwrap() as u64;
+    let context = testing::small().sample().tokens.unwrap() as u64;
+    let rounded = |bytes: u64| bytes.next_multiple_of(256);
+    let batches = |bytes: u64| 2 * rounded(5 * context * bytes);
+    let host = |measured: &Measured| measured.host_peak_bytes.unwrap();
+    assert_eq!(host(&ram) + batches(4), host(&plain) + batches(1) + rounded(tokens));
+    assert_eq!(host(&device) + batches(4), host(&plain) + rounded(5 * 2 * 4));
+    assert_eq!(device.batch_bytes, Some(5 * 2 * 4));
+    // Beside the two words of the samples that a micro-batch sees.
+    let inputs = |measured: &Measured| measured.live[Role::Input].unwrap();
+    let most = inputs(&plain) + rounded(tokens) + rounded(2 * 2 * 4);
+    assert!((rounded(tokens)..=most).contains(&inputs(&device)), "{}", inputs(&device));
 }
 
 #[test]

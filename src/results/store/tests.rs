@@ -401,6 +401,7 @@ fn config() -> RunConfig {
         evaluation: None,
         measure: Measure { warmup_steps: 1, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
+        tokens: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::ops::DType;
-use crate::spec::declare::{Inline, inline, section, words};
+use crate::spec::declare::{Inline, Words, inline, section, words};
 use crate::spec::kinds::{Count, Flag, Number, word};
 
 pub(super) const LOADER: Inline<Loader> = inline("loader", "`loader`", "workers = 2, prefetch = 2");
@@ -29,10 +29,24 @@ section! {
         pub prefetch: usize = PREFETCH, default 0;
         /// Whether batches lie in memory that copies reach while others compute.
         pub pinned: bool = Flag, default true;
+        /// Where batches are taken from.
+        pub source: LoadedFrom = word(), default LoadedFrom::Stream;
         /// What ids are until an operation takes them.
         pub dtype: LoadedAs = word(), default LoadedAs::I32;
         /// Milliseconds that each sample of a training step takes longer: what workers are worth where samples are costly.
         pub delay: f64 = DELAY, default 0.0;
+    }
+}
+
+words! {
+    /// Where the data lies that batches are taken from.
+    pub enum LoadedFrom {
+        /// Where it is, read as it is needed.
+        Stream = "stream",
+        /// All of it in the host's memory.
+        Ram = "ram",
+        /// All of it in the device's memory, where samples are cut out of it.
+        Device = "device",
     }
 }
 
@@ -42,6 +56,13 @@ words! {
         U8 = "u8",
         U16 = "u16",
         I32 = "i32",
+    }
+}
+
+impl LoadedFrom {
+    /// As experiments write it.
+    pub fn name(self) -> &'static str {
+        self.word()
     }
 }
 

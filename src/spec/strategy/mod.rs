@@ -15,7 +15,7 @@ mod states;
 mod words;
 
 pub use allocator::{Allocator, Caching};
-pub use loader::{LoadedAs, Loader};
+pub use loader::{LoadedAs, LoadedFrom, Loader};
 pub use lora::{Base, Lora};
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{Offload, Spill};

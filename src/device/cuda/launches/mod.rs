@@ -20,6 +20,7 @@ mod rms_norm;
 mod rotary;
 mod sizes;
 mod storage;
+mod stretch;
 mod tables;
 mod widen;
 
@@ -72,6 +73,7 @@ pub(super) fn run(
         Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
         Op::Stored(_) => unreachable!("no device reads files"),
+        Op::Stretch(op) => stretch::run(op, inputs, outputs, launcher),
         Op::Update(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
         Op::Widen(op) => widen::run(op, inputs, outputs, launcher),
     }

@@ -11,6 +11,7 @@ mod linear;
 mod norms;
 mod reference;
 mod storage;
+mod stretch;
 mod updates;
 mod weights;
 mod widen;
