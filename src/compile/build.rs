@@ -58,7 +58,7 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
     for kind in passes(graphs, config) {
         let section =
             Section { entry: persistent.clone(), exit: persistent.clone(), ..Section::new(kind, config) };
-        let section = forward(&mut program, graphs, &parameters, config.data.documents(), section);
+        let section = forward(&mut program, graphs, &parameters, config.documents(), section);
         program.sections.push(section);
     }
     program
@@ -343,7 +343,7 @@ fn forward(
         for (index, id) in stretches {
             let GraphValue { name, ty, .. } = &graph.values[index];
             let later = row::places_later(name).expect("it is cut out of the row");
-            let op = Op::Stretch(Stretch { later, length: ty.shape.last() });
+            let op = Op::Stretch(Stretch { later, masks: documents.mask(name), length: ty.shape.last() });
             let action = Action::Launch { op, inputs: vec![row, place], outputs: vec![id], workspace: None };
             code.push(Instruction::new(action, scope, phase));
         }

@@ -174,6 +174,11 @@ impl Filled {
         Filled { part, bytes: Box::new(vec![1; part.of_samples(samples).bytes() as usize]) }
     }
 
+    /// The same number in each element, of a part of f32.
+    pub(super) fn fill_with(&mut self, number: f32) {
+        self.bytes.as_chunks_mut().0.fill(number.to_ne_bytes());
+    }
+
     /// The ids of each sample, in order.
     pub(super) fn ids_mut(&mut self) -> impl Iterator<Item = Ids<'_>> {
         let dtype = self.part.ty.dtype;

@@ -3,11 +3,14 @@
 //! A sample is a stretch of T tokens (the context), as `tokens`, and as `targets` what follows each of them.
 
 use std::fmt::Debug;
+use std::iter;
 use std::ops::Range;
 
 use super::ids::Ids;
+use super::row::WEIGHTS;
 use super::{
-    Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TokenRow, TrainingStep, sampling,
+    Batch, Contents, DataError, Filled, Given, Order, Part, Sample, Source, Split, TokenRow, TrainingStep,
+    row,
 };
 use crate::ops::{DType, TensorType};
 
@@ -86,6 +89,11 @@ impl Splits {
         Ok(())
     }
 
+    /// Stretches of the training split without overlap.
+    fn windows(&self, context: usize) -> u64 {
+        ((self.training - 1) / context.max(1)) as u64
+    }
+
     fn largest_split(&self, context: usize) -> Option<f64> {
         let total = self.training + self.evaluation;
         let fits = |hundredths: &usize| {
@@ -105,12 +113,20 @@ impl Contents for Summary {
         Some(self.splits.training + self.splits.evaluation)
     }
 
+    /// Stretches without overlap.
+    fn samples(&self, sample: &Sample) -> u64 {
+        self.splits.windows(context(sample.parts.iter()))
+    }
+
     fn parts(&self) -> &'static [&'static str] {
         PARTS
     }
 
-    /// Tokens in a row, as many as are asked for.
+    /// Tokens in a row, as many as are asked for; and what those of a sample count for.
     fn part(&self, asked: &Part) -> Option<Part> {
+        if asked.name == WEIGHTS {
+            return Some(row::weights());
+        }
         let ty = TensorType::i32(&[asked.ty.elements()]);
         PARTS.contains(&asked.name).then_some(Part { name: asked.name, ty, below: Some(self.below) })
     }
@@ -137,15 +153,16 @@ impl<R: Row> Source for Stretches<R> {
         batch: &mut Batch,
     ) -> Result<(), DataError> {
         let context = context(batch.parts().iter().map(|filled| &filled.part));
+        let weight = self.weight(step, context);
         batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, samples.clone(), |sample| self.training_start(step, sample, context))
+            self.fill(filled, weight, samples.clone(), |sample| self.training_start(step, sample, context))
         })
     }
 
     fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
         let context = context(batch.parts().iter().map(|filled| &filled.part));
         batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, samples.clone(), |sample| self.evaluation_start(sample, context))
+            self.fill(filled, 1.0, samples.clone(), |sample| Some(self.evaluation_start(sample, context)))
         })
     }
 
@@ -159,9 +176,23 @@ impl<R: Row> TokenRow for Stretches<R> {
         self.row.read(first, Ids::of(dtype, memory))
     }
 
-    fn training_start(&self, step: &TrainingStep, sample: u64, context: usize) -> usize {
-        let starts = (self.contents.splits.training - context) as u64;
-        sampling::start(step.seed, step.number, sample, starts) as usize
+    /// Anywhere, or of an epoch's stretches without overlap.
+    fn training_start(&self, step: &TrainingStep, sample: u64, context: usize) -> Option<usize> {
+        let splits = &self.contents.splits;
+        match step.order {
+            Order::Drawn => {
+                step.chosen(sample, (splits.training - context) as u64).map(|start| start as usize)
+            }
+            Order::Shuffled { .. } => {
+                let window = step.chosen(sample, splits.windows(context))?;
+                Some(window as usize * context)
+            }
+        }
+    }
+
+    fn weight(&self, step: &TrainingStep, context: usize) -> f32 {
+        let present = step.present(self.contents.splits.windows(context));
+        (step.samples as f64 / present as f64) as f32
     }
 
     /// Windows one after the other without overlap.
@@ -173,17 +204,27 @@ impl<R: Row> TokenRow for Stretches<R> {
 }
 
 impl<R: Row> Stretches<R> {
-    /// Copies a part of each sample, which begins where `start` says.
+    /// Copies a part of each sample, which begins where `start` says, or is missing.
     fn fill(
         &self,
         filled: &mut Filled,
+        weight: f32,
         samples: Range<u64>,
-        start: impl Fn(u64) -> usize,
+        start: impl Fn(u64) -> Option<usize>,
     ) -> Result<(), DataError> {
+        if filled.part.name == WEIGHTS {
+            filled.fill_with(weight);
+            return Ok(());
+        }
         let later = PARTS.iter().position(|name| *name == filled.part.name);
         let later = later.expect("checked: a part there is");
-        for (sample, tokens) in samples.zip(filled.ids_mut()) {
-            self.row.read(start(sample) + later, tokens)?;
+        for (sample, mut tokens) in samples.zip(filled.ids_mut()) {
+            match start(sample) {
+                Some(start) => self.row.read(start + later, tokens)?,
+                // What comes after them is masked.
+                None if later > 0 => tokens.mask(),
+                None => tokens.put(iter::repeat(0)),
+            }
         }
         Ok(())
     }

@@ -139,6 +139,10 @@ impl DataSet for SyntheticSet {
         true
     }
 
+    fn has_epochs(&self) -> bool {
+        false
+    }
+
     fn below(&self, part: &str) -> Option<Given> {
         PARTS.contains(&part).then_some(SyntheticSet::below(self))
     }
@@ -211,6 +215,7 @@ impl Source for Chain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Order;
 
     const SET: SyntheticSet = SyntheticSet { tokens: 50, successors: 3, seed: 7 };
 
@@ -231,7 +236,11 @@ mod tests {
     fn training(source: &dyn Source, [seed, step]: [u64; 2], samples: Range<u64>) -> [Vec<i32>; 2] {
         filled(64, samples.clone().count(), |batch| {
             source
-                .fill_training(&TrainingStep { seed, number: step, samples: 8 }, samples.clone(), batch)
+                .fill_training(
+                    &TrainingStep { seed, number: step, samples: 8, order: Order::Drawn },
+                    samples.clone(),
+                    batch,
+                )
                 .unwrap();
         })
     }
@@ -265,7 +274,11 @@ mod tests {
             let evaluation = filled(1000, 100, |batch| source.fill_evaluation(100, 0..100, batch).unwrap());
             let of_training = filled(1000, 100, |batch| {
                 source
-                    .fill_training(&TrainingStep { seed: 1, number: 2, samples: 100 }, 0..100, batch)
+                    .fill_training(
+                        &TrainingStep { seed: 1, number: 2, samples: 100, order: Order::Drawn },
+                        0..100,
+                        batch,
+                    )
                     .unwrap()
             });
             for [tokens, targets] in [evaluation, of_training] {

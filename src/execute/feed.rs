@@ -90,7 +90,8 @@ impl<'a> Feed<'a> {
             None => self.data.fill_training(&step, samples.clone(), batch)?,
             Some((row, held)) => {
                 let start = |sample| row.training_start(&step, sample, self.context);
-                row::fill_in(held, samples.clone(), start, batch);
+                let weight = row.weight(&step, self.context);
+                row::fill_in(held, weight, samples.clone(), start, batch);
             }
         }
         seeds::fill(&step, samples, batch);
@@ -110,7 +111,8 @@ impl<'a> Feed<'a> {
 
     fn step(&self, number: usize) -> TrainingStep {
         let train = &self.config.train;
-        TrainingStep { seed: train.seed, number: number as u64, samples: train.batch_size as u64 }
+        let (seed, samples) = (train.seed, train.batch_size as u64);
+        TrainingStep { seed, number: number as u64, samples, order: train.order() }
     }
 
     /// Fills in some samples of so many of the evaluation split.
@@ -126,8 +128,8 @@ impl<'a> Feed<'a> {
         match self.cut() {
             None => self.data.fill_evaluation(of, samples, batch),
             Some((row, held)) => {
-                let start = |sample| row.evaluation_start(sample, self.context);
-                row::fill_in(held, samples, start, batch);
+                let start = |sample| Some(row.evaluation_start(sample, self.context));
+                row::fill_in(held, 1.0, samples, start, batch);
                 Ok(())
             }
         }

@@ -4,10 +4,15 @@ use super::{DType, Operation, Sizes, TensorType, TypeError, expect_inputs};
 
 /// `y[b, t] = row[place[b] + later + t]`, and -1 where the row has no such token.
 ///
+/// The highest bit of a place says that the sample is missing: where that is masked, it is all -1, and otherwise as if the bit
+/// were not there.
+///
 /// Inputs: row u8, u16 or i32[N], place i32[B,2], each the lower and the upper half of a number. Output: y i32[B,T].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     pub later: usize,
+    /// Whether samples that are missing are masked.
+    pub masks: bool,
     /// T.
     pub length: usize,
 }

@@ -52,15 +52,16 @@ impl RunConfig {
     }
 
     pub fn choices(&self) -> Choices {
-        let RunConfig { model, data, train, evaluation, measure, strategy, tokens } = self;
+        let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens } = self;
         let Measure { what, seeds: _, warmup_steps: _, steps: _ } = *measure;
-        let Train { batch_size: _, clip_norm, seed: _, optimizer, schedule: _ } = train;
+        let Train { batch_size: _, clip_norm, seed: _, shuffle: _, last_batch: _, optimizer, schedule: _ } =
+            train;
         Choices {
             optimizer: optimizer.groups().iter().map(update_group).collect(),
             clips: clip_norm.is_some(),
             evaluates: matches!(evaluation, Some(Evaluation { every: _, batches: _ })),
             task: what,
-            documents: data.documents(),
+            documents: self.documents(),
             stored: model.weights().is_some(),
             strategy: strategy.clone(),
             tokens: tokens.filter(|_| strategy.loader.source != LoadedFrom::Stream),

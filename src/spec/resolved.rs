@@ -5,12 +5,12 @@ use serde::Serialize;
 
 use super::data::Data;
 use super::declare::{Optional, one_of, section, words};
-use super::kinds::{DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, word};
+use super::kinds::{DIMENSION, Flag, POSITIVE, SEED, STEPS, STEPS_OR_NONE, word};
 use super::model::Model;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
 use super::strategy::{LoadedFrom, Strategy};
-use crate::data::{Batch, Memory, Part, Sample, row, seeds};
+use crate::data::{Batch, Documents, Memory, Order, Part, Sample, row, seeds};
 
 /// One run: a model on data, trained one way under one choice of memory strategies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,9 +33,32 @@ section! {
         pub clip_norm: Option<f64> = Optional(POSITIVE), default None;
         /// At most 2^63 - 1, as far as integers reach in TOML.
         pub seed: u64 = SEED, default 0;
+        /// Whether samples come in epochs, in each of which all come once; otherwise each is drawn from all.
+        pub shuffle: bool = Flag, default false;
+        /// What becomes of the samples of an epoch that are no whole batch.
+        pub last_batch: LastBatch = word(), default LastBatch::Drop;
         pub optimizer: Optimizer = one_of();
         /// How the learning rate goes over the steps.
         pub schedule: Schedule = one_of(), default Schedule::default();
+    }
+}
+
+words! {
+    /// What becomes of a batch that is not whole.
+    pub enum LastBatch {
+        Drop = "drop",
+        /// It is a step of as many samples as there are, which count for as much as those of others.
+        Keep = "keep",
+    }
+}
+
+impl Train {
+    /// Which samples come when.
+    pub fn order(&self) -> Order {
+        match self.shuffle {
+            false => Order::Drawn,
+            true => Order::Shuffled { keeps_last: self.last_batch == LastBatch::Keep },
+        }
     }
 }
 
@@ -88,11 +111,20 @@ impl RunConfig {
         self.measure.what == Task::Training
     }
 
+    /// How samples are told apart from what they lack: as documents are, where those of a step may be fewer than others have.
+    pub fn documents(&self) -> Documents {
+        let documents = self.data.documents();
+        match (documents, self.train.order()) {
+            (Documents::Joined, Order::Shuffled { keeps_last: true }) => Documents::Padded,
+            _ => documents,
+        }
+    }
+
     /// What is asked for of each sample: what the model needs, and how documents in it are told apart.
     pub fn sample(&self) -> Sample {
         let mut sample = self.model.sample();
         let context = sample.length.map_or(0, |length| length.count);
-        sample.parts.extend(self.data.documents().parts(context));
+        sample.parts.extend(self.documents().parts(context));
         sample
     }
 

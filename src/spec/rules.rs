@@ -20,6 +20,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         data_suits_model(config, tree),
         ids_fit(config, tree),
         what_is_held_is_a_row(config, tree),
+        what_is_shuffled_has_an_end(config, tree),
         documents_are_seen_from_the_front(config, tree),
         if evaluation.is_some() { data.leaves_some_to_evaluate(tree) } else { Ok(()) },
         train.optimizer.check(tree),
@@ -67,7 +68,7 @@ fn ids_fit(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let (dtype, data_set) = (config.strategy.loader.dtype, config.data.data_set());
     for part in config.sample().parts {
         let Some(asked) = part.below else { continue };
-        let masks = config.data.documents().mask(part.name);
+        let masks = config.documents().mask(part.name);
         let known = data_set.below(part.name).filter(|known| known.count <= asked.count).unwrap_or(asked);
         if known.count <= dtype.holds(masks) {
             continue;
@@ -112,6 +113,16 @@ fn what_is_held_is_a_row(config: &RunConfig, tree: &Table) -> Result<(), Problem
     };
     let why = format!("loader.source = \"{}\" holds one row of tokens, and {what}", source.word());
     Err(blame(why, &keys, tree, format!("source = \"stream\" does{other}")))
+}
+
+/// Epochs are of data that has an end.
+fn what_is_shuffled_has_an_end(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let data_set = config.data.data_set();
+    if !config.train.shuffle || data_set.has_epochs() {
+        return Ok(());
+    }
+    let why = format!("shuffle is of epochs, and data.{} makes samples without end", data_set.name());
+    Err(blame(why, &["train.shuffle", "data"], tree, "shuffle = false does, or other data"))
 }
 
 /// Padding comes after a document, and other documents are told from it by where it begins.

@@ -205,6 +205,14 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Bitwise,
     },
     Key { name: "gradients", values: &[r#""free""#, r#""zero""#], needs: &[], same: Same::Bitwise },
+    // Not of a strategy, but they decide what a batch has.
+    Key { name: "train.shuffle", values: &["false", "true"], needs: &[], same: Same::Start },
+    Key {
+        name: "train.last_batch",
+        values: &[r#""drop""#, r#""keep""#],
+        needs: &[Need { of: &[r#""keep""#], key: "train.shuffle", one_of: &["true"] }],
+        same: Same::Start,
+    },
     // Not of a strategy, but one asks for its absence.
     Key { name: "train.clip_norm", values: &["1.0", r#""off""#], needs: &[], same: Same::Start },
     Key {

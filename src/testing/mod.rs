@@ -78,6 +78,8 @@ pub(crate) fn small() -> RunConfig {
             batch_size: 4,
             clip_norm: Some(1.0),
             seed: 7,
+            shuffle: false,
+            last_batch: LastBatch::Drop,
             optimizer: Optimizer::AdamW(AdamW {
                 lr: 1e-2,
                 beta1: 0.9,

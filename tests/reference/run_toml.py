@@ -87,7 +87,10 @@ class Run:
         expect_keys("rotary", self.rotary, {"base", "scaling"})
 
         train = config["train"]
-        expect_keys("train", train, {"batch_size", "clip_norm", "seed", "optimizer", "schedule"})
+        keys = {"batch_size", "clip_norm", "seed", "shuffle", "last_batch", "optimizer", "schedule"}
+        expect_keys("train", train, keys)
+        # Batches are those of the dump, in whatever order; one that lacks samples has weights.
+        expect_word("last_batch", train.get("last_batch", "drop"), {"drop"})
         self.batch_size = train["batch_size"]
         self.clip_norm = unless_off(train["clip_norm"])
         [self.optimizer] = train["optimizer"]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::*;
 use crate::data::ids::Ids;
-use crate::data::{Batch, Blame, Part, Sample, Split, TrainingStep};
+use crate::data::{Batch, Blame, Order, Part, Sample, Split, TrainingStep};
 use crate::ops::TensorType;
 
 /// Text in which every byte says where it is.
@@ -38,7 +38,12 @@ fn filled(samples: usize, context: usize, fill: impl FnOnce(&mut Batch)) -> (Vec
 
 fn training(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
     filled((samples.end - samples.start) as usize, context, |batch| {
-        data.fill_training(&TrainingStep { seed: 3, number: 5, samples: 8 }, samples, batch).unwrap();
+        data.fill_training(
+            &TrainingStep { seed: 3, number: 5, samples: 8, order: Order::Drawn },
+            samples,
+            batch,
+        )
+        .unwrap();
     })
 }
 

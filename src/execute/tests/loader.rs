@@ -206,6 +206,39 @@ fn the_receipt_says_how_batches_came() {
     assert!(told.iter().all(|told| ahead.measured.receipt.contains(told)), "{}", ahead.measured.receipt);
 }
 
+/// Three stretches in batches of five, or of three: what is missing counts for nothing, and what is there for all.
+#[test]
+fn the_last_batch_of_an_epoch_counts_for_as_much_as_others() {
+    let learnt = |batch_size: usize, last_batch: LastBatch, loader: Loader| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path(), loader);
+        let context = config.sample().tokens.unwrap();
+        let text: String = (0..3 * context + 5).map(|i| char::from(b'a' + (i * i % 23) as u8)).collect();
+        let file = folder.path().join("short.txt");
+        std::fs::write(&file, text).unwrap();
+        config.data = Data::Text(Text::new(vec![file], 1.0));
+        config.evaluation = None;
+        (config.train.batch_size, config.strategy.accumulate) = (batch_size, 2);
+        (config.train.shuffle, config.train.last_batch) = (true, last_batch);
+        let data = source(&config);
+        config.tokens = data.contents().tokens();
+        let outcome = run(config, data, folder.path()).unwrap();
+        let log = std::fs::read_to_string(folder.path().join(STEPS_FILE)).unwrap();
+        let loss = |line: &str| line.split(',').nth(1).unwrap().parse::<f64>().unwrap();
+        let losses: Vec<f64> = log.lines().skip(1).map(loss).collect();
+        (losses, outcome.measured.digest)
+    };
+    let (whole, _) = learnt(3, LastBatch::Drop, Loader::default());
+    let (kept, digest) = learnt(5, LastBatch::Keep, Loader::default());
+    for (kept, whole) in kept.iter().zip(&whole) {
+        assert!((kept - whole).abs() <= 1e-5 * whole, "{kept} and {whole}");
+    }
+    for source in [LoadedFrom::Stream, LoadedFrom::Ram, LoadedFrom::Device] {
+        let loader = Loader { workers: 2, prefetch: 1, source, dtype: LoadedAs::U16, ..Loader::default() };
+        assert_eq!(learnt(5, LastBatch::Keep, loader), (kept.clone(), digest.clone()), "{source:?}");
+    }
+}
+
 /// Batches that tests make up.
 #[derive(Debug)]
 struct Made {

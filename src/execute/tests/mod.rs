@@ -35,7 +35,7 @@ use std::collections::HashMap;
 use super::counts::Counts;
 use super::engine::Engine;
 use crate::compile::{Action, Program, SectionKind, compile};
-use crate::data::{Batch, Documents, TrainingStep, seeds};
+use crate::data::{Batch, Documents, Order, TrainingStep, seeds};
 use crate::device::{Delay, Device, Limits, Pool, Target};
 use crate::memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, StepWork, predict};
 use crate::spec::*;
@@ -95,10 +95,16 @@ fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     } else {
         batch.with("tokens", tokens).with("targets", targets)
     };
-    let of_step = TrainingStep { seed: config.train.seed, number: step as u64, samples: samples as u64 };
+    let of_step = TrainingStep {
+        seed: config.train.seed,
+        number: step as u64,
+        samples: samples as u64,
+        order: Order::Drawn,
+    };
     seeds::fill(&of_step, 0..samples as u64, &mut batch);
     if batch.part("weights").is_some() {
-        batch = batch.with("weights", (0..samples).map(|sample| (1.0 + sample as f32 / 4.0).to_ne_bytes()));
+        let weight = |sample: usize| if is_apart { 1.0 + sample as f32 / 4.0 } else { 1.0 };
+        batch = batch.with("weights", (0..samples).map(|sample| weight(sample).to_ne_bytes()));
     }
     if batch.part("starts").is_some() {
         let starts = (0..count).map(|i| i % context / len(i) * len(i));

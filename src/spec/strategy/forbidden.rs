@@ -6,7 +6,7 @@ use super::{
 };
 use crate::ops::DType;
 use crate::spec::declare::Words;
-use crate::spec::resolved::RunConfig;
+use crate::spec::resolved::{LastBatch, RunConfig};
 use crate::spec::tree::quoted;
 
 /// Values of keys that do not go together.
@@ -138,6 +138,17 @@ pub(in crate::spec) const FORBIDDEN: &[Forbidden] = &[
                         "loader.prefetch = {prefetch} is of batches that workers assemble ahead; with loader.workers = 0 the step assembles its own"
                     ),
                     "loader.workers = 1 does that, or loader.prefetch = 0",
+                )
+            })
+        },
+    },
+    Forbidden {
+        keys: &["train.last_batch", "train.shuffle"],
+        found: |run| {
+            (run.train.last_batch == LastBatch::Keep && !run.train.shuffle).then(|| {
+                refusal(
+                    "last_batch = \"keep\" is of the last batch of an epoch; with shuffle = false there are no epochs",
+                    "shuffle = true has them, or leave last_batch out",
                 )
             })
         },
@@ -368,6 +379,7 @@ mod tests {
         (&["rounding = 'stochastic'"], "optimizer_state = 'bf16'"),
         (&["offload.pinned = false"], "offload.optimizer = true"),
         (&["loader.prefetch = 2"], "loader.workers = 1"),
+        (&["train.last_batch = 'keep'"], "train.shuffle = true"),
         (&["lora = { rank = 2, alpha = 2, targets = ['mlp'] }", "freeze = ['head']"], "freeze = []"),
         (
             &["lora = { rank = 2, alpha = 2, targets = ['mlp'], double_quantization = true }"],

@@ -20,7 +20,12 @@ pub(super) fn run(op: &Stretch, operands: &mut Operands) {
 
 fn stretch<T>(op: &Stretch, row: &[T], places: &[[i32; 2]], output: &mut [i32], widened: impl Fn(&T) -> i32) {
     for (&[lower, upper], sample) in places.iter().zip(output.chunks_exact_mut(op.length)) {
-        let place = u64::from(upper.cast_unsigned()) << 32 | u64::from(lower.cast_unsigned());
+        if op.masks && upper < 0 {
+            sample.fill(-1);
+            continue;
+        }
+        let upper = upper.cast_unsigned() & (u32::MAX >> 1);
+        let place = u64::from(upper) << 32 | u64::from(lower.cast_unsigned());
         let first = usize::try_from(place).unwrap_or(usize::MAX).saturating_add(op.later).min(row.len());
         let tokens = row[first..].iter().map(&widened).chain(std::iter::repeat(-1));
         sample.iter_mut().zip(tokens).for_each(|(token, found)| *token = found);

@@ -1,6 +1,6 @@
 //! Stretches of a long row of tokens.
 
-use super::sizes::{BLOCK, blocks, count, pointer, size, size_argument};
+use super::sizes::{BLOCK, blocks, count, flag, pointer, size, size_argument};
 use crate::device::DeviceError;
 use crate::device::cuda::launcher::{Launcher, Operand};
 use crate::ops::{DType, Stretch};
@@ -25,6 +25,7 @@ pub(super) fn run(
         count(row.ty.elements()),
         size_argument(op.length)?,
         size_argument(op.later)?,
+        flag(op.masks),
     ];
     launcher.kernel(name, [samples, blocks(op.length, BLOCK as usize)?, 1], BLOCK, 0, &arguments)
 }
