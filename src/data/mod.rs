@@ -14,6 +14,7 @@ mod source;
 mod stretches;
 mod synthetic;
 mod text;
+mod token_files;
 mod tokens;
 mod weights;
 
