@@ -36,19 +36,19 @@ impl<'a> Feed<'a> {
     /// # Errors
     /// Data that cannot be read, or a device that fails.
     pub(super) fn hold(&self, engine: &mut Engine) -> Result<(), RunError> {
-        let (loader, row) = (&self.config.strategy.loader, self.row());
+        let loader = &self.config.strategy.loader;
         let dtype = loader.dtype.dtype();
         match loader.source {
             LoadedFrom::Stream => Ok(()),
             LoadedFrom::Ram => {
                 let mut memory = engine.lend_row()?;
-                row.tokens(0, dtype, &mut memory)?;
+                self.row().tokens(0, dtype, &mut memory)?;
                 // Nobody else sets it.
                 let _ = self.held.set(memory);
                 Ok(())
             }
             LoadedFrom::Device => {
-                let mut piece = vec![0; PIECE];
+                let (row, mut piece) = (self.row(), vec![0; PIECE]);
                 let each = PIECE / dtype.bytes() as usize;
                 let tokens = self.config.tokens.unwrap_or(0);
                 for first in (0..tokens).step_by(each) {
