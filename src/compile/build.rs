@@ -6,7 +6,7 @@ use super::dtypes::Dtypes;
 use super::instruction::{Action, Instruction};
 use super::placement::homes;
 use super::program::{Bucket, Exchange, Parameter, Program, Results, Section, SectionKind, Stage};
-use super::value::{Form, Like, Part, Value, View};
+use super::value::{Batches, Form, Like, Part, Value, View};
 use crate::data::{Documents, row};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
@@ -28,6 +28,7 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         buckets: Vec::new(),
         exchange: Exchange {
             batch: Vec::new(),
+            staged: Vec::new(),
             row: None,
             numbers: ValueId(0),
             results: results(ValueId(0)),
@@ -47,8 +48,10 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
     };
     let parameters = add_buckets(&mut program, graph, config);
     program.exchange = exchange(&mut program, graph, config);
+    program.exchange.staged = staged(&mut program, config);
     let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
     persistent.extend(&program.exchange.batch);
+    persistent.extend(&program.exchange.staged);
     persistent.extend(program.exchange.row);
     persistent.extend([program.exchange.numbers, program.exchange.results.loss]);
 
@@ -199,14 +202,18 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
         let TensorType { dtype, shape } = graph.values[index].ty;
         let part = loaded.iter().find(|part| part.name == graph.values[index].name);
         let dtype = part.map_or(dtype, |part| part.ty.dtype);
-        (Like::Batch(index), TensorType { dtype, shape: shape.with_first(samples) })
+        (Like::Batch(Batches::Exchange, index), TensorType { dtype, shape: shape.with_first(samples) })
     };
     let whole_parts = graph.inputs().filter(|&index| !is_cut(graph.values[index].name));
     let mut batch: Vec<ValueId> =
         whole_parts.map(|index| input(graph.values[index].name, whole(index), of_batches)).collect();
     if graph.inputs().any(|index| is_cut(graph.values[index].name)) {
         let place = row::place();
-        batch.push(input(place.name, (Like::Places(None), place.of_samples(samples)), of_batches));
+        batch.push(input(
+            place.name,
+            (Like::PlacesOfBatch(Batches::Exchange), place.of_samples(samples)),
+            of_batches,
+        ));
     }
     let held = match source {
         LoadedFrom::Stream => None,
@@ -219,10 +226,31 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
     });
     Exchange {
         batch,
+        staged: Vec::new(),
         row,
         numbers: input("control", (Like::Fixed, TensorType::f32(&[numbers])), Pool::Pinned),
         results: results(input("loss", (Like::Fixed, TensorType::scalar()), Pool::Pinned)),
     }
+}
+
+/// What the device has of the batch that is worked on and of the next one, where that comes ahead.
+fn staged(program: &mut Program, config: &RunConfig) -> Vec<ValueId> {
+    if config.strategy.loader.prefetch == 0 {
+        return Vec::new();
+    }
+    let scope = program.add_scope("staged");
+    let samples = program.samples * program.batches(Batches::Staged);
+    let of = |program: &mut Program, id: ValueId| {
+        let Value { name, like, ty, .. } = *program.value(id);
+        let like = match like {
+            Like::Batch(_, index) => Like::Batch(Batches::Staged, index),
+            _ => Like::PlacesOfBatch(Batches::Staged),
+        };
+        let ty = TensorType { shape: ty.shape.with_first(samples), ..ty };
+        program.add_value(name, scope, (like, ty), Role::Input, Pool::Device)
+    };
+    let batch = program.exchange.batch.clone();
+    batch.into_iter().map(|id| of(program, id)).collect()
 }
 
 /// The loss, and nothing else yet.
@@ -284,7 +312,11 @@ fn forward(
     let pass = graphs.pass(micro_batch, is_evaluation);
     let graph = graphs.get(pass);
     let phase = if is_evaluation { Phase::Evaluation } else { Phase::Forward };
-    let batch = program.exchange.batch.clone();
+    let Exchange { batch, staged, .. } = &program.exchange;
+    let (batch, queue) = match staged.is_empty() {
+        true => (batch.clone(), Queue::Copy),
+        false => (staged.clone(), Queue::Compute),
+    };
     // The row that the device has, and the graph's inputs that are cut out of it.
     let cut = program.exchange.row.filter(|&row| program.value(row).pool == Pool::Device);
     let mut stretches: Vec<(usize, ValueId)> = Vec::new();
@@ -326,7 +358,7 @@ fn forward(
             if to != id {
                 narrow.insert(id, to);
             }
-            let action = Action::Copy { queue: Queue::Copy, from, to };
+            let action = Action::Copy { queue, from, to };
             code.push(Instruction::new(action, program.value(from).scope, phase));
         }
         values.push(id);
@@ -335,10 +367,10 @@ fn forward(
         let named = |id: &&ValueId| program.value(**id).name == row::place().name;
         let from = *batch.iter().find(named).expect("batches say where their samples lie");
         let scope = program.value(from).scope;
-        let like = Like::Places(Some((pass, *first)));
+        let like = Like::PlacesOf(pass, *first);
         let ty = row::place().of_samples(graph.values[*first].ty.shape.dims()[0]);
         let place = program.add_value(row::place().name, scope, (like, ty), Role::Input, Pool::Device);
-        let action = Action::Copy { queue: Queue::Copy, from, to: place };
+        let action = Action::Copy { queue, from, to: place };
         code.push(Instruction::new(action, scope, phase));
         for (index, id) in stretches {
             let GraphValue { name, ty, .. } = &graph.values[index];

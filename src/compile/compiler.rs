@@ -176,12 +176,11 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             Like::Fixed | Like::Workspace => continue,
             Like::Graph(pass, index) => shape(pass, index),
             Like::Rows(pass, index, slice) => shape(pass, index).of_rows(slice),
-            Like::Batch(index) => shape(Pass::FULL, index).with_first(program.samples * program.slots),
-            Like::Places(of) => {
-                let samples =
-                    of.map_or(program.samples * program.slots, |(pass, value)| shape(pass, value).dims()[0]);
-                Shape::new(&[samples, 2])
+            Like::Batch(batches, index) => {
+                shape(Pass::FULL, index).with_first(program.samples * program.batches(batches))
             }
+            Like::PlacesOfBatch(batches) => Shape::new(&[program.samples * program.batches(batches), 2]),
+            Like::PlacesOf(pass, value) => Shape::new(&[shape(pass, value).dims()[0], 2]),
             Like::Bucket(bucket) => buckets[bucket][0],
             Like::State(bucket, state) => buckets[bucket][1 + state],
             Like::Scales(bucket, index) => scales[bucket][index],

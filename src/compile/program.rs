@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::instruction::{Action, Instruction};
-use super::value::Value;
+use super::value::{Batches, Value};
 use crate::device::{Event, Placed, Pool, Work};
 use crate::graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
 use crate::ops::{Members, Storage, TensorType, UpdateFormat, ValueId};
@@ -146,6 +146,8 @@ pub struct BucketState {
 pub struct Exchange {
     /// The parts of whole batches in memory of the host, one batch after the other, named as the model asks for them.
     pub batch: Vec<ValueId>,
+    /// The same on the device, where batches come there ahead of their steps.
+    pub staged: Vec<ValueId>,
     /// All tokens of the data, in a row, where they are held as a whole: in the host's memory, or in the device's.
     pub row: Option<ValueId>,
     /// What the optimizer's update takes as the step's numbers, in pinned memory.
@@ -304,6 +306,14 @@ impl Program {
         let mut marked = vec![false; self.values.len()];
         ids.iter().for_each(|id| marked[id.index()] = true);
         marked
+    }
+
+    /// How many batches lie there.
+    pub fn batches(&self, batches: Batches) -> usize {
+        match batches {
+            Batches::Exchange => self.slots,
+            Batches::Staged => 2,
+        }
     }
 
     /// What a value is in the pool that it lives in for good.

@@ -241,7 +241,7 @@ fn kept_for_backward(program: &Program, pair: (SectionKind, SectionKind)) -> Vec
         let launches = section.code.iter().filter(|instruction| {
             let in_both = match instruction.action {
                 Action::Launch { .. } => !instruction.recompute,
-                Action::Copy { from, .. } => program.value(from).like.is_of_batches(),
+                Action::Copy { from, .. } => program.value(from).like.batches().is_some(),
                 _ => false,
             };
             instruction.phase != Phase::Backward && in_both && !instruction.once

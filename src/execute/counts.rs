@@ -38,6 +38,8 @@ pub struct Counts {
     pub bytes_to_device: u64,
     /// Bytes of batches brought to the device; those of evaluations left out.
     pub batch_bytes: u64,
+    /// Steps whose batch was on its way to the device, or there, before they began.
+    pub batches_ahead: u64,
     /// Bytes of gradients filled with zeros at the end of steps.
     pub zeroed_bytes: u64,
     /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
@@ -101,7 +103,7 @@ impl Counts {
     }
 
     fn copy(&mut self, program: &Program, from: ValueId, to: ValueId) {
-        if program.value(from).like.is_of_batches() {
+        if program.value(from).like.batches().is_some() {
             self.batch_bytes += program.ty(to).bytes();
         }
         let bytes = carried_bytes(program, from, to);

@@ -14,9 +14,9 @@ use super::counts::Counts;
 use super::digest;
 use super::timeline::Timeline;
 use super::uses::Uses;
-use crate::compile::{Action, Opened, Program, SectionKind};
+use crate::compile::{Action, Batches, Exchange, Opened, Program, SectionKind};
 use crate::data::{Batch, Part, StoredParameters};
-use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Lent, Pool, Region, Tensor};
+use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Lent, Pool, Queue, Region, Tensor};
 #[cfg(test)]
 use crate::memory::{Allocator, CacheWork};
 use crate::memory::{Backing, Failure, Manager};
@@ -77,6 +77,10 @@ pub struct Engine<'a> {
     uses: Uses,
     /// Which of the exchange's batches is worked on.
     slot: usize,
+    /// Where batches come to the device ahead: where that one lies there.
+    stage: usize,
+    /// Which of the exchange's lies, or will, in the other place.
+    ahead: Option<usize>,
     /// Whether freed memory is overwritten.
     poison: bool,
     /// By section: how often it was gone through.
@@ -127,6 +131,8 @@ impl<'a> Engine<'a> {
             counts: Counts::default(),
             uses: Uses::new(program),
             slot: 0,
+            stage: 0,
+            ahead: None,
             poison,
             passes: vec![0; program.sections.len()],
             opened: Opened::none(program),
@@ -174,15 +180,21 @@ impl<'a> Engine<'a> {
     /// Out of memory, or a device that fails.
     pub fn step(&mut self, batch: &Batch, numbers: &[f32]) -> Result<StepReport, Failure> {
         let slot = self.put_batch(batch)?;
-        self.step_on(slot, numbers)
+        self.step_on(slot, None, numbers)
     }
 
-    /// The same on the batch that lies in a slot of the exchange.
+    /// The same on the batch that lies in a slot of the exchange. That of the `next` step comes to the device meanwhile, if it
+    /// is there already and batches come ahead.
     ///
     /// # Errors
     /// As for `step`.
-    pub(super) fn step_on(&mut self, slot: usize, numbers: &[f32]) -> Result<StepReport, Failure> {
-        self.gradients_on(slot, numbers)?;
+    pub(super) fn step_on(
+        &mut self,
+        slot: usize,
+        next: Option<usize>,
+        numbers: &[f32],
+    ) -> Result<StepReport, Failure> {
+        self.gradients_on(slot, next, numbers)?;
         self.update()
     }
 
@@ -202,6 +214,8 @@ impl<'a> Engine<'a> {
     pub(super) fn evaluate_on(&mut self, slot: usize) -> Result<f64, Failure> {
         self.make_all()?;
         self.slot = slot;
+        self.bring(slot, self.stage)?;
+        self.synchronize()?;
         let program = self.program;
         let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_work());
         let (mut seen, mut sum) = (0, 0.0);
@@ -420,13 +434,17 @@ impl<'a> Engine<'a> {
                 self.manager.backing.device.launch(op, &inputs, &outputs, workspace)?;
             }
             Action::Copy { queue, from, to } => {
-                let of_batch = self.program.value(*from).like.is_of_batches();
+                let batches = self.program.value(*from).like.batches();
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
-                if of_batch {
-                    let Program { samples, slots, .. } = *self.program;
-                    let sample = from.bytes / (samples * slots) as u64;
-                    let offset = from.offset + (self.slot * samples + seen) as u64 * sample;
+                if let Some(batches) = batches {
+                    let samples = self.program.samples;
+                    let batch = match batches {
+                        Batches::Exchange => self.slot,
+                        Batches::Staged => self.stage,
+                    };
+                    let sample = from.bytes / (samples * self.program.batches(batches)) as u64;
+                    let offset = from.offset + (batch * samples + seen) as u64 * sample;
                     from = Region { offset, bytes: to.bytes, ..from };
                 }
                 began = Instant::now();
@@ -450,6 +468,21 @@ impl<'a> Engine<'a> {
             self.manager.backing.device.write(region, &filled.bytes)?;
         }
         Ok(slot)
+    }
+
+    /// Brings the batch in a slot of the exchange to the device, on the queue of copies, where batches come there as a whole.
+    fn bring(&mut self, slot: usize, stage: usize) -> Result<(), DeviceError> {
+        let Exchange { batch, staged, .. } = &self.program.exchange;
+        for (&from, &to) in batch.iter().zip(staged) {
+            let [from, to] = [(from, slot), (to, stage)].map(|(id, batch)| {
+                let Region { buffer, offset, bytes } = self.manager.tensor(id).region();
+                let batches = self.program.value(id).like.batches().expect("it is of whole batches");
+                let bytes = bytes / self.program.batches(batches) as u64;
+                Region { buffer, offset: offset + batch as u64 * bytes, bytes }
+            });
+            self.manager.backing.device.copy(Queue::Copy, from, to)?;
+        }
+        Ok(())
     }
 
     /// Lends the memory of a part of some samples of the batch in a slot of the exchange to who assembles it.

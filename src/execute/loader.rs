@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ use crate::spec;
 pub(super) struct Loaded {
     /// Where among the exchange's batches it lies.
     pub(super) slot: usize,
+    /// Where the one of the next step does, if that is there, too.
+    pub(super) next: Option<usize>,
     /// How long the slowest of the threads took for its share, where there are threads.
     pub(super) took: Option<Duration>,
 }
@@ -39,6 +41,17 @@ struct Done {
     took: Duration,
 }
 
+/// A batch of the exchange.
+#[derive(Default)]
+struct Slot {
+    /// Its shares, in order, while no worker has them.
+    shares: Vec<Batch>,
+    /// How long the slowest of those that workers filled took.
+    slowest: Duration,
+    /// Why there are no more.
+    failed: Option<RunError>,
+}
+
 /// A thread that fills its share of every batch.
 struct Worker {
     jobs: Sender<Job>,
@@ -51,8 +64,7 @@ pub(super) struct Loader<'a> {
     shares: Vec<Range<u64>>,
     /// One for each share, or none.
     workers: Vec<Worker>,
-    /// By slot: the shares of its batch, while no worker has them.
-    slots: Vec<Vec<Batch>>,
+    slots: Vec<Slot>,
     /// Batches that steps have asked for.
     taken: usize,
     stopped: Arc<AtomicBool>,
@@ -105,7 +117,8 @@ impl<'a> Loader<'a> {
             let batch = self.feed.config().empty_batch((samples.end - samples.start) as usize);
             worker.begin(Job { step: 0, batch })?;
         }
-        self.workers.iter().try_for_each(|worker| worker.finish().map(drop))
+        let mut workers = self.workers.iter();
+        workers.try_for_each(|worker| worker.finished(true).map_or(Ok(()), |done| done.map(drop)))
     }
 
     /// Puts the data where it is held, and takes the memory of the exchange's batches. Threads begin to fill it.
@@ -122,7 +135,7 @@ impl<'a> Loader<'a> {
                     Ok(Box::new(engine.lend(slot, samples(share), part)?))
                 })
             });
-            self.slots.push(shares.collect::<Result<_, _>>()?);
+            self.slots.push(Slot { shares: shares.collect::<Result<_, _>>()?, ..Slot::default() });
         }
         (0..self.slots.len()).try_for_each(|slot| self.refill(slot, slot))
     }
@@ -132,7 +145,7 @@ impl<'a> Loader<'a> {
         if self.workers.is_empty() {
             return Ok(());
         }
-        let shares = std::mem::take(&mut self.slots[slot]).into_iter();
+        let shares = std::mem::take(&mut self.slots[slot]).shares.into_iter();
         self.workers.iter().zip(shares).try_for_each(|(worker, batch)| worker.begin(Job { step, batch }))
     }
 
@@ -145,22 +158,39 @@ impl<'a> Loader<'a> {
         let slot = step % slots;
         self.taken += 1;
         if self.workers.is_empty() {
-            for (samples, batch) in self.shares.iter().zip(&mut self.slots[slot]) {
+            for (samples, batch) in self.shares.iter().zip(&mut self.slots[slot].shares) {
                 self.feed.training(step, samples.clone(), batch)?;
                 delay(self.feed, samples, &self.stopped);
             }
-            return Ok(Loaded { slot, took: None });
+            return Ok(Loaded { slot, next: None, took: None });
         }
         if let Some(last) = step.checked_sub(1) {
             self.refill(last % slots, last + slots)?;
         }
-        let mut slowest = Duration::ZERO;
-        for worker in &self.workers {
-            let Done { batch, took } = worker.finish()?;
-            self.slots[slot].push(batch);
-            slowest = slowest.max(took);
+        self.receive(slot, true);
+        let next = (step + 1) % slots;
+        let is_there = next != slot && self.receive(next, false);
+        let Slot { slowest, failed, .. } = &mut self.slots[slot];
+        match failed.take() {
+            Some(error) => Err(error),
+            None => Ok(Loaded { slot, next: is_there.then_some(next), took: Some(*slowest) }),
         }
-        Ok(Loaded { slot, took: Some(slowest) })
+    }
+
+    /// Takes the shares of a slot that are filled, all of them if that is to be waited for. Whether all are there.
+    fn receive(&mut self, slot: usize, waits: bool) -> bool {
+        let Slot { shares, slowest, failed } = &mut self.slots[slot];
+        while failed.is_none() && shares.len() < self.workers.len() {
+            match self.workers[shares.len()].finished(waits) {
+                None => return false,
+                Some(Ok(Done { batch, took })) => {
+                    shares.push(batch);
+                    *slowest = (*slowest).max(took);
+                }
+                Some(Err(error)) => *failed = Some(error),
+            }
+        }
+        failed.is_none()
     }
 
     /// A batch of so many of the evaluation split, in the place of that of the last step.
@@ -172,16 +202,17 @@ impl<'a> Loader<'a> {
         let slot = last % self.slots.len();
         let samples = self.feed.config().train.batch_size as u64;
         let first = index as u64 * samples;
-        for (share, batch) in self.shares.iter().zip(&mut self.slots[slot]) {
+        for (share, batch) in self.shares.iter().zip(&mut self.slots[slot].shares) {
             let of = of as u64 * samples;
             self.feed.evaluation(of, first + share.start..first + share.end, batch)?;
         }
-        Ok(Loaded { slot, took: None })
+        Ok(Loaded { slot, next: None, took: None })
     }
 
     /// How many tokens of a batch are padding, and how many it has; if some may be.
     pub(super) fn padding(&self, loaded: Loaded) -> Option<[u64; 2]> {
-        let of_shares: Option<Vec<[u64; 2]>> = self.slots[loaded.slot].iter().map(Batch::padding).collect();
+        let of_shares: Option<Vec<[u64; 2]>> =
+            self.slots[loaded.slot].shares.iter().map(Batch::padding).collect();
         of_shares.map(|shares| shares.into_iter().fold([0; 2], |[a, b], [c, d]| [a + c, b + d]))
     }
 
@@ -203,8 +234,16 @@ impl Worker {
         self.jobs.send(job).map_err(|_| RunError::WorkerEnded)
     }
 
-    fn finish(&self) -> Result<Done, RunError> {
-        Ok(self.done.recv().map_err(|_| RunError::WorkerEnded)??)
+    /// What it has filled, if it has or that is waited for.
+    fn finished(&self, waits: bool) -> Option<Result<Done, RunError>> {
+        let done = match waits {
+            true => self.done.recv().map_err(|_| RunError::WorkerEnded),
+            false => match self.done.try_recv() {
+                Err(TryRecvError::Empty) => return None,
+                done => done.map_err(|_| RunError::WorkerEnded),
+            },
+        };
+        Some(done.and_then(|done| done.map_err(RunError::from)))
     }
 }
 

@@ -68,6 +68,10 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
         if workers > 0 {
             parts.push(format!("{workers} {}", if workers == 1 { "worker" } else { "workers" }));
         }
+        let ahead = after.batches_ahead - before.batches_ahead;
+        if ahead > 0 {
+            parts.push(format!("{:.0}% uploaded ahead", 100.0 * ahead as f64 / steps as f64));
+        }
         parts.push(format!("{:.1}% waiting for data", 100.0 * waited));
         parts.extend(hidden.map(|share| format!("{:.0}% of loading hidden", 100.0 * share)));
     }

@@ -308,6 +308,8 @@ impl Trainer<'_> {
             measured.unchanged_parameters = unchanged.share_since_first_step(engine, steps)?;
         }
         measured.digest = engine.digest()?;
+        let ahead = (after.batches_ahead - before.batches_ahead) as f64 / steps as f64;
+        measured.batches_ahead = (!self.program.exchange.staged.is_empty()).then_some(ahead);
         let loading = loader.loading(times);
         measured.loading_hidden = loading.and_then(|loading| loading.hidden);
         Ok(Trained { before, after, loading })
@@ -363,7 +365,7 @@ impl Trainer<'_> {
         let loaded = loader.next()?;
         let waited = began.elapsed();
         let taken = step + 1 - engine.counts().skipped_steps as usize;
-        let report = engine.step_on(loaded.slot, &self.config.numbers(taken))?;
+        let report = engine.step_on(loaded.slot, loaded.next, &self.config.numbers(taken))?;
         let took = began.elapsed();
         let timed = TimedStep {
             loss: report.loss,

@@ -165,9 +165,9 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
             }
             Action::Copy { from, to, .. } => {
                 // Of what whole batches have, the share of the samples that the section sees of one of them.
-                let (all, samples) = match program.value(*from).like {
-                    like if like.is_of_batches() => (program.samples * program.slots, section.samples),
-                    _ => (1, 1),
+                let (all, samples) = match program.value(*from).like.batches() {
+                    Some(batches) => (program.samples * program.batches(batches), section.samples),
+                    None => (1, 1),
                 };
                 let (from, to) = (program.ty(*from), program.ty(*to));
                 let times = |bytes: u64, count: usize| u128::from(bytes) * count as u128;

@@ -21,15 +21,32 @@ impl Engine<'_> {
     /// does so in the backward pass.
     pub(in crate::execute) fn gradients(&mut self, batch: &Batch, numbers: &[f32]) -> Result<(), Failure> {
         let slot = self.put_batch(batch)?;
-        self.gradients_on(slot, numbers)
+        self.gradients_on(slot, None, numbers)
     }
 
-    /// The same of the batch that lies in a slot of the exchange.
-    pub(super) fn gradients_on(&mut self, slot: usize, numbers: &[f32]) -> Result<(), Failure> {
+    /// The same of the batch that lies in a slot of the exchange, while the next one comes to the device.
+    pub(super) fn gradients_on(
+        &mut self,
+        slot: usize,
+        next: Option<usize>,
+        numbers: &[f32],
+    ) -> Result<(), Failure> {
         self.slot = slot;
+        if self.ahead.take() == Some(slot) {
+            self.stage = 1 - self.stage;
+            self.counts.batches_ahead += 1;
+        } else {
+            self.bring(slot, self.stage)?;
+        }
+        // Writing the numbers waits for all queues: what was brought is there. Where the next batch goes, nothing works any
+        // more since the step before has ended.
         let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let region = self.manager.tensor(self.program.exchange.numbers).region();
         self.manager.backing.device.write(region, &numbers)?;
+        if let Some(next) = next.filter(|_| !self.program.exchange.staged.is_empty()) {
+            self.bring(next, 1 - self.stage)?;
+            self.ahead = Some(next);
+        }
         let program = self.program;
         let mut seen = 0;
         for section in program.step().take_while(|section| section.kind != SectionKind::Update) {

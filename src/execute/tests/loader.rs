@@ -5,13 +5,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::super::Reporter;
+use super::super::engine::Engine;
 use super::super::measured::{Ended, Measured, Outcome};
 use super::super::prepared::Prepared;
 use super::super::step_log::STEPS_FILE;
 use super::super::train::{RunError, run_on};
 use crate::compile::compile;
 use crate::data::{Batch, Contents, DataError, DigestCache, Source, TrainingStep};
-use crate::device::{Pool, Role};
+use crate::device::{Delay, Pool, Role};
 use crate::memory::{Cadence, predict};
 use crate::spec::*;
 use crate::testing;
@@ -192,6 +193,19 @@ fn each_batch_that_is_ahead_is_memory_of_the_host() {
         assert_eq!(input(pageable, Pool::Pinned), numbers);
         // All of the host's memory together.
         assert_eq!(input(pageable, Pool::Host), expected);
+        // On the device, the batch that is worked on and the next one.
+        let on_device = |loader: Loader| {
+            let config = config(folder.path(), loader);
+            let program = compile(&config, &testing::target()).unwrap();
+            let start = program.section(crate::compile::SectionKind::Start).unwrap();
+            let inputs = start
+                .exit
+                .iter()
+                .map(|&id| program.value(id))
+                .filter(|value| value.role == Role::Input && value.pool == Pool::Device);
+            inputs.map(|value| value.ty.bytes().next_multiple_of(256)).sum::<u64>()
+        };
+        assert_eq!([on_device(loader), on_device(Loader::default())], [batches(2), 0]);
     }
 }
 
@@ -201,7 +215,9 @@ fn the_receipt_says_how_batches_came() {
     let (_, plain) = trained(Loader::default());
     assert_eq!(plain.measured.batch_bytes, Some(2 * 5 * context * 4));
     assert!(!plain.measured.receipt.contains("batches,"), "{}", plain.measured.receipt);
+    assert_eq!(plain.measured.batches_ahead, None);
     let (_, ahead) = trained(Loader { workers: 2, prefetch: 1, ..Loader::default() });
+    assert!(ahead.measured.batches_ahead.is_some());
     let told = [" of batches", "2 workers", "% waiting for data", "% of loading hidden"];
     assert!(told.iter().all(|told| ahead.measured.receipt.contains(told)), "{}", ahead.measured.receipt);
 }
@@ -236,6 +252,55 @@ fn the_last_batch_of_an_epoch_counts_for_as_much_as_others() {
     for source in [LoadedFrom::Stream, LoadedFrom::Ram, LoadedFrom::Device] {
         let loader = Loader { workers: 2, prefetch: 1, source, dtype: LoadedAs::U16, ..Loader::default() };
         assert_eq!(learnt(5, LastBatch::Keep, loader), (kept.clone(), digest.clone()), "{source:?}");
+    }
+}
+
+/// A batch is on its way to the device while the one before is trained on, whichever queue takes its time.
+#[test]
+fn batches_come_to_the_device_ahead_of_their_steps() {
+    for source in [LoadedFrom::Stream, LoadedFrom::Device] {
+        let mut config = testing::small();
+        (config.train.batch_size, config.strategy.accumulate) = (5, 3);
+        let plain = super::trace(&config);
+        config.strategy.loader =
+            Loader { workers: 1, prefetch: 1, source, dtype: LoadedAs::U16, ..Loader::default() };
+        let program = compile(&config, &testing::target()).unwrap();
+        let devices = [
+            testing::device(testing::target()),
+            testing::delayed_device(testing::target(), Delay::Compute),
+            testing::delayed_device(testing::target(), Delay::Copy),
+        ];
+        for mut device in devices {
+            let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+            engine.start().unwrap();
+            if source == LoadedFrom::Device {
+                engine.put_row(0, &super::row(&config)).unwrap();
+            }
+            let samples = config.train.batch_size;
+            let put = |engine: &mut Engine, slot: usize, step: usize| {
+                for filled in super::batch(&config, step, samples).all() {
+                    let mut memory = engine.lend(slot, 0..samples, &filled.part).unwrap();
+                    memory.copy_from_slice(&filled.bytes);
+                }
+            };
+            put(&mut engine, 0, 0);
+            let mut digests = Vec::new();
+            for step in 0..super::STEPS {
+                let (slot, next) = (step % 2, (step + 1) % 2);
+                // The evaluation's lies in the place of the step's, which is over.
+                let has_next = step + 1 < super::STEPS;
+                if has_next {
+                    put(&mut engine, next, step + 1);
+                }
+                engine.step_on(slot, has_next.then_some(next), &config.numbers(step + 1)).unwrap();
+                digests.push(engine.digest().unwrap());
+                put(&mut engine, slot, 99);
+                engine.evaluate_on(slot).unwrap();
+            }
+            assert_eq!(digests, plain.digests, "{source:?}");
+            assert_eq!(engine.counts().batches_ahead, super::STEPS as u64 - 1);
+            engine.close().unwrap();
+        }
     }
 }
 
