@@ -1,5 +1,6 @@
 //! Walks a program on a device: one plain loop.
 
+mod batches;
 mod gradients;
 mod parameters;
 mod timing;
@@ -10,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use self::batches::At;
 use super::counts::Counts;
 use super::digest;
 use super::timeline::Timeline;
 use super::uses::Uses;
-use crate::compile::{Action, Batches, Exchange, Opened, Program, SectionKind};
-use crate::data::{Batch, Part, StoredParameters};
-use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Lent, Pool, Queue, Region, Tensor};
+use crate::compile::{Action, Opened, Program, SectionKind};
+use crate::data::{Batch, StoredParameters};
+use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
 #[cfg(test)]
 use crate::memory::{Allocator, CacheWork};
 use crate::memory::{Backing, Failure, Manager};
@@ -75,12 +77,7 @@ pub struct Engine<'a> {
     weights: Option<&'a StoredParameters>,
     counts: Counts,
     uses: Uses,
-    /// Which of the exchange's batches is worked on.
-    slot: usize,
-    /// Where batches come to the device ahead: where that one lies there.
-    stage: usize,
-    /// Which of the exchange's lies, or will, in the other place.
-    ahead: Option<usize>,
+    at: At,
     /// Whether freed memory is overwritten.
     poison: bool,
     /// By section: how often it was gone through.
@@ -130,9 +127,7 @@ impl<'a> Engine<'a> {
             weights: None,
             counts: Counts::default(),
             uses: Uses::new(program),
-            slot: 0,
-            stage: 0,
-            ahead: None,
+            at: At::default(),
             poison,
             passes: vec![0; program.sections.len()],
             opened: Opened::none(program),
@@ -213,9 +208,7 @@ impl<'a> Engine<'a> {
     /// As for `evaluate`.
     pub(super) fn evaluate_on(&mut self, slot: usize) -> Result<f64, Failure> {
         self.make_all()?;
-        self.slot = slot;
-        self.bring(slot, self.stage)?;
-        self.synchronize()?;
+        self.begin_evaluation(slot)?;
         let program = self.program;
         let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_work());
         let (mut seen, mut sum) = (0, 0.0);
@@ -438,14 +431,7 @@ impl<'a> Engine<'a> {
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
                 if let Some(batches) = batches {
-                    let samples = self.program.samples;
-                    let batch = match batches {
-                        Batches::Exchange => self.slot,
-                        Batches::Staged => self.stage,
-                    };
-                    let sample = from.bytes / (samples * self.program.batches(batches)) as u64;
-                    let offset = from.offset + (batch * samples + seen) as u64 * sample;
-                    from = Region { offset, bytes: to.bytes, ..from };
+                    from = self.seen_of(from, batches, seen, to.bytes);
                 }
                 began = Instant::now();
                 self.manager.backing.device.copy(*queue, from, to)?;
@@ -455,86 +441,6 @@ impl<'a> Engine<'a> {
             Action::Allocate(_) | Action::Free(_) | Action::Leak(_) | Action::EmptyCache => {}
         }
         Ok(began.elapsed())
-    }
-
-    /// In the slot of the exchange behind the last one. Returns which that is.
-    fn put_batch(&mut self, batch: &Batch) -> Result<usize, Failure> {
-        let slot = (self.slot + 1) % self.program.slots;
-        for &id in &self.program.exchange.batch {
-            let name = self.program.value(id).name;
-            let filled = batch.part(name).unwrap_or_else(|| panic!("the batch has no part `{name}`"));
-            let region = self.samples_of(slot, 0..self.program.samples, &filled.part);
-            assert_eq!(filled.bytes.len() as u64, region.bytes, "samples of the batch's `{name}`");
-            self.manager.backing.device.write(region, &filled.bytes)?;
-        }
-        Ok(slot)
-    }
-
-    /// Brings the batch in a slot of the exchange to the device, on the queue of copies, where batches come there as a whole.
-    fn bring(&mut self, slot: usize, stage: usize) -> Result<(), DeviceError> {
-        let Exchange { batch, staged, .. } = &self.program.exchange;
-        for (&from, &to) in batch.iter().zip(staged) {
-            let [from, to] = [(from, slot), (to, stage)].map(|(id, batch)| {
-                let Region { buffer, offset, bytes } = self.manager.tensor(id).region();
-                let batches = self.program.value(id).like.batches().expect("it is of whole batches");
-                let bytes = bytes / self.program.batches(batches) as u64;
-                Region { buffer, offset: offset + batch as u64 * bytes, bytes }
-            });
-            self.manager.backing.device.copy(Queue::Copy, from, to)?;
-        }
-        Ok(())
-    }
-
-    /// Lends the memory of a part of some samples of the batch in a slot of the exchange to who assembles it.
-    ///
-    /// # Errors
-    /// A device that fails.
-    pub(super) fn lend(
-        &mut self,
-        slot: usize,
-        samples: Range<usize>,
-        part: &Part,
-    ) -> Result<Lent, DeviceError> {
-        let region = self.samples_of(slot, samples, part);
-        self.manager.backing.device.lend(region)
-    }
-
-    /// Lends the memory of the row of tokens that the host holds.
-    ///
-    /// # Errors
-    /// A device that fails.
-    pub(super) fn lend_row(&mut self) -> Result<Lent, DeviceError> {
-        let region = self.row();
-        self.manager.backing.device.lend(region)
-    }
-
-    /// Puts a piece of the row of tokens that the device holds where it begins, so many bytes from the front.
-    ///
-    /// # Errors
-    /// A device that fails.
-    pub(super) fn put_row(&mut self, begins: u64, piece: &[u8]) -> Result<(), DeviceError> {
-        let Region { buffer, offset, .. } = self.row();
-        let part = Region { buffer, offset: offset + begins, bytes: piece.len() as u64 };
-        self.manager.backing.device.write(part, piece)
-    }
-
-    fn row(&self) -> Region {
-        let row = self.program.exchange.row.expect("the program holds a row");
-        self.manager.tensor(row).region()
-    }
-
-    /// Where a part of some samples of the batch in a slot of the exchange lies.
-    ///
-    /// Panics if the program has no such part.
-    fn samples_of(&self, slot: usize, samples: Range<usize>, part: &Part) -> Region {
-        let Program { exchange, samples: all, slots, .. } = self.program;
-        let found = exchange.batch.iter().find(|&&id| self.program.value(id).name == part.name);
-        let tensor = found.map(|&id| self.manager.tensor(id));
-        let tensor = tensor.unwrap_or_else(|| panic!("the program has no `{}`", part.name));
-        assert_eq!(tensor.ty, part.of_samples(all * slots), "the type of the batch's `{}`", part.name);
-        let sample = part.ty.bytes();
-        let offset = tensor.offset + (slot * all + samples.start) as u64 * sample;
-        Region { buffer: tensor.buffer, offset, bytes: samples.len() as u64 * sample }
     }
 
     fn pieces<E: From<Failure>>(

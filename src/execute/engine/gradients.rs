@@ -31,22 +31,12 @@ impl Engine<'_> {
         next: Option<usize>,
         numbers: &[f32],
     ) -> Result<(), Failure> {
-        self.slot = slot;
-        if self.ahead.take() == Some(slot) {
-            self.stage = 1 - self.stage;
-            self.counts.batches_ahead += 1;
-        } else {
-            self.bring(slot, self.stage)?;
-        }
-        // Writing the numbers waits for all queues: what was brought is there. Where the next batch goes, nothing works any
-        // more since the step before has ended.
+        self.begin_batch(slot)?;
         let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let region = self.manager.tensor(self.program.exchange.numbers).region();
+        // Waits for all queues, so that what was brought is there.
         self.manager.backing.device.write(region, &numbers)?;
-        if let Some(next) = next.filter(|_| !self.program.exchange.staged.is_empty()) {
-            self.bring(next, 1 - self.stage)?;
-            self.ahead = Some(next);
-        }
+        self.bring_ahead(next)?;
         let program = self.program;
         let mut seen = 0;
         for section in program.step().take_while(|section| section.kind != SectionKind::Update) {

@@ -273,9 +273,7 @@ fn batches_come_to_the_device_ahead_of_their_steps() {
         for mut device in devices {
             let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
             engine.start().unwrap();
-            if source == LoadedFrom::Device {
-                engine.put_row(0, &super::row(&config)).unwrap();
-            }
+            super::hold(&mut engine, &config).unwrap();
             let samples = config.train.batch_size;
             let put = |engine: &mut Engine, slot: usize, step: usize| {
                 for filled in super::batch(&config, step, samples).all() {

@@ -72,6 +72,14 @@ fn row(config: &RunConfig) -> Vec<u8> {
     row
 }
 
+/// Gives a device that cuts samples out of the row what it is.
+fn hold(engine: &mut Engine, config: &RunConfig) -> Result<(), Failure> {
+    match config.strategy.loader.source {
+        LoadedFrom::Device => Ok(engine.put_row(0, &row(config))?),
+        LoadedFrom::Stream | LoadedFrom::Ram => Ok(()),
+    }
+}
+
 fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let sample = config.sample();
     let count = samples * sample.tokens.expect("the model works on tokens");
@@ -118,9 +126,7 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
     let target = device.target().clone();
     let mut engine = Engine::new(program, device, true)?;
     engine.start()?;
-    if config.strategy.loader.source == LoadedFrom::Device {
-        engine.put_row(0, &row(config))?;
-    }
+    hold(&mut engine, config)?;
     let mut trace = Trace { losses: Vec::new(), digests: Vec::new(), evaluation: 0.0 };
     for step in 0..STEPS {
         let report = engine.step(&batch(config, step, config.train.batch_size), &config.numbers(step + 1))?;
