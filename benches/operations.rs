@@ -16,8 +16,8 @@ use runner::ops::{
     UpdateFormat, WeightFormat, lay_out,
 };
 use runner::spec::{
-    AdamW, Data, Decay, Measure, Model, Optimizer, Precision, RunConfig, Schedule, Strategy, Text, Train,
-    Transformer,
+    AdamW, Data, Decay, LastBatch, Measure, Model, Optimizer, Precision, RunConfig, Schedule, Strategy, Text,
+    Train, Transformer,
 };
 
 const VOCABULARY: usize = 256;
@@ -197,12 +197,15 @@ fn config(model: Transformer, precision: Precision, batch_size: usize) -> RunCon
             batch_size,
             clip_norm: Some(1.0),
             seed: 0,
+            shuffle: false,
+            last_batch: LastBatch::Drop,
             optimizer: Optimizer::AdamW(adamw),
             schedule: Schedule::default(),
         },
         evaluation: None,
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy { precision, ..Strategy::default() },
+        tokens: None,
     }
 }
 
@@ -250,6 +253,7 @@ fn operand(device: &mut dyn Device, ty: TensorType) -> Tensor {
         DType::BF16 | DType::F16 => (number(index) as f32).to_ne_bytes()[2..].to_vec(),
         DType::U8 | DType::U4 => vec![(number(index) * 256.0) as u8],
         DType::I32 => ((number(index) * VOCABULARY as f64) as i32).to_ne_bytes().to_vec(),
+        DType::U16 => ((number(index) * VOCABULARY as f64) as u16).to_ne_bytes().to_vec(),
     };
     let bytes: Vec<u8> = (0..ty.elements()).flat_map(bytes).take(ty.bytes() as usize).collect();
     let tensor = Tensor { buffer, offset: 0, ty };

@@ -466,6 +466,23 @@ bad! {
     pageable_memory_for_nothing: check(&with("recompute = \"block\"", "offload = { pinned = false, ahead = 2 }"));
     offload_of_wrong_values: check(&with("recompute = \"block\"",
         "offload = { parameters = 1, activations = 64, pinned = \"no\", ahead = -1 }"));
+    loader_without_what: check(&with("recompute = \"block\"", "loader = 2"));
+    loader_of_something_else: check(&with("recompute = \"block\"", "loader = { num_workers = 2, pin_memory = true }"));
+    loader_of_wrong_values: check(&with("recompute = \"block\"",
+        "loader = { workers = -1, prefetch = \"two\", source = \"disk\", dtype = \"f32\", delay = -1 }"));
+    batches_ahead_of_nobody: check(&with("recompute = \"block\"", "loader = { prefetch = 2 }"));
+    ids_that_do_not_fit: check(&of_tokens("").replace("context = 32", "context = 32\nvocabulary = 50257").replace(
+        "recompute = \"block\"", "loader.dtype = \"u8\""));
+    ids_that_do_not_fit_beside_masked_ones: check(&of_text("documents = \"padded\"").replace(
+        "recompute = \"block\"", "loader.dtype = \"u8\""));
+    documents_held_as_a_row: check(&of_text("documents = \"packed\"").replace(
+        "recompute = \"block\"", "loader.source = \"device\""));
+    chain_held_as_a_row: check(&of_chain("").replace("recompute = \"block\"", "loader.source = \"ram\""));
+    epochs_without_end: check(&of_chain("").replace("batch_size = 8", "batch_size = 8\nshuffle = true"));
+    last_batch_of_no_epoch: check(&with("batch_size = 8", "batch_size = 8\nlast_batch = \"keep\""));
+    last_batch_in_no_known_way: check(&with("batch_size = 8", "batch_size = 8\nshuffle = true\nlast_batch = \"pad\""));
+    epoch_of_less_than_a_batch: check_files(
+        &[("a.toml", &with("batch_size = 8", "batch_size = 8\nshuffle = true")), ("a.txt", &"x".repeat(200))], &["a.toml"]);
     all_mistakes_of_a_file: check(&(with("heads = 2", "heads = 0\ncolour = 3").replace(
         "recompute =", "recompte =") + "\n[sweep.grid]\n\"train.seed\" = [1, -1, 2, 2.5]\n[measure]\nsteps = 0\n"));
     all_mistakes_of_syntax: check(&with("heads = 2", "heads = = 2").replace("batch_size = 8", "batch_size 8"));

@@ -430,6 +430,7 @@ prop_compose! {
         groups in any_groups(),
         (kind, momentum, looks_ahead) in (0..6, prop_oneof![Just(0.0), 0.01..0.99], any::<bool>()),
         schedule in any_schedule(),
+        (shuffles, keeps) in any::<(bool, bool)>(),
     ) -> Train {
         let nesterov = looks_ahead && momentum > 0.0;
         let optimizer = match kind {
@@ -448,7 +449,8 @@ prop_compose! {
             }
             _ => Optimizer::Sgd(Sgd { lr, momentum, nesterov, weight_decay, decay, groups }),
         };
-        Train { batch_size, clip_norm, seed, optimizer, schedule }
+        let last_batch = if keeps { LastBatch::Keep } else { LastBatch::Drop };
+        Train { batch_size, clip_norm, seed, shuffle: shuffles || keeps, last_batch, optimizer, schedule }
     }
 }
 
@@ -476,6 +478,7 @@ prop_compose! {
             evaluation: evaluation.map(|(every, batches)| Evaluation { every, batches }),
             measure: Measure { warmup_steps, steps, ..choices.measure },
             strategy: choices.strategy,
+            tokens: None,
         }
     }
 }

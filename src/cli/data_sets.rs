@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use super::failure::Failure;
 use crate::brief;
 use crate::data::{
-    Blame, Contents, DataError, DataSet, DigestCache, Inspected, Weights, WeightsError, digest_of_both,
+    Blame, Contents, DataError, DataSet, DigestCache, Inspected, Weights, WeightsError, check_order,
+    digest_of_both,
 };
 use crate::graph;
 use crate::plan::Experiment;
@@ -66,6 +67,8 @@ impl DataSets {
                 Ok(found) => {
                     let (sample, evaluates) = (config.sample(), config.evaluation.is_some());
                     data_set.check(found, &sample, evaluates).unwrap_or_else(|error| add(&error));
+                    let (order, batch_size) = (config.train.order(), config.train.batch_size);
+                    check_order(found, &sample, order, batch_size).unwrap_or_else(|error| add(&error));
                 }
                 Err(errors)
                     if may_be_absent
@@ -125,6 +128,12 @@ impl DataSets {
             self.seen.len() - 1
         });
         self.seen[index].1.as_ref().map(|contents| &**contents).map_err(Vec::as_slice)
+    }
+
+    /// How many tokens there are of data that was looked at, where they lie in a row.
+    pub(super) fn tokens(&self, config: &RunConfig) -> Option<usize> {
+        let (_, contents) = self.seen.iter().find(|(data, _)| *data == config.data)?;
+        contents.as_ref().ok()?.tokens()
     }
 
     /// The digest of data that was checked, and of what parameters start from; `None` where one of them is not here.

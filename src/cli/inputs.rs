@@ -94,7 +94,8 @@ impl InputArgs {
             Some(described) => Machine::Described(described),
             None => Machine::Found(device::find(self.device).map_err(Failure::input)?),
         };
-        let plan = |experiment: Experiment| {
+        let plan = |mut experiment: Experiment| {
+            experiment.know_tokens(|config| data.tokens(config));
             let limits = self.limits().or(experiment.limits);
             let target = machine.target(limits).map_err(Failure::input)?;
             plan::plan(experiment, &target, purpose, &|config| data.digest(config)).map_err(|error| {

@@ -7,8 +7,8 @@ use crate::device::{self, DeviceChoice, Factors, Probed};
 use crate::execute;
 use crate::memory::Cadence;
 use crate::spec::{
-    AdamW, Data, Decay, Evaluation, Measure, Model, Optimizer, RunConfig, Schedule, Strategy, Text, Train,
-    Transformer,
+    AdamW, Data, Decay, Evaluation, LastBatch, Measure, Model, Optimizer, RunConfig, Schedule, Strategy,
+    Text, Train, Transformer,
 };
 use crate::units::Bytes;
 
@@ -72,11 +72,14 @@ fn small_run() -> RunConfig {
             batch_size: 4,
             clip_norm: Some(1.0),
             seed: 0,
+            shuffle: false,
+            last_batch: LastBatch::Drop,
             optimizer: Optimizer::AdamW(optimizer),
             schedule: Schedule::default(),
         },
         evaluation: Some(Evaluation { every: 1, batches: 1 }),
         measure: Measure { warmup_steps: 0, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
+        tokens: None,
     }
 }

@@ -6,14 +6,15 @@ use super::dtypes::Dtypes;
 use super::instruction::{Action, Instruction};
 use super::placement::homes;
 use super::program::{Bucket, Exchange, Parameter, Program, Results, Section, SectionKind, Stage};
-use super::value::{Like, Part, View};
+use super::value::{Batches, Form, Like, Part, Value, View};
+use crate::data::{Documents, row};
 use crate::device::{Phase, Pool, Queue, Role};
 use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
 use crate::ops::{
-    DType, Deviation, Fill, Member, Members, Normal, Op, Storage, Stored, TensorType, UpdateFormat, ValueId,
-    lay_out,
+    DType, Deviation, Fill, Member, Members, Normal, Op, Storage, Stored, Stretch, TensorType, UpdateFormat,
+    ValueId, Widen, lay_out,
 };
-use crate::spec::{RunConfig, group_of};
+use crate::spec::{LoadedFrom, Loader, RunConfig, group_of};
 
 /// `config` is what the rank does of a run on batches of `batch_size`.
 pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> Program {
@@ -25,13 +26,20 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         sections: Vec::new(),
         parameters: Vec::new(),
         buckets: Vec::new(),
-        exchange: Exchange { batch: Vec::new(), numbers: ValueId(0), results: results(ValueId(0)) },
+        exchange: Exchange {
+            batch: Vec::new(),
+            staged: Vec::new(),
+            row: None,
+            numbers: ValueId(0),
+            results: results(ValueId(0)),
+        },
         loss: None,
         loss_scaling: None,
         slices: Vec::new(),
         spillable: Vec::new(),
         batch_size,
         samples: config.train.batch_size,
+        slots: config.strategy.loader.slots(),
         events: 0,
         stand_ins: HashMap::new(),
         allocator: config.strategy.allocator,
@@ -40,8 +48,11 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
     };
     let parameters = add_buckets(&mut program, graph, config);
     program.exchange = exchange(&mut program, graph, config);
+    program.exchange.staged = staged(&mut program, config);
     let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
     persistent.extend(&program.exchange.batch);
+    persistent.extend(&program.exchange.staged);
+    persistent.extend(program.exchange.row);
     persistent.extend([program.exchange.numbers, program.exchange.results.loss]);
 
     let code = initialise(&program, config);
@@ -50,7 +61,7 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
     for kind in passes(graphs, config) {
         let section =
             Section { entry: persistent.clone(), exit: persistent.clone(), ..Section::new(kind, config) };
-        let section = forward(&mut program, graphs, &parameters, section);
+        let section = forward(&mut program, graphs, &parameters, config.documents(), section);
         program.sections.push(section);
     }
     program
@@ -185,17 +196,65 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
     let scope = program.add_scope("batch");
     let numbers = config.train.optimizer.groups().iter().map(|group| group.rule.numbers_len()).sum();
-    let samples = program.samples;
-    let mut input = |name, ty| program.add_value(name, scope, ty, Role::Input, Pool::Pinned);
+    let samples = program.samples * program.slots;
+    let loaded = config.loaded();
+    let Loader { source, dtype, .. } = config.strategy.loader;
+    let is_cut = |name: &str| source == LoadedFrom::Device && row::places_later(name).is_some();
+    let of_batches = if config.strategy.loader.pinned { Pool::Pinned } else { Pool::Host };
+    let mut input = |name, ty, pool| program.add_value(name, scope, ty, Role::Input, pool);
     let whole = |index: usize| {
         let TensorType { dtype, shape } = graph.values[index].ty;
-        (Like::Batch(index), TensorType { dtype, shape: shape.with_first(samples) })
+        let part = loaded.iter().find(|part| part.name == graph.values[index].name);
+        let dtype = part.map_or(dtype, |part| part.ty.dtype);
+        (Like::Batch(Batches::Exchange, index), TensorType { dtype, shape: shape.with_first(samples) })
     };
-    Exchange {
-        batch: graph.inputs().map(|index| input(graph.values[index].name, whole(index))).collect(),
-        numbers: input("control", (Like::Fixed, TensorType::f32(&[numbers]))),
-        results: results(input("loss", (Like::Fixed, TensorType::scalar()))),
+    let whole_parts = graph.inputs().filter(|&index| !is_cut(graph.values[index].name));
+    let mut batch: Vec<ValueId> =
+        whole_parts.map(|index| input(graph.values[index].name, whole(index), of_batches)).collect();
+    if graph.inputs().any(|index| is_cut(graph.values[index].name)) {
+        let place = row::place();
+        batch.push(input(
+            place.name,
+            (Like::PlacesOfBatch(Batches::Exchange), place.of_samples(samples)),
+            of_batches,
+        ));
     }
+    let held = match source {
+        LoadedFrom::Stream => None,
+        LoadedFrom::Ram => Some(Pool::Host),
+        LoadedFrom::Device => Some(Pool::Device),
+    };
+    let row = held.map(|pool| {
+        let tokens = config.tokens.expect("planned: data that is held was looked at");
+        input("row", (Like::Fixed, TensorType::new(dtype.dtype(), &[tokens])), pool)
+    });
+    Exchange {
+        batch,
+        staged: Vec::new(),
+        row,
+        numbers: input("control", (Like::Fixed, TensorType::f32(&[numbers])), Pool::Pinned),
+        results: results(input("loss", (Like::Fixed, TensorType::scalar()), Pool::Pinned)),
+    }
+}
+
+/// What the device has of the batch that is worked on and of the next one, where that comes ahead.
+fn staged(program: &mut Program, config: &RunConfig) -> Vec<ValueId> {
+    if config.strategy.loader.prefetch == 0 {
+        return Vec::new();
+    }
+    let scope = program.add_scope("staged");
+    let samples = program.samples * program.batches(Batches::Staged);
+    let of = |program: &mut Program, id: ValueId| {
+        let Value { name, like, ty, .. } = *program.value(id);
+        let like = match like {
+            Like::Batch(_, index) => Like::Batch(Batches::Staged, index),
+            _ => Like::PlacesOfBatch(Batches::Staged),
+        };
+        let ty = TensorType { shape: ty.shape.with_first(samples), ..ty };
+        program.add_value(name, scope, (like, ty), Role::Input, Pool::Device)
+    };
+    let batch = program.exchange.batch.clone();
+    batch.into_iter().map(|id| of(program, id)).collect()
 }
 
 /// The loss, and nothing else yet.
@@ -238,16 +297,37 @@ fn are_trained_together(graph: &Graph, node: &Node) {
     assert!(together, "the parameters of {} are trained together", node.op.name());
 }
 
+/// What a value is before it has as many bits as its operation takes.
+fn add_narrow(program: &mut Program, wide: ValueId, ty: TensorType) -> ValueId {
+    let value = program.value(wide).clone();
+    program.add_like(Value { form: Form::Cast, ty, ..value })
+}
+
 /// A section with the nodes of its micro-batch's graph over values of their own, after the upload of the samples.
-fn forward(program: &mut Program, graphs: &Graphs, parameters: &[ValueId], section: Section) -> Section {
+fn forward(
+    program: &mut Program,
+    graphs: &Graphs,
+    parameters: &[ValueId],
+    documents: Documents,
+    section: Section,
+) -> Section {
     let micro_batch = section.kind.micro_batch().expect("a forward pass sees samples");
     let is_evaluation = section.kind.is_of_evaluation();
     let pass = graphs.pass(micro_batch, is_evaluation);
     let graph = graphs.get(pass);
     let phase = if is_evaluation { Phase::Evaluation } else { Phase::Forward };
-    let batch = program.exchange.batch.clone();
+    let Exchange { batch, staged, .. } = &program.exchange;
+    let (batch, queue) = match staged.is_empty() {
+        true => (batch.clone(), Queue::Copy),
+        false => (staged.clone(), Queue::Compute),
+    };
+    // The row that the device has, and the graph's inputs that are cut out of it.
+    let cut = program.exchange.row.filter(|&row| program.value(row).pool == Pool::Device);
+    let mut stretches: Vec<(usize, ValueId)> = Vec::new();
     let mut parameters = parameters.iter();
     let mut code = Vec::with_capacity(graph.nodes.len() * 5);
+    // What comes in fewer bits than it is taken in, by what it is then.
+    let mut narrow: HashMap<ValueId, ValueId> = HashMap::new();
     let previous = graph.previous_versions();
     let mut values: Vec<ValueId> = Vec::with_capacity(graph.values.len());
     for (index, value) in graph.values.iter().enumerate() {
@@ -272,13 +352,37 @@ fn forward(program: &mut Program, graphs: &Graphs, parameters: &[ValueId], secti
         };
         let ty = (Like::Graph(pass, index), value.ty);
         let id = program.add_value(value.name, value.scope, ty, role, Pool::Device);
-        if role == Role::Input {
+        if role == Role::Input && cut.is_some() && row::places_later(value.name).is_some() {
+            stretches.push((index, id));
+        } else if role == Role::Input {
             let named = |id: &&ValueId| program.value(**id).name == value.name;
             let from = *batch.iter().find(named).expect("a part for each of the graph's inputs");
-            let action = Action::Copy { queue: Queue::Copy, from, to: id };
+            let loaded = TensorType { dtype: program.ty(from).dtype, ..value.ty };
+            let to = if loaded == value.ty { id } else { add_narrow(program, id, loaded) };
+            if to != id {
+                narrow.insert(id, to);
+            }
+            let action = Action::Copy { queue, from, to };
             code.push(Instruction::new(action, program.value(from).scope, phase));
         }
         values.push(id);
+    }
+    if let (Some(row), [(first, _), ..]) = (cut, &stretches[..]) {
+        let named = |id: &&ValueId| program.value(**id).name == row::place().name;
+        let from = *batch.iter().find(named).expect("batches say where their samples lie");
+        let scope = program.value(from).scope;
+        let like = Like::PlacesOf(pass, *first);
+        let ty = row::place().of_samples(graph.values[*first].ty.shape.dims()[0]);
+        let place = program.add_value(row::place().name, scope, (like, ty), Role::Input, Pool::Device);
+        let action = Action::Copy { queue, from, to: place };
+        code.push(Instruction::new(action, scope, phase));
+        for (index, id) in stretches {
+            let GraphValue { name, ty, .. } = &graph.values[index];
+            let later = row::places_later(name).expect("it is cut out of the row");
+            let op = Op::Stretch(Stretch { later, masks: documents.mask(name), length: ty.shape.last() });
+            let action = Action::Launch { op, inputs: vec![row, place], outputs: vec![id], workspace: None };
+            code.push(Instruction::new(action, scope, phase));
+        }
     }
     graph.nodes.iter().for_each(|node| are_trained_together(graph, node));
     let mapped = |operands: &[usize]| operands.iter().map(|&operand| values[operand]).collect::<Vec<_>>();
@@ -288,6 +392,12 @@ fn forward(program: &mut Program, graphs: &Graphs, parameters: &[ValueId], secti
             _ => node.op.clone(),
         };
         let (inputs, outputs) = (mapped(&node.inputs), mapped(&node.outputs));
+        for &wide in &inputs {
+            let Some(narrow) = narrow.remove(&wide) else { continue };
+            let op = Op::Widen(Widen { masked: documents.mask(program.value(wide).name) });
+            let action = Action::Launch { op, inputs: vec![narrow], outputs: vec![wide], workspace: None };
+            code.push(Instruction::new(action, node.scope, phase));
+        }
         let action = Action::Launch { op, inputs, outputs, workspace: None };
         code.push(Instruction::new(action, node.scope, phase));
     }

@@ -15,7 +15,7 @@ use super::{Units, compile_units, copies, of_rank, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{Graphs, Pass};
 use crate::memory::{Frontier, Frontiers, Unmet};
-use crate::ops::{Members, Sizes};
+use crate::ops::{Members, Shape, Sizes};
 use crate::spec::{Choices, RunConfig, Spill};
 
 /// Compiles one run after the other for a target.
@@ -176,7 +176,11 @@ fn resize(program: &mut Program, graphs: &Graphs, config: &RunConfig, target: &T
             Like::Fixed | Like::Workspace => continue,
             Like::Graph(pass, index) => shape(pass, index),
             Like::Rows(pass, index, slice) => shape(pass, index).of_rows(slice),
-            Like::Batch(index) => shape(Pass::FULL, index).with_first(program.samples),
+            Like::Batch(batches, index) => {
+                shape(Pass::FULL, index).with_first(program.samples * program.batches(batches))
+            }
+            Like::PlacesOfBatch(batches) => Shape::new(&[program.samples * program.batches(batches), 2]),
+            Like::PlacesOf(pass, value) => Shape::new(&[shape(pass, value).dims()[0], 2]),
             Like::Bucket(bucket) => buckets[bucket][0],
             Like::State(bucket, state) => buckets[bucket][1 + state],
             Like::Scales(bucket, index) => scales[bucket][index],

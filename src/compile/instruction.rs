@@ -13,8 +13,8 @@ pub enum Action {
         outputs: Vec<ValueId>,
         workspace: Option<ValueId>,
     },
-    /// Copies a value between pools. Where `from` is a part of the whole batch, the samples are copied that the section
-    /// sees this time.
+    /// Copies a value between pools. Where `from` is a part of whole batches, the samples are copied that the section
+    /// sees this time of the one that is trained on.
     Copy {
         queue: Queue,
         from: ValueId,

@@ -38,7 +38,7 @@ pub use program::{
     Spillable, Stage, Types,
 };
 pub use units::{Again, Unit, Units, blocks};
-pub use value::{Form, Like, Part, Value, View};
+pub use value::{Batches, Form, Like, Part, Value, View};
 pub use verify::{Invariant, Violation, verify};
 
 use std::borrow::Cow;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::instruction::{Action, Instruction};
-use super::value::Value;
+use super::value::{Batches, Value};
 use crate::device::{Event, Placed, Pool, Work};
 use crate::graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
 use crate::ops::{Members, Storage, TensorType, UpdateFormat, ValueId};
@@ -144,9 +144,13 @@ pub struct BucketState {
 /// What crosses between the program and the host: batches and the numbers of a step go in, its results come out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exchange {
-    /// The parts of the whole batch in pinned memory of the host, named as the model asks for them.
+    /// The parts of whole batches in memory of the host, one batch after the other, named as the model asks for them.
     pub batch: Vec<ValueId>,
-    /// What the optimizer's update takes as the step's numbers, there as well.
+    /// The same on the device, where batches come there ahead of their steps.
+    pub staged: Vec<ValueId>,
+    /// All tokens of the data, in a row, where they are held as a whole: in the host's memory, or in the device's.
+    pub row: Option<ValueId>,
+    /// What the optimizer's update takes as the step's numbers, in pinned memory.
     pub numbers: ValueId,
     /// What the host reads after a step, there as well.
     pub results: Results,
@@ -256,6 +260,8 @@ pub struct Program {
     pub batch_size: usize,
     /// Those of them that this rank sees.
     pub samples: usize,
+    /// Batches that the exchange has room for: the one that is trained on, and those that are assembled ahead of it.
+    pub slots: usize,
     pub events: u32,
     /// By what stands in one pool for a value of another, or for a parameter before that is stored: that value.
     pub stand_ins: HashMap<ValueId, ValueId>,
@@ -300,6 +306,14 @@ impl Program {
         let mut marked = vec![false; self.values.len()];
         ids.iter().for_each(|id| marked[id.index()] = true);
         marked
+    }
+
+    /// How many batches lie there.
+    pub fn batches(&self, batches: Batches) -> usize {
+        match batches {
+            Batches::Exchange => self.slots,
+            Batches::Staged => 2,
+        }
     }
 
     /// What a value is in the pool that it lives in for good.

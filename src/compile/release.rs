@@ -6,7 +6,7 @@ use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::leaks;
 use super::program::{Program, Section, SectionKind, Stage};
-use super::value::{Form, Like};
+use super::value::Form;
 use crate::device::{Phase, Queue, Role};
 use crate::graph::ScopeId;
 use crate::ops::ValueId;
@@ -241,7 +241,7 @@ fn kept_for_backward(program: &Program, pair: (SectionKind, SectionKind)) -> Vec
         let launches = section.code.iter().filter(|instruction| {
             let in_both = match instruction.action {
                 Action::Launch { .. } => !instruction.recompute,
-                Action::Copy { from, .. } => matches!(program.value(from).like, Like::Batch(_)),
+                Action::Copy { from, .. } => program.value(from).like.batches().is_some(),
                 _ => false,
             };
             instruction.phase != Phase::Backward && in_both && !instruction.once

@@ -3,6 +3,7 @@
 
 use super::Draft;
 use super::instruction::{Action, Instruction};
+use super::program::Program;
 use crate::device::{DeviceKind, Queue};
 
 pub(super) fn mark(draft: &mut Draft) {
@@ -10,17 +11,19 @@ pub(super) fn mark(draft: &mut Draft) {
     if !draft.config.strategy.graph || draft.target.kind != DeviceKind::Cuda {
         return;
     }
-    for section in &mut draft.program.sections {
-        section.segments = stretches(&section.code);
+    let program = &draft.program;
+    let segments: Vec<_> = program.sections.iter().map(|section| stretches(program, &section.code)).collect();
+    for (section, segments) in draft.program.sections.iter_mut().zip(segments) {
+        section.segments = segments;
     }
 }
 
 /// The longest stretches without anything that concerns another queue. One launch alone is as quick by itself.
-fn stretches(code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
+fn stretches(program: &Program, code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
     let mut stretches = Vec::new();
     let mut begin = 0;
     for end in 0..=code.len() {
-        if end < code.len() && stays_on_compute(&code[end]) {
+        if end < code.len() && stays(program, &code[end]) {
             continue;
         }
         let works = |instruction: &Instruction| {
@@ -34,8 +37,14 @@ fn stretches(code: &[Instruction]) -> Vec<std::ops::Range<usize>> {
     stretches
 }
 
-fn stays_on_compute(instruction: &Instruction) -> bool {
-    let concerns_another = matches!(instruction.action, Action::Record { .. } | Action::Wait { .. });
+/// Whether it is work of the compute queue on the same memory each time.
+fn stays(program: &Program, instruction: &Instruction) -> bool {
+    let concerns_another = match instruction.action {
+        Action::Record { .. } | Action::Wait { .. } => true,
+        // Of one batch or another, of one micro-batch or another.
+        Action::Copy { from, .. } => program.value(from).like.batches().is_some(),
+        _ => false,
+    };
     // What is done once is done before anything is captured.
     instruction.once || !concerns_another && instruction.queue() == Queue::Compute
 }

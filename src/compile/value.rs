@@ -20,6 +20,15 @@ pub enum Form {
     Scales(usize),
 }
 
+/// Where whole batches lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batches {
+    /// In the host's memory, where they are assembled.
+    Exchange,
+    /// On the device: the one that is worked on, and the next one.
+    Staged,
+}
+
 /// What a value is shaped like in every run of the same structure: what gives a program the sizes of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Like {
@@ -29,8 +38,11 @@ pub enum Like {
     Graph(Pass, usize),
     /// Some of the rows of that.
     Rows(Pass, usize, Slice),
-    /// The graph's value of this number for the whole batch: micro-batches one after the other.
-    Batch(usize),
+    /// The graph's value of this number for whole batches: one after the other, of each its micro-batches.
+    Batch(Batches, usize),
+    /// Two words for each sample of whole batches, or of a forward pass, which has the graph's value of this number for them.
+    PlacesOfBatch(Batches),
+    PlacesOf(Pass, usize),
     /// The bucket of this number.
     Bucket(usize),
     /// The state of that number of such a bucket.
@@ -78,6 +90,14 @@ pub struct Value {
 }
 
 impl Like {
+    /// Where the whole batches lie that it is a part of, if it is.
+    pub fn batches(self) -> Option<Batches> {
+        match self {
+            Like::Batch(batches, _) | Like::PlacesOfBatch(batches) => Some(batches),
+            _ => None,
+        }
+    }
+
     /// Like some rows of what is like this: the graph's values have rows.
     fn rows(self, slice: Slice) -> Like {
         match self {

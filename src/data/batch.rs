@@ -1,7 +1,11 @@
 //! Batches: of each sample, the named and typed parts that a model asks for.
 
+use std::fmt;
+use std::ops::DerefMut;
+
+use super::ids::Ids;
 use super::seeds;
-use crate::ops::{Shape, TensorType};
+use crate::ops::{DType, Shape, TensorType};
 
 /// What a model asks for of each sample.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +43,15 @@ pub struct Given {
 }
 
 impl Part {
+    /// As it is loaded where ids are loaded in some type: these are what is below something.
+    #[must_use]
+    pub fn loaded_as(self, dtype: DType) -> Part {
+        match self.below {
+            Some(_) => Part { ty: TensorType { dtype, ..self.ty }, ..self },
+            None => self,
+        }
+    }
+
     /// The part of this many samples, one after the other.
     pub fn of_samples(&self, samples: usize) -> TensorType {
         let dims = [&[samples], self.ty.shape.dims()].concat();
@@ -46,8 +59,11 @@ impl Part {
     }
 }
 
-/// Some samples in the memory of this process, part by part.
-#[derive(Clone, Debug, PartialEq)]
+/// Where a part lies: memory of this process, or what a device lends.
+pub type Memory = Box<dyn DerefMut<Target = [u8]> + Send>;
+
+/// Some samples in the host's memory, part by part.
+#[derive(Debug)]
 pub struct Batch {
     parts: Vec<Filled>,
     /// What chance starts from, if a model leaves anything to it: no data has it.
@@ -55,17 +71,32 @@ pub struct Batch {
 }
 
 /// A part of all samples of a batch.
-#[derive(Clone, Debug, PartialEq)]
 pub struct Filled {
     pub part: Part,
     /// Sample after sample, in the machine's byte order.
-    pub bytes: Vec<u8>,
+    pub bytes: Memory,
+}
+
+impl fmt::Debug for Filled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filled").field("part", &self.part).finish_non_exhaustive()
+    }
 }
 
 impl Batch {
-    /// Memory for this many samples, as yet without anything that makes sense.
+    /// Memory of this process for this many samples, as yet without anything that makes sense.
     pub fn new(parts: &[Part], samples: usize) -> Batch {
         Batch { parts: parts.iter().map(|part| Filled::new(*part, samples)).collect(), seeds: None }
+    }
+
+    /// In memory of another's, which is as large as each part of the samples is; with what chance starts from, where there is
+    /// memory for that.
+    pub fn within(parts: Vec<(Part, Memory)>, seeds: Option<Memory>) -> Batch {
+        let filled = |(part, bytes)| Filled { part, bytes };
+        Batch {
+            parts: parts.into_iter().map(filled).collect(),
+            seeds: seeds.map(|bytes| Filled { part: seeds::part(), bytes }),
+        }
     }
 
     /// With memory for what chance starts from, too.
@@ -97,7 +128,7 @@ impl Batch {
         self.all().find(|filled| filled.part.name == name)
     }
 
-    /// With the elements of a part, from the first sample's to the last one's.
+    /// With the elements of a part, from the first sample's to the last one's; ids may be i32 whatever they are loaded in.
     ///
     /// Panics if there is no such part, or not as many elements of that size.
     #[must_use]
@@ -110,8 +141,14 @@ impl Batch {
         let filled = filled.unwrap_or_else(|| panic!("the batch has no part `{name}`"));
         let bytes: Vec<u8> = elements.into_iter().flatten().collect();
         let (size, dtype) = (SIZE as u64, filled.part.ty.dtype);
+        if let (4, DType::U8 | DType::U16) = (size, dtype) {
+            let mut ids = Ids::of(dtype, &mut filled.bytes);
+            assert_eq!(ids.len(), bytes.len() / 4, "`{name}`");
+            ids.put(bytes.as_chunks().0.iter().map(|id| u32::from_ne_bytes(*id)));
+            return self;
+        }
         assert_eq!((size, bytes.len()), (dtype.bytes(), filled.bytes.len()), "`{name}` is of {dtype}");
-        filled.bytes = bytes;
+        filled.bytes.copy_from_slice(&bytes);
         self
     }
 }
@@ -123,16 +160,29 @@ impl Batch {
     /// How many of its tokens are padding, and how many it has; if some may be.
     pub fn padding(&self) -> Option<[u64; 2]> {
         let (_, targets) = (self.part("weights")?, self.part("targets")?);
-        let targets = targets.bytes.as_chunks().0;
-        let masked = targets.iter().filter(|target| i32::from_ne_bytes(**target) == MASKED).count();
-        Some([masked as u64, targets.len() as u64])
+        let targets = targets.bytes.chunks_exact(targets.part.ty.dtype.bytes() as usize);
+        let all = targets.len() as u64;
+        // The bits of -1, and of the largest number that stands for it, are ones.
+        let masked = targets.filter(|target| target.iter().all(|byte| *byte == u8::MAX)).count();
+        Some([masked as u64, all])
     }
 }
 
 impl Filled {
     fn new(part: Part, samples: usize) -> Filled {
         // Not zeros, which the system would hand out without making them resident.
-        Filled { part, bytes: vec![1; part.of_samples(samples).bytes() as usize] }
+        Filled { part, bytes: Box::new(vec![1; part.of_samples(samples).bytes() as usize]) }
+    }
+
+    /// The same number in each element, of a part of f32.
+    pub(super) fn fill_with(&mut self, number: f32) {
+        self.bytes.as_chunks_mut().0.fill(number.to_ne_bytes());
+    }
+
+    /// The ids of each sample, in order.
+    pub(super) fn ids_mut(&mut self) -> impl Iterator<Item = Ids<'_>> {
+        let dtype = self.part.ty.dtype;
+        self.samples_mut().map(move |memory| Ids::of(dtype, memory))
     }
 
     /// The memory of each sample, in order.

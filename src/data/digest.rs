@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::TokenWidth;
+use super::{DataError, TokenWidth};
 use crate::units::Bytes;
 use crate::{regular, temporary};
 
@@ -41,7 +41,7 @@ struct Known {
 /// Equal for two looks at a file between which nobody wrote to it or put another in its place. Who copies a file may
 /// set its size and the time of its modification, but neither its inode nor the time of its change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Version {
+pub(super) struct Version {
     bytes: u64,
     inode: u64,
     /// Seconds since 1970, and nanoseconds.
@@ -50,7 +50,7 @@ struct Version {
 }
 
 impl Version {
-    fn of(metadata: &Metadata) -> Version {
+    pub(super) fn of(metadata: &Metadata) -> Version {
         Version {
             bytes: metadata.len(),
             inode: metadata.ino(),
@@ -65,6 +65,19 @@ impl Version {
         let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
         settled < now
     }
+}
+
+/// What files are now.
+///
+/// # Errors
+/// One that cannot be looked at.
+pub(super) fn versions(paths: &[PathBuf]) -> Result<Vec<Version>, DataError> {
+    let version = |path: &PathBuf| {
+        let metadata = fs::metadata(path);
+        let unreadable = |error| DataError::Unreadable { path: path.clone(), error };
+        metadata.map(|metadata| Version::of(&metadata)).map_err(unreadable)
+    };
+    paths.iter().map(version).collect()
 }
 
 /// A file's length and the digest of its contents.

@@ -5,11 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::iter;
 use std::ops::Range;
 
-use super::batch::MASKED;
+use super::row::{WEIGHTS, weights};
 use super::stretches::Row;
-use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TrainingStep, sampling};
+use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TrainingStep};
 use crate::ops::TensorType;
 
 /// How documents become samples.
@@ -31,8 +32,13 @@ impl Documents {
     /// a step's count for as much as all tokens would; and of each token where its document begins, i32[T].
     pub fn parts(self, context: usize) -> Vec<Part> {
         let names = &self.names()[2..];
-        let ty = |name| if name == "weights" { TensorType::f32(&[]) } else { TensorType::i32(&[context]) };
-        names.iter().map(|name| Part { name, ty: ty(*name), below: None }).collect()
+        let starts = |name| Part { name, ty: TensorType::i32(&[context]), below: None };
+        names.iter().map(|&name| if name == WEIGHTS { weights() } else { starts(name) }).collect()
+    }
+
+    /// Whether some of a part may be masked: what nothing is told from.
+    pub fn mask(self, part: &str) -> bool {
+        self != Documents::Joined && part == "targets"
     }
 
     fn names(self) -> &'static [&'static str] {
@@ -145,14 +151,15 @@ impl Samples {
         self.ends.len() as u64
     }
 
-    fn pieces(&self, sample: u64) -> &[Piece] {
-        let sample = sample as usize;
+    /// None of one that is missing.
+    fn pieces(&self, sample: Option<u64>) -> &[Piece] {
+        let Some(sample) = sample.map(|sample| sample as usize) else { return &[] };
         let begin = sample.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.pieces[begin..self.ends[sample]]
     }
 
     /// What each target counts for if all of these samples together are to count for as many as there are tokens.
-    fn weight(&self, samples: impl Iterator<Item = u64>, context: usize) -> f32 {
+    fn weight(&self, samples: impl Iterator<Item = Option<u64>>, context: usize) -> f32 {
         let (mut tokens, mut targets) = (0, 0);
         for sample in samples {
             tokens += context;
@@ -165,6 +172,10 @@ impl Samples {
 impl Contents for Described {
     fn digest(&self) -> &str {
         &self.digest
+    }
+
+    fn samples(&self, sample: &Sample) -> u64 {
+        self.arranged(0..self.training, context(sample)).count()
     }
 
     fn parts(&self) -> &'static [&'static str] {
@@ -201,9 +212,14 @@ impl Contents for Described {
     }
 }
 
+/// Tokens of a sample.
+fn context(sample: &Sample) -> usize {
+    sample.parts.iter().map(|part| part.ty.elements()).max().unwrap_or(0).max(1)
+}
+
 impl<R: Row> Arranged<R> {
     pub(super) fn new(row: R, contents: Described, sample: &Sample) -> Arranged<R> {
-        let context = sample.parts.iter().map(|part| part.ty.elements()).max().unwrap_or(0).max(1);
+        let context = context(sample);
         let training = contents.arranged(0..contents.training, context);
         let evaluation = contents.arranged(contents.training..contents.ends.len(), context);
         Arranged { row, contents, context, training, evaluation }
@@ -217,28 +233,26 @@ impl<R: Row> Arranged<R> {
         samples: impl Iterator<Item = &'a [Piece]>,
     ) -> Result<(), DataError> {
         let name = filled.part.name;
-        for (pieces, memory) in samples.zip(filled.samples_mut()) {
-            let (numbers, _) = memory.as_chunks_mut();
-            if name == "weights" {
-                numbers.fill(weight.to_ne_bytes());
-                continue;
-            }
+        if name == WEIGHTS {
+            filled.fill_with(weight);
+            return Ok(());
+        }
+        for (pieces, mut rest) in samples.zip(filled.ids_mut()) {
             let mut place = 0;
             for piece in pieces {
-                let numbers = &mut numbers[place..place + piece.len];
+                let (mut numbers, later) = rest.split_at(piece.len);
                 match name {
                     "tokens" => self.row.read(piece.first, numbers)?,
                     "targets" => self.row.read(piece.first + 1, numbers)?,
-                    _ => numbers.fill((place as i32).to_ne_bytes()),
+                    _ => numbers.put(iter::repeat(place as u32)),
                 }
-                place += piece.len;
+                (rest, place) = (later, place + piece.len);
             }
-            let padding = match name {
-                "tokens" => 0,
-                "targets" => MASKED,
-                _ => place as i32,
-            };
-            numbers[place..].fill(padding.to_ne_bytes());
+            match name {
+                "tokens" => rest.put(iter::repeat(0)),
+                "targets" => rest.mask(),
+                _ => rest.put(iter::repeat(place as u32)),
+            }
         }
         Ok(())
     }
@@ -255,15 +269,15 @@ impl<R: Row> Source for Arranged<R> {
         samples: Range<u64>,
         batch: &mut Batch,
     ) -> Result<(), DataError> {
-        let drawn = |sample| sampling::start(step.seed, step.number, sample, self.training.count());
-        let weight = self.training.weight((0..step.samples).map(drawn), self.context);
+        let chosen = |sample| step.chosen(sample, self.training.count());
+        let weight = self.training.weight((0..step.samples).map(chosen), self.context);
         batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, weight, samples.clone().map(|sample| self.training.pieces(drawn(sample))))
+            self.fill(filled, weight, samples.clone().map(|sample| self.training.pieces(chosen(sample))))
         })
     }
 
     fn fill_evaluation(&self, of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
-        let kept = |sample| sample % self.evaluation.count();
+        let kept = |sample| Some(sample % self.evaluation.count());
         let weight = self.evaluation.weight((0..of).map(kept), self.context);
         batch.parts_mut().iter_mut().try_for_each(|filled| {
             self.fill(filled, weight, samples.clone().map(|sample| self.evaluation.pieces(kept(sample))))

@@ -79,6 +79,11 @@ pub enum DataError {
         largest_split: Option<f64>,
     },
     #[error(
+        "an epoch of the training split is {}, fewer than a batch: train.batch_size = {batch_size}",
+        count(*samples, "sample")
+    )]
+    NoWholeBatch { samples: u64, batch_size: usize },
+    #[error(
         "the model asks for `{part}`, which data.{data} does not have: its samples have {}",
         in_words(parts)
     )]
@@ -172,6 +177,9 @@ impl DataError {
                 let material = Some(format!("more {material}"));
                 format!("use {}", either([split, length, material]))
             }
+            DataError::NoWholeBatch { samples, .. } => {
+                format!("a batch_size of at most {samples} has whole batches, or last_batch = \"keep\" keeps this one")
+            }
             DataError::OutOfBounds { found: Some(found), .. } => format!("{} and more work", found.count),
             DataError::NoPart { .. } | DataError::OtherType { .. } | DataError::OutOfBounds { .. } => {
                 "use data that is made for the model, or another model".into()
@@ -227,6 +235,7 @@ impl DataError {
             DataError::TooShort { length: Some(given), .. } | DataError::OutOfBounds { asked: given, .. } => {
                 Blame::Key(given.key)
             }
+            DataError::NoWholeBatch { .. } => Blame::Key("train.batch_size"),
             DataError::TooShort { .. } => Blame::DataSet,
             DataError::NoPart { .. } | DataError::OtherType { .. } => Blame::DataSet,
             DataError::NoTokenizer { .. } | DataError::BadTokenizer { .. } => Blame::Data("tokens.file"),

@@ -27,17 +27,18 @@ pub fn fill(step: &TrainingStep, samples: Range<u64>, batch: &mut Batch) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Order;
 
     fn seeds(step: TrainingStep, samples: Range<u64>) -> Vec<u8> {
         let count = (samples.end - samples.start) as usize;
         let mut batch = Batch::new(&[], count).with_seeds(count);
         fill(&step, samples, &mut batch);
-        batch.part("seeds").unwrap().bytes.clone()
+        batch.part("seeds").unwrap().bytes.to_vec()
     }
 
     #[test]
     fn a_sample_has_its_seed_in_whatever_part_of_its_step() {
-        let step = TrainingStep { seed: 3, number: 5, samples: 6 };
+        let step = TrainingStep { seed: 3, number: 5, samples: 6, order: Order::Drawn };
         let whole = seeds(step, 0..6);
         assert_eq!(whole, [seeds(step, 0..4), seeds(step, 4..6)].concat());
         let (all, _) = whole.as_chunks::<8>();

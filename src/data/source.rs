@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::{Batch, DataError, DigestCache, Given, Part, Sample};
+use super::{Batch, DataError, DigestCache, Given, Order, Part, Sample, TokenRow};
 
 /// What was found in a data set, or all that is wrong with it.
 pub type Inspected = Result<Box<dyn Contents>, Vec<DataError>>;
@@ -21,6 +21,16 @@ pub trait DataSet: Debug {
     /// below. Only its samples and their number are not.
     fn is_known_unread(&self) -> bool {
         false
+    }
+
+    /// Whether its samples are stretches of one row of tokens.
+    fn is_row(&self) -> bool {
+        false
+    }
+
+    /// Whether there is an end to its samples, so that all of them are an epoch.
+    fn has_epochs(&self) -> bool {
+        true
     }
 
     /// Looks at it without keeping it; what was digested before is not read again.
@@ -75,6 +85,25 @@ pub trait DataSet: Debug {
     }
 }
 
+/// Whether an epoch of what was found has a step, in this order of samples.
+///
+/// # Errors
+/// There is no whole batch, and no other is kept.
+pub fn check_order(
+    found: &dyn Contents,
+    sample: &Sample,
+    order: Order,
+    batch_size: usize,
+) -> Result<(), DataError> {
+    let samples = found.samples(sample);
+    match order {
+        Order::Shuffled { keeps_last: false } if samples < batch_size as u64 => {
+            Err(DataError::NoWholeBatch { samples, batch_size })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether the numbers of a part are all below what the model asks for, if it does.
 fn within(asked: &Part, found: Option<Given>, data: &'static str) -> Result<(), DataError> {
     match (asked.below, found) {
@@ -88,6 +117,16 @@ fn within(asked: &Part, found: Option<Given>, data: &'static str) -> Result<(), 
 pub trait Contents: Debug + Send + Sync {
     /// Names the data: the same wherever it lies.
     fn digest(&self) -> &str;
+
+    /// How many tokens there are, where samples are stretches of one row of them.
+    fn tokens(&self) -> Option<usize> {
+        None
+    }
+
+    /// How many samples an epoch has; none of data that has none.
+    fn samples(&self, _sample: &Sample) -> u64 {
+        0
+    }
 
     /// The names of the parts that a sample has.
     fn parts(&self) -> &'static [&'static str];
@@ -110,8 +149,9 @@ pub struct TrainingStep {
     pub seed: u64,
     /// Counted from 0.
     pub number: u64,
-    /// How many it has.
+    /// How many it has; of the last one of an epoch, how many the others have.
     pub samples: u64,
+    pub order: Order,
 }
 
 /// A data set that batches are made from. All of a sample is a pure function of the arguments that name it: any range of
@@ -120,6 +160,11 @@ pub struct TrainingStep {
 /// What is asked for is what [`DataSet::check`] found there.
 pub trait Source: Debug + Send + Sync {
     fn contents(&self) -> &dyn Contents;
+
+    /// The row that its samples are stretches of, if they are.
+    fn row(&self) -> Option<&dyn TokenRow> {
+        None
+    }
 
     /// Fills a batch with these samples of a training step, numbered within the step.
     ///

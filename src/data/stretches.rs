@@ -3,21 +3,27 @@
 //! A sample is a stretch of T tokens (the context), as `tokens`, and as `targets` what follows each of them.
 
 use std::fmt::Debug;
+use std::iter;
 use std::ops::Range;
 
-use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TrainingStep, sampling};
-use crate::ops::TensorType;
+use super::ids::Ids;
+use super::row::WEIGHTS;
+use super::{
+    Batch, Contents, DataError, Filled, Given, Order, Part, Sample, Source, Split, TokenRow, TrainingStep,
+    row,
+};
+use crate::ops::{DType, TensorType};
 
 /// The parts of a sample. Of number n, all tokens lie n places later in the row than those of number 0.
 pub(super) const PARTS: &[&str] = &["tokens", "targets"];
 
 /// All tokens, one after the other.
 pub(super) trait Row: Debug + Send + Sync {
-    /// Takes those from this place on, as i32 in the machine's byte order.
+    /// Takes as many from this place on.
     ///
     /// # Errors
     /// They lie in a file that cannot be read any more.
-    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError>;
+    fn read(&self, first: usize, tokens: Ids<'_>) -> Result<(), DataError>;
 }
 
 /// A row that samples are taken from.
@@ -83,6 +89,11 @@ impl Splits {
         Ok(())
     }
 
+    /// Stretches of the training split without overlap.
+    fn windows(&self, context: usize) -> u64 {
+        ((self.training - 1) / context.max(1)) as u64
+    }
+
     fn largest_split(&self, context: usize) -> Option<f64> {
         let total = self.training + self.evaluation;
         let fits = |hundredths: &usize| {
@@ -98,12 +109,24 @@ impl Contents for Summary {
         &self.digest
     }
 
+    fn tokens(&self) -> Option<usize> {
+        Some(self.splits.training + self.splits.evaluation)
+    }
+
+    /// Stretches without overlap.
+    fn samples(&self, sample: &Sample) -> u64 {
+        self.splits.windows(context(sample.parts.iter()))
+    }
+
     fn parts(&self) -> &'static [&'static str] {
         PARTS
     }
 
-    /// Tokens in a row, as many as are asked for.
+    /// Tokens in a row, as many as are asked for; and what those of a sample count for.
     fn part(&self, asked: &Part) -> Option<Part> {
+        if asked.name == WEIGHTS {
+            return Some(row::weights());
+        }
         let ty = TensorType::i32(&[asked.ty.elements()]);
         PARTS.contains(&asked.name).then_some(Part { name: asked.name, ty, below: Some(self.below) })
     }
@@ -130,38 +153,78 @@ impl<R: Row> Source for Stretches<R> {
         batch: &mut Batch,
     ) -> Result<(), DataError> {
         let context = context(batch.parts().iter().map(|filled| &filled.part));
-        let starts = (self.contents.splits.training - context) as u64;
+        let weight = self.weight(step, context);
         batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, samples.clone(), |sample| {
-                sampling::start(step.seed, step.number, sample, starts) as usize
-            })
+            self.fill(filled, weight, samples.clone(), |sample| self.training_start(step, sample, context))
         })
     }
 
-    /// Windows one after the other without overlap.
     fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
-        let Splits { training, evaluation, .. } = self.contents.splits;
         let context = context(batch.parts().iter().map(|filled| &filled.part));
-        let windows = ((evaluation - 1) / context) as u64;
         batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, samples.clone(), |sample| training + (sample % windows) as usize * context)
+            self.fill(filled, 1.0, samples.clone(), |sample| Some(self.evaluation_start(sample, context)))
         })
+    }
+
+    fn row(&self) -> Option<&dyn TokenRow> {
+        Some(self)
+    }
+}
+
+impl<R: Row> TokenRow for Stretches<R> {
+    fn tokens(&self, first: usize, dtype: DType, memory: &mut [u8]) -> Result<(), DataError> {
+        self.row.read(first, Ids::of(dtype, memory))
+    }
+
+    /// Anywhere, or of an epoch's stretches without overlap.
+    fn training_start(&self, step: &TrainingStep, sample: u64, context: usize) -> Option<usize> {
+        let splits = &self.contents.splits;
+        match step.order {
+            Order::Drawn => {
+                step.chosen(sample, (splits.training - context) as u64).map(|start| start as usize)
+            }
+            Order::Shuffled { .. } => {
+                let window = step.chosen(sample, splits.windows(context))?;
+                Some(window as usize * context)
+            }
+        }
+    }
+
+    fn weight(&self, step: &TrainingStep, context: usize) -> f32 {
+        let present = step.present(self.contents.splits.windows(context));
+        (step.samples as f64 / present as f64) as f32
+    }
+
+    /// Windows one after the other without overlap.
+    fn evaluation_start(&self, sample: u64, context: usize) -> usize {
+        let Splits { training, evaluation, .. } = self.contents.splits;
+        let windows = ((evaluation - 1) / context) as u64;
+        training + (sample % windows) as usize * context
     }
 }
 
 impl<R: Row> Stretches<R> {
-    /// Copies a part of each sample, which begins where `start` says.
+    /// Copies a part of each sample, which begins where `start` says, or is missing.
     fn fill(
         &self,
         filled: &mut Filled,
+        weight: f32,
         samples: Range<u64>,
-        start: impl Fn(u64) -> usize,
+        start: impl Fn(u64) -> Option<usize>,
     ) -> Result<(), DataError> {
+        if filled.part.name == WEIGHTS {
+            filled.fill_with(weight);
+            return Ok(());
+        }
         let later = PARTS.iter().position(|name| *name == filled.part.name);
         let later = later.expect("checked: a part there is");
-        for (sample, memory) in samples.zip(filled.samples_mut()) {
-            let (tokens, _) = memory.as_chunks_mut();
-            self.row.read(start(sample) + later, tokens)?;
+        for (sample, mut tokens) in samples.zip(filled.ids_mut()) {
+            match start(sample) {
+                Some(start) => self.row.read(start + later, tokens)?,
+                // What comes after them is masked.
+                None if later > 0 => tokens.mask(),
+                None => tokens.put(iter::repeat(0)),
+            }
         }
         Ok(())
     }

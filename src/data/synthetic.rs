@@ -1,5 +1,6 @@
 //! Tokens that a Markov chain makes: how much of them is chance is known, so that a loss has a floor to reach.
 
+use std::iter;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -108,15 +109,13 @@ impl Chain {
     fn fill(&self, filled: &mut Filled, samples: Range<u64>, draw: impl Fn(u64, u64) -> u64) {
         let later = PARTS.iter().position(|name| *name == filled.part.name);
         let later = later.expect("checked: a part there is");
-        for (sample, memory) in samples.zip(filled.samples_mut()) {
-            let mut token = sampling::part_of(draw(sample, 0), self.set.tokens as u64) as usize;
-            let (tokens, _) = memory.as_chunks_mut();
-            for place in 0..later + tokens.len() {
-                if place >= later {
-                    tokens[place - later] = (token as i32).to_ne_bytes();
-                }
-                token = self.after(token, draw(sample, place as u64 + 1));
-            }
+        for (sample, mut tokens) in samples.zip(filled.ids_mut()) {
+            let first = sampling::part_of(draw(sample, 0), self.set.tokens as u64) as usize;
+            let after = |&(token, place): &(usize, u64)| {
+                Some((self.after(token, draw(sample, place + 1)), place + 1))
+            };
+            let chain = iter::successors(Some((first, 0)), after);
+            tokens.put(chain.skip(later).map(|(token, _)| token as u32));
         }
     }
 
@@ -138,6 +137,10 @@ impl DataSet for SyntheticSet {
 
     fn is_known_unread(&self) -> bool {
         true
+    }
+
+    fn has_epochs(&self) -> bool {
+        false
     }
 
     fn below(&self, part: &str) -> Option<Given> {
@@ -212,6 +215,7 @@ impl Source for Chain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Order;
 
     const SET: SyntheticSet = SyntheticSet { tokens: 50, successors: 3, seed: 7 };
 
@@ -232,7 +236,11 @@ mod tests {
     fn training(source: &dyn Source, [seed, step]: [u64; 2], samples: Range<u64>) -> [Vec<i32>; 2] {
         filled(64, samples.clone().count(), |batch| {
             source
-                .fill_training(&TrainingStep { seed, number: step, samples: 8 }, samples.clone(), batch)
+                .fill_training(
+                    &TrainingStep { seed, number: step, samples: 8, order: Order::Drawn },
+                    samples.clone(),
+                    batch,
+                )
                 .unwrap();
         })
     }
@@ -266,7 +274,11 @@ mod tests {
             let evaluation = filled(1000, 100, |batch| source.fill_evaluation(100, 0..100, batch).unwrap());
             let of_training = filled(1000, 100, |batch| {
                 source
-                    .fill_training(&TrainingStep { seed: 1, number: 2, samples: 100 }, 0..100, batch)
+                    .fill_training(
+                        &TrainingStep { seed: 1, number: 2, samples: 100, order: Order::Drawn },
+                        0..100,
+                        batch,
+                    )
                     .unwrap()
             });
             for [tokens, targets] in [evaluation, of_training] {

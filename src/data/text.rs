@@ -12,11 +12,12 @@ pub use encoder::{Encoding, TokenizerFile};
 
 use super::digest::FileDigest;
 use super::documents::{Arranged, Described};
-use super::stretches::{PARTS, Row, Splits, Stretches, Summary};
-use super::tokens::Files;
-use super::{Contents, DataError, DataSet, DigestCache, Documents, Given, Sample, Source, digest, files};
-use crate::units::Bytes;
-use crate::{regular, user_cache};
+use super::stretches::{PARTS, Splits, Stretches, Summary};
+use super::token_files::Files;
+use super::{
+    Contents, DataError, DataSet, DigestCache, Documents, Given, Sample, Source, TokenWidth, digest, files,
+};
+use crate::user_cache;
 
 /// What a byte can be.
 const BYTES: Given = Given { key: "data.text.tokens", count: 256 };
@@ -38,19 +39,6 @@ pub struct TextSet {
     pub split: f64,
 }
 
-/// Text in memory, where its bytes are its tokens.
-#[derive(Debug)]
-struct Text(Vec<u8>);
-
-impl Row for Text {
-    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
-        for (token, byte) in tokens.iter_mut().zip(&self.0[first..]) {
-            *token = i32::from(*byte).to_ne_bytes();
-        }
-        Ok(())
-    }
-}
-
 /// An encoded text, its digest, and what its tokens are below.
 type InCache = (Encoded, String, Given);
 
@@ -63,18 +51,17 @@ impl TextSet {
         self.encoding == Encoding::Bytes && self.jsonl.is_none() && self.documents == Documents::Joined
     }
 
-    fn read(&self) -> Result<Stretches<Text>, DataError> {
-        let files = files::find(&self.paths).map_err(first)?;
-        let mut text = Vec::new();
-        let mut digests = Vec::with_capacity(files.len());
-        for path in &files {
-            let contents = regular::read(path, Bytes(u64::MAX))
-                .map_err(|error| DataError::Unreadable { path: path.clone(), error })?;
-            digests.push(digest::of_bytes(&contents));
-            text.extend_from_slice(&contents);
-        }
-        let contents = self.summary(digest::combine(&digests), text.len(), files.len())?;
-        Ok(Stretches { row: Text(text), contents })
+    /// The files, each byte of which is a token.
+    fn files(&self, cache: &mut DigestCache) -> Result<Stretches<Files>, DataError> {
+        // Before they are digested: what was written since then is told from what was.
+        let versions = digest::versions(&files::find(&self.paths).map_err(first)?)?;
+        let digested = self.digested(cache).map_err(first)?;
+        let counts = digested.iter().map(|(path, digest)| (path.clone(), digest.bytes as usize)).collect();
+        let digests: Vec<FileDigest> = digested.into_iter().map(|(_, digest)| digest).collect();
+        let bytes: u64 = digests.iter().map(|digest| digest.bytes).sum();
+        let contents = self.summary(digest::combine(&digests), bytes as usize, digests.len())?;
+        let row = Files::open(counts, versions, (TokenWidth::U8, 0, BYTES.count))?;
+        Ok(Stretches { row, contents })
     }
 
     fn summarise(&self, cache: &mut DigestCache) -> Result<Summary, Vec<DataError>> {
@@ -174,6 +161,10 @@ impl DataSet for TextSet {
         true
     }
 
+    fn is_row(&self) -> bool {
+        self.documents == Documents::Joined
+    }
+
     fn below(&self, part: &str) -> Option<Given> {
         (self.encoding == Encoding::Bytes && PARTS.contains(&part)).then_some(BYTES)
     }
@@ -192,7 +183,7 @@ impl DataSet for TextSet {
 
     fn open(&self, sample: &Sample, cache: &mut DigestCache) -> Result<Box<dyn Source>, DataError> {
         if self.is_plain() {
-            return Ok(Box::new(self.read()?));
+            return Ok(Box::new(self.files(cache)?));
         }
         let encoded = self.encoded(cache).map_err(first)?;
         if self.documents == Documents::Joined {

@@ -1,20 +1,17 @@
 //! Tokens as they were encoded once: flat files of whole numbers, which stay where they are.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::digest::TokensDigest;
-use super::stretches::{Row, Splits, Stretches, Summary};
+use super::digest::{TokensDigest, versions};
+use super::stretches::{Splits, Stretches, Summary};
+use super::token_files::Files;
 use super::{Contents, DataError, DataSet, DigestCache, Given, Sample, Source, digest, files};
 use crate::regular;
 
 /// What there is of it.
 const UNITS: [&str; 2] = ["token", "tokens"];
-
-/// Bytes that are read at a time.
-const PIECE: usize = 4 << 10;
 
 /// The first number in files of llm.c's, as i32, and the bytes before their tokens.
 const HEADER_BEGINS: u32 = 20_240_520;
@@ -23,6 +20,8 @@ const HEADER: usize = 1024;
 /// How a token is stored, in the order of bytes that most machines have: the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenWidth {
+    /// As text is.
+    U8,
     U16,
     U32,
 }
@@ -30,6 +29,7 @@ pub enum TokenWidth {
 impl TokenWidth {
     pub fn bytes(self) -> usize {
         match self {
+            TokenWidth::U8 => 1,
             TokenWidth::U16 => 2,
             TokenWidth::U32 => 4,
         }
@@ -37,6 +37,7 @@ impl TokenWidth {
 
     pub fn name(self) -> &'static str {
         match self {
+            TokenWidth::U8 => "u8",
             TokenWidth::U16 => "u16",
             TokenWidth::U32 => "u32",
         }
@@ -45,6 +46,7 @@ impl TokenWidth {
     /// The numbers of so many bytes.
     pub(super) fn numbers(self, bytes: &[u8]) -> impl Iterator<Item = u32> {
         bytes.chunks_exact(self.bytes()).map(move |number| match self {
+            TokenWidth::U8 => u32::from(number[0]),
             TokenWidth::U16 => u32::from(u16::from_le_bytes([number[0], number[1]])),
             TokenWidth::U32 => u32::from_le_bytes([number[0], number[1], number[2], number[3]]),
         })
@@ -61,17 +63,6 @@ pub struct TokenSet {
     pub header: usize,
     /// The share, from the front, that is trained on; the rest is evaluated on.
     pub split: f64,
-}
-
-/// The files, open.
-#[derive(Debug)]
-pub(super) struct Files {
-    /// Each with the place in the row that its tokens begin at, and last where they all end.
-    files: Vec<(usize, PathBuf, File)>,
-    width: TokenWidth,
-    header: usize,
-    /// What all tokens were below when they were looked at.
-    below: usize,
 }
 
 /// What files hold, and how many tokens each has.
@@ -124,18 +115,11 @@ impl TokenSet {
 
     fn files(&self, cache: &mut DigestCache) -> Result<Stretches<Files>, DataError> {
         let first = |errors: Vec<DataError>| errors.into_iter().next().unwrap_or(DataError::NoPaths);
+        // Before they are digested: what was written since then is told from what was.
+        let versions = versions(&files::find(&self.paths).map_err(first)?)?;
         let Found { contents, counts } = self.summarise(cache).map_err(first)?;
-        let mut first = 0;
-        let mut files = Vec::with_capacity(counts.len());
-        for (path, count) in counts {
-            let file =
-                regular::open(&path).map_err(|error| DataError::Unreadable { path: path.clone(), error })?;
-            files.push((first, path, file));
-            first += count;
-        }
-        let below = contents.below.count;
-        let row = Files { files, width: self.width, header: self.header, below };
-        Ok(Stretches { row, contents })
+        let how = (self.width, self.header, contents.below.count);
+        Ok(Stretches { row: Files::open(counts, versions, how)?, contents })
     }
 }
 
@@ -144,51 +128,6 @@ fn begins_with_a_header(path: &Path) -> io::Result<bool> {
     let mut first = [0; 4];
     let read = regular::open(path)?.read_at(&mut first, 0)?;
     Ok(read == first.len() && u32::from_le_bytes(first) == HEADER_BEGINS)
-}
-
-impl Row for Files {
-    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
-        let mut rest = tokens;
-        let mut place = first;
-        let mut number = self.files.partition_point(|(begin, ..)| *begin <= place) - 1;
-        while !rest.is_empty() {
-            let end = self.files.get(number + 1).map_or(usize::MAX, |(begin, ..)| *begin);
-            let (here, later) = rest.split_at_mut((end - place).min(rest.len()));
-            self.read_file(number, place, here)?;
-            place += here.len();
-            (rest, number) = (later, number + 1);
-        }
-        Ok(())
-    }
-}
-
-impl Files {
-    /// One that is all tokens, up to a number of them.
-    pub(super) fn one(path: PathBuf, file: File, width: TokenWidth, below: usize) -> Files {
-        Files { files: vec![(0, path, file)], width, header: 0, below }
-    }
-
-    /// Those of one file. What it holds now may be other numbers than were looked at.
-    fn read_file(&self, number: usize, place: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
-        let (begin, path, file) = &self.files[number];
-        let width = self.width.bytes();
-        let mut bytes = [0; PIECE];
-        for (index, tokens) in tokens.chunks_mut(PIECE / width).enumerate() {
-            let bytes = &mut bytes[..tokens.len() * width];
-            let at = self.header + (place - begin) * width + index * PIECE;
-            file.read_exact_at(bytes, at as u64).map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => DataError::Changed { path: path.clone() },
-                _ => DataError::Unreadable { path: path.clone(), error },
-            })?;
-            for (token, number) in tokens.iter_mut().zip(self.width.numbers(bytes)) {
-                if number as usize >= self.below {
-                    return Err(DataError::Changed { path: path.clone() });
-                }
-                *token = number.to_ne_bytes();
-            }
-        }
-        Ok(())
-    }
 }
 
 impl DataSet for TokenSet {
@@ -202,6 +141,10 @@ impl DataSet for TokenSet {
 
     /// But for how many tokens there are, which a plan does not need.
     fn is_known_unread(&self) -> bool {
+        true
+    }
+
+    fn is_row(&self) -> bool {
         true
     }
 

@@ -6,6 +6,7 @@ mod cpu;
 mod cuda;
 mod known;
 mod ledger;
+mod lent;
 mod open;
 mod probe;
 mod rank;
@@ -29,6 +30,7 @@ pub use cuda::{
 };
 pub use known::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
+pub use lent::Lent;
 pub use open::{DetectError, Detected, DeviceChoice, detect, find, open, open_card};
 pub use probe::{ProbeError, Probed, in_child as probe_in_child, this_program};
 pub use rank::Rank;
@@ -160,6 +162,8 @@ pub enum DeviceError {
     OutOfBounds { buffer: Buffer, offset: u64, bytes: u64, size: u64 },
     #[error(transparent)]
     Type(#[from] TypeError),
+    #[error("buffer {} is no memory of the host's", buffer.0)]
+    NotOfHost { buffer: Buffer },
     #[error("the host's queue takes no copies")]
     NoCopies,
     #[error("the device has no addresses without memory behind them")]
@@ -244,6 +248,12 @@ pub trait Device {
         outputs: &[Tensor],
         workspace: Option<Region>,
     ) -> Result<(), DeviceError>;
+
+    /// Lends a region of the host's memory to who fills it: no part of it may be lent already.
+    ///
+    /// # Errors
+    /// It is no memory of the host's.
+    fn lend(&mut self, region: Region) -> Result<Lent, DeviceError>;
 
     /// The event stands for all work enqueued on the queue so far.
     fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError>;

@@ -234,7 +234,7 @@ mod tests {
     use std::thread::sleep;
 
     use super::*;
-    use crate::device::Event;
+    use crate::device::{Event, Lent};
     use crate::testing;
     use crate::units::Bytes;
 
@@ -303,6 +303,10 @@ mod tests {
                 _ => {}
             }
             Ok(())
+        }
+
+        fn lend(&mut self, region: Region) -> Result<Lent, DeviceError> {
+            Err(DeviceError::NotOfHost { buffer: region.buffer })
         }
 
         fn record(&mut self, _queue: Queue, _event: Event) -> Result<(), DeviceError> {

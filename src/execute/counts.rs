@@ -39,6 +39,10 @@ pub struct Counts {
     /// Bytes brought to the other pool for work there, or taken back from it; those of start-up and of evaluations left out.
     pub bytes_to_host: u64,
     pub bytes_to_device: u64,
+    /// Bytes of batches brought to the device; those of evaluations left out.
+    pub batch_bytes: u64,
+    /// Steps whose batch was on its way to the device, or there, before they began.
+    pub batches_ahead: u64,
     /// Bytes of gradients filled with zeros at the end of steps.
     pub zeroed_bytes: u64,
     /// Tensors put into another dtype, by an operation of their own or by the one that made them; those of evaluations
@@ -102,6 +106,9 @@ impl Counts {
     }
 
     fn copy(&mut self, program: &Program, from: ValueId, to: ValueId) {
+        if program.value(from).like.batches().is_some() {
+            self.batch_bytes += program.ty(to).bytes();
+        }
         let bytes = carried_bytes(program, from, to);
         match program.value(to).pool {
             Pool::Host | Pool::Pinned => self.bytes_to_host += bytes,

@@ -4,9 +4,11 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use super::engine::Engine;
+use super::feed::Feed;
 use super::measured::Outcome;
 use super::prepared::Prepared;
 use super::step_log::{STEPS_FILE, StepLog, TimedStep};
@@ -58,7 +60,9 @@ pub fn dump(
     if let Some(products) = products {
         outcome.measured.record_products(products);
     }
-    let mut dump = Dump { folder, run: &run, steps, done: 0, reporter };
+    let held = OnceLock::new();
+    let feed = Feed::new(&run.config, &*run.data, &held);
+    let mut dump = Dump { folder, run: &run, feed, steps, done: 0, reporter };
     match dump.write(device.as_mut(), &mut outcome) {
         Ok(()) => {}
         Err(Stop::OutOfMemory(found)) => {
@@ -73,6 +77,7 @@ pub fn dump(
 struct Dump<'a> {
     folder: &'a Path,
     run: &'a Prepared,
+    feed: Feed<'a>,
     steps: usize,
     /// Those that have been taken.
     done: u64,
@@ -88,6 +93,7 @@ impl Dump<'_> {
             engine.keep_applied_gradients();
         }
         engine.start()?;
+        self.feed.hold(&mut engine)?;
         engine.make_all()?;
         self.parameters(&mut engine, INITIAL_FILE)?;
         self.train(&mut engine, outcome)?;
@@ -134,7 +140,8 @@ impl Dump<'_> {
     ) -> Result<TimedStep, Stop> {
         let config = &self.run.config;
         let began = Instant::now();
-        train::training_batch(config, &*self.run.data, step - 1, batch)?;
+        let samples = config.train.batch_size as u64;
+        self.feed.training(step - 1, 0..samples, batch).map_err(RunError::from)?;
         let waited = began.elapsed();
         let taken = step - engine.counts().skipped_steps as usize;
         engine.gradients(batch, &config.numbers(taken))?;
@@ -207,12 +214,12 @@ impl Dump<'_> {
             let dims = [&[self.steps], ty.shape.dims()].concat();
             Entry { name: part.name.to_owned(), dtype: ty.dtype, dims }
         };
-        let mut batch = self.empty_batch();
+        let mut batch = self.run.config.wide_batch(batch_size);
         let tensors: Vec<Entry> = batch.all().map(|filled| tensor(&filled.part)).collect();
         let mut file = self.create(BATCHES_FILE, &tensors)?;
         for part in 0..tensors.len() {
             for step in 0..self.steps {
-                train::training_batch(&self.run.config, &*self.run.data, step, &mut batch)?;
+                self.feed.as_it_lies(step, &mut batch).map_err(RunError::from)?;
                 let filled = batch.all().nth(part).expect("a batch has its parts");
                 self.written(BATCHES_FILE, file.write(&filled.bytes))?;
             }

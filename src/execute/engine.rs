@@ -1,5 +1,6 @@
 //! Walks a program on a device: one plain loop.
 
+mod batches;
 mod gradients;
 mod parameters;
 mod timing;
@@ -10,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use self::batches::At;
 use super::counts::Counts;
 use super::digest;
 use super::timeline::Timeline;
 use super::uses::Uses;
-use crate::compile::{Action, Like, Opened, Program, SectionKind};
+use crate::compile::{Action, Opened, Program, SectionKind};
 use crate::data::{Batch, StoredParameters};
 use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
 #[cfg(test)]
@@ -75,6 +77,7 @@ pub struct Engine<'a> {
     weights: Option<&'a StoredParameters>,
     counts: Counts,
     uses: Uses,
+    at: At,
     /// Whether freed memory is overwritten.
     poison: bool,
     /// By section: how often it was gone through.
@@ -124,6 +127,7 @@ impl<'a> Engine<'a> {
             weights: None,
             counts: Counts::default(),
             uses: Uses::new(program),
+            at: At::default(),
             poison,
             passes: vec![0; program.sections.len()],
             opened: Opened::none(program),
@@ -170,7 +174,22 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn step(&mut self, batch: &Batch, numbers: &[f32]) -> Result<StepReport, Failure> {
-        self.gradients(batch, numbers)?;
+        let slot = self.put_batch(batch)?;
+        self.step_on(slot, None, numbers)
+    }
+
+    /// The same on the batch that lies in a slot of the exchange. That of the `next` step comes to the device meanwhile, if it
+    /// is there already and batches come ahead.
+    ///
+    /// # Errors
+    /// As for `step`.
+    pub(super) fn step_on(
+        &mut self,
+        slot: usize,
+        next: Option<usize>,
+        numbers: &[f32],
+    ) -> Result<StepReport, Failure> {
+        self.gradients_on(slot, next, numbers)?;
         self.update()
     }
 
@@ -179,8 +198,17 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// Out of memory, or a device that fails.
     pub fn evaluate(&mut self, batch: &Batch) -> Result<f64, Failure> {
+        let slot = self.put_batch(batch)?;
+        self.evaluate_on(slot)
+    }
+
+    /// The same of the batch that lies in a slot of the exchange.
+    ///
+    /// # Errors
+    /// As for `evaluate`.
+    pub(super) fn evaluate_on(&mut self, slot: usize) -> Result<f64, Failure> {
         self.make_all()?;
-        self.put_batch(batch)?;
+        self.begin_evaluation(slot)?;
         let program = self.program;
         let (before, cache_before) = (self.manager.backing.requests, self.manager.cache_work());
         let (mut seen, mut sum) = (0, 0.0);
@@ -399,13 +427,11 @@ impl<'a> Engine<'a> {
                 self.manager.backing.device.launch(op, &inputs, &outputs, workspace)?;
             }
             Action::Copy { queue, from, to } => {
-                let of_batch = matches!(self.program.value(*from).like, Like::Batch(_));
+                let batches = self.program.value(*from).like.batches();
                 let to = self.manager.tensor(*to).region();
                 let mut from = self.manager.tensor(*from).region();
-                if of_batch {
-                    let sample = from.bytes / self.program.samples as u64;
-                    let offset = from.offset + seen as u64 * sample;
-                    from = Region { offset, bytes: to.bytes, ..from };
+                if let Some(batches) = batches {
+                    from = self.seen_of(from, batches, seen, to.bytes);
                 }
                 began = Instant::now();
                 self.manager.backing.device.copy(*queue, from, to)?;
@@ -415,18 +441,6 @@ impl<'a> Engine<'a> {
             Action::Allocate(_) | Action::Free(_) | Action::Leak(_) | Action::EmptyCache => {}
         }
         Ok(began.elapsed())
-    }
-
-    /// Where the program expects it.
-    fn put_batch(&mut self, batch: &Batch) -> Result<(), Failure> {
-        for &id in &self.program.exchange.batch {
-            let (name, tensor) = (self.program.value(id).name, self.manager.tensor(id));
-            let filled = batch.part(name).unwrap_or_else(|| panic!("the batch has no part `{name}`"));
-            assert_eq!(filled.part.ty.dtype, tensor.ty.dtype, "the type of the batch's `{name}`");
-            assert_eq!(filled.bytes.len() as u64, tensor.ty.bytes(), "samples of the batch's `{name}`");
-            self.manager.backing.device.write(tensor.region(), &filled.bytes)?;
-        }
-        Ok(())
     }
 
     fn pieces<E: From<Failure>>(

@@ -160,6 +160,14 @@ documented! {
         pub clock_after_mhz: Option<f64>,
         /// The share of tokens that were padding, of all steps. Empty where samples have none.
         pub padding: Option<f64>,
+        /// Bytes of batches that came to the device in one step.
+        pub batch_bytes: Option<u64>,
+        /// The share of the time that threads took for the batches of the timed steps in which no step waited for them. Empty
+        /// without `loader.workers`.
+        pub loading_hidden: Option<f64>,
+        /// The share of steps whose batch was on its way to the device while the step before computed. Empty without
+        /// `loader.prefetch`.
+        pub batches_ahead: Option<f64>,
     }
 }
 
@@ -168,6 +176,29 @@ documented! {
 pub(super) struct Times {
     pub(super) step_ms: Vec<f64>,
     pub(super) data_wait_ms: Vec<f64>,
+    /// What threads took for their batches, where threads assemble them.
+    pub(super) loading_ms: Vec<f64>,
+}
+
+/// How the batches of the timed steps came.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Loading {
+    /// Threads that assembled them.
+    pub(super) workers: usize,
+    /// The share of the time of steps in which they waited for their batches.
+    pub(super) waited: f64,
+    /// The share of the time that threads took in which no step waited.
+    pub(super) hidden: Option<f64>,
+}
+
+impl Loading {
+    pub(super) fn of(workers: usize, times: &Times) -> Loading {
+        let sum = |times: &[f64]| times.iter().sum::<f64>();
+        let [steps, waited, took] =
+            [&times.step_ms, &times.data_wait_ms, &times.loading_ms].map(|times| sum(times));
+        let hidden = (took > 0.0).then(|| 1.0 - (waited / took).min(1.0));
+        Loading { workers, waited: if steps > 0.0 { waited / steps } else { 0.0 }, hidden }
+    }
 }
 
 impl Outcome {

@@ -30,7 +30,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Digests are those of files that are mapped, and not read as a whole.
     pub(super) fn read(folder: &Path, digests: &mut DigestCache) -> Result<Prepared, RunError> {
-        let config = load_run(&folder.join("run.toml"))?;
+        let mut config = load_run(&folder.join("run.toml"))?;
         let target = read_target(&folder.join("target.toml"))?.target;
         let data_set = config.data.data_set();
         let sample = config.sample();
@@ -41,6 +41,7 @@ impl Prepared {
         check_unchanged(&digest, &folder.join(DATA_FILE))?;
         let weights = weights.map(|weights| weights.matched(&graph::needed(&config.model))).transpose()?;
         data_set.check(data.contents(), &sample, config.evaluation.is_some())?;
+        config.tokens = data.contents().tokens();
         let compiling = Instant::now();
         let program = compile_verified(&config, &target)?;
         let compiled_in = compiling.elapsed();

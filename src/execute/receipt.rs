@@ -1,6 +1,7 @@
 //! What the strategies of a run really did, in words, from what the engine counted.
 
 use super::counts::Counts;
+use super::measured::Loading;
 use super::products::ProductSources;
 use crate::compile::Program;
 use crate::spec::{EmptyCache, RunConfig, Strategy};
@@ -21,6 +22,8 @@ pub(super) struct Run {
     pub(super) copies_hidden: Option<f64>,
     /// The share of tokens that were padding, where some may be.
     pub(super) padding: Option<f64>,
+    /// How batches came, where the run says how they are to.
+    pub(super) loading: Option<Loading>,
 }
 
 impl Run {
@@ -34,6 +37,7 @@ impl Run {
             empties_cache: *empty_cache != EmptyCache::Never,
             copies_hidden: None,
             padding: None,
+            loading: None,
         }
     }
 }
@@ -60,6 +64,18 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
         parts.push(micro_batches_of(micro_batches as usize, run.micro_batches));
     }
     parts.extend(run.padding.map(|share| format!("{:.0}% padding", 100.0 * share)));
+    if let Some(Loading { workers, waited, hidden }) = run.loading {
+        parts.push(format!("{} of batches", Bytes(per_step(|counts| counts.batch_bytes))));
+        if workers > 0 {
+            parts.push(format!("{workers} {}", if workers == 1 { "worker" } else { "workers" }));
+        }
+        let ahead = after.batches_ahead - before.batches_ahead;
+        if ahead > 0 {
+            parts.push(format!("{:.0}% uploaded ahead", 100.0 * ahead as f64 / steps as f64));
+        }
+        parts.push(format!("{:.1}% waiting for data", 100.0 * waited));
+        parts.extend(hidden.map(|share| format!("{:.0}% of loading hidden", 100.0 * share)));
+    }
     let early = per_step(|counts| counts.updates_in_backward);
     if early > 0 {
         parts.push(format!("{early} updates in backward"));

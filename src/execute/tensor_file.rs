@@ -85,6 +85,7 @@ fn header(tensors: &[Entry]) -> io::Result<Vec<u8>> {
             DType::BF16 => Dtype::BF16,
             DType::F16 => Dtype::F16,
             DType::I32 => Dtype::I32,
+            DType::U16 => Dtype::U16,
             DType::U8 | DType::U4 => Dtype::U8,
         };
         let start = end;

@@ -3,13 +3,17 @@
 use std::io;
 use std::iter;
 use std::path::Path;
+use std::sync::OnceLock;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::contention::Contention;
 use super::counts::Counts;
 use super::engine::Engine;
 use super::evaluation_log::EvaluationLog;
-use super::measured::{Ended, Measured, Outcome, Times};
+use super::feed::Feed;
+use super::loader::{Loaded, Loader};
+use super::measured::{Ended, Loading, Measured, Outcome, Times};
 use super::prepared::Prepared;
 use super::products::ProductSources;
 use super::step_log::{StepLog, TimedStep};
@@ -19,9 +23,7 @@ use super::volume::Volume;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
 use crate::compile::{Program, Violation};
-use crate::data::{
-    Batch, DataError, DigestCache, Sample, Source, StoredParameters, TrainingStep, WeightsError, seeds,
-};
+use crate::data::{DataError, DigestCache, Sample, Source, StoredParameters, WeightsError};
 use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool};
 use crate::memory::{Cadence, Failure, OutOfMemory, predict};
 use crate::spec::{self, Precision, RunConfig};
@@ -52,6 +54,11 @@ pub enum RunError {
         pool.name()
     )]
     Refused { pool: Pool, bytes: Bytes },
+    #[error("the system gives no thread for loader.workers: {0}")]
+    NoThread(io::Error),
+    /// Of its own accord, which is a mistake in this program.
+    #[error("a thread that assembles batches has ended")]
+    WorkerEnded,
     #[error("the data, or what parameters start from, changed while the sweep ran; sweep again")]
     DataChanged,
     #[error("{file} is no table of products: {error}")]
@@ -145,21 +152,6 @@ pub(super) fn run_on(
     Ok(outcome)
 }
 
-/// The batch of a step, counted from 0.
-pub(super) fn training_batch(
-    config: &RunConfig,
-    data: &dyn Source,
-    step: usize,
-    batch: &mut Batch,
-) -> Result<(), DataError> {
-    let train = &config.train;
-    let samples = train.batch_size as u64;
-    let step = TrainingStep { seed: train.seed, number: step as u64, samples };
-    data.fill_training(&step, 0..samples, batch)?;
-    seeds::fill(&step, 0..samples, batch);
-    Ok(())
-}
-
 /// What is kept while it trains.
 struct Logs {
     steps: StepLog,
@@ -188,12 +180,20 @@ struct Trainer<'a> {
 }
 
 impl Trainer<'_> {
-    fn run(mut self, device: &mut dyn Device) -> Result<Outcome, RunError> {
+    fn run(self, device: &mut dyn Device) -> Result<Outcome, RunError> {
+        let held = OnceLock::new();
+        let feed = Feed::new(self.config, self.data, &held);
+        thread::scope(|scope| {
+            let loader = Loader::start(scope, feed)?;
+            self.run_on_batches(device, loader)
+        })
+    }
+
+    fn run_on_batches(mut self, device: &mut dyn Device, mut loader: Loader) -> Result<Outcome, RunError> {
         let (mut outcome, mut times) = (Outcome::default(), Times::default());
         let mut logs = Logs::create(self.folder, self.cadence)?;
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
-        let mut batch = self.config.empty_batch(self.config.train.batch_size);
         let witness = Witness::begin(device);
         let built = Instant::now();
         let mut steps = 0;
@@ -201,14 +201,15 @@ impl Trainer<'_> {
             Ok(mut engine) => {
                 engine.start_from(self.weights);
                 engine.record_timeline(timeline);
-                let trained = self.train(&mut engine, built, &mut batch, &mut logs, &mut times, &mut outcome);
+                let trained =
+                    self.train(&mut engine, built, &mut loader, &mut logs, &mut times, &mut outcome);
                 steps = engine.counts().steps;
                 let measured = &mut outcome.measured;
                 measured.record_memory(engine.ledger());
                 let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
                 measured.witness_peak_bytes = testimony.map(|testimony| testimony.peak);
                 measured.witness_step_bytes = testimony.and_then(|testimony| testimony.step);
-                trained.and_then(|trained| self.finish(engine, trained, &mut batch, &mut outcome))
+                trained.and_then(|trained| self.finish(engine, trained, loader, &mut outcome))
             }
             Err(failure) => Err(failure.into()),
         };
@@ -229,13 +230,14 @@ impl Trainer<'_> {
         &mut self,
         engine: &mut Engine,
         built: Instant,
-        batch: &mut Batch,
+        loader: &mut Loader,
         logs: &mut Logs,
         times: &mut Times,
         outcome: &mut Outcome,
     ) -> Result<Trained, Stop> {
         self.reporter.send(&Message::Phase { name: "start".to_owned() });
         engine.start()?;
+        loader.open(engine)?;
         let warmup_steps = self.config.measure.warmup_steps;
         let before = engine.counts();
         outcome.measured.startup_ms = Some(milliseconds(self.began.elapsed()));
@@ -254,8 +256,8 @@ impl Trainer<'_> {
                         engine.record_steps().map_err(Failure::from)?;
                     }
                 }
-                let timed = self.step(engine, step, batch)?;
-                if let Some([padded, tokens]) = batch.padding() {
+                let (timed, loaded) = self.step(engine, step, loader)?;
+                if let Some([padded, tokens]) = loader.padding(loaded) {
                     let [all_padded, all] = padding.unwrap_or_default();
                     padding = Some([all_padded + padded, all + tokens]);
                 }
@@ -269,6 +271,7 @@ impl Trainer<'_> {
                 if counted {
                     times.step_ms.push(timed.ms);
                     times.data_wait_ms.push(timed.data_wait_ms);
+                    times.loading_ms.extend(loaded.took.map(milliseconds));
                 }
                 record_loss(outcome, timed.loss);
                 loss_scale = timed.loss_scale;
@@ -277,7 +280,7 @@ impl Trainer<'_> {
                 }
             }
             if round.evaluated > 0 {
-                let loss = self.evaluate(engine, step, round.evaluated, batch, outcome)?;
+                let loss = self.evaluate(engine, step, round.evaluated, loader, outcome)?;
                 if let Some(evaluations) = &mut logs.evaluations {
                     evaluations.evaluation(step, loss)?;
                 }
@@ -291,6 +294,7 @@ impl Trainer<'_> {
         let steps = step.max(1) as u64;
         measured.to_host_bytes = Some((after.bytes_to_host - before.bytes_to_host) / steps);
         measured.to_device_bytes = Some((after.bytes_to_device - before.bytes_to_device) / steps);
+        measured.batch_bytes = Some((after.batch_bytes - before.batch_bytes) / steps);
         measured.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
         measured.hardware_flops = Some((after.flops - before.flops) / steps);
         measured.leaked_bytes = Some((after.leaked_bytes - before.leaked_bytes) / steps);
@@ -304,7 +308,11 @@ impl Trainer<'_> {
             measured.unchanged_parameters = unchanged.share_since_first_step(engine, steps)?;
         }
         measured.digest = engine.digest()?;
-        Ok(Trained { before, after })
+        let ahead = (after.batches_ahead - before.batches_ahead) as f64 / steps as f64;
+        measured.batches_ahead = (!self.program.exchange.staged.is_empty()).then_some(ahead);
+        let loading = loader.loading(times);
+        measured.loading_hidden = loading.and_then(|loading| loading.hidden);
+        Ok(Trained { before, after, loading })
     }
 
     /// Tells what the run did, and writes the timeline, of steps that are recorded now if the ones before could not be. Memory has been read before:
@@ -313,10 +321,11 @@ impl Trainer<'_> {
         &mut self,
         mut engine: Engine,
         trained: Trained,
-        batch: &mut Batch,
+        mut loader: Loader,
         outcome: &mut Outcome,
     ) -> Result<(), Stop> {
-        let profiled = if engine.has_clock() { self.profile(&mut engine, batch).map(Some) } else { Ok(None) };
+        let profiled =
+            if engine.has_clock() { self.profile(&mut engine, &mut loader).map(Some) } else { Ok(None) };
         match profiled {
             Ok(ms) => {
                 outcome.measured.profiled_step_ms = ms;
@@ -339,36 +348,43 @@ impl Trainer<'_> {
 
     fn receipt(&self, trained: &Trained, measured: &Measured) -> String {
         let Measured { copies_hidden, padding, .. } = *measured;
-        let run = receipt::Run { copies_hidden, padding, ..receipt::Run::of(self.config, self.program) };
+        let Trained { loading, .. } = *trained;
+        let run =
+            receipt::Run { copies_hidden, padding, loading, ..receipt::Run::of(self.config, self.program) };
         receipt::receipt(&trained.before, &trained.after, run, self.products)
     }
 
     /// A whole optimizer step: the batch made and brought, forward, backward, update, the loss read back.
-    fn step(&self, engine: &mut Engine, step: usize, batch: &mut Batch) -> Result<TimedStep, Stop> {
+    fn step(
+        &self,
+        engine: &mut Engine,
+        step: usize,
+        loader: &mut Loader,
+    ) -> Result<(TimedStep, Loaded), Stop> {
         let began = Instant::now();
-        training_batch(self.config, self.data, step, batch)?;
+        let loaded = loader.next()?;
         let waited = began.elapsed();
         let taken = step + 1 - engine.counts().skipped_steps as usize;
-        let report = engine.step(batch, &self.config.numbers(taken))?;
+        let report = engine.step_on(loaded.slot, loaded.next, &self.config.numbers(taken))?;
         let took = began.elapsed();
-        Ok(TimedStep {
+        let timed = TimedStep {
             loss: report.loss,
             gradient_norm: report.gradient_norm,
             loss_scale: report.loss_scale,
             ms: milliseconds(took),
             data_wait_ms: milliseconds(waited),
             learning_rate: self.config.trains().then(|| self.config.learning_rate(taken)),
-        })
+        };
+        Ok((timed, loaded))
     }
 
     /// One more step, and an evaluation if there are any, for the timeline alone. Returns what the step took.
-    fn profile(&mut self, engine: &mut Engine, batch: &mut Batch) -> Result<f64, Stop> {
+    fn profile(&mut self, engine: &mut Engine, loader: &mut Loader) -> Result<f64, Stop> {
         self.reporter.send(&Message::Phase { name: "profile".to_owned() });
         engine.record_steps()?;
-        let step = self.step(engine, self.cadence.steps, batch)?;
+        let (step, _) = self.step(engine, self.cadence.steps, loader)?;
         if self.cadence.evaluations.is_some() {
-            self.evaluation_batch(0, 1, batch)?;
-            engine.evaluate(batch)?;
+            engine.evaluate_on(loader.evaluation(0, 1)?.slot)?;
         }
         Ok(step.ms)
     }
@@ -379,14 +395,13 @@ impl Trainer<'_> {
         engine: &mut Engine,
         step: usize,
         batches: usize,
-        batch: &mut Batch,
+        loader: &mut Loader,
         outcome: &mut Outcome,
     ) -> Result<f64, Stop> {
         self.reporter.send(&Message::Phase { name: "evaluation".to_owned() });
         let mut sum = 0.0;
         for index in 0..batches {
-            self.evaluation_batch(index, batches, batch)?;
-            sum += engine.evaluate(batch)?;
+            sum += engine.evaluate_on(loader.evaluation(index, batches)?.slot)?;
         }
         let loss = sum / (batches as f64 * self.config.train.batch_size as f64);
         let finite = Some(loss).filter(|loss| loss.is_finite());
@@ -396,12 +411,6 @@ impl Trainer<'_> {
         }
         self.reporter.send(&Message::Evaluation { step, loss: finite });
         Ok(loss)
-    }
-
-    /// A batch of so many of the evaluation split.
-    fn evaluation_batch(&self, index: usize, of: usize, batch: &mut Batch) -> Result<(), DataError> {
-        let (first, samples) = (index as u64, self.config.train.batch_size as u64);
-        self.data.fill_evaluation(of as u64 * samples, first * samples..(first + 1) * samples, batch)
     }
 
     fn volume(&self) -> Volume {
@@ -425,13 +434,15 @@ impl Trainer<'_> {
 struct Trained {
     before: Counts,
     after: Counts,
+    /// How its batches came.
+    loading: Option<Loading>,
 }
 
 impl Trained {
     /// Of what was timed, if the strategy copies anything. Graphs are not replayed where operations are timed, so that nothing
     /// is known of a run that replays them.
     fn copies_hidden(&self, engine: &mut Engine) -> Result<Option<f64>, Failure> {
-        let Trained { before, after } = self;
+        let Trained { before, after, .. } = self;
         let moves =
             after.bytes_to_host > before.bytes_to_host || after.bytes_to_device > before.bytes_to_device;
         if moves && after.replays == 0 { Ok(engine.copies_hidden()?) } else { Ok(None) }
@@ -456,12 +467,6 @@ impl From<Failure> for Stop {
 
 impl From<DeviceError> for Stop {
     fn from(error: DeviceError) -> Stop {
-        Stop::Error(error.into())
-    }
-}
-
-impl From<DataError> for Stop {
-    fn from(error: DataError) -> Stop {
         Stop::Error(error.into())
     }
 }

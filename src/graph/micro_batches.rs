@@ -82,7 +82,7 @@ impl Graphs {
 
 /// A run's forward pass over so many samples, of its model or of what that is where it is evaluated.
 fn forward(config: &RunConfig, model: &Model, samples: usize) -> Graph {
-    let mut graph = build_on(model, config.data.documents(), samples);
+    let mut graph = build_on(model, config.documents(), samples);
     if config.strategy.attention == Attention::Materialized {
         graph.materialize_attention();
     }

@@ -30,9 +30,11 @@ mod quantize;
 mod rms_norm;
 mod rotary;
 mod storage;
+mod stretch;
 mod types;
 mod update;
 mod update_format;
+mod widen;
 
 pub use activation::{Activation, ActivationBackward, Definition, Gated, GatedBackward};
 pub use attention::{Attending, Attention, AttentionBackward, Heads};
@@ -54,12 +56,14 @@ pub use quantize::{Dequantize, Quantize};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
 pub use rotary::{Frequencies, Rotary, Scaling};
 pub use storage::{CodeFormat, NF4, NF4_BLOCK, Scales, Storage};
+pub use stretch::Stretch;
 pub use types::{DType, Shape, Slice, TensorType};
 pub use update::{
     Adafactor, Adam, Adjust, Elementwise, Extent, Factored, GradientTerms, Lion, Moment, Muon, MuonScratch,
     Rule, Sgd, State, Update, UpdateRule,
 };
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
+pub use widen::Widen;
 
 /// Names a value of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -400,7 +404,9 @@ operations! {
     Rotary,
     Scale,
     Stored,
+    Stretch,
     Update,
+    Widen,
 }
 
 /// Fails unless an operation got as many inputs as it takes.

@@ -13,7 +13,9 @@ pub enum DType {
     F16,
     /// Token and class numbers.
     I32,
-    /// Codes that stand for numbers.
+    /// Whole numbers from 0 on.
+    U16,
+    /// The same, or codes that stand for numbers.
     U8,
     /// Codes of half a byte: the first of two lies in the lower half of theirs.
     U4,
@@ -23,7 +25,7 @@ impl DType {
     pub fn bits(self) -> u64 {
         match self {
             DType::F32 | DType::I32 => 32,
-            DType::BF16 | DType::F16 => 16,
+            DType::BF16 | DType::F16 | DType::U16 => 16,
             DType::U8 => 8,
             DType::U4 => 4,
         }
@@ -43,7 +45,7 @@ impl DType {
     pub fn is_float(self) -> bool {
         match self {
             DType::F32 | DType::BF16 | DType::F16 => true,
-            DType::I32 | DType::U8 | DType::U4 => false,
+            DType::I32 | DType::U16 | DType::U8 | DType::U4 => false,
         }
     }
 }
@@ -55,6 +57,7 @@ impl fmt::Display for DType {
             DType::BF16 => "bf16",
             DType::F16 => "f16",
             DType::I32 => "i32",
+            DType::U16 => "u16",
             DType::U8 => "u8",
             DType::U4 => "u4",
         })

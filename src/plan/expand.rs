@@ -30,6 +30,17 @@ pub struct Experiment {
     pub sources: Sources,
 }
 
+impl Experiment {
+    /// Says of each run what is known of its data: how many tokens there are, where these lie in a row.
+    pub fn know_tokens(&mut self, tokens: impl Fn(&RunConfig) -> Option<usize>) {
+        let configs = self.points.iter_mut().flat_map(|point| {
+            let others = point.without.iter_mut().map(|(_, config)| config);
+            point.config.iter_mut().chain(others)
+        });
+        configs.for_each(|config| config.tokens = tokens(config));
+    }
+}
+
 /// One point of the expanded sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {

@@ -10,7 +10,7 @@ use crate::compile::Violation;
 use crate::device::{DeviceKind, Target};
 use crate::memory::Unmet;
 use crate::parallel;
-use crate::spec::{self, Budget, Problem, Recompute, RunConfig};
+use crate::spec::{self, Budget, LoadedFrom, Problem, Recompute, RunConfig};
 
 /// Why an experiment could not be planned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -38,11 +38,18 @@ pub enum Purpose {
 /// # Errors
 /// A compiled program that breaks an invariant.
 pub fn plan(
-    experiment: Experiment,
+    mut experiment: Experiment,
     target: &Target,
     purpose: Purpose,
     data_digest: &(dyn Fn(&RunConfig) -> Option<String> + Sync),
 ) -> Result<Plan, PlanError> {
+    for point in &mut experiment.points {
+        if let Some(source) = point.config.as_ref().ok().and_then(holds_unknown) {
+            point.config = Err(format!(
+                "loader.source = \"{source}\" holds all of the data, and how much that is is known only where it is"
+            ));
+        }
+    }
     let unsuited = experiment.requires.filter(|kind| *kind != target.kind).map(|kind| {
         let kind = match kind {
             DeviceKind::Cpu => "a CPU",
@@ -70,6 +77,12 @@ pub fn plan(
         overrides: experiment.overrides,
         runs: runs.into_iter().collect::<Result<_, _>>()?,
     })
+}
+
+/// The source of a run that holds data of which it is not known how much there is.
+fn holds_unknown(config: &RunConfig) -> Option<&'static str> {
+    let source = config.strategy.loader.source;
+    (source != LoadedFrom::Stream && config.tokens.is_none()).then(|| source.name())
 }
 
 /// What must be known to plan a point: its own memory, and that without each of its keys.
@@ -157,7 +170,9 @@ fn plan_point(
     };
     let mut no_effect = Vec::new();
     for (key, other) in without {
-        if differ_in_memory_choices(&config, &other) && forecasts.same(&config, &other).map_err(blame)? {
+        let may_be_idle = differ_in_memory_choices(&config, &other)
+            && config.strategy.loader.assembles_like(&other.strategy.loader);
+        if may_be_idle && forecasts.same(&config, &other).map_err(blame)? {
             no_effect.push(key);
         }
     }

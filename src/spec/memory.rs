@@ -7,7 +7,7 @@ use crate::data::Documents;
 use super::model::Model;
 use super::optimizer::UpdateGroup;
 use super::resolved::{Evaluation, Measure, RunConfig, Task, Train};
-use super::strategy::{Allocator, Strategy};
+use super::strategy::{Allocator, LoadedFrom, Strategy};
 
 /// Runs that are equal here need the same memory, byte for byte.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,12 +32,14 @@ pub struct Choices {
     /// Whether parameters start from a file.
     stored: bool,
     strategy: Strategy,
+    /// Of data that is held as a whole.
+    tokens: Option<usize>,
 }
 
 // Whole structs are taken apart here, so that a new key does not go by unseen.
 impl RunConfig {
     pub fn memory_part(&self) -> MemoryPart {
-        let RunConfig { model, data: _, train, evaluation, measure, strategy } = self;
+        let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens: _ } = self;
         // What an allocator that keeps freed memory asks for depends on steps and evaluations, too: how many, how often, of
         // how many batches. Its program does not, so that they are no choices.
         let remembers = match strategy.allocator {
@@ -49,17 +51,19 @@ impl RunConfig {
     }
 
     pub fn choices(&self) -> Choices {
-        let RunConfig { model, data, train, evaluation, measure, strategy } = self;
+        let RunConfig { model, data: _, train, evaluation, measure, strategy, tokens } = self;
         let Measure { what, seeds: _, warmup_steps: _, steps: _ } = *measure;
-        let Train { batch_size: _, clip_norm, seed: _, optimizer, schedule: _ } = train;
+        let Train { batch_size: _, clip_norm, seed: _, shuffle: _, last_batch: _, optimizer, schedule: _ } =
+            train;
         Choices {
             optimizer: optimizer.groups().iter().map(update_group).collect(),
             clips: clip_norm.is_some(),
             evaluates: matches!(evaluation, Some(Evaluation { every: _, batches: _ })),
             task: what,
-            documents: data.documents(),
+            documents: self.documents(),
             stored: model.weights().is_some(),
             strategy: strategy.clone(),
+            tokens: tokens.filter(|_| strategy.loader.source != LoadedFrom::Stream),
         }
     }
 }

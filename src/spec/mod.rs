@@ -42,7 +42,7 @@ pub use model::*;
 pub use optimizer::*;
 pub use paths::Environment;
 pub use repeats::{Repeats, UntilKnown};
-pub use resolved::{Evaluation, Measure, RunConfig, Seeds, Task, Train};
+pub use resolved::{Evaluation, LastBatch, Measure, RunConfig, Seeds, Task, Train};
 pub use schedule::*;
 pub use source::Sources;
 pub(crate) use source::Span;

@@ -5,12 +5,12 @@ use serde::Serialize;
 
 use super::data::Data;
 use super::declare::{Optional, one_of, section, words};
-use super::kinds::{DIMENSION, POSITIVE, SEED, STEPS, STEPS_OR_NONE, word};
+use super::kinds::{DIMENSION, Flag, POSITIVE, SEED, STEPS, STEPS_OR_NONE, word};
 use super::model::Model;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
-use super::strategy::Strategy;
-use crate::data::{Batch, Sample};
+use super::strategy::{LoadedFrom, Strategy};
+use crate::data::{Batch, Documents, Memory, Order, Part, Sample, row, seeds};
 
 /// One run: a model on data, trained one way under one choice of memory strategies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,6 +21,8 @@ pub struct RunConfig {
     pub evaluation: Option<Evaluation>,
     pub measure: Measure,
     pub strategy: Strategy,
+    /// How many tokens the data has, where they lie in a row: no key, and known once the data was looked at.
+    pub tokens: Option<usize>,
 }
 
 section! {
@@ -31,9 +33,32 @@ section! {
         pub clip_norm: Option<f64> = Optional(POSITIVE), default None;
         /// At most 2^63 - 1, as far as integers reach in TOML.
         pub seed: u64 = SEED, default 0;
+        /// Whether samples come in epochs, in each of which all come once; otherwise each is drawn from all.
+        pub shuffle: bool = Flag, default false;
+        /// What becomes of the samples of an epoch that are no whole batch.
+        pub last_batch: LastBatch = word(), default LastBatch::Drop;
         pub optimizer: Optimizer = one_of();
         /// How the learning rate goes over the steps.
         pub schedule: Schedule = one_of(), default Schedule::default();
+    }
+}
+
+words! {
+    /// What becomes of a batch that is not whole.
+    pub enum LastBatch {
+        Drop = "drop",
+        /// It is a step of as many samples as there are, which count for as much as those of others.
+        Keep = "keep",
+    }
+}
+
+impl Train {
+    /// Which samples come when.
+    pub fn order(&self) -> Order {
+        match self.shuffle {
+            false => Order::Drawn,
+            true => Order::Shuffled { keeps_last: self.last_batch == LastBatch::Keep },
+        }
     }
 }
 
@@ -86,18 +111,63 @@ impl RunConfig {
         self.measure.what == Task::Training
     }
 
+    /// How samples are told apart from what they lack: as documents are, where those of a step may be fewer than others have.
+    pub fn documents(&self) -> Documents {
+        let documents = self.data.documents();
+        match (documents, self.train.order()) {
+            (Documents::Joined, Order::Shuffled { keeps_last: true }) => Documents::Padded,
+            _ => documents,
+        }
+    }
+
     /// What is asked for of each sample: what the model needs, and how documents in it are told apart.
     pub fn sample(&self) -> Sample {
         let mut sample = self.model.sample();
         let context = sample.length.map_or(0, |length| length.count);
-        sample.parts.extend(self.data.documents().parts(context));
+        sample.parts.extend(self.documents().parts(context));
         sample
+    }
+
+    /// What is loaded of each sample: the same, but for ids in the type that they are loaded in, or where these lie in a row that
+    /// the device has.
+    pub fn loaded(&self) -> Vec<Part> {
+        let loader = &self.strategy.loader;
+        let is_on_device =
+            |part: &Part| loader.source == LoadedFrom::Device && row::places_later(part.name).is_some();
+        let (cut, whole): (Vec<Part>, Vec<Part>) = self.sample().parts.into_iter().partition(is_on_device);
+        let whole = whole.into_iter().map(|part| part.loaded_as(loader.dtype.dtype()));
+        whole.chain((!cut.is_empty()).then(row::place)).collect()
     }
 
     /// Memory for as many samples as a step has, or for the share of a rank.
     pub fn empty_batch(&self, samples: usize) -> Batch {
-        let batch = Batch::new(&self.sample().parts, samples);
-        if self.trains() && self.model.draws() { batch.with_seeds(samples) } else { batch }
+        self.batch_of(&self.loaded(), samples)
+    }
+
+    /// The same with all whole numbers as the model takes them.
+    pub fn wide_batch(&self, samples: usize) -> Batch {
+        self.batch_of(&self.sample().parts, samples)
+    }
+
+    fn batch_of(&self, parts: &[Part], samples: usize) -> Batch {
+        let batch = Batch::new(parts, samples);
+        if self.has_seeds() { batch.with_seeds(samples) } else { batch }
+    }
+
+    /// The same in memory that is given for each part.
+    ///
+    /// # Errors
+    /// Those of `memory`.
+    pub fn batch_within<E>(&self, mut memory: impl FnMut(&Part) -> Result<Memory, E>) -> Result<Batch, E> {
+        let parts = self.loaded().into_iter().map(|part| Ok((part, memory(&part)?)));
+        let parts = parts.collect::<Result<_, E>>()?;
+        let seeds = self.has_seeds().then(|| memory(&seeds::part())).transpose()?;
+        Ok(Batch::within(parts, seeds))
+    }
+
+    /// Whether samples have what chance starts from.
+    fn has_seeds(&self) -> bool {
+        self.trains() && self.model.draws()
     }
 
     /// Optimizer steps of the whole run, timed or not.

@@ -1,22 +1,26 @@
 //! Rules between keys. Each blames all keys that take part, and names a value that works. Those between keys of one
 //! table stand with it.
 
+use super::declare::Words as _;
 use super::error::Problem;
 use super::model::decides;
 use super::reader::join;
 use super::resolved::RunConfig;
-use super::strategy::{FORBIDDEN, Forbidden, Refusal};
+use super::strategy::{FORBIDDEN, Forbidden, LoadedAs, LoadedFrom, Refusal};
 use super::tree::Table;
 use crate::data::Documents;
 
 /// Checks a configuration whose keys are each in their range; `tree` is where they were written.
 pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>> {
-    let RunConfig { model, data, train, evaluation, measure: _, strategy } = config;
+    let RunConfig { model, data, train, evaluation, measure: _, strategy, tokens: _ } = config;
     let problems: Vec<Problem> = [
         model.check(tree),
         every_micro_batch_has_a_sequence(config, tree),
         data.check(tree),
         data_suits_model(config, tree),
+        ids_fit(config, tree),
+        what_is_held_is_a_row(config, tree),
+        what_is_shuffled_has_an_end(config, tree),
         documents_are_seen_from_the_front(config, tree),
         if evaluation.is_some() { data.leaves_some_to_evaluate(tree) } else { Ok(()) },
         train.optimizer.check(tree),
@@ -57,6 +61,68 @@ pub(crate) fn blame(message: String, keys: &[&str], tree: &Table, help: impl Int
 fn data_suits_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let known = config.data.data_set().check_known(&config.sample());
     known.map_err(|error| blame(error.to_string(), &error.keys(), tree, error.help()))
+}
+
+/// Ids fit into the type that they are loaded in: those that the data has, if it says so, or else those that the model takes.
+fn ids_fit(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (dtype, data_set) = (config.strategy.loader.dtype, config.data.data_set());
+    for part in config.sample().parts {
+        let Some(asked) = part.below else { continue };
+        let masks = config.documents().mask(part.name);
+        let known = data_set.below(part.name).filter(|known| known.count <= asked.count).unwrap_or(asked);
+        if known.count <= dtype.holds(masks) {
+            continue;
+        }
+        let why = match known.count - 1 {
+            largest if masks => {
+                format!(
+                    "loader.dtype = \"{}\" has no room for ids up to {largest} and one for what is masked",
+                    dtype.word()
+                )
+            }
+            largest => format!("loader.dtype = \"{}\" has no room for ids up to {largest}", dtype.word()),
+        };
+        let fits: Vec<String> = LoadedAs::ALL
+            .iter()
+            .filter(|other| known.count <= other.holds(masks))
+            .map(|other| format!("\"{}\"", other.word()))
+            .collect();
+        let verb = if fits.len() == 1 { "does" } else { "do" };
+        let help = format!("{} {verb}", join(&fits, "and"));
+        return Err(blame(why, &["strategy.loader.dtype", known.key], tree, help));
+    }
+    Ok(())
+}
+
+/// Only a row of tokens is held as a whole.
+fn what_is_held_is_a_row(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let (source, data_set) = (config.strategy.loader.source, config.data.data_set());
+    if source == LoadedFrom::Stream || data_set.is_row() {
+        return Ok(());
+    }
+    let documents = "data.text.documents";
+    let (what, keys, other) = match config.data.documents() {
+        Documents::Joined => {
+            (format!("data.{} makes its own", data_set.name()), ["strategy.loader.source", "data"], "")
+        }
+        _ => (
+            format!("{documents} keeps documents apart"),
+            ["strategy.loader.source", documents],
+            ", or documents = \"joined\"",
+        ),
+    };
+    let why = format!("loader.source = \"{}\" holds one row of tokens, and {what}", source.word());
+    Err(blame(why, &keys, tree, format!("source = \"stream\" does{other}")))
+}
+
+/// Epochs are of data that has an end.
+fn what_is_shuffled_has_an_end(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
+    let data_set = config.data.data_set();
+    if !config.train.shuffle || data_set.has_epochs() {
+        return Ok(());
+    }
+    let why = format!("shuffle is of epochs, and data.{} makes samples without end", data_set.name());
+    Err(blame(why, &["train.shuffle", "data"], tree, "shuffle = false does, or other data"))
 }
 
 /// Padding comes after a document, and other documents are told from it by where it begins.

@@ -37,6 +37,7 @@ pub(crate) fn run(reader: &Reader<'_>, tree: &Table) -> Option<RunConfig> {
         evaluation: sections.evaluation?,
         measure: sections.measure?,
         strategy: strategy?,
+        tokens: None,
     })
 }
 

@@ -30,7 +30,7 @@ impl RunConfig {
 
     fn tables(&self, form: Form, strategy_name: &str) -> String {
         // Taken apart, so that a new table does not go by unwritten.
-        let RunConfig { model, data, train, evaluation, measure, strategy } = self;
+        let RunConfig { model, data, train, evaluation, measure, strategy, tokens: _ } = self;
         let evaluation =
             evaluation.as_ref().map(|evaluation| Lines::of(evaluation, form).under("evaluation"));
         [

@@ -18,6 +18,14 @@ macro_rules! forward {
             self.device.launch(op, inputs, outputs, workspace)
         }
     };
+    (lend) => {
+        fn lend(
+            &mut self,
+            region: $crate::device::Region,
+        ) -> Result<$crate::device::Lent, $crate::device::DeviceError> {
+            self.device.lend(region)
+        }
+    };
     (free) => { forward! { free(buffer: $crate::device::Buffer) } };
     (copy) => {
         forward! {

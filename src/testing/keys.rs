@@ -210,6 +210,14 @@ pub(crate) const KEYS: &[Key] = &[
         same: Same::Bitwise,
     },
     Key { name: "gradients", values: &[r#""free""#, r#""zero""#], needs: &[], same: Same::Bitwise },
+    // Not of a strategy, but they decide what a batch has.
+    Key { name: "train.shuffle", values: &["false", "true"], needs: &[], same: Same::Start },
+    Key {
+        name: "train.last_batch",
+        values: &[r#""drop""#, r#""keep""#],
+        needs: &[Need { of: &[r#""keep""#], key: "train.shuffle", one_of: &["true"] }],
+        same: Same::Start,
+    },
     // Not of a strategy, but one asks for its absence.
     Key { name: "train.clip_norm", values: &["1.0", r#""off""#], needs: &[], same: Same::Start },
     Key {
@@ -257,6 +265,20 @@ pub(crate) const KEYS: &[Key] = &[
             "{ parameters = true, ahead = 0 }",
             "{ activations = '600 B', pinned = false, ahead = 2 }",
             "{ parameters = true, optimizer = true, activations = true }",
+        ],
+        needs: &[],
+        same: Same::Bitwise,
+    },
+    Key {
+        name: "loader",
+        values: &[
+            "{}",
+            "{ workers = 2, prefetch = 2 }",
+            "{ workers = 1, prefetch = 1, pinned = false, dtype = 'u16' }",
+            "{ workers = 3, delay = 0.1 }",
+            "{ dtype = 'u16' }",
+            "{ workers = 1, source = 'ram' }",
+            "{ prefetch = 1, workers = 1, source = 'device', dtype = 'u16' }",
         ],
         needs: &[],
         same: Same::Bitwise,

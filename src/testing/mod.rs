@@ -66,6 +66,9 @@ pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
     }
 }
 
+/// How many tokens tests' data has where it is held: what they train on, and some more.
+pub(crate) const TOKENS: usize = 1 << 12;
+
 /// Two layers, two heads, 16 positions, four sequences a step.
 pub(crate) fn small() -> RunConfig {
     RunConfig {
@@ -75,6 +78,8 @@ pub(crate) fn small() -> RunConfig {
             batch_size: 4,
             clip_norm: Some(1.0),
             seed: 7,
+            shuffle: false,
+            last_batch: LastBatch::Drop,
             optimizer: Optimizer::AdamW(AdamW {
                 lr: 1e-2,
                 beta1: 0.9,
@@ -89,6 +94,7 @@ pub(crate) fn small() -> RunConfig {
         evaluation: Some(Evaluation { every: 2, batches: 2 }),
         measure: Measure { warmup_steps: 1, steps: 3, ..Measure::default() },
         strategy: Strategy::default(),
+        tokens: Some(TOKENS),
     }
 }
 
@@ -112,7 +118,8 @@ pub(crate) fn with(config: &RunConfig, choice: &Choice) -> Result<RunConfig, cra
 pub(crate) fn with_optimizer(config: &RunConfig, updates: Updates) -> RunConfig {
     let settings: Vec<String> = updates.iter().map(|update| format!("train.{update}")).collect();
     let read = changed(&config.to_toml("run", "plain"), &settings);
-    read.unwrap_or_else(|error| panic!("{updates:?}: {error}"))
+    let read = read.unwrap_or_else(|error| panic!("{updates:?}: {error}"));
+    RunConfig { tokens: config.tokens, ..read }
 }
 
 /// An experiment of one run, with other settings.
@@ -128,7 +135,8 @@ pub(crate) fn changed(toml: &str, settings: &[String]) -> Result<RunConfig, crat
 pub(crate) fn small_with(choice: &Choice) -> RunConfig {
     let mut config = small();
     config.train.batch_size = BATCH_SIZE;
-    with(&config, choice).unwrap_or_else(|error| panic!("{choice:?}: {error}"))
+    let config = with(&config, choice).unwrap_or_else(|error| panic!("{choice:?}: {error}"));
+    RunConfig { tokens: Some(TOKENS), ..config }
 }
 
 /// These values of these keys, by their positions, with what they need if they go together; the default of all other
@@ -167,7 +175,8 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
         if let Some(lora) = &mut config.strategy.lora {
             transformers::adapt(lora, &model);
         }
-        let documents = if model.causal { documents } else { Arrangement::Joined };
+        let is_held = config.strategy.loader.source != LoadedFrom::Stream;
+        let documents = if model.causal && !is_held { documents } else { Arrangement::Joined };
         config.data = of_documents(documents);
         config.model = Model::Transformer(model);
         config.train.batch_size = config.strategy.accumulate + more;

@@ -28,7 +28,7 @@ const SHAPES: [[usize; 4]; 10] = [
 /// rounded before they are multiplied again, and results once more.
 fn tolerances(dtype: DType) -> [f64; 2] {
     match dtype {
-        DType::F32 | DType::I32 | DType::U8 | DType::U4 => [4e-6, 4e-6],
+        DType::F32 | DType::I32 | DType::U16 | DType::U8 | DType::U4 => [4e-6, 4e-6],
         DType::BF16 => [3e-3, 5e-3],
         DType::F16 => [4e-4, 7e-4],
     }

@@ -199,7 +199,7 @@ impl HalfUnit {
 
 pub(crate) fn half_unit(dtype: DType) -> Option<HalfUnit> {
     match dtype {
-        DType::F32 | DType::I32 | DType::U8 | DType::U4 => None,
+        DType::F32 | DType::I32 | DType::U16 | DType::U8 | DType::U4 => None,
         DType::BF16 => Some(HalfUnit { relative: 2.0_f64.powi(-8), least: 2.0_f64.powi(-134) }),
         DType::F16 => Some(HalfUnit { relative: 2.0_f64.powi(-11), least: 2.0_f64.powi(-25) }),
     }

@@ -17,3 +17,5 @@ mod numbers;
 mod optimizer;
 mod rms_norm;
 mod storage;
+mod stretch;
+mod widen;

@@ -8,7 +8,7 @@ pub(crate) const NUMBERS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 /// The nearest number of a type, ties to even; what is too large becomes infinite.
 pub(crate) fn rounded(value: f32, dtype: DType) -> f32 {
     let (bits, lowest, largest) = match dtype {
-        DType::F32 | DType::I32 | DType::U8 | DType::U4 => return value,
+        DType::F32 | DType::I32 | DType::U16 | DType::U8 | DType::U4 => return value,
         DType::BF16 => (8, -126, power(128) - power(119)),
         DType::F16 => (11, -14, 65520.0),
     };
@@ -69,6 +69,7 @@ pub(crate) fn to_bytes(numbers: &[f32], dtype: DType) -> Vec<u8> {
         DType::I32 => numbers.iter().flat_map(|number| (*number as i32).to_le_bytes()).collect(),
         DType::BF16 => numbers.iter().flat_map(|n| ((n.to_bits() >> 16) as u16).to_le_bytes()).collect(),
         DType::F16 => numbers.iter().flat_map(|number| f16_bits(*number).to_le_bytes()).collect(),
+        DType::U16 => numbers.iter().flat_map(|number| (*number as u16).to_le_bytes()).collect(),
         DType::U8 => numbers.iter().map(|number| *number as u8).collect(),
         DType::U4 => {
             let pairs =
@@ -85,6 +86,7 @@ pub(crate) fn from_bytes(bytes: &[u8], dtype: DType) -> Vec<f32> {
         DType::BF16 | DType::F16 => {
             bytes.as_chunks().0.iter().map(|&word| value_of(u16::from_le_bytes(word), dtype)).collect()
         }
+        DType::U16 => bytes.as_chunks().0.iter().map(|&word| f32::from(u16::from_le_bytes(word))).collect(),
         DType::U8 => bytes.iter().map(|&code| f32::from(code)).collect(),
         DType::U4 => bytes.iter().flat_map(|byte| [byte & 15, byte >> 4].map(f32::from)).collect(),
     }

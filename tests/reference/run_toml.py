@@ -8,10 +8,10 @@ from transformer import ACTIVATIONS, GATES, NORMS
 KEYS = {"accumulate", "params", "master_weights", "gradient_dtype", "residual", "lora"}
 KEYS |= {"precision", "loss_scale", "optimizer_state", "quantize", "rounding", "recompute", "freeze"}
 
-# What a strategy may say without changing a number: where memory comes from and when it is given back, and how work
-# is handed to a card.
+# What a strategy may say without changing a number: where memory comes from and when it is given back, how work is
+# handed to a card, and how batches come.
 MEMORY_ONLY = {"release", "keep", "leak", "gradients", "update", "allocator", "empty_cache"}
-MEMORY_ONLY |= {"evaluation_pass", "graph", "init"}
+MEMORY_ONLY |= {"evaluation_pass", "graph", "init", "loader"}
 
 # What is learnt but for the order of sums.
 ROUNDING_ONLY = {"attention", "loss_chunks", "offload", "place"}
@@ -88,7 +88,10 @@ class Run:
         expect_keys("rotary", self.rotary, {"base", "scaling"})
 
         train = config["train"]
-        expect_keys("train", train, {"batch_size", "clip_norm", "seed", "optimizer", "schedule"})
+        keys = {"batch_size", "clip_norm", "seed", "shuffle", "last_batch", "optimizer", "schedule"}
+        expect_keys("train", train, keys)
+        # Batches are those of the dump, in whatever order; one that lacks samples has weights.
+        expect_word("last_batch", train.get("last_batch", "drop"), {"drop"})
         self.batch_size = train["batch_size"]
         self.clip_norm = unless_off(train["clip_norm"])
         [self.optimizer] = train["optimizer"]

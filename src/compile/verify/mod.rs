@@ -11,7 +11,6 @@ use std::fmt;
 
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Section, SectionKind, Stage, Types};
-use super::value::Like;
 use crate::device::Queue;
 use crate::graph::ScopeId;
 use crate::ops::{DType, TensorType, ValueId};
@@ -165,10 +164,10 @@ fn types(program: &Program, section: &Section) -> Result<(), Violation> {
                 }
             }
             Action::Copy { from, to, .. } => {
-                // Of what the whole batch has, the share of the samples that the section sees.
-                let (all, samples) = match program.value(*from).like {
-                    Like::Batch(_) => (program.samples, section.samples),
-                    _ => (1, 1),
+                // Of what whole batches have, the share of the samples that the section sees of one of them.
+                let (all, samples) = match program.value(*from).like.batches() {
+                    Some(batches) => (program.samples * program.batches(batches), section.samples),
+                    None => (1, 1),
                 };
                 let (from, to) = (program.ty(*from), program.ty(*to));
                 let times = |bytes: u64, count: usize| u128::from(bytes) * count as u128;

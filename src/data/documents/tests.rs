@@ -1,12 +1,15 @@
 use super::*;
+use crate::data::Order;
+use crate::data::batch::MASKED;
+use crate::data::ids::Ids;
 
 /// Tokens that say where they are, in documents of these lengths.
 #[derive(Debug)]
 struct Counting;
 
 impl Row for Counting {
-    fn read(&self, first: usize, tokens: &mut [[u8; 4]]) -> Result<(), DataError> {
-        tokens.iter_mut().zip(first as i32..).for_each(|(token, place)| *token = place.to_ne_bytes());
+    fn read(&self, first: usize, mut tokens: Ids<'_>) -> Result<(), DataError> {
+        tokens.put(first as u32..);
         Ok(())
     }
 }
@@ -55,7 +58,12 @@ fn evaluated(data: &Arranged<Counting>, of: u64, samples: Range<u64>) -> Batch {
 fn trained(data: &Arranged<Counting>, step: u64, samples: Range<u64>) -> Batch {
     let mut batch =
         Batch::new(&sample(data.contents.documents).parts, (samples.end - samples.start) as usize);
-    data.fill_training(&TrainingStep { seed: 3, number: step, samples: 16 }, samples, &mut batch).unwrap();
+    data.fill_training(
+        &TrainingStep { seed: 3, number: step, samples: 16, order: Order::Drawn },
+        samples,
+        &mut batch,
+    )
+    .unwrap();
     batch
 }
 
@@ -129,7 +137,7 @@ fn any_range_of_samples_is_what_it_is_in_the_whole() {
                     let bytes = filled.part.ty.bytes() as usize;
                     let expected = &whole.part(filled.part.name).unwrap().bytes;
                     let range = range.start as usize * bytes..range.end as usize * bytes;
-                    assert_eq!(filled.bytes, expected[range]);
+                    assert_eq!(filled.bytes[..], expected[range]);
                 }
             }
         }
@@ -175,4 +183,37 @@ fn documents_of_one_token_are_no_samples() {
     assert_eq!(check(&[1, 2], 1), Err(expected.to_owned()));
     let expected = "the evaluation split has 0 documents of two tokens or more; a sample needs at least 1";
     assert_eq!(check(&[2, 1], 1), Err(expected.to_owned()));
+}
+
+/// Each of them comes once in an epoch; what its last batch lacks is padding, and the others count for it.
+#[test]
+fn epochs_have_every_document_once() {
+    let data = arranged(Documents::Padded, &[5, 9, 4, 6, 3], 5);
+    let order = Order::Shuffled { keeps_last: true };
+    let of_step = |number: u64| {
+        let sample = sample(Documents::Padded);
+        let mut batch = Batch::new(&sample.parts, 2);
+        let step = TrainingStep { seed: 3, number, samples: 2, order };
+        data.fill_training(&step, 0..2, &mut batch).unwrap();
+        batch
+    };
+    let mut firsts = Vec::new();
+    for number in 0..3 {
+        let batch = of_step(number);
+        let targets = numbers(&batch, "targets");
+        for (tokens, targets) in numbers(&batch, "tokens").iter().zip(&targets) {
+            if targets[0] == MASKED {
+                assert!(
+                    tokens.iter().all(|token| *token == 0) && targets.iter().all(|other| *other == MASKED)
+                );
+            } else {
+                firsts.push(tokens[0]);
+            }
+        }
+        let count = targets.concat().iter().filter(|target| **target != MASKED).count();
+        let expected = (2 * CONTEXT) as f32 / count as f32;
+        assert_eq!(weights(&batch), [expected; 2]);
+    }
+    firsts.sort_unstable();
+    assert_eq!(firsts, [0, 5, 14, 18, 24]);
 }

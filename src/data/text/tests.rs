@@ -3,8 +3,21 @@ use std::fs;
 use std::ops::Range;
 
 use super::*;
-use crate::data::{Batch, Blame, Part, Sample, Split, TrainingStep};
+use crate::data::ids::Ids;
+use crate::data::stretches::Row;
+use crate::data::{Batch, Blame, Order, Part, Sample, Split, TrainingStep};
 use crate::ops::TensorType;
+
+/// Text in memory.
+#[derive(Debug)]
+struct Text(Vec<u8>);
+
+impl Row for Text {
+    fn read(&self, first: usize, mut tokens: Ids<'_>) -> Result<(), DataError> {
+        tokens.put(self.0[first..].iter().map(|byte| u32::from(*byte)));
+        Ok(())
+    }
+}
 
 /// Text in which every byte says where it is.
 fn counting(bytes: u8, split: f64) -> Stretches<Text> {
@@ -37,7 +50,12 @@ fn filled(samples: usize, context: usize, fill: impl FnOnce(&mut Batch)) -> (Vec
 
 fn training(data: &Stretches<Text>, samples: Range<u64>, context: usize) -> (Vec<i32>, Vec<i32>) {
     filled((samples.end - samples.start) as usize, context, |batch| {
-        data.fill_training(&TrainingStep { seed: 3, number: 5, samples: 8 }, samples, batch).unwrap();
+        data.fill_training(
+            &TrainingStep { seed: 3, number: 5, samples: 8, order: Order::Drawn },
+            samples,
+            batch,
+        )
+        .unwrap();
     })
 }
 
@@ -139,9 +157,11 @@ fn the_parent_sees_what_the_child_reads() {
     fs::write(folder.path().join("b.txt"), "world").unwrap();
     fs::write(folder.path().join("a.txt"), "hello ").unwrap();
     let paths = [folder.path().join("*.txt")];
-    let read = |paths: &[PathBuf]| plain(paths, 0.5).read().unwrap();
+    let read = |paths: &[PathBuf]| plain(paths, 0.5).files(&mut DigestCache::default()).unwrap();
     let data = read(&paths);
-    assert_eq!(data.row.0, b"hello world");
+    let mut text = [0; 11];
+    data.row.read(0, Ids::U8(&mut text)).unwrap();
+    assert_eq!(&text, b"hello world");
     let summary = plain(&paths, 0.5).summarise(&mut DigestCache::default()).unwrap();
     assert_eq!(summary, data.contents);
     assert_eq!((summary.splits.training, summary.splits.evaluation), (5, 6));
@@ -278,7 +298,7 @@ impl Place {
         let cache = self.folder.path().join("cache");
         let data = set.joined(set.encoded_in(&cache, &mut self.digests).map_err(first)?)?;
         let mut tokens = vec![[0; 4]; data.contents.splits.training];
-        data.row.read(0, &mut tokens).unwrap();
+        data.row.read(0, Ids::I32(&mut tokens)).unwrap();
         let tokens: Vec<i32> = tokens.into_iter().map(i32::from_ne_bytes).collect();
         let largest = tokens.iter().copied().max().unwrap_or(0) as usize;
         assert_eq!(data.contents.below, given("data.text.tokens", largest + 1));

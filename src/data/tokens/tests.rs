@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::data::{Batch, Blame, Part, Sample, TrainingStep};
+use crate::data::{Batch, Blame, Order, Part, Sample, TrainingStep};
 use crate::ops::TensorType;
 
 fn set(folder: &Path, width: TokenWidth) -> TokenSet {
@@ -53,7 +53,13 @@ fn files_are_one_row_of_tokens() {
         let [tokens, _] = evaluated(&*source, 1, 19_990).unwrap();
         assert!(tokens.iter().copied().eq(2..19_992), "{width:?}");
         let mut batch = Batch::new(&sample(1, 1).parts, 50);
-        source.fill_training(&TrainingStep { seed: 1, number: 2, samples: 50 }, 0..50, &mut batch).unwrap();
+        source
+            .fill_training(
+                &TrainingStep { seed: 1, number: 2, samples: 50, order: Order::Drawn },
+                0..50,
+                &mut batch,
+            )
+            .unwrap();
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use self::kernels::{Operand, Workers};
 use self::lane::{Command, Lanes, Ticket};
 use super::check::{check, common_home};
-use super::{Buffer, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor};
+use super::{Buffer, Device, DeviceError, Event, Lent, Pool, Queue, Region, Target, Tensor};
 use crate::ops::{DType, Op};
 
 pub use self::host::{described, target};
@@ -179,6 +179,15 @@ impl Device for CpuDevice {
         };
         let launch = lane::Launch { op: op.clone(), inputs, outputs, workspace, _keep: keep };
         self.lanes.enqueue(home.queue(), Command::Launch(Box::new(launch)))
+    }
+
+    fn lend(&mut self, region: Region) -> Result<Lent, DeviceError> {
+        let Region { buffer, offset, bytes } = region;
+        let mapping = self.mapping(region)?;
+        if self.mappings.get(&buffer).is_some_and(|(pool, _)| pool.home() == Pool::Device) {
+            return Err(DeviceError::NotOfHost { buffer });
+        }
+        Ok(Lent::new(mapping.address(offset), bytes, mapping.clone()))
     }
 
     fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {

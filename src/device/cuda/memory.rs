@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use super::calls::driver::{self as sys, CUmemPool_attribute_enum as Attribute};
 use super::driver::{Context, check};
@@ -11,7 +12,7 @@ use super::order::Moment;
 use super::queues::Queues;
 use super::reservation::Reservation;
 use crate::device::cpu::Mapping;
-use crate::device::{Buffer, DeviceError, Pool, Queue, Region, WitnessReading};
+use crate::device::{Buffer, DeviceError, Lent, Pool, Queue, Region, WitnessReading};
 
 /// A buffer's memory.
 #[derive(Clone, Copy)]
@@ -37,6 +38,8 @@ pub(super) struct Memory {
     retired: Vec<u64>,
     /// By address: pageable memory, until nothing can use it any more.
     pageable: HashMap<u64, Mapping>,
+    /// By address: host memory of which parts are or were lent. What still is stays where it is.
+    lent: HashMap<u64, Arc<()>>,
     /// Of buffers that are addresses with memory behind some pages.
     reservations: HashMap<Buffer, Reservation>,
     witness: Option<Witness>,
@@ -56,9 +59,9 @@ impl Memory {
     /// In the current context.
     pub(super) fn new(context: &Context) -> Result<Memory, Failed> {
         let pool = create_pool(context)?;
-        let (buffers, pageable) = (HashMap::new(), HashMap::new());
+        let (buffers, pageable, lent) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (retired, reservations) = (Vec::new(), HashMap::new());
-        let memory = Memory { pool, buffers, next: 0, retired, pageable, reservations, witness: None };
+        let memory = Memory { pool, buffers, next: 0, retired, pageable, lent, reservations, witness: None };
         // What is freed stays in the pool for the next request: mapping it anew in every step would take longer than
         // the step.
         set(pool, Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
@@ -164,6 +167,24 @@ impl Memory {
         Ok((allocation.address + offset, allocation.pool))
     }
 
+    /// Lends a region of the host's memory.
+    ///
+    /// # Errors
+    /// It is none, or does not lie within a buffer.
+    pub(super) fn lend(&mut self, region: Region) -> Result<Lent, DeviceError> {
+        let (address, pool) = self.find(region)?;
+        if pool == Pool::Device {
+            return Err(DeviceError::NotOfHost { buffer: region.buffer });
+        }
+        let keep = self.lent.entry(address - region.offset).or_default().clone();
+        Ok(Lent::new(address as *mut u8, region.bytes, keep))
+    }
+
+    /// Whether somebody holds a part of the memory at an address.
+    fn is_lent(&self, address: u64) -> bool {
+        self.lent.get(&address).is_some_and(|keep| Arc::strong_count(keep) > 1)
+    }
+
     /// Says that the copy queue is about to use a buffer: it waits until the memory is there.
     pub(super) fn copies(&mut self, buffer: Buffer, queues: &mut Queues) -> Result<(), DeviceError> {
         let allocation = self.buffers.get_mut(&buffer).ok_or(DeviceError::NoSuchBuffer { buffer })?;
@@ -174,7 +195,13 @@ impl Memory {
 
     /// Gives host memory back that was freed. Both queues are idle.
     pub(super) fn release_retired(&mut self) -> Result<(), Failed> {
-        while let Some(address) = self.retired.pop() {
+        let retired = std::mem::take(&mut self.retired);
+        for address in retired {
+            if self.is_lent(address) {
+                self.retired.push(address);
+                continue;
+            }
+            self.lent.remove(&address);
             if self.pageable.remove(&address).is_some() {
                 continue;
             }
@@ -297,7 +324,14 @@ impl Drop for Memory {
             self.buffers.remove(buffer);
         }
         self.reservations.clear();
-        for allocation in self.buffers.values() {
+        let kept: Vec<u64> = self.lent.keys().copied().filter(|&address| self.is_lent(address)).collect();
+        for address in &kept {
+            // Rather than pull it away from under who fills it.
+            if let Some(mapping) = self.pageable.remove(address) {
+                std::mem::forget(mapping);
+            }
+        }
+        for allocation in self.buffers.values().filter(|allocation| !kept.contains(&allocation.address)) {
             // SAFETY: allocated once, freed once; the device has waited for its queues.
             let _ = unsafe {
                 match allocation.pool {

@@ -51,7 +51,7 @@ use super::choice::ALIGNMENT;
 use super::cpu::HostProcessor;
 use super::target::HOST_THREADS;
 use super::{
-    Buffer, CapturedGraph, Choice, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor,
+    Buffer, CapturedGraph, Choice, Device, DeviceError, Event, Lent, Pool, Queue, Region, Target, Tensor,
     WitnessReading, Work,
 };
 use crate::ops::Op;
@@ -265,6 +265,10 @@ impl Device for CudaDevice {
         let stream = self.queues.stream(Queue::Compute);
         let mut launcher = Launcher::new(stream, &mut self.modules, &mut self.products);
         launches::run(op, &inputs, &outputs, workspace, &mut launcher)
+    }
+
+    fn lend(&mut self, region: Region) -> Result<Lent, DeviceError> {
+        self.memory.lend(region)
     }
 
     fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {

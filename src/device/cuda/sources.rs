@@ -53,7 +53,9 @@ pub(super) const SOURCES: &[Source] = &[
     source!("rms_norm.cu"),
     source!("rotary.cu"),
     source!("storage.cu"),
+    source!("stretch.cu"),
     source!("token_order.cu"),
+    source!("widen.cu"),
 ];
 
 /// What sources include, by these names.

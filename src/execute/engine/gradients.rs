@@ -20,10 +20,23 @@ impl Engine<'_> {
     /// The first half of a step: the gradients of the whole batch, neither clipped nor applied but by a program that
     /// does so in the backward pass.
     pub(in crate::execute) fn gradients(&mut self, batch: &Batch, numbers: &[f32]) -> Result<(), Failure> {
-        self.put_batch(batch)?;
+        let slot = self.put_batch(batch)?;
+        self.gradients_on(slot, None, numbers)
+    }
+
+    /// The same of the batch that lies in a slot of the exchange, while the next one comes to the device.
+    pub(super) fn gradients_on(
+        &mut self,
+        slot: usize,
+        next: Option<usize>,
+        numbers: &[f32],
+    ) -> Result<(), Failure> {
+        self.begin_batch(slot)?;
         let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let region = self.manager.tensor(self.program.exchange.numbers).region();
+        // Waits for all queues, so that what was brought is there.
         self.manager.backing.device.write(region, &numbers)?;
+        self.bring_ahead(next)?;
         let program = self.program;
         let mut seen = 0;
         for section in program.step().take_while(|section| section.kind != SectionKind::Update) {

@@ -3,8 +3,7 @@
 use super::super::engine::Engine;
 use super::parts::{CLASSES, FEATURES, Rows, sample};
 use crate::compile::{Program, compile_graphs};
-use crate::data::TrainingStep;
-use crate::data::{Batch, Source};
+use crate::data::{Batch, Order, Source, TrainingStep};
 use crate::graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};
 use crate::memory::Failure;
 use crate::ops::{CrossEntropy, Linear, Op, Stacked, Storage, TensorType};
@@ -108,7 +107,7 @@ fn trained(config: &RunConfig, graph: impl Fn(usize) -> Graph) -> (Vec<f32>, Vec
     let mut losses = Vec::new();
     for step in 0..3 {
         Rows.fill_training(
-            &TrainingStep { seed: 7, number: step, samples: BATCH as u64 },
+            &TrainingStep { seed: 7, number: step, samples: BATCH as u64, order: Order::Drawn },
             0..BATCH as u64,
             &mut batch,
         )

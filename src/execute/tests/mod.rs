@@ -12,6 +12,7 @@ mod held;
 mod homes;
 mod in_backward;
 mod inference;
+mod loader;
 mod lora;
 mod models;
 mod offload;
@@ -34,7 +35,7 @@ use std::collections::HashMap;
 use super::counts::Counts;
 use super::engine::Engine;
 use crate::compile::{Action, Program, SectionKind, compile};
-use crate::data::{Batch, Documents, TrainingStep, seeds};
+use crate::data::{Batch, Documents, Order, TrainingStep, seeds};
 use crate::device::{Delay, Device, Limits, Pool, Target};
 use crate::memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, StepWork, predict};
 use crate::spec::*;
@@ -52,10 +53,37 @@ struct Trace {
     evaluation: f64,
 }
 
+/// The steps that runs have batches of here, and the evaluation.
+const BATCHES: [usize; STEPS + 1] = [0, 1, 2, 3, 99];
+
+/// Of the batch of a step, and of what follows its last token.
+fn token(step: usize, i: usize) -> i32 {
+    ((i * 7 + step * 13 + i * i % 11) % 250) as i32
+}
+
+/// All tokens of these batches, in a row, as they are loaded.
+fn row(config: &RunConfig) -> Vec<u8> {
+    let count = config.train.batch_size * config.sample().tokens.expect("the model works on tokens");
+    let tokens = BATCHES.iter().flat_map(|&step| (0..=count).map(move |i| token(step, i)));
+    let size = config.strategy.loader.dtype.dtype().bytes() as usize;
+    // In the order of bytes that x86-64 and aarch64 have.
+    let row: Vec<u8> = tokens.flat_map(|token| token.to_le_bytes()[..size].to_vec()).collect();
+    assert!(row.len() <= testing::TOKENS * size, "tests' data has {} bytes", row.len());
+    row
+}
+
+/// Gives a device that cuts samples out of the row what it is.
+fn hold(engine: &mut Engine, config: &RunConfig) -> Result<(), Failure> {
+    match config.strategy.loader.source {
+        LoadedFrom::Device => Ok(engine.put_row(0, &row(config))?),
+        LoadedFrom::Stream | LoadedFrom::Ram => Ok(()),
+    }
+}
+
 fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
     let sample = config.sample();
     let count = samples * sample.tokens.expect("the model works on tokens");
-    let token = |i: usize| ((i * 7 + step * 13 + i * i % 11) % 250) as i32;
+    let token = |i: usize| token(step, i);
     let tokens = (0..count).map(|i| token(i).to_ne_bytes());
     let context = count / samples;
     // Documents of so many, where they are kept apart; then some padding.
@@ -67,11 +95,24 @@ fn batch(config: &RunConfig, step: usize, samples: usize) -> Batch {
         if is_apart && is_last { -1 } else { token(i + 1) }
     };
     let targets = (0..count).map(|i| target(i).to_ne_bytes());
-    let mut batch = config.empty_batch(samples).with("tokens", tokens).with("targets", targets);
-    let of_step = TrainingStep { seed: config.train.seed, number: step as u64, samples: samples as u64 };
+    let mut batch = config.empty_batch(samples);
+    batch = if batch.part("place").is_some() {
+        let row = BATCHES.iter().position(|other| *other == step).expect("it has a place");
+        let place = |sample: usize| ((row * (count + 1) + sample * context) as u64).to_ne_bytes();
+        batch.with("place", (0..samples).flat_map(|sample| place(sample).as_chunks::<4>().0.to_vec()))
+    } else {
+        batch.with("tokens", tokens).with("targets", targets)
+    };
+    let of_step = TrainingStep {
+        seed: config.train.seed,
+        number: step as u64,
+        samples: samples as u64,
+        order: Order::Drawn,
+    };
     seeds::fill(&of_step, 0..samples as u64, &mut batch);
     if batch.part("weights").is_some() {
-        batch = batch.with("weights", (0..samples).map(|sample| (1.0 + sample as f32 / 4.0).to_ne_bytes()));
+        let weight = |sample: usize| if is_apart { 1.0 + sample as f32 / 4.0 } else { 1.0 };
+        batch = batch.with("weights", (0..samples).map(|sample| weight(sample).to_ne_bytes()));
     }
     if batch.part("starts").is_some() {
         let starts = (0..count).map(|i| i % context / len(i) * len(i));
@@ -85,6 +126,7 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
     let target = device.target().clone();
     let mut engine = Engine::new(program, device, true)?;
     engine.start()?;
+    hold(&mut engine, config)?;
     let mut trace = Trace { losses: Vec::new(), digests: Vec::new(), evaluation: 0.0 };
     for step in 0..STEPS {
         let report = engine.step(&batch(config, step, config.train.batch_size), &config.numbers(step + 1))?;

@@ -7,7 +7,7 @@ use super::super::engine::Engine;
 use super::graphs::classifier;
 use crate::compile::{Program, compile_graphs};
 use crate::data::{
-    Batch, Blame, Contents, DataError, DataSet, DigestCache, Given, Part, Sample, Source, TrainingStep,
+    Batch, Blame, Contents, DataError, DataSet, DigestCache, Given, Order, Part, Sample, Source, TrainingStep,
 };
 use crate::device::Device;
 use crate::graph::Graphs;
@@ -160,7 +160,12 @@ fn numbers_and_classes_reach_the_device_as_they_are() {
     let mut batch = Batch::new(&sample().parts, 7);
     for step in 0..3 {
         let before = weight(&mut engine, &program);
-        data.fill_training(&TrainingStep { seed: 7, number: step, samples: 7 }, 0..7, &mut batch).unwrap();
+        data.fill_training(
+            &TrainingStep { seed: 7, number: step, samples: 7, order: Order::Drawn },
+            0..7,
+            &mut batch,
+        )
+        .unwrap();
         let found = engine.step(&batch, &config.numbers(step as usize + 1)).unwrap().loss;
         let wanted = expected(&before, 100 * step..100 * step + 7);
         assert!((f64::from(found) - wanted).abs() < 1e-5, "step {step}: {found} and {wanted}");

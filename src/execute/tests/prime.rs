@@ -25,7 +25,7 @@ impl Recorder {
 }
 
 impl Device for Recorder {
-    forward!(target, copy, record, wait, synchronize, poison, write, read);
+    forward!(target, copy, lend, record, wait, synchronize, poison, write, read);
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
         let buffer = self.device.allocate(pool, bytes)?;

@@ -28,7 +28,7 @@ struct Crowded {
 }
 
 impl Device for Crowded {
-    forward!(target, free, copy, launch, record, wait, synchronize, poison, write, read);
+    forward!(target, free, copy, launch, lend, record, wait, synchronize, poison, write, read);
 
     fn allocate(&mut self, pool: Pool, bytes: u64) -> Result<Buffer, DeviceError> {
         if self.crowded && self.profiling {

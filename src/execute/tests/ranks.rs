@@ -3,7 +3,7 @@
 use super::super::engine::Engine;
 use super::batch;
 use crate::compile::{Compiler, compile};
-use crate::data::{TrainingStep, seeds};
+use crate::data::{Order, TrainingStep, seeds};
 use crate::device::{Rank, Target};
 use crate::memory::Failure;
 use crate::spec::*;
@@ -32,7 +32,12 @@ fn part(config: &RunConfig, rank: Rank) -> (Vec<f32>, f32) {
         let sample = whole.bytes.len() / config.train.batch_size;
         share.bytes.copy_from_slice(&whole.bytes[own.start * sample..own.end * sample]);
     }
-    let step = TrainingStep { seed: config.train.seed, number: 0, samples: config.train.batch_size as u64 };
+    let step = TrainingStep {
+        seed: config.train.seed,
+        number: 0,
+        samples: config.train.batch_size as u64,
+        order: Order::Drawn,
+    };
     seeds::fill(&step, own.start as u64..own.end as u64, &mut share);
     let mut device = testing::device(target(rank));
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();

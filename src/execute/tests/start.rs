@@ -7,9 +7,9 @@ use tempfile::TempDir;
 use super::super::counts::Counts;
 use super::super::engine::Engine;
 use super::super::tensor_file::{Entry, TensorFile};
-use super::batch;
 use super::offload::{WEIGHTS, parameters};
 use super::strategies::{program, with, work};
+use super::{batch, hold};
 use crate::compile::{Action, Parameter, Program, SectionKind};
 use crate::data::{StoredParameters, Weights};
 use crate::device::{Delay, Phase, Pool, Role, Usage};
@@ -105,8 +105,9 @@ fn digest(config: &RunConfig, weights: Option<&StoredParameters>, steps: usize) 
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start_from(weights);
     engine.start().unwrap();
+    hold(&mut engine, config).unwrap();
     for step in 0..steps {
-        let batch = batch(&testing::small(), step, config.train.batch_size);
+        let batch = batch(config, step, config.train.batch_size);
         engine.step(&batch, &config.numbers(step + 1)).unwrap();
     }
     let predicted = predict(&program, &testing::target(), Cadence { steps, evaluations: None });

@@ -387,6 +387,8 @@ fn config() -> RunConfig {
             batch_size: 1,
             clip_norm: None,
             seed: 0,
+            shuffle: false,
+            last_batch: LastBatch::Drop,
             optimizer: Optimizer::AdamW(AdamW {
                 lr: 1e-3,
                 beta1: 0.9,
@@ -401,6 +403,7 @@ fn config() -> RunConfig {
         evaluation: None,
         measure: Measure { warmup_steps: 1, steps: 1, ..Measure::default() },
         strategy: Strategy::default(),
+        tokens: None,
     }
 }
 

@@ -1,12 +1,12 @@
 //! Which values of which keys do not go together: one table. What a single key may be stands with the key.
 
 use super::{
-    Allocator, Base, Caching, EmptyCache, Gradients, Lora, OptimizerState, Precision, Quantize, Recompute,
-    Rounding, StoredIn, Strategy, Update,
+    Allocator, Base, Caching, EmptyCache, Gradients, Loader, Lora, OptimizerState, Precision, Quantize,
+    Recompute, Rounding, StoredIn, Strategy, Update,
 };
 use crate::ops::DType;
 use crate::spec::declare::Words;
-use crate::spec::resolved::RunConfig;
+use crate::spec::resolved::{LastBatch, RunConfig};
 use crate::spec::tree::quoted;
 
 /// Values of keys that do not go together.
@@ -124,6 +124,31 @@ pub(in crate::spec) const FORBIDDEN: &[Forbidden] = &[
                 refusal(
                     "offload.pinned = false is of what waits in the host's memory; nothing is offloaded",
                     "offload.optimizer = true does that, or offload.pinned = true",
+                )
+            })
+        },
+    },
+    Forbidden {
+        keys: &["strategy.loader.prefetch", "strategy.loader.workers"],
+        found: |run| {
+            let Loader { workers, prefetch, .. } = run.strategy.loader;
+            (workers == 0 && prefetch > 0).then(|| {
+                refusal(
+                    format!(
+                        "loader.prefetch = {prefetch} is of batches that workers assemble ahead; with loader.workers = 0 the step assembles its own"
+                    ),
+                    "loader.workers = 1 does that, or loader.prefetch = 0",
+                )
+            })
+        },
+    },
+    Forbidden {
+        keys: &["train.last_batch", "train.shuffle"],
+        found: |run| {
+            (run.train.last_batch == LastBatch::Keep && !run.train.shuffle).then(|| {
+                refusal(
+                    "last_batch = \"keep\" is of the last batch of an epoch; with shuffle = false there are no epochs",
+                    "shuffle = true has them, or leave last_batch out",
                 )
             })
         },
@@ -353,6 +378,8 @@ mod tests {
         (&["quantize.from = 9"], "optimizer_state = '8bit'"),
         (&["rounding = 'stochastic'"], "optimizer_state = 'bf16'"),
         (&["offload.pinned = false"], "offload.optimizer = true"),
+        (&["loader.prefetch = 2"], "loader.workers = 1"),
+        (&["train.last_batch = 'keep'"], "train.shuffle = true"),
         (&["lora = { rank = 2, alpha = 2, targets = ['mlp'] }", "freeze = ['head']"], "freeze = []"),
         (
             &["lora = { rank = 2, alpha = 2, targets = ['mlp'], double_quantization = true }"],

@@ -2,6 +2,7 @@
 
 mod allocator;
 mod forbidden;
+mod loader;
 mod lora;
 mod loss_scale;
 mod offload;
@@ -14,6 +15,7 @@ mod states;
 mod words;
 
 pub use allocator::{Allocator, Caching};
+pub use loader::{LoadedAs, LoadedFrom, Loader};
 pub use lora::{Base, Lora};
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use offload::{Offload, Spill};
@@ -79,6 +81,8 @@ section! {
         pub init: Init = word(), default Init::Device;
         /// What waits in the host's memory while the device has no use for it.
         pub offload: Offload = offload::OFFLOAD, default Offload::default();
+        /// How batches come to the device.
+        pub loader: Loader = loader::LOADER, default Loader::default();
         /// Whether stretches of the step are captured and replayed as CUDA graphs.
         pub graph: bool = Flag, default false;
     }
@@ -87,4 +91,4 @@ section! {
 pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
 /// Keys that the experiment file has words for, but not this version.
-pub(super) const LATER_KEYS: &[&str] = &["loader", "parallel"];
+pub(super) const LATER_KEYS: &[&str] = &["parallel"];

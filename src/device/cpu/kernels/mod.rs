@@ -30,10 +30,12 @@ mod runs;
 mod simd;
 mod states;
 mod storage;
+mod stretch;
 mod team;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod widen;
 mod workers;
 
 use crate::ops::Op;
@@ -163,7 +165,9 @@ pub(super) unsafe fn run(
         Op::Rotary(op) => with_float!(dtype(0), T => rotary::run::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
         Op::Stored(_) => unreachable!("no device reads files"),
+        Op::Stretch(op) => stretch::run(op, &mut operands),
         Op::Update(op) => optimizer::update(op, &mut operands, scratch, workers),
+        Op::Widen(op) => widen::run(op, &mut operands),
     }
 }
 

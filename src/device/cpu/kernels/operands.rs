@@ -73,6 +73,22 @@ impl<'a> Operands<'a> {
         self.bytes(index)
     }
 
+    /// An input of whole numbers of fewer than 32 bits.
+    pub(super) fn input_bytes(&self, index: usize) -> &'a [u8] {
+        let Operand { address, ty } = self.inputs[index];
+        assert!(matches!(ty.dtype, DType::U8 | DType::U16), "an input of whole numbers");
+        // SAFETY: by the contract of `new`.
+        unsafe { std::slice::from_raw_parts(address, ty.bytes() as usize) }
+    }
+
+    /// An output of whole numbers.
+    pub(super) fn whole_numbers(&mut self, index: usize) -> &'a mut [i32] {
+        let Operand { address, ty } = self.outputs[index];
+        assert_eq!(ty.dtype, DType::I32, "an output of whole numbers");
+        // SAFETY: by the contract of `new`.
+        unsafe { std::slice::from_raw_parts_mut(address.cast(), ty.elements()) }
+    }
+
     /// An output of any type.
     pub(super) fn bytes(&mut self, index: usize) -> &'a mut [u8] {
         let Operand { address, ty } = self.outputs[index];

@@ -58,7 +58,7 @@ impl Level {
             (DType::F32, _) => true,
             #[cfg(target_arch = "x86_64")]
             (DType::BF16, Level::Avx512Bf16 | Level::Amx) => true,
-            (DType::BF16 | DType::F16 | DType::I32 | DType::U8 | DType::U4, _) => false,
+            (DType::BF16 | DType::F16 | DType::I32 | DType::U16 | DType::U8 | DType::U4, _) => false,
         }
     }
 }

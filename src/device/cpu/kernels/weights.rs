@@ -42,7 +42,7 @@ impl<'a> Weights<'a> {
                 DType::F32 => Stored::F32(Parts::new(operands.output(0))),
                 DType::BF16 => Stored::Bf16(Parts::new(operands.output(0))),
                 DType::F16 => Stored::F16(Parts::new(operands.output(0))),
-                DType::I32 | DType::U8 | DType::U4 => unreachable!("{not_numbers}"),
+                DType::I32 | DType::U16 | DType::U8 | DType::U4 => unreachable!("{not_numbers}"),
             },
             master: op.format.has_master().then(|| Parts::new(operands.output(1 + op.states().len()))),
             draws: match op.format.weights {
@@ -53,7 +53,7 @@ impl<'a> Weights<'a> {
                 DType::F32 => Gradients::F32(operands.input(at)),
                 DType::BF16 => Gradients::Bf16(operands.input(at)),
                 DType::F16 => Gradients::F16(operands.input(at)),
-                DType::I32 | DType::U8 | DType::U4 => unreachable!("{not_numbers}"),
+                DType::I32 | DType::U16 | DType::U8 | DType::U4 => unreachable!("{not_numbers}"),
             },
         }
     }

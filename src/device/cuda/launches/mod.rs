@@ -21,7 +21,9 @@ mod rms_norm;
 mod rotary;
 mod sizes;
 mod storage;
+mod stretch;
 mod tables;
+mod widen;
 
 use super::launcher::{Launcher, Operand};
 use crate::device::DeviceError;
@@ -72,6 +74,8 @@ pub(super) fn run(
         Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
         Op::Stored(_) => unreachable!("no device reads files"),
+        Op::Stretch(op) => stretch::run(op, inputs, outputs, launcher),
         Op::Update(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
+        Op::Widen(op) => widen::run(op, inputs, outputs, launcher),
     }
 }

@@ -232,7 +232,7 @@ fn formats(format: UpdateFormat, dtypes: [DType; 2]) -> Result<Argument, DeviceE
             DType::F32 => 0,
             DType::BF16 => 1,
             DType::F16 => 2,
-            DType::I32 | DType::U8 | DType::U4 => {
+            DType::I32 | DType::U16 | DType::U8 | DType::U4 => {
                 let problem = format!("has no kernel for {dtype}");
                 return Err(TypeError { operation: "update", problem }.into());
             }

@@ -56,7 +56,7 @@ pub(super) fn by_dtype(
         DType::F32 => Ok(f32),
         DType::BF16 => Ok(bf16),
         DType::F16 => Ok(f16),
-        DType::I32 | DType::U8 | DType::U4 => {
+        DType::I32 | DType::U16 | DType::U8 | DType::U4 => {
             Err(TypeError { operation: f32, problem: format!("has no kernel for {dtype}") }.into())
         }
     }

@@ -284,7 +284,7 @@ fn data_type(dtype: DType) -> Result<DataType, DeviceError> {
         DType::F32 => Ok(DataType::CUDA_R_32F),
         DType::BF16 => Ok(DataType::CUDA_R_16BF),
         DType::F16 => Ok(DataType::CUDA_R_16F),
-        DType::I32 | DType::U8 | DType::U4 => {
+        DType::I32 | DType::U16 | DType::U8 | DType::U4 => {
             Err(TypeError { operation: "product", problem: format!("does not multiply {dtype}") }.into())
         }
     }

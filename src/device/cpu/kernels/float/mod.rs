@@ -59,7 +59,9 @@ pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
         DType::F32 => bytes.as_chunks().0.iter().map(|number| f32::from_ne_bytes(*number)).collect(),
         DType::BF16 => widened(&halves().map(Bf16).collect::<Vec<_>>()),
         DType::F16 => widened(&halves().map(F16).collect::<Vec<_>>()),
-        DType::I32 | DType::U8 | DType::U4 => unreachable!("{dtype} holds no numbers that have gradients"),
+        DType::I32 | DType::U16 | DType::U8 | DType::U4 => {
+            unreachable!("{dtype} holds no numbers that have gradients")
+        }
     }
 }
 
@@ -69,7 +71,7 @@ pub(crate) fn from_f32(dtype: DType, numbers: &[f32]) -> Vec<u8> {
         DType::F32 => numbers.iter().flat_map(|number| number.to_ne_bytes()).collect(),
         DType::BF16 => narrowed::<Bf16>(numbers).iter().flat_map(|half| half.0.to_ne_bytes()).collect(),
         DType::F16 => narrowed::<F16>(numbers).iter().flat_map(|half| half.0.to_ne_bytes()).collect(),
-        DType::I32 | DType::U8 | DType::U4 => unreachable!("no parameter is of {dtype}"),
+        DType::I32 | DType::U16 | DType::U8 | DType::U4 => unreachable!("no parameter is of {dtype}"),
     }
 }
 
@@ -121,7 +123,10 @@ macro_rules! with_float {
                 type $float = $crate::device::cpu::kernels::float::F16;
                 $body
             }
-            $crate::ops::DType::I32 | $crate::ops::DType::U8 | $crate::ops::DType::U4 => {
+            $crate::ops::DType::I32
+            | $crate::ops::DType::U16
+            | $crate::ops::DType::U8
+            | $crate::ops::DType::U4 => {
                 unreachable!("an operation's types are checked before it runs")
             }
         }

@@ -22,7 +22,7 @@ pub(super) fn pairs() -> impl Iterator<Item = (DType, DType)> {
 #[derive(Clone, Debug)]
 pub(super) enum Data {
     F32(TensorType, Vec<f32>),
-    /// Numbers of 16 bits.
+    /// Numbers of 16 bits, whole ones among them.
     Half(TensorType, Vec<u16>),
     /// An even number of bytes.
     Codes(TensorType, Vec<u8>),
@@ -74,7 +74,7 @@ impl Data {
             DType::BF16 => narrowed::<Bf16>(&values).iter().map(|number| number.0).collect(),
             DType::F16 => narrowed::<F16>(&values).iter().map(|number| number.0).collect(),
             DType::F32 | DType::I32 => return Data::F32(ty, values),
-            DType::U8 | DType::U4 => unreachable!("codes are no numbers"),
+            DType::U16 | DType::U8 | DType::U4 => unreachable!("codes are no numbers"),
         };
         Data::Half(ty, bits)
     }
@@ -125,8 +125,13 @@ fn numbers(dtype: DType, bits: &[u16]) -> Vec<f32> {
         }
         DType::F32 | DType::I32 => {
             let whole = bits.as_chunks::<2>().0.iter();
-            return whole.map(|half| f32::from_bits(u32::from(half[1]) << 16 | u32::from(half[0]))).collect();
+            let words = whole.map(|half| u32::from(half[1]) << 16 | u32::from(half[0]));
+            return match dtype {
+                DType::I32 => words.map(|word| word.cast_signed() as f32).collect(),
+                _ => words.map(f32::from_bits).collect(),
+            };
         }
+        DType::U16 => return bits.iter().map(|&bits| f32::from(bits)).collect(),
         DType::U8 => return bits.iter().flat_map(|bits| bits.to_le_bytes()).map(f32::from).collect(),
         DType::U4 => unreachable!("half a byte is no number"),
     }
@@ -264,7 +269,7 @@ pub(super) fn check(op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
                     let error = distance(output, expected);
                     assert!(error < TOLERANCE, "{place} is off by {error:e}");
                 }
-                DType::U8 | DType::U4 => unreachable!("codes are no numbers"),
+                DType::U16 | DType::U8 | DType::U4 => unreachable!("no operation gives numbers so"),
             }
         }
         let ways = [(1, true), (2, false), (3, true), (4, false)];

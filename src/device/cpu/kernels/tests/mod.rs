@@ -12,5 +12,7 @@ mod muon;
 mod norms;
 mod reference;
 mod storage;
+mod stretch;
 mod updates;
 mod weights;
+mod widen;

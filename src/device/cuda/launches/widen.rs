@@ -1,0 +1,19 @@
+//! Whole numbers in 32 bits.
+
+use super::elementwise::SINGLES;
+use super::sizes::{BLOCK, blocks, count, flag, pointer};
+use crate::device::DeviceError;
+use crate::device::cuda::launcher::{Launcher, Operand};
+use crate::ops::{DType, Widen};
+
+pub(super) fn run(
+    op: &Widen,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    launcher: &mut Launcher,
+) -> Result<(), DeviceError> {
+    let elements = inputs[0].ty.elements();
+    let name = if inputs[0].ty.dtype == DType::U8 { "widen_u8" } else { "widen_u16" };
+    let arguments = [pointer(&outputs[0]), pointer(&inputs[0]), count(elements), flag(op.masked)];
+    launcher.kernel(name, [blocks(elements, BLOCK as usize * SINGLES)?, 1, 1], BLOCK, 0, &arguments)
+}

@@ -1,0 +1,387 @@
+//! Batches come to the device in the ways that `loader` has, and are the same.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Instant;
+
+use super::super::Reporter;
+use super::super::engine::Engine;
+use super::super::measured::{Ended, Measured, Outcome};
+use super::super::prepared::Prepared;
+use super::super::step_log::STEPS_FILE;
+use super::super::train::{RunError, run_on};
+use crate::compile::compile;
+use crate::data::{Batch, Contents, DataError, DigestCache, Source, TrainingStep};
+use crate::device::{Delay, Pool, Role};
+use crate::memory::{Cadence, predict};
+use crate::spec::*;
+use crate::testing;
+
+/// A run on text that lies in the folder, with five samples a step in micro-batches of two, two and one.
+fn config(folder: &Path, loader: Loader) -> RunConfig {
+    let mut config = testing::small();
+    (config.train.batch_size, config.strategy.accumulate) = (5, 3);
+    config.strategy.loader = loader;
+    let text = folder.join("text.txt");
+    let words = (0..400).map(|word| format!("{} words, {}\n", word * word % 97, word % 7));
+    std::fs::write(&text, words.collect::<String>()).unwrap();
+    config.data = Data::Text(Text::new(vec![text], 0.9));
+    config
+}
+
+fn source(config: &RunConfig) -> Box<dyn Source> {
+    config.data.data_set().open(&config.sample(), &mut DigestCache::default()).unwrap()
+}
+
+/// Trains as a child does.
+fn run(config: RunConfig, data: Box<dyn Source>, folder: &Path) -> Result<Outcome, RunError> {
+    let target = testing::target();
+    let prepared = Prepared {
+        weights: None,
+        sample: config.sample(),
+        data,
+        program: compile(&config, &target).unwrap(),
+        compiled_in: std::time::Duration::ZERO,
+        target: target.clone(),
+        config,
+    };
+    let mut device = testing::device(target);
+    let reporter = &mut Reporter::new(std::io::sink());
+    run_on(device.as_mut(), folder, prepared, reporter, Instant::now(), false)
+}
+
+/// What a run learnt, and what it says it did.
+fn trained(loader: Loader) -> (Vec<String>, Outcome) {
+    trained_on(loader, Arrangement::Joined)
+}
+
+/// The same of documents, one to each line.
+fn trained_on(loader: Loader, documents: Arrangement) -> (Vec<String>, Outcome) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path(), loader);
+    let data: Box<dyn Source> = match documents {
+        Arrangement::Joined => {
+            let data = source(&config);
+            config.tokens = data.contents().tokens();
+            data
+        }
+        _ => {
+            config.data = testing::of_documents(documents);
+            Box::new(Made { config: config.clone() })
+        }
+    };
+    let predicted = {
+        let target = testing::target();
+        predict(&compile(&config, &target).unwrap(), &target, Cadence::of(&config))
+    };
+    let outcome = run(config, data, folder.path()).unwrap();
+    assert_eq!(outcome.ended, Ended::Complete, "{}", outcome.message);
+    let Measured { host_peak_bytes, pinned_peak_bytes, reserved_peak_bytes, .. } = outcome.measured.clone();
+    assert_eq!(host_peak_bytes, Some(predicted.host.peak()));
+    assert_eq!(pinned_peak_bytes, Some(predicted.pinned.peak()));
+    assert_eq!(reserved_peak_bytes, Some(predicted.device.reserved_peak));
+    let log = std::fs::read_to_string(folder.path().join(STEPS_FILE)).unwrap();
+    let loss = |line: &str| line.split(',').nth(1).unwrap().to_owned();
+    let evaluated = outcome.measured.loss_eval.map(|loss| loss.to_string());
+    let learnt = log.lines().map(loss).chain(evaluated).chain([outcome.measured.digest.clone()]);
+    (learnt.collect(), outcome)
+}
+
+/// Whatever ids come as, of text and of documents, whose targets may be masked.
+#[test]
+fn the_same_is_learnt_whatever_ids_are_loaded_as() {
+    use Arrangement::{Joined, Packed, Padded};
+    use LoadedAs::{I32, U8, U16};
+    for (documents, all) in [(Joined, &[U8, U16][..]), (Padded, &[U16]), (Packed, &[U16])] {
+        let learnt = |dtype| {
+            let loader = Loader { workers: 2, prefetch: 1, dtype, ..Loader::default() };
+            trained_on(loader, documents)
+        };
+        let (plain, of_plain) = learnt(I32);
+        for &dtype in all {
+            let (found, outcome) = learnt(dtype);
+            assert_eq!(found, plain, "{documents:?} as {dtype:?}");
+            let Measured { padding, batch_bytes, .. } = outcome.measured;
+            assert_eq!(padding, of_plain.measured.padding);
+            if documents == Joined {
+                let wide = of_plain.measured.batch_bytes.unwrap();
+                assert_eq!(batch_bytes, Some(wide * dtype.dtype().bits() / 32));
+            }
+        }
+    }
+}
+
+/// However many threads assemble batches, wherever these lie, and however far they are ahead.
+#[test]
+fn the_same_is_learnt_whoever_assembles_batches() {
+    let (plain, _) = trained(Loader::default());
+    for workers in [1, 2, 3, 9] {
+        for (prefetch, pinned) in [(0, true), (1, false), (2, true), (40, true)] {
+            let loader = Loader { workers, prefetch, pinned, ..Loader::default() };
+            assert_eq!(trained(loader).0, plain, "{loader:?}");
+        }
+    }
+    for source in [LoadedFrom::Ram, LoadedFrom::Device] {
+        for dtype in [LoadedAs::U8, LoadedAs::U16, LoadedAs::I32] {
+            for (workers, prefetch) in [(0, 0), (2, 1)] {
+                let loader = Loader { workers, prefetch, source, dtype, ..Loader::default() };
+                assert_eq!(trained(loader).0, plain, "{loader:?}");
+            }
+        }
+    }
+}
+
+/// The whole of it where it is held, and of each batch where its samples begin.
+#[test]
+fn data_that_is_held_is_in_the_ledger() {
+    let (_, plain) = trained(Loader::default());
+    let source = |source| trained(Loader { source, dtype: LoadedAs::U8, ..Loader::default() }).1.measured;
+    let (plain, ram, device) = (plain.measured, source(LoadedFrom::Ram), source(LoadedFrom::Device));
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = self::source(&config(folder.path(), Loader::default())).contents().tokens().unwrap() as u64;
+    let context = testing::small().sample().tokens.unwrap() as u64;
+    let rounded = |bytes: u64| bytes.next_multiple_of(256);
+    let batches = |bytes: u64| 2 * rounded(5 * context * bytes);
+    let host = |measured: &Measured| measured.host_peak_bytes.unwrap();
+    assert_eq!(host(&ram) + batches(4), host(&plain) + batches(1) + rounded(tokens));
+    assert_eq!(host(&device) + batches(4), host(&plain) + rounded(5 * 2 * 4));
+    assert_eq!(device.batch_bytes, Some(5 * 2 * 4));
+    // Beside the two words of the samples that a micro-batch sees.
+    let inputs = |measured: &Measured| measured.live[Role::Input].unwrap();
+    let most = inputs(&plain) + rounded(tokens) + rounded(2 * 2 * 4);
+    assert!((rounded(tokens)..=most).contains(&inputs(&device)), "{}", inputs(&device));
+}
+
+#[test]
+fn a_delay_is_waited_for_unless_batches_are_ahead() {
+    let delay = 2.0;
+    let waited = |workers, prefetch| {
+        let (_, outcome) = trained(Loader { workers, prefetch, delay, ..Loader::default() });
+        (outcome.measured.data_wait_ms.unwrap(), outcome.measured.loading_hidden)
+    };
+    // Five samples, one after the other, or three in the largest share of two.
+    let (alone, hidden) = waited(0, 0);
+    assert!(alone >= 10.0 && hidden.is_none(), "{alone} ms, {hidden:?}");
+    let (shared, _) = waited(2, 0);
+    assert!(shared >= 6.0, "{shared} ms");
+    // A step takes less than what it waits for, so that nothing can be ahead for long: but a part is hidden.
+    let hidden = waited(5, 3).1.unwrap();
+    assert!(hidden > 0.0 && hidden <= 1.0, "{hidden}");
+}
+
+#[test]
+fn each_batch_that_is_ahead_is_memory_of_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = |loader: Loader, pool: Pool| {
+        let config = config(folder.path(), loader);
+        let program = compile(&config, &testing::target()).unwrap();
+        let predicted = predict(&program, &testing::target(), Cadence::of(&config));
+        match pool {
+            Pool::Pinned => predicted.pinned.steady_peak().live[Role::Input],
+            _ => predicted.host.steady_peak().live[Role::Input],
+        }
+    };
+    let context = testing::small().sample().tokens.unwrap() as u64;
+    // Tokens and targets, as they are aligned; and the numbers of the step.
+    let batches = |count: u64| 2 * (count * 5 * context * 4).next_multiple_of(256);
+    let numbers = input(Loader::default(), Pool::Pinned) - batches(1);
+    for prefetch in [1, 3] {
+        let loader = Loader { workers: 1, prefetch, ..Loader::default() };
+        let expected = batches(prefetch as u64 + 1) + numbers;
+        assert_eq!(input(loader, Pool::Pinned), expected);
+        let pageable = Loader { pinned: false, ..loader };
+        assert_eq!(input(pageable, Pool::Pinned), numbers);
+        // All of the host's memory together.
+        assert_eq!(input(pageable, Pool::Host), expected);
+        // On the device, the batch that is worked on and the next one.
+        let on_device = |loader: Loader| {
+            let config = config(folder.path(), loader);
+            let program = compile(&config, &testing::target()).unwrap();
+            let start = program.section(crate::compile::SectionKind::Start).unwrap();
+            let inputs = start
+                .exit
+                .iter()
+                .map(|&id| program.value(id))
+                .filter(|value| value.role == Role::Input && value.pool == Pool::Device);
+            inputs.map(|value| value.ty.bytes().next_multiple_of(256)).sum::<u64>()
+        };
+        assert_eq!([on_device(loader), on_device(Loader::default())], [batches(2), 0]);
+    }
+}
+
+#[test]
+fn the_receipt_says_how_batches_came() {
+    let context = testing::small().sample().tokens.unwrap() as u64;
+    let (_, plain) = trained(Loader::default());
+    assert_eq!(plain.measured.batch_bytes, Some(2 * 5 * context * 4));
+    assert!(!plain.measured.receipt.contains("batches,"), "{}", plain.measured.receipt);
+    assert_eq!(plain.measured.batches_ahead, None);
+    let (_, ahead) = trained(Loader { workers: 2, prefetch: 1, ..Loader::default() });
+    assert!(ahead.measured.batches_ahead.is_some());
+    let told = [" of batches", "2 workers", "% waiting for data", "% of loading hidden"];
+    assert!(told.iter().all(|told| ahead.measured.receipt.contains(told)), "{}", ahead.measured.receipt);
+}
+
+/// Three stretches in batches of five, or of three: what is missing counts for nothing, and what is there for all.
+#[test]
+fn the_last_batch_of_an_epoch_counts_for_as_much_as_others() {
+    let learnt = |batch_size: usize, last_batch: LastBatch, loader: Loader| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path(), loader);
+        let context = config.sample().tokens.unwrap();
+        let text: String = (0..3 * context + 5).map(|i| char::from(b'a' + (i * i % 23) as u8)).collect();
+        let file = folder.path().join("short.txt");
+        std::fs::write(&file, text).unwrap();
+        config.data = Data::Text(Text::new(vec![file], 1.0));
+        config.evaluation = None;
+        (config.train.batch_size, config.strategy.accumulate) = (batch_size, 2);
+        (config.train.shuffle, config.train.last_batch) = (true, last_batch);
+        let data = source(&config);
+        config.tokens = data.contents().tokens();
+        let outcome = run(config, data, folder.path()).unwrap();
+        let log = std::fs::read_to_string(folder.path().join(STEPS_FILE)).unwrap();
+        let loss = |line: &str| line.split(',').nth(1).unwrap().parse::<f64>().unwrap();
+        let losses: Vec<f64> = log.lines().skip(1).map(loss).collect();
+        (losses, outcome.measured.digest)
+    };
+    let (whole, _) = learnt(3, LastBatch::Drop, Loader::default());
+    let (kept, digest) = learnt(5, LastBatch::Keep, Loader::default());
+    for (kept, whole) in kept.iter().zip(&whole) {
+        assert!((kept - whole).abs() <= 1e-5 * whole, "{kept} and {whole}");
+    }
+    for source in [LoadedFrom::Stream, LoadedFrom::Ram, LoadedFrom::Device] {
+        let loader = Loader { workers: 2, prefetch: 1, source, dtype: LoadedAs::U16, ..Loader::default() };
+        assert_eq!(learnt(5, LastBatch::Keep, loader), (kept.clone(), digest.clone()), "{source:?}");
+    }
+}
+
+/// A batch is on its way to the device while the one before is trained on, whichever queue takes its time.
+#[test]
+fn batches_come_to_the_device_ahead_of_their_steps() {
+    for source in [LoadedFrom::Stream, LoadedFrom::Device] {
+        let mut config = testing::small();
+        (config.train.batch_size, config.strategy.accumulate) = (5, 3);
+        let plain = super::trace(&config);
+        config.strategy.loader =
+            Loader { workers: 1, prefetch: 1, source, dtype: LoadedAs::U16, ..Loader::default() };
+        let program = compile(&config, &testing::target()).unwrap();
+        let devices = [
+            testing::device(testing::target()),
+            testing::delayed_device(testing::target(), Delay::Compute),
+            testing::delayed_device(testing::target(), Delay::Copy),
+        ];
+        for mut device in devices {
+            let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+            engine.start().unwrap();
+            super::hold(&mut engine, &config).unwrap();
+            let samples = config.train.batch_size;
+            let put = |engine: &mut Engine, slot: usize, step: usize| {
+                for filled in super::batch(&config, step, samples).all() {
+                    let mut memory = engine.lend(slot, 0..samples, &filled.part).unwrap();
+                    memory.copy_from_slice(&filled.bytes);
+                }
+            };
+            put(&mut engine, 0, 0);
+            let mut digests = Vec::new();
+            for step in 0..super::STEPS {
+                let (slot, next) = (step % 2, (step + 1) % 2);
+                // The evaluation's lies in the place of the step's, which is over.
+                let has_next = step + 1 < super::STEPS;
+                if has_next {
+                    put(&mut engine, next, step + 1);
+                }
+                engine.step_on(slot, has_next.then_some(next), &config.numbers(step + 1)).unwrap();
+                digests.push(engine.digest().unwrap());
+                put(&mut engine, slot, 99);
+                engine.evaluate_on(slot).unwrap();
+            }
+            assert_eq!(digests, plain.digests, "{source:?}");
+            assert_eq!(engine.counts().batches_ahead, super::STEPS as u64 - 1);
+            engine.close().unwrap();
+        }
+    }
+}
+
+/// Batches that tests make up.
+#[derive(Debug)]
+struct Made {
+    config: RunConfig,
+}
+
+impl Made {
+    fn fill(&self, number: u64, samples: Range<u64>, batch: &mut Batch) {
+        let whole = super::batch(&self.config, number as usize, self.config.train.batch_size);
+        for filled in batch.parts_mut() {
+            let sample = filled.part.ty.bytes();
+            let range = (samples.start * sample) as usize..(samples.end * sample) as usize;
+            filled.bytes.copy_from_slice(&whole.part(filled.part.name).unwrap().bytes[range]);
+        }
+    }
+}
+
+impl Source for Made {
+    fn contents(&self) -> &dyn Contents {
+        unreachable!("it is not looked at")
+    }
+
+    fn fill_training(
+        &self,
+        step: &TrainingStep,
+        samples: Range<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        self.fill(step.number, samples, batch);
+        Ok(())
+    }
+
+    fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
+        let all = self.config.train.batch_size as u64;
+        self.fill(99, samples.start % all..(samples.end - 1) % all + 1, batch);
+        Ok(())
+    }
+}
+
+/// Data that is lost in a step.
+#[derive(Debug)]
+struct Lost {
+    data: Box<dyn Source>,
+    step: u64,
+}
+
+impl Source for Lost {
+    fn contents(&self) -> &dyn Contents {
+        self.data.contents()
+    }
+
+    fn fill_training(
+        &self,
+        step: &TrainingStep,
+        samples: Range<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        match step.number == self.step && samples.contains(&4) {
+            true => Err(DataError::Changed { path: "lost".into() }),
+            false => self.data.fill_training(step, samples, batch),
+        }
+    }
+
+    fn fill_evaluation(&self, of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
+        self.data.fill_evaluation(of, samples, batch)
+    }
+}
+
+/// In the step that has no batch, and not before, however far ahead that was known.
+#[test]
+fn data_that_is_lost_ends_the_run_in_its_step() {
+    for (workers, prefetch) in [(0, 0), (1, 0), (2, 3), (9, 40)] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path(), Loader { workers, prefetch, ..Loader::default() });
+        let data = Box::new(Lost { data: source(&config), step: 2 });
+        match run(config, data, folder.path()) {
+            Err(RunError::Data(DataError::Changed { path })) => assert_eq!(path, Path::new("lost")),
+            other => panic!("{other:?}"),
+        }
+        let log = std::fs::read_to_string(folder.path().join(STEPS_FILE)).unwrap();
+        assert_eq!(log.lines().count(), 3, "two steps, below their names");
+    }
+}

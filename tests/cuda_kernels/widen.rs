@@ -1,0 +1,24 @@
+//! Whole numbers in 32 bits.
+
+use runner::ops::{DType, Op, Widen};
+
+use super::harness::Devices;
+use super::numbers::Data;
+
+/// One number, and more than a block takes, the largest of their type among them.
+#[test]
+fn ids_are_what_they_were() {
+    let mut devices = Devices::new();
+    for (dtype, all) in [(DType::U8, 256), (DType::U16, 65_536)] {
+        for count in [1, 5000] {
+            let numbers: Vec<f32> = (1..=count).map(|i| ((i * 4099 + all - 1 - 4099) % all) as f32).collect();
+            assert_eq!(numbers[0] as usize, all - 1);
+            for masked in [false, true] {
+                let op = Op::Widen(Widen { masked });
+                let inputs = [Data::new(dtype, &[count], numbers.clone())];
+                let (found, expected) = (devices.cuda(&op, &inputs), devices.expected_of_same(&op, &inputs));
+                assert_eq!((found[0].ty, &found[0].numbers), (expected[0].ty, &expected[0].numbers));
+            }
+        }
+    }
+}
