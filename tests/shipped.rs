@@ -13,13 +13,13 @@ use place::Place;
 use proptest::prelude::*;
 use proptest::sample::select;
 use runner::compile::{compile, compile_verified, verify};
-use runner::data::Batch;
+use runner::data::{Batch, DigestCache};
 use runner::device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
 use runner::execute::Engine;
 use runner::memory::{Cadence, Evaluations, predict};
 use runner::plan::{self, Experiment, Plan, PlannedRun, Purpose};
 use runner::results::{Row, Status, csv};
-use runner::spec::RunConfig;
+use runner::spec::{LoadedFrom, RunConfig};
 use runner::units::Bytes;
 
 #[path = "../benches/planning/setup.rs"]
@@ -56,7 +56,14 @@ fn planned(file: &Path, overrides: &[String], memory: Option<Bytes>) -> Plan {
     planned_for(&target, experiment)
 }
 
-fn planned_for(target: &Target, experiment: Experiment) -> Plan {
+/// How many tokens the data of a run has that it holds: which data that is, no other run has to know.
+fn tokens(config: &RunConfig) -> Option<usize> {
+    let is_held = config.strategy.loader.source != LoadedFrom::Stream;
+    is_held.then(|| config.data.data_set().inspect(&mut DigestCache::default()).unwrap().tokens().unwrap())
+}
+
+fn planned_for(target: &Target, mut experiment: Experiment) -> Plan {
+    experiment.know_tokens(tokens);
     let name = experiment.name.clone();
     plan::plan(experiment, target, Purpose::Predict, &|_| Some(String::new()))
         .unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -254,7 +261,16 @@ fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
     let count = samples * model.context;
     let token = |index: usize| ((index * 7 + step * 13) % model.vocabulary) as i32;
     let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(|i| token(i).to_ne_bytes()));
-    Batch::new(&config.sample().parts, samples).with("tokens", tokens).with("targets", targets)
+    let batch = config.empty_batch(samples);
+    // Of data that the device holds, all samples are the first.
+    let batch = match batch.part("place") {
+        Some(_) => batch.with("place", vec![[0; 4]; 2 * samples]),
+        None => batch.with("tokens", tokens).with("targets", targets),
+    };
+    match batch.part("weights") {
+        Some(_) => batch.with("weights", vec![1.0f32.to_ne_bytes(); samples]),
+        None => batch,
+    }
 }
 
 /// Two steps and what evaluation there is, with freed memory poisoned; against the prediction, all of the ledger.
@@ -289,7 +305,8 @@ proptest! {
     #[test]
     fn random_experiments_predict_what_they_measure(text in random_experiment(), threads in 1..=3usize) {
         let target = Target { threads, ..target(None) };
-        two_steps_as_predicted(&Place::new().configs(&text)[0], &target);
+        let config = Place::new().configs(&text).remove(0);
+        two_steps_as_predicted(&RunConfig { tokens: Some(5000), ..config }, &target);
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
 }
 
 /// How many tokens tests' data has where it is held: what they train on, and some more.
-pub(crate) const TOKENS: usize = 1 << 12;
+pub(crate) const TOKENS: usize = 1 << 13;
 
 /// Two layers, two heads, 16 positions, four sequences a step.
 pub(crate) fn small() -> RunConfig {

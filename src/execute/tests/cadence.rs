@@ -4,7 +4,7 @@ use proptest::strategy::{Strategy as Any, ValueTree};
 use proptest::test_runner::TestRunner;
 
 use super::super::engine::Engine;
-use super::batch;
+use super::{batch, hold};
 use crate::compile::{Program, compile};
 use crate::device::{Pool, Usage};
 use crate::memory::{Cadence, Failure, Round, predict_with};
@@ -79,6 +79,7 @@ fn measured(config: &RunConfig, program: &Program, order: Order) -> [Usage; 3] {
     let mut device = testing::device(testing::target());
     let mut engine = Engine::with_allocator(program, device.as_mut(), Hoarder::boxed(program)).unwrap();
     engine.start().unwrap();
+    hold(&mut engine, config).unwrap();
     order(config, &mut engine).unwrap();
     let ledger = engine.ledger();
     let usage = [*ledger.usage(Pool::Device), *ledger.usage_at(Pool::Host), *ledger.usage(Pool::Pinned)];

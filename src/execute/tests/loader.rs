@@ -214,7 +214,7 @@ fn the_receipt_says_how_batches_came() {
     let context = testing::small().sample().tokens.unwrap() as u64;
     let (_, plain) = trained(Loader::default());
     assert_eq!(plain.measured.batch_bytes, Some(2 * 5 * context * 4));
-    assert!(!plain.measured.receipt.contains("batches,"), "{}", plain.measured.receipt);
+    assert!(!plain.measured.receipt.contains("of batches"), "{}", plain.measured.receipt);
     assert_eq!(plain.measured.batches_ahead, None);
     let (_, ahead) = trained(Loader { workers: 2, prefetch: 1, ..Loader::default() });
     assert!(ahead.measured.batches_ahead.is_some());
@@ -262,6 +262,8 @@ fn batches_come_to_the_device_ahead_of_their_steps() {
         let mut config = testing::small();
         (config.train.batch_size, config.strategy.accumulate) = (5, 3);
         let plain = super::trace(&config);
+        // What a card replays works on the same memory each time; which batch that is, it does not.
+        config.strategy.graph = true;
         config.strategy.loader =
             Loader { workers: 1, prefetch: 1, source, dtype: LoadedAs::U16, ..Loader::default() };
         let program = compile(&config, &testing::target()).unwrap();

@@ -53,8 +53,8 @@ struct Trace {
     evaluation: f64,
 }
 
-/// The steps that runs have batches of here, and the evaluation.
-const BATCHES: [usize; STEPS + 1] = [0, 1, 2, 3, 99];
+/// The steps that runs have batches of where these lie in a row, and the evaluation.
+const BATCHES: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 99];
 
 /// Of the batch of a step, and of what follows its last token.
 fn token(step: usize, i: usize) -> i32 {
