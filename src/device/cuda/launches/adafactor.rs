@@ -8,6 +8,9 @@ use super::optimizer::{UPDATE_ELEMENTS, words};
 use super::sizes::BLOCK;
 use super::tables::{Work, each_table};
 
+/// How many blocks work on a tensor.
+type Blocks = fn(&Factored) -> usize;
+
 /// The struct `Adafactor` of `adafactor.cu`.
 pub(super) fn constants(rule: &Adafactor) -> Argument {
     let Adafactor { beta2_decay: _, epsilon, scale_epsilon, clip_threshold, weight_decay } = *rule;
@@ -39,7 +42,7 @@ pub(super) fn update(
             (factored, [offset, rows, columns, variances, begin, terms])
         })
         .collect();
-    let kernels: [(&str, fn(&Factored) -> usize); 5] = [
+    let kernels: [(&str, Blocks); 5] = [
         ("adafactor_sums", Factored::blocks),
         ("adafactor_columns", |tensor| tensor.columns.div_ceil(BLOCK as usize)),
         ("adafactor_scales", |_| 1),
