@@ -112,7 +112,7 @@ impl Engine<'_> {
     ///
     /// # Errors
     /// A device that fails.
-    pub(in crate::execute) fn put_row(&mut self, begins: u64, piece: &[u8]) -> Result<(), DeviceError> {
+    pub fn put_row(&mut self, begins: u64, piece: &[u8]) -> Result<(), DeviceError> {
         let Region { buffer, offset, .. } = self.row();
         let part = Region { buffer, offset: offset + begins, bytes: piece.len() as u64 };
         self.manager.backing.device.write(part, piece)
