@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{CHUNK, leave_out, share};
+use super::{CHUNK, leave_out, share, squares};
 use crate::device::cpu::kernels::as_f64;
 use crate::device::cpu::kernels::operands::Operands;
 use crate::device::cpu::kernels::simd::simd;
@@ -199,22 +199,6 @@ struct Row {
     /// Over the mean of all rows.
     variance: f32,
     least: f32,
-}
-
-simd! {
-    fn squares(values: &[f32]) -> f32 {
-        let mut lanes = [0.0f32; 16];
-        let (whole, rest) = values.as_chunks::<16>();
-        for chunk in whole {
-            for (lane, &value) in lanes.iter_mut().zip(chunk) {
-                *lane += value * value;
-            }
-        }
-        for (lane, &value) in lanes.iter_mut().zip(rest) {
-            *lane += value * value;
-        }
-        lanes.iter().sum()
-    }
 }
 
 simd! {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{CHUNK, each_run, leave_out, share};
+use super::{CHUNK, each_run, leave_out, share, squares};
 use crate::device::cpu::kernels::float::{BUFFER, Bf16, F16, Float, read, write};
 use crate::device::cpu::kernels::operands::{Operands, Start};
 use crate::device::cpu::kernels::product::{Matrix, Product};
@@ -221,22 +221,6 @@ simd! {
             *momentum += added * (gradient - *momentum);
             *direction = *momentum + ahead * (gradient - *momentum);
         }
-    }
-}
-
-simd! {
-    fn squares(values: &[f32]) -> f32 {
-        let mut lanes = [0.0f32; 16];
-        let (whole, rest) = values.as_chunks::<16>();
-        for chunk in whole {
-            for (lane, &value) in lanes.iter_mut().zip(chunk) {
-                *lane += value * value;
-            }
-        }
-        for (lane, &value) in lanes.iter_mut().zip(rest) {
-            *lane += value * value;
-        }
-        lanes.iter().sum()
     }
 }
 
