@@ -140,6 +140,25 @@ fn sweeps_inside_strategies_make_strategies() {
     assert_eq!(experiment.baseline, "a/accumulate=1,recompute=none");
 }
 
+/// An optimizer of which all is usual but its learning rate is named by an empty table.
+#[test]
+fn an_empty_table_leaves_its_keys_to_be_swept() {
+    let adam = "[strategies.adam]\nset.\"train.optimizer\" = { adam = {} }\n";
+    for axes in [
+        "sweep.\"train.optimizer.adam.lr\" = [1e-2, 1e-3]",
+        "[sweep.grid]\n\"train.optimizer.adam.lr\" = [1e-2, 1e-3]",
+    ] {
+        let experiment = expanded(&format!("{adam}{axes}"), &[]);
+        let rate = |point: &Point| match &config(point).train.optimizer {
+            Optimizer::Adam(adam) => adam.lr,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(experiment.points.iter().map(rate).collect::<Vec<_>>(), [1e-2, 1e-3]);
+    }
+    let whole = error(&format!("{adam}sweep.\"train.optimizer\" = [{{ adam = {{}} }}]"), &[]);
+    assert!(whole.contains("sets itself"), "{whole}");
+}
+
 #[test]
 fn zip_include_and_exclude() {
     let experiment = expanded(

@@ -146,15 +146,14 @@ impl<'a> Document<'a> {
         }
         for strategy in &self.strategies {
             let labels = strategy.labels();
-            let fixed = strategy.settings.iter().map(|setting| (&setting.key, setting.key_span, "sets"));
-            let swept = strategy.axes.iter().map(|axis| (&axis.key, axis.key_span, "sweeps"));
-            for (key, span, verb) in fixed.chain(swept) {
+            let fixed = strategy.settings.iter().map(Fixed::set);
+            for fixed in fixed.chain(strategy.axes.iter().map(Fixed::swept)) {
                 let about = |case: &&Case| labels.iter().any(|label| case.selects(&strategy.name, label));
                 let cases = self.sweep.include.iter().filter(about);
                 let included = cases.flat_map(|case| &case.settings).map(|s| (&s.key, s.key_span));
                 let axes = shared.iter().map(|axis| (&axis.key, axis.key_span));
-                if let Some((axis, place)) = axes.chain(included).find(|(axis, _)| axis.conflicts(key)) {
-                    problems.push(fixed_axis(axis, place, &strategy.name, verb, span));
+                if let Some((axis, place)) = axes.chain(included).find(|(axis, _)| fixed.conflicts(axis)) {
+                    problems.push(fixed.problem(axis, place, &strategy.name));
                 }
             }
             problems.extend(own_axes(strategy));
@@ -194,15 +193,45 @@ impl<'a> Document<'a> {
 fn own_axes(strategy: &WrittenStrategy) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, axis) in strategy.axes.iter().enumerate() {
-        let mut fixed = strategy.settings.iter().map(|s| (&s.key, s.key_span));
-        if let Some((_, span)) = fixed.find(|(key, _)| key.conflicts(&axis.key)) {
-            problems.push(fixed_axis(&axis.key, axis.key_span, &strategy.name, "sets", span));
-        }
-        if let Some(other) = strategy.axes[..index].iter().find(|other| other.key.conflicts(&axis.key)) {
-            problems.push(fixed_axis(&axis.key, axis.key_span, &strategy.name, "sweeps", other.key_span));
-        }
+        let set = strategy.settings.iter().map(Fixed::set).find(|set| set.conflicts(&axis.key));
+        let mut before = strategy.axes[..index].iter().map(Fixed::swept);
+        let swept = before.find(|swept| swept.conflicts(&axis.key));
+        let fixed = set.into_iter().chain(swept);
+        problems.extend(fixed.map(|fixed| fixed.problem(&axis.key, axis.key_span, &strategy.name)));
     }
     problems
+}
+
+/// A key that a strategy has a value for, or several.
+struct Fixed<'a> {
+    key: &'a Key,
+    span: Span,
+    verb: &'static str,
+    /// Whether it is a table with nothing in it, which leaves room for its keys.
+    is_empty: bool,
+}
+
+impl Fixed<'_> {
+    fn set(setting: &Setting) -> Fixed<'_> {
+        let is_empty = setting.node.table().is_some_and(|table| table.entries.is_empty());
+        Fixed { key: &setting.key, span: setting.key_span, verb: "sets", is_empty }
+    }
+
+    fn swept(axis: &Axis) -> Fixed<'_> {
+        Fixed { key: &axis.key, span: axis.key_span, verb: "sweeps", is_empty: false }
+    }
+
+    fn conflicts(&self, axis: &Key) -> bool {
+        self.key.conflicts(axis) && !(self.is_empty && axis.is_below(self.key))
+    }
+
+    fn problem(&self, axis: &Key, place: Span, strategy: &str) -> Problem {
+        let Fixed { verb, .. } = self;
+        Problem::new(format!("the axis `{axis}` sweeps a key that the strategy `{strategy}` {verb} itself"))
+            .at(place)
+            .at(self.span)
+            .help(format!("remove the axis, or take `{axis}` out of the strategy"))
+    }
 }
 
 fn locate_table(sources: &mut Sources, prefix: &str, table: &Table) {
@@ -224,13 +253,6 @@ fn locate(sources: &mut Sources, setting: &Setting) {
         }
     }
     sources.locate(key, setting.key_span.to(setting.node.span));
-}
-
-fn fixed_axis(axis: &Key, place: Span, strategy: &str, verb: &str, span: Span) -> Problem {
-    Problem::new(format!("the axis `{axis}` sweeps a key that the strategy `{strategy}` {verb} itself"))
-        .at(place)
-        .at(span)
-        .help(format!("remove the axis, or take `{axis}` out of the strategy"))
 }
 
 /// The file's name without its ending, unless it says another. It names files of results.

@@ -44,6 +44,11 @@ impl Key {
         &self.segments
     }
 
+    /// Whether the other is a table that this one stands in.
+    pub(crate) fn is_below(&self, other: &Key) -> bool {
+        self.segments.len() > other.segments.len() && self.segments.starts_with(&other.segments)
+    }
+
     /// Whether both cannot be set independently: one holds the other, or they belong to different variants of
     /// one choice.
     pub(crate) fn conflicts(&self, other: &Key) -> bool {
