@@ -8,12 +8,13 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use super::engine::Engine;
+use super::error::{RunError, Stop, cannot_write};
 use super::feed::Feed;
 use super::measured::Outcome;
 use super::prepared::Prepared;
 use super::step_log::{STEPS_FILE, StepLog, TimedStep};
 use super::tensor_file::{Entry, TensorFile};
-use super::train::{self, RunError, Stop};
+use super::train::finite;
 use super::volume::Volume;
 use super::{Message, Reporter, products};
 use crate::data::{Batch, DigestCache, Part};
@@ -121,7 +122,7 @@ impl Dump<'_> {
                 step,
                 steps: self.steps,
                 timed: false,
-                loss: train::finite(done.loss),
+                loss: finite(done.loss),
                 samples_per_s: volume.samples_per_s(done.ms),
                 tokens_per_s: volume.tokens_per_s(done.ms),
                 peak_bytes,
@@ -251,10 +252,10 @@ impl Dump<'_> {
 
     fn create(&self, name: &str, tensors: &[Entry]) -> Result<TensorFile, Stop> {
         let path = self.folder.join(name);
-        Ok(TensorFile::create(&path, tensors).map_err(|error| train::cannot_write(&path, error))?)
+        Ok(TensorFile::create(&path, tensors).map_err(|error| cannot_write(&path, error))?)
     }
 
     fn written(&self, name: &str, result: io::Result<()>) -> Result<(), Stop> {
-        Ok(result.map_err(|error| train::cannot_write(&self.folder.join(name), error))?)
+        Ok(result.map_err(|error| cannot_write(&self.folder.join(name), error))?)
     }
 }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use super::error::RunError;
 use super::line_file::LineFile;
-use super::train::RunError;
 
 /// The file in a run's folder with a line for each evaluation. Where nothing is evaluated there is none.
 pub const EVALUATIONS_FILE: &str = "evaluations.csv";

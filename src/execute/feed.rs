@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::engine::Engine;
-use super::train::RunError;
+use super::error::RunError;
 use crate::data::{Batch, DataError, Source, TokenRow, TrainingStep, row, seeds};
 use crate::device::Lent;
 use crate::spec::{LoadedFrom, RunConfig};

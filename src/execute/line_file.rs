@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use super::train::{RunError, cannot_write};
+use super::error::{RunError, cannot_write};
 
 /// Each line is in the file before the program goes on.
 pub(super) struct LineFile {

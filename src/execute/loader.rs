@@ -11,9 +11,9 @@ use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
+use super::error::RunError;
 use super::feed::Feed;
 use super::measured::{Loading, Times};
-use super::train::RunError;
 use crate::data::{Batch, DataError, Memory};
 use crate::device::DeviceError;
 use crate::spec;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::counts::Counts;
 use super::products::ProductSources;
 use super::volume::Volume;
 use crate::device::{ByRole, Ledger, Phase, Pool};
@@ -284,6 +285,18 @@ impl Measured {
         self.data_wait_ms = statistics::median(&times.data_wait_ms);
         self.samples_per_s = median.map(|ms| volume.samples_per_s(ms));
         self.tokens_per_s = median.and_then(|ms| volume.tokens_per_s(ms));
+    }
+
+    /// Of so many steps, what was counted in between, to one of them.
+    pub(super) fn record_counts(&mut self, before: &Counts, after: &Counts, steps: u64) {
+        let of_step = |count: fn(&Counts) -> u64| Some((count(after) - count(before)) / steps);
+        self.to_host_bytes = of_step(|counts| counts.bytes_to_host);
+        self.to_device_bytes = of_step(|counts| counts.bytes_to_device);
+        self.batch_bytes = of_step(|counts| counts.batch_bytes);
+        self.recompute_flops = of_step(|counts| counts.recompute_flops);
+        self.hardware_flops = of_step(|counts| counts.flops);
+        self.leaked_bytes = of_step(|counts| counts.leaked_bytes);
+        self.micro_batches = of_step(|counts| counts.micro_batches);
     }
 
     pub(super) fn record_products(&mut self, sources: ProductSources) {

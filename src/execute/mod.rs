@@ -1,11 +1,13 @@
 //! One run, measured: in a child process, which tells its parent how it goes.
 
+mod conditions;
 mod contention;
 mod counts;
 mod crash_log;
 mod digest;
 mod dump;
 mod engine;
+mod error;
 mod evaluation_log;
 mod feed;
 mod line_file;
@@ -32,6 +34,7 @@ mod witness;
 pub use counts::Counts;
 pub use dump::{DUMP_FILES, dump};
 pub use engine::{Engine, StepReport};
+pub use error::RunError;
 pub use evaluation_log::EVALUATIONS_FILE;
 pub use measured::{Ended, Measured, Outcome, in_pieces};
 pub use prepared::DATA_FILE;
@@ -42,5 +45,5 @@ pub use protocol::{Message, Reporter, end_with_parent};
 pub use receipt::{leaked_each_step, micro_batches_of, more_flops, untrained_parameters};
 pub use step_log::STEPS_FILE;
 pub use timeline::Timeline;
-pub use train::{MEMORY_FILE, RunError, run};
+pub use train::{MEMORY_FILE, run};
 pub use witness::{Testimony, Witness, agrees, driver_agrees};

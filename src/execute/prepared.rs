@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::train::RunError;
+use super::error::RunError;
 use crate::compile::{Program, compile_verified};
 use crate::data::{DigestCache, Sample, Source, StoredParameters, Weights, digest_of_both};
 use crate::device::Target;

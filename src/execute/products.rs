@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::train::{RunError, cannot_write};
+use super::error::{RunError, cannot_write};
 use crate::compile::Program;
 use crate::device::{Choice, Device, Pool, Source, Work};
 

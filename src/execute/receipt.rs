@@ -4,7 +4,7 @@ use super::counts::Counts;
 use super::measured::Loading;
 use super::products::ProductSources;
 use crate::compile::Program;
-use crate::spec::{EmptyCache, RunConfig, Strategy};
+use crate::spec::{EmptyCache, Optimizer, RunConfig, Strategy};
 use crate::units::{Bytes, Count};
 
 /// What a run is, for what it did to be told against it.
@@ -14,6 +14,8 @@ pub(super) struct Run {
     pub(super) micro_batches: usize,
     /// Numbers in the model's parameters.
     pub(super) parameters: u64,
+    /// Whether the optimizer is AdamW, which is not told.
+    pub(super) has_usual_optimizer: bool,
     /// Whether values are kept by name: what that takes is told.
     pub(super) keeps: bool,
     /// Whether a cache is emptied: what that gives back is told, even if it is nothing.
@@ -33,6 +35,7 @@ impl Run {
         Run {
             micro_batches: *accumulate,
             parameters: program.numbers_of(|_| true),
+            has_usual_optimizer: matches!(config.train.optimizer, Optimizer::AdamW(_)),
             keeps: !keep.is_empty(),
             empties_cache: *empty_cache != EmptyCache::Never,
             copies_hidden: None,
@@ -58,7 +61,7 @@ pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Optio
     if again > 0 && recomputed == 0 {
         parts.push(format!("{again} computed again"));
     }
-    parts.extend(after.updated.told(&before.updated, steps));
+    parts.extend(after.updated.told(&before.updated, steps, run.has_usual_optimizer));
     let micro_batches = per_step(|counts| counts.micro_batches);
     if micro_batches > 1 {
         parts.push(micro_batches_of(micro_batches as usize, run.micro_batches));

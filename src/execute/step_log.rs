@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use super::error::RunError;
 use super::line_file::LineFile;
-use super::train::RunError;
 use super::volume::Volume;
 
 /// The file in a run's folder with a line for each step.

@@ -1,15 +1,16 @@
 //! One run in its own process: from a folder with its configuration to what it measured.
 
-use std::io;
 use std::iter;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::conditions::{clock_mhz, load};
 use super::contention::Contention;
 use super::counts::Counts;
 use super::engine::Engine;
+use super::error::{RunError, Stop, cannot_write};
 use super::evaluation_log::EvaluationLog;
 use super::feed::Feed;
 use super::loader::{Loaded, Loader};
@@ -22,61 +23,14 @@ use super::unchanged::Unchanged;
 use super::volume::Volume;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
-use crate::compile::{Program, Violation};
-use crate::data::{DataError, DigestCache, Sample, Source, StoredParameters, WeightsError};
-use crate::device::{self, Device, DeviceError, DeviceKind, Factors, Pool};
-use crate::memory::{Cadence, Failure, OutOfMemory, predict};
-use crate::spec::{self, Precision, RunConfig};
-use crate::units::Bytes;
+use crate::compile::Program;
+use crate::data::{DigestCache, Sample, Source, StoredParameters};
+use crate::device::{self, Device, DeviceKind, Factors, Pool};
+use crate::memory::{Cadence, Failure, predict};
+use crate::spec::{Precision, RunConfig};
 
 /// The file in a run's folder with its timeline: a line for each instruction.
 pub const MEMORY_FILE: &str = "memory.csv";
-
-/// Why a run has no result.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error(transparent)]
-    Spec(#[from] spec::Error),
-    #[error("{0} does not hold exactly one run")]
-    NotOneRun(String),
-    #[error(transparent)]
-    Data(#[from] DataError),
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    #[error(transparent)]
-    Violation(#[from] Violation),
-    #[error("the device failed: {0}")]
-    Device(DeviceError),
-    /// Out of memory that the limit has room for, so that another time it may be there.
-    #[error(
-        "refused by the system: {bytes} more for the {} pool, which the limit has room for; what else runs here, a \
-         control group or `ulimit` leaves less",
-        pool.name()
-    )]
-    Refused { pool: Pool, bytes: Bytes },
-    #[error("the system gives no thread for loader.workers: {0}")]
-    NoThread(io::Error),
-    /// Of its own accord, which is a mistake in this program.
-    #[error("a thread that assembles batches has ended")]
-    WorkerEnded,
-    #[error("the data, or what parameters start from, changed while the sweep ran; sweep again")]
-    DataChanged,
-    #[error("{file} is no table of products: {error}")]
-    Products { file: String, error: csv::Error },
-    #[error("cannot read {file}: {error}")]
-    Read { file: String, error: io::Error },
-    #[error("cannot write {file}: {error}")]
-    Write { file: String, error: io::Error },
-}
-
-impl From<DeviceError> for RunError {
-    fn from(error: DeviceError) -> RunError {
-        match error {
-            DeviceError::OutOfMemory { pool, bytes } => RunError::Refused { pool, bytes: Bytes(bytes) },
-            error => RunError::Device(error),
-        }
-    }
-}
 
 /// Executes the run whose `run.toml`, `target.toml` and [`DATA_FILE`] lie in the folder, and its choices where it repeats
 /// another ([`PRODUCTS_FILE`](super::PRODUCTS_FILE)); leaves [`STEPS_FILE`], [`MEMORY_FILE`] and its choices there. The
@@ -292,24 +246,19 @@ impl Trainer<'_> {
             contention.and_then(|before| before.share_since(engine.device().target().threads));
         measured.clock_after_mhz = measured.clock_mhz.and_then(|_| clock_mhz());
         let steps = step.max(1) as u64;
-        measured.to_host_bytes = Some((after.bytes_to_host - before.bytes_to_host) / steps);
-        measured.to_device_bytes = Some((after.bytes_to_device - before.bytes_to_device) / steps);
-        measured.batch_bytes = Some((after.batch_bytes - before.batch_bytes) / steps);
-        measured.recompute_flops = Some((after.recompute_flops - before.recompute_flops) / steps);
-        measured.hardware_flops = Some((after.flops - before.flops) / steps);
-        measured.leaked_bytes = Some((after.leaked_bytes - before.leaked_bytes) / steps);
+        measured.record_counts(&before, &after, steps);
         if let Some(scale) = loss_scale {
             measured.skipped_steps = Some(after.skipped_steps - before.skipped_steps);
             measured.loss_scale = Some(f64::from(scale));
         }
-        measured.micro_batches = Some((after.micro_batches - before.micro_batches) / steps);
         // Of a run that diverged something else is to be said.
         if outcome.ended == Ended::Complete {
             measured.unchanged_parameters = unchanged.share_since_first_step(engine, steps)?;
         }
         measured.digest = engine.digest()?;
+        let stages_batches = !self.program.exchange.staged.is_empty();
         let ahead = (after.batches_ahead - before.batches_ahead) as f64 / steps as f64;
-        measured.batches_ahead = (!self.program.exchange.staged.is_empty()).then_some(ahead);
+        measured.batches_ahead = stages_batches.then_some(ahead);
         let loading = loader.loading(times);
         measured.loading_hidden = loading.and_then(|loading| loading.hidden);
         Ok(Trained { before, after, loading })
@@ -449,38 +398,6 @@ impl Trained {
     }
 }
 
-/// What ends training early.
-pub(super) enum Stop {
-    OutOfMemory(Box<OutOfMemory>),
-    Error(RunError),
-}
-
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Stop {
-        match failure {
-            Failure::OutOfMemory(found) => Stop::OutOfMemory(found),
-            Failure::Device(error) => Stop::Error(error.into()),
-            Failure::Weights(error) => Stop::Error(error.into()),
-        }
-    }
-}
-
-impl From<DeviceError> for Stop {
-    fn from(error: DeviceError) -> Stop {
-        Stop::Error(error.into())
-    }
-}
-
-impl From<RunError> for Stop {
-    fn from(error: RunError) -> Stop {
-        Stop::Error(error)
-    }
-}
-
-pub(super) fn cannot_write(file: &Path, error: io::Error) -> RunError {
-    RunError::Write { file: file.display().to_string(), error }
-}
-
 fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
@@ -496,17 +413,4 @@ fn record_loss(outcome: &mut Outcome, loss: f32) {
     let measured = &mut outcome.measured;
     measured.loss_first = measured.loss_first.or(finite(loss));
     measured.loss_last = finite(loss);
-}
-
-/// One-minute load average.
-fn load() -> Option<f64> {
-    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
-}
-
-/// The fastest core's clock now.
-fn clock_mhz() -> Option<f64> {
-    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let clocks = info.lines().filter(|line| line.starts_with("cpu MHz"));
-    let clocks = clocks.filter_map(|line| line.split_once(':')?.1.trim().parse::<f64>().ok());
-    clocks.max_by(f64::total_cmp)
 }

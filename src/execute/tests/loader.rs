@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use super::super::Reporter;
 use super::super::engine::Engine;
+use super::super::error::RunError;
 use super::super::measured::{Ended, Measured, Outcome};
 use super::super::prepared::Prepared;
 use super::super::step_log::STEPS_FILE;
-use super::super::train::{RunError, run_on};
+use super::super::train::run_on;
 use crate::compile::compile;
 use crate::data::{Batch, Contents, DataError, DigestCache, Source, TrainingStep};
 use crate::device::{Delay, Pool, Role};
