@@ -247,6 +247,7 @@ bad! {
     group_of_other_keys: check(&with("lr = 3e-4",
         "lr = 3e-4, groups = [{ name = \"*.bias\", lr = -1, beta1 = 0.8 }]"));
     group_that_says_nothing: check(&with("lr = 3e-4", "lr = 3e-4, groups = [{ match = \"*.bias\" }]"));
+    group_of_no_pattern: check(&with("lr = 3e-4", "lr = 3e-4, groups = [{ match = \"blocks.[0.*\", lr = 1e-4 }]"));
     group_of_nothing: check(&with("lr = 3e-4", "lr = 3e-4, groups = [{ match = \"*.biases\", lr = 1e-4 }]"));
     group_of_what_is_in_others: check(&with("lr = 3e-4",
         "lr = 3e-4, groups = [{ match = \"blocks.*\", lr = 1e-4 }, { match = \"blocks.0.mlp\", lr = 1e-5 }]"));
@@ -261,6 +262,7 @@ bad! {
     muon_group_of_nothing: check_files(&[("a.toml", &with("adamw = { lr = 3e-4 }",
         "muon = { lr = 1e-2, adamw = { lr = 3e-4 }, groups = [{ match = \"heads\", lr = 1e-3 }] }")), ("a.txt", &TEXT.repeat(100))], &["a.toml"]);
     adafactor_of_another_tool: check(&with("adamw = { lr = 3e-4 }", "adafactor = { lr = 1e-2, decay_rate = -0.8, beta1 = 0.9, epsilon = [1e-30, 1e-3] }"));
+    adafactor_whose_epsilon_is_0_when_squared: check(&with("adamw = { lr = 3e-4 }", "adafactor = { lr = 1e-2, epsilon = 1e-30 }"));
     adafactor_that_forgets_more: check(&with("adamw = { lr = 3e-4 }", "adafactor = { lr = 1e-2, beta2_decay = 0.8 }"));
     optimizer_off_in_a_strategy: check(&and("set.\"train.optimizer.adamw\" = \"off\""));
     frozen_layer_that_is_none: check(&with("recompute = \"block\"", "freeze = [\"embedding\", \"block.1\"]"));
@@ -506,6 +508,7 @@ bad! {
     type_of_a_model: check(&with("[model.transformer]", "[model]\ntype = \"transformer\""));
     name_of_an_optimizer: check(&with("optimizer.adamw = { lr = 3e-4 }", "[train.optimizer]\nname = \"adam-w\"\nlr = 3e-4"));
     schedule_as_a_word: check(&with("batch_size = 8", "batch_size = 8\nschedule = \"cosine\""));
+    schedule_with_the_key_of_measure: check(&with("batch_size = 8", "batch_size = 8\nschedule.cosine = { warmup_steps = 100 }"));
     schedule_that_is_none: check(&with("batch_size = 8", "batch_size = 8\nschedule.exponential = { gamma = 0.9 }"));
     schedule_of_other_tools: check(&with("batch_size = 8",
         "batch_size = 8\nlr_scheduler = \"cosine\"\nschedule.cosine = { warmup_iters = 100, min_lr = 1e-5, floor = 1.5 }"));

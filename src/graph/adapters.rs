@@ -84,6 +84,8 @@ impl Graph {
         let own = self.part(scope, own_name(self.values[inputs[1]].name));
         let a = self.parameter("lora_A", own, &[lora.rank, layer.in_features], Initial::FanIn);
         let b = self.parameter("lora_B", own, &[layer.out_features, lora.rank], Initial::Constant(0.0));
+        // Its rows are those of the weight.
+        self.values[b].stacked = self.values[inputs[1]].stacked;
         let product = Linear { bias: false, activation: None, residual: false, ..linear };
         let [low] = self.node(Op::Linear(product), own, vec![inputs[0], a], ["low"]);
         let factor = (lora.alpha / lora.rank as f64) as f32;

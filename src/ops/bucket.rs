@@ -57,6 +57,7 @@ impl Member {
             Stacked([0, ..]) => Stacked::new(&[self.shape.rows()]),
             stacked => stacked,
         };
+        debug_assert_eq!(rows.iter().sum::<usize>(), self.shape.rows(), "its matrices are all of it");
         let mut end = 0;
         rows.into_iter().filter(|&rows| rows > 0).map(move |rows| {
             end += rows;

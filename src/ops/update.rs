@@ -105,9 +105,9 @@ pub trait UpdateRule {
     }
 }
 
-/// A rule that updates each parameter by itself.
+/// A rule that updates each parameter by itself, and says exactly how, for tests to hold kernels to.
 pub trait Elementwise {
-    /// One parameter updated, and its moments, by what kernels are held to. `numbers` are those of [`Rule::numbers`];
+    /// One parameter updated, and its moments. `numbers` are those of [`Rule::numbers`];
     /// `decays` says whether weight decay applies.
     fn exact(&self, numbers: &[f64], decays: bool, parameter: f64, gradient: f64, moments: &mut [f64])
     -> f64;

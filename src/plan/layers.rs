@@ -2,9 +2,10 @@
 //! comes to be called by its own name, so that runs that say the same in other words are one.
 
 use std::collections::HashSet;
+use std::ptr;
 
 use crate::graph::{self, Adaptable, Graph, GraphValue, Graphs, Named, Scope, ScopeId, ValueKind, named};
-use crate::spec::{Home, Lora, Places, Problem, RunConfig, Strategy, Table, blame, group_of};
+use crate::spec::{Group, Home, Lora, Places, Problem, RunConfig, Strategy, Table, blame, group_of};
 
 /// As errors name them.
 const FREEZE: &str = "strategy.freeze";
@@ -47,7 +48,7 @@ fn with_own_names(mut config: RunConfig, tree: &Table) -> Result<RunConfig, Vec<
 /// Whether each group of the optimizer has parameters of its own.
 fn grouped(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     let groups = config.train.optimizer.groups();
-    if groups.len() == 1 || !config.trains() {
+    if !config.trains() || groups.iter().all(|group| group.named.is_none()) {
         return Ok(());
     }
     let graph = Graphs::of(config).full;
@@ -59,10 +60,11 @@ fn grouped(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
     for (name, value) in names.iter().zip(parameters) {
         own[group_of(&groups, name, hidden[value])] = true;
     }
-    let owners: Vec<_> =
-        groups.iter().zip(own).filter(|(_, own)| *own).map(|(group, _)| group.named).collect();
-    let mut named = groups.iter().filter(|group| !owners.contains(&group.named));
-    let Some(named) = named.find_map(|group| group.named) else { return Ok(()) };
+    let owners: Vec<&Group> =
+        groups.iter().zip(own).filter(|(_, own)| *own).filter_map(|(group, _)| group.named).collect();
+    let owns = |named: &Group| owners.iter().any(|owner| ptr::eq(*owner, named));
+    let mut named = groups.iter().filter_map(|group| group.named);
+    let Some(named) = named.find(|named| !owns(named)) else { return Ok(()) };
     let key = format!("train.optimizer.{}.groups", config.train.optimizer.name());
     let pattern = &named.parameters;
     if names.iter().any(|name| named.matches(name)) {

@@ -282,6 +282,10 @@ pub(super) fn of_choice<'a>(
 
 /// A key of this table by the name that another tool has for it.
 fn known_here(here: &Here<'_>, key: &str) -> Option<String> {
+    // Others' name of a key of schedules is a key of [measure], where it would do something else.
+    if key == "warmup_steps" && here.keys.contains(&"warmup") {
+        return Some("did you mean `warmup`?".to_owned());
+    }
     let (meant, name) = other_name(key)?;
     // There, it says whether there is what the configuration has.
     let is_switch = (here.path, name) == ("model.hf", "dropout");

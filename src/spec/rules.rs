@@ -24,7 +24,7 @@ pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>
         documents_are_seen_from_the_front(config, tree),
         if evaluation.is_some() { data.leaves_some_to_evaluate(tree) } else { Ok(()) },
         train.optimizer.check(tree),
-        train.schedule.check(config.steps(), tree),
+        if config.trains() { train.schedule.check(config.steps(), tree) } else { Ok(()) },
         strategy.segments_have_blocks(model.blocks(), tree),
     ]
     .into_iter()

@@ -77,7 +77,7 @@ def orthogonal(x, steps):
 def stacked(run, name, tensor):
     """How many rows each of the matrices has that lie in a parameter."""
     rows = tensor.shape[0]
-    if name.endswith(".attention.qkv.weight"):
+    if name.endswith((".attention.qkv.weight", ".attention.qkv.lora_B")):
         head = rows // (run.heads + 2 * run.kv_heads)
         return [run.heads * head, run.kv_heads * head, run.kv_heads * head]
-    return [rows // 2] * 2 if name.endswith(".mlp.gate_up.weight") else [rows]
+    return [rows // 2] * 2 if name.endswith((".mlp.gate_up.weight", ".mlp.gate_up.lora_B")) else [rows]

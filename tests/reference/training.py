@@ -91,7 +91,8 @@ def own_keys(run, name, tensor):
     decays = update.get("decay") == "all" or tensor.dim() > 1
     lr, decay = update["lr"], update["weight_decay"] if decays else 0.0
     for group in run.groups:
-        if fnmatchcase(name, group["match"]) or f"{name}.".startswith(f"{group['match']}."):
+        parts = name.split(".")
+        if any(fnmatchcase(".".join(parts[:end]), group["match"]) for end in range(1, len(parts) + 1)):
             return group.get("lr", lr), group.get("weight_decay", decay)
     return lr, decay
 

@@ -1,7 +1,7 @@
 //! Adafactor: variances as products of those of rows and of columns.
 
 use super::{State, UpdateRule};
-use crate::ops::{Members, Shape, StateFormat, WorkspaceLimits};
+use crate::ops::{Members, Processor, Shape, StateFormat, WorkspaceLimits};
 
 /// Adafactor (Shazeer and Stern 2018), without momentum and with the parameter's own scale, as PyTorch computes it. Of the squares of
 /// a gradient `g` [R, C] it keeps a mean for each row, `r`, and for each column, `c`; those of a vector each by itself. Of these
@@ -36,8 +36,13 @@ impl UpdateRule for Adafactor {
         vec![step.powf(self.beta2_decay), 1.0 / step.sqrt()]
     }
 
-    fn workspace(&self, members: &Members, _limits: &WorkspaceLimits) -> u64 {
-        let len: usize = members.iter().map(|member| Factored::of(&member.shape).scratch_len()).sum();
+    /// The CPU updates tensors one after the other, a card all at once.
+    fn workspace(&self, members: &Members, limits: &WorkspaceLimits) -> u64 {
+        let lens = members.iter().map(|member| Factored::of(&member.shape).scratch_len());
+        let len = match limits.processor {
+            Processor::Cpu => lens.max().unwrap_or(0),
+            Processor::Cuda => lens.sum(),
+        };
         (len * size_of::<f32>()) as u64
     }
 }

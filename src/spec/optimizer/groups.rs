@@ -2,10 +2,10 @@
 
 use glob::Pattern;
 
-use crate::spec::declare::{Declared, Section, Writable as _};
+use crate::spec::declare::{Declared, Section, Writable};
 use crate::spec::error::Problem;
 use crate::spec::kinds::{NOT_NEGATIVE, POSITIVE, Text};
-use crate::spec::reader::Keys;
+use crate::spec::reader::{Keys, Kind};
 use crate::spec::tree::{Entry, Value};
 use crate::spec::write::Lines;
 
@@ -21,12 +21,28 @@ pub struct Group {
 }
 
 impl Group {
-    /// Whether a parameter of this name is one of its own: by its name, by that of a layer around it, or by a pattern, whose
-    /// `*` stands for any letters, points among them.
+    /// Whether a parameter of this name is one of its own: by its name, by that of a layer around it, or by a pattern of either,
+    /// whose `*` stands for any letters, points among them.
     pub fn matches(&self, parameter: &str) -> bool {
-        let within = |rest: &str| rest.is_empty() || rest.starts_with('.');
-        parameter.strip_prefix(self.parameters.as_str()).is_some_and(within)
-            || Pattern::new(&self.parameters).is_ok_and(|pattern| pattern.matches(parameter))
+        let pattern = Pattern::new(&self.parameters);
+        let ends = parameter.match_indices('.').map(|(end, _)| end).chain([parameter.len()]);
+        let mut names = ends.map(|end| &parameter[..end]);
+        names.any(|name| name == self.parameters || pattern.as_ref().is_ok_and(|of| of.matches(name)))
+    }
+}
+
+/// The name of a parameter or of a layer, or a pattern of names.
+struct Names;
+
+impl Kind for Names {
+    type Output = String;
+
+    fn parse(&self, value: &Value) -> Option<String> {
+        Text.parse(value).filter(|text| Pattern::new(text).is_ok())
+    }
+
+    fn expected(&self) -> String {
+        "the name of a parameter or of a layer, or a pattern of names, such as \"*.bias\"".to_string()
     }
 }
 
@@ -34,16 +50,22 @@ impl Section for Group {
     const KEYS: &'static [&'static str] = &["match", "lr", "weight_decay"];
 
     fn read(keys: &mut Keys<'_>) -> Option<Group> {
-        let parameters = keys.key("match", None, Text);
+        let parameters = keys.key("match", None, Names);
         let (lr, weight_decay) = (keys.optional("lr", POSITIVE), keys.optional("weight_decay", NOT_NEGATIVE));
         Some(Group { parameters: parameters?, lr: lr?, weight_decay: weight_decay? })
     }
 
     fn write(&self, lines: &mut Lines) {
         let Group { parameters, lr, weight_decay } = self;
-        lines.line("match", &Text.text(parameters));
+        lines.line("match", &Names.text(parameters));
         lr.iter().for_each(|lr| lines.line("lr", &POSITIVE.text(lr)));
         weight_decay.iter().for_each(|decay| lines.line("weight_decay", &NOT_NEGATIVE.text(decay)));
+    }
+}
+
+impl Writable for Names {
+    fn text(&self, value: &String) -> String {
+        Text.text(value)
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn run(op: &GlobalNorm, operands: &mut Operands, scratch: &mut [f32],
 }
 
 simd! {
-    fn sum_of_squares(values: &[f32]) -> f64 {
+    pub(super) fn sum_of_squares(values: &[f32]) -> f64 {
         let mut lanes = [0.0f64; 16];
         let (whole, rest) = values.as_chunks::<16>();
         for chunk in whole {

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::{CHUNK, leave_out, share, squares};
+use super::{CHUNK, leave_out, share};
 use crate::device::cpu::kernels::as_f64;
+use crate::device::cpu::kernels::global_norm::sum_of_squares;
 use crate::device::cpu::kernels::operands::Operands;
 use crate::device::cpu::kernels::simd::simd;
 use crate::device::cpu::kernels::weights::Weights;
@@ -41,8 +42,10 @@ pub(super) fn update(
         let squares = tensor.add_up(new, rows, sums, partial_columns);
         tensor.bring_together(new, columns, partial_columns);
         let mean = rows.iter().map(|&row| f64::from(row)).sum::<f64>() / factored.rows as f64;
-        let (rows, mean) = if factored.is_matrix { (&*rows, mean as f32) } else { (&[1.0][..], 1.0) };
-        let (columns, mean) = (&*columns, mean.max(rule.epsilon));
+        let (rows, mean) = match factored.is_matrix {
+            true => (&*rows, (mean as f32).max(rule.epsilon)),
+            false => (&[1.0][..], 1.0),
+        };
         let variance = Variance { rows, columns, mean, least: rule.epsilon * rule.epsilon };
         let elements = member.elements() as f64;
         let scale = ((squares / elements).sqrt() as f32).max(rule.scale_epsilon);
@@ -105,7 +108,7 @@ impl Tensor<'_> {
             for (index, row) in self.rows_of(block).enumerate() {
                 let mut of_row = 0.0;
                 self.weights.read(level, self.row(row), |part, parameters, gradients| {
-                    sum[0] += f64::from(squares(level, parameters));
+                    sum[0] += sum_of_squares(level, parameters);
                     of_row += add_squares(level, self.share, gradients, &mut columns[part]);
                 });
                 if let Some(variances) = &mut variances {

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::operands::Operands;
 use super::runs::{in_turn, runs};
-use super::simd::{Level, simd};
+use super::simd::Level;
 use super::states::States;
 use super::weights::Weights;
 use super::workers::Workers;
@@ -120,21 +120,4 @@ fn share(gradients: &GradientTerms, operands: &Operands, norm: usize) -> Option<
         if ratio > 1.0 { 1.0 } else { ratio }
     });
     Some(clip / scale)
-}
-
-simd! {
-    /// The sum of them, in lanes of sixteen.
-    fn squares(values: &[f32]) -> f32 {
-        let mut lanes = [0.0f32; 16];
-        let (whole, rest) = values.as_chunks::<16>();
-        for chunk in whole {
-            for (lane, &value) in lanes.iter_mut().zip(chunk) {
-                *lane += value * value;
-            }
-        }
-        for (lane, &value) in lanes.iter_mut().zip(rest) {
-            *lane += value * value;
-        }
-        lanes.iter().sum()
-    }
 }

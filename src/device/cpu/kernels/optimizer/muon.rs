@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::{CHUNK, each_run, leave_out, share, squares};
+use super::{CHUNK, each_run, leave_out, share};
 use crate::device::cpu::kernels::float::{BUFFER, Bf16, F16, Float, read, write};
+use crate::device::cpu::kernels::global_norm::sum_of_squares;
 use crate::device::cpu::kernels::operands::{Operands, Start};
 use crate::device::cpu::kernels::product::{Matrix, Product};
 use crate::device::cpu::kernels::simd::{Level, simd};
@@ -136,7 +137,7 @@ impl<'a, T: Float> Scratch<'a, T> {
             #[allow(unsafe_code)]
             let sum = unsafe { sums.part(run..run + 1) };
             let values = &direction[Muon::summed(run, direction.len())];
-            sum[0] = values.chunks(BUFFER).map(|values| f64::from(squares(level, values))).sum();
+            sum[0] = sum_of_squares(level, values);
         });
         let norm = self.sums[..Muon::SUMS].iter().sum::<f64>().sqrt() as f32;
         // What is not a number must show in the parameters.

@@ -43,6 +43,12 @@ fn update(rule: Muon, clip_norm: Option<f32>, loss_scale: Option<f32>) -> (Updat
     (op, inputs)
 }
 
+/// One with usual keys.
+pub(super) fn usual(clip_norm: Option<f32>, loss_scale: Option<f32>) -> (Op, Vec<Data>) {
+    let (op, inputs) = update(muon(true, 5, Adjust::Original), clip_norm, loss_scale);
+    (Op::Update(op), inputs)
+}
+
 /// `[rows, inner] [inner, columns]`
 fn product(left: &[f64], right: &[f64], inner: usize) -> Vec<f64> {
     let columns = right.len() / inner;
@@ -148,17 +154,27 @@ fn products_in_16_bits_come_near_it() {
     }
 }
 
-/// What is near an orthogonal matrix has singular values near 1.
+/// What is near an orthogonal matrix has singular values near 1, of which the rows of a wide one and the columns of a tall one
+/// have lengths.
 #[test]
 fn updates_are_nearly_orthogonal() {
-    let (rows, columns) = (24, 60);
-    let Data::F32(_, direction) = Data::random(&[rows, columns], 4) else { unreachable!("in f32") };
-    let norm = direction.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt();
-    let direction: Vec<f64> = direction.iter().map(|&x| f64::from(x) / norm).collect();
-    let x = orthogonal(&direction, columns, 5);
-    let gram = product(&x, &transposed(&x, columns), columns);
-    for (index, row) in gram.chunks(rows).enumerate() {
-        assert!((0.5..1.5).contains(&row[index]), "{}", row[index]);
+    let rule = Muon { weight_decay: 0.0, ..muon(true, 5, Adjust::Original) };
+    let (op, mut inputs) = update(rule, None, None);
+    inputs[0] = inputs[0].clone().map(|_| 0.0);
+    let how = How { threads: 2, level: Level::best(), share: false };
+    let made = &launch(&Op::Update(op.clone()), &inputs, how)[0];
+    for member in op.gradients.members.iter() {
+        let columns = member.shape.last();
+        for rows in member.matrices() {
+            let adjust = (rows.len() as f64 / columns as f64).max(1.0).sqrt() * f64::from(LEARNING_RATE);
+            let x = &made[member.offset + rows.start * columns..member.offset + rows.end * columns];
+            let x: Vec<f64> = x.iter().map(|&x| f64::from(x) / adjust).collect();
+            let x = if rows.len() > columns { transposed(&x, columns) } else { x };
+            let long = rows.len().max(columns);
+            for (index, row) in product(&x, &transposed(&x, long), long).chunks(x.len() / long).enumerate() {
+                assert!((0.4..1.6).contains(&row[index]), "{rows:?} of {columns}: {}", row[index]);
+            }
+        }
     }
 }
 
@@ -191,25 +207,4 @@ fn scratch_memory_is_that_of_one_parameter() {
     // Products of both sides of each step, of all four.
     let of = |short: u64, long: u64| 2 * short * short * long * 2 + 2 * short * short * short;
     assert_eq!(rule.flops(&members), 5 * (of(3, 300) + of(40, 64) + 2 * of(16, 40)));
-}
-
-#[test]
-fn a_step_whose_norm_is_not_finite_changes_nothing() {
-    let (op, mut inputs) = update(muon(true, 5, Adjust::Original), Some(1.0), Some(1024.0));
-    inputs[4] = Data::scalar(f32::INFINITY);
-    for level in Level::available() {
-        let outputs = launch(&Op::Update(op.clone()), &inputs, How { threads: 2, level, share: false });
-        for (output, input) in outputs.iter().zip([0, 2]) {
-            let Data::F32(_, unchanged) = &inputs[input] else { unreachable!("numbers in f32") };
-            assert_eq!(output, unchanged, "{level:?}");
-        }
-    }
-}
-
-#[test]
-fn gradients_that_are_not_numbers_show() {
-    let (op, mut inputs) = update(muon(true, 5, Adjust::Original), Some(1.0), None);
-    inputs[4] = Data::scalar(f32::NAN);
-    let how = How { threads: 2, level: Level::best(), share: false };
-    assert!(launch(&Op::Update(op), &inputs, how)[0][0].is_nan());
 }

@@ -7,6 +7,7 @@ use crate::ops::{
 };
 
 use super::harness::{Data, How, NUMBERS, check, launch};
+use super::{adafactor, muon};
 
 /// Two members that decay and one that does not, padding between them.
 fn members(len: usize) -> Members {
@@ -112,7 +113,7 @@ fn updates_do_what_their_rules_say() {
     }
 }
 
-/// Every kind of update.
+/// Every kind of update that is of one element at a time.
 pub(super) fn updates(clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Op, Vec<Data>)> {
     let update = |rule| {
         let (op, inputs) = update(rule, 100, clip_norm, norm, loss_scale);
@@ -121,10 +122,22 @@ pub(super) fn updates(clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>
     rules().into_iter().map(update).collect()
 }
 
+/// Those, and those of whole tensors.
+fn all_updates(norm: f32, clip_norm: Option<f32>, loss_scale: Option<f32>) -> Vec<(Op, Vec<Data>)> {
+    let mut of_tensors = of_tensors(clip_norm, loss_scale);
+    of_tensors.iter_mut().for_each(|(_, inputs)| inputs[4] = Data::scalar(norm));
+    updates(clip_norm, norm, loss_scale).into_iter().chain(of_tensors).collect()
+}
+
+/// All of their decaying parameters lose a tenth of the learning rate.
+fn of_tensors(clip_norm: Option<f32>, loss_scale: Option<f32>) -> [(Op, Vec<Data>); 2] {
+    [adafactor::usual(clip_norm, loss_scale), muon::usual(clip_norm, loss_scale)]
+}
+
 #[test]
 fn a_step_whose_norm_is_not_finite_is_skipped_if_gradients_are_scaled() {
     for (norm, clip_norm) in [(f32::INFINITY, None), (f32::NAN, None), (f32::NAN, Some(1.0))] {
-        for (op, inputs) in updates(clip_norm, norm, Some(65536.0)) {
+        for (op, inputs) in all_updates(norm, clip_norm, Some(65536.0)) {
             for level in Level::available() {
                 let outputs = launch(&op, &inputs, How { threads: 2, level, share: false });
                 for (output, input) in outputs.iter().zip([0, 2, 3]) {
@@ -138,9 +151,46 @@ fn a_step_whose_norm_is_not_finite_is_skipped_if_gradients_are_scaled() {
 
 #[test]
 fn a_norm_that_is_not_a_number_shows_if_gradients_are_not_scaled() {
-    let how = How { threads: 1, level: Level::best(), share: false };
-    for (op, inputs) in updates(Some(1.0), f32::NAN, None) {
+    let how = How { threads: 2, level: Level::best(), share: false };
+    for (op, inputs) in all_updates(f32::NAN, Some(1.0), None) {
         assert!(launch(&op, &inputs, how)[0][0].is_nan(), "{}", op.name());
+    }
+}
+
+/// Of tensors whose elements have something in common, one gradient that is none makes all of it so.
+#[test]
+fn a_gradient_that_is_not_a_number_shows_in_all_of_its_tensor() {
+    for (op, mut inputs) in of_tensors(None, None) {
+        let Op::Update(update) = &op else { unreachable!("an update") };
+        let matrix = update.gradients.members[0].clone();
+        let Data::F32(_, gradients) = &mut inputs[1] else { unreachable!("gradients in f32") };
+        gradients[matrix.offset] = f32::NAN;
+        for level in Level::available() {
+            let made = launch(&op, &inputs, How { threads: 2, level, share: false });
+            let last = made[0][matrix.offset + matrix.elements() - 1];
+            assert!(last.is_nan(), "{} at {level:?}: {last}", op.name());
+        }
+    }
+}
+
+/// As those of what no sample has touched: nothing of it is divided by 0.
+#[test]
+fn gradients_of_zero_move_nothing_but_by_decay() {
+    for (op, mut inputs) in of_tensors(None, None) {
+        let Op::Update(update) = &op else { unreachable!("an update") };
+        for begins in &mut inputs[1..3] {
+            *begins = begins.clone().map(|_| 0.0);
+        }
+        let parameters = inputs[0].to_f64();
+        let made = &launch(&op, &inputs, How { threads: 2, level: Level::best(), share: false })[0];
+        let learning_rate = inputs[3].to_f64()[0];
+        for member in update.gradients.members.iter() {
+            let kept = if member.decay { 1.0 - 0.1 * learning_rate } else { 1.0 };
+            for element in member.offset..member.offset + member.elements() {
+                let (found, expected) = (f64::from(made[element]), parameters[element] * kept);
+                assert!((found - expected).abs() <= 1e-6 * expected.abs(), "{}: {found}", op.name());
+            }
+        }
     }
 }
 
