@@ -150,6 +150,30 @@ fn a_budget_that_is_not_met_names_one_that_is() {
     assert!(plan.contains("the smallest budget that one meets is { budget = 0."), "{plan}");
 }
 
+/// How much there is of data that is held is known where it is, for changes of a run, too; and where it is not, what else the file
+/// says is planned.
+#[test]
+fn held_data_is_planned_and_explained() {
+    let place = Place::new();
+    let held = "[defaults]\nloader.source = \"ram\"\n[strategies.held]\n[strategies.read]\nloader.source = \"stream\"\n";
+    place.write("a.toml", Tiny::default().with(held));
+    let said = |arguments: &[&str]| {
+        let output = place.program(arguments).output().expect("the program starts");
+        let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", said[1]);
+        said[0].clone()
+    };
+    for run in ["held", "read"] {
+        let explained = said(&["explain", "a.toml", "--device", "cpu", "--run", run]);
+        assert!(explained.contains("what would lower it"), "{explained}");
+    }
+    std::fs::remove_file(place.path("text.txt")).expect("it is there");
+    let plan = said(&["plan", "a.toml", "--device", "cpu"]);
+    assert!(plan.contains("loader.source = \"ram\" holds all of the data"), "{plan}");
+    let explained = said(&["explain", "a.toml", "--device", "cpu", "--run", "read"]);
+    assert!(explained.contains("\nrun: read\n"), "{explained}");
+}
+
 #[test]
 fn explain_begins_with_the_peak() {
     let card = ["explain", "a.toml", "--target", "card.toml", "--run"];

@@ -239,7 +239,7 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
 
 /// What the device has of the batch that is worked on and of the next one, where that comes ahead.
 fn staged(program: &mut Program, config: &RunConfig) -> Vec<ValueId> {
-    if config.strategy.loader.prefetch == 0 {
+    if !config.strategy.loader.brings_ahead() {
         return Vec::new();
     }
     let scope = program.add_scope("staged");

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::DerefMut;
 
 use super::ids::Ids;
+use super::row::{PLACE, WEIGHTS, is_missing};
 use super::seeds;
 use crate::ops::{DType, Shape, TensorType};
 
@@ -157,9 +158,17 @@ impl Batch {
 pub(super) const MASKED: i32 = -1;
 
 impl Batch {
-    /// How many of its tokens are padding, and how many it has; if some may be.
-    pub fn padding(&self) -> Option<[u64; 2]> {
-        let (_, targets) = (self.part("weights")?, self.part("targets")?);
+    /// How many of its tokens are padding, and how many it has, each sample `context`; if some may be.
+    pub fn padding(&self, context: usize) -> Option<[u64; 2]> {
+        self.part(WEIGHTS)?;
+        if let Some(places) = self.part(PLACE) {
+            let places = places.bytes.chunks_exact(places.part.ty.bytes() as usize);
+            let all = places.len();
+            return Some(
+                [places.filter(|place| is_missing(place)).count(), all].map(|n| (n * context) as u64),
+            );
+        }
+        let targets = self.part("targets")?;
         let targets = targets.bytes.chunks_exact(targets.part.ty.dtype.bytes() as usize);
         let all = targets.len() as u64;
         // The bits of -1, and of the largest number that stands for it, are ones.

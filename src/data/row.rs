@@ -30,9 +30,11 @@ pub fn places_later(part: &str) -> Option<usize> {
     PARTS.iter().position(|name| *name == part)
 }
 
+pub(super) const PLACE: &str = "place";
+
 /// Where a sample begins, in the place of what it has of the row: the lower and the upper half of a number.
 pub fn place() -> Part {
-    Part { name: "place", ty: TensorType::i32(&[2]), below: None }
+    Part { name: PLACE, ty: TensorType::i32(&[2]), below: None }
 }
 
 /// What the targets of a sample count for.
@@ -45,6 +47,12 @@ pub fn weights() -> Part {
 
 /// What the place of a sample that is missing has beside where it may as well begin.
 const MISSING: u64 = 1 << 63;
+
+/// Whether that stands in a place.
+pub(super) fn is_missing(place: &[u8]) -> bool {
+    // The upper half comes last.
+    place.last_chunk().is_some_and(|upper| (u64::from(u32::from_ne_bytes(*upper)) << 32) & MISSING != 0)
+}
 
 /// Fills in samples that begin where `start` says: of the row itself out of memory that holds all of it, in the type that the
 /// batch has them in, or else the place in it.

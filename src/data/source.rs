@@ -95,13 +95,9 @@ pub fn check_order(
     order: Order,
     batch_size: usize,
 ) -> Result<(), DataError> {
+    let Order::Shuffled { keeps_last: false } = order else { return Ok(()) };
     let samples = found.samples(sample);
-    match order {
-        Order::Shuffled { keeps_last: false } if samples < batch_size as u64 => {
-            Err(DataError::NoWholeBatch { samples, batch_size })
-        }
-        _ => Ok(()),
-    }
+    if samples < batch_size as u64 { Err(DataError::NoWholeBatch { samples, batch_size }) } else { Ok(()) }
 }
 
 /// Whether the numbers of a part are all below what the model asks for, if it does.

@@ -91,7 +91,7 @@ impl Splits {
 
     /// Stretches of the training split without overlap.
     fn windows(&self, context: usize) -> u64 {
-        ((self.training - 1) / context.max(1)) as u64
+        (self.training.saturating_sub(1) / context.max(1)) as u64
     }
 
     fn largest_split(&self, context: usize) -> Option<f64> {
@@ -216,8 +216,7 @@ impl<R: Row> Stretches<R> {
             filled.fill_with(weight);
             return Ok(());
         }
-        let later = PARTS.iter().position(|name| *name == filled.part.name);
-        let later = later.expect("checked: a part there is");
+        let later = row::places_later(filled.part.name).expect("checked: a part there is");
         for (sample, mut tokens) in samples.zip(filled.ids_mut()) {
             match start(sample) {
                 Some(start) => self.row.read(start + later, tokens)?,

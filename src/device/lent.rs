@@ -7,10 +7,8 @@ use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A region of a device's host memory. It stays where it is for as long as this lives, whatever becomes of the buffer.
-///
-/// Whoever holds it reads and writes it alone: no other that lives overlaps it, and the device copies from it only what was
-/// enqueued by who holds it, who then waits for that before writing again.
+/// A region of a device's host memory, which stays where it is for as long as this and the device live, whatever becomes of the
+/// buffer. Whoever holds it reads and writes it alone.
 pub struct Lent {
     address: *mut u8,
     bytes: usize,
@@ -26,7 +24,12 @@ unsafe impl Sync for Lent {}
 
 impl Lent {
     /// So many bytes of memory that is there for as long as `keep` is.
-    pub(super) fn new(address: *mut u8, bytes: u64, keep: Arc<dyn Any + Send + Sync>) -> Lent {
+    ///
+    /// # Safety
+    ///
+    /// All of it is readable and writable, and initialised. No other that lives overlaps it, and what a device is told to copy
+    /// there or from there is waited for before this is used again.
+    pub(super) unsafe fn new(address: *mut u8, bytes: u64, keep: Arc<dyn Any + Send + Sync>) -> Lent {
         Lent { address, bytes: bytes as usize, _keep: keep }
     }
 }

@@ -249,7 +249,8 @@ pub trait Device {
         workspace: Option<Region>,
     ) -> Result<(), DeviceError>;
 
-    /// Lends a region of the host's memory to who fills it: no part of it may be lent already.
+    /// Lends a region of the host's memory to who fills it: no part of it may be lent already, and who holds it waits for what
+    /// was enqueued on it before using it again.
     ///
     /// # Errors
     /// It is no memory of the host's.

@@ -34,9 +34,6 @@ pub enum RunError {
     Refused { pool: Pool, bytes: Bytes },
     #[error("the system gives no thread for loader.workers: {0}")]
     NoThread(io::Error),
-    /// Of its own accord, which is a mistake in this program.
-    #[error("a thread that assembles batches has ended")]
-    WorkerEnded,
     #[error("the data, or what parameters start from, changed while the sweep ran; sweep again")]
     DataChanged,
     #[error("{file} is no table of products: {error}")]

@@ -27,6 +27,10 @@ impl<'a> Feed<'a> {
         Feed { config, data, context: config.sample().tokens.unwrap_or(0), held }
     }
 
+    pub(super) fn context(&self) -> usize {
+        self.context
+    }
+
     pub(super) fn config(&self) -> &'a RunConfig {
         self.config
     }
@@ -50,7 +54,7 @@ impl<'a> Feed<'a> {
             LoadedFrom::Device => {
                 let (row, mut piece) = (self.row(), vec![0; PIECE]);
                 let each = PIECE / dtype.bytes() as usize;
-                let tokens = self.config.tokens.unwrap_or(0);
+                let tokens = self.config.tokens.expect("planned: data that is held was looked at");
                 for first in (0..tokens).step_by(each) {
                     let piece = &mut piece[..dtype.bytes_of(each.min(tokens - first)) as usize];
                     row.tokens(first, dtype, piece)?;

@@ -33,6 +33,8 @@ pub(super) struct Loaded {
 struct Job {
     step: usize,
     batch: Batch,
+    /// Whether it takes as much longer as samples are to.
+    delays: bool,
 }
 
 /// One that is.
@@ -92,10 +94,12 @@ impl<'a> Loader<'a> {
             let (finished, done) = channel();
             let (samples, stopped) = (samples.clone(), Arc::clone(&loader.stopped));
             let work = move || {
-                for Job { step, mut batch } in to_do {
+                for Job { step, mut batch, delays } in to_do {
                     let began = Instant::now();
                     let filled = feed.training(step, samples.clone(), &mut batch);
-                    delay(feed, &samples, &stopped);
+                    if delays {
+                        delay(feed, &samples, &stopped);
+                    }
                     let filled = filled.map(|()| Done { batch, took: began.elapsed() });
                     // Nobody takes it once the run is over.
                     if stopped.load(Ordering::Relaxed) || finished.send(filled).is_err() {
@@ -115,10 +119,9 @@ impl<'a> Loader<'a> {
     fn warm_up(&mut self) -> Result<(), RunError> {
         for (worker, samples) in self.workers.iter().zip(&self.shares) {
             let batch = self.feed.config().empty_batch((samples.end - samples.start) as usize);
-            worker.begin(Job { step: 0, batch })?;
+            worker.begin(Job { step: 0, batch, delays: false });
         }
-        let mut workers = self.workers.iter();
-        workers.try_for_each(|worker| worker.finished(true).map_or(Ok(()), |done| done.map(drop)))
+        self.workers.iter().try_for_each(|worker| worker.finished().map(drop))
     }
 
     /// Puts the data where it is held, and takes the memory of the exchange's batches. Threads begin to fill it.
@@ -137,16 +140,20 @@ impl<'a> Loader<'a> {
             });
             self.slots.push(Slot { shares: shares.collect::<Result<_, _>>()?, ..Slot::default() });
         }
-        (0..self.slots.len()).try_for_each(|slot| self.refill(slot, slot))
+        (0..self.slots.len()).for_each(|slot| self.refill(slot, slot));
+        Ok(())
     }
 
     /// Gives the batch of a slot back to the threads, if there are any, to be filled for a step.
-    fn refill(&mut self, slot: usize, step: usize) -> Result<(), RunError> {
+    fn refill(&mut self, slot: usize, step: usize) {
         if self.workers.is_empty() {
-            return Ok(());
+            return;
         }
         let shares = std::mem::take(&mut self.slots[slot]).shares.into_iter();
-        self.workers.iter().zip(shares).try_for_each(|(worker, batch)| worker.begin(Job { step, batch }))
+        self.workers
+            .iter()
+            .zip(shares)
+            .for_each(|(worker, batch)| worker.begin(Job { step, batch, delays: true }));
     }
 
     /// The batch of the next step, counted from 0. That of the step before is given up.
@@ -165,7 +172,7 @@ impl<'a> Loader<'a> {
             return Ok(Loaded { slot, next: None, took: None });
         }
         if let Some(last) = step.checked_sub(1) {
-            self.refill(last % slots, last + slots)?;
+            self.refill(last % slots, last + slots);
         }
         self.receive(slot, true);
         let next = (step + 1) % slots;
@@ -181,7 +188,8 @@ impl<'a> Loader<'a> {
     fn receive(&mut self, slot: usize, waits: bool) -> bool {
         let Slot { shares, slowest, failed } = &mut self.slots[slot];
         while failed.is_none() && shares.len() < self.workers.len() {
-            match self.workers[shares.len()].finished(waits) {
+            let worker = &self.workers[shares.len()];
+            match if waits { Some(worker.finished()) } else { worker.finished_by_now() } {
                 None => return false,
                 Some(Ok(Done { batch, took })) => {
                     shares.push(batch);
@@ -211,8 +219,9 @@ impl<'a> Loader<'a> {
 
     /// How many tokens of a batch are padding, and how many it has; if some may be.
     pub(super) fn padding(&self, loaded: Loaded) -> Option<[u64; 2]> {
+        let context = self.feed.context();
         let of_shares: Option<Vec<[u64; 2]>> =
-            self.slots[loaded.slot].shares.iter().map(Batch::padding).collect();
+            self.slots[loaded.slot].shares.iter().map(|share| share.padding(context)).collect();
         of_shares.map(|shares| shares.into_iter().fold([0; 2], |[a, b], [c, d]| [a + c, b + d]))
     }
 
@@ -229,35 +238,40 @@ impl Drop for Loader<'_> {
     }
 }
 
+/// Threads end with the loader, or in a crash, which is told.
+const WORKS: &str = "it works for as long as there is a loader";
+
 impl Worker {
-    fn begin(&self, job: Job) -> Result<(), RunError> {
-        self.jobs.send(job).map_err(|_| RunError::WorkerEnded)
+    fn begin(&self, job: Job) {
+        self.jobs.send(job).expect(WORKS);
     }
 
-    /// What it has filled, if it has or that is waited for.
-    fn finished(&self, waits: bool) -> Option<Result<Done, RunError>> {
-        let done = match waits {
-            true => self.done.recv().map_err(|_| RunError::WorkerEnded),
-            false => match self.done.try_recv() {
-                Err(TryRecvError::Empty) => return None,
-                done => done.map_err(|_| RunError::WorkerEnded),
-            },
-        };
-        Some(done.and_then(|done| done.map_err(RunError::from)))
+    /// The next that it has filled, which is waited for.
+    fn finished(&self) -> Result<Done, RunError> {
+        Ok(self.done.recv().expect(WORKS)?)
+    }
+
+    /// The same, if it is there.
+    fn finished_by_now(&self) -> Option<Result<Done, RunError>> {
+        match self.done.try_recv() {
+            Err(TryRecvError::Empty) => None,
+            done => Some(done.expect(WORKS).map_err(RunError::from)),
+        }
     }
 }
 
+/// A thread that is stopped sleeps no longer than that.
+const NAP: Duration = Duration::from_millis(50);
+
 /// Takes as much longer as so many samples are to, unless it is stopped.
 fn delay(feed: Feed, samples: &Range<u64>, stopped: &AtomicBool) {
-    let delay = feed.config().strategy.loader.delay();
-    if delay.is_zero() {
-        return;
-    }
     for _ in samples.clone() {
-        if stopped.load(Ordering::Relaxed) {
-            return;
+        let mut left = feed.config().strategy.loader.delay();
+        while !left.is_zero() && !stopped.load(Ordering::Relaxed) {
+            let nap = left.min(NAP);
+            thread::sleep(nap);
+            left -= nap;
         }
-        thread::sleep(delay);
     }
 }
 

@@ -166,8 +166,8 @@ documented! {
         /// The share of the time that threads took for the batches of the timed steps in which no step waited for them. Empty
         /// without `loader.workers`.
         pub loading_hidden: Option<f64>,
-        /// The share of steps whose batch was on its way to the device while the step before computed. Empty without
-        /// `loader.prefetch`.
+        /// The share of steps whose batch was on its way to the device while the step before computed. Empty unless
+        /// `loader.prefetch` is 2 or more.
         pub batches_ahead: Option<f64>,
     }
 }

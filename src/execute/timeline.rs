@@ -29,6 +29,8 @@ pub struct Timeline {
     begins: Vec<usize>,
     /// By section: whether its passes are recorded now.
     wanted: Vec<bool>,
+    /// What steps and evaluations have waited for the copies of their batches, while they were recorded.
+    waited_for_batches: Duration,
 }
 
 impl Timeline {
@@ -41,7 +43,7 @@ impl Timeline {
         let mut moments = vec![Moment { times: 1, ..Moment::default() }; instructions];
         moments.fill(std::hint::black_box(Moment::default()));
         let wanted = program.sections.iter().map(|section| section.kind == SectionKind::Start).collect();
-        Timeline { moments, begins, wanted }
+        Timeline { moments, begins, wanted, waited_for_batches: Duration::ZERO }
     }
 
     /// Wants every pass of every section but start-up.
@@ -67,6 +69,14 @@ impl Timeline {
         self.moments[self.begins[section] + instruction].took += took;
     }
 
+    /// A batch that did not come ahead took this long.
+    pub(super) fn add_wait_for_batch(&mut self, took: Duration) {
+        // What steps are recorded, evaluations are.
+        if self.wanted.last().is_some_and(|wanted| *wanted) {
+            self.waited_for_batches += took;
+        }
+    }
+
     /// What queues that compute have waited for copies: until those were done that they need, and by the device's own clock
     /// (`clocked`) until they were enqueued, which for pageable memory of the host is until the driver has read or written it.
     pub(super) fn waited(&self, program: &Program, clocked: bool) -> Duration {
@@ -84,7 +94,7 @@ impl Timeline {
             Action::Copy { queue: Queue::Copy, .. } => clocked,
             _ => false,
         });
-        waits.map(|(_, moment)| moment.took).sum()
+        waits.map(|(_, moment)| moment.took).sum::<Duration>() + self.waited_for_batches
     }
 
     /// `memory.csv`: one line for each instruction that does something, and did. Time, FLOPs and bytes moved are those

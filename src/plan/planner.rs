@@ -44,6 +44,7 @@ pub fn plan(
     data_digest: &(dyn Fn(&RunConfig) -> Option<String> + Sync),
 ) -> Result<Plan, PlanError> {
     for point in &mut experiment.points {
+        point.without.retain(|(_, other)| holds_unknown(other).is_none());
         if let Some(source) = point.config.as_ref().ok().and_then(holds_unknown) {
             point.config = Err(format!(
                 "loader.source = \"{source}\" holds all of the data, and how much that is is known only where it is"

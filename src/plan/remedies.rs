@@ -51,7 +51,8 @@ const CHANGES: &[Change] = &[
 ];
 
 /// The changes that lower the peak of one of an experiment's runs, by its number from 0, those that lower it most first. Each
-/// is what `--set strategies.NAME.KEY=VALUE` would make of the run: one that makes no sense there is left out.
+/// is what `--set strategies.NAME.KEY=VALUE` would make of the run, whose data has so many `tokens`, if that is known: one that
+/// makes no sense there is left out.
 ///
 /// # Errors
 /// A violation of a program's invariants: a mistake in a pass.
@@ -61,9 +62,16 @@ pub fn remedies(
     environment: &Environment<'_>,
     target: &Target,
     number: usize,
+    tokens: Option<usize>,
 ) -> Result<Vec<Remedy>, Violation> {
-    let Some((now, experiment)) = expanded(file, overrides, environment)
-        .and_then(|experiment| Some((experiment.points.get(number)?.clone(), experiment)))
+    let expanded = |overrides: &[String]| {
+        // What cannot be read with a change in it is no remedy.
+        let mut experiment = expand(file, overrides, environment).ok()?;
+        experiment.know_tokens(|_| tokens);
+        Some(experiment)
+    };
+    let Some((now, experiment)) =
+        expanded(overrides).and_then(|experiment| Some((experiment.points.get(number)?.clone(), experiment)))
     else {
         return Ok(Vec::new());
     };
@@ -73,7 +81,7 @@ pub fn remedies(
         let value = value(config);
         let change = format!("strategies.{strategy:?}.{key}={value}");
         let with = [overrides, &[change]].concat();
-        let changed = expanded(file, &with, environment)?;
+        let changed = expanded(&with)?;
         let config = same_point(&experiment, changed, &now, number)?;
         Some((format!("{key} = {value}"), *result, config))
     };
@@ -94,11 +102,6 @@ impl Remedy {
     pub fn peak(&self) -> u64 {
         self.prediction.device.steady_peak().live.total()
     }
-}
-
-/// What cannot be read with a change in it is no remedy.
-fn expanded(file: &Path, overrides: &[String], environment: &Environment<'_>) -> Option<Experiment> {
-    expand(file, overrides, environment).ok()
 }
 
 /// The run at the same place of the experiment that was changed.

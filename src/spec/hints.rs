@@ -86,7 +86,7 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("batch_size", &["batch", "bs", "global_batch_size", "train_batch_size"]),
     ("clip_norm", &["clip_grad_norm", "grad_clip", "gradient_clip", "gradient_clipping", "max_grad_norm"]),
     ("seed", &["random_seed"]),
-    ("last_batch = \"keep\"", &["drop_last", "dataloader_drop_last"]),
+    ("last_batch", &["drop_last", "dataloader_drop_last"]),
     ("loader = { workers = 2 }", &["dataloader_num_workers", "num_workers"]),
     ("loader = { prefetch = 2, workers = 1 }", &["dataloader_prefetch_factor", "prefetch_factor"]),
     ("loader = { pinned = true }", &["dataloader_pin_memory", "pin_memory"]),

@@ -6,7 +6,7 @@ use super::error::Problem;
 use super::model::decides;
 use super::reader::join;
 use super::resolved::RunConfig;
-use super::strategy::{FORBIDDEN, Forbidden, LoadedAs, LoadedFrom, Refusal};
+use super::strategy::{FORBIDDEN, Forbidden, LoadedAs, LoadedFrom, Loader, Refusal};
 use super::tree::Table;
 use crate::data::Documents;
 
@@ -65,10 +65,11 @@ fn data_suits_model(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
 
 /// Ids fit into the type that they are loaded in: those that the data has, if it says so, or else those that the model takes.
 fn ids_fit(config: &RunConfig, tree: &Table) -> Result<(), Problem> {
-    let (dtype, data_set) = (config.strategy.loader.dtype, config.data.data_set());
+    let (Loader { dtype, source, .. }, data_set) = (config.strategy.loader, config.data.data_set());
     for part in config.sample().parts {
         let Some(asked) = part.below else { continue };
-        let masks = config.documents().mask(part.name);
+        // On the device, what a sample is missing shows in the place of it.
+        let masks = config.documents().mask(part.name) && source != LoadedFrom::Device;
         let known = data_set.below(part.name).filter(|known| known.count <= asked.count).unwrap_or(asked);
         if known.count <= dtype.holds(masks) {
             continue;

@@ -278,7 +278,7 @@ pub(crate) const KEYS: &[Key] = &[
             "{ workers = 3, delay = 0.1 }",
             "{ dtype = 'u16' }",
             "{ workers = 1, source = 'ram' }",
-            "{ prefetch = 1, workers = 1, source = 'device', dtype = 'u16' }",
+            "{ prefetch = 2, workers = 1, source = 'device', dtype = 'u16' }",
         ],
         needs: &[],
         same: Same::Bitwise,

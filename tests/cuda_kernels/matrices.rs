@@ -193,3 +193,36 @@ fn matrices_stay_in_a_step_that_is_left_out() {
         }
     }
 }
+
+/// Elements of a tensor have something in common: one gradient that is not a number makes all of it so.
+#[test]
+fn a_gradient_that_is_not_a_number_shows_in_all_of_its_matrix() {
+    let mut devices = Devices::new();
+    for rule in rules(DType::F32) {
+        let (update, members, mut inputs) =
+            update(rule, UpdateFormat::default(), [None, None], [DType::F32; 2]);
+        inputs[1].numbers[members[0].offset] = f32::NAN;
+        let found = devices.cuda(&Op::Update(update), &inputs);
+        let last = found[0].numbers[members[0].offset + members[0].elements() - 1];
+        assert!(last.is_nan(), "{last}");
+    }
+}
+
+/// As those of what no sample has touched: nothing of it is divided by 0.
+#[test]
+fn gradients_of_zero_leave_matrices_finite() {
+    let mut devices = Devices::new();
+    for rule in rules(DType::F32) {
+        let (update, members, mut inputs) =
+            update(rule, UpdateFormat::default(), [None, None], [DType::F32; 2]);
+        for begins in &mut inputs[1..3] {
+            begins.numbers.fill(0.0);
+        }
+        assert_same(&mut devices, &update, &members, &inputs);
+        let found = devices.cuda(&Op::Update(update), &inputs);
+        for member in members.iter() {
+            let all = &found[0].numbers[member.offset..member.offset + member.elements()];
+            assert!(all.iter().all(|number| number.is_finite()), "{member:?}");
+        }
+    }
+}

@@ -53,8 +53,9 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let program = compile_verified(config, target).map_err(Failure::machine)?;
     let prediction = predict(&program, target, Cadence::of(config));
     let environment = |name: &str| std::env::var(name).ok();
-    let remedies = plan::remedies(&plan.file, args.inputs.settings(), &environment, target, index)
-        .map_err(Failure::machine)?;
+    let remedies =
+        plan::remedies(&plan.file, args.inputs.settings(), &environment, target, index, config.tokens)
+            .map_err(Failure::machine)?;
     let mut parts = vec![
         heading(run, &program, &prediction),
         peak::text(&program, target, prediction.device.steady_peak()),

@@ -12,7 +12,7 @@ use crate::device::{DeviceError, Pool};
 /// An anonymous mapping. Every page of it is resident from the start, unless it is a reservation: of that, no page is there
 /// until it is committed.
 pub(in crate::device) struct Mapping {
-    /// Queues may work on parts of it: no reference to the memory is ever made.
+    /// Queues may work on parts of it: no reference to the memory is made, but of what is lent, by who holds that.
     base: *mut u8,
     bytes: usize,
 }
@@ -20,7 +20,7 @@ pub(in crate::device) struct Mapping {
 // SAFETY: the memory belongs to the mapping, and the base stays valid for as long as the mapping lives. Who
 // works on which part of it, and when, is up to the program that is run: its verifier orders the queues.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no reference to the memory is ever made through `&Mapping`.
+// SAFETY: as above; no reference to the memory is made through `&Mapping`, but of regions that are lent, each to one holder.
 unsafe impl Sync for Mapping {}
 
 const RESIDENT: (i32, i32) = (PROT_READ | PROT_WRITE, MAP_POPULATE);

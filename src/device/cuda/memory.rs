@@ -177,7 +177,9 @@ impl Memory {
             return Err(DeviceError::NotOfHost { buffer: region.buffer });
         }
         let keep = self.lent.entry(address - region.offset).or_default().clone();
-        Ok(Lent::new(address as *mut u8, region.bytes, keep))
+        // SAFETY: it lies within an allocation of pages that the host has; the rest is what who asks for it promises.
+        #[allow(unsafe_code)]
+        Ok(unsafe { Lent::new(address as *mut u8, region.bytes, keep) })
     }
 
     /// Whether somebody holds a part of the memory at an address.
@@ -195,12 +197,8 @@ impl Memory {
 
     /// Gives host memory back that was freed. Both queues are idle.
     pub(super) fn release_retired(&mut self) -> Result<(), Failed> {
-        let retired = std::mem::take(&mut self.retired);
-        for address in retired {
-            if self.is_lent(address) {
-                self.retired.push(address);
-                continue;
-            }
+        while let Some(index) = self.retired.iter().position(|&address| !self.is_lent(address)) {
+            let address = self.retired.swap_remove(index);
             self.lent.remove(&address);
             if self.pageable.remove(&address).is_some() {
                 continue;

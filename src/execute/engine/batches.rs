@@ -1,6 +1,7 @@
 //! Batches, and data that is held: how they come to where the program expects them.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use super::Engine;
 use crate::compile::{Batches, Exchange, Program};
@@ -20,7 +21,7 @@ pub(super) struct At {
 }
 
 impl Engine<'_> {
-    /// A step begins on the batch in a slot of the exchange. What is brought to the device is there once all queues are done.
+    /// A step begins on the batch in a slot of the exchange.
     pub(super) fn begin_batch(&mut self, slot: usize) -> Result<(), DeviceError> {
         self.at.slot = slot;
         if self.at.ahead.take() == Some(slot) {
@@ -28,7 +29,21 @@ impl Engine<'_> {
             self.counts.batches_ahead += 1;
             return Ok(());
         }
-        self.bring(slot, self.at.stage)
+        self.bring_now(slot)
+    }
+
+    /// Brings the batch in a slot of the exchange to the device before anything else is done.
+    fn bring_now(&mut self, slot: usize) -> Result<(), DeviceError> {
+        if self.program.exchange.staged.is_empty() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        self.bring(slot, self.at.stage)?;
+        self.manager.backing.device.synchronize()?;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.add_wait_for_batch(began.elapsed());
+        }
+        Ok(())
     }
 
     /// Brings the batch of the next step to the device while this one is worked on, where batches come ahead. Where it goes,
@@ -42,7 +57,7 @@ impl Engine<'_> {
     /// An evaluation begins on the batch in a slot of the exchange, that of the step before.
     pub(super) fn begin_evaluation(&mut self, slot: usize) -> Result<(), Failure> {
         self.at.slot = slot;
-        self.bring(slot, self.at.stage)?;
+        self.bring_now(slot)?;
         self.synchronize()
     }
 

@@ -124,7 +124,7 @@ fn the_same_is_learnt_whoever_assembles_batches() {
     }
     for source in [LoadedFrom::Ram, LoadedFrom::Device] {
         for dtype in [LoadedAs::U8, LoadedAs::U16, LoadedAs::I32] {
-            for (workers, prefetch) in [(0, 0), (2, 1)] {
+            for (workers, prefetch) in [(0, 0), (2, 1), (1, 2)] {
                 let loader = Loader { workers, prefetch, source, dtype, ..Loader::default() };
                 assert_eq!(trained(loader).0, plain, "{loader:?}");
             }
@@ -167,7 +167,7 @@ fn a_delay_is_waited_for_unless_batches_are_ahead() {
     assert!(shared >= 6.0, "{shared} ms");
     // A step takes less than what it waits for, so that nothing can be ahead for long: but a part is hidden.
     let hidden = waited(5, 3).1.unwrap();
-    assert!(hidden > 0.0 && hidden <= 1.0, "{hidden}");
+    assert!(hidden > 0.0, "{hidden}");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn each_batch_that_is_ahead_is_memory_of_the_host() {
     // Tokens and targets, as they are aligned; and the numbers of the step.
     let batches = |count: u64| 2 * (count * 5 * context * 4).next_multiple_of(256);
     let numbers = input(Loader::default(), Pool::Pinned) - batches(1);
-    for prefetch in [1, 3] {
+    for (prefetch, on_the_device) in [(1, 0), (2, 2), (3, 2)] {
         let loader = Loader { workers: 1, prefetch, ..Loader::default() };
         let expected = batches(prefetch as u64 + 1) + numbers;
         assert_eq!(input(loader, Pool::Pinned), expected);
@@ -194,7 +194,7 @@ fn each_batch_that_is_ahead_is_memory_of_the_host() {
         assert_eq!(input(pageable, Pool::Pinned), numbers);
         // All of the host's memory together.
         assert_eq!(input(pageable, Pool::Host), expected);
-        // On the device, the batch that is worked on and the next one.
+        // On the device, the batch that is worked on and the next one, if that is there before a step begins.
         let on_device = |loader: Loader| {
             let config = config(folder.path(), loader);
             let program = compile(&config, &testing::target()).unwrap();
@@ -206,7 +206,7 @@ fn each_batch_that_is_ahead_is_memory_of_the_host() {
                 .filter(|value| value.role == Role::Input && value.pool == Pool::Device);
             inputs.map(|value| value.ty.bytes().next_multiple_of(256)).sum::<u64>()
         };
-        assert_eq!([on_device(loader), on_device(Loader::default())], [batches(2), 0]);
+        assert_eq!(on_device(loader), batches(on_the_device), "{prefetch} ahead");
     }
 }
 
@@ -217,8 +217,12 @@ fn the_receipt_says_how_batches_came() {
     assert_eq!(plain.measured.batch_bytes, Some(2 * 5 * context * 4));
     assert!(!plain.measured.receipt.contains("of batches"), "{}", plain.measured.receipt);
     assert_eq!(plain.measured.batches_ahead, None);
-    let (_, ahead) = trained(Loader { workers: 2, prefetch: 1, ..Loader::default() });
-    assert!(ahead.measured.batches_ahead.is_some());
+    let (_, one_ahead) = trained(Loader { workers: 2, prefetch: 1, ..Loader::default() });
+    assert_eq!(one_ahead.measured.batches_ahead, None);
+    // All of them are asked for before the first step.
+    let (_, ahead) = trained(Loader { workers: 2, prefetch: 40, ..Loader::default() });
+    let uploaded = ahead.measured.batches_ahead.unwrap();
+    assert!(uploaded > 0.0, "{uploaded}");
     let told = [" of batches", "2 workers", "% waiting for data", "% of loading hidden"];
     assert!(told.iter().all(|told| ahead.measured.receipt.contains(told)), "{}", ahead.measured.receipt);
 }
@@ -243,16 +247,18 @@ fn the_last_batch_of_an_epoch_counts_for_as_much_as_others() {
         let log = std::fs::read_to_string(folder.path().join(STEPS_FILE)).unwrap();
         let loss = |line: &str| line.split(',').nth(1).unwrap().parse::<f64>().unwrap();
         let losses: Vec<f64> = log.lines().skip(1).map(loss).collect();
-        (losses, outcome.measured.digest)
+        (losses, outcome.measured.digest, outcome.measured.padding)
     };
-    let (whole, _) = learnt(3, LastBatch::Drop, Loader::default());
-    let (kept, digest) = learnt(5, LastBatch::Keep, Loader::default());
+    let (whole, _, padding) = learnt(3, LastBatch::Drop, Loader::default());
+    assert_eq!(padding, None);
+    let (kept, digest, padding) = learnt(5, LastBatch::Keep, Loader::default());
+    assert_eq!(padding, Some(0.4));
     for (kept, whole) in kept.iter().zip(&whole) {
         assert!((kept - whole).abs() <= 1e-5 * whole, "{kept} and {whole}");
     }
     for source in [LoadedFrom::Stream, LoadedFrom::Ram, LoadedFrom::Device] {
-        let loader = Loader { workers: 2, prefetch: 1, source, dtype: LoadedAs::U16, ..Loader::default() };
-        assert_eq!(learnt(5, LastBatch::Keep, loader), (kept.clone(), digest.clone()), "{source:?}");
+        let loader = Loader { workers: 2, prefetch: 2, source, dtype: LoadedAs::U16, ..Loader::default() };
+        assert_eq!(learnt(5, LastBatch::Keep, loader), (kept.clone(), digest.clone(), padding), "{source:?}");
     }
 }
 
@@ -266,7 +272,7 @@ fn batches_come_to_the_device_ahead_of_their_steps() {
         // What a card replays works on the same memory each time; which batch that is, it does not.
         config.strategy.graph = true;
         config.strategy.loader =
-            Loader { workers: 1, prefetch: 1, source, dtype: LoadedAs::U16, ..Loader::default() };
+            Loader { workers: 1, prefetch: 2, source, dtype: LoadedAs::U16, ..Loader::default() };
         let program = compile(&config, &testing::target()).unwrap();
         let devices = [
             testing::device(testing::target()),
@@ -287,7 +293,7 @@ fn batches_come_to_the_device_ahead_of_their_steps() {
             put(&mut engine, 0, 0);
             let mut digests = Vec::new();
             for step in 0..super::STEPS {
-                let (slot, next) = (step % 2, (step + 1) % 2);
+                let (slot, next) = (step % 3, (step + 1) % 3);
                 // The evaluation's lies in the place of the step's, which is over.
                 let has_next = step + 1 < super::STEPS;
                 if has_next {

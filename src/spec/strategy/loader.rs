@@ -93,6 +93,12 @@ impl Loader {
         self.prefetch + 1
     }
 
+    /// Whether the device has room for the next batch as well, to be brought there while one is trained on. That of one batch
+    /// ahead is assembled all that while.
+    pub fn brings_ahead(&self) -> bool {
+        self.prefetch > 1
+    }
+
     /// What each sample of a training step takes longer.
     pub fn delay(&self) -> Duration {
         Duration::from_secs_f64(self.delay / 1e3)
