@@ -54,30 +54,30 @@ pub(super) fn is_missing(place: &[u8]) -> bool {
     place.last_chunk().is_some_and(|upper| (u64::from(u32::from_ne_bytes(*upper)) << 32) & MISSING != 0)
 }
 
-/// Fills in samples that begin where `start` says: of the row itself out of memory that holds all of it, in the type that the
-/// batch has them in, or else the place in it.
+/// Fills in samples that begin where `start` says, or are missing: what they have of the row is read from a place on, in the type
+/// that the batch has it in; or else they have the place.
+///
+/// # Errors
+/// What is read cannot be.
 pub fn fill_in(
-    row: Option<&[u8]>,
     weight: f32,
     samples: Range<u64>,
     start: impl Fn(u64) -> Option<usize>,
+    read: impl Fn(usize, DType, &mut [u8]) -> Result<(), DataError>,
     batch: &mut Batch,
-) {
+) -> Result<(), DataError> {
     for filled in batch.parts_mut() {
-        let (name, token) = (filled.part.name, filled.part.ty.dtype.bytes() as usize);
+        let (name, dtype) = (filled.part.name, filled.part.ty.dtype);
         if name == WEIGHTS {
             filled.fill_with(weight);
             continue;
         }
         for (sample, memory) in samples.clone().zip(filled.samples_mut()) {
-            match (places_later(name), row, start(sample)) {
-                (Some(later), Some(row), Some(start)) => {
-                    let first = (start + later) * token;
-                    memory.copy_from_slice(&row[first..first + memory.len()]);
-                }
+            match (places_later(name), start(sample)) {
+                (Some(later), Some(start)) => read(start + later, dtype, memory)?,
                 // Tokens of 0, and targets that are masked: the bits of these are ones, whatever their type.
-                (Some(later), Some(_), None) => memory.fill(if later > 0 { u8::MAX } else { 0 }),
-                (_, _, start) => {
+                (Some(later), None) => memory.fill(if later > 0 { u8::MAX } else { 0 }),
+                (None, start) => {
                     let place = start.map_or(MISSING, |start| start as u64);
                     let halves = [place as u32, (place >> 32) as u32].map(u32::to_ne_bytes);
                     memory.copy_from_slice(halves.as_flattened());
@@ -85,4 +85,5 @@ pub fn fill_in(
             }
         }
     }
+    Ok(())
 }

@@ -3,14 +3,12 @@
 //! A sample is a stretch of T tokens (the context), as `tokens`, and as `targets` what follows each of them.
 
 use std::fmt::Debug;
-use std::iter;
 use std::ops::Range;
 
 use super::ids::Ids;
 use super::row::WEIGHTS;
 use super::{
-    Batch, Contents, DataError, Filled, Given, Order, Part, Sample, Source, Split, TokenRow, TrainingStep,
-    row,
+    Batch, Contents, DataError, Given, Order, Part, Sample, Source, Split, TokenRow, TrainingStep, row,
 };
 use crate::ops::{DType, TensorType};
 
@@ -153,17 +151,19 @@ impl<R: Row> Source for Stretches<R> {
         batch: &mut Batch,
     ) -> Result<(), DataError> {
         let context = context(batch.parts().iter().map(|filled| &filled.part));
-        let weight = self.weight(step, context);
-        batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, weight, samples.clone(), |sample| self.training_start(step, sample, context))
-        })
+        let start = |sample| self.training_start(step, sample, context);
+        row::fill_in(self.weight(step, context), samples, start, self.reader(), batch)
     }
 
     fn fill_evaluation(&self, _of: u64, samples: Range<u64>, batch: &mut Batch) -> Result<(), DataError> {
         let context = context(batch.parts().iter().map(|filled| &filled.part));
-        batch.parts_mut().iter_mut().try_for_each(|filled| {
-            self.fill(filled, 1.0, samples.clone(), |sample| Some(self.evaluation_start(sample, context)))
-        })
+        row::fill_in(
+            1.0,
+            samples,
+            |sample| Some(self.evaluation_start(sample, context)),
+            self.reader(),
+            batch,
+        )
     }
 
     fn row(&self) -> Option<&dyn TokenRow> {
@@ -204,27 +204,8 @@ impl<R: Row> TokenRow for Stretches<R> {
 }
 
 impl<R: Row> Stretches<R> {
-    /// Copies a part of each sample, which begins where `start` says, or is missing.
-    fn fill(
-        &self,
-        filled: &mut Filled,
-        weight: f32,
-        samples: Range<u64>,
-        start: impl Fn(u64) -> Option<usize>,
-    ) -> Result<(), DataError> {
-        if filled.part.name == WEIGHTS {
-            filled.fill_with(weight);
-            return Ok(());
-        }
-        let later = row::places_later(filled.part.name).expect("checked: a part there is");
-        for (sample, mut tokens) in samples.zip(filled.ids_mut()) {
-            match start(sample) {
-                Some(start) => self.row.read(start + later, tokens)?,
-                // What comes after them is masked.
-                None if later > 0 => tokens.mask(),
-                None => tokens.put(iter::repeat(0)),
-            }
-        }
-        Ok(())
+    /// What takes tokens out of the row.
+    fn reader(&self) -> impl Fn(usize, DType, &mut [u8]) -> Result<(), DataError> {
+        |first, dtype, memory| self.row.read(first, Ids::of(dtype, memory))
     }
 }

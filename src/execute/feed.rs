@@ -7,6 +7,7 @@ use super::engine::Engine;
 use super::error::RunError;
 use crate::data::{Batch, DataError, Source, TokenRow, TrainingStep, row, seeds};
 use crate::device::Lent;
+use crate::ops::DType;
 use crate::spec::{LoadedFrom, RunConfig};
 
 /// Bytes that are read at a time of a row that the device is to have.
@@ -95,7 +96,7 @@ impl<'a> Feed<'a> {
             Some((row, held)) => {
                 let start = |sample| row.training_start(&step, sample, self.context);
                 let weight = row.weight(&step, self.context);
-                row::fill_in(held, weight, samples.clone(), start, batch);
+                row::fill_in(weight, samples.clone(), start, reader(held), batch)?;
             }
         }
         seeds::fill(&step, samples, batch);
@@ -133,9 +134,17 @@ impl<'a> Feed<'a> {
             None => self.data.fill_evaluation(of, samples, batch),
             Some((row, held)) => {
                 let start = |sample| Some(row.evaluation_start(sample, self.context));
-                row::fill_in(held, 1.0, samples, start, batch);
-                Ok(())
+                row::fill_in(1.0, samples, start, reader(held), batch)
             }
         }
+    }
+}
+
+/// What takes tokens out of a row that the host's memory holds. Of one that it does not, nothing is taken.
+fn reader(held: Option<&[u8]>) -> impl Fn(usize, DType, &mut [u8]) -> Result<(), DataError> {
+    move |first, dtype, memory| {
+        let held = held.expect("samples have their places alone where the device holds the row");
+        memory.copy_from_slice(&held[dtype.bytes_of(first) as usize..][..memory.len()]);
+        Ok(())
     }
 }

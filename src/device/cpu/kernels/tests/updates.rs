@@ -162,7 +162,7 @@ fn a_norm_that_is_not_a_number_shows_if_gradients_are_not_scaled() {
 fn a_gradient_that_is_not_a_number_shows_in_all_of_its_tensor() {
     for (op, mut inputs) in of_tensors(None, None) {
         let Op::Update(update) = &op else { unreachable!("an update") };
-        let matrix = update.gradients.members[0].clone();
+        let matrix = update.gradients.members[0];
         let Data::F32(_, gradients) = &mut inputs[1] else { unreachable!("gradients in f32") };
         gradients[matrix.offset] = f32::NAN;
         for level in Level::available() {
