@@ -90,8 +90,8 @@ class Run:
         train = config["train"]
         keys = {"batch_size", "clip_norm", "seed", "shuffle", "last_batch", "optimizer", "schedule"}
         expect_keys("train", train, keys)
-        # Batches are those of the dump, in whatever order; one that lacks samples has weights.
-        expect_word("last_batch", train.get("last_batch", "drop"), {"drop"})
+        # Batches are those of the dump, in whatever order; of one that lacks samples the loss is the mean of those that it has.
+        expect_word("last_batch", train.get("last_batch", "drop"), {"drop", "keep"})
         self.batch_size = train["batch_size"]
         self.clip_norm = unless_off(train["clip_norm"])
         [self.optimizer] = train["optimizer"]

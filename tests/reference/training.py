@@ -26,11 +26,14 @@ def accumulate_gradients(run, parameters, scaler, tokens, targets, seeds=None, m
     counted = (targets >= 0).sum().item()
     parts = [part.split(micro_batch) for part in (tokens, targets, seeds) if part is not None]
     for part in zip(*parts):
+        own = (part[1] >= 0).sum().item()
+        if own == 0:
+            continue
         # What is all in 16 bits has nothing to cast.
         casts = half is not None and run.residual == "fp32"
         with torch.autocast(tokens.device.type, dtype=half, enabled=casts):
             # The mean over what is told from, and so each part counts for as much of that as it has.
-            loss = (model or forward)(run, parameters, *part) / (counted / (part[1] >= 0).sum().item())
+            loss = (model or forward)(run, parameters, *part) / (counted / own)
         if loss.requires_grad:
             scaler.scale(loss).backward()
         losses.append(loss.detach())
