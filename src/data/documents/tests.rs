@@ -2,6 +2,7 @@ use super::*;
 use crate::data::Order;
 use crate::data::batch::MASKED;
 use crate::data::ids::Ids;
+use crate::ops::DType;
 
 /// Tokens that say where they are, in documents of these lengths.
 #[derive(Debug)]
@@ -90,6 +91,17 @@ fn a_padded_sample_is_a_document_or_a_part_of_one() {
     assert_eq!(numbers(&batch, "tokens")[..5], expected_tokens);
     assert_eq!(numbers(&batch, "targets")[..5], expected_targets);
     assert_eq!(numbers(&batch, "tokens")[5], expected_tokens[0], "from the front again");
+    let mut narrow = sample(Documents::Padded).parts;
+    for part in narrow.iter_mut().filter(|part| part.ty.dtype == DType::I32) {
+        part.ty.dtype = DType::U16;
+    }
+    let mut narrow = Batch::new(&narrow, 5);
+    data.fill_evaluation(5, 0..5, &mut narrow).unwrap();
+    for (name, expected) in [("tokens", expected_tokens), ("targets", expected_targets)] {
+        let found = narrow.part(name).unwrap().bytes.as_chunks().0.iter().map(|id| u16::from_ne_bytes(*id));
+        // Of -1 all bits are ones.
+        assert!(found.eq(expected.as_flattened().iter().map(|&id| id as u16)), "{name}");
+    }
     // 3 + 8 + 8 + 8 + 3 of 40 tokens have a target.
     assert_eq!(weights(&batch), [40.0 / 30.0; 6]);
     assert!(batch.part("starts").is_none());

@@ -175,6 +175,25 @@ fn the_parent_sees_what_the_child_reads() {
     assert_ne!(read(&[copy.path().join("*")]).contents.digest, data.contents.digest);
 }
 
+/// More than stay open: others are opened for each sample, and must then be what they were.
+#[test]
+fn any_number_of_files_is_one_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |file: usize| folder.path().join(format!("{file:03}.txt"));
+    let of = |file: usize| format!("{file} and ").repeat(1 + file % 3);
+    (0..300).for_each(|file| fs::write(path(file), of(file)).unwrap());
+    let data = plain(&[folder.path().join("*")], 0.9).files(&mut DigestCache::default()).unwrap();
+    let expected: String = (0..300).map(of).collect();
+    for first in [0, 11, expected.len() - 40] {
+        let mut text = vec![0; expected.len() - first];
+        data.row.read(first, Ids::U8(&mut text)).unwrap();
+        assert_eq!(text, expected.as_bytes()[first..]);
+    }
+    fs::write(path(299), "something else").unwrap();
+    let read = data.row.read(expected.len() - 1, Ids::U8(&mut [0]));
+    assert!(matches!(read, Err(DataError::Changed { path: found }) if found == path(299)));
+}
+
 #[test]
 fn empty_files_are_no_data() {
     let folder = tempfile::tempdir().unwrap();
