@@ -82,6 +82,11 @@ fn update(
     (update, members, inputs)
 }
 
+/// One whose gradients count in full, and all in f32.
+fn plain(rule: Rule) -> (Update, Members, Vec<Data>) {
+    update(rule, UpdateFormat::default(), [None, None], [DType::F32; 2])
+}
+
 fn assert_same(devices: &mut Devices, update: &Update, members: &Members, inputs: &[Data]) {
     let op = Op::Update(update.clone());
     let expected = devices.expected_of_same(&op, inputs);
@@ -156,8 +161,7 @@ fn matrices_orthogonalised_in_16_bits() {
     let mut devices = Devices::new();
     for (dtype, most) in NUMBERS.into_iter().zip([1e-5, 3e-2, 4e-3]) {
         for rule in rules(dtype).into_iter().filter(|rule| matches!(rule, Rule::Muon(_))) {
-            let (update, members, inputs) =
-                update(rule, UpdateFormat::default(), [None, None], [DType::F32; 2]);
+            let (update, members, inputs) = plain(rule);
             let op = Op::Update(update);
             let (expected, found) = (devices.expected_of_same(&op, &inputs), devices.cuda(&op, &inputs));
             let began = &inputs[0].numbers;
@@ -199,8 +203,7 @@ fn matrices_stay_in_a_step_that_is_left_out() {
 fn a_gradient_that_is_not_a_number_shows_in_all_of_its_matrix() {
     let mut devices = Devices::new();
     for rule in rules(DType::F32) {
-        let (update, members, mut inputs) =
-            update(rule, UpdateFormat::default(), [None, None], [DType::F32; 2]);
+        let (update, members, mut inputs) = plain(rule);
         inputs[1].numbers[members[0].offset] = f32::NAN;
         let found = devices.cuda(&Op::Update(update), &inputs);
         let last = found[0].numbers[members[0].offset + members[0].elements() - 1];
@@ -213,8 +216,7 @@ fn a_gradient_that_is_not_a_number_shows_in_all_of_its_matrix() {
 fn gradients_of_zero_leave_matrices_finite() {
     let mut devices = Devices::new();
     for rule in rules(DType::F32) {
-        let (update, members, mut inputs) =
-            update(rule, UpdateFormat::default(), [None, None], [DType::F32; 2]);
+        let (update, members, mut inputs) = plain(rule);
         for begins in &mut inputs[1..3] {
             begins.numbers.fill(0.0);
         }

@@ -24,10 +24,9 @@ impl Group {
     /// Whether a parameter of this name is one of its own: by its name, by that of a layer around it, or by a pattern of either,
     /// whose `*` stands for any letters, points among them.
     pub fn matches(&self, parameter: &str) -> bool {
-        let pattern = Pattern::new(&self.parameters);
         let ends = parameter.match_indices('.').map(|(end, _)| end).chain([parameter.len()]);
         let mut names = ends.map(|end| &parameter[..end]);
-        names.any(|name| name == self.parameters || pattern.as_ref().is_ok_and(|of| of.matches(name)))
+        Pattern::new(&self.parameters).is_ok_and(|pattern| names.any(|name| pattern.matches(name)))
     }
 }
 
