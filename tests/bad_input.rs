@@ -509,6 +509,7 @@ bad! {
     name_of_an_optimizer: check(&with("optimizer.adamw = { lr = 3e-4 }", "[train.optimizer]\nname = \"adam-w\"\nlr = 3e-4"));
     schedule_as_a_word: check(&with("batch_size = 8", "batch_size = 8\nschedule = \"cosine\""));
     schedule_with_the_key_of_measure: check(&with("batch_size = 8", "batch_size = 8\nschedule.cosine = { warmup_steps = 100 }"));
+    last_batch_of_other_tools: check(&with("batch_size = 8", "batch_size = 8\ndrop_last = true"));
     schedule_that_is_none: check(&with("batch_size = 8", "batch_size = 8\nschedule.exponential = { gamma = 0.9 }"));
     schedule_of_other_tools: check(&with("batch_size = 8",
         "batch_size = 8\nlr_scheduler = \"cosine\"\nschedule.cosine = { warmup_iters = 100, min_lr = 1e-5, floor = 1.5 }"));
