@@ -9,12 +9,13 @@ use std::fmt;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use runner::compile::{Action, SectionKind, compile};
+use runner::compile::{Action, SectionKind};
 use runner::device::{Device, DeviceChoice, Pool, Region, Target, Tensor, detect, open};
 use runner::ops::{
     self, Add, DType, GradientTerms, Linear, Member, Op, Rounding, Rule, Shape, StateFormat, TensorType,
     UpdateFormat, WeightFormat, lay_out,
 };
+use runner::plan::compile;
 use runner::spec::{
     AdamW, Data, Decay, LastBatch, Measure, Model, Optimizer, Precision, RunConfig, Schedule, Strategy, Text,
     Train, Transformer,

@@ -6,10 +6,10 @@ mod place;
 use std::alloc::System;
 
 use place::{Place, Tiny};
-use runner::compile::compile;
 use runner::data::Batch;
 use runner::device::{DeviceChoice, Pool, detect, open};
 use runner::execute::Engine;
+use runner::plan::compile;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 /// Counts what is asked of the heap. Pools are mappings of their own and do not show here.

@@ -6,10 +6,11 @@ mod place;
 use std::hint::black_box;
 
 use place::{Place, Tiny};
-use runner::compile::{Program, compile};
+use runner::compile::Program;
 use runner::data::Batch;
 use runner::device::{Device, DeviceChoice, Pool, detect, open};
 use runner::execute::{Engine, Witness, agrees};
+use runner::plan::compile;
 use runner::spec::RunConfig;
 
 /// As much as must not go unnoticed.

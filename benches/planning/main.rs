@@ -4,9 +4,12 @@ mod setup;
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
-use runner::compile::{Compiler, compile, compile_verified, verify};
+use runner::compile::verify;
 use runner::device::DeviceKind;
 use runner::memory::{Cadence, predict};
+use runner::plan::Compiler;
+use runner::plan::compile;
+use runner::plan::compile_verified;
 use runner::plan::{self, Purpose};
 use runner::spec::{Budget, Recompute};
 

@@ -2,10 +2,10 @@
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
-use crate::compile::compile_verified;
 use crate::device::{self, DeviceChoice, Factors, Probed};
 use crate::execute;
 use crate::memory::Cadence;
+use crate::plan::compile_verified;
 use crate::spec::{
     AdamW, Data, Decay, Evaluation, LastBatch, Measure, Model, Optimizer, RunConfig, Schedule, Strategy,
     Text, Train, Transformer,

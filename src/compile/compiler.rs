@@ -4,17 +4,14 @@
 //! like at any size, so that the graph of another run gives it the sizes of that run. That the result is what
 //! compiling the run gives is a test over random runs; builds with debug assertions verify it every time.
 
-use std::sync::Arc;
-
 use super::build::{Layout, layouts};
 use super::instruction::Action;
 use super::program::{Parameter, Program, Section, SectionKind, Sliced, Spillable, Types};
 use super::value::{Like, Value};
 use super::verify::{Violation, verify};
-use super::{Units, compile_units, copies, of_rank, place, slices, workspaces};
+use super::{Units, compile, copies, of_rank, place, slices, workspaces};
 use crate::device::Target;
 use crate::graph::{Graphs, Pass};
-use crate::memory::{Frontier, Frontiers, Unmet};
 use crate::ops::{Members, Shape, Sizes};
 use crate::spec::{Choices, RunConfig, Spill};
 
@@ -22,8 +19,6 @@ use crate::spec::{Choices, RunConfig, Spill};
 #[derive(Clone, Debug)]
 pub struct Compiler<'a> {
     target: &'a Target,
-    /// What meets budgets, for all who share it.
-    frontiers: Arc<Frontiers>,
     /// With the sizes of the run that was asked for last.
     last: Option<Compiled>,
 }
@@ -37,66 +32,30 @@ pub struct Compiled {
     choices: Choices,
     /// What is computed again.
     pub units: Units,
-    /// The memory budget that no choice of that meets.
-    pub unmet: Option<Unmet>,
 }
 
 impl<'a> Compiler<'a> {
     pub fn new(target: &'a Target) -> Compiler<'a> {
-        Compiler::sharing(target, Arc::default())
+        Compiler { target, last: None }
     }
 
-    /// One of several for the same target.
-    pub fn sharing(target: &'a Target, frontiers: Arc<Frontiers>) -> Compiler<'a> {
-        Compiler { target, frontiers, last: None }
+    pub fn target(&self) -> &'a Target {
+        self.target
     }
 
-    /// What a run may compute again to keep within a budget.
-    ///
-    /// # Errors
-    /// As from `compile`.
-    pub fn frontier(&self, config: &RunConfig) -> Result<Arc<Frontier>, Violation> {
-        let own = of_rank(config, self.target);
-        self.frontiers.find(&Graphs::of(&own), config, self.target)
-    }
-
-    /// Compiles a run. What memory does not depend on (rates, seeds) may be that of a run before.
+    /// Compiles a run, whose forward passes are given ([`rank_graphs`](super::rank_graphs)), with a recompute plan. What
+    /// memory does not depend on (rates, seeds) may be that of a run before.
     ///
     /// # Errors
     /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
-    pub fn compile(&mut self, config: &RunConfig) -> Result<&Compiled, Violation> {
-        let graphs = Graphs::of(&of_rank(config, self.target));
-        let (units, unmet) = self.frontiers.units(&graphs, config, self.target)?;
-        self.place(config, graphs, &units, unmet)
-    }
-
-    /// The same where it is known what is computed again.
-    ///
-    /// # Errors
-    /// As from `compile`.
-    pub fn compile_with(&mut self, config: &RunConfig, units: &Units) -> Result<&Compiled, Violation> {
-        self.place(config, Graphs::of(&of_rank(config, self.target)), units, None)
-    }
-
-    /// The same but for the places of storages, which are any run's: what is live is right, but not where it is.
-    ///
-    /// # Errors
-    /// As from `compile`.
-    pub fn compile_unplaced(&mut self, config: &RunConfig, units: &Units) -> Result<&Compiled, Violation> {
-        let graphs = Graphs::of(&of_rank(config, self.target));
-        Ok(self.sized(config, graphs, units)?.0)
-    }
-
-    fn place(
+    pub fn compile(
         &mut self,
         config: &RunConfig,
         graphs: Graphs,
         units: &Units,
-        unmet: Option<Unmet>,
     ) -> Result<&Compiled, Violation> {
         let target = self.target;
         let (compiled, resized) = self.sized(config, graphs, units)?;
-        compiled.unmet = unmet;
         if resized {
             place::place_anew(&mut compiled.program, target);
             if cfg!(debug_assertions) {
@@ -104,6 +63,19 @@ impl<'a> Compiler<'a> {
             }
         }
         Ok(compiled)
+    }
+
+    /// The same but for the places of storages, which are any run's: what is live is right, but not where it is.
+    ///
+    /// # Errors
+    /// As from `compile`.
+    pub fn compile_unplaced(
+        &mut self,
+        config: &RunConfig,
+        graphs: Graphs,
+        units: &Units,
+    ) -> Result<&Compiled, Violation> {
+        Ok(self.sized(config, graphs, units)?.0)
     }
 
     /// A program of the run's sizes, and whether its places are those of a run before.
@@ -123,9 +95,9 @@ impl<'a> Compiler<'a> {
             return Ok((self.last.insert(last), true));
         }
         let verified = cfg!(any(test, debug_assertions));
-        let program = compile_units(&graphs, config, self.target, units, verified)?;
+        let program = compile(&graphs, config, self.target, units, verified)?;
         let units = units.clone();
-        Ok((self.last.insert(Compiled { program, graphs, choices, units, unmet: None }), false))
+        Ok((self.last.insert(Compiled { program, graphs, choices, units }), false))
     }
 }
 
@@ -256,9 +228,8 @@ mod tests {
     use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
 
     use super::*;
-    use crate::compile::compile;
+    use crate::compile::{compile_run, units_of};
     use crate::graph::Graph;
-    use crate::memory::{Cadence, predict};
     use crate::spec::Train;
     use crate::testing::{any_config, any_target, as_deep};
 
@@ -299,27 +270,30 @@ mod tests {
                 let Graphs { full, tail, .. } = Graphs::of(config);
                 let slices = |graph: &Graph| slices::count(config, graph.values[0].ty.elements());
                 let further = Section::new(SectionKind::Micro, config).times > 0;
-                let program = compile(config, &target).unwrap();
+                let program = compile_run(config, &target).unwrap();
                 let spilled: Vec<bool> = program.spillable.iter().map(|value| value.is_spilled).collect();
                 let formats: Vec<_> = layouts(&full, config)
                     .flat_map(|Layout { group, members, .. }| vec![group.format.states; members.len()])
                     .collect();
-                let units = Compiler::new(&target).compile(config).unwrap().units.clone();
+                let units = units_of(config, &Graphs::of(config));
                 (slices(&full), tail.as_ref().map(slices), further, spilled, formats, units)
             };
             let mut compiler = Compiler::new(&target);
-            compiler.compile(&other).unwrap();
+            let compile = |compiler: &mut Compiler<'_>, config: &RunConfig| {
+                let graphs = Graphs::of(config);
+                let units = units_of(config, &graphs);
+                compiler.compile(config, graphs, &units).unwrap().program.clone()
+            };
+            compile(&mut compiler, &other);
             let mut before = &other;
             for config in [&config, &other] {
-                let units = Compiler::new(&target).compile(config).unwrap().units.clone();
+                let units = units_of(config, &Graphs::of(config));
                 let resized = compiler.sized(config, Graphs::of(config), &units).unwrap().1;
                 prop_assert!(resized || structure(config) != structure(before), "the structure is the same");
                 before = config;
-                let resized = &compiler.compile(config).unwrap().program;
-                let compiled = compile(config, &target).unwrap();
-                prop_assert_eq!(difference(resized, &compiled), None);
-                let predicted = |program| predict(program, &target, Cadence::of(config));
-                prop_assert_eq!(predicted(resized), predicted(&compiled));
+                let resized = compile(&mut compiler, config);
+                let compiled = compile_run(config, &target).unwrap();
+                prop_assert_eq!(difference(&resized, &compiled), None);
             }
         }
     }

@@ -57,7 +57,7 @@ fn store_cast(program: &Program, launch: &mut Action, from: ValueId, to: ValueId
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::compile;
+    use crate::compile::compile_run;
     use crate::device::Phase;
     use crate::ops::Op;
     use crate::spec::{Precision, Recompute};
@@ -68,7 +68,7 @@ mod tests {
         let mut config = testing::small();
         config.strategy.precision = precision;
         config.strategy.recompute = recompute;
-        let program = compile(&config, &testing::target()).unwrap();
+        let program = compile_run(&config, &testing::target()).unwrap();
         let mut casts = [0; 2];
         for instruction in program.sections.iter().flat_map(|section| &section.code) {
             let Action::Launch { op, outputs, .. } = &instruction.action else { continue };
@@ -95,7 +95,7 @@ mod tests {
     fn what_is_cast_takes_the_place_of_the_gradient_that_was_read() {
         let mut config = testing::small();
         config.strategy.precision = Precision::Bf16;
-        let program = compile(&config, &testing::target()).unwrap();
+        let program = compile_run(&config, &testing::target()).unwrap();
         let code = program.sections.iter().flat_map(|section| &section.code);
         let casting = code.filter_map(|instruction| match &instruction.action {
             Action::Launch { op: Op::LayerNormBackward(op), inputs, outputs, .. } if op.cast => {

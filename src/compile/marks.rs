@@ -10,27 +10,27 @@ use crate::ops::ValueId;
 use crate::spec::{Init, Offload, Spill};
 
 #[derive(Debug)]
-pub(crate) struct Marks {
+pub struct Marks {
     /// By scope: what of it is computed again in backward instead of kept.
-    pub(crate) recompute: Units,
+    pub recompute: Units,
     /// By scope: whose processor computes it, the device's if nothing is said.
-    pub(crate) homes: Vec<Pool>,
+    pub homes: Vec<Pool>,
     /// Whose processor measures, clips and applies gradients.
-    pub(crate) updates: Pool,
+    pub updates: Pool,
     /// Where the optimizer's states live.
-    pub(crate) states: Pool,
-    pub(crate) parameters: Pool,
+    pub states: Pool,
+    pub parameters: Pool,
     /// The parameters that live with the host because their layer does.
     placed: Vec<ValueId>,
-    pub(crate) gradients: Pool,
+    pub gradients: Pool,
     /// Which of the host's pools offloading uses, for what it keeps there and for what its work takes there.
-    pub(crate) host: Pool,
+    pub host: Pool,
     /// Where parameters are made, in pageable memory as the field's tools do; `None`: where they live.
-    pub(crate) made: Option<Pool>,
+    pub made: Option<Pool>,
     /// From how many bytes on what backward needs of the forward pass leaves the device until then; `None`: it stays.
-    pub(crate) spilled: Option<u64>,
+    pub spilled: Option<u64>,
     /// How many layers before the one that needs it something is brought; none: right before its use.
-    pub(crate) ahead: usize,
+    pub ahead: usize,
 }
 
 impl Default for Marks {

@@ -45,9 +45,8 @@ use std::borrow::Cow;
 
 use crate::device::{Rank, Target};
 use crate::graph::{self, Graphs};
-use crate::memory::Frontiers;
 use crate::spec::RunConfig;
-pub(crate) use marks::Marks;
+pub use marks::Marks;
 
 /// A program on its way, with what it is compiled for and the marks that strategies left on it.
 struct Draft<'a> {
@@ -111,36 +110,16 @@ fn of_rank<'a>(config: &'a RunConfig, target: &Target) -> Cow<'a, RunConfig> {
     Cow::Owned(own)
 }
 
-/// Compiles a run for a target: what is planned. In tests and debug builds the program is verified after every pass.
+/// The forward passes that a target's rank runs.
+pub fn rank_graphs(config: &RunConfig, target: &Target) -> Graphs {
+    Graphs::of(&of_rank(config, target))
+}
+
+/// Compiles forward passes, a run's or any other, with a recompute plan. `verified`: the verifier runs after every pass.
 ///
 /// # Errors
 /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
-pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    let graphs = Graphs::of(&of_rank(config, target));
-    compile_graphs(&graphs, config, target, cfg!(any(test, debug_assertions)))
-}
-
-/// The same, verified after every pass in all builds: what is going to be trained, or shown.
-///
-/// # Errors
-/// As from `compile`, named by the pass.
-pub fn compile_verified(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    compile_graphs(&Graphs::of(&of_rank(config, target)), config, target, true)
-}
-
-/// The same of forward passes that no model describes: what tests make up, too.
-pub(crate) fn compile_graphs(
-    graphs: &Graphs,
-    config: &RunConfig,
-    target: &Target,
-    verified: bool,
-) -> Result<Program, Violation> {
-    let (units, _) = Frontiers::default().units(graphs, config, target)?;
-    compile_units(graphs, config, target, &units, verified)
-}
-
-/// The same where it is known what is computed again.
-pub(crate) fn compile_units(
+pub fn compile(
     graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
@@ -150,16 +129,32 @@ pub(crate) fn compile_units(
     run_passes(graphs, config, target, units, verified, &|_, _| {})
 }
 
-/// The same with other marks than the strategy leaves.
-#[cfg(test)]
-pub(crate) fn compile_marked(
+/// The same, verified, with other marks than the strategy leaves: for tests of marks that no key makes.
+///
+/// # Errors
+/// As those of [`compile`].
+pub fn compile_marked(
     graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
+    units: &Units,
     change: impl Fn(&mut Marks, &[graph::Scope]),
 ) -> Result<Program, Violation> {
-    let (units, _) = Frontiers::default().units(graphs, config, target)?;
-    run_passes(graphs, config, target, &units, true, &change)
+    run_passes(graphs, config, target, units, true, &change)
+}
+
+/// A run's program, verified. A budget, which the planner resolves, recomputes all blocks here.
+#[cfg(test)]
+fn compile_run(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
+    let graphs = rank_graphs(config, target);
+    compile(&graphs, config, target, &units_of(config, &graphs), true)
+}
+
+#[cfg(test)]
+fn units_of(config: &RunConfig, graphs: &Graphs) -> Units {
+    let units = |recompute| Units::of(recompute, &graphs.full.scopes);
+    let whole = crate::spec::Recompute::Block;
+    units(config.strategy.recompute).or_else(|_| units(whole)).expect("a block is no budget")
 }
 
 fn run_passes(

@@ -205,7 +205,7 @@ impl Lives {
 mod tests {
     use proptest::prelude::{ProptestConfig, prop_assert, proptest};
 
-    use crate::compile::compile;
+    use crate::compile::compile_run;
     use crate::device::{Pool, Target};
     use crate::memory::peak_live;
     use crate::spec::{Allocator, Strategy};
@@ -221,7 +221,7 @@ mod tests {
             (config.strategy.allocator, config.strategy.leak) = (Allocator::Arena, None);
             // What a page rounds up is no gap.
             let target = Target { page: target.alignment, ..target };
-            let program = compile(&config, &target).unwrap();
+            let program = compile_run(&config, &target).unwrap();
             let (live, reserved) = (peak_live(&program, &target, Pool::Device), program.arenas[Pool::Device as usize]);
             let Strategy { place, offload, .. } = &config.strategy;
             let gaps = if place.is_empty() && !offload.is_any() { live / 20 } else { live / 4 };

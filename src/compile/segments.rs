@@ -51,7 +51,7 @@ fn stays(program: &Program, instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::compile::{Action, compile};
+    use crate::compile::{Action, compile_run};
     use crate::device::{DeviceKind, Target};
     use crate::spec::RunConfig;
     use crate::testing;
@@ -62,7 +62,7 @@ mod tests {
         let mut config = testing::small();
         config.strategy.graph = true;
         (config.train.batch_size, config.strategy.accumulate) = (5, 3);
-        for section in &compile(&config, &card).unwrap().sections {
+        for section in &compile_run(&config, &card).unwrap().sections {
             let within = |index: usize| section.segments.iter().any(|segment| segment.contains(&index));
             for (index, instruction) in section.code.iter().enumerate() {
                 match instruction.action {
@@ -73,7 +73,7 @@ mod tests {
             }
         }
         let none = |config: &RunConfig, target: &Target| {
-            let program = compile(config, target).unwrap();
+            let program = compile_run(config, target).unwrap();
             program.sections.iter().all(|section| section.segments.is_empty())
         };
         assert!(none(&config, &testing::target()), "a processor has nothing to replay with");

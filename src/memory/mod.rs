@@ -1,7 +1,6 @@
 //! Lifetimes, places and counts: what a program's memory is, before it runs and while it does.
 
 mod allocator;
-mod budget;
 mod cadence;
 mod leaked;
 mod live;
@@ -15,7 +14,6 @@ mod tests;
 mod walk;
 
 pub use allocator::{Allocator, CacheWork, Location, Pieces, rounded};
-pub use budget::{Choice, Frontier, Frontiers, Unmet};
 pub use cadence::{Cadence, Evaluations, Round};
 pub use leaked::Leaked;
 pub use live::{LiveValue, live_at};

@@ -8,10 +8,11 @@ use proptest::prelude::{
 use super::cadence::Evaluations;
 use super::system::NoStorage;
 use super::*;
-use crate::compile::{Opened, Program, SectionKind, compile};
+use crate::compile::{Opened, Program, SectionKind};
 use crate::device::{DeviceError, Ledger, Limits, Pool, Target};
 use crate::ops::ValueId;
 use crate::spec::{self, RunConfig};
+use crate::testing::compile;
 use crate::testing::{Hoarder, any_config, any_target, small, target};
 use crate::units::Bytes;
 

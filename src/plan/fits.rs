@@ -1,6 +1,7 @@
 //! The largest micro-batch that a target's memory allows.
 
-use crate::compile::{Compiler, Program, Violation};
+use super::Compiler;
+use crate::compile::{Program, Violation};
 use crate::device::{Pool, Target};
 use crate::memory::{self, Cadence, peak_live, predict};
 use crate::spec::{Budget, Recompute, RunConfig, Train};
@@ -121,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::compile::compile;
+    use crate::plan::compile;
     use crate::spec::{Spill, Strategy};
     use crate::testing::{any_config, any_target};
     use crate::units::Bytes;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::fits;
-use crate::compile::{Compiler, Units, Violation};
+use super::{Compiler, Frontiers, Unmet, fits};
+use crate::compile::{Units, Violation};
 use crate::device::Target;
 use crate::graph::Graphs;
-use crate::memory::{Cadence, Frontiers, Prediction, Unmet, predict};
+use crate::memory::{Cadence, Prediction, predict};
 use crate::parallel;
 use crate::spec::{MemoryPart, Recompute, RunConfig};
 
@@ -164,8 +164,8 @@ fn predict_chunk(
     let mut forecasts = Vec::with_capacity(chunk.len());
     for (memory, Wanted { config, fits, strategy }) in chunk {
         let blame = |violation| (strategy.to_owned(), violation);
-        let compiled = compiler.compile(config).map_err(blame)?;
-        let (units, unmet) = (compiled.units.clone(), compiled.unmet);
+        let (compiled, unmet) = compiler.compile_within_budget(config).map_err(blame)?;
+        let units = compiled.units.clone();
         let prediction = predict(&compiled.program, target, Cadence::of(config));
         let slices = compiled.program.slices.iter().map(|sliced| sliced.count).collect();
         let spilled = compiled.program.spillable.iter().map(|value| value.is_spilled).collect();

@@ -1,5 +1,7 @@
 //! From an experiment file to the list of its runs, each with its prediction.
 
+mod budget;
+mod compiler;
 mod estimate;
 mod expand;
 mod fits;
@@ -13,6 +15,8 @@ mod planner;
 mod remedies;
 mod sweep;
 
+pub use budget::{Choice, Frontier, Frontiers, Unmet};
+pub use compiler::{Compiler, compile, compile_verified};
 pub use estimate::{Origin, Slowness, Speeds};
 pub use expand::{Experiment, Point, expand};
 pub use fits::LARGEST_BATCH;

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::Unmet;
 use super::expand::{Experiment, Point};
 use super::forecast::{Forecast, Forecasts, Wanted};
 use super::identity::{configuration_id, run_id};
 use super::planned::{Plan, PlannedRun};
 use crate::compile::Violation;
 use crate::device::{DeviceKind, Target};
-use crate::memory::Unmet;
 use crate::parallel;
 use crate::spec::{self, Budget, LoadedFrom, Problem, Recompute, RunConfig};
 

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use super::Compiler;
 use super::expand::{Experiment, Point, expand};
-use crate::compile::{Compiler, Violation};
+use crate::compile::Violation;
 use crate::device::Target;
 use crate::memory::{Cadence, Prediction, predict};
 use crate::parallel;

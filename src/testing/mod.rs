@@ -16,7 +16,11 @@ use proptest::sample::select;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
+use crate::compile::{Program, Units, Violation};
 use crate::device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
+use crate::graph::Graphs;
+/// Tests train and predict verified programs alone.
+pub(crate) use crate::plan::compile_verified as compile;
 use crate::plan::expand;
 use crate::spec::*;
 use crate::units::Bytes;
@@ -68,6 +72,20 @@ pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
 
 /// How many tokens tests' data has where it is held: what they train on, and some more.
 pub(crate) const TOKENS: usize = 1 << 13;
+
+/// The recompute plan of a strategy without a budget.
+pub(crate) fn recompute_plan(graphs: &Graphs, config: &RunConfig) -> Units {
+    Units::of(config.strategy.recompute, &graphs.full.scopes).expect("the strategy has no budget")
+}
+
+/// Compiles forward passes that no model describes.
+pub(crate) fn compile_graphs(
+    graphs: &Graphs,
+    config: &RunConfig,
+    target: &Target,
+) -> Result<Program, Violation> {
+    crate::compile::compile(graphs, config, target, &recompute_plan(graphs, config), true)
+}
 
 /// Two layers, two heads, 16 positions, four sequences a step.
 pub(crate) fn small() -> RunConfig {

@@ -110,8 +110,8 @@ fn live_at_peak(program: &Program, target: &Target, peak: &Peak) -> Vec<LiveValu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::compile;
     use crate::memory::{Cadence, predict};
+    use crate::plan::compile;
     use crate::spec::Leak;
     use crate::testing;
 

@@ -1,7 +1,7 @@
 //! One corrupted program for each invariant: the verifier names it.
 
 use super::*;
-use crate::compile::compile;
+use crate::compile::compile_run;
 use crate::compile::value::{Like, Part, View};
 use crate::device::{Phase, Pool, Role};
 use crate::ops::{Fill, Normal, Op, Slice, TensorType};
@@ -18,7 +18,7 @@ fn accumulating() -> RunConfig {
 
 /// What the verifier says of a program after something was done to it.
 fn corrupted(corrupt: impl FnOnce(&mut Program)) -> Invariant {
-    let mut program = compile(&accumulating(), &testing::target()).unwrap();
+    let mut program = compile_run(&accumulating(), &testing::target()).unwrap();
     assert_eq!(verify(&program), Ok(()));
     corrupt(&mut program);
     verify(&program).expect_err("the program is broken").invariant
@@ -41,7 +41,7 @@ fn launches(name: &'static str) -> impl Fn(&Action) -> bool {
 #[test]
 fn combinations_of_strategies_hold_every_invariant() {
     for choice in testing::pairwise().into_iter().chain(testing::sample(300)) {
-        let program = compile(&testing::small_with(&choice), &testing::target());
+        let program = compile_run(&testing::small_with(&choice), &testing::target());
         let program = program.unwrap_or_else(|violation| panic!("{:?}: {violation}", choice.settings()));
         assert_eq!(program.stage, Stage::Placed);
     }
@@ -243,7 +243,7 @@ fn dropped_sites() {
     let drops = |action: &Action| matches!(action, Action::Launch { op: Op::Dropout(_), .. });
     for backward in [false, true] {
         let config = testing::reshaped(accumulating(), |model| model.dropout.residual = 0.1);
-        let mut program = compile(&config, &testing::target()).unwrap();
+        let mut program = compile_run(&config, &testing::target()).unwrap();
         assert_eq!(verify(&program), Ok(()));
         let code = code(&mut program, SectionKind::First);
         let is_of = |instruction: &&mut Instruction| {
@@ -255,7 +255,7 @@ fn dropped_sites() {
         assert_eq!(verify(&program).unwrap_err().invariant, Invariant::RandomSites);
     }
     let config = testing::reshaped(accumulating(), |model| model.dropout.residual = 0.1);
-    let program = compile(&config, &testing::target()).unwrap();
+    let program = compile_run(&config, &testing::target()).unwrap();
     let first = program.section(SectionKind::First).unwrap();
     assert_eq!(super::dropped_sites(&program, first), Ok(()));
     let in_evaluation = Section { kind: SectionKind::Evaluation, ..first.clone() };
@@ -325,7 +325,7 @@ fn events() {
     use SectionKind::{Evaluation, EvaluationTail, First, Micro, Tail, Update};
     for kind in [First, Micro, Tail, Update, Evaluation, EvaluationTail] {
         let count = {
-            let program = compile(&accumulating(), &testing::target()).unwrap();
+            let program = compile_run(&accumulating(), &testing::target()).unwrap();
             program.section(kind).unwrap().code.iter().filter(|i| waits(&i.action)).count()
         };
         assert!(count > 0, "{} waits for its batch", kind.name());
@@ -360,7 +360,7 @@ fn freed_once() {
 fn freed_once_or_left_behind() {
     let mut config = testing::small();
     config.strategy.leak = Some(Leak::Logits);
-    let program = compile(&config, &testing::target()).unwrap();
+    let program = compile_run(&config, &testing::target()).unwrap();
     let broken = |change: fn(&mut Vec<Instruction>, usize)| {
         let mut program = program.clone();
         let leaks = |action: &Action| matches!(action, Action::Leak(_));
@@ -420,7 +420,7 @@ fn carried() {
 fn freed_once_where_it_is_made_late() {
     let mut config = testing::small();
     config.strategy.init = Init::Lazy;
-    let program = compile(&config, &testing::target()).unwrap();
+    let program = compile_run(&config, &testing::target()).unwrap();
     let broken = |change: &dyn Fn(&mut Vec<Instruction>, usize)| {
         let mut program = program.clone();
         let code = code(&mut program, SectionKind::First);

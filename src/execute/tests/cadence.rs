@@ -5,10 +5,11 @@ use proptest::test_runner::TestRunner;
 
 use super::super::engine::Engine;
 use super::{batch, hold};
-use crate::compile::{Program, compile};
+use crate::compile::Program;
 use crate::device::{Pool, Usage};
 use crate::memory::{Cadence, Failure, Round, predict_with};
 use crate::spec::*;
+use crate::testing::compile;
 use crate::testing::{self, Hoarder};
 
 /// Runs that are evaluated, accumulate and take some steps.

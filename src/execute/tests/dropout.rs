@@ -2,11 +2,12 @@
 
 use super::super::engine::Engine;
 use super::{batch, trace};
-use crate::compile::{Program, compile};
+use crate::compile::Program;
 use crate::device::Phase;
 use crate::memory::{Cadence, predict};
 use crate::spec::*;
 use crate::testing;
+use crate::testing::compile;
 
 fn dropping() -> RunConfig {
     testing::reshaped(testing::small(), |model| {

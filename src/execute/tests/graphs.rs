@@ -2,7 +2,7 @@
 
 use super::super::engine::Engine;
 use super::parts::{CLASSES, FEATURES, Rows, sample};
-use crate::compile::{Program, compile_graphs};
+use crate::compile::Program;
 use crate::data::{Batch, Order, Source, TrainingStep};
 use crate::graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};
 use crate::memory::Failure;
@@ -98,7 +98,7 @@ fn heads(micro_batch: usize, count: usize) -> Graph {
 /// The losses of three steps and of an evaluation, and the gradients of all parameters in the first step.
 fn trained(config: &RunConfig, graph: impl Fn(usize) -> Graph) -> (Vec<f32>, Vec<Vec<f32>>) {
     let graphs = Graphs::new(config, graph);
-    let program: Program = compile_graphs(&graphs, config, &testing::target(), true).unwrap();
+    let program: Program = testing::compile_graphs(&graphs, config, &testing::target()).unwrap();
     let mut device = testing::device(testing::target());
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();

@@ -1,9 +1,10 @@
 //! Parameters that are updated in another way than the rest: what is learnt is in the vectors; what else becomes of it.
 
 use super::trace;
-use crate::compile::{Action, Program, compile};
+use crate::compile::{Action, Program};
 use crate::ops::{Activation, Op, Rule};
 use crate::spec::{MlpActivation, RunConfig};
+use crate::testing::compile;
 use crate::testing::keys::Updates;
 use crate::testing::{self, with_optimizer};
 

@@ -3,13 +3,14 @@
 use std::fmt::Debug;
 
 use super::{STEPS, Trace, trace, train};
-use crate::compile::{Action, Bucket, Marks, Program, SectionKind, compile, compile_marked, verify};
+use crate::compile::{Action, Bucket, Marks, Program, SectionKind, compile_marked, verify};
 use crate::device::{Delay, Phase, Pool, Queue, Role};
 use crate::graph::{Graphs, Scope};
 use crate::memory::{Cadence, predict};
 use crate::ops::ValueId;
 use crate::spec::*;
 use crate::testing;
+use crate::testing::compile;
 
 /// A way to leave the device.
 type Move = fn(&mut Marks, &[Scope]);
@@ -71,7 +72,9 @@ const ALL: Move = |marks, scopes| {
 };
 
 fn compiled(config: &RunConfig, moved: Move) -> Program {
-    compile_marked(&Graphs::of(config), config, &testing::target(), moved).unwrap()
+    let graphs = Graphs::of(config);
+    let plan = testing::recompute_plan(&graphs, config);
+    compile_marked(&graphs, config, &testing::target(), &plan, moved).unwrap()
 }
 
 /// With every way to lay memory out.

@@ -11,12 +11,12 @@ use super::super::measured::{Ended, Measured, Outcome};
 use super::super::prepared::Prepared;
 use super::super::step_log::STEPS_FILE;
 use super::super::train::run_on;
-use crate::compile::compile;
 use crate::data::{Batch, Contents, DataError, DigestCache, Source, TrainingStep};
 use crate::device::{Delay, Pool, Role};
 use crate::memory::{Cadence, predict};
 use crate::spec::*;
 use crate::testing;
+use crate::testing::compile;
 
 /// A run on text that lies in the folder, with five samples a step in micro-batches of two, two and one.
 fn config(folder: &Path, loader: Loader) -> RunConfig {

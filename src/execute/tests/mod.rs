@@ -34,12 +34,13 @@ use std::collections::HashMap;
 
 use super::counts::Counts;
 use super::engine::Engine;
-use crate::compile::{Action, Program, SectionKind, compile};
+use crate::compile::{Action, Program, SectionKind};
 use crate::data::{Batch, Documents, Order, TrainingStep, seeds};
 use crate::device::{Delay, Device, Limits, Pool, Target};
 use crate::memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, StepWork, predict};
 use crate::spec::*;
 use crate::testing;
+use crate::testing::compile;
 use crate::testing::keys::{Choice, OPTIMIZERS, Same, Updates};
 use crate::units::Bytes;
 

@@ -5,12 +5,13 @@ use super::super::counts::Counts;
 use super::super::engine::Engine;
 use super::batch;
 use super::strategies::{launches, live_in, work};
-use crate::compile::{Parameter, SectionKind, compile};
+use crate::compile::{Parameter, SectionKind};
 use crate::device::{Phase, Pool, Role};
 use crate::memory::{Cadence, Failure, predict};
 use crate::ops::Member;
 use crate::spec::*;
 use crate::testing;
+use crate::testing::compile;
 
 const HALVES: [StoredIn; 2] = [StoredIn::Bf16, StoredIn::Fp16];
 

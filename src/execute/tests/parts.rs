@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::super::engine::Engine;
 use super::graphs::classifier;
-use crate::compile::{Program, compile_graphs};
+use crate::compile::Program;
 use crate::data::{
     Batch, Blame, Contents, DataError, DataSet, DigestCache, Given, Order, Part, Sample, Source, TrainingStep,
 };
@@ -145,7 +145,7 @@ fn numbers_and_classes_reach_the_device_as_they_are() {
     config.strategy.accumulate = 3;
     config.strategy.precision = Precision::Fp32;
     let program =
-        compile_graphs(&Graphs::new(&config, classifier), &config, &testing::target(), true).unwrap();
+        testing::compile_graphs(&Graphs::new(&config, classifier), &config, &testing::target()).unwrap();
     let named = program.exchange.batch.iter().map(|&id| (program.full_name(id), program.ty(id)));
     let expected_parts = [
         ("batch.features".to_owned(), TensorType::f32(&[7, FEATURES])),

@@ -3,11 +3,11 @@
 use super::super::engine::Engine;
 use super::super::receipt::{Run, receipt};
 use super::batch;
-use crate::compile::compile;
 use crate::device::{Pool, Role};
 use crate::memory::{Cadence, live_at, predict};
 use crate::spec::*;
 use crate::testing;
+use crate::testing::compile;
 
 const HALVES: [Precision; 2] = [Precision::Bf16, Precision::Fp16];
 

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use super::super::prime;
-use crate::compile::compile;
 use crate::device::{Buffer, Device, DeviceError, Placed, Pool, Region, Target, Tensor, Work};
 use crate::memory::{Cadence, predict};
 use crate::ops::Op;
+use crate::testing::compile;
 use crate::testing::{self, forward::forward};
 use crate::units::Bytes;
 

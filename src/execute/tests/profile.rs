@@ -8,9 +8,10 @@ use super::super::Reporter;
 use super::super::measured::{Ended, Outcome};
 use super::super::prepared::Prepared;
 use super::super::train::{MEMORY_FILE, run_on};
-use crate::compile::{Action, Section, compile};
+use crate::compile::{Action, Section};
 use crate::device::{Buffer, Device, DeviceError, Event, Pool, Queue};
 use crate::spec::*;
+use crate::testing::compile;
 use crate::testing::{self, forward::forward};
 
 /// By its clock, what each instruction of the step for the timeline takes, and all copies of it.

@@ -2,12 +2,13 @@
 
 use super::super::engine::Engine;
 use super::batch;
-use crate::compile::{Compiler, compile};
 use crate::data::{Order, TrainingStep, seeds};
 use crate::device::{Rank, Target};
 use crate::memory::Failure;
+use crate::plan::Compiler;
 use crate::spec::*;
 use crate::testing;
+use crate::testing::compile;
 
 fn target(rank: Rank) -> Target {
     Target { rank, ..testing::target() }

@@ -2,12 +2,13 @@
 
 use super::super::engine::Engine;
 use super::{batch, train};
-use crate::compile::{Again, Parameter, Program, Unit, compile, compile_marked};
+use crate::compile::{Again, Parameter, Program, Unit, Units, compile_marked};
 use crate::device::Role;
 use crate::graph::{Graphs, Scope, ScopeId};
 use crate::memory::{Cadence, Failure, predict};
 use crate::spec::*;
 use crate::testing;
+use crate::testing::compile;
 
 const L: u64 = 2;
 const C: u64 = 32;
@@ -40,12 +41,18 @@ fn any_scope_can_be_computed_again() {
         (|scope| scope.path == "blocks.1.mlp", N * C * 4 * C),
     ];
     for (index, (recompute, flops)) in choices.into_iter().enumerate() {
-        let program = compile_marked(&graphs, &config, &target, |marks, scopes| {
-            let unit = |(index, scope)| {
-                recompute(scope).then_some(Unit { scope: ScopeId(index), again: Again::All })
-            };
-            marks.recompute = (0..).zip(scopes).map(unit).collect();
-        });
+        let program = compile_marked(
+            &graphs,
+            &config,
+            &target,
+            &Units::none(graphs.full.scopes.len()),
+            |marks, scopes| {
+                let unit = |(index, scope)| {
+                    recompute(scope).then_some(Unit { scope: ScopeId(index), again: Again::All })
+                };
+                marks.recompute = (0..).zip(scopes).map(unit).collect();
+            },
+        );
         let program = program.unwrap();
         assert_eq!(trained(&program), expected, "choice {index}");
         assert_eq!(again(&program), L * flops, "choice {index}");

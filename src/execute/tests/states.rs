@@ -5,7 +5,6 @@ use super::super::counts::Counts;
 use super::super::engine::Engine;
 use super::super::receipt::{Run, receipt};
 use super::batch;
-use crate::compile::compile;
 use crate::device::{Pool, Region, Role, Tensor};
 use crate::memory::{Cadence, predict};
 use crate::ops::{
@@ -13,6 +12,7 @@ use crate::ops::{
     Update, UpdateFormat, lay_out,
 };
 use crate::spec::{OptimizerState, Quantize, Rounding, RunConfig};
+use crate::testing::compile;
 use crate::testing::keys::Updates;
 use crate::testing::{self, with_optimizer};
 

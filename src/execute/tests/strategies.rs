@@ -7,11 +7,12 @@ use super::super::counts::Counts;
 use super::super::engine::Engine;
 use super::super::receipt::{Run, receipt};
 use super::super::volume::Volume;
-use crate::compile::{Action, Instruction, Program, SectionKind, compile};
+use crate::compile::{Action, Instruction, Program, SectionKind};
 use crate::device::{Pool, Position, Role};
 use crate::memory::{Cadence, live_at, predict};
 use crate::spec::*;
 use crate::testing;
+use crate::testing::compile;
 use crate::units::Bytes;
 
 pub(super) const L: u64 = 2;

@@ -6,7 +6,7 @@ use std::path::Path;
 use safetensors::SafeTensors;
 
 use super::super::engine::Engine;
-use crate::compile::{Parameter, Program, compile};
+use crate::compile::{Parameter, Program};
 use crate::data::{Batch, Weights};
 use crate::device::to_f32;
 use crate::graph;
@@ -15,6 +15,7 @@ use crate::ops::{Activation, DType, ValueId};
 use crate::plan;
 use crate::spec::*;
 use crate::testing;
+use crate::testing::compile;
 use crate::units::Bytes;
 
 /// What a loss and a gradient may be off by: of a loss, relative; of a tensor, the norm of the difference over the norm

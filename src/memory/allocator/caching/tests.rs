@@ -8,9 +8,9 @@ use proptest::prelude::{
 
 use super::pool::Block;
 use super::*;
-use crate::compile::compile;
 use crate::device::{Buffer, Ledger, Region};
 use crate::memory::system::{Backing, NoStorage};
+use crate::testing::compile;
 use crate::testing::{small, target};
 use crate::units::Bytes;
 

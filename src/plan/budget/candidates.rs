@@ -5,9 +5,7 @@ use std::collections::HashSet;
 use super::Choice;
 use super::cost::cost;
 use super::knapsack::{Item, assignments};
-use crate::compile::{
-    Again, Instruction, Program, Section, SectionKind, Units, Violation, blocks, compile_units,
-};
+use crate::compile::{self, Again, Instruction, Program, Section, SectionKind, Units, Violation, blocks};
 use crate::device::{Phase, Target};
 use crate::graph::Graphs;
 use crate::memory::{Cadence, live_bytes, predict};
@@ -241,7 +239,7 @@ impl<'a> Search<'a> {
     fn evaluate(&self, units: Units, profiled: bool) -> Result<(Choice, Vec<Profile>), Violation> {
         let Search { graphs, config, target, .. } = *self;
         // What is chosen is compiled once more.
-        let program = compile_units(graphs, config, target, &units, false)?;
+        let program = compile::compile(graphs, config, target, &units, false)?;
         let peak = predict(&program, &target.boundless(), Cadence::of(config)).device.reserved_peak;
         let profiles = if profiled { self.profiles(&program) } else { Vec::new() };
         let mut total = 0.0;

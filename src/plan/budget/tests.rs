@@ -1,8 +1,9 @@
 use proptest::prelude::*;
 
+use super::super::{Compiler, compile};
 use super::candidates::evaluate;
 use super::*;
-use crate::compile::{Again, Compiler, blocks, compile};
+use crate::compile::{Again, blocks};
 use crate::graph::ScopeId;
 use crate::memory::{Cadence, predict};
 use crate::spec::{Precision, Strategy};
