@@ -113,6 +113,7 @@ fn table(file: &Path) -> BTreeMap<String, Choice> {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_run_is_repeated_as_it_was_computed_whatever_is_fast_or_cached_now() {
     let place = place();
     let plain = ["--filter", "plain"];
@@ -150,6 +151,7 @@ fn a_run_is_repeated_as_it_was_computed_whatever_is_fast_or_cached_now() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn what_was_stored_for_another_card_or_library_is_not_used() {
     let place = place();
     let plain = ["--filter", "plain"];
@@ -185,6 +187,7 @@ fn second_algorithm(algorithm: &str) -> String {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn what_was_timed_once_comes_from_the_cache() {
     let place = place();
     place.succeeds("second", &["--out", "one"]);
@@ -225,6 +228,7 @@ fn what_was_timed_once_comes_from_the_cache() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_kernel_finishes_what_the_library_would_finish_slowly() {
     let place = place();
     place.succeeds("apart", &["--out", "apart", "--filter", "plain"]);
@@ -290,6 +294,7 @@ fn launch(device: &mut CudaDevice, work: &Work) -> Vec<u8> {
 
 /// Gradients that are stored and gradients that are added to zeros: whether they are freed or zeroed changes no bit.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn what_is_added_to_is_computed_as_what_is_stored() {
     let mut device = device(target());
     let op = |accumulate| {
@@ -312,6 +317,7 @@ fn what_is_added_to_is_computed_as_what_is_stored() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn what_there_is_no_memory_to_time_is_computed_as_recommended() {
     let op = Op::Linear(Linear { bias: true, activation: None, residual: false, tf32: false });
     let types = [[200, 72], [40, 72]].map(|shape| TensorType::new(DType::BF16, &shape));
@@ -340,6 +346,7 @@ fn what_there_is_no_memory_to_time_is_computed_as_recommended() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_stored_choice_needs_no_memory() {
     let mut ample = device(target());
     let op = Op::Linear(Linear { bias: false, activation: None, residual: false, tf32: false });
@@ -357,6 +364,7 @@ fn a_stored_choice_needs_no_memory() {
 
 /// cuBLASLt may be newer than this program: what it says of itself is a number, whatever number it is.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn codes_that_nobody_knows_yet_are_numbers() {
     let place = place();
     let plain = ["--filter", "plain"];

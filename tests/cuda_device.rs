@@ -36,6 +36,7 @@ fn read(device: &mut CudaDevice, region: Region) -> Vec<u8> {
 
 /// Pages that have memory lie side by side, and keep what they hold while others come and go.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn memory_comes_and_goes_behind_addresses() {
     const PAGE: u64 = 2 << 20;
     let mut device = device();
@@ -63,6 +64,7 @@ fn memory_comes_and_goes_behind_addresses() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn bytes_go_everywhere_and_back() {
     let mut device = device();
     let ways = Pool::ALL.into_iter().flat_map(|from| Pool::ALL.map(|to| (from, to)));
@@ -90,6 +92,7 @@ fn bytes_go_everywhere_and_back() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn regions_must_lie_within_buffers() {
     let mut device = device();
     let buffer = device.allocate(Pool::Device, SIZE).unwrap();
@@ -120,6 +123,7 @@ fn regions_must_lie_within_buffers() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn memory_that_is_not_there_is_out_of_memory_and_nothing_else() {
     let mut device = device();
     let bytes = 1 << 40;
@@ -133,6 +137,7 @@ fn memory_that_is_not_there_is_out_of_memory_and_nothing_else() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn events_order_the_queues() {
     for pool in [Pool::Host, Pool::Pinned] {
         events_order_the_queues_with(pool);
@@ -164,6 +169,7 @@ fn events_order_the_queues_with(pool: Pool) {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn memory_is_given_back_behind_the_copy_that_uses_it() {
     let mut device = device();
     let kept = device.allocate(Pool::Pinned, SIZE).unwrap();
@@ -185,6 +191,7 @@ fn memory_is_given_back_behind_the_copy_that_uses_it() {
 
 /// The queue's own clock times copies from the moment on at which it is first asked, and nothing between them.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn copies_are_timed_once_somebody_asks() {
     let mut device = device();
     let [here, there] = [Pool::Device, Pool::Pinned].map(|pool| device.allocate(pool, SIZE).unwrap());
@@ -203,6 +210,7 @@ fn copies_are_timed_once_somebody_asks() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn all_pools_can_be_poisoned() {
     let mut device = device();
     for pool in Pool::ALL {
@@ -218,6 +226,7 @@ fn all_pools_can_be_poisoned() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn the_driver_witnesses_the_peak() {
     let mut device = device();
     let before = device.allocate(Pool::Device, SIZE).unwrap();

@@ -35,6 +35,7 @@ const ELSEWHERE: &str =
     "; `plan --target` predicts for a card that is not here (`devices --targets` lists some)";
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_driver_without_a_device() {
     assert_eq!(
         refused(&[("EMULATED_DEVICES", "0"), ("EMULATED_DRIVER", "13000")]),
@@ -50,6 +51,7 @@ fn a_driver_without_a_device() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn an_ordinal_that_does_not_exist() {
     assert_eq!(
         refused_on("cuda:2", &[("EMULATED_DEVICES", "2")]),
@@ -60,6 +62,7 @@ fn an_ordinal_that_does_not_exist() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_driver_that_is_too_old() {
     assert_eq!(
         refused(&[("EMULATED_DRIVER", "11040")]),
@@ -71,6 +74,7 @@ fn a_driver_that_is_too_old() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_card_that_is_too_old_or_too_new() {
     assert_eq!(
         refused(&[("EMULATED_CAPABILITY", "7.5")]),
@@ -83,6 +87,7 @@ fn a_card_that_is_too_old_or_too_new() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_card_that_others_have() {
     assert_eq!(
         refused(&[("EMULATED_FAIL", "cuDevicePrimaryCtxRetain:1:46")]),
@@ -96,6 +101,7 @@ fn a_card_that_others_have() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_call_that_fails_is_named() {
     assert_eq!(
         refused(&[("EMULATED_FAIL", "cuMemPoolCreate:1:801")]),
@@ -105,6 +111,7 @@ fn a_call_that_fails_is_named() {
 
 /// A library may be newer than this program: its codes are shown as they are.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn codes_that_nobody_knows_yet_are_shown() {
     let driver = "an error that this driver has no name for (4242)";
     assert_eq!(
@@ -128,6 +135,7 @@ fn stack() -> String {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_compiler_s_code_that_nobody_knows_yet_is_shown() {
     let stack = stack();
     let path = format!("{stack}:{stack}/nvrtc");
@@ -151,6 +159,7 @@ fn surveyed_compiler(variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_compiler_that_does_not_compile_is_no_compiler() {
     let stack = stack();
     let path = format!("{stack}:{stack}/nvrtc");
@@ -164,6 +173,7 @@ fn a_compiler_that_does_not_compile_is_no_compiler() {
 
 /// The real one, alone in a folder: it is found, and opens the rest when it compiles.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_compiler_without_its_builtins_says_so_in_one_line() {
     let environment = std::env::var("VIRTUAL_ENV").expect("NVRTC in a Python environment");
     let pattern = format!("{environment}/lib*/python3*/site-packages/nvidia/*/lib/libnvrtc.so.1?");
@@ -191,6 +201,7 @@ fn a_compiler_without_its_builtins_says_so_in_one_line() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_card_that_is_passed_over_is_told_in_the_first_line() {
     let output = runner(&["plan", "a.toml"], &[("EMULATED_CAPABILITY", "7.5")]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -201,6 +212,7 @@ fn a_card_that_is_passed_over_is_told_in_the_first_line() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_missing_compiler_is_one_line_with_every_place() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let nowhere = folder.path().to_str().expect("a path of text");

@@ -71,6 +71,7 @@ impl Place {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn every_strategy_trains_on_a_card_as_on_the_processor() {
     let place = place();
     for device in ["cpu", "cuda"] {
@@ -125,6 +126,7 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
 
 /// What a driver reserves at a time is learnt from it, and stands in the row that is judged by it.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_row_says_what_the_driver_reserves_at_a_time() {
     for step in ["2097152", "33554432"] {
         let place = place();
@@ -138,6 +140,7 @@ fn a_row_says_what_the_driver_reserves_at_a_time() {
 
 /// A card that has less memory left than the limit, because others fill it: the run is tried again another time.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_card_without_memory_left_is_no_result() {
     let place = place();
     // In a step of training: choosing algorithms and priming, which ask first, let be what they get no memory for.
@@ -154,6 +157,7 @@ fn a_card_without_memory_left_is_no_result() {
 
 /// The sweep says what happened to one run and goes on with the next.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_card_that_is_lost_costs_one_run() {
     let place = place();
     let output =
@@ -169,6 +173,7 @@ fn a_card_that_is_lost_costs_one_run() {
 
 /// A folder for compiled kernels and choices that cannot be written costs time, and one line that says so.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn kernels_need_no_cache() {
     let place = place();
     let file = place.path("text.txt/no-folder");

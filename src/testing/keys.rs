@@ -28,12 +28,25 @@ pub(crate) struct Need {
 pub(crate) enum Same {
     /// Every bit of the losses, the parameters and the optimizer's state.
     Bitwise,
+    /// Bitwise where the host is the device; a card and the host's processor round differently.
+    Arithmetic,
     /// The losses in fp32, but for the order of sums.
     Rounding,
     /// The losses, but for this share of them.
     Training(f32),
     /// Nothing but what it begins with: something else is trained.
     Start,
+}
+
+impl Same {
+    /// On the device that tests run on.
+    fn here(self) -> Same {
+        match self {
+            Same::Arithmetic if on_cuda() => Same::Rounding,
+            Same::Arithmetic => Same::Bitwise,
+            same => same,
+        }
+    }
 }
 
 /// The value of a key that is not written.
@@ -186,8 +199,7 @@ pub(crate) const KEYS: &[Key] = &[
             r#"{ "blocks.*" = "host", "blocks.0" = "device", "blocks.0.mlp" = "host" }"#,
         ],
         needs: &[],
-        // A card and the host's processor round in their own ways.
-        same: if cfg!(feature = "cuda-tests") { Same::Rounding } else { Same::Bitwise },
+        same: Same::Arithmetic,
     },
     Key { name: "attention", values: &[r#""fused""#, r#""materialized""#], needs: &[], same: Same::Rounding },
     Key { name: "loss_chunks", values: &["1", "2", "7"], needs: &[], same: Same::Rounding },
@@ -254,8 +266,7 @@ pub(crate) const KEYS: &[Key] = &[
         name: "init",
         values: &[r#""device""#, r#""host""#, r#""lazy""#],
         needs: &[],
-        // A card and the host's processor round in their own ways.
-        same: if cfg!(feature = "cuda-tests") { Same::Rounding } else { Same::Bitwise },
+        same: Same::Arithmetic,
     },
     Key {
         name: "offload",
@@ -333,10 +344,10 @@ impl Choice {
     /// The run that this one must equal bit for bit: without the keys that change no bit.
     pub(crate) fn reference(&self) -> Choice {
         // On a card, states that the host updates may get other codes: the last bit of a number may decide about one.
-        let host_encodes = cfg!(feature = "cuda-tests")
+        let host_encodes = on_cuda()
             && self.value("offload").contains("optimizer")
             && self.value("optimizer_state").contains("8bit");
-        let kept = |(key, value): (&Key, &usize)| match key.same {
+        let kept = |(key, value): (&Key, &usize)| match key.same.here() {
             Same::Bitwise if !(host_encodes && key.name == "offload") => 0,
             _ => *value,
         };
@@ -345,7 +356,7 @@ impl Choice {
 
     /// What it has in common with the plain run: as little as any of its keys.
     pub(crate) fn same(&self) -> Same {
-        let changed = KEYS.iter().zip(&self.0).filter(|(_, value)| **value != 0).map(|(key, _)| key.same);
+        let changed = KEYS.iter().zip(&self.0).filter(|(_, value)| **value != 0).map(|(key, _)| key.same.here());
         changed.fold(Same::Bitwise, |least, same| if same > least { same } else { least })
     }
 }

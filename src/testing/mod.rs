@@ -10,6 +10,7 @@ mod tests;
 mod transformers;
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use proptest::prelude::{Just, Strategy as Any, any, prop_oneof};
 use proptest::sample::select;
@@ -28,14 +29,23 @@ pub(crate) use hoarder::Hoarder;
 use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, Updates, any_choice};
 pub(crate) use transformers::any_transformer;
 
-/// What tests run on: with the feature `cuda-tests` a card, or what stands in for one.
-const KIND: DeviceKind = if cfg!(feature = "cuda-tests") { DeviceKind::Cuda } else { DeviceKind::Cpu };
+/// The device of tests: with `RUNNER_TEST_DEVICE=cuda` a card, or the emulated stack that stands in for one.
+static KIND: LazyLock<DeviceKind> =
+    LazyLock::new(|| match std::env::var("RUNNER_TEST_DEVICE").as_deref() {
+        Err(_) | Ok("cpu") => DeviceKind::Cpu,
+        Ok("cuda") => DeviceKind::Cuda,
+        Ok(other) => panic!("RUNNER_TEST_DEVICE is `{other}`: use `cpu` or `cuda`"),
+    });
+
+pub(crate) fn on_cuda() -> bool {
+    *KIND == DeviceKind::Cuda
+}
 
 /// A target that no machine is.
 pub(crate) fn target() -> Target {
     Target {
         name: "test".to_owned(),
-        kind: KIND,
+        kind: *KIND,
         threads: 2,
         alignment: Bytes(256),
         page: Bytes(4096),

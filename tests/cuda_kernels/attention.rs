@@ -151,6 +151,7 @@ fn assert_gradients_near(found: &Data, expected: &Data, tolerance: f64, what: &C
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn attention_and_its_gradient() {
     let mut devices = Devices::new();
     for case in cases() {
@@ -176,6 +177,7 @@ fn attention_and_its_gradient() {
 
 /// Scores, probabilities and their gradients are stored, and computed with, as operands are.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn materialized_attention_and_its_gradient() {
     let mut devices = Devices::new();
     for case in cases() {
@@ -209,6 +211,7 @@ fn materialized_attention_and_its_gradient() {
 /// Scores are whole numbers of up to 256, which is what those of the last two keys are, the largest of every row: beyond what
 /// f32 has a power of e for, and far above those of the keys that most queries see.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn steep_scores_are_softened_right() {
     let (sequence, channels) = (70, 32);
     let attending = Attending::causal(2);

@@ -15,6 +15,7 @@ fn assert_rounded(cast: &Data, numbers: &[f32]) {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn many_tensors_of_all_types_at_once() {
     let mut devices = Devices::new();
     // More than one table holds, of every type, of all alignments of the ends.
@@ -34,6 +35,7 @@ fn many_tensors_of_all_types_at_once() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn every_16_bit_number_survives_f32() {
     let mut devices = Devices::new();
     for dtype in [DType::BF16, DType::F16] {
@@ -47,6 +49,7 @@ fn every_16_bit_number_survives_f32() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn ties_go_to_even_and_what_is_too_large_to_infinity() {
     let mut devices = Devices::new();
     for dtype in [DType::BF16, DType::F16] {

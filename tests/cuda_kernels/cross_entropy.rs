@@ -6,6 +6,7 @@ use super::harness::{Devices, Exactness, difference};
 use super::numbers::{Data, NUMBERS};
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn cross_entropy_and_its_gradient() {
     let mut devices = Devices::new();
     // Rows that begin at any alignment, and rows that keep a block busy.
@@ -42,6 +43,7 @@ fn cross_entropy_and_its_gradient() {
 /// Slices of the rows, of which the last is smaller: each against the CPU's of the same, and all together the whole. Their
 /// gradients are its own to the last bit where rows are whole vectors: the others are summed as they lie in memory.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn slices_are_parts_of_the_whole() {
     let mut devices = Devices::new();
     for ([rows, vocabulary], of) in [([23, 7], 4), ([50, 40], 7), ([33, 257], 2), ([5, 8200], 3)] {
@@ -88,6 +90,7 @@ fn slices_are_parts_of_the_whole() {
 
 /// A step whose logits are too large for half precision must be seen to be bad.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn infinite_logits_show() {
     let mut devices = Devices::new();
     let op = CrossEntropy { gradient: true, ..CrossEntropy::PLAIN };
@@ -106,6 +109,7 @@ fn infinite_logits_show() {
 
 /// Masked classes have no probability, and no gradient.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn logits_of_minus_infinity_are_passed_over() {
     let mut devices = Devices::new();
     let op = Op::CrossEntropy(CrossEntropy { gradient: true, ..CrossEntropy::PLAIN });

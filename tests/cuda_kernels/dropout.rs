@@ -16,6 +16,7 @@ pub(crate) fn seeds(samples: usize) -> Data {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn dropout_of_all_types() {
     let mut devices = Devices::new();
     for [batch, rows, columns] in SHAPES {

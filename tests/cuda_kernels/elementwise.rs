@@ -12,6 +12,7 @@ use super::numbers::{Data, NUMBERS};
 const SIZES: [usize; 5] = [1, 7, 40, 8192, 20_003];
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn sums_and_slopes_of_activations() {
     let mut devices = Devices::new();
     for elements in SIZES {
@@ -33,6 +34,7 @@ fn sums_and_slopes_of_activations() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn gates() {
     let mut devices = Devices::new();
     for [rows, width] in [[1, 1], [3, 40], [2, 1030], [67, 513]] {
@@ -48,6 +50,7 @@ fn gates() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn rotations() {
     let mut devices = Devices::new();
     let scaling = Some(Scaling { factor: 8.0, low: 1.0, high: 4.0, original: 64 });
@@ -64,6 +67,7 @@ fn rotations() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn the_slope_of_gelu_far_out() {
     let x = vec![-1e9, -100.0, -20.0, 0.0, 20.0, 100.0, 1e9];
     let inputs = [vec![1.0; 7], x].map(|numbers| Data::new(DType::F32, &[7], numbers));
@@ -73,6 +77,7 @@ fn the_slope_of_gelu_far_out() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn constants_and_random_numbers() {
     let mut devices = Devices::new();
     for elements in [1, 2, 3, 4, 5, 1024, 10_007] {

@@ -27,6 +27,7 @@ const GRADIENTS: [(DType, DType); 7] =
     [(F32, F32), (BF16, F32), (F32, BF16), (BF16, BF16), (F16, F32), (F32, F16), (F16, F16)];
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn embedding_and_its_gradient() {
     let mut devices = Devices::new();
     for [batch, sequence, channels, vocabulary] in SHAPES {
@@ -106,6 +107,7 @@ fn table_gradient(vocabulary: usize, accumulate_table: bool) -> Op {
 /// Runs of a token that end within 32 tokens, where those end, and after many times as many; tokens that differ in one
 /// digit alone.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn every_token_is_added_once() {
     let mut devices = Devices::new();
     let mut check =
@@ -134,6 +136,7 @@ fn every_token_is_added_once() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn tokens_outside_of_the_table_are_left_out() {
     let mut devices = Devices::new();
     let (vocabulary, channels) = (40, 8);
@@ -155,6 +158,7 @@ fn tokens_outside_of_the_table_are_left_out() {
 
 /// Gradients that are kept and zeroed are those that are not.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_gradient_added_to_zeros_is_the_one_stored() {
     let mut devices = Devices::new();
     let (vocabulary, channels) = (50, 36);

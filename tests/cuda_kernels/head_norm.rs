@@ -12,6 +12,7 @@ const SHAPES: [[usize; 5]; 5] =
     [[1, 1, 4, 1, 1], [2, 70, 20, 6, 2], [1, 33, 64, 2, 2], [1, 130, 128, 3, 1], [1, 9, 256, 2, 1]];
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn norms_of_heads_and_their_gradient() {
     let mut devices = Devices::new();
     for ([batch, sequence, channels, queries, keys], dtype) in

@@ -37,6 +37,7 @@ fn sums(dtype: DType, products: usize) -> f64 {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn linear() {
     let mut devices = Devices::new();
     for (shape, flags) in cases([16, 2048, 24], 4) {
@@ -53,6 +54,7 @@ fn gelu_if(activates: bool) -> Option<Activation> {
 
 /// Those, too, that the library has no epilogue for.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn activations_behind_products() {
     let mut devices = Devices::new();
     for (activation, dtype) in Activation::ALL.into_iter().flat_map(|a| NUMBERS.map(|dtype| (a, dtype))) {
@@ -154,6 +156,7 @@ impl Rounding {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn input_gradients() {
     let mut devices = Devices::new();
     for (shape, flags) in cases([16, 24, 2048], 2) {
@@ -180,6 +183,7 @@ fn input_gradient(
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn weight_gradients() {
     let mut devices = Devices::new();
     for (shape, flags) in cases([2048, 24, 16], 3) {
@@ -215,6 +219,7 @@ const PLACES: [RowsBefore; 3] =
 const AT_ROWS: [[usize; 3]; 2] = [[5, 33, 34], [40, 24, 96]];
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn operands_at_any_row() {
     let mut devices = Devices::new();
     for (place, [rows, inner, out]) in PLACES.into_iter().flat_map(|at| AT_ROWS.map(|shape| (at, shape))) {
@@ -232,6 +237,7 @@ fn operands_at_any_row() {
 
 /// An algorithm for operands that begin where memory does may not be taken for others.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn choices_are_made_for_an_alignment() {
     let mut devices = Devices::new();
     let op = Op::Linear(Linear { bias: true, activation: None, residual: false, tf32: false });
@@ -268,6 +274,7 @@ fn choices_are_made_for_an_alignment() {
 /// Gradients that are kept and zeroed are those that are not, whoever sums dy: the library, if it has 16 bits and rows
 /// of whole vectors, kernels otherwise.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn weight_gradients_added_to_zeros_are_those_stored() {
     let mut devices = Devices::new();
     for ([rows, inner, out], dtype) in SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|n| (shape, n))) {
@@ -300,6 +307,7 @@ fn weight_gradients_added_to_zeros_are_those_stored() {
 
 /// A run that is repeated computes its products as it did, with whatever is fused to them.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn what_was_chosen_is_taken_again() {
     let (mut first, mut second) = (Devices::new(), Devices::new());
     let data = |dims: &[usize]| Data::random(DType::BF16, dims, 1.0, 1);
@@ -320,6 +328,7 @@ fn what_was_chosen_is_taken_again() {
 
 /// Factors of 11 bits: the product is as near as they are.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn the_short_format_of_tensor_cores() {
     let mut devices = Devices::new();
     let op = |tf32| Op::Linear(Linear { bias: true, activation: None, residual: false, tf32 });

@@ -102,6 +102,7 @@ fn assert_same(devices: &mut Devices, update: &Update, members: &Members, inputs
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn matrices_are_updated() {
     let mut devices = Devices::new();
     for rule in rules(DType::F32) {
@@ -116,6 +117,7 @@ fn matrices_are_updated() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn matrices_with_states_in_fewer_bits() {
     let mut devices = Devices::new();
     let formats = [
@@ -134,6 +136,7 @@ fn matrices_with_states_in_fewer_bits() {
 
 /// With a copy in f32, or rounded to the nearest or at random.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn matrices_in_16_bits() {
     let mut devices = Devices::new();
     let seed = 0x9abc_1234_5678;
@@ -157,6 +160,7 @@ fn matrices_in_16_bits() {
 
 /// What products in 16 bits make of a matrix is near on both devices, each of which rounds sums of its own order.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn matrices_orthogonalised_in_16_bits() {
     let mut devices = Devices::new();
     for (dtype, most) in NUMBERS.into_iter().zip([1e-5, 3e-2, 4e-3]) {
@@ -177,6 +181,7 @@ fn matrices_orthogonalised_in_16_bits() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn matrices_stay_in_a_step_that_is_left_out() {
     let mut devices = Devices::new();
     for half in [DType::BF16, DType::F16] {
@@ -200,6 +205,7 @@ fn matrices_stay_in_a_step_that_is_left_out() {
 
 /// Elements of a tensor have something in common: one gradient that is not a number makes all of it so.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_gradient_that_is_not_a_number_shows_in_all_of_its_matrix() {
     let mut devices = Devices::new();
     for rule in rules(DType::F32) {
@@ -213,6 +219,7 @@ fn a_gradient_that_is_not_a_number_shows_in_all_of_its_matrix() {
 
 /// As those of what no sample has touched: nothing of it is divided by 0.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn gradients_of_zero_leave_matrices_finite() {
     let mut devices = Devices::new();
     for rule in rules(DType::F32) {

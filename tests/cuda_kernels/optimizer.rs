@@ -25,6 +25,7 @@ fn many_members(count: usize) -> Members {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn the_global_norm() {
     let mut devices = Devices::new();
     let lens = [64, 70_000, 200_001, 16 * 150];
@@ -43,6 +44,7 @@ fn the_global_norm() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_norm_beyond_f32_squares_is_finite() {
     let op = Op::GlobalNorm(GlobalNorm { buckets: vec![members(64)], scaled: false });
     let found = Devices::new().cuda(&op, &[Data::new(DType::F32, &[64], vec![1e30; 64])]);
@@ -83,6 +85,7 @@ fn every_update(gradients: &GradientTerms, format: UpdateFormat) -> Vec<Update> 
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn updates() {
     let mut devices = Devices::new();
     for (len, members) in [(64, members(64)), (50_001, members(50_001)), (16 * 150, many_members(150))] {
@@ -165,6 +168,7 @@ fn assert_same_update(
 /// The states in their own format, of random numbers, the same bits on both devices. Codes and 16-bit numbers that a last bit
 /// of the arithmetic decides about may be the next ones.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn updates_of_states_in_fewer_bits() {
     let mut devices = Devices::new();
     let formats = [
@@ -188,6 +192,7 @@ fn updates_of_states_in_fewer_bits() {
 /// Parameters and gradients in 16 bits, with a copy in f32 or rounded to the nearest or at random, and with states in every
 /// format: what the processor makes of the same, but for numbers that a last bit of the arithmetic decides about.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn updates_of_parameters_in_16_bits() {
     let mut devices = Devices::new();
     let seed = 0x9abc_1234_5678;
@@ -214,6 +219,7 @@ fn updates_of_parameters_in_16_bits() {
 
 /// A step that is left out leaves parameters as their copy is rounded, which may be all that there is of them.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_step_that_is_left_out_makes_parameters_of_their_copy() {
     let mut devices = Devices::new();
     for half in [DType::BF16, DType::F16] {
@@ -260,6 +266,7 @@ pub(super) fn assert_near(found: &Data, expected: &Data, members: &Members, plac
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn a_step_without_a_finite_norm_changes_nothing() {
     let mut devices = Devices::new();
     for norm in [f32::INFINITY, f32::NAN] {
@@ -281,6 +288,7 @@ fn a_step_without_a_finite_norm_changes_nothing() {
 }
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn the_loss_scale_follows_the_norms() {
     let mut devices = Devices::new();
     let rule = LossScale { backoff: 0.5, growth: 2.0, interval: 3.0 };

@@ -11,6 +11,7 @@ const SHAPES: [[usize; 2]; 8] =
     [[1, 8], [67, 40], [130, 768], [1, 37], [70, 257], [66, 1028], [2, 6144], [2, 6148]];
 
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn rms_norm_and_its_gradient() {
     const EPSILON: f32 = 1e-5;
     let mut devices = Devices::new();

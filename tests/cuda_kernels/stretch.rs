@@ -7,6 +7,7 @@ use super::numbers::Data;
 
 /// From the front, at the end and beyond it, shorter and longer than a block.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn samples_are_stretches_of_the_row() {
     const TOKENS: usize = 2000;
     let mut devices = Devices::new();

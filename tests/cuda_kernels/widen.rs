@@ -7,6 +7,7 @@ use super::numbers::Data;
 
 /// One number, and more than a block takes, the largest of their type among them.
 #[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn ids_are_what_they_were() {
     let mut devices = Devices::new();
     for (dtype, all) in [(DType::U8, 256), (DType::U16, 65_536)] {

@@ -29,7 +29,7 @@ mod queues;
 mod report;
 mod reservation;
 mod sources;
-#[cfg(all(test, feature = "cuda-tests"))]
+#[cfg(test)]
 mod tests;
 mod unavailable;
 

@@ -28,7 +28,7 @@ fn runs() -> Vec<RunConfig> {
         config
     };
     // An emulated card takes its time.
-    let count = if cfg!(feature = "cuda-tests") { 4 } else { 24 };
+    let count = if testing::on_cuda() { 4 } else { 24 };
     (0..count).map(|_| run(draw())).collect()
 }
 

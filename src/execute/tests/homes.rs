@@ -95,7 +95,9 @@ fn configs() -> Vec<RunConfig> {
 }
 
 /// Whether the device is this processor, whose kernels are the host's.
-const IS_HOST: bool = !cfg!(feature = "cuda-tests");
+fn is_host() -> bool {
+    !testing::on_cuda()
+}
 
 /// What is computed by other kernels is as near as they are.
 fn assert_same(found: &Trace, expected: &Trace, exact: bool, what: &dyn Debug) {
@@ -182,7 +184,7 @@ fn states_are_brought_ahead_of_their_update() {
 
 #[test]
 fn updates_on_the_host_change_no_bit_of_its_own() {
-    changes_nothing(UPDATES, IS_HOST);
+    changes_nothing(UPDATES, is_host());
 }
 
 /// The more, the earlier it is brought.
@@ -196,24 +198,24 @@ fn what_is_brought_earlier_takes_more_room() {
         host.phase_peak(Phase::Update).live[Role::Gradient]
     });
     assert!(brought[0] < brought[1] && brought[1] < brought[2], "{brought:?}");
-    changes_nothing(UPDATES_EARLY, IS_HOST);
+    changes_nothing(UPDATES_EARLY, is_host());
 }
 
 #[test]
 fn layers_on_the_host_change_no_bit_of_its_own() {
-    changes_nothing(LAYERS, IS_HOST);
-    changes_nothing(ALL, IS_HOST);
+    changes_nothing(LAYERS, is_host());
+    changes_nothing(ALL, is_host());
 }
 
 #[test]
 fn what_is_offloaded_changes_no_bit() {
     changes_nothing(ACTIVATIONS, true);
-    changes_nothing(OFFLOADED, IS_HOST);
+    changes_nothing(OFFLOADED, is_host());
 }
 
 #[test]
 fn what_is_made_on_the_host_is_what_the_device_makes() {
-    changes_nothing(MADE, IS_HOST);
+    changes_nothing(MADE, is_host());
 }
 
 /// Layers, and parts of them, that the host computes on memory of its own, with every way to lay memory out.
@@ -226,7 +228,7 @@ fn placed_layers_change_no_bit_of_the_host_s_own() {
         let mut placed = config.clone();
         placed.strategy.place = place.iter().map(|layer| ((*layer).to_owned(), Home::Host)).collect();
         let found = trace(&placed);
-        assert_same(&found, &expected, IS_HOST, &placed.strategy);
+        assert_same(&found, &expected, is_host(), &placed.strategy);
         let program = compile(&placed, &testing::target()).unwrap();
         for delay in [Delay::Compute, Delay::Copy, Delay::Host] {
             let mut device = testing::delayed_device(testing::target(), delay);
@@ -257,7 +259,9 @@ fn updates_on_the_host_hold_a_few_buckets_at_a_time() {
 }
 
 /// An emulated card takes its time.
-const COMBINATIONS: usize = if IS_HOST { 24 } else { 0 };
+fn combinations() -> usize {
+    if is_host() { 24 } else { 0 }
+}
 
 /// Strategies, frozen layers and moves in random combinations: where something is computed changes no bit of what it is.
 #[test]
@@ -267,7 +271,7 @@ fn whatever_is_moved_changes_no_bit() {
     let moves = moves.into_iter().cycle();
     let frozen: [&[&str]; 3] = [&[], &["embedding", "blocks.0"], &["blocks.1"]];
     for ((choice, moved), frozen) in
-        testing::sample(COMBINATIONS).into_iter().zip(moves).zip(frozen.into_iter().cycle())
+        testing::sample(combinations()).into_iter().zip(moves).zip(frozen.into_iter().cycle())
     {
         let mut config = testing::small_with(&choice);
         config.strategy.freeze = frozen.iter().map(|layer| (*layer).to_owned()).collect();
@@ -276,7 +280,7 @@ fn whatever_is_moved_changes_no_bit() {
             train(&config, &program, testing::device(testing::target()).as_mut()).unwrap()
         };
         let (found, expected) = (trained(moved), trained(|_, _| {}));
-        assert_same(&found, &expected, IS_HOST, &(choice.settings(), frozen));
+        assert_same(&found, &expected, is_host(), &(choice.settings(), frozen));
     }
 }
 

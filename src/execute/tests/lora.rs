@@ -48,7 +48,7 @@ fn the_first_step_s_loss_is_the_full_model_s() {
         config.strategy.recompute = recompute;
         let found = trace(&config);
         // A card may fuse the activation to a product that nothing is added to.
-        let tolerance = if cfg!(feature = "cuda-tests") { 1e-6 } else { 0.0 };
+        let tolerance = if testing::on_cuda() { 1e-6 } else { 0.0 };
         let (first, expected) = (found.losses[0], full.losses[0]);
         assert!((first - expected).abs() <= tolerance * expected, "{targets:?}: {first} for {expected}");
         assert_ne!(found.losses[1], full.losses[1]);
