@@ -7,16 +7,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use compile::{Action, SectionKind};
+use device::{Device, DeviceChoice, Pool, Region, Target, Tensor, detect, open};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use runner::compile::{Action, SectionKind};
-use runner::device::{Device, DeviceChoice, Pool, Region, Target, Tensor, detect, open};
-use runner::ops::{
+use ops::{
     self, Add, DType, GradientTerms, Linear, Member, Op, Rounding, Rule, Shape, StateFormat, TensorType,
     UpdateFormat, WeightFormat, lay_out,
 };
-use runner::plan::compile;
-use runner::spec::{
+use plan::compile;
+use spec::{
     AdamW, Data, Decay, LastBatch, Measure, Model, Optimizer, Precision, RunConfig, Schedule, Strategy, Text,
     Train, Transformer,
 };

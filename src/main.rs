@@ -1,7 +1,7 @@
-//! `runner`: see `runner --help`.
+//! `runner`: see `runner --help`. The crates that it is made of lie in the folders beside this file.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    runner::cli::main()
+    cli::main()
 }

@@ -5,11 +5,11 @@ mod place;
 
 use std::alloc::System;
 
+use data::Batch;
+use device::{DeviceChoice, Pool, detect, open};
+use execute::Engine;
 use place::{Place, Tiny};
-use runner::data::Batch;
-use runner::device::{DeviceChoice, Pool, detect, open};
-use runner::execute::Engine;
-use runner::plan::compile;
+use plan::compile;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 /// Counts what is asked of the heap. Pools are mappings of their own and do not show here.

@@ -2,11 +2,11 @@
 
 mod rows;
 
+use compare::{CompareError, Comparison, Format, Options, Sort, WIDTH};
+use device::{ByRole, Role};
 use proptest::prelude::*;
+use results::{Row, Status, csv};
 use rows::{Change, MIB, any_row, repeated, row};
-use runner::compare::{self, CompareError, Comparison, Format, Options, Sort, WIDTH};
-use runner::device::{ByRole, Role};
-use runner::results::{Row, Status, csv};
 use unicode_width::UnicodeWidthStr;
 
 fn table_of(rows: &[Row], options: &Options) -> String {

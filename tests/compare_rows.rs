@@ -2,9 +2,9 @@
 
 mod rows;
 
+use compare::{Format, Options};
+use results::{Row, Status, csv};
 use rows::{Change, repeated, row};
-use runner::compare::{self, Format, Options};
-use runner::results::{Row, Status, csv};
 
 fn rendered(rows: &[Row], format: Format) -> String {
     compare::render(rows, &Options::default(), format).unwrap().to_string()

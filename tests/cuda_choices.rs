@@ -8,13 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use place::{Place, Tiny, said};
-use runner::device::{
+use base::units::Bytes;
+use device::{
     Choice, CudaDevice, Device, DeviceError, Placed, Pool, Region, Source, Target, Tensor, Work, equip,
 };
-use runner::ops::{DType, Linear, LinearWeightGradient, Op, TensorType};
-use runner::results::{Row, Status};
-use runner::units::Bytes;
+use ops::{DType, Linear, LinearWeightGradient, Op, TensorType};
+use place::{Place, Tiny, said};
+use results::{Row, Status};
 use sha2::{Digest, Sha256};
 
 const MORE: &str = r#"

@@ -3,11 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use runner::device::{
-    Buffer, CudaDevice, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor, equip,
-};
-use runner::ops::{Add, Op, TensorType};
-use runner::units::Bytes;
+use base::units::Bytes;
+use device::{Buffer, CudaDevice, Device, DeviceError, Event, Pool, Queue, Region, Target, Tensor, equip};
+use ops::{Add, Op, TensorType};
 
 const SIZE: u64 = 1 << 20;
 

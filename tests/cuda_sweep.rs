@@ -6,9 +6,9 @@ mod place;
 use std::collections::HashMap;
 use std::process::Output;
 
+use execute::driver_agrees;
 use place::{Place, Tiny, said};
-use runner::execute::driver_agrees;
-use runner::results::{Row, Status};
+use results::{Row, Status};
 
 const MORE: &str = r#"
 clip_norm = 1.0

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use runner::device::DeviceKind;
-use runner::spec::read_target;
+use device::DeviceKind;
+use spec::read_target;
 
 /// Without whatever of CUDA the environment may name, so that the text is the same everywhere but where a driver is
 /// installed.

@@ -1,18 +1,15 @@
 //! From files to points: order, labels, merging, overrides, and back to a file.
 
-#[path = "../src/testing/keys.rs"]
-mod keys;
-
 use std::path::{Path, PathBuf};
 
-use keys::{BATCH_SIZE, Choice, any_choice};
+use plan::{Experiment, Point, expand};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 use proptest::strategy::Strategy as _;
-use runner::plan::{Experiment, Point, expand};
-use runner::spec::Strategy;
-use runner::spec::*;
+use spec::Strategy;
+use spec::*;
 use tempfile::TempDir;
+use testing::keys::{BATCH_SIZE, Choice, any_choice};
 
 const BASE: &str = r#"
 [model.transformer]
@@ -609,7 +606,7 @@ fn the_whole_grammar_is_read() {
     let folder = folder(&[("a.toml", &format!("{RICH}{BASE}"))]);
     let experiment = expand_in(&folder, &[]).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(experiment.name, "rich");
-    assert_eq!(experiment.requires, Some(runner::device::DeviceKind::Cuda));
+    assert_eq!(experiment.requires, Some(device::DeviceKind::Cuda));
     assert_eq!(
         experiment.axes,
         ["train.batch_size", "model.transformer.context", "train.seed", "accumulate"]

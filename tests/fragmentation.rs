@@ -4,11 +4,11 @@ mod place;
 
 use std::path::Path;
 
+use base::units::Bytes;
+use device::{DeviceChoice, detect};
 use place::{Place, said};
-use runner::device::{DeviceChoice, detect};
-use runner::plan::{self, Purpose};
-use runner::results::{Row, Status};
-use runner::units::Bytes;
+use plan::Purpose;
+use results::{Row, Status};
 
 const OVERRIDES: [&str; 2] = ["measure.warmup_steps=0", "measure.steps=2"];
 

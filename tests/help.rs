@@ -66,7 +66,7 @@ fn every_column_is_explained() {
     };
     let (status, all, _) = columns(&[]);
     let mut header = Vec::new();
-    runner::results::csv::write(&[], &[], &mut header).unwrap();
+    results::csv::write(&[], &[], &mut header).unwrap();
     let header = String::from_utf8(header).unwrap();
     let is_name = |line: &&str| !line.starts_with(' ');
     let table = all.split("\n\n").next().unwrap();

@@ -5,13 +5,13 @@ mod place;
 
 use std::hint::black_box;
 
+use compile::Program;
+use data::Batch;
+use device::{Device, DeviceChoice, Pool, detect, open};
+use execute::{Engine, Witness, agrees};
 use place::{Place, Tiny};
-use runner::compile::Program;
-use runner::data::Batch;
-use runner::device::{Device, DeviceChoice, Pool, detect, open};
-use runner::execute::{Engine, Witness, agrees};
-use runner::plan::compile;
-use runner::spec::RunConfig;
+use plan::compile;
+use spec::RunConfig;
 
 /// As much as must not go unnoticed.
 const LEAK: usize = 8 << 20;

@@ -5,7 +5,7 @@ mod place;
 use std::process::Output;
 
 use place::{Place, Tiny, said};
-use runner::results::{Row, Status};
+use results::{Row, Status};
 
 const MORE: &str = r#"
 [measure]

@@ -3,7 +3,7 @@
 mod place;
 
 use place::{Place, Tiny};
-use runner::results::Status;
+use results::Status;
 
 const STRATEGIES: &str = r#"
 [measure]

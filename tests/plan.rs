@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use base::units::Bytes;
 use place::{Place, Tiny};
-use runner::units::Bytes;
 
 const STRATEGIES: &str = r#"
 [strategies.plain]

@@ -5,9 +5,9 @@ mod place;
 
 use std::path::Path;
 
+use device::Role;
 use place::{Place, Tiny};
-use runner::device::Role;
-use runner::results::{Row, Status, csv};
+use results::{Row, Status, csv};
 
 const MORE: &str = r#"
 clip_norm = 1.0

@@ -1,8 +1,6 @@
 //! Files and arguments that are wrong in ways that nobody thought of, as a user meets them: exit codes, everything that is
 //! printed, memory and time. What there are too many of to start the program for each is tried inside it (`src/cli/tests.rs`).
 
-#[path = "../src/testing/mutation.rs"]
-mod mutation;
 mod place;
 
 use std::fs;
@@ -10,9 +8,9 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use mutation::{Random, mutated};
 use place::target::PROCESSOR;
 use place::{Place, Tiny};
+use testing::mutation::{Random, mutated};
 
 /// The longest that the error of one file, or of one argument, may be, in bytes.
 const LONGEST: usize = 64 << 10;

@@ -2,10 +2,10 @@
 
 mod rows;
 
+use device::Role;
 use proptest::prelude::*;
+use results::{Row, csv};
 use rows::{any_row, row};
-use runner::device::Role;
-use runner::results::{Row, csv};
 
 fn written(rows: &[Row], axes: &[&str]) -> String {
     let axes: Vec<String> = axes.iter().map(|axis| axis.to_string()).collect();

@@ -1,28 +1,26 @@
 //! Predicted is measured, byte for byte: for the experiments that are shipped and for random ones.
 
-#[path = "../src/testing/keys.rs"]
-mod keys;
 mod place;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use keys::{OPTIMIZERS, any_choice};
+use base::units::Bytes;
+use compile::verify;
+use data::{Batch, DigestCache};
+use device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
+use execute::Engine;
+use memory::{Cadence, Evaluations, predict};
 use place::Place;
+use plan::compile;
+use plan::compile_verified;
+use plan::{Experiment, Plan, PlannedRun, Purpose};
 use proptest::prelude::*;
 use proptest::sample::select;
-use runner::compile::verify;
-use runner::data::{Batch, DigestCache};
-use runner::device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
-use runner::execute::Engine;
-use runner::memory::{Cadence, Evaluations, predict};
-use runner::plan::compile;
-use runner::plan::compile_verified;
-use runner::plan::{self, Experiment, Plan, PlannedRun, Purpose};
-use runner::results::{Row, Status, csv};
-use runner::spec::{LoadedFrom, RunConfig};
-use runner::units::Bytes;
+use results::{Row, Status, csv};
+use spec::{LoadedFrom, RunConfig};
+use testing::keys::{OPTIMIZERS, any_choice};
 
 #[path = "../benches/planning/setup.rs"]
 mod planning;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use place::{Place, Tiny};
-use runner::results::Row;
+use results::Row;
 
 const BATCH_SIZE: usize = 6;
 const CONTEXT: usize = 24;

@@ -3,8 +3,7 @@
 mod place;
 
 use place::{Place, Tiny};
-use runner::execute;
-use runner::results::{Row, Status};
+use results::{Row, Status};
 
 /// Runs whose resident set is judged: large ones.
 const LARGE: Tiny = Tiny { layers: 4, d_model: 256, heads: 4, context: 256, batch_size: 8, lr: 1e-3 };

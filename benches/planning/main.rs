@@ -2,16 +2,16 @@
 
 mod setup;
 
+use compile::verify;
+use device::DeviceKind;
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
-use runner::compile::verify;
-use runner::device::DeviceKind;
-use runner::memory::{Cadence, predict};
-use runner::plan::Compiler;
-use runner::plan::compile;
-use runner::plan::compile_verified;
-use runner::plan::{self, Purpose};
-use runner::spec::{Budget, Recompute};
+use memory::{Cadence, predict};
+use plan::Compiler;
+use plan::Purpose;
+use plan::compile;
+use plan::compile_verified;
+use spec::{Budget, Recompute};
 
 use setup::{DEEP, config, deep_config, experiment, strategies, sweep, target};
 

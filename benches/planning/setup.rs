@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use runner::device::{DeviceKind, Figures, Target};
-use runner::plan::{self, Experiment};
-use runner::spec::RunConfig;
-use runner::units::Bytes;
+use base::units::Bytes;
+use device::{DeviceKind, Figures, Target};
+use plan::Experiment;
+use spec::RunConfig;
 
 pub(crate) fn experiment(overrides: &[String]) -> Experiment {
     let file: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/gpt2-124m.toml");
@@ -98,6 +98,6 @@ pub(crate) fn target(kind: DeviceKind) -> Target {
         limited: false,
         host_memory: None,
         figures: Figures::Measured,
-        rank: runner::device::Rank::ALONE,
+        rank: device::Rank::ALONE,
     }
 }

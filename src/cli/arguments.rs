@@ -8,7 +8,7 @@ use clap::Parser;
 use super::Cli;
 use super::failure::{ExitStatus, Failure};
 use super::output::{note, visible};
-use crate::brief;
+use base::brief;
 
 /// The command that the process was started with.
 ///

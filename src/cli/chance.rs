@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::spec::RunConfig;
+use spec::RunConfig;
 
 /// `on average, no loss is below 1.3863: so much of what comes next is chance, in nats`, if that is known of the data of any of
 /// these runs.

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use super::data_sets::DataSets;
 use super::failure::{ExitStatus, Failure};
 use super::{chance, files, output};
-use crate::plan::{self, Experiment, Label, Point};
-use crate::spec::{Repeats, UntilKnown};
+use plan::{Experiment, Label, Point};
+use spec::{Repeats, UntilKnown};
 
 /// Check experiments, and whether their data is there, without running them
 #[derive(Debug, clap::Args)]

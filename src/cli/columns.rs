@@ -2,9 +2,8 @@
 
 use super::failure::{ExitStatus, Failure};
 use super::{output, terminal};
-use crate::compare::{self, wrap};
-use crate::results;
-use crate::spec::nearest;
+use compare::wrap;
+use spec::nearest;
 
 /// Prints what the columns of results/*.csv and of result.json mean, in their order
 #[derive(Debug, clap::Args)]

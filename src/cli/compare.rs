@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
 use super::table::{self, TableArgs};
-use crate::compare;
-use crate::results::{Row, csv};
+use results::{Row, csv};
 
 /// Compares the strategies in CSVs of results
 #[derive(Debug, clap::Args)]

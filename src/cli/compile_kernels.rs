@@ -3,7 +3,7 @@
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
-use crate::device::{self, KernelReport};
+use device::KernelReport;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
-use crate::brief;
-use crate::data::{
+use base::brief;
+use data::{
     Blame, Contents, DataError, DataSet, DigestCache, Inspected, Weights, WeightsError, check_order,
     digest_of_both,
 };
-use crate::graph;
-use crate::plan::Experiment;
-use crate::spec::{Data, RunConfig};
+use plan::Experiment;
+use spec::{Data, RunConfig};
 
 /// The file in the results' folder that keeps the digests of files.
 pub(super) const DIGESTS_FILE: &str = ".digests.json";

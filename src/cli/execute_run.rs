@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::failure::{ExitStatus, Failure};
-use crate::data::DigestCache;
-use crate::execute::{self, Message, Reporter};
+use data::DigestCache;
+use execute::{Message, Reporter};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

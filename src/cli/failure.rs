@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::process::ExitCode;
 
 use super::output;
-use crate::brief;
+use base::brief;
 
 /// What a command that did its work leaves to say with its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

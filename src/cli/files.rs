@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
-use crate::plan::{self, Experiment};
-use crate::regular;
+use base::regular;
+use plan::Experiment;
 
 /// The files that arguments name: each a path, or a pattern that the shell passed on. Fails where one matches
 /// nothing.

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use glob::Pattern;
 
 use super::failure::Failure;
-use crate::plan::{Plan, PlannedRun};
-use crate::results::Row;
+use plan::{Plan, PlannedRun};
+use results::Row;
 
 /// Some of the runs.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -7,10 +7,10 @@ use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::files;
 use super::target;
-use crate::device::{self, DetectError, Detected, DeviceChoice, Limits, Target};
-use crate::plan::{self, Experiment, Plan, PlanError, Purpose};
-use crate::spec::Described;
-use crate::units::Bytes;
+use base::units::Bytes;
+use device::{DetectError, Detected, DeviceChoice, Limits, Target};
+use plan::{Experiment, Plan, PlanError, Purpose};
+use spec::Described;
 
 /// Which experiments, and what of them the command line changes.
 #[derive(Debug, clap::Args)]

@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::failure::Failure;
 use super::terminal;
-use crate::compare::{LEAST_WIDTH, wrap};
+use compare::{LEAST_WIDTH, wrap};
 
 /// Whether only what was asked for, and what is wrong, is to be said.
 static QUIET: AtomicBool = AtomicBool::new(false);

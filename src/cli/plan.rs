@@ -8,9 +8,9 @@ use super::inputs::InputArgs;
 use super::output;
 use super::report;
 use super::table::{self, TableArgs};
-use crate::compare::{self, Options};
-use crate::plan::{Origin, Plan, Purpose, Speeds};
-use crate::results::{self, Row};
+use compare::Options;
+use plan::{Origin, Plan, Purpose, Speeds};
+use results::Row;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

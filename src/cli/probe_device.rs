@@ -2,15 +2,14 @@
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
-use crate::device::{self, DeviceChoice, Factors, Probed};
-use crate::execute;
-use crate::memory::Cadence;
-use crate::plan::compile_verified;
-use crate::spec::{
+use base::units::Bytes;
+use device::{DeviceChoice, Factors, Probed};
+use memory::Cadence;
+use plan::compile_verified;
+use spec::{
     AdamW, Data, Decay, Evaluation, LastBatch, Measure, Model, Optimizer, RunConfig, Schedule, Strategy,
     Text, Train, Transformer,
 };
-use crate::units::Bytes;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

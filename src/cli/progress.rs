@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::{is_quiet, mention, visible};
-use crate::execute::Message;
-use crate::results::{Row, Status};
-use crate::units::Bytes;
+use base::units::Bytes;
+use execute::Message;
+use results::{Row, Status};
 
 /// Draws per second: enough to read.
 const RATE: u8 = 5;

@@ -2,9 +2,9 @@
 
 use super::inputs::Inputs;
 use super::output::{mention, say};
-use crate::brief;
-use crate::device::{DeviceKind, Target};
-use crate::units::Bytes;
+use base::brief;
+use base::units::Bytes;
+use device::{DeviceKind, Target};
 
 /// Which devices the runs are for, and what there is to know of them: the first line of every sweep.
 pub(super) fn devices(inputs: &Inputs, for_programs: bool) {

@@ -3,7 +3,7 @@
 use super::failure::Failure;
 use super::output;
 use super::terminal;
-use crate::compare::{self, Format, Options, Sort, Styled};
+use compare::{Format, Options, Sort, Styled};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TableArgs {

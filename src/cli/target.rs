@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::failure::Failure;
-use crate::device::{DeviceKind, Figures, KnownCard};
-use crate::spec::{Described, read_target};
+use device::{DeviceKind, Figures, KnownCard};
+use spec::{Described, read_target};
 
 /// The machine of a file, or else of a name.
 ///

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use console::Style;
 
-use crate::compare::Tone;
+use compare::Tone;
 
 /// Lines that are longer are hard to read on any screen.
 const WIDEST: usize = 240;

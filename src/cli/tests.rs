@@ -10,13 +10,13 @@ use safetensors::tensor::TensorView;
 use super::data_sets::DataSets;
 use super::failure::Failure;
 use super::{check, files, output};
-use crate::compare::{Format, Options, render};
-use crate::data::{Needed, Weights};
-use crate::ops::Shape;
-use crate::results::{Row, Store, csv};
-use crate::spec::read_target;
-use crate::testing::readers::read_mutated;
-use crate::testing::target;
+use compare::{Format, Options, render};
+use data::{Needed, Weights};
+use ops::Shape;
+use results::{Row, Store, csv};
+use spec::read_target;
+use testing::readers::read_mutated;
+use testing::target;
 
 /// Every table and every key that an experiment may have.
 const EVERYTHING: &str = r#"
@@ -127,7 +127,7 @@ fn experiments() {
     seeds.push(EVERYTHING.into());
     fs::write(place.path().join("a.toml"), &seeds[4]).unwrap();
     let environment = |_: &str| None;
-    let quickstart = crate::plan::expand(&place.path().join("a.toml"), &[], &environment).unwrap();
+    let quickstart = plan::expand(&place.path().join("a.toml"), &[], &environment).unwrap();
     // As a run's own folder has it.
     seeds.push(quickstart.points[0].config.as_ref().unwrap().to_toml("run", "plain").into());
     read_mutated("experiments", &seeds, &[place.path().to_str().unwrap()], |text| {
@@ -235,7 +235,7 @@ fn rows() -> Vec<Row> {
         .flat_map(|strategy| [8, 32].map(|batch| [0, 1].map(|repeat| row(strategy, batch, repeat))))
         .flatten()
         .collect();
-    let status = [crate::results::Status::Oom, crate::results::Status::Failed];
+    let status = [results::Status::Oom, results::Status::Failed];
     for (row, status) in rows.iter_mut().rev().zip(status) {
         (row.status, row.message) = (status, "=no room, \"quoted\"".into());
     }

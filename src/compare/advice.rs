@@ -4,7 +4,7 @@ use super::entry::Entry;
 use super::group::Group;
 use super::numbers::{milliseconds, ratio, size};
 use super::verdict::subject;
-use crate::results::Status;
+use results::Status;
 
 /// Estimates closer than this are not told apart: they are no better.
 const ALIKE: f64 = 1.05;

@@ -2,8 +2,8 @@
 
 use super::CompareError;
 use super::entry::Entry;
-use crate::plan::{Axis, Label};
-use crate::results::Row;
+use plan::{Axis, Label};
+use results::Row;
 
 fn label(row: &Row) -> Label<'_> {
     Label::of(&row.strategy, &row.axes)

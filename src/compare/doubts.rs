@@ -4,7 +4,7 @@ use super::Comparison;
 use super::entry::{Entry, NOISY};
 use super::numbers::{count, list, percent};
 use super::verdict::names;
-use crate::statistics::{self, BY_FAR, Difference, FEWEST_ROUNDS, Ratio};
+use base::statistics::{self, BY_FAR, Difference, FEWEST_ROUNDS, Ratio};
 
 /// Fewer timed steps than this say little, and so do steps that together take no longer.
 const FEW_STEPS: usize = 10;

@@ -4,10 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::Basis;
 use super::rounds::Rounds;
-use crate::device::Role;
-use crate::execute;
-use crate::results::{Row, Status};
-use crate::statistics::{self, Difference, Ratio};
+use base::statistics::{self, Difference, Ratio};
+use device::Role;
+use results::{Row, Status};
 
 /// Above this half-width, relative to the median, the ratio of a speed to the baseline's is called noisy.
 pub(super) const NOISY: f64 = 0.05;

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::Comparison;
 use super::entry::Entry;
 use super::group::Group;
-use crate::results::{self, Status, csv};
-use crate::statistics::Difference;
+use base::statistics::Difference;
+use results::{Status, csv};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Figures {

@@ -7,8 +7,8 @@ use super::axes;
 use super::entry::{Entry, NOISY, Relative};
 use super::numbers::size;
 use super::{Basis, CompareError, Sort};
-use crate::results::Row;
-use crate::statistics::{self, Difference};
+use base::statistics::{self, Difference};
+use results::Row;
 
 #[derive(Debug)]
 pub(super) struct Group {

@@ -3,7 +3,7 @@
 use super::entry::Entry;
 use super::text::{one_line, pack};
 use super::{Basis, Comparison, group};
-use crate::results::Row;
+use results::Row;
 
 /// Experiment, machine, repeats and baseline; broken between its parts where it is too long for a line.
 pub(super) fn lines(comparison: &Comparison, width: usize) -> Vec<String> {

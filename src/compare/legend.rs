@@ -4,7 +4,7 @@ use super::columns::mark;
 use super::numbers::percent;
 use super::text::one_line;
 use super::{Basis, Comparison, columns, entry};
-use crate::results::Status;
+use results::Status;
 
 /// One explanation each. `dropped` are the columns that found no room.
 pub(super) fn parts(comparison: &Comparison, dropped: &[String]) -> Vec<String> {

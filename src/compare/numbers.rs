@@ -1,6 +1,6 @@
 //! Numbers as a table shows them: short, and never wider than a column can bear.
 
-use crate::units::Bytes;
+use base::units::Bytes;
 
 /// The unit of all sizes in a table, so that they can be compared at a glance.
 #[derive(Clone, Copy, Debug, PartialEq)]

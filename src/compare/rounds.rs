@@ -1,7 +1,7 @@
 //! A figure in each of the rounds that measured it. Figures of one round can be compared: what drifts has not gone far.
 
-use crate::results::Row;
-use crate::statistics::{self, Ratio};
+use base::statistics::{self, Ratio};
+use results::Row;
 
 /// Positive figures, at most one a round.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -51,7 +51,7 @@ pub(super) fn pad_right(text: &str, columns: usize) -> String {
 }
 
 /// Broken between words; further lines are indented. Nothing in it controls the terminal.
-pub(crate) fn wrap(text: &str, columns: usize) -> String {
+pub fn wrap(text: &str, columns: usize) -> String {
     let mut lines = vec![String::new()];
     for word in one_line(text).split_whitespace() {
         let word = cut_middle(word, columns - 2);

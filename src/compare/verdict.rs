@@ -8,10 +8,9 @@ use super::group::Group;
 use super::numbers::{change, list, percent, rate, ratio, size};
 use super::text::one_line;
 use super::{Basis, Comparison, advice, doubts};
-use crate::execute;
-use crate::memory::Pieces;
-use crate::results::Status;
-use crate::statistics::{Difference, Ratio};
+use base::statistics::{Difference, Ratio};
+use memory::Pieces;
+use results::Status;
 
 /// A loss this much above the baseline's is worth a warning.
 const WORSE_LOSS: f64 = 0.01;

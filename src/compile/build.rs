@@ -7,14 +7,14 @@ use super::instruction::{Action, Instruction};
 use super::placement::homes;
 use super::program::{Bucket, Exchange, Parameter, Program, Results, Section, SectionKind, Stage};
 use super::value::{Batches, Form, Like, Part, Value, View};
-use crate::data::{Documents, row};
-use crate::device::{Phase, Pool, Queue, Role};
-use crate::graph::{self, Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
-use crate::ops::{
+use data::{Documents, row};
+use device::{Phase, Pool, Queue, Role};
+use graph::{Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
+use ops::{
     DType, Deviation, Fill, Member, Members, Normal, Op, Storage, Stored, Stretch, TensorType, UpdateFormat,
     ValueId, Widen, lay_out,
 };
-use crate::spec::{LoadedFrom, Loader, RunConfig, group_of};
+use spec::{LoadedFrom, Loader, RunConfig, group_of};
 
 /// `config` is what the rank does of a run on batches of `batch_size`.
 pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> Program {

@@ -10,10 +10,10 @@ use super::program::{Parameter, Program, Section, SectionKind, Sliced, Spillable
 use super::value::{Like, Value};
 use super::verify::{Violation, verify};
 use super::{Units, compile, copies, of_rank, place, slices, workspaces};
-use crate::device::Target;
-use crate::graph::{Graphs, Pass};
-use crate::ops::{Members, Shape, Sizes};
-use crate::spec::{Choices, RunConfig, Spill};
+use device::Target;
+use graph::{Graphs, Pass};
+use ops::{Members, Shape, Sizes};
+use spec::{Choices, RunConfig, Spill};
 
 /// Compiles one run after the other for a target.
 #[derive(Clone, Debug)]
@@ -228,10 +228,10 @@ mod tests {
     use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
 
     use super::*;
-    use crate::compile::{compile_run, units_of};
-    use crate::graph::Graph;
-    use crate::spec::Train;
-    use crate::testing::{any_config, any_target, as_deep};
+    use crate::{compile_run, units_of};
+    use graph::Graph;
+    use spec::Train;
+    use testing::{any_config, any_target, as_deep};
 
     /// Where two programs differ first, by the name of the operation or the value.
     fn difference(found: &Program, expected: &Program) -> Option<String> {
@@ -244,7 +244,7 @@ mod tests {
         }
         for (index, (a, b)) in found.values.iter().zip(&expected.values).enumerate() {
             if a != b {
-                let name = found.full_name(crate::ops::ValueId(index as u32));
+                let name = found.full_name(ops::ValueId(index as u32));
                 return Some(format!("{name}: {a:?} instead of {b:?}"));
             }
         }

@@ -7,9 +7,9 @@ use super::instruction::{Action, Instruction};
 use super::program::{Program, Spillable, Stage};
 use super::value::{Form, Value};
 use super::{Draft, Marks};
-use crate::device::{Phase, Pool, Queue, Role};
-use crate::graph::ScopeId;
-use crate::ops::{TensorType, ValueId};
+use device::{Phase, Pool, Queue, Role};
+use graph::ScopeId;
+use ops::{TensorType, ValueId};
 
 pub(super) fn bring(draft: &mut Draft) {
     let program = &mut draft.program;

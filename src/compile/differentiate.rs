@@ -9,9 +9,9 @@ use super::program::{Program, Section, SectionKind, Stage};
 use super::units::{Again, Unit};
 use super::value::{Form, Value, View};
 use super::{Draft, Marks};
-use crate::device::{Phase, Role};
-use crate::graph::ScopeId;
-use crate::ops::{Activation, Add, DType, Emitted, Op, Tape, TensorType, ValueId};
+use device::{Phase, Role};
+use graph::ScopeId;
+use ops::{Activation, Add, DType, Emitted, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
     add_gradient_buckets(&mut draft.program, Dtypes::of(draft.config).gradients, &draft.marks);

@@ -8,11 +8,9 @@ use super::instruction::{Action, Instruction};
 use super::program::{LossScaling, Program, Section, SectionKind, Stage};
 use super::storage::{self, Stored};
 use super::value::{Form, Like, Part, Value};
-use crate::device::{DeviceKind, Phase, Pool, Role, Target};
-use crate::ops::{
-    Arithmetic, Cast, DType, Fill, Loss, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId,
-};
-use crate::spec::{LossScale, Precision, RunConfig, StoredIn, Strategy};
+use device::{DeviceKind, Phase, Pool, Role, Target};
+use ops::{Arithmetic, Cast, DType, Fill, Loss, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
+use spec::{LossScale, Precision, RunConfig, StoredIn, Strategy};
 
 /// What each kind of number is kept in.
 #[derive(Clone, Copy, Debug)]

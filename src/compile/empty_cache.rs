@@ -3,7 +3,7 @@
 use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Section, SectionKind};
-use crate::spec::EmptyCache;
+use spec::EmptyCache;
 
 pub(super) fn empty(draft: &mut Draft) {
     let when = draft.config.strategy.empty_cache;

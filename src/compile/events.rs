@@ -3,8 +3,8 @@
 use super::instruction::{Action, Instruction};
 use super::program::{Program, SectionKind, Stage};
 use super::{Draft, first_use};
-use crate::device::{Event, Pool, Queue};
-use crate::ops::ValueId;
+use device::{Event, Pool, Queue};
+use ops::ValueId;
 
 pub(super) fn order(draft: &mut Draft) {
     let program = &mut draft.program;

@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Section, SectionKind};
-use crate::device::{Event, Queue};
-use crate::ops::ValueId;
-use crate::spec::Init;
+use device::{Event, Queue};
+use ops::ValueId;
+use spec::Init;
 
 pub(super) fn make_late(draft: &mut Draft) {
     if draft.config.strategy.init != Init::Lazy {

@@ -5,7 +5,7 @@
 use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::Program;
-use crate::ops::ValueId;
+use ops::ValueId;
 
 pub(super) fn fuse(draft: &mut Draft) {
     let program = &mut draft.program;
@@ -57,11 +57,10 @@ fn store_cast(program: &Program, launch: &mut Action, from: ValueId, to: ValueId
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::compile_run;
-    use crate::device::Phase;
-    use crate::ops::Op;
-    use crate::spec::{Precision, Recompute};
-    use crate::testing;
+    use crate::compile_run;
+    use device::Phase;
+    use ops::Op;
+    use spec::{Precision, Recompute};
 
     /// How many tensors the backward pass casts by operations of their own, and how many otherwise.
     fn casts(precision: Precision, recompute: Recompute) -> [usize; 2] {

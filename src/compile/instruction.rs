@@ -1,8 +1,8 @@
 //! What a program is made of: one thing for a device to do, and where it belongs.
 
-use crate::device::{Event, Phase, Pool, Queue};
-use crate::graph::ScopeId;
-use crate::ops::{Op, Slice, ValueId};
+use device::{Event, Phase, Pool, Queue};
+use graph::ScopeId;
+use ops::{Op, Slice, ValueId};
 
 /// What an instruction does.
 #[derive(Clone, Debug, PartialEq)]

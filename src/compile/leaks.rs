@@ -4,9 +4,9 @@
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Section};
 use super::value::Form;
-use crate::device::{Phase, Role};
-use crate::ops::ValueId;
-use crate::spec::Leak;
+use device::{Phase, Role};
+use ops::ValueId;
+use spec::Leak;
 
 /// The storages that a step leaves behind, before any is allocated.
 pub(super) fn leaked(program: &Program, leak: Option<Leak>) -> Vec<ValueId> {

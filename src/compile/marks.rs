@@ -4,10 +4,10 @@ use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::{Bucket, Program};
 use super::units::Units;
-use crate::device::{Phase, Pool, Role};
-use crate::graph::ScopeId;
-use crate::ops::ValueId;
-use crate::spec::{Init, Offload, Spill};
+use device::{Phase, Pool, Role};
+use graph::ScopeId;
+use ops::ValueId;
+use spec::{Init, Offload, Spill};
 
 #[derive(Debug)]
 pub struct Marks {

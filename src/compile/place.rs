@@ -12,9 +12,9 @@ use super::Draft;
 use super::instruction::Action;
 use super::occupied::Occupied;
 use super::program::{Program, SectionKind, Stage};
-use crate::device::{Pool, Target};
-use crate::ops::ValueId;
-use crate::spec::Allocator;
+use device::{Pool, Target};
+use ops::ValueId;
+use spec::Allocator;
 
 pub(super) fn place(draft: &mut Draft) {
     draft.program.places = vec![None; draft.program.values.len()];
@@ -198,34 +198,5 @@ impl Lives {
             plans.iter_mut().for_each(|plan| plan.add(&life.alive(), offset..offset + life.bytes));
         }
         Plan { offsets, end }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::{ProptestConfig, prop_assert, proptest};
-
-    use crate::compile::compile_run;
-    use crate::device::{Pool, Target};
-    use crate::memory::peak_live;
-    use crate::spec::{Allocator, Strategy};
-    use crate::testing::{any_config, any_target};
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
-
-        /// At most a twentieth of what is alive, or where most of it comes and goes by copies, a quarter. Of 20,000 random
-        /// programs without copies, 99 in 100 had no more than 0.3 %.
-        #[test]
-        fn gaps_are_few(mut config in any_config(), target in any_target()) {
-            (config.strategy.allocator, config.strategy.leak) = (Allocator::Arena, None);
-            // What a page rounds up is no gap.
-            let target = Target { page: target.alignment, ..target };
-            let program = compile_run(&config, &target).unwrap();
-            let (live, reserved) = (peak_live(&program, &target, Pool::Device), program.arenas[Pool::Device as usize]);
-            let Strategy { place, offload, .. } = &config.strategy;
-            let gaps = if place.is_empty() && !offload.is_any() { live / 20 } else { live / 4 };
-            prop_assert!(live <= reserved && reserved <= live + gaps, "{reserved} bytes for {live}");
-        }
     }
 }

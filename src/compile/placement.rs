@@ -3,9 +3,9 @@
 
 use super::Draft;
 use super::instruction::{Action, Instruction};
-use crate::device::Pool;
-use crate::graph::{Scope, named};
-use crate::spec::RunConfig;
+use device::Pool;
+use graph::{Scope, named};
+use spec::RunConfig;
 
 /// By scope: whose processor computes it, and whose memory its parameters live in. Empty where nothing is placed.
 pub(super) fn homes(scopes: &[Scope], config: &RunConfig) -> Vec<Pool> {

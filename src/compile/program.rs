@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use super::instruction::{Action, Instruction};
 use super::value::{Batches, Value};
-use crate::device::{Event, Placed, Pool, Work};
-use crate::graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
-use crate::ops::{Members, Storage, TensorType, UpdateFormat, ValueId};
-use crate::spec::Allocator;
+use device::{Event, Placed, Pool, Work};
+use graph::{Initial, MicroBatch, Pass, Scope, ScopeId};
+use ops::{Members, Storage, TensorType, UpdateFormat, ValueId};
+use spec::Allocator;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SectionKind {

@@ -7,10 +7,10 @@ use super::instruction::{Action, Instruction};
 use super::leaks;
 use super::program::{Program, Section, SectionKind, Stage};
 use super::value::Form;
-use crate::device::{Phase, Queue, Role};
-use crate::graph::ScopeId;
-use crate::ops::ValueId;
-use crate::spec::{EvaluationPass, Release};
+use device::{Phase, Queue, Role};
+use graph::ScopeId;
+use ops::ValueId;
+use spec::{EvaluationPass, Release};
 
 pub(super) fn release(draft: &mut Draft) {
     let policy = draft.config.strategy.release;

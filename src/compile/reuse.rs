@@ -3,7 +3,7 @@
 use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::Program;
-use crate::ops::ValueId;
+use ops::ValueId;
 
 pub(super) fn reuse(draft: &mut Draft) {
     let program = &mut draft.program;

@@ -5,10 +5,10 @@ use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Section, SectionKind, Stage};
 use super::value::View;
-use crate::device::Phase;
-use crate::graph::MicroBatch;
-use crate::ops::{Fill, Op, ValueId};
-use crate::spec::{Gradients, RunConfig};
+use device::Phase;
+use graph::MicroBatch;
+use ops::{Fill, Op, ValueId};
+use spec::{Gradients, RunConfig};
 
 impl Section {
     /// As yet without code, of the sizes that a run gives it.

@@ -4,7 +4,7 @@
 use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::Program;
-use crate::device::{DeviceKind, Queue};
+use device::{DeviceKind, Queue};
 
 pub(super) fn mark(draft: &mut Draft) {
     // Only a card's driver replays.
@@ -51,10 +51,9 @@ fn stays(program: &Program, instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::compile::{Action, compile_run};
-    use crate::device::{DeviceKind, Target};
-    use crate::spec::RunConfig;
-    use crate::testing;
+    use crate::{Action, compile_run};
+    use device::{DeviceKind, Target};
+    use spec::RunConfig;
 
     #[test]
     fn a_card_replays_everything_but_what_waits() {

@@ -8,9 +8,9 @@ use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Sliced};
 use super::value::Like;
-use crate::graph::Pass;
-use crate::ops::{Op, Slice, ValueId};
-use crate::spec::RunConfig;
+use graph::Pass;
+use ops::{Op, Slice, ValueId};
+use spec::RunConfig;
 
 /// In how many slices so many rows are taken.
 pub(super) fn count(config: &RunConfig, rows: usize) -> usize {

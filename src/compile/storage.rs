@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use super::instruction::{Action, Instruction};
 use super::program::{BucketState, Program, SectionKind};
 use super::value::{Form, Like, Part, Value, View};
-use crate::device::Role;
-use crate::ops::{Cast, DType, Dequantize, Op, Quantize, Sizes, Storage, TensorType, ValueId};
+use device::Role;
+use ops::{Cast, DType, Dequantize, Op, Quantize, Sizes, Storage, TensorType, ValueId};
 
 /// What brings a stored parameter to the dtype of the work, by that parameter.
 #[derive(Debug, Default)]

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::graph::{Scope, ScopeId};
-use crate::ops::{Op, OpKind};
-use crate::spec::{BlockPart, Budget, Recompute, WordSet, Words as _};
+use graph::{Scope, ScopeId};
+use ops::{Op, OpKind};
+use spec::{BlockPart, Budget, Recompute, WordSet, Words as _};
 
 /// By scope of a graph: what of it is computed again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -9,10 +9,10 @@ use super::program::{Bucket, BucketState, LossScaling, Program, Results, Section
 use super::sections::fill_with_zeros;
 use super::value::{Like, Value};
 use super::{Draft, Marks};
-use crate::device::{Phase, Pool, Queue, Role};
-use crate::graph::ScopeId;
-use crate::ops::{self, Cast, GlobalNorm, GradientTerms, Op, State, TensorType, ValueId};
-use crate::spec::{DynamicLossScale, Gradients, LossScale, Update, UpdateGroup};
+use device::{Phase, Pool, Queue, Role};
+use graph::ScopeId;
+use ops::{Cast, GlobalNorm, GradientTerms, Op, State, TensorType, ValueId};
+use spec::{DynamicLossScale, Gradients, LossScale, Update, UpdateGroup};
 
 pub(super) fn update(draft: &mut Draft) {
     let config = draft.config;

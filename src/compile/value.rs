@@ -1,9 +1,9 @@
 //! What a step works on: values, each written once, and how they share memory.
 
 use super::program::Program;
-use crate::device::{Pool, Role};
-use crate::graph::{Pass, ScopeId};
-use crate::ops::{DType, Shape, Slice, TensorType, ValueId};
+use device::{Pool, Role};
+use graph::{Pass, ScopeId};
+use ops::{DType, Shape, Slice, TensorType, ValueId};
 
 /// How a value relates to the model's own of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,8 +4,8 @@ use super::Draft;
 use super::instruction::Action;
 use super::program::Types;
 use super::value::Like;
-use crate::device::Role;
-use crate::ops::TensorType;
+use device::Role;
+use ops::TensorType;
 
 pub(super) fn add(draft: &mut Draft) {
     let (target, marks) = (draft.target, &draft.marks);

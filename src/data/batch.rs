@@ -6,7 +6,7 @@ use std::ops::DerefMut;
 use super::ids::Ids;
 use super::row::{PLACE, WEIGHTS, is_missing};
 use super::seeds;
-use crate::ops::{DType, Shape, TensorType};
+use ops::{DType, Shape, TensorType};
 
 /// What a model asks for of each sample.
 #[derive(Clone, Debug, PartialEq)]

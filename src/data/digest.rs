@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{DataError, TokenWidth};
-use crate::units::Bytes;
-use crate::{regular, temporary};
+use base::units::Bytes;
+use base::{regular, temporary};
 
 /// A file that changed this recently may change again without its time moving on.
 const SETTLED: Duration = Duration::from_secs(2);

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::row::{WEIGHTS, weights};
 use super::stretches::Row;
 use super::{Batch, Contents, DataError, Filled, Given, Part, Sample, Source, Split, TrainingStep};
-use crate::ops::TensorType;
+use ops::TensorType;
 
 /// How documents become samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]

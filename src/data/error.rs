@@ -6,7 +6,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use super::Given;
-use crate::units::Bytes;
+use base::units::Bytes;
 
 /// Each says what was found; [`DataError::help`] says what would work, and [`DataError::blame`] which key of the
 /// experiment is to blame.

@@ -1,7 +1,7 @@
 //! Whole numbers of a sample, in the type that they are loaded in.
 
 use super::batch::MASKED;
-use crate::ops::DType;
+use ops::DType;
 
 /// Memory of whole numbers in the machine's byte order: in as few bits as hold them all.
 #[derive(Debug)]

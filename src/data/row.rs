@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::stretches::PARTS;
 use super::{Batch, DataError, Part, TrainingStep};
-use crate::ops::{DType, TensorType};
+use ops::{DType, TensorType};
 
 /// A row of tokens, and where in it samples begin.
 pub trait TokenRow: Debug + Send + Sync {

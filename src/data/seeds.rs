@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Batch, Part, TrainingStep, sampling};
-use crate::ops::TensorType;
+use ops::TensorType;
 
 /// Of a sample: two words.
 pub fn part() -> Part {
@@ -27,7 +27,7 @@ pub fn fill(step: &TrainingStep, samples: Range<u64>, batch: &mut Batch) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Order;
+    use crate::Order;
 
     fn seeds(step: TrainingStep, samples: Range<u64>) -> Vec<u8> {
         let count = (samples.end - samples.start) as usize;

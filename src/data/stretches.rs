@@ -10,7 +10,7 @@ use super::row::WEIGHTS;
 use super::{
     Batch, Contents, DataError, Given, Order, Part, Sample, Source, Split, TokenRow, TrainingStep, row,
 };
-use crate::ops::{DType, TensorType};
+use ops::{DType, TensorType};
 
 /// The parts of a sample. Of number n, all tokens lie n places later in the row than those of number 0.
 pub(super) const PARTS: &[&str] = &["tokens", "targets"];

@@ -9,7 +9,7 @@ use super::{
     Batch, Contents, DataError, DataSet, DigestCache, Filled, Given, Part, Sample, Source, TrainingStep,
     digest, sampling,
 };
-use crate::ops::TensorType;
+use ops::TensorType;
 
 /// What each token is followed by: one of as many others, the first of them twice as often as the second, three times as
 /// often as the third, and so on.
@@ -215,7 +215,7 @@ impl Source for Chain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Order;
+    use crate::Order;
 
     const SET: SyntheticSet = SyntheticSet { tokens: 50, successors: 3, seed: 7 };
 

@@ -17,7 +17,7 @@ use super::token_files::Files;
 use super::{
     Contents, DataError, DataSet, DigestCache, Documents, Given, Sample, Source, TokenWidth, digest, files,
 };
-use crate::user_cache;
+use base::user_cache;
 
 /// What a byte can be.
 const BYTES: Given = Given { key: "data.text.tokens", count: 256 };

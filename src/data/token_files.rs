@@ -9,7 +9,7 @@ use super::digest::Version;
 use super::ids::Ids;
 use super::stretches::Row;
 use super::{DataError, TokenWidth};
-use crate::regular;
+use base::regular;
 
 /// Bytes that are read at a time.
 const PIECE: usize = 4 << 10;

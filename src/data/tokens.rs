@@ -8,7 +8,7 @@ use super::digest::{TokensDigest, versions};
 use super::stretches::{Splits, Stretches, Summary};
 use super::token_files::Files;
 use super::{Contents, DataError, DataSet, DigestCache, Given, Sample, Source, digest, files};
-use crate::regular;
+use base::regular;
 
 /// What there is of it.
 const UNITS: [&str; 2] = ["token", "tokens"];

@@ -1,7 +1,7 @@
 //! What is checked of an operation's operands before a device works on them.
 
 use super::{Buffer, DeviceError, Pool, Region, Target, Tensor};
-use crate::ops::{Op, TypeError};
+use ops::{Op, TypeError};
 
 /// What kernels rely on: types that fit the operation, aligned operands, a workspace large enough, and no two
 /// operands in the same memory but those that the operation declares. Operands begin at multiples of `alignment` bytes, those of

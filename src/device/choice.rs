@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::Pool;
-use crate::ops::{Op, TensorType};
+use ops::{Op, TensorType};
 
 /// Where memory that was asked for begins: at a multiple of as many bytes at least. More makes no difference to any kernel.
 pub(super) const ALIGNMENT: u64 = 256;

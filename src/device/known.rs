@@ -2,7 +2,7 @@
 
 use super::cuda;
 use super::{Figures, Target};
-use crate::units::Bytes;
+use base::units::Bytes;
 
 /// What a card's context is taken to take where nobody measured it: about what those of compute capability 8.0 to 9.0 take
 /// with kernels and the library loaded.

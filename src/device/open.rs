@@ -7,7 +7,7 @@ use super::probe::{self, ProbeError};
 use super::{
     CpuDevice, CudaDevice, Device, DeviceError, DeviceKind, Limits, Target, Unavailable, cpu_target, equip,
 };
-use crate::units::Bytes;
+use base::units::Bytes;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

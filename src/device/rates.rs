@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Buffer, Device, DeviceError, DeviceKind, Placed, Pool, Queue, Region, Target, Tensor, Work};
-use crate::ops::{Add, Cast, DType, Deviation, Fill, Linear, Normal, Op, Operation, TensorType};
+use ops::{Add, Cast, DType, Deviation, Fill, Linear, Normal, Op, Operation, TensorType};
 
 /// What a device reached. What does not fit its memory is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -234,9 +234,8 @@ mod tests {
     use std::thread::sleep;
 
     use super::*;
-    use crate::device::{Event, Lent};
-    use crate::testing;
-    use crate::units::Bytes;
+    use crate::{Event, Lent};
+    use base::units::Bytes;
 
     const FLOPS_PER_S: f64 = 2e11;
     const COPY_PER_S: f64 = 1e10;
@@ -253,7 +252,7 @@ mod tests {
 
     impl Sleeper {
         fn new(mib: u64) -> Sleeper {
-            let target = testing::target().with_memory(Bytes(mib << 20));
+            let target = crate::cpu_target(Some(Bytes(mib << 20))).unwrap().expect("a limit is given");
             Sleeper { target, buffers: Vec::new(), most: 0, failing: false }
         }
 

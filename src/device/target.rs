@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::cpu::LEAST_PRODUCT_WORKSPACE_PER_THREAD;
 use super::{Pool, Rank};
-use crate::ops::{Processor, WorkspaceLimits};
-use crate::units::Bytes;
+use base::units::Bytes;
+use ops::{Processor, WorkspaceLimits};
 
 /// Threads of a card's host that compute: no target says yet how many it has.
 pub(super) const HOST_THREADS: usize = 1;

@@ -1,10 +1,10 @@
 //! What strategies really did.
 
 use super::updated_by::UpdatedBy;
-use crate::compile::{Action, Instruction, Program, SectionKind};
-use crate::device::{Phase, Pool};
-use crate::memory::{CacheWork, carried_bytes};
-use crate::ops::{DType, Op, StateFormat, UpdateFormat, ValueId, WeightFormat};
+use compile::{Action, Instruction, Program, SectionKind};
+use device::{Phase, Pool};
+use memory::{CacheWork, carried_bytes};
+use ops::{DType, Op, StateFormat, UpdateFormat, ValueId, WeightFormat};
 
 /// Counted where it is done, never copied from the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What a run's digest is of.
 
-use crate::compile::Program;
-use crate::ops::{Member, ValueId};
+use compile::Program;
+use ops::{Member, ValueId};
 
 /// All that a run learns: layer by layer its parameters, the scales of those in codes, then each state that the optimizer keeps of them, as members of the
 /// values that they lie in. The order is the model's, however layers are divided into buckets.

@@ -17,11 +17,11 @@ use super::tensor_file::{Entry, TensorFile};
 use super::train::finite;
 use super::volume::Volume;
 use super::{Message, Reporter, products};
-use crate::data::{Batch, DigestCache, Part};
-use crate::device::{self, Device, Pool, to_f32};
-use crate::memory::{Cadence, predict};
-use crate::ops::{DType, ValueId};
-use crate::spec::Update;
+use data::{Batch, DigestCache, Part};
+use device::{Device, Pool, to_f32};
+use memory::{Cadence, predict};
+use ops::{DType, ValueId};
+use spec::Update;
 
 /// Parameters before the first step, by name.
 const INITIAL_FILE: &str = "initial.safetensors";

@@ -16,13 +16,13 @@ use super::counts::Counts;
 use super::digest;
 use super::timeline::Timeline;
 use super::uses::Uses;
-use crate::compile::{Action, Opened, Program, SectionKind};
-use crate::data::{Batch, StoredParameters};
-use crate::device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
+use compile::{Action, Opened, Program, SectionKind};
+use data::{Batch, StoredParameters};
+use device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
 #[cfg(test)]
-use crate::memory::{Allocator, CacheWork};
-use crate::memory::{Backing, Failure, Manager};
-use crate::ops::ValueId;
+use memory::{Allocator, CacheWork};
+use memory::{Backing, Failure, Manager};
+use ops::ValueId;
 
 /// Bytes of a device that are read at a time: a whole tensor beside the pools would show in the resident set as a
 /// leak.

@@ -3,12 +3,11 @@
 use std::io;
 use std::path::Path;
 
-use crate::compile::Violation;
-use crate::data::{DataError, WeightsError};
-use crate::device::{DeviceError, Pool};
-use crate::memory::{Failure, OutOfMemory};
-use crate::spec;
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::Violation;
+use data::{DataError, WeightsError};
+use device::{DeviceError, Pool};
+use memory::{Failure, OutOfMemory};
 
 /// Why a run has no result.
 #[derive(Debug, thiserror::Error)]

@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 
 use super::engine::Engine;
 use super::error::RunError;
-use crate::data::{Batch, DataError, Source, TokenRow, TrainingStep, row, seeds};
-use crate::device::Lent;
-use crate::ops::DType;
-use crate::spec::{LoadedFrom, RunConfig};
+use data::{Batch, DataError, Source, TokenRow, TrainingStep, row, seeds};
+use device::Lent;
+use ops::DType;
+use spec::{LoadedFrom, RunConfig};
 
 /// Bytes that are read at a time of a row that the device is to have.
 const PIECE: usize = 64 << 10;

@@ -14,9 +14,8 @@ use super::engine::Engine;
 use super::error::RunError;
 use super::feed::Feed;
 use super::measured::{Loading, Times};
-use crate::data::{Batch, DataError, Memory};
-use crate::device::DeviceError;
-use crate::spec;
+use data::{Batch, DataError, Memory};
+use device::DeviceError;
 
 /// A batch that is there.
 #[derive(Clone, Copy, Debug)]

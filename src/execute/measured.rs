@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::counts::Counts;
 use super::products::ProductSources;
 use super::volume::Volume;
-use crate::device::{ByRole, Ledger, Phase, Pool};
-use crate::documented::documented;
-use crate::memory::{OutOfMemory, Pieces, Short};
-use crate::statistics::{self, Interval};
-use crate::units::Bytes;
+use base::documented;
+use base::statistics::{self, Interval};
+use base::units::Bytes;
+use device::{ByRole, Ledger, Phase, Pool};
+use memory::{OutOfMemory, Pieces, Short};
 
 /// How a run ended, and what it measured until then.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -4,13 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::error::RunError;
-use crate::compile::Program;
-use crate::data::{DigestCache, Sample, Source, StoredParameters, Weights, digest_of_both};
-use crate::device::Target;
-use crate::graph;
-use crate::plan;
-use crate::plan::compile_verified;
-use crate::spec::{RunConfig, read_target};
+use compile::Program;
+use data::{DigestCache, Sample, Source, StoredParameters, Weights, digest_of_both};
+use device::Target;
+use plan::compile_verified;
+use spec::{RunConfig, read_target};
 
 /// The file in a run's folder that holds the digest of the data that the run was planned with.
 pub const DATA_FILE: &str = "data.digest";

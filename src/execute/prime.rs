@@ -1,10 +1,10 @@
 //! Runs every operation of a program once before anything is measured, so that what the process needs for itself (code,
 //! stacks, thread-local tables) is resident and not taken for the run's memory.
 
-use crate::compile::Program;
-use crate::device::{Buffer, Device, DeviceError, Placed, Pool, Queue, Region, Tensor, Work};
-use crate::memory::{Cadence, predict};
-use crate::ops::{Fill, Op, TensorType};
+use compile::Program;
+use device::{Buffer, Device, DeviceError, Placed, Pool, Queue, Region, Tensor, Work};
+use memory::{Cadence, predict};
+use ops::{Fill, Op, TensorType};
 
 /// Bytes of a copy between pools.
 const COPIED: u64 = 1 << 12;

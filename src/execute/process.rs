@@ -252,7 +252,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::execute::Ended;
+    use crate::Ended;
 
     static QUIET: AtomicBool = AtomicBool::new(false);
     const FINISHED: &str = r#"echo '{"finished":{"ended":"complete","message":"","measured":{"peak_bytes":1,"loss_last":null}}}'"#;

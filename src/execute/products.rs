@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::error::{RunError, cannot_write};
-use crate::compile::Program;
-use crate::device::{Choice, Device, Pool, Source, Work};
+use compile::Program;
+use device::{Choice, Device, Pool, Source, Work};
 
 /// The file in a run's folder with a line for each shape of product. Where it is there beforehand, the run computes
 /// products as it says: training again then ends in the same bits, whatever is in the cache.
@@ -75,8 +75,8 @@ fn write(file: &Path, choices: &[Choice]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::brief;
-    use crate::testing::readers::read_mutated;
+    use base::brief;
+    use testing::readers::read_mutated;
 
     fn choice(product: &str) -> Choice {
         Choice {

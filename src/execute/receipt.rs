@@ -3,9 +3,9 @@
 use super::counts::Counts;
 use super::measured::Loading;
 use super::products::ProductSources;
-use crate::compile::Program;
-use crate::spec::{EmptyCache, Optimizer, RunConfig, Strategy};
-use crate::units::{Bytes, Count};
+use base::units::{Bytes, Count};
+use compile::Program;
+use spec::{EmptyCache, Optimizer, RunConfig, Strategy};
 
 /// What a run is, for what it did to be told against it.
 #[derive(Clone, Copy)]

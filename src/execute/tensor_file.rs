@@ -7,7 +7,7 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use crate::ops::{DType, TensorType};
+use ops::{DType, TensorType};
 
 /// The data begins at a multiple of this many bytes, as the format's own writer has it.
 const ALIGNMENT: usize = 8;

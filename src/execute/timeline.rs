@@ -6,8 +6,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::compile::{Action, Instruction, Program, SectionKind};
-use crate::device::{ByRole, Event, Queue, Role};
+use compile::{Action, Instruction, Program, SectionKind};
+use device::{ByRole, Event, Queue, Role};
 
 /// What is known of one instruction, carried out any number of times.
 #[derive(Clone, Copy, Default)]

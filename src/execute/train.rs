@@ -23,11 +23,11 @@ use super::unchanged::Unchanged;
 use super::volume::Volume;
 use super::witness::Witness;
 use super::{Message, Reporter, prime, products, receipt};
-use crate::compile::Program;
-use crate::data::{DigestCache, Sample, Source, StoredParameters};
-use crate::device::{self, Device, DeviceKind, Factors, Pool};
-use crate::memory::{Cadence, Failure, predict};
-use crate::spec::{Precision, RunConfig};
+use compile::Program;
+use data::{DigestCache, Sample, Source, StoredParameters};
+use device::{Device, DeviceKind, Factors, Pool};
+use memory::{Cadence, Failure, predict};
+use spec::{Precision, RunConfig};
 
 /// The file in a run's folder with its timeline: a line for each instruction.
 pub const MEMORY_FILE: &str = "memory.csv";

@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use super::engine::Engine;
-use crate::compile::Program;
-use crate::memory::Failure;
-use crate::ops::{DType, Member, Rounding, ValueId, WeightFormat};
+use compile::Program;
+use memory::Failure;
+use ops::{DType, Member, Rounding, ValueId, WeightFormat};
 
 /// What is looked at of each tensor: so many pieces of so many numbers, in equal distances, for rows of a weight may differ.
 const PIECES: usize = 8;

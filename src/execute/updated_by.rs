@@ -1,7 +1,7 @@
 //! Which rules updated how many parameters.
 
-use crate::ops::Update;
-use crate::units::Count;
+use base::units::Count;
+use ops::Update;
 
 /// Rules that a run has at the most: its optimizer's own, and that of what this does not update.
 const MOST: usize = 2;

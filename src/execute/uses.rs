@@ -1,8 +1,8 @@
 //! Which storages are freed later than they have to be.
 
-use crate::compile::{Action, Instruction, Program};
-use crate::device::Queue;
-use crate::ops::ValueId;
+use compile::{Action, Instruction, Program};
+use device::Queue;
+use ops::ValueId;
 
 /// When each storage was used last.
 pub(super) struct Uses {

@@ -1,7 +1,7 @@
 //! What an optimizer step goes through: what speed is counted in.
 
-use crate::data::Sample;
-use crate::spec::RunConfig;
+use data::Sample;
+use spec::RunConfig;
 
 /// The samples of a step, and their tokens where the model works on tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use crate::device::Device;
+use device::Device;
 
 /// Runs that reserve less than this are not judged: what a process does beside them weighs too much.
 const JUDGED_FROM: u64 = 64 << 20;

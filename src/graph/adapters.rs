@@ -4,8 +4,8 @@
 //! K and M in and out features of a layer, R rank. A is drawn, B is zeros: a model begins as what it is without.
 
 use super::{Graph, Initial, Named, Node, Scope, ScopeId, ValueKind, named};
-use crate::ops::{Add, Linear, Op, Scale};
-use crate::spec::{Lora, StoredIn};
+use ops::{Add, Linear, Op, Scale};
+use spec::{Lora, StoredIn};
 
 /// A linear layer of a block.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,9 +111,8 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph;
-    use crate::spec::Base;
-    use crate::testing;
+    use crate as graph;
+    use spec::Base;
 
     fn paths(graph: &Graph) -> Vec<String> {
         adaptable(graph).into_iter().map(|layer| layer.path).collect()

@@ -1,7 +1,7 @@
 //! Attention that stores its scores.
 
 use super::{Graph, GraphValue, ValueKind};
-use crate::ops::{MaterializedAttention, Op, Stacked};
+use ops::{MaterializedAttention, Op, Stacked};
 
 impl Graph {
     /// Lets attention store its scores and their softmax whole, wherever the model has it.

@@ -66,8 +66,7 @@ fn is_like(pattern: &[Pattern], path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph;
-    use crate::testing;
+    use crate as graph;
 
     /// The layers that each of these names is about, in the small model of two blocks.
     fn about(names: &[&str]) -> Vec<Vec<String>> {

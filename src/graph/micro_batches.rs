@@ -2,7 +2,7 @@
 //! evaluation.
 
 use super::{Graph, build_on};
-use crate::spec::{Attention, Model, RunConfig};
+use spec::{Attention, Model, RunConfig};
 
 /// Which of a step's micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

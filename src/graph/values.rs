@@ -26,8 +26,7 @@ pub fn goes_by(value: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph;
-    use crate::testing;
+    use crate as graph;
 
     fn known_by(name: &str) -> Vec<String> {
         let mut values = graph::build(&testing::small().model, 1).computed();

@@ -1,7 +1,7 @@
 //! In which order a run goes through its program: training follows it, and so does what predicts memory, since an
 //! allocator that keeps freed memory may answer differently in another order.
 
-use crate::spec::RunConfig;
+use spec::RunConfig;
 
 /// A run's optimizer steps and the evaluations between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The account of what steps leave behind.
 
-use crate::device::{ByRole, Pool};
+use device::{ByRole, Pool};
 
 /// What was left behind so far: by pool, what of it is live, and what of the reserved bytes is reserved for it alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

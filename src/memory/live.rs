@@ -1,9 +1,9 @@
 //! Which values are live at an instruction: what people look for when they are out of memory.
 
 use super::allocator::rounded;
-use crate::compile::{Action, Program};
-use crate::device::{Pool, Position, Role, Target};
-use crate::ops::ValueId;
+use compile::{Action, Program};
+use device::{Pool, Position, Role, Target};
+use ops::ValueId;
 
 /// A storage that is live, by the name it was allocated for.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,9 +5,9 @@ use super::allocator::{self, Allocator, CacheWork, Location, Pieces, rounded};
 use super::leaked::{Leaked, less};
 use super::out_of_memory::{Failure, OutOfMemory, Refused};
 use super::system::{Backing, System};
-use crate::compile::{Action, Program};
-use crate::device::{ByRole, DeviceError, Ledger, Pool, Position, Region, Target, Tensor};
-use crate::ops::ValueId;
+use compile::{Action, Program};
+use device::{ByRole, DeviceError, Ledger, Pool, Position, Region, Target, Tensor};
+use ops::ValueId;
 
 /// The memory of one run of a program.
 pub struct Manager<'a, B> {

@@ -3,10 +3,10 @@
 use super::allocator::{Pieces, rounded};
 use super::manager::Manager;
 use super::system::NoStorage;
-use crate::compile::{Action, Program};
-use crate::data::WeightsError;
-use crate::device::{ByRole, DeviceError, Phase, Pool, Position, Target};
-use crate::ops::ValueId;
+use compile::{Action, Program};
+use data::WeightsError;
+use device::{ByRole, DeviceError, Phase, Pool, Position, Target};
+use ops::ValueId;
 
 /// A request that the pool could not meet: a result, not an accident.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,9 +7,9 @@ use super::out_of_memory::{OutOfMemory, Short};
 use super::step_work::StepWork;
 use super::system::NoStorage;
 use super::walk::{Stop, Walk, Walked};
-use crate::compile::{Action, Program, Section};
-use crate::device::{Pool, Target, Usage};
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Action, Program, Section};
+use device::{Pool, Target, Usage};
 
 /// So many steps are gone through at the most to find out how many there is room for. Fewer are enough where memory repeats
 /// itself.
@@ -63,7 +63,7 @@ pub fn predict(program: &Program, target: &Target, cadence: Cadence) -> Predicti
 }
 
 /// The same with any allocator.
-pub(crate) fn predict_with<'a>(
+pub fn predict_with<'a>(
     program: &'a Program,
     target: &Target,
     cadence: Cadence,

@@ -1,9 +1,9 @@
 //! What an optimizer step has a machine do, however fast that is.
 
-use crate::compile::{Action, Instruction, Program, Types};
-use crate::device::{Phase, Pool, Role};
-use crate::ops::{DType, ValueId};
-use crate::spec::Allocator;
+use compile::{Action, Instruction, Program, Types};
+use device::{Phase, Pool, Role};
+use ops::{DType, ValueId};
+use spec::Allocator;
 
 /// An optimizer step's work, with what is computed again.
 #[derive(Clone, Debug, Default, PartialEq)]

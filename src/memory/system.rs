@@ -1,6 +1,6 @@
 //! What allocators ask memory of: a backing store behind the target's limit. The ledger hears of every request.
 
-use crate::device::{Buffer, DeviceError, Ledger, Pool, Region, Target};
+use device::{Buffer, DeviceError, Ledger, Pool, Region, Target};
 
 /// Where memory comes from.
 pub trait Backing {

@@ -6,15 +6,21 @@ use proptest::prelude::{
 };
 
 use super::cadence::Evaluations;
+use hoarder::Hoarder;
+
 use super::system::NoStorage;
 use super::*;
-use crate::compile::{Opened, Program, SectionKind};
-use crate::device::{DeviceError, Ledger, Limits, Pool, Target};
-use crate::ops::ValueId;
-use crate::spec::{self, RunConfig};
-use crate::testing::compile;
-use crate::testing::{Hoarder, any_config, any_target, small, target};
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Opened, Program, SectionKind};
+use device::{DeviceError, Ledger, Limits, Pool, Target};
+use ops::ValueId;
+use spec::RunConfig;
+use testing::compile;
+use testing::{any_config, any_target, small, target};
+
+#[allow(unreachable_pub)]
+#[path = "../testing/hoarder.rs"]
+mod hoarder;
 
 /// Asks for more each time, by a page, up to so many pages; then it begins anew.
 struct Growing<'a> {
@@ -248,4 +254,22 @@ fn what_settles_is_not_followed_to_the_end() {
             .reserved_peak
     };
     assert_eq!(of(70), of(1_000_000_000));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// At most a twentieth of what is alive, or where most of it comes and goes by copies, a quarter. Of 20,000 random
+    /// programs without copies, 99 in 100 had no more than 0.3 %.
+    #[test]
+    fn gaps_are_few(mut config in any_config(), target in any_target()) {
+        (config.strategy.allocator, config.strategy.leak) = (spec::Allocator::Arena, None);
+        // What a page rounds up is no gap.
+        let target = Target { page: target.alignment, ..target };
+        let program = compile(&config, &target).unwrap();
+        let (live, reserved) = (peak_live(&program, &target, Pool::Device), program.arenas[Pool::Device as usize]);
+        let spec::Strategy { place, offload, .. } = &config.strategy;
+        let gaps = if place.is_empty() && !offload.is_any() { live / 20 } else { live / 4 };
+        prop_assert!(live <= reserved && reserved <= live + gaps, "{reserved} bytes for {live}");
+    }
 }

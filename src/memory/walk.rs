@@ -6,8 +6,8 @@ use super::leaked::Leaked;
 use super::manager::{Manager, State};
 use super::out_of_memory::{Failure, OutOfMemory};
 use super::system::NoStorage;
-use crate::compile::{Opened, Program, Section, SectionKind};
-use crate::device::{Ledger, Pool, Target};
+use compile::{Opened, Program, Section, SectionKind};
+use device::{Ledger, Pool, Target};
 
 /// Why a walk without storage went no further.
 pub(super) enum Stop {

@@ -167,7 +167,7 @@ impl Attention {
 
     /// Scratch elements of one thread, all of them f32: k^T and v of one head in panels, one tile of scores and one
     /// of output; and a tile of queries, where they are stored otherwise.
-    pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
+    pub fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
         Self::elements_with_rows(dtype, sequence, head, Self::SCORE_ROW)
     }
 
@@ -185,7 +185,7 @@ impl Attention {
 impl AttentionBackward {
     /// Scratch elements of one thread, all of them f32: k^T and v^T, then k, q and dout of one head in panels, and two
     /// tiles of scores; and, where they are stored otherwise, tiles of q, dout and dq, and a head's dk and dv.
-    pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
+    pub fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
         let widened = if dtype == DType::F32 { 0 } else { (3 * Attention::QUERY_TILE + 2 * sequence) * head };
         2 * sequence.next_multiple_of(Attention::PANEL) * head
             + 3 * sequence * head.next_multiple_of(Attention::PANEL)

@@ -32,13 +32,13 @@ pub struct MaterializedAttentionBackward {
 
 impl MaterializedAttention {
     /// Elements between rows of scores in scratch memory: not a power of two, so that columns of them spread over a cache.
-    pub(crate) fn score_row(sequence: usize) -> usize {
+    pub fn score_row(sequence: usize) -> usize {
         sequence.next_multiple_of(Attention::PANEL) + 16
     }
 
     /// Scratch elements of one thread, all of them f32: k^T and v of one head in panels, scores and output of a tile of
     /// queries; and these queries, where they are stored otherwise.
-    pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
+    pub fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
         Attention::elements_with_rows(dtype, sequence, head, Self::score_row(sequence))
     }
 }
@@ -46,7 +46,7 @@ impl MaterializedAttention {
 impl MaterializedAttentionBackward {
     /// Scratch elements of one thread, all of them f32: v^T, then k, q and dout of one head in panels, probabilities and
     /// dscores of a tile of queries; and, where they are stored otherwise, that tile of dout and dq, and a head's dk and dv.
-    pub(crate) fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
+    pub fn workspace_elements(dtype: DType, sequence: usize, head: usize) -> usize {
         let widened = if dtype == DType::F32 { 0 } else { (2 * Attention::QUERY_TILE + 2 * sequence) * head };
         sequence.next_multiple_of(Attention::PANEL) * head
             + 3 * sequence * head.next_multiple_of(Attention::PANEL)

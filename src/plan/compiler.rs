@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::budget::{Frontier, Frontiers, Unmet};
-use crate::compile::{self, Compiled, Program, Units, Violation, rank_graphs};
-use crate::device::Target;
-use crate::spec::RunConfig;
+use compile::{Compiled, Program, Units, Violation, rank_graphs};
+use device::Target;
+use spec::RunConfig;
 
 /// Compiles one run after the other for a target.
 #[derive(Clone, Debug)]

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::device::{DeviceKind, Factors, KnownCard, Pool, Target};
-use crate::memory::{Load, StepWork, Task};
-use crate::ops::DType;
-use crate::spec::{Precision, RunConfig};
+use device::{DeviceKind, Factors, KnownCard, Pool, Target};
+use memory::{Load, StepWork, Task};
+use ops::DType;
+use spec::{Precision, RunConfig};
 
 /// How fast a machine works, as far as anything is known of it.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +125,7 @@ fn nearest(slowness: &Slowness, task: &Task, precision: Precision) -> Option<f64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{small, target};
+    use testing::{small, target};
 
     fn task(operation: &'static str, flops: u64, bytes: u64) -> Task {
         Task { operation, home: Pool::Device, dtype: DType::F32, load: Load::of(flops, bytes), flops, bytes }

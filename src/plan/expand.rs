@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::sweep::{Place, Variant, places, variants};
 use super::{kept, layers};
-use crate::device::{DeviceKind, Limits};
-use crate::spec::{self, Document, Environment, Problem, Repeats, RunConfig, Setting, Sources, Span};
+use device::{DeviceKind, Limits};
+use spec::{Document, Environment, Problem, Repeats, RunConfig, Setting, Sources, Span};
 
 /// One experiment file, expanded.
 #[derive(Clone, Debug, PartialEq)]

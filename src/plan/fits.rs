@@ -1,11 +1,11 @@
 //! The largest micro-batch that a target's memory allows.
 
 use super::Compiler;
-use crate::compile::{Program, Violation};
-use crate::device::{Pool, Target};
-use crate::memory::{self, Cadence, peak_live, predict};
-use crate::spec::{Budget, Recompute, RunConfig, Train};
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Program, Violation};
+use device::{Pool, Target};
+use memory::{Cadence, peak_live, predict};
+use spec::{Budget, Recompute, RunConfig, Train};
 
 /// Nobody has more samples in a micro-batch than this: no larger one is looked for.
 pub const LARGEST_BATCH: usize = 1 << 20;
@@ -122,10 +122,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::compile;
-    use crate::spec::{Spill, Strategy};
-    use crate::testing::{any_config, any_target};
-    use crate::units::Bytes;
+    use crate::compile;
+    use base::units::Bytes;
+    use spec::{Spill, Strategy};
+    use testing::{any_config, any_target};
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]

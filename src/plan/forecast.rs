@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 
 use super::{Compiler, Frontiers, Unmet, fits};
-use crate::compile::{Units, Violation};
-use crate::device::Target;
-use crate::graph::Graphs;
-use crate::memory::{Cadence, Prediction, predict};
-use crate::parallel;
-use crate::spec::{MemoryPart, Recompute, RunConfig};
+use base::parallel;
+use compile::{Units, Violation};
+use device::Target;
+use graph::Graphs;
+use memory::{Cadence, Prediction, predict};
+use spec::{MemoryPart, Recompute, RunConfig};
 
 /// Configurations that one thread predicts one after the other: many, since each chunk begins with a compilation, and few,
 /// so that all threads have something to do.
@@ -205,7 +205,7 @@ fn key(part: &impl Serialize) -> Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{reshaped, small, target};
+    use testing::{reshaped, small, target};
 
     /// One row cannot be cut: what is found out of such a run says nothing of one with more rows.
     #[test]

@@ -3,9 +3,9 @@
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::device::{Figures, Target};
-use crate::spec::RunConfig;
-use crate::units::Bytes;
+use base::units::Bytes;
+use device::{Figures, Target};
+use spec::RunConfig;
 
 /// Hexadecimal digits of an id: 64 bits, so that a million runs collide with a chance of one in 10^7.
 const DIGITS: usize = 16;
@@ -40,11 +40,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::device::DeviceKind;
-    use crate::plan::expand;
-    use crate::spec::variants;
-    use crate::testing::keys::{Choice, KEYS, Key, UNSAID, meets_needs, position};
-    use crate::testing::{choice, sample, small_with, target};
+    use crate::expand;
+    use device::DeviceKind;
+    use spec::variants;
+    use testing::keys::{Choice, KEYS, Key, UNSAID, meets_needs, position};
+    use testing::{choice, sample, small_with, target};
 
     /// All that cannot be left out.
     const SHORTEST: &str = r#"

@@ -2,8 +2,8 @@
 //! to be called by its full name.
 
 use super::layers::there_are;
-use crate::graph::{self, Graphs};
-use crate::spec::{Problem, RunConfig, Table, blame};
+use graph::Graphs;
+use spec::{Problem, RunConfig, Table, blame};
 
 /// As errors name it.
 const KEEP: &str = "strategy.keep";
@@ -40,8 +40,7 @@ fn distinct_ends(names: &[String], parts: usize) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Attention, Base, Lora, Strategy};
-    use crate::testing;
+    use spec::{Attention, Base, Lora, Strategy};
 
     fn keep(names: &[&str]) -> Result<Vec<String>, String> {
         keep_with(|_| (), names)

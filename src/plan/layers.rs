@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::ptr;
 
-use crate::graph::{self, Adaptable, Graph, GraphValue, Graphs, Named, Scope, ScopeId, ValueKind, named};
-use crate::spec::{Group, Home, Lora, Places, Problem, RunConfig, Strategy, Table, blame, group_of};
+use graph::{Adaptable, Graph, GraphValue, Graphs, Named, Scope, ScopeId, ValueKind, named};
+use spec::{Group, Home, Lora, Places, Problem, RunConfig, Strategy, Table, blame, group_of};
 
 /// As errors name them.
 const FREEZE: &str = "strategy.freeze";
@@ -229,8 +229,7 @@ pub(super) fn there_are(paths: &[&str], name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::Base;
-    use crate::testing;
+    use spec::Base;
 
     fn place(places: &[(&str, Home)]) -> Result<Places, String> {
         let mut config = testing::small();

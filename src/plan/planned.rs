@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::device::Target;
-use crate::memory::Prediction;
-use crate::spec::{Repeats, RunConfig};
+use device::Target;
+use memory::Prediction;
+use spec::{Repeats, RunConfig};
 
 /// All runs of an experiment on one target.
 #[derive(Clone, Debug)]

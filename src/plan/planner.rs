@@ -7,10 +7,10 @@ use super::expand::{Experiment, Point};
 use super::forecast::{Forecast, Forecasts, Wanted};
 use super::identity::{configuration_id, run_id};
 use super::planned::{Plan, PlannedRun};
-use crate::compile::Violation;
-use crate::device::{DeviceKind, Target};
-use crate::parallel;
-use crate::spec::{self, Budget, LoadedFrom, Problem, Recompute, RunConfig};
+use base::parallel;
+use compile::Violation;
+use device::{DeviceKind, Target};
+use spec::{Budget, LoadedFrom, Problem, Recompute, RunConfig};
 
 /// Why an experiment could not be planned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::Compiler;
 use super::expand::{Experiment, Point, expand};
-use crate::compile::Violation;
-use crate::device::Target;
-use crate::memory::{Cadence, Prediction, predict};
-use crate::parallel;
-use crate::spec::{Environment, RunConfig};
+use base::parallel;
+use compile::Violation;
+use device::Target;
+use memory::{Cadence, Prediction, predict};
+use spec::{Environment, RunConfig};
 
 /// One change of a strategy, and what it is worth in one run.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! Which strategies run where: the points that `[sweep]` spans.
 
-use crate::spec::{Case, Document, Problem, Setting, WrittenStrategy, combinations};
+use spec::{Case, Document, Problem, Setting, WrittenStrategy, combinations};
 
 /// One of the strategies that axes inside a strategy make of it, or the strategy itself.
 pub(super) struct Variant<'d> {

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Row;
-use crate::device::Role;
-use crate::execute::Measured;
+use device::Role;
+use execute::Measured;
 
 /// The field that holds the swept keys: no column of its own, but one per key.
 pub(super) const AXES: &str = "axes";
@@ -164,16 +164,16 @@ where
 }
 
 /// The names of a struct's fields in their order, given how it is deserialized.
-pub(crate) fn fields<T>(read: impl FnOnce(Probe) -> Result<T, Fields>) -> &'static [&'static str] {
+pub fn fields<T>(read: impl FnOnce(Probe) -> Result<T, Fields>) -> &'static [&'static str] {
     read(Probe).map_or_else(|Fields(names)| names, |_| &[])
 }
 
 /// Asked for a struct, it has none to give, but answers with the names of its fields.
-pub(crate) struct Probe;
+pub struct Probe;
 
 #[derive(Debug, thiserror::Error)]
 #[error("names only")]
-pub(crate) struct Fields(&'static [&'static str]);
+pub struct Fields(&'static [&'static str]);
 
 impl de::Error for Fields {
     fn custom<T: fmt::Display>(_message: T) -> Fields {

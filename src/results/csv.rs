@@ -11,8 +11,8 @@ use super::Row;
 use super::cell::{Cell, CellError};
 use super::columns::{self, AXES, COLUMNS};
 use super::foreign::Foreign;
-use crate::units::Bytes;
-use crate::{regular, temporary};
+use base::units::Bytes;
+use base::{regular, temporary};
 
 /// Stands before a swept key that is also the name of a column, such as `precision`.
 const SWEPT: &str = "sweep.";
@@ -118,7 +118,7 @@ fn syntax(file: &Path, error: csv::Error) -> CsvError {
 }
 
 /// Anything with these columns whose field `axes` holds swept keys, as CSV.
-pub(crate) fn write_records<T: Serialize>(
+pub fn write_records<T: Serialize>(
     records: &[T],
     fixed: &[String],
     axes: &[String],

@@ -4,8 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
 
-use crate::documented::documented;
-use crate::execute::Measured;
+use base::documented;
+use execute::Measured;
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

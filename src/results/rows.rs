@@ -1,11 +1,11 @@
 //! Rows from plans and measurements.
 
 use super::row::{Row, Status};
-use crate::device::{DeviceKind, Phase, Target, Usage};
-use crate::execute::{self, Ended, Outcome};
-use crate::memory::Prediction;
-use crate::plan::{Plan, PlannedRun, Speeds};
-use crate::spec::RunConfig;
+use device::{DeviceKind, Phase, Target, Usage};
+use execute::{Ended, Outcome};
+use memory::Prediction;
+use plan::{Plan, PlannedRun, Speeds};
+use spec::RunConfig;
 
 /// Everything known of a run before it starts. Its status is what is predicted.
 pub fn planned_row(plan: &Plan, run: &PlannedRun, repeat: usize) -> Row {

@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 use super::csv::{self, CsvError};
 use super::{Row, Status, Store};
-use crate::device::{Factors, Target};
-use crate::execute::MEMORY_FILE;
-use crate::memory::Load;
-use crate::plan::{Origin, Slowness, Speeds};
-use crate::regular;
-use crate::spec::{Precision, Words as _};
-use crate::statistics;
-use crate::units::Bytes;
+use base::regular;
+use base::statistics;
+use base::units::Bytes;
+use device::{Factors, Target};
+use execute::MEMORY_FILE;
+use memory::Load;
+use plan::{Origin, Slowness, Speeds};
+use spec::{Precision, Words as _};
 
 /// Runs whose operations are looked at, at the most: more say the same.
 const MOST_RUNS: usize = 64;
@@ -194,8 +194,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::execute::Measured;
-    use crate::testing::target;
+    use execute::Measured;
+    use testing::target;
 
     fn row(run_id: &str, precision: &str, rate: Option<f64>) -> Row {
         let target = target();

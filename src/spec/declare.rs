@@ -204,7 +204,7 @@ macro_rules! words {
             $($(#[$doc])* $value,)+
         }
 
-        impl $crate::spec::declare::Words for $name {
+        impl $crate::declare::Words for $name {
             const ALL: &'static [$name] = &[$($name::$value),+];
             const LATER: &'static [&'static str] = &[$($($later),+)?];
 
@@ -246,15 +246,15 @@ macro_rules! section {
             $($(#[$doc])* pub $key: $ty,)+
         }
 
-        impl $crate::spec::declare::Section for $name {
+        impl $crate::declare::Section for $name {
             const KEYS: &'static [&'static str] = &[$(stringify!($key)),+];
 
-            fn read(keys: &mut $crate::spec::reader::Keys<'_>) -> Option<$name> {
+            fn read(keys: &mut $crate::reader::Keys<'_>) -> Option<$name> {
                 $(let $key: Option<$ty> = keys.key(stringify!($key), section!(@ $($default)?), $kind);)+
                 Some($name { $($key: $key?),+ })
             }
 
-            fn write(&self, lines: &mut $crate::spec::write::Lines) {
+            fn write(&self, lines: &mut $crate::write::Lines) {
                 // Owned, since a default may name them.
                 let $name { $($key),+ } = Clone::clone(self);
                 $(lines.key(stringify!($key), &$key, section!(@ $($default)?), $kind);)+
@@ -304,35 +304,35 @@ macro_rules! choice {
             )+
         }
 
-        impl $crate::spec::declare::Choice for $name {
+        impl $crate::declare::Choice for $name {
             const PATH: &'static str = $path;
             const PLACE: &'static str = concat!("[", $path, "]");
-            const VARIANTS: &'static [$crate::spec::declare::Variant<$name>] = &[
-                $($crate::spec::declare::Variant {
+            const VARIANTS: &'static [$crate::declare::Variant<$name>] = &[
+                $($crate::declare::Variant {
                     key: stringify!($key),
                     path: concat!($path, ".", stringify!($key)),
                     place: concat!("[", $path, ".", stringify!($key), "]"),
-                    keys: <$variant as $crate::spec::declare::Section>::KEYS,
+                    keys: <$variant as $crate::declare::Section>::KEYS,
                     read: |keys| {
-                        <$variant as $crate::spec::declare::Section>::read(keys).map($name::$variant)
+                        <$variant as $crate::declare::Section>::read(keys).map($name::$variant)
                     },
                 },)+
-                $($crate::spec::declare::Variant {
+                $($crate::declare::Variant {
                     key: stringify!($short),
                     path: concat!($path, ".", stringify!($short)),
                     place: concat!("[", $path, ".", stringify!($short), "]"),
-                    keys: <$written as $crate::spec::declare::Section>::KEYS,
+                    keys: <$written as $crate::declare::Section>::KEYS,
                     read: |keys| {
-                        let written = <$written as $crate::spec::declare::Section>::read(keys)?;
+                        let written = <$written as $crate::declare::Section>::read(keys)?;
                         written.resolve(keys).map($name::$meant)
                     },
                 },)?
             ];
             const LATER: &'static [&'static str] = &[$($later),*];
 
-            fn table(&self, form: $crate::spec::write::Form) -> String {
+            fn table(&self, form: $crate::write::Form) -> String {
                 match self {
-                    $($name::$variant(variant) => $crate::spec::write::Lines::of(variant, form)
+                    $($name::$variant(variant) => $crate::write::Lines::of(variant, form)
                         .under(concat!($path, ".", stringify!($key))),)+
                 }
             }

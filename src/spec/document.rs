@@ -14,18 +14,18 @@ use super::strategies::{distinct_labels, inherit};
 use super::tree::{Setting, Table, Value};
 use super::written::{self, Axis, Case, Sweep, Written, WrittenStrategy, check_setting};
 use super::{rules, sections};
-use crate::device::{DeviceKind, Limits};
+use device::{DeviceKind, Limits};
 
 /// All that the files and the command line say, merged. Its strategies are complete: what they extend is in them.
-pub(crate) struct Document<'a> {
-    pub(crate) name: String,
-    pub(crate) baseline: String,
-    pub(crate) requires: Option<DeviceKind>,
-    pub(crate) limits: Limits,
-    pub(crate) repeats: Repeats,
-    pub(crate) strategies: Vec<WrittenStrategy>,
-    pub(crate) sweep: Sweep,
-    pub(crate) sources: Sources,
+pub struct Document<'a> {
+    pub name: String,
+    pub baseline: String,
+    pub requires: Option<DeviceKind>,
+    pub limits: Limits,
+    pub repeats: Repeats,
+    pub strategies: Vec<WrittenStrategy>,
+    pub sweep: Sweep,
+    pub sources: Sources,
     environment: &'a Environment<'a>,
     /// All files and overrides of the file, merged.
     file: Table,
@@ -36,7 +36,7 @@ pub(crate) struct Document<'a> {
 
 impl<'a> Document<'a> {
     /// Reads an experiment. Fails with all that is wrong in it, whether a run uses it or not.
-    pub(crate) fn read(
+    pub fn read(
         file: &Path,
         overrides: &[String],
         environment: &'a Environment<'a>,
@@ -105,7 +105,7 @@ impl<'a> Document<'a> {
 
     /// Resolves the run with these settings, later ones winning, and the command line's over all. Returns it with where its
     /// keys were written.
-    pub(crate) fn resolve<'s>(
+    pub fn resolve<'s>(
         &self,
         settings: impl IntoIterator<Item = &'s Setting>,
     ) -> Result<(RunConfig, Table), Vec<Problem>> {
@@ -120,7 +120,7 @@ impl<'a> Document<'a> {
     }
 
     /// What the command line sets in every run.
-    pub(crate) fn overrides(&self) -> impl Iterator<Item = &Setting> {
+    pub fn overrides(&self) -> impl Iterator<Item = &Setting> {
         self.overrides.iter()
     }
 

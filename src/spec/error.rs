@@ -4,28 +4,28 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::source::{Excerpt, Span};
-use crate::brief;
+use base::brief;
 
 /// Something wrong, with its places not yet looked up: a sweep may find thousands that no one will read.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Problem {
+pub struct Problem {
     pub(crate) message: String,
     /// The first is to blame; the others took part.
-    pub(crate) places: Vec<Span>,
+    pub places: Vec<Span>,
     pub(crate) help: Option<String>,
 }
 
 impl Problem {
-    pub(crate) fn new(message: impl Into<String>) -> Problem {
+    pub fn new(message: impl Into<String>) -> Problem {
         Problem { message: brief::line(&message.into()).into_owned(), places: Vec::new(), help: None }
     }
 
-    pub(crate) fn at(mut self, place: Span) -> Problem {
+    pub fn at(mut self, place: Span) -> Problem {
         self.places.push(place);
         self
     }
 
-    pub(crate) fn help(mut self, help: impl Into<String>) -> Problem {
+    pub fn help(mut self, help: impl Into<String>) -> Problem {
         self.help = Some(brief::line(&help.into()).into_owned());
         self
     }
@@ -36,7 +36,7 @@ impl Problem {
     }
 
     /// The whole of it in one line, for a row of a table.
-    pub(crate) fn reason(&self) -> String {
+    pub fn reason(&self) -> String {
         match &self.help {
             Some(help) => format!("{}; {help}", self.message),
             None => self.message.clone(),

@@ -10,7 +10,7 @@ use super::strategy::STRATEGY_KEYS;
 use super::tree::{Entry, Table, Value};
 use super::written::is_of_experiment;
 use super::{Data, Optimizer, Schedule};
-use crate::ops::Activation;
+use ops::Activation;
 
 /// Keys, with a value where one is meant, and what other tools call them.
 const OTHER_NAMES: &[(&str, &[&str])] = &[
@@ -373,7 +373,7 @@ fn head(path: &str) -> &str {
 
 /// The known name that was probably meant. None is by what no one types by mistake: comparing takes time and memory by the
 /// product of the lengths.
-pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     const LONGEST: usize = 100;
     let distance = |known: &str| strsim::damerau_levenshtein(name, known);
     let comparable = known.iter().copied().filter(|known| name.len().max(known.len()) <= LONGEST);

@@ -13,7 +13,7 @@ use super::version;
 /// A key of a run: `train.batch_size`, or `accumulate` for one of the strategy's own keys (which may also be
 /// written `strategy.accumulate`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
+pub struct Key {
     segments: Vec<String>,
 }
 

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use super::declare::{Words, Writable};
 use super::reader::{Kind, join};
 use super::tree::{Value, quoted};
-use crate::device::{OLDEST_CARD, Version};
-use crate::units::Bytes;
+use base::units::Bytes;
+use device::{OLDEST_CARD, Version};
 
 /// A whole number in a range.
 pub(crate) struct Whole(pub(crate) RangeInclusive<u64>);

@@ -10,7 +10,7 @@ use super::reader::no_strategy;
 use super::source::{Source, Sources, Span};
 use super::tree::{Setting, Table, Value};
 use super::written::is_of_experiment;
-use crate::regular;
+use base::regular;
 
 /// Files that extend each other, the experiment's own among them. Nobody can follow that many.
 const MOST_FILES: usize = 100;

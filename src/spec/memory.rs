@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::data::Documents;
+use data::Documents;
 
 use super::model::Model;
 use super::optimizer::UpdateGroup;

@@ -5,7 +5,7 @@ use super::error::Problem;
 use super::kinds::{Count, Number};
 use super::reader::{Keys, Kind};
 use super::tree::Value;
-use crate::statistics;
+use base::statistics;
 
 /// How often each run is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]

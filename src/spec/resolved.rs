@@ -10,7 +10,7 @@ use super::model::Model;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
 use super::strategy::{LoadedFrom, Strategy};
-use crate::data::{Batch, Documents, Memory, Order, Part, Sample, row, seeds};
+use data::{Batch, Documents, Memory, Order, Part, Sample, row, seeds};
 
 /// One run: a model on data, trained one way under one choice of memory strategies.
 #[derive(Clone, Debug, PartialEq, Serialize)]

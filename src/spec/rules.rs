@@ -8,7 +8,7 @@ use super::reader::join;
 use super::resolved::RunConfig;
 use super::strategy::{FORBIDDEN, Forbidden, LoadedAs, LoadedFrom, Loader, Refusal};
 use super::tree::Table;
-use crate::data::Documents;
+use data::Documents;
 
 /// Checks a configuration whose keys are each in their range; `tree` is where they were written.
 pub(crate) fn check(config: &RunConfig, tree: &Table) -> Result<(), Vec<Problem>> {
@@ -46,7 +46,7 @@ fn forbidden(config: &RunConfig, tree: &Table) -> impl Iterator<Item = Problem> 
 }
 
 /// A problem blamed on those of the keys that were written, or on what was written instead.
-pub(crate) fn blame(message: String, keys: &[&str], tree: &Table, help: impl Into<String>) -> Problem {
+pub fn blame(message: String, keys: &[&str], tree: &Table, help: impl Into<String>) -> Problem {
     let mut problem = Problem::new(message).help(help);
     let written = |key: &&str| tree.find(key).or_else(|| tree.find(&decides(key)?));
     for entry in keys.iter().filter_map(written) {

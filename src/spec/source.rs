@@ -9,7 +9,7 @@ use super::model::decides;
 
 /// A range of bytes in one of the texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub struct Span {
     pub(crate) source: usize,
     pub(crate) start: usize,
     pub(crate) end: usize,
@@ -102,7 +102,7 @@ impl Sources {
         self.error(&[problem])
     }
 
-    pub(crate) fn error(&self, problems: &[Problem]) -> Error {
+    pub fn error(&self, problems: &[Problem]) -> Error {
         let excerpts = |problem: &Problem| problem.places.iter().map(|span| self.excerpt(*span)).collect();
         let problems = sorted(problems).into_iter().map(|problem| (problem, excerpts(problem)));
         // What is missing has no line, but it has a file.

@@ -102,7 +102,7 @@ pub(crate) fn distinct_labels(strategies: &[WrittenStrategy]) -> Result<(), Vec<
 
 impl WrittenStrategy {
     /// One strategy for each combination of the axes inside it, the last axis fastest: its label and what it sets.
-    pub(crate) fn variants(&self) -> Vec<(String, Vec<&Setting>)> {
+    pub fn variants(&self) -> Vec<(String, Vec<&Setting>)> {
         let named = |values: &[&Setting]| {
             let words: Vec<String> = values.iter().map(|value| label(value)).collect();
             let slash = if words.is_empty() { "" } else { "/" };
@@ -118,7 +118,7 @@ impl WrittenStrategy {
 }
 
 /// Every value with every value, the last axis fastest.
-pub(crate) fn combinations(axes: &[Axis]) -> Vec<Vec<&Setting>> {
+pub fn combinations(axes: &[Axis]) -> Vec<Vec<&Setting>> {
     let mut points = vec![Vec::new()];
     for axis in axes {
         let longer = |point: &Vec<_>, value| [point.as_slice(), &[value]].concat();

@@ -10,11 +10,11 @@ use super::parse::parse;
 use super::reader::{Keys, Kind, Reader};
 use super::source::{Source, Sources};
 use super::tree::Table;
-use crate::device::{
+use base::regular;
+use base::units::Bytes;
+use device::{
     self, ASSUMED_CONTEXT, DeviceKind, Figures, LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT, Target,
 };
-use crate::regular;
-use crate::units::Bytes;
 
 /// More than any machine has; keeps sums of sizes within 64 bits.
 const THREADS: Count = Count(1..=1 << 16);

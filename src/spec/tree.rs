@@ -9,13 +9,13 @@ use super::source::Span;
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub(crate) value: Value,
+pub struct Node {
+    pub value: Value,
     pub(crate) span: Span,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub enum Value {
     Text(String),
     Integer(i128),
     Float(f64),
@@ -28,12 +28,12 @@ pub(crate) enum Value {
 
 /// Keys in the order of the file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Table {
+pub struct Table {
     pub(crate) entries: Vec<Entry>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     pub(crate) key: String,
     pub(crate) key_span: Span,
     pub(crate) node: Node,
@@ -41,15 +41,15 @@ pub(crate) struct Entry {
 
 /// One key of a run and what it is set to.
 #[derive(Clone, Debug)]
-pub(crate) struct Setting {
-    pub(crate) key: Key,
+pub struct Setting {
+    pub key: Key,
     pub(crate) key_span: Span,
-    pub(crate) node: Node,
+    pub node: Node,
 }
 
 impl Entry {
     /// `key = value`, the part of it that is on one line.
-    pub(crate) fn span(&self) -> Span {
+    pub fn span(&self) -> Span {
         self.key_span.to(self.node.span)
     }
 
@@ -95,7 +95,7 @@ impl Table {
     }
 
     /// The entry at a dotted path, such as `train.batch_size`.
-    pub(crate) fn find(&self, path: &str) -> Option<&Entry> {
+    pub fn find(&self, path: &str) -> Option<&Entry> {
         match path.split_once('.') {
             None => self.entry(path),
             Some((head, rest)) => self.entry(head)?.node.table()?.find(rest),

@@ -16,7 +16,7 @@ use super::sections;
 use super::source::Span;
 use super::strategy::{STRATEGY_KEYS, Strategy};
 use super::tree::{Entry, Node, Setting, Table, Value};
-use crate::device::{DeviceKind, Limits};
+use device::{DeviceKind, Limits};
 
 /// A file as it was written.
 pub(crate) struct Written {
@@ -31,39 +31,39 @@ pub(crate) struct Written {
 
 /// A strategy as it was written.
 #[derive(Clone, Debug)]
-pub(crate) struct WrittenStrategy {
-    pub(crate) name: String,
+pub struct WrittenStrategy {
+    pub name: String,
     pub(crate) span: Span,
     pub(crate) extends: Option<(String, Span)>,
     /// Its own keys and those of `set`.
-    pub(crate) settings: Vec<Setting>,
-    pub(crate) axes: Vec<Axis>,
+    pub settings: Vec<Setting>,
+    pub axes: Vec<Axis>,
 }
 
 /// The values that one key takes in a sweep: at least one, all different.
 #[derive(Clone, Debug)]
-pub(crate) struct Axis {
-    pub(crate) key: Key,
+pub struct Axis {
+    pub key: Key,
     pub(crate) key_span: Span,
-    pub(crate) values: Vec<Setting>,
+    pub values: Vec<Setting>,
 }
 
 /// `[sweep]` as it was written.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sweep {
-    pub(crate) grid: Vec<Axis>,
+pub struct Sweep {
+    pub grid: Vec<Axis>,
     /// Axes of each group have one length.
-    pub(crate) zip: Vec<Vec<Axis>>,
-    pub(crate) include: Vec<Case>,
-    pub(crate) exclude: Vec<Case>,
+    pub zip: Vec<Vec<Axis>>,
+    pub include: Vec<Case>,
+    pub exclude: Vec<Case>,
 }
 
 /// Points of a sweep: those of the strategies that match, with these values.
 #[derive(Clone, Debug)]
-pub(crate) struct Case {
+pub struct Case {
     pub(crate) strategy: Option<Pattern>,
-    pub(crate) span: Span,
-    pub(crate) settings: Vec<Setting>,
+    pub span: Span,
+    pub settings: Vec<Setting>,
 }
 
 impl Words for DeviceKind {
@@ -403,14 +403,14 @@ fn glob(node: &Node) -> Result<Pattern, Problem> {
 
 impl Sweep {
     /// All axes, in the order of the file.
-    pub(crate) fn axes(&self) -> impl Iterator<Item = &Axis> {
+    pub fn axes(&self) -> impl Iterator<Item = &Axis> {
         self.grid.iter().chain(self.zip.iter().flatten())
     }
 }
 
 impl Case {
     /// Whether it is about this strategy, or this one of its variants.
-    pub(crate) fn selects(&self, name: &str, label: &str) -> bool {
+    pub fn selects(&self, name: &str, label: &str) -> bool {
         self.strategy.as_ref().is_none_or(|pattern| pattern.matches(name) || pattern.matches(label))
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::compile::Program;
-use crate::device::{Buffer, DeviceError, Pool};
-use crate::memory::{Allocator, Location, System, rounded};
-use crate::ops::ValueId;
+use compile::Program;
+use device::{Buffer, DeviceError, Pool};
+use memory::{Allocator, Location, System, rounded};
+use ops::ValueId;
 
 /// Keeps all that is freed, and gives the block that has been free for longest of those that are large enough. What
 /// it asks for depends on what came before in what order.
-pub(crate) struct Hoarder<'a> {
+pub struct Hoarder<'a> {
     program: &'a Program,
     /// By pool: buffers with their sizes, in the order in which they were freed.
     free: [Vec<(Buffer, u64)>; Pool::ALL.len()],
@@ -18,7 +18,7 @@ pub(crate) struct Hoarder<'a> {
 }
 
 impl Hoarder<'_> {
-    pub(crate) fn boxed(program: &Program) -> Box<dyn Allocator + '_> {
+    pub fn boxed(program: &Program) -> Box<dyn Allocator + '_> {
         Box::new(Hoarder { program, free: Default::default(), taken: BTreeMap::new() })
     }
 }

@@ -4,28 +4,30 @@
 
 use proptest::prelude::{Strategy, any};
 
+use crate::on_cuda;
+
 /// A key, as experiments write it.
 #[derive(Clone, Debug)]
-pub(crate) struct Key {
-    pub(crate) name: &'static str,
+pub struct Key {
+    pub name: &'static str,
     /// The first is the default; `UNSAID` where what that is depends on other keys.
-    pub(crate) values: &'static [&'static str],
+    pub values: &'static [&'static str],
     /// What some of its values need of other keys; the default needs nothing.
-    pub(crate) needs: &'static [Need],
-    pub(crate) same: Same,
+    pub needs: &'static [Need],
+    pub same: Same,
 }
 
 /// These values of a key need another key to have one of its own.
 #[derive(Clone, Debug)]
-pub(crate) struct Need {
-    pub(crate) of: &'static [&'static str],
-    pub(crate) key: &'static str,
-    pub(crate) one_of: &'static [&'static str],
+pub struct Need {
+    pub of: &'static [&'static str],
+    pub key: &'static str,
+    pub one_of: &'static [&'static str],
 }
 
 /// What a run has in common with the same run without the key.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(crate) enum Same {
+pub enum Same {
     /// Every bit of the losses, the parameters and the optimizer's state.
     Bitwise,
     /// Bitwise where the host is the device; a card and the host's processor round differently.
@@ -50,10 +52,10 @@ impl Same {
 }
 
 /// The value of a key that is not written.
-pub(crate) const UNSAID: &str = "";
+pub const UNSAID: &str = "";
 
 /// What runs are trained with, as experiments write it: optimizers, with the states and terms that they may have.
-pub(crate) const OPTIMIZERS: &[Updates] = &[
+pub const OPTIMIZERS: &[Updates] = &[
     &["optimizer.adamw = { lr = 1e-2, weight_decay = 0.1 }"],
     &["optimizer.adafactor = { lr = 1e-2, weight_decay = 0.1 }", "schedule.constant.warmup = 3"],
     &["optimizer.muon = { lr = 1e-2, adamw = { lr = 1e-2 } }"],
@@ -76,7 +78,7 @@ pub(crate) const OPTIMIZERS: &[Updates] = &[
 ];
 
 /// An optimizer, and what else is said in `[train]` of how parameters move.
-pub(crate) type Updates = &'static [&'static str];
+pub type Updates = &'static [&'static str];
 
 /// What follows `params` where nothing is said of it.
 const STORED_IN: &[&str] = &[UNSAID, r#""fp32""#, r#""bf16""#, r#""fp16""#];
@@ -104,7 +106,7 @@ const CACHING: &[&str] = &[
     "{ caching = { expandable_segments = true } }",
 ];
 
-pub(crate) const KEYS: &[Key] = &[
+pub const KEYS: &[Key] = &[
     Key { name: "accumulate", values: &["1", "2", "3"], needs: &[], same: Same::Rounding },
     Key {
         name: "params",
@@ -303,15 +305,15 @@ pub(crate) const KEYS: &[Key] = &[
 ];
 
 /// Some `accumulate` of the list divides this many samples, and another does not.
-pub(crate) const BATCH_SIZE: usize = 8;
+pub const BATCH_SIZE: usize = 8;
 
 /// A value for each key of the list, by its position among the key's values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Choice(pub(crate) Vec<usize>);
+pub struct Choice(pub Vec<usize>);
 
 impl Choice {
     /// The default of every key.
-    pub(crate) fn plain() -> Choice {
+    pub fn plain() -> Choice {
         Choice(vec![0; KEYS.len()])
     }
 
@@ -322,12 +324,12 @@ impl Choice {
     }
 
     /// `recompute = "block"` of every key, as overrides.
-    pub(crate) fn settings(&self) -> Vec<String> {
+    pub fn settings(&self) -> Vec<String> {
         self.said().map(|(name, value)| format!("{name} = {value}")).collect()
     }
 
     /// The same as lines of a strategy.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let line = |(name, value): (&str, &str)| match name.contains('.') {
             true => format!("set.{name:?} = {value}"),
             false => format!("{name} = {value}"),
@@ -336,13 +338,13 @@ impl Choice {
     }
 
     /// What experiments write of this key.
-    pub(crate) fn value(&self, name: &str) -> &'static str {
+    pub fn value(&self, name: &str) -> &'static str {
         let key = position(KEYS, name);
         KEYS[key].values[self.0[key]]
     }
 
     /// The run that this one must equal bit for bit: without the keys that change no bit.
-    pub(crate) fn reference(&self) -> Choice {
+    pub fn reference(&self) -> Choice {
         // On a card, states that the host updates may get other codes: the last bit of a number may decide about one.
         let host_encodes = on_cuda()
             && self.value("offload").contains("optimizer")
@@ -355,34 +357,35 @@ impl Choice {
     }
 
     /// What it has in common with the plain run: as little as any of its keys.
-    pub(crate) fn same(&self) -> Same {
-        let changed = KEYS.iter().zip(&self.0).filter(|(_, value)| **value != 0).map(|(key, _)| key.same.here());
+    pub fn same(&self) -> Same {
+        let changed =
+            KEYS.iter().zip(&self.0).filter(|(_, value)| **value != 0).map(|(key, _)| key.same.here());
         changed.fold(Same::Bitwise, |least, same| if same > least { same } else { least })
     }
 }
 
 impl Key {
     /// What one of its values needs.
-    pub(crate) fn needs_of(&self, value: usize) -> impl Iterator<Item = &'static Need> {
+    pub fn needs_of(&self, value: usize) -> impl Iterator<Item = &'static Need> {
         let value = self.values[value];
         self.needs.iter().filter(move |need| need.of.contains(&value))
     }
 }
 
 /// Whether the keys that a value needs have the values that it needs.
-pub(crate) fn meets_needs(keys: &[Key], values: &[usize], key: usize) -> bool {
+pub fn meets_needs(keys: &[Key], values: &[usize], key: usize) -> bool {
     keys[key].needs_of(values[key]).all(|need| {
         let other = position(keys, need.key);
         need.one_of.contains(&keys[other].values[values[other]])
     })
 }
 
-pub(crate) fn position(keys: &[Key], name: &str) -> usize {
+pub fn position(keys: &[Key], name: &str) -> usize {
     keys.iter().position(|key| key.name == name).unwrap_or_else(|| panic!("`{name}` is not in the list"))
 }
 
 /// Any values that go together: where a key lacks what its value needs, either others get what it needs or it gets its default.
-pub(crate) fn any_choice() -> impl Strategy<Value = Choice> {
+pub fn any_choice() -> impl Strategy<Value = Choice> {
     let values: Vec<_> = KEYS.iter().map(|key| (0..key.values.len(), any::<bool>())).collect();
     values.prop_map(|drawn| {
         let (mut values, insists): (Vec<usize>, Vec<bool>) = drawn.into_iter().unzip();

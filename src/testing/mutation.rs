@@ -2,10 +2,10 @@
 //! makes the same file.
 
 /// Numbers that look random (splitmix64).
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
@@ -17,7 +17,7 @@ impl Random {
     }
 
     /// Below a bound of at least 1.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
@@ -156,7 +156,7 @@ const BYTES: &[&[u8]] = &[
 ];
 
 /// A text with one to four things done to it; parts of others may come into it.
-pub(crate) fn mutated(text: &[u8], others: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+pub fn mutated(text: &[u8], others: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut text = text.to_vec();
     for _ in 0..=random.below(4) {
         mutate(&mut text, others, random);

@@ -14,7 +14,7 @@ const FILES_OF_EVERY_TEST: u64 = 2500;
 
 /// The longest that reading a file may take of a processor, and the longest that the error of one may be, in bytes.
 const SLOWEST: Duration = Duration::from_secs(2);
-pub(crate) const LONGEST: usize = 64 << 10;
+pub const LONGEST: usize = 64 << 10;
 
 /// What is absent has no line, nor has what is about all of a file, or about a tensor; and nobody says where a name is too deep.
 const UNPLACED: [&str; 11] = [
@@ -33,7 +33,7 @@ const UNPLACED: [&str; 11] = [
 
 /// Reads files mutated from `seeds`. What reading one comes to is all that a user would see: what is printed, or an error, which
 /// has to name one of `names`.
-pub(crate) fn read_mutated(
+pub fn read_mutated(
     kind: &str,
     seeds: &[Vec<u8>],
     names: &[&str],
@@ -91,7 +91,7 @@ fn of_processor() -> Duration {
 }
 
 /// Whether a terminal does something else than show it, or shows it elsewhere.
-pub(crate) fn is_obeyed(c: char) -> bool {
+pub fn is_obeyed(c: char) -> bool {
     let is_bidirectional =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     is_bidirectional || c.is_control() && c != '\n' && c != '\t'

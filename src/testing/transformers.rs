@@ -3,13 +3,13 @@
 use proptest::prelude::{Strategy as Any, any};
 use proptest::sample::select;
 
-use crate::spec::{
+use spec::{
     Dropout, Lora, MlpActivation, Norm, NormPlacement, Positions, Rotary, RotaryScaling, Transformer, Words,
 };
 
 /// Any transformer of two to four layers. Sizes are small enough to be equal by chance: a context as long as the embedding
 /// is wide, one head, a feed-forward layer of one channel.
-pub(crate) fn any_transformer() -> impl Any<Value = Transformer> {
+pub fn any_transformer() -> impl Any<Value = Transformer> {
     let sizes = (2..=4usize, 1..=4usize, 1..=12usize, 1..=40usize, 256..=300usize);
     let attention = (1..=12usize, any::<[bool; 5]>(), 1..=20usize, 1..=3usize);
     let mlp = (1..=40usize, select(MlpActivation::ALL));

@@ -1,6 +1,6 @@
 //! Self-attention.
 
-use runner::ops::{
+use ops::{
     Attending, Attention, AttentionBackward, DType, Dropped, MaterializedAttention,
     MaterializedAttentionBackward, Op,
 };

@@ -1,6 +1,6 @@
 //! Numbers in another precision, to the bit.
 
-use runner::ops::{Cast, DType, Op};
+use ops::{Cast, DType, Op};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS, rounded, value_of};

@@ -1,6 +1,6 @@
 //! Softmax and cross-entropy.
 
-use runner::ops::{CrossEntropy, DType, Op, Slice};
+use ops::{CrossEntropy, DType, Op, Slice};
 
 use super::harness::{Devices, Exactness, difference};
 use super::numbers::{Data, NUMBERS};

@@ -1,6 +1,6 @@
 //! Elements left out by chance.
 
-use runner::ops::{DType, Dropout, Dropped, Op};
+use ops::{DType, Dropout, Dropped, Op};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};

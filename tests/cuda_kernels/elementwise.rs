@@ -1,6 +1,6 @@
 //! Operations on each element by itself, and where values come from.
 
-use runner::ops::{
+use ops::{
     Activation, ActivationBackward, Add, DType, Deviation, Fill, Frequencies, Gated, GatedBackward, Normal,
     Op, Rotary, Scale, Scaling, TensorType,
 };

@@ -1,6 +1,6 @@
 //! Token embedding, with learned positions or without.
 
-use runner::ops::{DType, Embedding, EmbeddingBackward, Op};
+use ops::{DType, Embedding, EmbeddingBackward, Op};
 
 use super::harness::Devices;
 use super::numbers::Data;

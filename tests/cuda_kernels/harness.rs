@@ -1,11 +1,11 @@
 //! Runs an operation on both devices, on memory that shows mistakes, and compares.
 
-use runner::device::{
+use base::units::Bytes;
+use device::{
     Buffer, Choice, CpuDevice, CudaDevice, Device, Placed, Pool, Region, Target, Tensor, Work, cpu_target,
     equip,
 };
-use runner::ops::{DType, Op, TensorType};
-use runner::units::Bytes;
+use ops::{DType, Op, TensorType};
 
 use super::numbers::{Data, from_bytes, to_bytes};
 

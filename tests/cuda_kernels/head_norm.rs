@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use runner::ops::{DType, HeadNorm, HeadNormBackward, NormedHeads, Op};
+use ops::{DType, HeadNorm, HeadNormBackward, NormedHeads, Op};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};

@@ -1,6 +1,6 @@
 //! Layer normalisation over rows.
 
-use runner::ops::{Cast, DType, LayerNorm, LayerNormBackward, Op};
+use ops::{Cast, DType, LayerNorm, LayerNormBackward, Op};
 
 use super::harness::Devices;
 use super::numbers::Data;

@@ -1,7 +1,7 @@
 //! Products with what is fused to them, by the library or by kernels after it.
 
-use runner::device::{Choice, Source};
-use runner::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Op};
+use device::{Choice, Source};
+use ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Op};
 
 use super::harness::{
     Devices, Exactness, HalfUnit, RowsBefore, TOLERANCE, beyond, half_unit, of_tensor_cores,

@@ -1,6 +1,6 @@
 //! Updates that see what is a matrix, and not each element by itself.
 
-use runner::ops::{
+use ops::{
     Adafactor, Adjust, Arithmetic, DType, GradientTerms, Member, Members, Muon, Op, Rounding, Rule, Shape,
     Stacked, StateFormat, TensorType, Update, UpdateFormat, WeightFormat, lay_out,
 };

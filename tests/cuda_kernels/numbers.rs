@@ -1,6 +1,6 @@
 //! Numbers of 16 bits as f32, and the bytes of tensors.
 
-use runner::ops::{DType, TensorType};
+use ops::{DType, TensorType};
 
 /// The types that numbers have.
 pub(crate) const NUMBERS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];

@@ -1,6 +1,6 @@
 //! What happens to whole buckets at the end of a step.
 
-use runner::ops::{
+use ops::{
     Adam, DType, DynamicMap, GlobalNorm, GradientTerms, Lion, LossScale, Member, Members, Op, Rounding, Rule,
     Sgd, Shape, StateFormat, TensorType, Update, UpdateFormat, WeightFormat, lay_out,
 };
@@ -302,7 +302,7 @@ fn the_loss_scale_follows_the_norms() {
     ] {
         let inputs = [Data::scalar(scale), Data::new(DType::F32, &[2], counts.to_vec()), Data::scalar(norm)];
         let outputs = devices.cuda(&Op::LossScale(rule), &inputs);
-        let (expected, next) = rule.next(scale, runner::ops::StepCounts::from_array(counts), norm);
+        let (expected, next) = rule.next(scale, ops::StepCounts::from_array(counts), norm);
         assert_eq!(outputs[0].numbers, [expected]);
         assert_eq!(outputs[1].numbers, [next.good, next.skipped]);
     }

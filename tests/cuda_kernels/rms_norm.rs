@@ -1,6 +1,6 @@
 //! Root-mean-square normalisation over rows.
 
-use runner::ops::{Cast, DType, Op, RmsNorm, RmsNormBackward};
+use ops::{Cast, DType, Op, RmsNorm, RmsNormBackward};
 
 use super::harness::Devices;
 use super::layer_norm::{TYPES, flags_of};

@@ -1,6 +1,6 @@
 //! Weights as codes, and back.
 
-use runner::ops::{CodeFormat, DType, Dequantize, Op, Quantize};
+use ops::{CodeFormat, DType, Dequantize, Op, Quantize};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};

@@ -1,6 +1,6 @@
 //! Stretches of a long row of tokens.
 
-use runner::ops::{DType, Op, Stretch};
+use ops::{DType, Op, Stretch};
 
 use super::harness::Devices;
 use super::numbers::Data;

@@ -1,6 +1,6 @@
 //! Whole numbers in 32 bits.
 
-use runner::ops::{DType, Op, Widen};
+use ops::{DType, Op, Widen};
 
 use super::harness::Devices;
 use super::numbers::Data;

@@ -10,9 +10,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use runner::plan;
-use runner::results::{Row, csv};
-use runner::spec::RunConfig;
+use results::{Row, csv};
+use spec::RunConfig;
 use tempfile::TempDir;
 pub use tiny::Tiny;
 

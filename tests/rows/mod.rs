@@ -1,10 +1,10 @@
 //! Rows made by hand, and at random.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
+use device::{ByRole, Role};
+use execute::Measured;
 use proptest::prelude::*;
-use runner::device::{ByRole, Role};
-use runner::execute::Measured;
-use runner::results::{Row, Status};
+use results::{Row, Status};
 use serde_json::{Value, json};
 
 pub const MIB: u64 = 1 << 20;

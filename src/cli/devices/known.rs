@@ -1,7 +1,7 @@
 //! The cards that can be planned for by name.
 
 use super::columns;
-use crate::device::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
+use device::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
 
 const HEADINGS: [&str; 8] = ["target", "name", "memory", "compute", "GB/s", "fp32", "tf32", "bf16"];
 
@@ -40,7 +40,7 @@ fn cells(card: &KnownCard) -> [String; HEADINGS.len()] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::WIDTH;
+    use compare::WIDTH;
 
     #[test]
     fn all_of_it_fits_a_terminal() {

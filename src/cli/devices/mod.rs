@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
-use crate::device::{self, DeviceChoice, Limits};
+use device::{DeviceChoice, Limits};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::device::{self, Card, DeviceChoice, Found, Inventory, ProbeError, Probed, Unavailable};
+use device::{Card, DeviceChoice, Found, Inventory, ProbeError, Probed, Unavailable};
 
 /// What `devices --json` prints. Unknown is `null`.
 #[derive(Debug, Serialize)]

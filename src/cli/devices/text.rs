@@ -2,7 +2,7 @@
 
 use super::columns;
 use super::survey::{Survey, Surveyed};
-use crate::units::Bytes;
+use base::units::Bytes;
 
 const HEADINGS: [&str; 8] =
     ["device", "name", "memory", "compute", "context", "fp32 product", "bf16 product", "copy"];

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::compile::{Program, SectionKind};
+use compile::{Program, SectionKind};
 
 /// A line for layers in a row that compute the same again, none where nothing is.
 pub(super) fn lines(program: &Program) -> String {

@@ -1,8 +1,8 @@
 //! Which run is meant.
 
-use crate::cli::failure::Failure;
-use crate::plan::{self, Plan, PlannedRun};
-use crate::spec::nearest;
+use crate::failure::Failure;
+use plan::{Plan, PlannedRun};
+use spec::nearest;
 
 /// So many runs are listed where it is not clear which is meant.
 const LISTED: usize = 24;

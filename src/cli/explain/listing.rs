@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use crate::compile::{Action, Instruction, Program};
-use crate::device::{Position, Target};
-use crate::memory::{Prediction, live_bytes, rounded};
-use crate::ops::ValueId;
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Action, Instruction, Program};
+use device::{Position, Target};
+use memory::{Prediction, live_bytes, rounded};
+use ops::ValueId;
 
 pub(super) fn listing(program: &Program, target: &Target, prediction: &Prediction) -> String {
     let mut out = String::new();

@@ -8,12 +8,12 @@ use serde::de::DeserializeOwned;
 
 use super::profile::{Line, Profile, Step};
 use super::tables::{self, Source};
-use crate::cli::failure::Failure;
-use crate::execute::{MEMORY_FILE, STEPS_FILE};
-use crate::plan::{Plan, PlannedRun};
-use crate::regular;
-use crate::results::{self, Row, Status, Store};
-use crate::units::Bytes;
+use crate::failure::Failure;
+use base::regular;
+use base::units::Bytes;
+use execute::{MEMORY_FILE, STEPS_FILE};
+use plan::{Plan, PlannedRun};
+use results::{Row, Status, Store};
 
 /// Of a table of operations or steps: some million lines.
 const LARGEST: Bytes = Bytes(256 << 20);
@@ -112,7 +112,7 @@ pub(super) fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<Vec<T>>, F
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::execute::Measured;
+    use execute::Measured;
 
     #[test]
     fn the_median_repeat_is_chosen() {

@@ -16,12 +16,12 @@ use std::path::PathBuf;
 use super::failure::{ExitStatus, Failure};
 use super::inputs::InputArgs;
 use super::{output, report};
-use crate::compile::Program;
-use crate::memory::{Cadence, Prediction, predict};
-use crate::plan::compile_verified;
-use crate::plan::{self, PlannedRun, Purpose};
-use crate::units::Bytes;
+use base::units::Bytes;
 use choose::{Chosen, choose};
+use compile::Program;
+use memory::{Cadence, Prediction, predict};
+use plan::compile_verified;
+use plan::{PlannedRun, Purpose};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

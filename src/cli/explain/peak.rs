@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use super::profile::group;
-use crate::compile::{Action, Program};
-use crate::device::{Peak, Pool, Position, Target};
-use crate::memory::{LiveValue, live_at};
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Action, Program};
+use device::{Peak, Pool, Position, Target};
+use memory::{LiveValue, live_at};
 
 /// How many of each are listed.
 const LARGEST: usize = 10;
@@ -110,10 +110,9 @@ fn live_at_peak(program: &Program, target: &Target, peak: &Peak) -> Vec<LiveValu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Cadence, predict};
-    use crate::plan::compile;
-    use crate::spec::Leak;
-    use crate::testing;
+    use memory::{Cadence, predict};
+    use plan::compile;
+    use spec::Leak;
 
     /// The first of these is what a hundred steps leave behind.
     #[test]

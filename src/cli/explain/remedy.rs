@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::memory::Prediction;
-use crate::plan::Remedy;
-use crate::units::Bytes;
+use base::units::Bytes;
+use memory::Prediction;
+use plan::Remedy;
 
 /// So many are told at the most.
 const MOST: usize = 8;

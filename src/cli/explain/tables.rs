@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::profile::{Live, Phase, Profile, Scope, Step, Work};
-use crate::results::Row;
+use results::Row;
 
 /// Which result the figures are of.
 pub(super) struct Source<'a> {

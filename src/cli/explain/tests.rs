@@ -3,10 +3,10 @@
 use super::measured;
 use super::profile::{Line, Live, Profile, Step};
 use super::tables::{self, Source};
-use crate::cli::failure::Failure;
-use crate::cli::output::visible;
-use crate::results::Row;
-use crate::testing::readers::read_mutated;
+use crate::failure::Failure;
+use crate::output::visible;
+use results::Row;
+use testing::readers::read_mutated;
 
 /// Two blocks, two micro-batches, as a run would have written it; figures that are easy to add up.
 const MEMORY: &str = "\

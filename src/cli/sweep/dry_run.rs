@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use super::Args;
 use super::queue::is_wanted;
-use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::output::print;
-use crate::plan::{Label, Plan, PlannedRun};
-use crate::results::{self, Store};
-use crate::units::Bytes;
+use crate::failure::{ExitStatus, Failure};
+use crate::output::print;
+use base::units::Bytes;
+use plan::{Label, Plan, PlannedRun};
+use results::Store;
 
 /// Prints every run; reads results, but writes nothing.
 pub(super) fn show(args: &Args, plans: Vec<Plan>) -> Result<ExitStatus, Failure> {

@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Args, Sweep, job, queue, report};
-use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::output::note;
-use crate::cli::progress::Progress;
-use crate::execute::{self, Ended, Ending};
-use crate::results::{Dumps, Status};
+use crate::failure::{ExitStatus, Failure};
+use crate::output::note;
+use crate::progress::Progress;
+use execute::{Ended, Ending};
+use results::{Dumps, Status};
 
 /// Dumps every run that the user asked for, each once whatever the number of its labels and repeats.
 ///

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use super::queue::Job;
 use super::{Args, Sweep, report};
-use crate::cli::data_sets::DIGESTS_FILE;
-use crate::cli::failure::Failure;
-use crate::cli::progress::{self, Progress};
-use crate::device;
-use crate::execute::{self, DATA_FILE, Ending, LOG_FILE, Measured, PRODUCTS_FILE};
-use crate::plan::{Plan, PlannedRun};
-use crate::results::{self, Committed, PrivateFolder, Row, Status, Store};
+use crate::data_sets::DIGESTS_FILE;
+use crate::failure::Failure;
+use crate::progress::{self, Progress};
+use execute::{DATA_FILE, Ending, LOG_FILE, Measured, PRODUCTS_FILE};
+use plan::{Plan, PlannedRun};
+use results::{Committed, PrivateFolder, Row, Status, Store};
 
 /// Runs a job to its end and keeps what came of it, which may be that it failed.
 ///

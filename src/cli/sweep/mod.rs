@@ -24,11 +24,11 @@ use super::inputs::InputArgs;
 use super::output::note;
 use super::progress::Progress;
 use super::table::TableArgs;
-use crate::plan::{Plan, Purpose};
-use crate::results::{Dumps, Status, Store};
-use crate::spec::Repeats;
+use plan::{Plan, Purpose};
 use queue::Job;
+use results::{Dumps, Status, Store};
 use share::Share;
+use spec::Repeats;
 
 /// Trains every combination, each in a process of its own, and compares them
 #[derive(Debug, clap::Args)]

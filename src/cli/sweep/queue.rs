@@ -5,12 +5,11 @@ use std::ops::RangeInclusive;
 
 use super::share::Share;
 use super::{Sweep, report};
-use crate::cli::failure::Failure;
-use crate::cli::filter::Filter;
-use crate::compare;
-use crate::plan::PlannedRun;
-use crate::spec::{Repeats, UntilKnown};
-use crate::statistics;
+use crate::failure::Failure;
+use crate::filter::Filter;
+use base::statistics;
+use plan::PlannedRun;
+use spec::{Repeats, UntilKnown};
 
 /// One repeat of one run.
 pub(super) struct Job {

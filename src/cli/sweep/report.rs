@@ -4,15 +4,14 @@ use std::error::Error;
 use std::io::ErrorKind;
 
 use super::Sweep;
-use crate::cli::chance;
-use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::filter::Filter;
-use crate::cli::output::{self, mention, note, say};
-use crate::cli::table::{self, TableArgs};
-use crate::compare;
-use crate::plan::{Label, Plan, PlannedRun};
-use crate::results::csv::{self, CsvError};
-use crate::results::{self, Row, Status, StoreError};
+use crate::chance;
+use crate::failure::{ExitStatus, Failure};
+use crate::filter::Filter;
+use crate::output::{self, mention, note, say};
+use crate::table::{self, TableArgs};
+use plan::{Label, Plan, PlannedRun};
+use results::csv::{self, CsvError};
+use results::{Row, Status, StoreError};
 
 /// A repeat of a run as people call it.
 pub(super) fn repeat_label(plan: &Plan, run: &PlannedRun, repeat: usize) -> String {

@@ -1,21 +1,21 @@
 //! All columns there are.
 
 use super::View;
-use crate::compare::Basis;
-use crate::compare::entry::{Entry, LossOf, WAITS};
-use crate::compare::numbers::{change, milliseconds, percent, rate, ratio};
-use crate::device::Role;
-use crate::plan::LARGEST_BATCH;
-use crate::results::Status;
-use crate::units::Count;
+use crate::Basis;
+use crate::entry::{Entry, LossOf, WAITS};
+use crate::numbers::{change, milliseconds, percent, rate, ratio};
+use base::units::Count;
+use device::Role;
+use plan::LARGEST_BATCH;
+use results::Status;
 
 /// Less than this in the host's memory is no choice of a strategy.
 const MUCH: u64 = 1 << 20;
 
 /// A column: what `--columns` calls it, when it is there without having been asked for, and what stands in it.
 #[derive(Debug)]
-pub(in crate::compare) struct Known {
-    pub(in crate::compare) name: &'static str,
+pub(crate) struct Known {
+    pub(crate) name: &'static str,
     title: Title,
     /// Where there is no room, the highest goes first; 0 stays.
     pub(super) rank: u8,
@@ -48,19 +48,19 @@ use Shown::{Always, IfAsked, IfKnown, When};
 use Title::Is;
 
 /// The column of this name, or the one that is headed by it.
-pub(in crate::compare) fn find(name: &str) -> Option<&'static Known> {
+pub(crate) fn find(name: &str) -> Option<&'static Known> {
     let is_called =
         |column: &&Known| column.name == name || matches!(column.title, Is(title) if title == name);
     ALL.iter().find(is_called)
 }
 
 /// What all of them are called.
-pub(in crate::compare) fn names() -> Vec<&'static str> {
+pub(crate) fn names() -> Vec<&'static str> {
     ALL.iter().map(|column| column.name).collect()
 }
 
 impl Known {
-    pub(in crate::compare) fn title(&self, view: &View<'_>) -> String {
+    pub(crate) fn title(&self, view: &View<'_>) -> String {
         match self.title {
             Is(title) => title,
             Title::Unit => view.unit.name,
@@ -83,7 +83,7 @@ impl Known {
     }
 
     /// `card: what driver or system say was used`
-    pub(in crate::compare) fn explained(&self, view: &View<'_>) -> Option<String> {
+    pub(crate) fn explained(&self, view: &View<'_>) -> Option<String> {
         let explanation = (self.explanation)(view);
         (!explanation.is_empty()).then(|| format!("{}: {explanation}", self.title(view)))
     }

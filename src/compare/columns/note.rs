@@ -1,12 +1,12 @@
 //! What a line says beside its numbers: a mark before its name, and what the run did.
 
-use crate::compare::entry::Entry;
-use crate::compare::numbers::{percent, size};
-use crate::device::Pool;
-use crate::results::{Row, Status};
+use crate::entry::Entry;
+use crate::numbers::{percent, size};
+use device::Pool;
+use results::{Row, Status};
 
 /// `*` on the front, `!` a key without effect, `~` noisy, `x` no result to use, `-` skipped.
-pub(in crate::compare) fn mark(entry: &Entry) -> String {
+pub(crate) fn mark(entry: &Entry) -> String {
     match entry.status {
         Status::Ok => {}
         Status::Skipped => return "-".into(),
@@ -65,14 +65,14 @@ pub(super) fn note(entry: &Entry) -> String {
 }
 
 /// `2.1 GiB short`, or `2.1 GiB of host memory short`: what the limit lacks that was passed.
-pub(in crate::compare) fn short(row: &Row) -> Option<String> {
+pub(crate) fn short(row: &Row) -> Option<String> {
     let is_of_device = row.oom_pool.as_ref().is_none_or(|pool| pool == Pool::Device.name());
     let of = if is_of_device { "" } else { " of host memory" };
     row.oom_short_bytes.map(|bytes| format!("{}{of} short", size(bytes)))
 }
 
 /// `1 step`, `40 steps`
-pub(in crate::compare) fn steps(count: u64) -> String {
+pub(crate) fn steps(count: u64) -> String {
     format!("{count} {}", if count == 1 { "step" } else { "steps" })
 }
 

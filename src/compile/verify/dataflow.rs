@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Invariant, Violation, at, broken};
-use crate::compile::program::{Program, Section};
-use crate::compile::value::{Part, Value, View};
-use crate::ops::ValueId;
+use crate::program::{Program, Section};
+use crate::value::{Part, Value, View};
+use ops::ValueId;
 
 /// What the walks through all sections know of values. Deep models have so many that each walk must not ask them all.
 pub(super) struct Known {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{Invariant, Violation, at, broken};
-use crate::compile::instruction::Action;
-use crate::compile::program::{Program, Section};
-use crate::device::Pool;
-use crate::ops::ValueId;
-use crate::spec::Allocator;
+use crate::instruction::Action;
+use crate::program::{Program, Section};
+use device::Pool;
+use ops::ValueId;
+use spec::Allocator;
 
 pub(super) fn freed_once(program: &Program, section: &Section) -> Result<(), Violation> {
     let mut alive = vec![false; program.values.len()];

@@ -11,9 +11,9 @@ use std::fmt;
 
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Section, SectionKind, Stage, Types};
-use crate::device::Queue;
-use crate::graph::ScopeId;
-use crate::ops::{DType, TensorType, ValueId};
+use device::Queue;
+use graph::ScopeId;
+use ops::{DType, TensorType, ValueId};
 
 /// A rule that no pass may break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +207,7 @@ fn containment(program: &Program) -> Result<(), Violation> {
 }
 
 fn homes(program: &Program, section: &Section) -> Result<(), Violation> {
-    use crate::device::Pool;
+    use device::Pool;
     for instruction in &section.code {
         let on_device = |id: ValueId| program.value(id).pool == Pool::Device;
         let at_home = |id: ValueId| program.value(id).pool.home() == instruction.home;
@@ -256,7 +256,7 @@ fn dropped_sites(program: &Program, section: &Section) -> Result<(), Violation> 
     for instruction in &section.code {
         let Action::Launch { op, .. } = &instruction.action else { continue };
         let Some(dropped) = op.drops() else { continue };
-        let is_first = instruction.phase != crate::device::Phase::Backward;
+        let is_first = instruction.phase != device::Phase::Backward;
         let before = seen.entry(dropped.site).or_insert((instruction.scope, dropped, 0));
         before.2 += usize::from(is_first);
         let is_same = (before.0, before.1) == (instruction.scope, dropped);
@@ -283,7 +283,7 @@ fn one_gradient(program: &Program) -> Result<(), Violation> {
         for instruction in &section.code {
             for &write in instruction.action.writes() {
                 let value = program.value(write);
-                if value.role == crate::device::Role::Gradient {
+                if value.role == device::Role::Gradient {
                     let first = origin(write);
                     // What sums up elsewhere may be stored here as the first that there is.
                     let is_there = anew[first.index()] > 0 || carried[program.storage(first).index()];

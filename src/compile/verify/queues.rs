@@ -1,9 +1,9 @@
 //! What crosses queues is ordered by events: happens-before, by vector clocks.
 
 use super::{Invariant, Violation, at, broken};
-use crate::compile::instruction::Action;
-use crate::compile::program::{Program, Section};
-use crate::device::Queue;
+use crate::instruction::Action;
+use crate::program::{Program, Section};
+use device::Queue;
 
 /// Instructions of a section count from 2; 1 is all that came before it.
 const BEFORE: u32 = 1;

@@ -1,12 +1,11 @@
 //! One corrupted program for each invariant: the verifier names it.
 
 use super::*;
-use crate::compile::compile_run;
-use crate::compile::value::{Like, Part, View};
-use crate::device::{Phase, Pool, Role};
-use crate::ops::{Fill, Normal, Op, Slice, TensorType};
-use crate::spec::{Init, Leak, RunConfig};
-use crate::testing;
+use crate::compile_run;
+use crate::value::{Like, Part, View};
+use device::{Phase, Pool, Role};
+use ops::{Fill, Normal, Op, Slice, TensorType};
+use spec::{Init, Leak, RunConfig};
 
 /// In micro-batches of 2, 2 and 1.
 fn accumulating() -> RunConfig {

@@ -1,8 +1,8 @@
 use super::*;
-use crate::data::Order;
-use crate::data::batch::MASKED;
-use crate::data::ids::Ids;
-use crate::ops::DType;
+use crate::Order;
+use crate::batch::MASKED;
+use crate::ids::Ids;
+use ops::DType;
 
 /// Tokens that say where they are, in documents of these lengths.
 #[derive(Debug)]

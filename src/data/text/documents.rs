@@ -6,10 +6,10 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::data::DataError;
-use crate::data::digest::{self, FileDigest};
-use crate::regular;
-use crate::units::Bytes;
+use crate::DataError;
+use crate::digest::{self, FileDigest};
+use base::regular;
+use base::units::Bytes;
 
 /// A text that belongs together.
 pub(super) struct Document<'a> {

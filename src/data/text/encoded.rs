@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use super::documents::{self, Document};
 use super::encoder::Encoder;
-use crate::data::digest::FileDigest;
-use crate::data::{DataError, TokenWidth};
-use crate::temporary::TemporaryFile;
-use crate::{parallel, regular};
+use crate::digest::FileDigest;
+use crate::{DataError, TokenWidth};
+use base::temporary::TemporaryFile;
+use base::{parallel, regular};
 
 /// What ends every such file. Another form of it, or other tokens for the same text, need another number.
 const MARK: &[u8; 16] = b"runner tokens 1\n";

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer;
 
 use super::documents::Document;
-use crate::data::DataError;
-use crate::regular;
-use crate::units::Bytes;
+use crate::DataError;
+use base::regular;
+use base::units::Bytes;
 
 /// Some are of tens of MiB.
 const LARGEST: Bytes = Bytes(1 << 30);

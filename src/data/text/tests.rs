@@ -3,10 +3,10 @@ use std::fs;
 use std::ops::Range;
 
 use super::*;
-use crate::data::ids::Ids;
-use crate::data::stretches::Row;
-use crate::data::{Batch, Blame, Order, Part, Sample, Split, TrainingStep};
-use crate::ops::TensorType;
+use crate::ids::Ids;
+use crate::stretches::Row;
+use crate::{Batch, Blame, Order, Part, Sample, Split, TrainingStep};
+use ops::TensorType;
 
 /// Text in memory.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 use std::fs;
 
 use super::*;
-use crate::data::{Batch, Blame, Order, Part, Sample, TrainingStep};
-use crate::ops::TensorType;
+use crate::{Batch, Blame, Order, Part, Sample, TrainingStep};
+use ops::TensorType;
 
 fn set(folder: &Path, width: TokenWidth) -> TokenSet {
     TokenSet { paths: vec![folder.join("*.bin")], width, header: 0, split: 0.5 }

@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
 use super::{WeightsError, number};
-use crate::{brief, regular};
+use base::{brief, regular};
 
 /// As the format has it.
 const LONGEST_HEADER: u64 = 100_000_000;

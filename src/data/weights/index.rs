@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use super::WeightsError;
 use super::file::TensorFile;
-use crate::brief;
-use crate::regular;
-use crate::units::Bytes;
+use base::brief;
+use base::regular;
+use base::units::Bytes;
 
 /// Names of a million tensors are less.
 const LONGEST: Bytes = Bytes(64 << 20);

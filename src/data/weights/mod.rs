@@ -16,9 +16,9 @@ pub use naming::{Form, Naming, Needed, Stored};
 
 use super::DigestCache;
 use super::digest::hex;
-use crate::brief;
-use crate::ops::TensorType;
+use base::brief;
 use file::TensorFile;
+use ops::TensorType;
 
 /// Files whose headers have been read.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! How files call what they hold.
 
-use crate::ops::Shape;
+use ops::Shape;
 
 /// A family of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use safetensors::tensor::{TensorView, serialize};
 use std::fs;
 
 use super::*;
-use crate::ops::Shape;
+use ops::Shape;
 
 /// A name, a type, dimensions and bytes.
 type Tensor<'a> = (&'a str, Dtype, &'a [usize], &'a [u8]);

@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 
 use super::kernels::PRODUCT_WORKSPACE_PER_THREAD;
-use crate::device::{DeviceKind, Figures, Target};
-use crate::units::Bytes;
+use crate::{DeviceKind, Figures, Target};
+use base::units::Bytes;
 
 /// This machine's processor as a target, with its own memory or the limit that was asked for. `None` if nothing
 /// says how much memory there is.
@@ -34,7 +34,7 @@ pub fn described(name: &str, threads: usize, memory: Bytes) -> Target {
         limited: false,
         host_memory: None,
         figures: Figures::Measured,
-        rank: crate::device::Rank::ALONE,
+        rank: crate::Rank::ALONE,
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::kernels::{self, Operand, Workers};
 use super::mapping::Mapping;
-use crate::device::{DeviceError, Queue};
-use crate::ops::Op;
+use crate::{DeviceError, Queue};
+use ops::Op;
 
 /// Which queue's work is put off until something waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use libc::{
     PROT_READ, PROT_WRITE,
 };
 
-use crate::device::{DeviceError, Pool};
+use crate::{DeviceError, Pool};
 
 /// An anonymous mapping. Every page of it is resident from the start, unless it is a reservation: of that, no page is there
 /// until it is committed.
-pub(in crate::device) struct Mapping {
+pub(crate) struct Mapping {
     /// Queues may work on parts of it: no reference to the memory is made, but of what is lent, by who holds that.
     base: *mut u8,
     bytes: usize,
@@ -29,7 +29,7 @@ const ABSENT: (i32, i32) = (PROT_NONE, MAP_NORESERVE);
 impl Mapping {
     /// # Errors
     /// `OutOfMemory`, or `Lost` if the system maps none for another reason.
-    pub(in crate::device) fn new(pool: Pool, bytes: u64) -> Result<Mapping, DeviceError> {
+    pub(crate) fn new(pool: Pool, bytes: u64) -> Result<Mapping, DeviceError> {
         Mapping::anywhere(pool, bytes, RESIDENT)
     }
 
@@ -75,7 +75,7 @@ impl Mapping {
     }
 
     /// Panics past the end: callers have checked their regions.
-    pub(in crate::device) fn address(&self, offset: u64) -> *mut u8 {
+    pub(crate) fn address(&self, offset: u64) -> *mut u8 {
         assert!(offset <= self.bytes());
         // SAFETY: the offset lies within the mapping or at its end.
         unsafe { self.base.add(offset as usize) }

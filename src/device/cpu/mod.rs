@@ -21,11 +21,11 @@ use self::kernels::{Operand, Workers};
 use self::lane::{Command, Lanes, Ticket};
 use super::check::{check, common_home};
 use super::{Buffer, Device, DeviceError, Event, Lent, Pool, Queue, Region, Target, Tensor};
-use crate::ops::{DType, Op};
+use ops::{DType, Op};
 
 pub use self::host::{described, target};
-pub(crate) use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
-pub(crate) use self::kernels::{from_f32, to_f32};
+pub use self::kernels::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
+pub use self::kernels::{from_f32, to_f32};
 pub use self::lane::Delay;
 pub(super) use self::mapping::Mapping;
 pub(super) use self::processor::HostProcessor;

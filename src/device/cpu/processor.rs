@@ -1,21 +1,21 @@
 //! The processor as it computes for a card, on memory of the host.
 
 use super::kernels::{self, OPERAND_ALIGNMENT, Operand, Workers};
-use crate::device::DeviceError;
-use crate::ops::{Op, TensorType};
+use crate::DeviceError;
+use ops::{Op, TensorType};
 
 /// Threads that work on one operation at a time.
-pub(in crate::device) struct HostProcessor {
+pub(crate) struct HostProcessor {
     workers: Workers,
 }
 
 impl HostProcessor {
     /// Where operands have to begin, in bytes.
-    pub(in crate::device) const ALIGNMENT: u64 = OPERAND_ALIGNMENT;
+    pub(crate) const ALIGNMENT: u64 = OPERAND_ALIGNMENT;
 
     /// # Errors
     /// `Lost` if the system gives no threads.
-    pub(in crate::device) fn new(threads: usize) -> Result<HostProcessor, DeviceError> {
+    pub(crate) fn new(threads: usize) -> Result<HostProcessor, DeviceError> {
         Ok(HostProcessor { workers: Workers::new(threads).map_err(DeviceError::Lost)? })
     }
 
@@ -24,7 +24,7 @@ impl HostProcessor {
     /// # Safety
     ///
     /// As for `kernels::run`; the workspace is what the operation declares for as many threads.
-    pub(in crate::device) unsafe fn run(
+    pub(crate) unsafe fn run(
         &self,
         op: &Op,
         inputs: &[(*mut u8, TensorType)],

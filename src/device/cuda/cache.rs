@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 
-use crate::{temporary, user_cache};
+use base::{temporary, user_cache};
 
 const DIGEST: usize = 32;
 

@@ -15,7 +15,7 @@ use super::launches;
 use super::probe::Equipment;
 use super::products::{Shape, Way};
 use super::{CudaDevice, Queue};
-use crate::device::{Choice, Device, DeviceError, Placed, Source, Work};
+use crate::{Choice, Device, DeviceError, Placed, Source, Work};
 
 pub(super) use self::timing::Chooser;
 

@@ -10,7 +10,7 @@ use super::errors::Failed;
 use super::libraries::{self, Library};
 use super::sources::{HEADERS, SOURCES, Source};
 use super::unavailable::{Unavailable, Version};
-use crate::parallel;
+use base::parallel;
 
 /// Fast mathematics is not switched on for all kernels: those that can do with less accuracy say so where they do.
 const OPTIONS: [&str; 2] = ["--std=c++17", "-default-device"];

@@ -4,13 +4,13 @@ use std::ffi::{CStr, c_char, c_int};
 
 use libloading::os::unix::Library;
 
-use crate::device::Delay;
+use crate::Delay;
 
 type SetDelay = unsafe extern "C" fn(*const c_char) -> c_int;
 
 /// The streams that are made from now on put off one queue's work for as long as events let them. Nothing happens with
 /// a driver that is no stand-in: a card takes the time it takes.
-pub(crate) fn emulate_delay(delay: Option<Delay>) {
+pub fn emulate_delay(delay: Option<Delay>) {
     let word: &CStr = match delay {
         // Inline: it is never behind.
         None | Some(Delay::Host) => c"none",

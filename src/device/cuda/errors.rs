@@ -1,7 +1,7 @@
 //! Calls into the card's libraries that fail.
 
 use super::calls::{NO_SUCH_FUNCTION, Status};
-use crate::device::DeviceError;
+use crate::DeviceError;
 
 /// A call that did not succeed.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use super::calls::driver::{self as sys, CUstreamCaptureMode_enum as CaptureMode};
 use super::driver::check;
 use super::errors::Failed;
-use crate::device::CapturedGraph;
+use crate::CapturedGraph;
 
 /// What was captured in a context. Dropped before the modules whose kernels it calls, and before the context.
 #[derive(Default)]

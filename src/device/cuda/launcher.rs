@@ -5,8 +5,8 @@ use super::choosing::Mode;
 use super::driver::check;
 use super::modules::Modules;
 use super::products::{Product, Products, Way};
-use crate::device::DeviceError;
-use crate::ops::TensorType;
+use crate::DeviceError;
+use ops::TensorType;
 
 /// An operand of an operation, in device memory. Addresses are multiples of 256 bytes, but for operations that take any
 /// rows.

@@ -11,8 +11,8 @@ use super::errors::Failed;
 use super::order::Moment;
 use super::queues::Queues;
 use super::reservation::Reservation;
-use crate::device::cpu::Mapping;
-use crate::device::{Buffer, DeviceError, Lent, Pool, Queue, Region, WitnessReading};
+use crate::cpu::Mapping;
+use crate::{Buffer, DeviceError, Lent, Pool, Queue, Region, WitnessReading};
 
 /// A buffer's memory.
 #[derive(Clone, Copy)]

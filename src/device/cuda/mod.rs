@@ -13,7 +13,6 @@ mod choosing;
 mod clock;
 mod compiler;
 mod driver;
-#[cfg(test)]
 mod emulated;
 mod errors;
 mod graphs;
@@ -54,11 +53,10 @@ use super::{
     Buffer, CapturedGraph, Choice, Device, DeviceError, Event, Lent, Pool, Queue, Region, Target, Tensor,
     WitnessReading, Work,
 };
-use crate::ops::Op;
+use ops::Op;
 
 pub use self::driver::Card;
-#[cfg(test)]
-pub(crate) use self::emulated::emulate_delay;
+pub use self::emulated::emulate_delay;
 pub use self::probe::{Equipment, Found, Inventory, OLDEST, equip, inventory, target};
 pub use self::report::{KernelReport, compile_kernels};
 pub use self::unavailable::{MissingLibrary, Unavailable, Version};

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use super::calls::driver::{self as sys, CUfunction_attribute_enum as Attribute};
 use super::driver::check;
 use super::errors::Failed;
-use crate::device::DeviceError;
+use crate::DeviceError;
 
 /// The driver's answer to a name that a module does not have.
 const NOT_FOUND: u32 = 500;

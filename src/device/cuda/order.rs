@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::device::{Event, Queue};
+use crate::{Event, Queue};
 
 /// A moment in a queue's work. Later ones are larger.
 pub(super) type Moment = u64;

@@ -8,8 +8,8 @@ use super::driver::{self, Card};
 use super::errors::Failed;
 use super::libraries::{self, Library};
 use super::unavailable::{Unavailable, Version};
-use crate::device::{DeviceKind, Figures, Target};
-use crate::units::Bytes;
+use crate::{DeviceKind, Figures, Target};
+use base::units::Bytes;
 
 /// The oldest cards with the instructions that kernels use: products of bf16, copies past the registers.
 pub const OLDEST: Version = Version { major: 8, minor: 0 };
@@ -116,7 +116,7 @@ pub fn target(name: &str, capability: Option<String>, memory: Bytes, context: By
         limited: false,
         host_memory: None,
         figures: Figures::Measured,
-        rank: crate::device::Rank::ALONE,
+        rank: crate::Rank::ALONE,
     }
 }
 

@@ -20,8 +20,8 @@ use self::plan::{Plan, check};
 use super::calls::cublaslt::{self as sys, cublasLtEpilogue_t as LtEpilogue};
 use super::calls::driver::CUstream;
 use super::errors::Failed;
-use crate::device::{Choice, DeviceError, Source};
-use crate::ops::DType;
+use crate::{Choice, DeviceError, Source};
+use ops::DType;
 
 pub(super) use self::plan::Way;
 

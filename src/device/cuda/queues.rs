@@ -8,7 +8,7 @@ use super::calls::driver::{
 use super::driver::check;
 use super::errors::Failed;
 use super::order::{Moment, Order, other};
-use crate::device::{Event, Queue};
+use crate::{Event, Queue};
 
 /// Streams and events of a context. Dropped before it.
 pub(super) struct Queues {

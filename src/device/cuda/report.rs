@@ -3,7 +3,7 @@
 use super::compiler::Compiler;
 use super::sources::{SOURCES, Source};
 use super::unavailable::{Unavailable, Version};
-use crate::parallel;
+use base::parallel;
 
 /// What one kernel takes on one architecture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_uint};
 use libloading::os::unix::Library;
 
 use super::{CudaDevice, equip};
-use crate::device::{Device, Pool, Tensor};
-use crate::ops::{Add, Op, TensorType};
-use crate::units::Bytes;
+use crate::{Device, Pool, Tensor};
+use base::units::Bytes;
+use ops::{Add, Op, TensorType};
 
 fn device() -> CudaDevice {
     let target = equip(0).expect("a card, or the emulated stack: run tests/cuda.sh").target(Bytes(0));

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::Engine;
-use crate::compile::{Batches, Exchange, Program};
-use crate::data::{Batch, Part};
-use crate::device::{DeviceError, Lent, Queue, Region};
-use crate::memory::Failure;
+use compile::{Batches, Exchange, Program};
+use data::{Batch, Part};
+use device::{DeviceError, Lent, Queue, Region};
+use memory::Failure;
 
 /// Which batch is worked on.
 #[derive(Default)]
@@ -104,7 +104,7 @@ impl Engine<'_> {
     ///
     /// # Errors
     /// A device that fails.
-    pub(in crate::execute) fn lend(
+    pub(crate) fn lend(
         &mut self,
         slot: usize,
         samples: Range<usize>,
@@ -118,7 +118,7 @@ impl Engine<'_> {
     ///
     /// # Errors
     /// A device that fails.
-    pub(in crate::execute) fn lend_row(&mut self) -> Result<Lent, DeviceError> {
+    pub(crate) fn lend_row(&mut self) -> Result<Lent, DeviceError> {
         let region = self.row();
         self.manager.backing.device.lend(region)
     }

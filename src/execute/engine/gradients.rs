@@ -3,23 +3,23 @@
 use std::collections::HashMap;
 
 use super::{Engine, StepReport};
-use crate::compile::{Action, Results, SectionKind};
-use crate::data::Batch;
-use crate::memory::Failure;
-use crate::ops::{StepCounts, ValueId};
+use compile::{Action, Results, SectionKind};
+use data::Batch;
+use memory::Failure;
+use ops::{StepCounts, ValueId};
 
 impl Engine<'_> {
     /// What gradients are scaled by until the next update, where they are.
     ///
     /// # Errors
     /// A device that fails.
-    pub(in crate::execute) fn loss_scale(&mut self) -> Result<Option<f32>, Failure> {
+    pub(crate) fn loss_scale(&mut self) -> Result<Option<f32>, Failure> {
         self.program.loss_scaling.map(|scaling| self.get_number(scaling.scale)).transpose()
     }
 
     /// The first half of a step: the gradients of the whole batch, neither clipped nor applied but by a program that
     /// does so in the backward pass.
-    pub(in crate::execute) fn gradients(&mut self, batch: &Batch, numbers: &[f32]) -> Result<(), Failure> {
+    pub(crate) fn gradients(&mut self, batch: &Batch, numbers: &[f32]) -> Result<(), Failure> {
         let slot = self.put_batch(batch)?;
         self.gradients_on(slot, None, numbers)
     }
@@ -50,7 +50,7 @@ impl Engine<'_> {
     }
 
     /// The second half: the gradients applied.
-    pub(in crate::execute) fn update(&mut self) -> Result<StepReport, Failure> {
+    pub(crate) fn update(&mut self) -> Result<StepReport, Failure> {
         self.section(SectionKind::Update, 0)?;
         self.counts.steps += 1;
         let Results { loss, norm, scale, counts } = self.program.exchange.results;
@@ -64,7 +64,7 @@ impl Engine<'_> {
     }
 
     /// From now on keeps a copy of gradients that are applied in the backward pass, for [`gradient`](Self::gradient).
-    pub(in crate::execute) fn keep_applied_gradients(&mut self) {
+    pub(crate) fn keep_applied_gradients(&mut self) {
         self.applied = Some(HashMap::new());
     }
 
@@ -72,7 +72,7 @@ impl Engine<'_> {
     ///
     /// # Errors
     /// A device that fails, or what `take` says.
-    pub(in crate::execute) fn gradient<E: From<Failure>>(
+    pub(crate) fn gradient<E: From<Failure>>(
         &mut self,
         id: ValueId,
         mut take: impl FnMut(&[u8]) -> Result<(), E>,

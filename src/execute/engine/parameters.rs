@@ -1,14 +1,14 @@
 //! How parameters come into being that are read of a file, or are not made at the start.
 
 use super::{Engine, PIECE};
-use crate::data::StoredParameters;
-use crate::device::{Region, from_f32, to_f32};
-use crate::memory::Failure;
-use crate::ops::{DType, ValueId};
+use data::StoredParameters;
+use device::{Region, from_f32, to_f32};
+use memory::Failure;
+use ops::{DType, ValueId};
 
 impl<'a> Engine<'a> {
     /// What has the parameters that the program says are stored.
-    pub(in crate::execute) fn start_from(&mut self, weights: Option<&'a StoredParameters>) {
+    pub(crate) fn start_from(&mut self, weights: Option<&'a StoredParameters>) {
         self.weights = weights;
     }
 
@@ -16,7 +16,7 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// Out of memory, or a device that fails.
-    pub(in crate::execute) fn make_all(&mut self) -> Result<(), Failure> {
+    pub(crate) fn make_all(&mut self) -> Result<(), Failure> {
         let program = self.program;
         for section in self.opened.unopened(program) {
             let code = program.sections[section].code.iter().enumerate();

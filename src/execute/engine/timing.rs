@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::Engine;
-use crate::device::DeviceError;
-use crate::execute::timeline::Timeline;
-use crate::memory::Failure;
+use crate::timeline::Timeline;
+use device::DeviceError;
+use memory::Failure;
 
 impl Engine<'_> {
     /// Records each instruction of the sections that the timeline wants.

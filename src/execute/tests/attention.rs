@@ -2,11 +2,10 @@
 
 use super::strategies::{Activations, BATCH, H, L, T, launches, live, program, with};
 use super::trace;
-use crate::compile::{Program, SectionKind};
-use crate::device::{Pool, Position, Role};
-use crate::memory::live_at;
-use crate::spec::*;
-use crate::testing;
+use compile::{Program, SectionKind};
+use device::{Pool, Position, Role};
+use memory::live_at;
+use spec::*;
 
 /// Live bytes on the device while a section's first instruction of this name runs, of values whose names say so.
 fn named_during(program: &Program, name: &'static str, part: &str) -> u64 {

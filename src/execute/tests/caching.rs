@@ -4,13 +4,12 @@ use super::super::counts::Counts;
 use super::super::engine::Engine;
 use super::strategies::with;
 use super::{STEPS, batch, exhausted, trace, trace_on};
-use crate::compile::Action;
-use crate::device::{Pool, Target};
-use crate::memory::{Cadence, Evaluations, Prediction, predict};
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::Action;
+use device::{Pool, Target};
+use memory::{Cadence, Evaluations, Prediction, predict};
+use spec::*;
+use testing::compile;
 
 const MIB: u64 = 1 << 20;
 

@@ -5,12 +5,12 @@ use proptest::test_runner::TestRunner;
 
 use super::super::engine::Engine;
 use super::{batch, hold};
-use crate::compile::Program;
-use crate::device::{Pool, Usage};
-use crate::memory::{Cadence, Failure, Round, predict_with};
-use crate::spec::*;
-use crate::testing::compile;
-use crate::testing::{self, Hoarder};
+use compile::Program;
+use device::{Pool, Usage};
+use memory::{Cadence, Failure, Round, predict_with};
+use spec::*;
+use testing::Hoarder;
+use testing::compile;
 
 /// Runs that are evaluated, accumulate and take some steps.
 fn runs() -> Vec<RunConfig> {

@@ -2,12 +2,11 @@
 
 use super::super::engine::Engine;
 use super::{batch, trace};
-use crate::compile::Program;
-use crate::device::Phase;
-use crate::memory::{Cadence, predict};
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
+use compile::Program;
+use device::Phase;
+use memory::{Cadence, predict};
+use spec::*;
+use testing::compile;
 
 fn dropping() -> RunConfig {
     testing::reshaped(testing::small(), |model| {
@@ -20,7 +19,7 @@ fn sites(program: &Program, evaluations: bool) -> Vec<u32> {
     let sections = program.sections.iter().filter(|section| section.kind.is_of_evaluation() == evaluations);
     let ops =
         sections.flat_map(|section| &section.code).filter_map(|instruction| match &instruction.action {
-            crate::compile::Action::Launch { op, .. } => op.drops(),
+            compile::Action::Launch { op, .. } => op.drops(),
             _ => None,
         });
     ops.map(|dropped| dropped.site).collect()
@@ -127,16 +126,14 @@ fn what_is_dropped_is_not_stored() {
         let predicted = predict(&program, &testing::target(), Cadence::of(config));
         predicted.device.phase_peak(Phase::Forward).live
     };
-    for (attention, squares) in
-        [(crate::spec::Attention::Fused, 0), (crate::spec::Attention::Materialized, 2)]
-    {
+    for (attention, squares) in [(spec::Attention::Fused, 0), (spec::Attention::Materialized, 2)] {
         let mut config = dropping();
         config.strategy.attention = attention;
         let plain = testing::reshaped(config.clone(), |model| model.dropout = Dropout::default());
         let (found, plain) = (live(&config), live(&plain));
         // f32[B,H,T,T] of each block; seeds are rounded up to the target's alignment.
         let square = 4 * 4 * 2 * 16 * 16;
-        let (role, input) = (crate::device::Role::Activation, crate::device::Role::Input);
+        let (role, input) = (device::Role::Activation, device::Role::Input);
         assert_eq!(found[role] - plain[role], squares * square);
         assert_eq!(found[input] - plain[input], testing::target().alignment.0);
     }

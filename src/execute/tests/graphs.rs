@@ -2,13 +2,12 @@
 
 use super::super::engine::Engine;
 use super::parts::{CLASSES, FEATURES, Rows, sample};
-use crate::compile::Program;
-use crate::data::{Batch, Order, Source, TrainingStep};
-use crate::graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};
-use crate::memory::Failure;
-use crate::ops::{CrossEntropy, Linear, Op, Stacked, Storage, TensorType};
-use crate::spec::*;
-use crate::testing;
+use compile::Program;
+use data::{Batch, Order, Source, TrainingStep};
+use graph::{Graph, GraphValue, Graphs, Initial, Node, Scope, ScopeId, ValueKind};
+use memory::Failure;
+use ops::{CrossEntropy, Linear, Op, Stacked, Storage, TensorType};
+use spec::*;
 
 const BATCH: usize = 7;
 const LINEAR: Linear = Linear { bias: false, activation: None, residual: false, tf32: false };

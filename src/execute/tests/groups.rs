@@ -1,12 +1,12 @@
 //! Parameters that are updated in another way than the rest: what is learnt is in the vectors; what else becomes of it.
 
 use super::trace;
-use crate::compile::{Action, Program};
-use crate::ops::{Activation, Op, Rule};
-use crate::spec::{MlpActivation, RunConfig};
-use crate::testing::compile;
-use crate::testing::keys::Updates;
-use crate::testing::{self, with_optimizer};
+use compile::{Action, Program};
+use ops::{Activation, Op, Rule};
+use spec::{MlpActivation, RunConfig};
+use testing::compile;
+use testing::keys::Updates;
+use testing::with_optimizer;
 
 fn updated(updates: Updates) -> RunConfig {
     let mut config = with_optimizer(&testing::small(), updates);

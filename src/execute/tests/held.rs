@@ -3,13 +3,12 @@
 use super::super::engine::Engine;
 use super::strategies::{Activations, BATCH, L, V, launches, live_in, program, with, work};
 use super::{batch, trace};
-use crate::compile::{Program, SectionKind};
-use crate::device::{Pool, Role, Target};
-use crate::memory::{Cadence, Failure, OutOfMemory, predict};
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Program, SectionKind};
+use device::{Pool, Role, Target};
+use memory::{Cadence, Failure, OutOfMemory, predict};
+use spec::*;
+use testing::compile;
 
 const SIZES: Activations = Activations { rounding: 256, micro_batch: BATCH };
 

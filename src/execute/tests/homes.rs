@@ -3,14 +3,13 @@
 use std::fmt::Debug;
 
 use super::{STEPS, Trace, trace, train};
-use crate::compile::{Action, Bucket, Marks, Program, SectionKind, compile_marked, verify};
-use crate::device::{Delay, Phase, Pool, Queue, Role};
-use crate::graph::{Graphs, Scope};
-use crate::memory::{Cadence, predict};
-use crate::ops::ValueId;
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
+use compile::{Action, Bucket, Marks, Program, SectionKind, compile_marked, verify};
+use device::{Delay, Phase, Pool, Queue, Role};
+use graph::{Graphs, Scope};
+use memory::{Cadence, predict};
+use ops::ValueId;
+use spec::*;
+use testing::compile;
 
 /// A way to leave the device.
 type Move = fn(&mut Marks, &[Scope]);
@@ -147,7 +146,7 @@ fn states_on_the_host_take_no_room_of_the_device() {
         (0..program.buckets.len()).map(most).sum::<u64>(),
         (0..program.buckets.len()).map(most).max().unwrap(),
     ];
-    let states = |usage: &crate::device::Usage| usage.steady_peak().live[Role::Optimizer];
+    let states = |usage: &device::Usage| usage.steady_peak().live[Role::Optimizer];
     assert_eq!(states(&plain.device), all);
     assert_eq!(found.host.steady_peak().live[Role::Optimizer], all);
     let update = found.device.phase_peak(Phase::Update).live[Role::Optimizer];

@@ -2,12 +2,11 @@
 
 use super::strategies::{launches, live, live_in, program, with, work};
 use super::trace;
-use crate::compile::{Action, Instruction, Program, Section, SectionKind};
-use crate::device::{Phase, Pool, Position, Role};
-use crate::memory::live_at;
-use crate::spec::*;
-use crate::testing;
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Action, Instruction, Program, Section, SectionKind};
+use device::{Phase, Pool, Position, Role};
+use memory::live_at;
+use spec::*;
 
 /// Without clipping, with other changes.
 fn plain(change: impl FnOnce(&mut Strategy)) -> RunConfig {

@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use super::super::engine::Engine;
 use super::strategies::{Activations, BATCH, C, L, T, V, launches, live, program, with, work};
 use super::{Trace, batch, trace};
-use crate::compile::SectionKind;
-use crate::device::Role;
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
-use crate::testing::keys::Choice;
+use compile::SectionKind;
+use device::Role;
+use spec::*;
+use testing::compile;
+use testing::keys::Choice;
 
 fn inference(change: impl FnOnce(&mut Strategy)) -> RunConfig {
     let mut config = with(change);

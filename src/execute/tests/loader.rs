@@ -11,12 +11,11 @@ use super::super::measured::{Ended, Measured, Outcome};
 use super::super::prepared::Prepared;
 use super::super::step_log::STEPS_FILE;
 use super::super::train::run_on;
-use crate::data::{Batch, Contents, DataError, DigestCache, Source, TrainingStep};
-use crate::device::{Delay, Pool, Role};
-use crate::memory::{Cadence, predict};
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
+use data::{Batch, Contents, DataError, DigestCache, Source, TrainingStep};
+use device::{Delay, Pool, Role};
+use memory::{Cadence, predict};
+use spec::*;
+use testing::compile;
 
 /// A run on text that lies in the folder, with five samples a step in micro-batches of two, two and one.
 fn config(folder: &Path, loader: Loader) -> RunConfig {
@@ -198,7 +197,7 @@ fn each_batch_that_is_ahead_is_memory_of_the_host() {
         let on_device = |loader: Loader| {
             let config = config(folder.path(), loader);
             let program = compile(&config, &testing::target()).unwrap();
-            let start = program.section(crate::compile::SectionKind::Start).unwrap();
+            let start = program.section(compile::SectionKind::Start).unwrap();
             let inputs = start
                 .exit
                 .iter()

@@ -8,12 +8,11 @@ use std::collections::HashMap;
 use super::super::engine::Engine;
 use super::strategies::{BATCH, C, L, T, V, launches, live_in, program, with, work};
 use super::{STEPS, batch, trace};
-use crate::compile::{Program, SectionKind};
-use crate::device::{Pool, Position, Role, to_f32};
-use crate::memory::{Failure, live_at};
-use crate::ops::{CodeFormat, DType, DynamicMap, NF4, NF4_BLOCK, QUANTIZED_BLOCK, Storage, ValueId};
-use crate::spec::*;
-use crate::testing;
+use compile::{Program, SectionKind};
+use device::{Pool, Position, Role, to_f32};
+use memory::{Failure, live_at};
+use ops::{CodeFormat, DType, DynamicMap, NF4, NF4_BLOCK, QUANTIZED_BLOCK, Storage, ValueId};
+use spec::*;
 
 const R: u64 = 4;
 const N: u64 = BATCH * T;

@@ -32,15 +32,14 @@ use std::collections::HashMap;
 
 use super::counts::Counts;
 use super::engine::Engine;
-use crate::compile::{Action, Program, SectionKind};
-use crate::data::{Batch, Documents, Order, TrainingStep, seeds};
-use crate::device::{Delay, Device, Limits, Pool, Target};
-use crate::memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, StepWork, predict};
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
-use crate::testing::keys::{Choice, OPTIMIZERS, Same, Updates};
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Action, Program, SectionKind};
+use data::{Batch, Documents, Order, TrainingStep, seeds};
+use device::{Delay, Device, Limits, Pool, Target};
+use memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, StepWork, predict};
+use spec::*;
+use testing::compile;
+use testing::keys::{Choice, OPTIMIZERS, Same, Updates};
 
 const STEPS: usize = 4;
 

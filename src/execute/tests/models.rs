@@ -2,12 +2,10 @@
 //! model's dimensions. That they learn what they should is tested against PyTorch.
 
 use super::strategies::{Activations, BATCH, C, L, T, V, launches, live, program};
-use crate::compile::SectionKind;
-use crate::device::Role;
-use crate::graph;
-use crate::ops::Activation;
-use crate::spec::*;
-use crate::testing;
+use compile::SectionKind;
+use device::Role;
+use ops::Activation;
+use spec::*;
 
 const SIZES: Activations = Activations { rounding: 256, micro_batch: BATCH };
 const N: u64 = BATCH * T;

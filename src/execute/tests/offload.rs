@@ -3,13 +3,12 @@
 //! L layers, B sequences in a batch, T context, C d_model, H heads, V vocabulary, N = B T rows.
 
 use super::strategies::{Activations, BATCH, C, H, L, T, V, launches, live_in, program, with, work};
-use crate::compile::{Action, Program, SectionKind};
-use crate::device::{Phase, Pool, Role, Target};
-use crate::memory::{Cadence, predict};
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Action, Program, SectionKind};
+use device::{Phase, Pool, Role, Target};
+use memory::{Cadence, predict};
+use spec::*;
+use testing::compile;
 
 fn offloaded(change: impl Fn(&mut Offload)) -> RunConfig {
     with(|strategy| change(&mut strategy.offload))

@@ -5,13 +5,12 @@ use super::super::counts::Counts;
 use super::super::engine::Engine;
 use super::batch;
 use super::strategies::{launches, live_in, work};
-use crate::compile::{Parameter, SectionKind};
-use crate::device::{Phase, Pool, Role};
-use crate::memory::{Cadence, Failure, predict};
-use crate::ops::Member;
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
+use compile::{Parameter, SectionKind};
+use device::{Phase, Pool, Role};
+use memory::{Cadence, Failure, predict};
+use ops::Member;
+use spec::*;
+use testing::compile;
 
 const HALVES: [StoredIn; 2] = [StoredIn::Bf16, StoredIn::Fp16];
 

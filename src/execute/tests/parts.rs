@@ -5,15 +5,14 @@ use std::path::PathBuf;
 
 use super::super::engine::Engine;
 use super::graphs::classifier;
-use crate::compile::Program;
-use crate::data::{
+use compile::Program;
+use data::{
     Batch, Blame, Contents, DataError, DataSet, DigestCache, Given, Order, Part, Sample, Source, TrainingStep,
 };
-use crate::device::Device;
-use crate::graph::Graphs;
-use crate::ops::TensorType;
-use crate::spec::*;
-use crate::testing;
+use device::Device;
+use graph::Graphs;
+use ops::TensorType;
+use spec::*;
 
 pub(super) const FEATURES: usize = 3;
 pub(super) const CLASSES: usize = 4;
@@ -129,7 +128,7 @@ fn expected(weight: &[f32], rows: Range<u64>) -> f64 {
 
 fn weight(engine: &mut Engine, program: &Program) -> Vec<f32> {
     let mut weight = Vec::new();
-    let take = |piece: &[u8]| -> Result<(), crate::memory::Failure> {
+    let take = |piece: &[u8]| -> Result<(), memory::Failure> {
         weight.extend(piece.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)));
         Ok(())
     };

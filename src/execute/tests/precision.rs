@@ -3,11 +3,10 @@
 use super::super::engine::Engine;
 use super::super::receipt::{Run, receipt};
 use super::batch;
-use crate::device::{Pool, Role};
-use crate::memory::{Cadence, live_at, predict};
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
+use device::{Pool, Role};
+use memory::{Cadence, live_at, predict};
+use spec::*;
+use testing::compile;
 
 const HALVES: [Precision; 2] = [Precision::Bf16, Precision::Fp16];
 
@@ -162,7 +161,7 @@ fn activations_are_half_as_large() {
         let stream = rounded(rows * c * 4);
         let expected = 2 * (2 * norm + attention + mlp) + stream + norm + rounded(rows * v * number);
         let peak = predict(&program, &testing::target(), Cadence::of(&config));
-        let position = peak.device.phase_peak(crate::device::Phase::Forward).position;
+        let position = peak.device.phase_peak(device::Phase::Forward).position;
         let live = live_at(&program, &testing::target(), Pool::Device, position);
         let of_role =
             |role| -> u64 { live.iter().filter(|value| value.role == role).map(|value| value.bytes).sum() };
@@ -182,7 +181,7 @@ fn casts_are_charged_to_a_role_of_their_own() {
         let config = in_precision(precision);
         let program = compile(&config, &testing::target()).unwrap();
         let usage = predict(&program, &testing::target(), Cadence::of(&config)).device;
-        let live = usage.phase_peak(crate::device::Phase::Forward).live;
+        let live = usage.phase_peak(device::Phase::Forward).live;
         [live[Role::Parameter], live[Role::Cast]]
     };
     let [parameters, _] = by_role(Precision::Fp32);

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use super::super::prime;
-use crate::device::{Buffer, Device, DeviceError, Placed, Pool, Region, Target, Tensor, Work};
-use crate::memory::{Cadence, predict};
-use crate::ops::Op;
-use crate::testing::compile;
-use crate::testing::{self, forward::forward};
-use crate::units::Bytes;
+use base::units::Bytes;
+use device::{Buffer, Device, DeviceError, Placed, Pool, Region, Target, Tensor, Work};
+use memory::{Cadence, predict};
+use ops::Op;
+use testing::compile;
+use testing::forward;
 
 /// A device, and what it was asked for.
 struct Recorder {

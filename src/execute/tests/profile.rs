@@ -8,11 +8,11 @@ use super::super::Reporter;
 use super::super::measured::{Ended, Outcome};
 use super::super::prepared::Prepared;
 use super::super::train::{MEMORY_FILE, run_on};
-use crate::compile::{Action, Section};
-use crate::device::{Buffer, Device, DeviceError, Event, Pool, Queue};
-use crate::spec::*;
-use crate::testing::compile;
-use crate::testing::{self, forward::forward};
+use compile::{Action, Section};
+use device::{Buffer, Device, DeviceError, Event, Pool, Queue};
+use spec::*;
+use testing::compile;
+use testing::forward;
 
 /// By its clock, what each instruction of the step for the timeline takes, and all copies of it.
 const LAP: Duration = Duration::from_millis(1);
@@ -73,11 +73,7 @@ fn outcome_of(folder: &Path, crowded: bool, mut config: RunConfig) -> Outcome {
     let prepared = Prepared {
         weights: None,
         sample: config.sample(),
-        data: config
-            .data
-            .data_set()
-            .open(&config.sample(), &mut crate::data::DigestCache::default())
-            .unwrap(),
+        data: config.data.data_set().open(&config.sample(), &mut data::DigestCache::default()).unwrap(),
         program: compile(&config, &target).unwrap(),
         compiled_in: std::time::Duration::ZERO,
         target: target.clone(),

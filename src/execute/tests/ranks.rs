@@ -2,13 +2,12 @@
 
 use super::super::engine::Engine;
 use super::batch;
-use crate::data::{Order, TrainingStep, seeds};
-use crate::device::{Rank, Target};
-use crate::memory::Failure;
-use crate::plan::Compiler;
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
+use data::{Order, TrainingStep, seeds};
+use device::{Rank, Target};
+use memory::Failure;
+use plan::Compiler;
+use spec::*;
+use testing::compile;
 
 fn target(rank: Rank) -> Target {
     Target { rank, ..testing::target() }

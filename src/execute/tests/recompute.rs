@@ -1,12 +1,11 @@
 //! What is computed again, in every way that `recompute` knows: what is kept, that no bit changes, and the work that it takes.
 
 use super::strategies::{Activations, BATCH, C, H, T, launches, live, program, with, work};
-use crate::compile::SectionKind;
-use crate::device::Role;
-use crate::ops::OpKind;
-use crate::spec::*;
-use crate::testing;
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::SectionKind;
+use device::Role;
+use ops::OpKind;
+use spec::*;
 
 /// Five blocks, so that no two ways to choose among them are one.
 const BLOCKS: u64 = 5;

@@ -2,13 +2,12 @@
 
 use super::super::engine::Engine;
 use super::{batch, train};
-use crate::compile::{Again, Parameter, Program, Unit, Units, compile_marked};
-use crate::device::Role;
-use crate::graph::{Graphs, Scope, ScopeId};
-use crate::memory::{Cadence, Failure, predict};
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
+use compile::{Again, Parameter, Program, Unit, Units, compile_marked};
+use device::Role;
+use graph::{Graphs, Scope, ScopeId};
+use memory::{Cadence, Failure, predict};
+use spec::*;
+use testing::compile;
 
 const L: u64 = 2;
 const C: u64 = 32;
@@ -137,7 +136,7 @@ fn what_is_frozen_stays_and_costs_nothing() {
             let trained = program.buckets.iter().filter(|bucket| bucket.trainable);
             let trained: u64 = trained.map(|bucket| rounded(program.ty(bucket.parameters).bytes())).sum();
             let usage = predict(&program, &target, Cadence::of(&config)).device;
-            let update = usage.phase_peak(crate::device::Phase::Update).live;
+            let update = usage.phase_peak(device::Phase::Update).live;
             assert_eq!(update[Role::Optimizer], 2 * trained, "{layers:?}");
         }
     }

@@ -10,14 +10,12 @@ use super::super::tensor_file::{Entry, TensorFile};
 use super::offload::{WEIGHTS, parameters};
 use super::strategies::{program, with, work};
 use super::{batch, hold};
-use crate::compile::{Action, Parameter, Program, SectionKind};
-use crate::data::{StoredParameters, Weights};
-use crate::device::{Delay, Phase, Pool, Role, Usage};
-use crate::graph;
-use crate::memory::{Cadence, Failure, Prediction, predict, rounded};
-use crate::spec::*;
-use crate::testing;
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Action, Parameter, Program, SectionKind};
+use data::{StoredParameters, Weights};
+use device::{Delay, Phase, Pool, Role, Usage};
+use memory::{Cadence, Failure, Prediction, predict, rounded};
+use spec::*;
 
 fn started(init: Init, allocator: Allocator) -> RunConfig {
     with(|strategy| (strategy.init, strategy.allocator) = (init, allocator))

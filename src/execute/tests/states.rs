@@ -5,16 +5,16 @@ use super::super::counts::Counts;
 use super::super::engine::Engine;
 use super::super::receipt::{Run, receipt};
 use super::batch;
-use crate::device::{Pool, Region, Role, Tensor};
-use crate::memory::{Cadence, predict};
-use crate::ops::{
+use device::{Pool, Region, Role, Tensor};
+use memory::{Cadence, predict};
+use ops::{
     Adam, DType, GradientTerms, Member, Op, Rounding as Rounded, Rule, Shape, StateFormat, TensorType,
     Update, UpdateFormat, lay_out,
 };
-use crate::spec::{OptimizerState, Quantize, Rounding, RunConfig};
-use crate::testing::compile;
-use crate::testing::keys::Updates;
-use crate::testing::{self, with_optimizer};
+use spec::{OptimizerState, Quantize, Rounding, RunConfig};
+use testing::compile;
+use testing::keys::Updates;
+use testing::with_optimizer;
 
 const MOMENTUM: Updates = &["optimizer.sgd = { lr = 0.1, momentum = 0.9 }"];
 
@@ -136,7 +136,7 @@ fn states_take_the_bytes_of_their_types() {
         let program = compile(&config, &testing::target()).unwrap();
         let usage = predict(&program, &testing::target(), Cadence::of(&config)).device;
         assert_eq!(
-            usage.phase_peak(crate::device::Phase::Forward).live[Role::Optimizer],
+            usage.phase_peak(device::Phase::Forward).live[Role::Optimizer],
             expected,
             "{:?}, {:?}",
             config.strategy.optimizer_state,

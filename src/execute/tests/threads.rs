@@ -1,9 +1,8 @@
 //! The number of threads against the results, which do not depend on it.
 
 use super::trace_on;
-use crate::device::Target;
-use crate::spec::*;
-use crate::testing;
+use device::Target;
+use spec::*;
 
 /// A run whose sizes no number of threads divides, nor any width of a vector: 488 rows in a batch, 183 and 122 in
 /// micro-batches of it, 87 channels, three heads of 29, a vocabulary of 263. Its sums are longer than what a kernel adds

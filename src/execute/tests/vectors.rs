@@ -6,17 +6,14 @@ use std::path::Path;
 use safetensors::SafeTensors;
 
 use super::super::engine::Engine;
-use crate::compile::{Parameter, Program};
-use crate::data::{Batch, Weights};
-use crate::device::to_f32;
-use crate::graph;
-use crate::memory::Failure;
-use crate::ops::{Activation, DType, ValueId};
-use crate::plan;
-use crate::spec::*;
-use crate::testing;
-use crate::testing::compile;
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Parameter, Program};
+use data::{Batch, Weights};
+use device::to_f32;
+use memory::Failure;
+use ops::{Activation, DType, ValueId};
+use spec::*;
+use testing::compile;
 
 /// What a loss and a gradient may be off by: of a loss, relative; of a tensor, the norm of the difference over the norm
 /// of the tensor. (Elementwise means nothing: a key bias's true gradient is zero.) In half precision each of the two

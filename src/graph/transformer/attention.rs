@@ -5,9 +5,9 @@ use super::dropout::Site;
 use super::embedding::Parts;
 use super::linear::{self, Layer};
 use super::{NORMAL, into_residual, norm};
-use crate::graph::Graph;
-use crate::ops::{Attending, Attention, Op, Rotary, Stacked};
-use crate::spec::{Positions, Transformer};
+use crate::Graph;
+use ops::{Attending, Attention, Op, Rotary, Stacked};
+use spec::{Positions, Transformer};
 
 pub(super) fn build(
     graph: &mut Graph,

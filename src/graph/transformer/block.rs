@@ -4,9 +4,9 @@ use super::dropout::{self, Site};
 use super::embedding::Parts;
 use super::norm::{self, Place};
 use super::{attention, mlp};
-use crate::graph::{Graph, ScopeId};
-use crate::ops::{Add, Op};
-use crate::spec::{NormPlacement, Transformer};
+use crate::{Graph, ScopeId};
+use ops::{Add, Op};
+use spec::{NormPlacement, Transformer};
 
 /// A part of a block.
 pub(super) struct Part {

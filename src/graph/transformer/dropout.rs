@@ -1,8 +1,8 @@
 //! Where a model leaves elements out by chance.
 
-use crate::graph::{Graph, ScopeId};
-use crate::ops::{Dropout, Dropped, Op};
-use crate::spec::Transformer;
+use crate::{Graph, ScopeId};
+use ops::{Dropout, Dropped, Op};
+use spec::Transformer;
 
 /// A place that may: sites are numbered the same whichever of them do.
 #[derive(Clone, Copy)]

@@ -1,14 +1,10 @@
 //! What a decoder's parameters are made of in files of Hugging Face's.
 
-use crate::data::{Form, Naming, Stored};
-use crate::spec::{NormPlacement, Transformer};
+use data::{Form, Naming, Stored};
+use spec::{NormPlacement, Transformer};
 
 /// The tensors of a parameter of these many rows, in the order of its rows, for each naming that has it.
-pub(in crate::graph) fn stored(
-    model: &Transformer,
-    parameter: &str,
-    rows: usize,
-) -> Vec<(Naming, Vec<Stored>)> {
+pub(crate) fn stored(model: &Transformer, parameter: &str, rows: usize) -> Vec<(Naming, Vec<Stored>)> {
     let gpt2 = gpt2(parameter, rows).map(|stored| (Naming::Gpt2, vec![stored]));
     let llama = llama(model, parameter, rows).map(|stored| (Naming::Llama, stored));
     gpt2.into_iter().chain(llama).collect()

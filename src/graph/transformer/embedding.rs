@@ -2,10 +2,10 @@
 
 use super::NORMAL;
 use super::dropout::{self, Site};
-use crate::data::{Documents, seeds};
-use crate::graph::Graph;
-use crate::ops::{DType, Embedding, Op};
-use crate::spec::{Positions, Transformer};
+use crate::Graph;
+use data::{Documents, seeds};
+use ops::{DType, Embedding, Op};
+use spec::{Positions, Transformer};
 
 /// What there is before the first block.
 pub(super) struct Embedded {

@@ -3,9 +3,9 @@
 use super::NORMAL;
 use super::embedding::Parts;
 use super::norm::{self, Place};
-use crate::graph::Graph;
-use crate::ops::{CrossEntropy, Linear, Op};
-use crate::spec::{NormPlacement, Transformer};
+use crate::Graph;
+use ops::{CrossEntropy, Linear, Op};
+use spec::{NormPlacement, Transformer};
 
 /// The loss: how well the next tokens are told from the residual stream, with the token embedding as weight if they are tied.
 pub(super) fn build(graph: &mut Graph, model: &Transformer, x: usize, table: usize, batch: &Parts) {

@@ -1,8 +1,8 @@
 //! Linear layers of blocks, with biases or without.
 
 use super::block::Part;
-use crate::graph::{Graph, Initial, ScopeId};
-use crate::ops::{Activation, Linear, Op, Stacked};
+use crate::{Graph, Initial, ScopeId};
+use ops::{Activation, Linear, Op, Stacked};
 
 /// A linear layer.
 pub(super) struct Layer {

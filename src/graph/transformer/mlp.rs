@@ -3,9 +3,9 @@
 use super::block::Part;
 use super::linear::{self, Layer};
 use super::{NORMAL, into_residual};
-use crate::graph::Graph;
-use crate::ops::{Gated, Op, Stacked};
-use crate::spec::{MlpActivation, Transformer};
+use crate::Graph;
+use ops::{Gated, Op, Stacked};
+use spec::{MlpActivation, Transformer};
 
 pub(super) fn build(graph: &mut Graph, model: &Transformer, part: &Part) -> usize {
     let (c, f, bias, scope) = (model.d_model, model.d_ff, model.bias, part.scope);

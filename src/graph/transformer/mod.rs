@@ -13,8 +13,8 @@ mod mlp;
 mod norm;
 
 use super::{Graph, Initial};
-use crate::data::Documents;
-use crate::spec::Transformer;
+use data::Documents;
+use spec::Transformer;
 
 const DEVIATION: f32 = 0.02;
 const NORMAL: Initial = Initial::Normal(DEVIATION);
@@ -40,8 +40,8 @@ fn into_residual(model: &Transformer) -> Initial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::Activation;
-    use crate::spec::{MlpActivation, Norm, Positions};
+    use ops::Activation;
+    use spec::{MlpActivation, Norm, Positions};
 
     #[test]
     fn gpt2_has_its_parameters() {

@@ -1,8 +1,8 @@
 //! Norms with what they learn.
 
-use crate::graph::{Graph, Initial, ScopeId};
-use crate::ops::{DType, HeadNorm, LayerNorm, NormedHeads, Op, RmsNorm};
-use crate::spec::{Norm, Transformer};
+use crate::{Graph, Initial, ScopeId};
+use ops::{DType, HeadNorm, LayerNorm, NormedHeads, Op, RmsNorm};
+use spec::{Norm, Transformer};
 
 /// Where a norm is.
 #[derive(Clone, Copy)]

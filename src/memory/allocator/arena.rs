@@ -4,10 +4,10 @@
 use std::iter;
 
 use super::{Allocator, Location};
-use crate::compile::Program;
-use crate::device::{Buffer, DeviceError, Pool, Target};
-use crate::memory::system::System;
-use crate::ops::ValueId;
+use crate::system::System;
+use compile::Program;
+use device::{Buffer, DeviceError, Pool, Target};
+use ops::ValueId;
 
 pub(super) struct Arena<'a> {
     program: &'a Program,

@@ -3,10 +3,10 @@
 use std::iter;
 
 use super::{Allocator, Location};
-use crate::compile::Program;
-use crate::device::{DeviceError, Target};
-use crate::memory::system::System;
-use crate::ops::ValueId;
+use crate::system::System;
+use compile::Program;
+use device::{DeviceError, Target};
+use ops::ValueId;
 
 pub(super) struct Direct<'a> {
     program: &'a Program,

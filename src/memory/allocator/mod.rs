@@ -11,10 +11,9 @@ use direct::Direct;
 pub use work::{CacheWork, Pieces};
 
 use super::system::System;
-use crate::compile::Program;
-use crate::device::{Buffer, DeviceError, Pool, Target};
-use crate::ops::ValueId;
-use crate::spec;
+use compile::Program;
+use device::{Buffer, DeviceError, Pool, Target};
+use ops::ValueId;
 
 /// Where a storage is: in which buffer, and at which byte of it.
 pub type Location = (Buffer, u64);

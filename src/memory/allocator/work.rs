@@ -27,7 +27,7 @@ impl CacheWork {
         self.with(before, |now, before| now - before)
     }
 
-    pub(in crate::memory) fn times(&self, times: u64) -> CacheWork {
+    pub(crate) fn times(&self, times: u64) -> CacheWork {
         self.with(self, |own, _| own * times)
     }
 

@@ -33,7 +33,7 @@ pub struct Names {
 /// These, by the activation's own.
 macro_rules! names {
     ($name:literal) => {
-        $crate::ops::activation::definition::Names {
+        $crate::activation::definition::Names {
             add: concat!("add-", $name),
             backward: concat!($name, "-backward"),
             gate: concat!($name, "-gate"),

@@ -1,7 +1,7 @@
 //! Adafactor: variances as products of those of rows and of columns.
 
 use super::{State, UpdateRule};
-use crate::ops::{Members, Processor, Shape, StateFormat, WorkspaceLimits};
+use crate::{Members, Processor, Shape, StateFormat, WorkspaceLimits};
 
 /// Adafactor (Shazeer and Stern 2018), without momentum and with the parameter's own scale, as PyTorch computes it. Of the squares of
 /// a gradient `g` [R, C] it keeps a mean for each row, `r`, and for each column, `c`; those of a vector each by itself. Of these

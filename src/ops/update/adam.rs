@@ -1,7 +1,7 @@
 //! Adam, with weight decay in the gradients or beside them.
 
 use super::{Elementwise, Moment, UpdateRule};
-use crate::ops::DynamicMap;
+use crate::DynamicMap;
 
 /// Adam (Kingma and Ba 2015), whose weight decay is added to the gradient, `g += weight_decay * p`; or, with `decoupled`
 /// weight decay, AdamW (Loshchilov and Hutter 2019), which first takes `learning_rate * weight_decay` of the parameter from

@@ -1,7 +1,7 @@
 //! Lion: the sign of a momentum.
 
 use super::{Elementwise, Moment, UpdateRule};
-use crate::ops::DynamicMap;
+use crate::DynamicMap;
 
 /// EvoLved Sign Momentum (Chen et al. 2023). The parameter first loses `learning_rate * weight_decay` of itself, then takes
 /// the sign of `beta1 * m + (1 - beta1) * g` times the learning rate; the sign of 0 is 0. `m` keeps `beta2` of itself and

@@ -1,7 +1,7 @@
 //! Muon: the momentum of a matrix, made orthogonal.
 
 use super::{Moment, UpdateRule};
-use crate::ops::{Arithmetic, DType, DynamicMap, Member, Members, WorkspaceLimits};
+use crate::{Arithmetic, DType, DynamicMap, Member, Members, WorkspaceLimits};
 
 /// MomentUm Orthogonalized by Newton-Schulz (Jordan et al. 2024), as PyTorch has it. It updates matrices: where several lie in one
 /// parameter, each by itself. Momentum: `m += (1 - momentum) (g - m)`. Of it, or with `nesterov` of `g + momentum (m - g)`,

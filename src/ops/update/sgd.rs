@@ -1,7 +1,7 @@
 //! Stochastic gradient descent.
 
 use super::{Elementwise, Moment, UpdateRule};
-use crate::ops::DynamicMap;
+use crate::DynamicMap;
 
 /// Stochastic gradient descent, with momentum (Polyak 1964) or Nesterov's (Sutskever et al. 2013) as PyTorch computes
 /// them. Weight decay is added to the gradient: `g += weight_decay * p`. With momentum, `v = momentum * v + g`, and the

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use super::Choice;
 use super::cost::cost;
 use super::knapsack::{Item, assignments};
-use crate::compile::{self, Again, Instruction, Program, Section, SectionKind, Units, Violation, blocks};
-use crate::device::{Phase, Target};
-use crate::graph::Graphs;
-use crate::memory::{Cadence, live_bytes, predict};
-use crate::ops::OpKind;
-use crate::parallel;
-use crate::spec::{RunConfig, WordSet, Words as _};
+use base::parallel;
+use compile::{Again, Instruction, Program, Section, SectionKind, Units, Violation, blocks};
+use device::{Phase, Target};
+use graph::Graphs;
+use memory::{Cadence, live_bytes, predict};
+use ops::OpKind;
+use spec::{RunConfig, WordSet, Words as _};
 
 /// How many candidates there are of a model of so many blocks: as many as there are choices of scopes in four blocks at the
 /// most, few of a deep one.

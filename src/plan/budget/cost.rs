@@ -1,9 +1,9 @@
 //! What computing again costs, in a figure that needs no measurement: plans for a card are made where it is not.
 
-use crate::compile::{Action, Instruction, Program};
-use crate::device::{DeviceKind, Target};
-use crate::ops::DType;
-use crate::spec::{Precision, RunConfig};
+use compile::{Action, Instruction, Program};
+use device::{DeviceKind, Target};
+use ops::DType;
+use spec::{Precision, RunConfig};
 
 /// How many FLOPs of matrix work a device does while it moves a byte, by its kind and what it multiplies: the order of
 /// magnitude, which hardly differs between its likes. It decides no more than what norms, casts and activations count for

@@ -14,11 +14,11 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::compile::{Units, Violation};
-use crate::device::{Pool, Target};
-use crate::graph::Graphs;
-use crate::spec::{Budget, Recompute, RunConfig};
-use crate::units::Bytes;
+use base::units::Bytes;
+use compile::{Units, Violation};
+use device::{Pool, Target};
+use graph::Graphs;
+use spec::{Budget, Recompute, RunConfig};
 
 /// What a run computes again, and what that is worth.
 #[derive(Clone, Debug, PartialEq)]

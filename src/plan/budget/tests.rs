@@ -3,11 +3,11 @@ use proptest::prelude::*;
 use super::super::{Compiler, compile};
 use super::candidates::evaluate;
 use super::*;
-use crate::compile::{Again, blocks};
-use crate::graph::ScopeId;
-use crate::memory::{Cadence, predict};
-use crate::spec::{Precision, Strategy};
-use crate::testing::{any_config, any_target, reshaped, small, target};
+use compile::{Again, blocks};
+use graph::ScopeId;
+use memory::{Cadence, predict};
+use spec::{Precision, Strategy};
+use testing::{any_config, any_target, reshaped, small, target};
 
 /// Every choice of scopes: of each block nothing, its attention, its feed-forward, both, or all of it together.
 fn every_choice_of_scopes(graphs: &Graphs) -> Vec<Units> {
@@ -127,7 +127,7 @@ fn nobody_waits_for_another_forever() {
         (1..=32).map(|share| with_budget(&config, Budget::Share(f64::from(share) / 32.0))).collect();
     for _ in 0..4 {
         let frontiers = Arc::new(Frontiers::default());
-        let programs = crate::parallel::map(budgets.clone(), |config| {
+        let programs = base::parallel::map(budgets.clone(), |config| {
             Compiler::sharing(&target, Arc::clone(&frontiers)).compile(&config).is_ok()
         });
         assert_eq!(programs, [true; 32]);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::private::{self, PrivateFolder};
 use super::{Committed, StoreError, is_taken, probe};
-use crate::execute::DUMP_FILES;
-use crate::regular;
-use crate::temporary::InDoubt;
+use base::regular;
+use base::temporary::InDoubt;
+use execute::DUMP_FILES;
 
 /// The option that names the folder.
 const OPTION: &str = "--dump";

@@ -21,10 +21,10 @@ use serde_json::Value;
 
 use super::columns::{self, AXES, COLUMNS, ColumnError};
 use super::{Row, Status, planned_row};
-use crate::plan::{Plan, PlannedRun};
-use crate::regular;
-use crate::temporary::InDoubt;
-use crate::units::Bytes;
+use base::regular;
+use base::temporary::InDoubt;
+use base::units::Bytes;
+use plan::{Plan, PlannedRun};
 
 /// The file that makes a folder a result.
 pub const RESULT_FILE: &str = "result.json";

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::StoreError;
 use super::error::OUT;
-use crate::execute::LOG_FILE;
-use crate::temporary::{self, InDoubt};
+use base::temporary::{self, InDoubt};
+use execute::LOG_FILE;
 
 /// A folder under a name of its own, next to where it is to be. Whoever has the lock on its log owns it: the process that
 /// made it and then, as the log is its standard error, its child. Removed when it is dropped, unless it was committed.

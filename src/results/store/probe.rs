@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::{StoreError, error};
-use crate::temporary::TemporaryFile;
+use base::temporary::TemporaryFile;
 
 /// More than the files of a run take.
 const ROOM: usize = 4 << 20;

@@ -2,11 +2,11 @@ use std::io::Write;
 use std::process::Command;
 
 use super::*;
-use crate::device::{DeviceKind, Target};
-use crate::results::Status;
-use crate::spec::*;
-use crate::temporary::TemporaryFile;
-use crate::units::Bytes;
+use crate::Status;
+use base::temporary::TemporaryFile;
+use base::units::Bytes;
+use device::{DeviceKind, Target};
+use spec::*;
 
 fn row(run_id: &str, repeat: usize, status: Status) -> Row {
     let row = serde_json::json!({
@@ -354,8 +354,8 @@ fn plan(runs: Vec<PlannedRun>) -> Plan {
             memory: Bytes(1 << 30),
             limited: false,
             host_memory: None,
-            figures: crate::device::Figures::Measured,
-            rank: crate::device::Rank::ALONE,
+            figures: device::Figures::Measured,
+            rank: device::Rank::ALONE,
         },
         unsuited: None,
         repeats: Repeats::Times(1),

@@ -12,7 +12,7 @@ use super::declare::choice;
 use super::error::Problem;
 use super::rules::blame;
 use super::tree::Table;
-use crate::data::{DataSet, Documents};
+use data::{DataSet, Documents};
 
 choice! {
     pub enum Data("data"): DataSource {

@@ -1,12 +1,12 @@
 //! `[data.synthetic]`
 
 use super::DataSource;
-use crate::data::{DataSet, SyntheticSet};
-use crate::spec::declare::section;
-use crate::spec::error::Problem;
-use crate::spec::kinds::{Count, SEED};
-use crate::spec::rules::blame;
-use crate::spec::tree::Table;
+use crate::declare::section;
+use crate::error::Problem;
+use crate::kinds::{Count, SEED};
+use crate::rules::blame;
+use crate::tree::Table;
+use data::{DataSet, SyntheticSet};
 
 /// With the bounds of successors, a chain takes no more than 64 MiB.
 const TOKENS: Count = Count(1..=1 << 18);

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use super::{DataSource, something_is_left};
-use crate::data::{DataSet, Documents, Encoding, TextSet, TokenizerFile};
-use crate::spec::declare::{Declared, Inline, Optional, inline, section, words};
-use crate::spec::error::Problem;
-use crate::spec::kinds::{Flag, SHARE, Text as Name, word};
-use crate::spec::paths::{OneFile, Paths};
-use crate::spec::reader::{Keys, Kind};
-use crate::spec::tree::{Entry, Table, Value};
-use crate::spec::write::Lines;
+use crate::declare::{Declared, Inline, Optional, inline, section, words};
+use crate::error::Problem;
+use crate::kinds::{Flag, SHARE, Text as Name, word};
+use crate::paths::{OneFile, Paths};
+use crate::reader::{Keys, Kind};
+use crate::tree::{Entry, Table, Value};
+use crate::write::Lines;
+use data::{DataSet, Documents, Encoding, TextSet, TokenizerFile};
 
 section! {
     /// Files of text, in the order of their sorted paths.

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use super::{DataSource, something_is_left};
-use crate::data::{DataSet, TokenSet, TokenWidth};
-use crate::spec::declare::{section, words};
-use crate::spec::error::Problem;
-use crate::spec::kinds::{Count, SHARE, word};
-use crate::spec::paths::Paths;
-use crate::spec::tree::Table;
+use crate::declare::{section, words};
+use crate::error::Problem;
+use crate::kinds::{Count, SHARE, word};
+use crate::paths::Paths;
+use crate::tree::Table;
+use data::{DataSet, TokenSet, TokenWidth};
 
 /// Bytes; more than any format has.
 const HEADER: Count = Count(0..=1 << 20);

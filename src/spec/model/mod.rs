@@ -14,7 +14,7 @@ pub use transformer::{
 use super::declare::choice;
 use super::error::Problem;
 use super::tree::Table;
-use crate::data::{Given, Sample};
+use data::{Given, Sample};
 
 choice! {
     pub enum Model("model"): Architecture {

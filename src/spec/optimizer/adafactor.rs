@@ -1,9 +1,9 @@
 //! `[train.optimizer.adafactor]`
 
 use super::{Decay, Group, Groups, Shared, UpdateRule};
-use crate::ops::{self, Rule};
-use crate::spec::declare::section;
-use crate::spec::kinds::{NOT_NEGATIVE, Number, POSITIVE, word};
+use crate::declare::section;
+use crate::kinds::{NOT_NEGATIVE, Number, POSITIVE, word};
+use ops::Rule;
 
 /// The share of a mean that is new falls as the step does to that power.
 const POWER: Number =

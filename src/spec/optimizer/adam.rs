@@ -1,9 +1,9 @@
 //! `[train.optimizer.adam]`
 
 use super::{Decay, Group, Groups, Shared, UpdateRule};
-use crate::ops::{self, Rule};
-use crate::spec::declare::section;
-use crate::spec::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
+use crate::declare::section;
+use crate::kinds::{DECAY_RATE, NOT_NEGATIVE, POSITIVE, word};
+use ops::Rule;
 
 section! {
     /// Adam, whose weight decay is added to the gradient.

@@ -2,12 +2,12 @@
 
 use glob::Pattern;
 
-use crate::spec::declare::{Declared, Section, Writable};
-use crate::spec::error::Problem;
-use crate::spec::kinds::{NOT_NEGATIVE, POSITIVE, Text};
-use crate::spec::reader::{Keys, Kind};
-use crate::spec::tree::{Entry, Value};
-use crate::spec::write::Lines;
+use crate::declare::{Declared, Section, Writable};
+use crate::error::Problem;
+use crate::kinds::{NOT_NEGATIVE, POSITIVE, Text};
+use crate::reader::{Keys, Kind};
+use crate::tree::{Entry, Value};
+use crate::write::Lines;
 
 /// Parameters by their names, and what of the optimizer's keys is another for them.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]

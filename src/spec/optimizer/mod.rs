@@ -22,7 +22,7 @@ use super::declare::{choice, words};
 use super::error::Problem;
 use super::rules::blame;
 use super::tree::Table;
-use crate::ops::{Rule, StateFormat};
+use ops::{Rule, StateFormat};
 
 choice! {
     pub enum Optimizer("train.optimizer"): UpdateRule {

@@ -1,12 +1,12 @@
 //! `[train.optimizer.muon]`
 
 use super::{AdamW, Decay, Group, Groups, Shared, UpdateRule};
-use crate::ops::{self, DType, Rule};
-use crate::spec::declare::{Inline, inline, section, words};
-use crate::spec::error::Problem;
-use crate::spec::kinds::{Count, DECAY_RATE, Flag, NOT_NEGATIVE, POSITIVE, word};
-use crate::spec::rules::blame;
-use crate::spec::tree::Table;
+use crate::declare::{Inline, inline, section, words};
+use crate::error::Problem;
+use crate::kinds::{Count, DECAY_RATE, Flag, NOT_NEGATIVE, POSITIVE, word};
+use crate::rules::blame;
+use crate::tree::Table;
+use ops::{DType, Rule};
 
 words! {
     /// What the update of a matrix is multiplied by.

@@ -1,12 +1,12 @@
 //! `[train.optimizer.sgd]`
 
 use super::{Decay, Group, Groups, Shared, UpdateRule};
-use crate::ops::{self, Rule};
-use crate::spec::declare::section;
-use crate::spec::error::Problem;
-use crate::spec::kinds::{DECAY_RATE, Flag, NOT_NEGATIVE, POSITIVE, word};
-use crate::spec::rules::blame;
-use crate::spec::tree::Table;
+use crate::declare::section;
+use crate::error::Problem;
+use crate::kinds::{DECAY_RATE, Flag, NOT_NEGATIVE, POSITIVE, word};
+use crate::rules::blame;
+use crate::tree::Table;
+use ops::Rule;
 
 section! {
     /// Stochastic gradient descent, as PyTorch has it: weight decay is added to the gradient.

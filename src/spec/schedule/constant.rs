@@ -1,8 +1,8 @@
 //! `[train.schedule.constant]`
 
 use super::{Curve, warmed_up};
-use crate::spec::declare::section;
-use crate::spec::kinds::LONG_OR_NONE;
+use crate::declare::section;
+use crate::kinds::LONG_OR_NONE;
 
 section! {
     /// The learning rate itself, after a warm-up.

@@ -3,8 +3,8 @@
 use std::f64::consts::PI;
 
 use super::{Curve, progress, warmed_up};
-use crate::spec::declare::{Optional, section};
-use crate::spec::kinds::{LONG, LONG_OR_NONE, SHARE_OR_NONE};
+use crate::declare::{Optional, section};
+use crate::kinds::{LONG, LONG_OR_NONE, SHARE_OR_NONE};
 
 section! {
     /// Half a cosine down to the floor (Loshchilov and Hutter 2017, without restarts).

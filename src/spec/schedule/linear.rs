@@ -1,8 +1,8 @@
 //! `[train.schedule.linear]`
 
 use super::{Curve, progress, warmed_up};
-use crate::spec::declare::{Optional, section};
-use crate::spec::kinds::{LONG, LONG_OR_NONE, SHARE_OR_NONE};
+use crate::declare::{Optional, section};
+use crate::kinds::{LONG, LONG_OR_NONE, SHARE_OR_NONE};
 
 section! {
     /// A line down to the floor.

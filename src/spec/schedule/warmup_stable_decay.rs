@@ -1,8 +1,8 @@
 //! `[train.schedule.warmup_stable_decay]`
 
 use super::{Curve, progress, warmed_up};
-use crate::spec::declare::{Optional, section};
-use crate::spec::kinds::{LONG, LONG_OR_NONE, SHARE_OR_NONE};
+use crate::declare::{Optional, section};
+use crate::kinds::{LONG, LONG_OR_NONE, SHARE_OR_NONE};
 
 section! {
     /// The learning rate itself, and in the end a line down to the floor (Hu et al. 2024): a run may go on from before its

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use crate::spec::declare::{Declared, Optional, Section, Variant, section};
-use crate::spec::kinds::{Flag, Number, Whole};
-use crate::spec::reader::{Keys, Kind, join};
-use crate::spec::tree::{Entry, Value, quoted};
-use crate::spec::write::Lines;
+use crate::declare::{Declared, Optional, Section, Variant, section};
+use crate::kinds::{Flag, Number, Whole};
+use crate::reader::{Keys, Kind, join};
+use crate::tree::{Entry, Value, quoted};
+use crate::write::Lines;
 
 /// Where memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -4,26 +4,26 @@ use super::{
     Allocator, Base, Caching, EmptyCache, Gradients, Loader, Lora, OptimizerState, Precision, Quantize,
     Recompute, Rounding, StoredIn, Strategy, Update,
 };
-use crate::ops::DType;
-use crate::spec::declare::Words;
-use crate::spec::resolved::{LastBatch, RunConfig};
-use crate::spec::tree::quoted;
+use crate::declare::Words;
+use crate::resolved::{LastBatch, RunConfig};
+use crate::tree::quoted;
+use ops::DType;
 
 /// Values of keys that do not go together.
-pub(in crate::spec) struct Forbidden {
+pub struct Forbidden {
     /// Blamed where they are written.
-    pub(in crate::spec) keys: &'static [&'static str],
+    pub keys: &'static [&'static str],
     /// What is wrong with a run that has such values.
-    pub(in crate::spec) found: fn(&RunConfig) -> Option<Refusal>,
+    pub found: fn(&RunConfig) -> Option<Refusal>,
 }
 
 /// Why values do not go together, and which do.
-pub(in crate::spec) struct Refusal {
-    pub(in crate::spec) why: String,
-    pub(in crate::spec) works: String,
+pub struct Refusal {
+    pub why: String,
+    pub works: String,
 }
 
-pub(in crate::spec) const FORBIDDEN: &[Forbidden] = &[
+pub const FORBIDDEN: &[Forbidden] = &[
     Forbidden {
         keys: &["strategy.master_weights", "strategy.params"],
         found: |run| {
@@ -353,89 +353,4 @@ fn stores_what_is_made(key: &str, stored: StoredIn, run: &RunConfig) -> Option<R
             format!("{key} = \"fp32\", or precision = {params}"),
         )
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::FORBIDDEN;
-    use crate::testing::{changed, small};
-
-    /// For each of the table, in its order: settings that it refuses, and nothing else does; and others, which go together, in
-    /// the place of some of these.
-    const EXAMPLES: &[(&[&str], &str)] = &[
-        (&["master_weights = false"], "params = 'bf16'"),
-        (&["gradient_dtype = 'bf16'"], "params = 'bf16'"),
-        (&["residual = 'bf16'"], "params = 'bf16'"),
-        (&["params = 'bf16'", "precision = 'fp16'", "loss_scale = 'off'"], "precision = 'bf16'"),
-        (&["params = 'bf16'", "precision = 'fp32'", "residual = 'fp32'"], "gradient_dtype = 'fp32'"),
-        (
-            &["params = 'bf16'", "precision = 'fp32'", "gradient_dtype = 'fp32'", "residual = 'bf16'"],
-            "residual = 'fp32'",
-        ),
-        (&["loss_scale = 128"], "precision = 'fp16'"),
-        (&["quantize.from = 9"], "optimizer_state = '8bit'"),
-        (&["rounding = 'stochastic'"], "optimizer_state = 'bf16'"),
-        (&["offload.pinned = false"], "offload.optimizer = true"),
-        (&["loader.prefetch = 2"], "loader.workers = 1"),
-        (&["train.last_batch = 'keep'"], "train.shuffle = true"),
-        (&["lora = { rank = 2, alpha = 2, targets = ['mlp'] }", "freeze = ['head']"], "freeze = []"),
-        (
-            &["lora = { rank = 2, alpha = 2, targets = ['mlp'], double_quantization = true }"],
-            "lora.base = 'nf4'",
-        ),
-        (&["graph = true", "allocator = 'direct'"], "allocator = 'arena'"),
-        (&["empty_cache = 'step'"], "allocator = 'caching'"),
-        (
-            &["allocator.caching = { expandable_segments = true, max_split_size_mb = 64 }"],
-            "allocator.caching.expandable_segments = false",
-        ),
-        (
-            &["allocator.caching = { expandable_segments = true, garbage_collection_threshold = 0.5 }"],
-            "allocator.caching.expandable_segments = false",
-        ),
-        (&["graph = true", "leak = 'loss'"], "leak = 'off'"),
-        (&["update = 'in_backward'"], "train.clip_norm = 'off'"),
-        (&["update = 'in_backward'", "train.clip_norm = 'off'", "precision = 'fp16'"], "loss_scale = 'off'"),
-        (&["update = 'in_backward'", "train.clip_norm = 'off'", "accumulate = 2"], "accumulate = 1"),
-        (&["update = 'in_backward'", "train.clip_norm = 'off'", "gradients = 'zero'"], "gradients = 'free'"),
-        (&["measure.what = 'inference'", "recompute = 'auto'"], "recompute = 'block'"),
-    ];
-
-    #[test]
-    fn each_refuses_what_it_is_for_and_says_why() {
-        assert_eq!(EXAMPLES.len(), FORBIDDEN.len(), "an example for each");
-        let toml = small().to_toml("run", "plain");
-        // What follows other keys is not to be said.
-        let follows = ["precision", "gradient_dtype", "residual", "loss_scale"];
-        let said = |line: &&str| !follows.iter().any(|key| line.starts_with(&format!("{key} = ")));
-        let toml: Vec<&str> = toml.lines().filter(said).collect();
-        let toml = toml.join("\n");
-        let mut reasons = BTreeSet::new();
-        for ((forbidden, (refused, works)), number) in FORBIDDEN.iter().zip(EXAMPLES).zip(0..) {
-            let settings: Vec<String> = refused.iter().map(|&setting| setting.to_owned()).collect();
-            let error =
-                changed(&toml, &settings).err().unwrap_or_else(|| panic!("nothing refuses {refused:?}"));
-            let error = error.to_string();
-            assert_eq!(error.matches("= help:").count(), 1, "one reason: {error}");
-            // Of the settings, those of its keys are marked where they stand, and no others.
-            let marked = error.lines().filter_map(|line| line.split_once("--set "));
-            let marked: BTreeSet<&str> = marked.map(|(_, setting)| setting).collect();
-            let is_of = |setting: &&&str| {
-                let name = setting.split(" = ").next().unwrap_or_default();
-                forbidden.keys.iter().any(|key| key.contains(name) || name.contains(key))
-            };
-            let blamed: BTreeSet<&str> = refused.iter().filter(is_of).copied().collect();
-            assert_eq!(marked, blamed, "{number} {:?}: {error}", forbidden.keys);
-            let key = |setting: &str| setting.split(" = ").next().unwrap_or_default().to_owned();
-            let kept = settings.into_iter().filter(|setting| key(setting) != key(works));
-            let settings: Vec<String> = kept.chain([(*works).to_owned()]).collect();
-            let config = changed(&toml, &settings).unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-            let refusals = FORBIDDEN.iter().filter_map(|forbidden| (forbidden.found)(&config));
-            assert_eq!(refusals.count(), 0, "{settings:?}");
-            reasons.insert(error);
-        }
-        assert_eq!(reasons.len(), FORBIDDEN.len(), "each has a reason of its own");
-    }
 }

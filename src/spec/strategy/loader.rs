@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::ops::DType;
-use crate::spec::declare::{Inline, Words, inline, section, words};
-use crate::spec::kinds::{Count, Flag, Number, word};
+use crate::declare::{Inline, Words, inline, section, words};
+use crate::kinds::{Count, Flag, Number, word};
+use ops::DType;
 
 pub(super) const LOADER: Inline<Loader> = inline("loader", "`loader`", "workers = 2, prefetch = 2");
 

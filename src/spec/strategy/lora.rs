@@ -1,9 +1,9 @@
 //! `lora`: low-rank factors that are trained beside a base that is not.
 
 use super::StoredIn;
-use crate::ops::{CodeFormat, DType, Storage};
-use crate::spec::declare::{Inline, inline, section, words};
-use crate::spec::kinds::{Count, Flag, POSITIVE, Texts, word};
+use crate::declare::{Inline, inline, section, words};
+use crate::kinds::{Count, Flag, POSITIVE, Texts, word};
+use ops::{CodeFormat, DType, Storage};
 
 pub(super) const LORA: Inline<Lora> =
     inline("lora", "`lora`", "rank = 8, alpha = 16, targets = [\"attention.qkv\"]");

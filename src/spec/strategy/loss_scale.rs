@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use super::Precision;
-use crate::spec::declare::{Declared, Section, Variant, section};
-use crate::spec::kinds::{ABOVE_ONE, BELOW_ONE, SCALE, STEPS};
-use crate::spec::reader::{Keys, Kind};
-use crate::spec::tree::{Entry, Value};
-use crate::spec::write::Lines;
+use crate::declare::{Declared, Section, Variant, section};
+use crate::kinds::{ABOVE_ONE, BELOW_ONE, SCALE, STEPS};
+use crate::reader::{Keys, Kind};
+use crate::tree::{Entry, Value};
+use crate::write::Lines;
 
 /// What the loss is multiplied by, so that gradients do not vanish in half precision.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

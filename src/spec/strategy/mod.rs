@@ -27,7 +27,7 @@ pub use recompute::{BlockPart, Budget, Recompute};
 pub use states::{OptimizerState, Rounding};
 pub use words::{Attention, EmptyCache, EvaluationPass, Gradients, Init, Leak, Release, Update};
 
-pub(super) use forbidden::{FORBIDDEN, Forbidden, Refusal};
+pub use forbidden::{FORBIDDEN, Forbidden, Refusal};
 
 use super::declare::{Optional, Section, section};
 use super::kinds::{Count, DIMENSION, Flag, LAYERS, VALUES, word};
@@ -88,7 +88,7 @@ section! {
     }
 }
 
-pub(crate) const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
+pub const STRATEGY_KEYS: &[&str] = Strategy::KEYS;
 
 /// Keys that the experiment file has words for, but not this version.
 pub(super) const LATER_KEYS: &[&str] = &["parallel"];

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use crate::spec::declare::{Inline, Writable, inline, section};
-use crate::spec::kinds::{Count, Flag};
-use crate::spec::reader::Kind;
-use crate::spec::tree::Value;
-use crate::units::Bytes;
+use crate::declare::{Inline, Writable, inline, section};
+use crate::kinds::{Count, Flag};
+use crate::reader::Kind;
+use crate::tree::Value;
+use base::units::Bytes;
 
 pub(super) const OFFLOAD: Inline<Offload> = inline("offload", "`offload`", "optimizer = true");
 

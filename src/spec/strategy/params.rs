@@ -1,8 +1,8 @@
 //! `params`, and what follows them: `master_weights`, `gradient_dtype`, `residual`.
 
 use super::{Precision, Strategy};
-use crate::ops::DType;
-use crate::spec::declare::words;
+use crate::declare::words;
+use ops::DType;
 
 words! {
     /// What numbers are stored in.

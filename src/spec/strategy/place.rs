@@ -1,11 +1,11 @@
 //! `place`: a table of layers.
 
-use crate::device::Pool;
-use crate::spec::declare::{Declared, Words, words};
-use crate::spec::kinds::word;
-use crate::spec::reader::{Keys, Kind};
-use crate::spec::tree::{Entry, Table, Value, bare_or_quoted};
-use crate::spec::write::Lines;
+use crate::declare::{Declared, Words, words};
+use crate::kinds::word;
+use crate::reader::{Keys, Kind};
+use crate::tree::{Entry, Table, Value, bare_or_quoted};
+use crate::write::Lines;
+use device::Pool;
 
 words! {
     /// Whose processor computes a layer, in whose memory.

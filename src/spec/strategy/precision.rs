@@ -1,7 +1,7 @@
 //! `precision`
 
-use crate::ops::DType;
-use crate::spec::declare::{Words, words};
+use crate::declare::{Words, words};
+use ops::DType;
 
 words! {
     /// What matrix work is done in, and what is kept of it for backward. Norms, softmax, losses and all sums are fp32,

@@ -1,8 +1,8 @@
 //! `quantize`: of which tensors the optimizer's states are in 8 bits.
 
-use crate::ops::Shape;
-use crate::spec::declare::{Inline, inline, section};
-use crate::spec::kinds::{Count, Flag};
+use crate::declare::{Inline, inline, section};
+use crate::kinds::{Count, Flag};
+use ops::Shape;
 
 pub(super) const QUANTIZE: Inline<Quantize> =
     inline("quantize", "`quantize`", "from = 4096, embeddings = true");

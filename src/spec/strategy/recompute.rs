@@ -5,17 +5,17 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Strategy;
-use crate::data::Given;
-use crate::ops::OpKind;
-use crate::spec::declare::{Declared, Words, Writable, words};
-use crate::spec::error::Problem;
-use crate::spec::kinds::{Count, SHARE, Size};
-use crate::spec::reader::{Keys, Kind};
-use crate::spec::rules::blame;
-use crate::spec::tree::{Entry, Table, Value, quoted};
-use crate::spec::word_set::{ListOf, WordSet, list_of};
-use crate::spec::write::Lines;
-use crate::units::Bytes;
+use crate::declare::{Declared, Words, Writable, words};
+use crate::error::Problem;
+use crate::kinds::{Count, SHARE, Size};
+use crate::reader::{Keys, Kind};
+use crate::rules::blame;
+use crate::tree::{Entry, Table, Value, quoted};
+use crate::word_set::{ListOf, WordSet, list_of};
+use crate::write::Lines;
+use base::units::Bytes;
+use data::Given;
+use ops::OpKind;
 
 const NONE: &str = "none";
 const BLOCK: &str = "block";
@@ -107,7 +107,7 @@ impl Recompute {
 
 impl Strategy {
     /// A segment has a block at least.
-    pub(in crate::spec) fn segments_have_blocks(&self, blocks: Given, tree: &Table) -> Result<(), Problem> {
+    pub(crate) fn segments_have_blocks(&self, blocks: Given, tree: &Table) -> Result<(), Problem> {
         let Given { key, count } = blocks;
         match self.recompute {
             Recompute::Segments(segments) if segments > count => Err(blame(
@@ -251,49 +251,6 @@ impl Writable for SizeOrShare {
             Budget::Bytes(bytes) => quoted(&bytes.exact()),
             Budget::Share(share) => SHARE.text(share),
             Budget::Memory => quoted(AUTO),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing;
-
-    /// What a run with this is, and what it writes of it.
-    fn resolved(text: &str) -> (Recompute, String) {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("run.toml");
-        std::fs::write(&file, testing::small().to_toml("run", "plain")).unwrap();
-        let experiment = crate::plan::expand(&file, &[format!("recompute = {text}")], &|_| None).unwrap();
-        let config = experiment.points[0].config.as_ref().unwrap();
-        let written = config.to_toml("run", "plain");
-        let line = written.lines().find(|line| line.starts_with("recompute = ")).unwrap();
-        (config.strategy.recompute, line.trim_start_matches("recompute = ").to_owned())
-    }
-
-    #[test]
-    fn each_choice_has_one_name() {
-        for (said, name) in [
-            ("'none'", "\"none\""),
-            ("[]", "\"none\""),
-            ("{ every = 1 }", "\"block\""),
-            ("{ save = [] }", "\"block\""),
-            ("['mlp', 'attention', 'mlp']", "[\"attention\", \"mlp\"]"),
-            ("['norm', 'mlp', 'attention']", "[\"attention\", \"mlp\"]"),
-            ("['norm', 'mlp']", "[\"mlp\", \"norm\"]"),
-            ("{ every = 3 }", "{ every = 3 }"),
-            ("{ segments = 2 }", "{ segments = 2 }"),
-            ("{ save = ['norm', 'linear'] }", "{ save = [\"linear\", \"norm\"] }"),
-            ("{ segments = 1 }", "\"none\""),
-            ("{ budget = '1.5 GiB' }", "{ budget = \"1536 MiB\" }"),
-            ("{ budget = 0.5 }", "{ budget = 0.5 }"),
-            ("{ budget = 1 }", "{ budget = 1.0 }"),
-            ("'auto'", "\"auto\""),
-        ] {
-            let (recompute, written) = resolved(said);
-            assert_eq!(written, name, "{said}");
-            assert_eq!(resolved(&written), (recompute, written), "{said}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! `optimizer_state` and `rounding`
 
 use super::{StoredIn, Strategy};
-use crate::ops::{self, Rule, Shape, StateFormat, UpdateFormat, WeightFormat};
-use crate::spec::declare::words;
-use crate::spec::resolved::RunConfig;
+use crate::declare::words;
+use crate::resolved::RunConfig;
+use ops::{Rule, Shape, StateFormat, UpdateFormat, WeightFormat};
 
 words! {
     /// What the optimizer's numbers for each parameter are stored as. Updates are computed in fp32.

@@ -1,6 +1,6 @@
 //! Keys that take a word.
 
-use crate::spec::declare::words;
+use crate::declare::words;
 
 words! {
     /// When memory that nothing will read again is given back.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::target;
+use testing::target;
 
 /// What is read of a file with this text, or all that is wrong with it.
 fn described(text: &str) -> Result<Described, String> {

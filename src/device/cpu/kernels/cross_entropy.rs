@@ -1,6 +1,6 @@
 //! Softmax and cross-entropy in one pass over the logits, within a cap or not.
 
-use crate::ops::{CrossEntropy, DType};
+use ops::{CrossEntropy, DType};
 
 use super::as_f64;
 use super::float::Float;

@@ -1,6 +1,6 @@
 //! Elements left out by chance.
 
-use crate::ops::{Dropout, Dropped};
+use ops::{Dropout, Dropped};
 
 use super::elementwise::add_to;
 use super::float::{BUFFER, Float};

@@ -1,6 +1,6 @@
 //! Operations on each element by itself.
 
-use crate::ops::{Activation, Add, Scale};
+use ops::{Activation, Add, Scale};
 
 use super::activation::activate;
 use super::float::{BUFFER, Float, update, write};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::ops::{DType, Embedding, EmbeddingBackward};
+use ops::{DType, Embedding, EmbeddingBackward};
 
 use super::as_u32;
 use super::elementwise::{add_scaled_to, add_to, scale_by};

@@ -6,7 +6,7 @@ use super::operands::Operands;
 use super::runs::{in_turn, runs};
 use super::simd::simd;
 use super::workers::{Parts, Workers};
-use crate::ops::GlobalNorm;
+use ops::GlobalNorm;
 
 pub(super) fn run(op: &GlobalNorm, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     let runs = || {

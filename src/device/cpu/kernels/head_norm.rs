@@ -1,6 +1,6 @@
 //! Normalisation of heads of queries and keys.
 
-use crate::ops::{HeadNorm, HeadNormBackward, NormedHeads};
+use ops::{HeadNorm, HeadNormBackward, NormedHeads};
 
 use super::elementwise::add_to;
 use super::float::{BUFFER, Float, update};

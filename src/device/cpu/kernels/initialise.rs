@@ -6,7 +6,7 @@
 //! (c, d), and each pair (u, v) two normal numbers, `r cos t` and `r sin t` with `r = sqrt(-2 ln((u + 1) / 2^32))`
 //! and `t = 2 pi v / 2^32` (Box and Muller 1958), computed in f64, multiplied by the deviation and rounded to f32.
 
-use crate::ops::{Fill, Normal, Operation as _};
+use ops::{Fill, Normal, Operation as _};
 
 use super::float::{BUFFER, Float, with_float, write};
 use super::operands::Operands;

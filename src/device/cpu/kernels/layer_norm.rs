@@ -1,6 +1,6 @@
 //! Layer normalisation over rows.
 
-use crate::ops::{LayerNorm, LayerNormBackward};
+use ops::{LayerNorm, LayerNormBackward};
 
 use super::elementwise::add_to;
 use super::float::{BUFFER, Float, read, update, write};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
+use ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
 
 use super::activation::{activate, activate_onto, scale_by_slope};
 use super::float::{BUFFER, Float, read, update, write};

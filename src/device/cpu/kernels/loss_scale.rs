@@ -1,6 +1,6 @@
 //! The scale of the loss after a step.
 
-use crate::ops::{LossScale, STEP_COUNTS_LEN, StepCounts};
+use ops::{LossScale, STEP_COUNTS_LEN, StepCounts};
 
 use super::operands::Operands;
 

@@ -38,9 +38,9 @@ mod weights;
 mod widen;
 mod workers;
 
-use crate::ops::Op;
+use ops::Op;
 
-pub(crate) use float::{from_f32, to_f32};
+pub use float::{from_f32, to_f32};
 use float::{with_f32_or, with_float};
 pub(super) use operands::Operand;
 use operands::Operands;
@@ -50,10 +50,10 @@ pub(super) use workers::Workers;
 pub(super) const PRODUCT_WORKSPACE_PER_THREAD: u64 = product::WORKSPACE_PER_THREAD;
 
 /// The least of it that any matrix product can do with.
-pub(crate) const LEAST_PRODUCT_WORKSPACE_PER_THREAD: u64 = product::LEAST_WORKSPACE_PER_THREAD;
+pub const LEAST_PRODUCT_WORKSPACE_PER_THREAD: u64 = product::LEAST_WORKSPACE_PER_THREAD;
 
 /// Where operands have to begin, in bytes.
-pub(crate) const OPERAND_ALIGNMENT: u64 = 64;
+pub const OPERAND_ALIGNMENT: u64 = 64;
 
 /// Runs `op`.
 ///

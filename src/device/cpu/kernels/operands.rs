@@ -2,13 +2,13 @@
 #![allow(unsafe_code)] // Addresses become slices here; that they are valid is `run`'s contract.
 
 use super::float::Float;
-use crate::ops::{DType, TensorType};
+use ops::{DType, TensorType};
 
 /// An operand in memory: what a launch resolves a `Tensor` to.
 #[derive(Clone, Copy)]
-pub(in crate::device::cpu) struct Operand {
-    pub(in crate::device::cpu) address: *mut u8,
-    pub(in crate::device::cpu) ty: TensorType,
+pub(in crate::cpu) struct Operand {
+    pub(in crate::cpu) address: *mut u8,
+    pub(in crate::cpu) ty: TensorType,
 }
 
 /// What a result is added to.

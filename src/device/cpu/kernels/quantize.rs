@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::simd::{Level, simd};
-use crate::ops::DynamicMap;
+use ops::DynamicMap;
 
 const ALL_DECADES: usize = DynamicMap::DECADES + 1;
 

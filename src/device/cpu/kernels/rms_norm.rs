@@ -1,6 +1,6 @@
 //! Root-mean-square normalisation over rows.
 
-use crate::ops::{RmsNorm, RmsNormBackward};
+use ops::{RmsNorm, RmsNormBackward};
 
 use super::elementwise::add_to;
 use super::float::{BUFFER, Float, read, update, write};

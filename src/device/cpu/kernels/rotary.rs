@@ -1,6 +1,6 @@
 //! Queries and keys rotated by their positions.
 
-use crate::ops::Rotary;
+use ops::Rotary;
 
 use super::float::Float;
 use super::operands::Operands;

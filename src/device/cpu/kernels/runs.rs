@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::ops::Member;
+use ops::Member;
 
 /// Runs of at most `len` elements, none of them over the end of a member.
 pub(super) fn runs(members: &[Member], len: usize) -> impl Iterator<Item = (&Member, Range<usize>)> {

@@ -2,7 +2,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::product::has_amx;
-use crate::ops::DType;
+use ops::DType;
 
 /// What the processor can do. Every level computes the same function, but not to the same bits: only some fuse
 /// multiply and add.
@@ -96,7 +96,7 @@ impl Features {
 macro_rules! simd {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
-        $vis fn $name(level: $crate::device::cpu::kernels::simd::Level, $($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name(level: $crate::cpu::kernels::simd::Level, $($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::extra_unused_type_parameters)] // Most bodies do not mind.
             fn body<const FUSED: bool>($($arg: $ty),*) $(-> $ret)? $body
@@ -114,16 +114,16 @@ macro_rules! simd {
             }
 
             match level {
-                $crate::device::cpu::kernels::simd::Level::Portable => body::<false>($($arg),*),
+                $crate::cpu::kernels::simd::Level::Portable => body::<false>($($arg),*),
                 // SAFETY: a level beyond the portable one exists only where its features were detected.
                 #[cfg(target_arch = "x86_64")]
                 #[allow(unsafe_code)]
-                $crate::device::cpu::kernels::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::cpu::kernels::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 #[allow(unsafe_code)]
-                $crate::device::cpu::kernels::simd::Level::Avx512
-                | $crate::device::cpu::kernels::simd::Level::Avx512Bf16
-                | $crate::device::cpu::kernels::simd::Level::Amx => {
+                $crate::cpu::kernels::simd::Level::Avx512
+                | $crate::cpu::kernels::simd::Level::Avx512Bf16
+                | $crate::cpu::kernels::simd::Level::Amx => {
                     // SAFETY: as above.
                     unsafe { avx512($($arg),*) }
                 }

@@ -8,7 +8,7 @@ use super::philox::philox_words;
 use super::quantize::Codes;
 use super::simd::Level;
 use super::workers::Parts;
-use crate::ops::{Member, QUANTIZED_BLOCK, Rounding, StateFormat, Update};
+use ops::{Member, QUANTIZED_BLOCK, Rounding, StateFormat, Update};
 
 /// Numbers that are brought to f32 at a time, where they are not in f32 already: few enough to stay in the nearest cache, and
 /// for the processor to fetch the next ones while random numbers are made for these.
@@ -153,7 +153,7 @@ impl Draws {
 mod tests {
     use super::super::philox::philox;
     use super::*;
-    use crate::ops::Shape;
+    use ops::Shape;
 
     /// Whatever piece an element is drawn with, and wherever in its bucket its tensor lies.
     #[test]

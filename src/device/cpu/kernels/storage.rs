@@ -7,7 +7,7 @@ use super::operands::Operands;
 use super::quantize::{Codes, largest};
 use super::simd::{Level, simd};
 use super::workers::{Parts, Workers};
-use crate::ops::{CodeFormat, Dequantize, DynamicMap, NF4, NF4_BLOCK, QUANTIZED_BLOCK, Quantize};
+use ops::{CodeFormat, Dequantize, DynamicMap, NF4, NF4_BLOCK, QUANTIZED_BLOCK, Quantize};
 
 /// Elements that a thread takes at a time, or a row where that is longer: whole blocks, which a block of scales is of.
 const CHUNK: usize = NF4_BLOCK * QUANTIZED_BLOCK;

@@ -1,7 +1,7 @@
 //! Stretches of a long row of tokens.
 
 use super::operands::Operands;
-use crate::ops::{DType, Stretch};
+use ops::{DType, Stretch};
 
 /// Samples' tokens are few beside all that is computed with them: one thread is enough.
 pub(super) fn run(op: &Stretch, operands: &mut Operands) {

@@ -7,7 +7,7 @@ use super::operands::Operands;
 use super::simd::Level;
 use super::states::{Draws, PIECE};
 use super::workers::Parts;
-use crate::ops::{DType, Member, Update, WeightFormat};
+use ops::{DType, Member, Update, WeightFormat};
 
 /// A bucket of parameters that is updated, and its gradients.
 pub(super) struct Weights<'a> {

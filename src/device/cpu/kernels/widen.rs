@@ -1,7 +1,7 @@
 //! Whole numbers in 32 bits.
 
 use super::operands::Operands;
-use crate::ops::{DType, Widen};
+use ops::{DType, Widen};
 
 /// The ids of a batch are few beside all that is computed with them: one thread is enough.
 pub(super) fn run(op: &Widen, operands: &mut Operands) {

@@ -5,17 +5,17 @@ use std::ops::Range;
 
 use super::simd::Level;
 use super::team::Team;
-use crate::ops::DType;
+use ops::DType;
 
 /// The threads that one operation is spread over.
-pub(in crate::device::cpu) struct Workers {
+pub(in crate::cpu) struct Workers {
     team: Team,
     threads: usize,
     level: Level,
 }
 
 impl Workers {
-    pub(in crate::device::cpu) fn new(threads: usize) -> Result<Workers, String> {
+    pub(in crate::cpu) fn new(threads: usize) -> Result<Workers, String> {
         Workers::with_level(threads, Level::best())
     }
 
@@ -38,7 +38,7 @@ impl Workers {
     }
 
     /// Whether products of this type are done without widening it first.
-    pub(in crate::device::cpu) fn multiply(&self, dtype: DType) -> bool {
+    pub(in crate::cpu) fn multiply(&self, dtype: DType) -> bool {
         self.level.multiplies(dtype)
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use cudarc::cublaslt::sys::culib;
-pub(in crate::device::cuda) use cudarc::cublaslt::sys::{
+pub(in crate::cuda) use cudarc::cublaslt::sys::{
     cublasComputeType_t, cublasLtEpilogue_t, cublasLtHandle_t, cublasLtMatmulAlgo_t,
     cublasLtMatmulAlgoConfigAttributes_t, cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t,
     cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, cublasLtMatrixLayout_t,
@@ -14,10 +14,10 @@ use super::{Status, functions};
 
 /// An algorithm that the library recommends, written by it.
 #[repr(C)]
-pub(in crate::device::cuda) struct cublasLtMatmulHeuristicResult_t {
-    pub(in crate::device::cuda) algo: cublasLtMatmulAlgo_t,
-    pub(in crate::device::cuda) workspaceSize: usize,
-    pub(in crate::device::cuda) state: Status,
+pub(in crate::cuda) struct cublasLtMatmulHeuristicResult_t {
+    pub(in crate::cuda) algo: cublasLtMatmulAlgo_t,
+    pub(in crate::cuda) workspaceSize: usize,
+    pub(in crate::cuda) state: Status,
     wavesCount: f32,
     reserved: [c_int; 4],
 }

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::culib;
-pub(in crate::device::cuda) use cudarc::driver::sys::{
+pub(in crate::cuda) use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute_enum, CUdeviceptr, CUevent, CUevent_flags_enum, CUfunction,
     CUfunction_attribute_enum, CUgraph, CUgraphExec, CUmemAccess_flags_enum, CUmemAccessDesc,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,

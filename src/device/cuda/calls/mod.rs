@@ -36,16 +36,16 @@ macro_rules! functions {
         $(functions!(@one $library, $name($($parameter: $type),*) $($value)?);)*
     };
     (@one $library:expr, $name:ident($($parameter:ident: $type:ty),*)) => {
-        pub(in crate::device::cuda) unsafe fn $name($($parameter: $type),*) -> $crate::device::cuda::calls::Status {
-            let function = functions!(@find $library, $name, fn($($type),*) -> $crate::device::cuda::calls::Status);
+        pub(in crate::cuda) unsafe fn $name($($parameter: $type),*) -> $crate::cuda::calls::Status {
+            let function = functions!(@find $library, $name, fn($($type),*) -> $crate::cuda::calls::Status);
             // SAFETY: the caller's promise.
-            function.map_or($crate::device::cuda::calls::NO_SUCH_FUNCTION, |function| unsafe {
+            function.map_or($crate::cuda::calls::NO_SUCH_FUNCTION, |function| unsafe {
                 function($($parameter),*)
             })
         }
     };
     (@one $library:expr, $name:ident($($parameter:ident: $type:ty),*) $value:ty) => {
-        pub(in crate::device::cuda) unsafe fn $name($($parameter: $type),*) -> Option<$value> {
+        pub(in crate::cuda) unsafe fn $name($($parameter: $type),*) -> Option<$value> {
             // SAFETY: the caller's promise.
             functions!(@find $library, $name, fn($($type),*) -> $value).map(|function| unsafe {
                 function($($parameter),*)
@@ -56,7 +56,7 @@ macro_rules! functions {
         type Function = unsafe extern "C" fn($($type),*) -> $answer;
         static FUNCTION: std::sync::OnceLock<Option<Function>> = std::sync::OnceLock::new();
         // SAFETY: the library is loaded, and its documentation declares the function like this.
-        *FUNCTION.get_or_init(|| unsafe { $crate::device::cuda::calls::find($library, stringify!($name)) })
+        *FUNCTION.get_or_init(|| unsafe { $crate::cuda::calls::find($library, stringify!($name)) })
     }};
 }
 use functions;

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 
 use cudarc::nvrtc::sys::culib;
-pub(in crate::device::cuda) use cudarc::nvrtc::sys::nvrtcProgram;
+pub(in crate::cuda) use cudarc::nvrtc::sys::nvrtcProgram;
 
 use super::{Status, functions};
 

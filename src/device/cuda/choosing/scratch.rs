@@ -1,8 +1,8 @@
 //! Memory of an operation's own, on which its products can be timed.
 
-use crate::device::cuda::CudaDevice;
-use crate::device::{Buffer, Device, DeviceError, Placed, Pool, Queue, Region, Tensor, Work};
-use crate::ops::{Cast, DType, Deviation, Normal, Op, TensorType};
+use crate::cuda::CudaDevice;
+use crate::{Buffer, Device, DeviceError, Placed, Pool, Queue, Region, Tensor, Work};
+use ops::{Cast, DType, Deviation, Normal, Op, TensorType};
 
 /// Random numbers that operands are filled with, again and again.
 const NUMBERS: usize = 1 << 20;

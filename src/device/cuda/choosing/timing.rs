@@ -1,11 +1,11 @@
 //! What the candidates of a product take, by the card's own clock.
 
-use crate::device::cuda::calls::driver::CUstream;
-use crate::device::cuda::clock::Clock;
-use crate::device::cuda::launcher::Launcher;
-use crate::device::cuda::modules::Modules;
-use crate::device::cuda::products::{Product, Products, Way};
-use crate::device::{DeviceError, Source};
+use crate::cuda::calls::driver::CUstream;
+use crate::cuda::clock::Clock;
+use crate::cuda::launcher::Launcher;
+use crate::cuda::modules::Modules;
+use crate::cuda::products::{Product, Products, Way};
+use crate::{DeviceError, Source};
 
 /// A candidate is timed as often in a row as this needs, so that the clock's own time does not matter.
 const BATCH_MS: f64 = 0.2;

@@ -1,8 +1,8 @@
 //! Functions of each element, by themselves, behind a sum or a product, and through a gate.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{Activation, DType, Gated, GatedBackward, TensorType};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{Activation, DType, Gated, GatedBackward, TensorType};
 
 use super::elementwise::{FINISH_COLUMNS, SINGLES, map2};
 use super::sizes::{BLOCK, blocks, by_dtype, count, optional, pointer, size, size_argument};

@@ -1,8 +1,8 @@
 //! Adafactor's kernels, one after the other over all tensors of a bucket.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher};
-use crate::ops::{Adafactor, Factored, TensorType, Update};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher};
+use ops::{Adafactor, Factored, TensorType, Update};
 
 use super::optimizer::{UPDATE_ELEMENTS, words};
 use super::sizes::BLOCK;

@@ -1,10 +1,8 @@
 //! Self-attention.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{
-    Attending, Attention, AttentionBackward, DType, Dropped, Heads, Operation, TensorType, TypeError,
-};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{Attending, Attention, AttentionBackward, DType, Dropped, Heads, Operation, TensorType, TypeError};
 
 use super::dropout::chance;
 use super::sizes::{BLOCK, blocks, by_dtype, pointer, size};

@@ -1,8 +1,8 @@
 //! Sums of the columns of a matrix, in two stages.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::DType;
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::DType;
 
 use super::sizes::{BLOCK, blocks, by_dtype, flag, pointer, size, size_argument, vector_len};
 

@@ -1,8 +1,8 @@
 //! Softmax and cross-entropy.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::CrossEntropy;
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::CrossEntropy;
 
 use super::sizes::{by_dtype, flag, optional, pointer, size, size_argument, vector_len};
 

@@ -1,8 +1,8 @@
 //! Elements left out by chance.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{DType, Dropout, Dropped};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{DType, Dropout, Dropped};
 
 use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size, size_argument};
 

@@ -1,8 +1,8 @@
 //! Operations on each element by itself.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{Add, Cast, DType, Scale};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{Add, Cast, DType, Scale};
 
 use super::activation::add_and_activate;
 use super::sizes::{BLOCK, blocks, by_dtype, count, pointer, size, size_argument, vector_len};

@@ -1,8 +1,8 @@
 //! Token embedding, scaled or not, with learned positions or without.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{DType, Embedding, EmbeddingBackward, Fill, TypeError};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{DType, Embedding, EmbeddingBackward, Fill, TypeError};
 
 use super::initialise::fill;
 use super::sizes::{BLOCK, blocks, count, flag, optional, pointer, size, size_argument};

@@ -1,8 +1,8 @@
 //! Normalisation of heads of queries and keys.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{HeadNorm, HeadNormBackward, NormedHeads, Operation, TypeError};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{HeadNorm, HeadNormBackward, NormedHeads, Operation, TypeError};
 
 use super::column_sums::{Sums, sum_partials};
 use super::sizes::{BLOCK, blocks, by_dtype, pointer, size, size_argument};

@@ -1,8 +1,8 @@
 //! Constants and random numbers.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{Fill, Normal, Operation as _};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{Fill, Normal, Operation as _};
 
 use super::sizes::{BLOCK, blocks, by_dtype, count, pointer};
 

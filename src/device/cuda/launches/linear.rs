@@ -4,10 +4,10 @@
 //! 16-bit result is then rounded once more than it has to be. They also do it where f32 is to be exact: how near the
 //! library's GELU comes to it is not documented.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Launcher, Operand};
-use crate::device::cuda::products::{Added, Epilogue, Matrix, Product};
-use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
+use crate::DeviceError;
+use crate::cuda::launcher::{Launcher, Operand};
+use crate::cuda::products::{Added, Epilogue, Matrix, Product};
+use ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Processor};
 
 use super::activation;
 use super::column_sums::{Sums, column_sums, sum_partials};

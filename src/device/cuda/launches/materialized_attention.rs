@@ -1,8 +1,8 @@
 //! Self-attention that stores its scores: products of all heads at a time, and the softmax between them.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{
     Attending, DType, Heads, MaterializedAttention, MaterializedAttentionBackward, Operation, TensorType,
 };
 

@@ -26,8 +26,8 @@ mod tables;
 mod widen;
 
 use super::launcher::{Launcher, Operand};
-use crate::device::DeviceError;
-use crate::ops::Op;
+use crate::DeviceError;
+use ops::Op;
 
 /// Enqueues an operation whose operands were checked. The workspace is (address, bytes), zeros where there is none.
 ///

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::device::cuda::products::{Added, Epilogue, Matrix, Product};
-use crate::ops::{DType, Member, Muon, MuonScratch, TensorType, Update};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use crate::cuda::products::{Added, Epilogue, Matrix, Product};
+use ops::{DType, Member, Muon, MuonScratch, TensorType, Update};
 
 use super::optimizer::{Bucket, each_element, in_format, kernels, words};
 use super::sizes::{BLOCK, blocks, by_dtype, count};

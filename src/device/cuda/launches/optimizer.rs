@@ -1,8 +1,8 @@
 //! What happens to whole buckets of gradients and parameters at the end of a step.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{
     Adam, DType, GlobalNorm, Lion, LossScale, Member, Rounding, Rule, Sgd, StateFormat, TypeError, Update,
     UpdateFormat, WeightFormat,
 };

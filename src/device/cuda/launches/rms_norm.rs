@@ -1,8 +1,8 @@
 //! Root-mean-square normalisation over rows.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{DType, RmsNorm, RmsNormBackward};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{DType, RmsNorm, RmsNormBackward};
 
 use super::column_sums::{Sums, sum_partials};
 use super::sizes::{BLOCK, blocks, by_dtype, optional, pointer, size, size_argument};

@@ -1,8 +1,8 @@
 //! Queries and keys rotated by their positions.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{Operation, Rotary, TypeError};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{Operation, Rotary, TypeError};
 
 use super::sizes::{BLOCK, by_dtype, flag, pointer, size, size_argument};
 

@@ -1,8 +1,8 @@
 //! Sizes as kernels and grids take them.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Operand};
-use crate::ops::{DType, TypeError};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Operand};
+use ops::{DType, TypeError};
 
 /// Threads of a block of most kernels.
 pub(super) const BLOCK: u32 = 256;

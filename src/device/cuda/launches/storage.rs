@@ -1,8 +1,8 @@
 //! Weights as codes, and back.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Argument, Launcher, Operand};
-use crate::ops::{CodeFormat, Dequantize, NF4_BLOCK, QUANTIZED_BLOCK, Quantize};
+use crate::DeviceError;
+use crate::cuda::launcher::{Argument, Launcher, Operand};
+use ops::{CodeFormat, Dequantize, NF4_BLOCK, QUANTIZED_BLOCK, Quantize};
 
 use super::sizes::{BLOCK, blocks, by_dtype, count, pointer, size, size_argument};
 

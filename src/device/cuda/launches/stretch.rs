@@ -1,9 +1,9 @@
 //! Stretches of a long row of tokens.
 
 use super::sizes::{BLOCK, blocks, count, flag, pointer, size, size_argument};
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Launcher, Operand};
-use crate::ops::{DType, Stretch};
+use crate::DeviceError;
+use crate::cuda::launcher::{Launcher, Operand};
+use ops::{DType, Stretch};
 
 pub(super) fn run(
     op: &Stretch,

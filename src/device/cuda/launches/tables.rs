@@ -1,7 +1,7 @@
 //! Many tensors in one launch: what `tables.cuh` reads.
 
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::Argument;
+use crate::DeviceError;
+use crate::cuda::launcher::Argument;
 
 use super::sizes::size;
 

@@ -2,9 +2,9 @@
 
 use super::elementwise::SINGLES;
 use super::sizes::{BLOCK, blocks, count, flag, pointer};
-use crate::device::DeviceError;
-use crate::device::cuda::launcher::{Launcher, Operand};
-use crate::ops::{DType, Widen};
+use crate::DeviceError;
+use crate::cuda::launcher::{Launcher, Operand};
+use ops::{DType, Widen};
 
 pub(super) fn run(
     op: &Widen,

@@ -1,7 +1,7 @@
 //! An algorithm of the library's: opaque, but for the numbers that it tells of it.
 
 use super::plan::check;
-use crate::device::cuda::calls::cublaslt::{self as sys, cublasLtMatmulAlgoConfigAttributes_t as Attribute};
+use crate::cuda::calls::cublaslt::{self as sys, cublasLtMatmulAlgoConfigAttributes_t as Attribute};
 
 /// The library documents it as good to be stored, and used again with the same version.
 #[derive(Clone, Copy, Debug, PartialEq)]

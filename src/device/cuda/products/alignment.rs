@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::{Epilogue, Product};
-use crate::device::choice::ALIGNMENT;
+use crate::choice::ALIGNMENT;
 
 /// What the addresses of a product's operands are multiples of, in bytes: each a power of two, `ALIGNMENT` at the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,15 +9,15 @@ use std::ffi::c_void;
 use super::algorithm::Algorithm;
 use super::alignment::Alignment;
 use super::{Added, Epilogue, Product, Shape};
-use crate::device::DeviceError;
-use crate::device::cuda::calls::Status;
-use crate::device::cuda::calls::cublaslt::{
+use crate::DeviceError;
+use crate::cuda::calls::Status;
+use crate::cuda::calls::cublaslt::{
     self as sys, cublasComputeType_t as ComputeType, cublasLtMatmulDescAttributes_t as Attribute,
     cublasLtMatmulPreferenceAttributes_t as Preference, cudaDataType_t as DataType,
 };
-use crate::device::cuda::calls::driver::CUstream;
-use crate::device::cuda::errors::Failed;
-use crate::ops::{DType, TypeError};
+use crate::cuda::calls::driver::CUstream;
+use crate::cuda::errors::Failed;
+use ops::{DType, TypeError};
 
 const INVALID_VALUE: Status = 7;
 const ARCH_MISMATCH: Status = 8;

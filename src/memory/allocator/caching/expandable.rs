@@ -3,8 +3,8 @@
 
 use super::policy::{Class, page};
 use super::pool::{BlockPool, Place};
-use crate::device::{Buffer, DeviceError, Pool, Region};
-use crate::memory::system::System;
+use crate::system::System;
+use device::{Buffer, DeviceError, Pool, Region};
 
 /// Addresses of a segment, where nothing limits them.
 const MOST: u64 = 1 << 40;

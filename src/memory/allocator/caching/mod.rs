@@ -18,11 +18,10 @@ use pool::{BlockPool, Place};
 
 use super::direct::Direct;
 use super::{Allocator, CacheWork, Location, Pieces, rounded};
-use crate::compile::Program;
-use crate::device::{DeviceError, Pool, Target};
-use crate::memory::system::System;
-use crate::ops::ValueId;
-use crate::spec;
+use crate::system::System;
+use compile::Program;
+use device::{DeviceError, Pool, Target};
+use ops::ValueId;
 
 /// What is cached.
 const POOL: Pool = Pool::Device;

@@ -1,7 +1,5 @@
 //! The sizes that a caching allocator goes by, which are those of PyTorch's.
 
-use crate::spec;
-
 const MIB: u64 = 1 << 20;
 
 /// What requests are rounded to.

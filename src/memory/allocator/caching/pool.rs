@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use crate::device::Buffer;
-use crate::memory::allocator::Location;
-use crate::ops::ValueId;
+use crate::allocator::Location;
+use device::Buffer;
+use ops::ValueId;
 
 /// A block: its segment, by the order in which segments came, and the byte of it that it begins at. Buffers have no order
 /// that a prediction could know.

@@ -8,11 +8,11 @@ use proptest::prelude::{
 
 use super::pool::Block;
 use super::*;
-use crate::device::{Buffer, Ledger, Region};
-use crate::memory::system::{Backing, NoStorage};
-use crate::testing::compile;
-use crate::testing::{small, target};
-use crate::units::Bytes;
+use crate::system::{Backing, NoStorage};
+use base::units::Bytes;
+use device::{Buffer, Ledger, Region};
+use testing::compile;
+use testing::{small, target};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

@@ -1,8 +1,8 @@
 //! What configurations say of activations.
 
 use super::fields::{Fields, Mistake};
-use crate::ops::Activation;
-use crate::spec::model::MlpActivation;
+use crate::model::MlpActivation;
+use ops::Activation;
 
 /// The activation that a field names, which the family has by itself or as a gate.
 pub(super) fn read(

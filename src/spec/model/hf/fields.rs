@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::Hf;
-use crate::brief;
-use crate::spec::kinds::{Count, DIMENSION, POSITIVE};
-use crate::spec::model::transformer::{LAYERS, RATE};
+use crate::kinds::{Count, DIMENSION, POSITIVE};
+use crate::model::transformer::{LAYERS, RATE};
+use base::brief;
 
 /// Fields that say how a model is stored, called or sampled from, but nothing of what it computes.
 const CHANGE_NOTHING: &[&str] = &[

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Hf;
 use super::fields::{Fields, Mistake};
 use super::{activation, llama, windows};
-use crate::spec::model::{MlpActivation, Norm, NormPlacement, Transformer};
+use crate::model::{MlpActivation, Norm, NormPlacement, Transformer};
 
 pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
     let absent = llama::Absent { kv_heads: Some(4), head_dim: Some(256) };

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, Mistake};
 use super::{Hf, activation};
-use crate::spec::model::{Dropout, MlpActivation, Transformer};
+use crate::model::{Dropout, MlpActivation, Transformer};
 
 pub(super) fn read(fields: &Fields, hf: &Hf) -> Result<Transformer, Mistake> {
     let (layers, d_model, heads) =

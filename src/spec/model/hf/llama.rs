@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::Hf;
 use super::fields::{Fields, Mistake};
 use super::{activation, rotary, windows};
-use crate::spec::kinds::Count;
-use crate::spec::model::{Dropout, MlpActivation, Norm, Positions, Transformer};
+use crate::kinds::Count;
+use crate::model::{Dropout, MlpActivation, Norm, Positions, Transformer};
 
 pub(super) fn read(fields: &Fields, hf: &Hf, family: &str) -> Result<Transformer, Mistake> {
     let (window, global_every) = seen(fields, family)?;

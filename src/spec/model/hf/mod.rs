@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use fields::{Fields, Mistake};
 
 use super::Transformer;
-use crate::regular;
-use crate::spec::declare::{Optional, section};
-use crate::spec::error::Problem;
-use crate::spec::kinds::{DIMENSION, Flag};
-use crate::spec::load::reason;
-use crate::spec::paths::OneFile;
-use crate::spec::reader::Keys;
+use crate::declare::{Optional, section};
+use crate::error::Problem;
+use crate::kinds::{DIMENSION, Flag};
+use crate::load::reason;
+use crate::paths::OneFile;
+use crate::reader::Keys;
+use base::regular;
 
 section! {
     /// What is said of a configuration beside what is in it.
@@ -101,5 +101,7 @@ fn place(file: &Path, text: &str, field: Option<&str>) -> String {
     }
 }
 
+#[cfg(test)]
+mod configurations;
 #[cfg(test)]
 mod tests;

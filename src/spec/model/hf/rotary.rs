@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::fields::{Fields, Mistake};
-use crate::spec::model::{Rotary, RotaryScaling};
+use crate::model::{Rotary, RotaryScaling};
 
 pub(super) fn read(fields: &Fields) -> Result<Rotary, Mistake> {
     fields.is_just("partial_rotary_factor", &Value::from(1.0))?;

@@ -1,9 +1,9 @@
 use serde_json::{Value, json};
 
+use super::configurations::{gemma2, gpt2, llama, with};
 use super::*;
-use crate::graph;
-use crate::ops::Activation;
-use crate::spec::model::{Dropout, MlpActivation, Model, Norm, NormPlacement, Rotary};
+use crate::model::{Dropout, MlpActivation, Norm, NormPlacement, Rotary};
+use ops::Activation;
 
 fn hf() -> Hf {
     Hf { config: "config.json".into(), context: None, dropout: false, weights: None }
@@ -12,47 +12,6 @@ fn hf() -> Hf {
 fn read(config: &Value, hf: &Hf) -> Result<Transformer, String> {
     let fields = Fields::parse(&config.to_string()).unwrap();
     transformer(&fields, hf).map_err(|mistake| mistake.message)
-}
-
-/// With fields changed, or taken out where they are null.
-fn with(config: &Value, changes: &Value) -> Value {
-    let mut config = config.clone();
-    for (field, value) in changes.as_object().unwrap() {
-        config[field] = value.clone();
-    }
-    config
-}
-
-fn gpt2() -> Value {
-    json!({
-        "model_type": "gpt2", "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1,
-        "bos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-5, "n_ctx": 1024, "n_embd": 768,
-        "n_head": 12, "n_layer": 12, "n_positions": 1024, "summary_first_dropout": 0.1, "vocab_size": 50257,
-    })
-}
-
-fn llama() -> Value {
-    json!({
-        "model_type": "llama", "attention_bias": false, "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 2048,
-        "head_dim": 64, "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
-        "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8, "pretraining_tp": 1,
-        "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
-        "rope_scaling": {
-            "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
-            "rope_type": "llama3",
-        },
-        "vocab_size": 128256,
-    })
-}
-
-fn gemma2() -> Value {
-    json!({
-        "model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256,
-        "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh", "hidden_size": 2304,
-        "intermediate_size": 9216, "max_position_embeddings": 8192, "num_attention_heads": 8, "num_hidden_layers": 26,
-        "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-        "sliding_window": 4096, "vocab_size": 256000, "cache_implementation": "hybrid",
-    })
 }
 
 #[test]
@@ -73,10 +32,10 @@ fn llama_3_is_read_as_it_was_published_and_as_it_is_saved_today() {
         d_ff: 8192,
         activation: MlpActivation::Gate(Activation::Silu),
         norm: Norm::Rms,
-        positions: crate::spec::Positions::Rotary,
+        positions: crate::Positions::Rotary,
         rotary: Rotary {
             base: 500_000.0,
-            scaling: Some(crate::spec::RotaryScaling { factor: 32.0, low: 1.0, high: 4.0, original: 8192 }),
+            scaling: Some(crate::RotaryScaling { factor: 32.0, low: 1.0, high: 4.0, original: 8192 }),
         },
         bias: false,
         qkv_bias: false,
@@ -186,31 +145,6 @@ fn what_is_not_known_is_an_error_that_names_it() {
     }
     let stored = Hf { weights: Some("model.safetensors".into()), ..hf() };
     read(&with(&gpt2(), &json!({ "initializer_range": 0.1 })), &stored).unwrap();
-}
-
-/// As many as were published, of what their configurations say.
-#[test]
-fn models_have_their_parameters() {
-    let qwen2 = json!({
-        "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "head_dim": null,
-        "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151_936, "rope_scaling": null,
-    });
-    let qwen3 = json!({
-        "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "head_dim": 128,
-        "num_key_value_heads": 8, "intermediate_size": 3072, "vocab_size": 151_936, "rope_scaling": null,
-    });
-    let cases = [
-        ("GPT-2", gpt2(), 124_439_808),
-        ("Llama 3.2 1B", llama(), 1_235_814_400),
-        ("Gemma 2 2B", gemma2(), 2_614_341_888),
-        ("Qwen 2.5 0.5B", with(&llama(), &qwen2), 494_032_768),
-        ("Qwen 3 0.6B", with(&llama(), &qwen3), 596_049_920),
-    ];
-    for (name, config, expected) in cases {
-        // A table of positions as long as the context is among GPT-2's.
-        let model = Model::Transformer(read(&config, &hf()).unwrap());
-        assert_eq!(graph::build(&model, 1).parameters(), expected, "{name}");
-    }
 }
 
 /// As the library's own classes have it.

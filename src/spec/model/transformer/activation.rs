@@ -2,8 +2,8 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::ops::Activation;
-use crate::spec::declare::Words;
+use crate::declare::Words;
+use ops::Activation;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MlpActivation {

@@ -1,7 +1,7 @@
 //! What blocks are made of.
 
 use super::Transformer;
-use crate::spec::declare::{Words, words};
+use crate::declare::{Words, words};
 
 words! {
     /// What normalises a row.

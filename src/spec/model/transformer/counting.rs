@@ -1,9 +1,9 @@
 //! Bytes and operations of a step are counted in 64 bits.
 
 use super::Transformer;
-use crate::spec::error::Problem;
-use crate::spec::rules::blame;
-use crate::spec::tree::Table;
+use crate::error::Problem;
+use crate::rules::blame;
+use crate::tree::Table;
 
 const KEYS: [&str; 7] = [
     "model.transformer.d_model",

@@ -1,10 +1,10 @@
 //! `dropout`: what is left out by chance while a model learns.
 
-use crate::spec::declare::{Declared, Inline, Writable, inline, section};
-use crate::spec::kinds::Number;
-use crate::spec::reader::{Keys, Kind};
-use crate::spec::tree::{Entry, Value};
-use crate::spec::write::Lines;
+use crate::declare::{Declared, Inline, Writable, inline, section};
+use crate::kinds::Number;
+use crate::reader::{Keys, Kind};
+use crate::tree::{Entry, Value};
+use crate::write::Lines;
 
 section! {
     /// Chances of each element to be dropped: to become 0, while the others grow so that sums stay on average what they are.
@@ -19,7 +19,7 @@ section! {
     }
 }
 
-pub(in crate::spec::model) const RATE: Number =
+pub(in crate::model) const RATE: Number =
     Number { holds: |rate| (0.0..=0.9999).contains(&rate), expected: "a chance from 0 to 0.9999" };
 
 const TABLE: Inline<Dropout> =

@@ -18,13 +18,13 @@ use dropout::Rates;
 pub use rotary::{Rotary, RotaryScaling};
 
 use super::{Architecture, Model};
-use crate::data::{Given, Part, Sample};
-use crate::ops::{Activation, TensorType};
-use crate::spec::declare::{Optional, section};
-use crate::spec::error::Problem;
-use crate::spec::kinds::{Count, DIMENSION, Flag, POSITIVE, word};
-use crate::spec::paths::OneFile;
-use crate::spec::tree::Table;
+use crate::declare::{Optional, section};
+use crate::error::Problem;
+use crate::kinds::{Count, DIMENSION, Flag, POSITIVE, word};
+use crate::paths::OneFile;
+use crate::tree::Table;
+use data::{Given, Part, Sample};
+use ops::{Activation, TensorType};
 
 /// With the bounds of dimensions, it keeps products of sizes within 64 bits; no machine comes near them.
 pub(super) const LAYERS: Count = Count(1..=1 << 14);

@@ -1,8 +1,8 @@
 //! `rotary`: positions as rotations of queries and keys.
 
-use crate::ops::{Frequencies, Scaling};
-use crate::spec::declare::{Inline, Optional, inline, section};
-use crate::spec::kinds::{DIMENSION, Number, POSITIVE};
+use crate::declare::{Inline, Optional, inline, section};
+use crate::kinds::{DIMENSION, Number, POSITIVE};
+use ops::{Frequencies, Scaling};
 
 pub(super) const ROTARY: Inline<Rotary> = inline("rotary", "`rotary`", "base = 500000.0");
 

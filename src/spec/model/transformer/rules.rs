@@ -1,9 +1,9 @@
 //! Rules between the keys of a transformer.
 
 use super::{Positions, Rotary, Transformer};
-use crate::spec::error::Problem;
-use crate::spec::rules::{blame, divisors};
-use crate::spec::tree::Table;
+use crate::error::Problem;
+use crate::rules::{blame, divisors};
+use crate::tree::Table;
 
 const D_MODEL: &str = "model.transformer.d_model";
 const HEADS: &str = "model.transformer.heads";

@@ -1,7 +1,7 @@
 //! GELU by the error function.
 
 use super::Function;
-use crate::device::cpu::kernels::math::{exp, multiply_add};
+use crate::cpu::kernels::math::{exp, multiply_add};
 
 pub(super) struct Gelu;
 

@@ -6,7 +6,7 @@ mod relu;
 mod relu_squared;
 mod silu;
 
-use crate::ops::{Activation, ActivationBackward, Gated, GatedBackward};
+use ops::{Activation, ActivationBackward, Gated, GatedBackward};
 
 use gelu::Gelu;
 use gelu_tanh::GeluTanh;

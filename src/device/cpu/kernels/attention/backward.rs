@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::kernels::dropout::Chance;
-use crate::device::cpu::kernels::float::{BUFFER, Float, read};
-use crate::device::cpu::kernels::math::{LANES, exp, multiply_add, sum, tanh};
-use crate::device::cpu::kernels::operands::Operands;
-use crate::device::cpu::kernels::product::{Left, Micro, Sink, panels};
-use crate::device::cpu::kernels::simd::{Level, simd};
-use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::{AttentionBackward, Operation};
+use crate::cpu::kernels::dropout::Chance;
+use crate::cpu::kernels::float::{BUFFER, Float, read};
+use crate::cpu::kernels::math::{LANES, exp, multiply_add, sum, tanh};
+use crate::cpu::kernels::operands::Operands;
+use crate::cpu::kernels::product::{Left, Micro, Sink, panels};
+use crate::cpu::kernels::simd::{Level, simd};
+use crate::cpu::kernels::workers::{Parts, Workers};
+use ops::{AttentionBackward, Operation};
 
 use super::sums::Sums;
 use super::{

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::kernels::dropout::Chance;
-use crate::device::cpu::kernels::float::{BUFFER, Float, write};
-use crate::device::cpu::kernels::math::{LANES, exp, largest, map_and_sum, multiply_add, tanh};
-use crate::device::cpu::kernels::operands::Operands;
-use crate::device::cpu::kernels::product::{Left, Micro, Sink, panels};
-use crate::device::cpu::kernels::simd::{Level, simd};
-use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::{Attention, Operation};
+use crate::cpu::kernels::dropout::Chance;
+use crate::cpu::kernels::float::{BUFFER, Float, write};
+use crate::cpu::kernels::math::{LANES, exp, largest, map_and_sum, multiply_add, tanh};
+use crate::cpu::kernels::operands::Operands;
+use crate::cpu::kernels::product::{Left, Micro, Sink, panels};
+use crate::cpu::kernels::simd::{Level, simd};
+use crate::cpu::kernels::workers::{Parts, Workers};
+use ops::{Attention, Operation};
 
 use super::{
     Head, QUERIES, Rows, SCORE_ROW, Sizes, Starts, Tile, chance, each_head, pack_straight, pack_transposed,

@@ -4,14 +4,14 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::kernels::dropout::Chance;
-use crate::device::cpu::kernels::float::{BUFFER, Float, read, write};
-use crate::device::cpu::kernels::math::{LANES, sum};
-use crate::device::cpu::kernels::operands::Operands;
-use crate::device::cpu::kernels::product::{Left, Micro, Sink, panels};
-use crate::device::cpu::kernels::simd::{Level, simd};
-use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::{MaterializedAttention, MaterializedAttentionBackward, Operation};
+use crate::cpu::kernels::dropout::Chance;
+use crate::cpu::kernels::float::{BUFFER, Float, read, write};
+use crate::cpu::kernels::math::{LANES, sum};
+use crate::cpu::kernels::operands::Operands;
+use crate::cpu::kernels::product::{Left, Micro, Sink, panels};
+use crate::cpu::kernels::simd::{Level, simd};
+use crate::cpu::kernels::workers::{Parts, Workers};
+use ops::{MaterializedAttention, MaterializedAttentionBackward, Operation};
 
 use super::forward::{hold_within, weights};
 use super::sums::Sums;

@@ -3,7 +3,7 @@
 /// Calls a function for the machine's instruction set.
 macro_rules! with_micro {
     ($workers:expr, $function:ident::<$float:ident>($($argument:expr),*)) => {{
-        use $crate::device::cpu::kernels::{product, simd::Level};
+        use $crate::cpu::kernels::{product, simd::Level};
         match $workers.level() {
             Level::Portable => $function::<product::Portable, $float>($($argument),*),
             #[cfg(target_arch = "x86_64")]
@@ -19,7 +19,7 @@ mod forward;
 mod materialized;
 mod sums;
 
-use crate::ops::{Attending, Attention, Heads, TensorType};
+use ops::{Attending, Attention, Heads, TensorType};
 
 use super::dropout::{self, Chance};
 use super::float::Float;

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::kernels::float::Float;
-use crate::device::cpu::kernels::product::{Left, Micro, Sink, panels};
-use crate::device::cpu::kernels::simd::Level;
-use crate::device::cpu::kernels::workers::Parts;
-use crate::ops::DType;
+use crate::cpu::kernels::float::Float;
+use crate::cpu::kernels::product::{Left, Micro, Sink, panels};
+use crate::cpu::kernels::simd::Level;
+use crate::cpu::kernels::workers::Parts;
+use ops::DType;
 
 use super::{Head, QUERIES, Sizes};
 

@@ -1,8 +1,8 @@
 //! Numbers of 16 bits.
 
 use super::Float;
-use crate::device::cpu::kernels::simd::{Level, simd};
-use crate::ops::DType;
+use crate::cpu::kernels::simd::{Level, simd};
+use ops::DType;
 
 /// The upper half of an f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

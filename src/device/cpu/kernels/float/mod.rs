@@ -8,7 +8,7 @@ use std::ops::Range;
 pub(super) use half::{Bf16, F16, Half};
 
 use super::simd::Level;
-use crate::ops::DType;
+use ops::DType;
 
 /// Numbers that are widened at a time: those of a few operands stay in the nearest cache.
 pub(super) const BUFFER: usize = 512;
@@ -53,7 +53,7 @@ pub(super) trait Float: Copy + Default + Send + Sync + 'static {
 }
 
 /// Numbers as they lie in memory, in f32.
-pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+pub fn to_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     let halves = || bytes.as_chunks().0.iter().map(|half| u16::from_ne_bytes(*half));
     match dtype {
         DType::F32 => bytes.as_chunks().0.iter().map(|number| f32::from_ne_bytes(*number)).collect(),
@@ -66,7 +66,7 @@ pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
 }
 
 /// Numbers in f32 as they lie in memory, each the nearest that the type has.
-pub(crate) fn from_f32(dtype: DType, numbers: &[f32]) -> Vec<u8> {
+pub fn from_f32(dtype: DType, numbers: &[f32]) -> Vec<u8> {
     match dtype {
         DType::F32 => numbers.iter().flat_map(|number| number.to_ne_bytes()).collect(),
         DType::BF16 => narrowed::<Bf16>(numbers).iter().flat_map(|half| half.0.to_ne_bytes()).collect(),
@@ -111,22 +111,19 @@ impl Float for f32 {
 macro_rules! with_float {
     ($dtype:expr, $float:ident => $body:expr) => {
         match $dtype {
-            $crate::ops::DType::F32 => {
+            ::ops::DType::F32 => {
                 type $float = f32;
                 $body
             }
-            $crate::ops::DType::BF16 => {
-                type $float = $crate::device::cpu::kernels::float::Bf16;
+            ::ops::DType::BF16 => {
+                type $float = $crate::cpu::kernels::float::Bf16;
                 $body
             }
-            $crate::ops::DType::F16 => {
-                type $float = $crate::device::cpu::kernels::float::F16;
+            ::ops::DType::F16 => {
+                type $float = $crate::cpu::kernels::float::F16;
                 $body
             }
-            $crate::ops::DType::I32
-            | $crate::ops::DType::U16
-            | $crate::ops::DType::U8
-            | $crate::ops::DType::U4 => {
+            ::ops::DType::I32 | ::ops::DType::U16 | ::ops::DType::U8 | ::ops::DType::U4 => {
                 unreachable!("an operation's types are checked before it runs")
             }
         }
@@ -136,11 +133,11 @@ macro_rules! with_float {
 /// The same of a dtype that is f32 or that of another type.
 macro_rules! with_f32_or {
     ($other:ty, $dtype:expr, $float:ident => $body:expr) => {
-        if $dtype == $crate::ops::DType::F32 {
+        if $dtype == ::ops::DType::F32 {
             type $float = f32;
             $body
         } else {
-            assert_eq!($dtype, <$other as $crate::device::cpu::kernels::float::Float>::DTYPE);
+            assert_eq!($dtype, <$other as $crate::cpu::kernels::float::Float>::DTYPE);
             type $float = $other;
             $body
         }

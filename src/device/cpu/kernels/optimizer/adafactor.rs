@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::{CHUNK, leave_out, share};
-use crate::device::cpu::kernels::as_f64;
-use crate::device::cpu::kernels::global_norm::sum_of_squares;
-use crate::device::cpu::kernels::operands::Operands;
-use crate::device::cpu::kernels::simd::simd;
-use crate::device::cpu::kernels::weights::Weights;
-use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::{Adafactor, Factored, Member, Update};
+use crate::cpu::kernels::as_f64;
+use crate::cpu::kernels::global_norm::sum_of_squares;
+use crate::cpu::kernels::operands::Operands;
+use crate::cpu::kernels::simd::simd;
+use crate::cpu::kernels::weights::Weights;
+use crate::cpu::kernels::workers::{Parts, Workers};
+use ops::{Adafactor, Factored, Member, Update};
 
 /// Columns that a thread adds up at a time.
 const COLUMNS: usize = 1 << 10;

@@ -1,8 +1,8 @@
 //! Adam's step.
 
 use super::ElementwiseStep;
-use crate::device::cpu::kernels::simd::{Level, simd};
-use crate::ops::Adam;
+use crate::cpu::kernels::simd::{Level, simd};
+use ops::Adam;
 
 /// The numbers of one step that are the same for all elements.
 #[derive(Clone, Copy)]

@@ -1,8 +1,8 @@
 //! Lion's step.
 
 use super::ElementwiseStep;
-use crate::device::cpu::kernels::simd::{Level, simd};
-use crate::ops::Lion;
+use crate::cpu::kernels::simd::{Level, simd};
+use ops::Lion;
 
 /// The numbers of one step that are the same for all elements.
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use super::simd::Level;
 use super::states::States;
 use super::weights::Weights;
 use super::workers::Workers;
-use crate::ops::{GradientTerms, Member, Rule, Update};
+use ops::{GradientTerms, Member, Rule, Update};
 
 /// Elements that a thread takes at a time.
 const CHUNK: usize = 1 << 14;

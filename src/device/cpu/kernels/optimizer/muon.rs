@@ -3,16 +3,16 @@
 use std::ops::Range;
 
 use super::{CHUNK, each_run, leave_out, share};
-use crate::device::cpu::kernels::float::{BUFFER, Bf16, F16, Float, read, write};
-use crate::device::cpu::kernels::global_norm::sum_of_squares;
-use crate::device::cpu::kernels::operands::{Operands, Start};
-use crate::device::cpu::kernels::product::{Matrix, Product};
-use crate::device::cpu::kernels::simd::{Level, simd};
-use crate::device::cpu::kernels::states::States;
-use crate::device::cpu::kernels::weights::Weights;
-use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::device::cpu::kernels::{as_f64, as_floats};
-use crate::ops::{DType, Member, Muon, MuonScratch, Update};
+use crate::cpu::kernels::float::{BUFFER, Bf16, F16, Float, read, write};
+use crate::cpu::kernels::global_norm::sum_of_squares;
+use crate::cpu::kernels::operands::{Operands, Start};
+use crate::cpu::kernels::product::{Matrix, Product};
+use crate::cpu::kernels::simd::{Level, simd};
+use crate::cpu::kernels::states::States;
+use crate::cpu::kernels::weights::Weights;
+use crate::cpu::kernels::workers::{Parts, Workers};
+use crate::cpu::kernels::{as_f64, as_floats};
+use ops::{DType, Member, Muon, MuonScratch, Update};
 
 pub(super) fn update(
     op: &Update,

@@ -1,8 +1,8 @@
 //! Steps of stochastic gradient descent.
 
 use super::ElementwiseStep;
-use crate::device::cpu::kernels::simd::{Level, simd};
-use crate::ops::Sgd;
+use crate::cpu::kernels::simd::{Level, simd};
+use ops::Sgd;
 
 /// Without momentum.
 #[derive(Clone, Copy)]

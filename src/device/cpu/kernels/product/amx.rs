@@ -14,9 +14,9 @@ use super::kernel::Kernel;
 use super::micro::{Sink, transpose_16};
 use super::pack::LeftBlock;
 use super::{Block, Matrix, ROW_BLOCK};
-use crate::device::cpu::kernels::elementwise::add_to;
-use crate::device::cpu::kernels::float::{Bf16, Float};
-use crate::device::cpu::kernels::simd::Level;
+use crate::cpu::kernels::elementwise::add_to;
+use crate::cpu::kernels::float::{Bf16, Float};
+use crate::cpu::kernels::simd::Level;
 
 /// Rows and columns of sums in one register.
 const TILE: usize = 16;

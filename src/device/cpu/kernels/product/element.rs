@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::Matrix;
-use crate::device::cpu::kernels::elementwise;
-use crate::device::cpu::kernels::float::Float;
-use crate::device::cpu::kernels::simd::Level;
+use crate::cpu::kernels::elementwise;
+use crate::cpu::kernels::float::Float;
+use crate::cpu::kernels::simd::Level;
 #[cfg(target_arch = "x86_64")]
-use crate::device::cpu::kernels::{float::Bf16, simd::simd};
+use crate::cpu::kernels::{float::Bf16, simd::simd};
 
 /// What an element of a packed operand consists of.
 pub(crate) trait Element {

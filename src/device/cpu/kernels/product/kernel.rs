@@ -3,8 +3,8 @@
 use super::micro::panels;
 use super::pack::{LeftBlock, pack_right};
 use super::{Block, Element, Matrix, Micro, Sink};
-use crate::device::cpu::kernels::float::Float;
-use crate::device::cpu::kernels::simd::Level;
+use crate::cpu::kernels::float::Float;
+use crate::cpu::kernels::simd::Level;
 
 use std::ops::Range;
 

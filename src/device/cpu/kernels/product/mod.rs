@@ -38,7 +38,7 @@ use super::float::{BUFFER, Float, read};
 use super::operands::Start;
 use super::simd::Level;
 use super::workers::{Parts, Workers};
-use crate::ops::DType;
+use ops::DType;
 
 /// Packing space of one thread in bytes: what lies in it is read from the second-level cache.
 pub(crate) const WORKSPACE_PER_THREAD: u64 = 1 << 20;

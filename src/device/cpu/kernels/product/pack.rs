@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::{Block, Element, Left, Matrix, Micro, ROW_BLOCK, blocks};
-use crate::device::cpu::kernels::float::Float;
-use crate::device::cpu::kernels::simd::Level;
-use crate::ops::DType;
+use crate::cpu::kernels::float::Float;
+use crate::cpu::kernels::simd::Level;
+use ops::DType;
 
 /// Elements that are made at a time where memory does not hold them: a multiple of all tiles' columns.
 const MADE: usize = 2048;

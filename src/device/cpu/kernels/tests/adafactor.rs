@@ -1,7 +1,7 @@
 //! Adafactor against its definition, written down in f64.
 
 use super::harness::{Data, check};
-use crate::ops::{
+use ops::{
     Adafactor, DType, Factored, GradientTerms, Member, Members, Op, Rule, Shape, StateFormat, TensorType,
     Update, UpdateFormat, lay_out,
 };

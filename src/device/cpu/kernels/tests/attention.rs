@@ -1,11 +1,11 @@
 //! Attention, forward and backward.
 
-use crate::ops::{
+use ops::{
     Attending, Attention, AttentionBackward, DType, Dropped, MaterializedAttention,
     MaterializedAttentionBackward, Op, TensorType,
 };
 
-use crate::device::cpu::kernels::simd::Level;
+use crate::cpu::kernels::simd::Level;
 
 use super::harness::{Data, How, NUMBERS, assert_slope, check, inner_product, launch};
 use super::reference;

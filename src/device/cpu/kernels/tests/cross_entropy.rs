@@ -1,7 +1,7 @@
 //! The loss.
 
-use crate::device::cpu::kernels::simd::Level;
-use crate::ops::{CrossEntropy, Op, Slice, TensorType};
+use crate::cpu::kernels::simd::Level;
+use ops::{CrossEntropy, Op, Slice, TensorType};
 
 use super::harness::{Data, How, NUMBERS, assert_slope, check, launch};
 use super::reference;

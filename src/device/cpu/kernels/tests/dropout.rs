@@ -1,7 +1,7 @@
 //! Elements left out by chance.
 
-use crate::device::cpu::kernels::simd::Level;
-use crate::ops::{Dropout, Dropped, Op};
+use crate::cpu::kernels::simd::Level;
+use ops::{Dropout, Dropped, Op};
 
 use super::harness::{Data, How, added, assert_slope, check, inner_product, launch, pairs};
 use super::reference;

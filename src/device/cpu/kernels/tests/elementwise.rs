@@ -1,7 +1,7 @@
 //! What works element by element: activations, gates, rotations, casts, sums and what fills.
 
-use crate::device::cpu::kernels::simd::Level;
-use crate::ops::{
+use crate::cpu::kernels::simd::Level;
+use ops::{
     Activation, ActivationBackward, Add, Cast, DType, Deviation, Fill, Frequencies, Gated, GatedBackward,
     Normal, Op, Rotary, Scale, TensorType,
 };

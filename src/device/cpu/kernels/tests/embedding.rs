@@ -1,6 +1,6 @@
 //! Token embedding.
 
-use crate::ops::{Embedding, EmbeddingBackward, Op, TensorType};
+use ops::{Embedding, EmbeddingBackward, Op, TensorType};
 
 use super::harness::{Data, added, check, pairs};
 

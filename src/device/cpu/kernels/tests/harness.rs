@@ -2,10 +2,10 @@
 #![allow(unsafe_code)] // Operands are addresses; the buffers here outlive the launch.
 
 use super::reference::seed;
-use crate::device::cpu::kernels::float::{Bf16, F16, Float};
-use crate::device::cpu::kernels::simd::Level;
-use crate::device::cpu::kernels::{Operand, PRODUCT_WORKSPACE_PER_THREAD, Workers, run};
-use crate::ops::{DType, Op, Processor, TensorType, WorkspaceLimits};
+use crate::cpu::kernels::float::{Bf16, F16, Float};
+use crate::cpu::kernels::simd::Level;
+use crate::cpu::kernels::{Operand, PRODUCT_WORKSPACE_PER_THREAD, Workers, run};
+use ops::{DType, Op, Processor, TensorType, WorkspaceLimits};
 
 /// How far a result may be from the reference, relative to the norm of the reference.
 pub(super) const TOLERANCE: f64 = 2e-6;

@@ -2,12 +2,12 @@
 
 use std::iter;
 
-use crate::device::cpu::kernels::float::{Bf16, Float};
-use crate::device::cpu::kernels::operands::Start;
-use crate::device::cpu::kernels::product::{LEAST_WORKSPACE_PER_THREAD, Matrix, Product, RowSums};
-use crate::device::cpu::kernels::simd::Level;
-use crate::device::cpu::kernels::workers::{Parts, Workers};
-use crate::ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Op, TensorType};
+use crate::cpu::kernels::float::{Bf16, Float};
+use crate::cpu::kernels::operands::Start;
+use crate::cpu::kernels::product::{LEAST_WORKSPACE_PER_THREAD, Matrix, Product, RowSums};
+use crate::cpu::kernels::simd::Level;
+use crate::cpu::kernels::workers::{Parts, Workers};
+use ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Op, TensorType};
 
 use super::harness::{Data, How, NUMBERS, added, check, launch};
 use super::reference::{self, product, row_sum, transposed};

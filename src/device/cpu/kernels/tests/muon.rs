@@ -1,8 +1,8 @@
 //! Muon against its definition, written down in f64.
 
 use super::harness::{Data, How, check, distance, launch};
-use crate::device::cpu::kernels::simd::Level;
-use crate::ops::{
+use crate::cpu::kernels::simd::Level;
+use ops::{
     Adjust, Arithmetic, DType, GradientTerms, Member, Members, Muon, Op, Rounding, Rule, Shape, Stacked,
     StateFormat, TensorType, Update, UpdateFormat, UpdateRule, lay_out,
 };

@@ -1,6 +1,6 @@
 //! Normalisation of rows and of heads.
 
-use crate::ops::{
+use ops::{
     DType, HeadNorm, HeadNormBackward, LayerNorm, LayerNormBackward, NormedHeads, Op, RmsNorm,
     RmsNormBackward, TensorType,
 };

@@ -1,7 +1,7 @@
 //! The operations in f64, written down as their definitions read.
 
-use crate::device::cpu::kernels::philox::philox;
-use crate::ops::{Activation, Attending, Dropped, Rotary};
+use crate::cpu::kernels::philox::philox;
+use ops::{Activation, Attending, Dropped, Rotary};
 
 pub(super) fn activation(activation: Activation, x: f64) -> f64 {
     (activation.definition().value)(x)

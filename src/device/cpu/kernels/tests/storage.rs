@@ -1,9 +1,9 @@
 //! Weights as codes, and back, against what the formats say, in f64.
 #![allow(unsafe_code)] // Operands are addresses; the buffers here outlive the launch.
 
-use crate::device::cpu::kernels::simd::Level;
-use crate::device::cpu::kernels::{Operand, Workers, run};
-use crate::ops::{
+use crate::cpu::kernels::simd::Level;
+use crate::cpu::kernels::{Operand, Workers, run};
+use ops::{
     CodeFormat, DType, Dequantize, DynamicMap, NF4, NF4_BLOCK, Op, Processor, QUANTIZED_BLOCK, Quantize,
     TensorType, WorkspaceLimits,
 };

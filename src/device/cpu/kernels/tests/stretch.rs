@@ -1,6 +1,6 @@
 //! Stretches of a long row of tokens.
 
-use crate::ops::{DType, Op, Stretch, TensorType};
+use ops::{DType, Op, Stretch, TensorType};
 
 use super::harness::{Data, check};
 

@@ -1,7 +1,7 @@
 //! Norms of gradients, updates of parameters, and the scale of the loss.
 
-use crate::device::cpu::kernels::simd::Level;
-use crate::ops::{
+use crate::cpu::kernels::simd::Level;
+use ops::{
     Adam, DynamicMap, GlobalNorm, GradientTerms, Lion, LossScale, Member, Members, Op, Rule, Sgd, Shape,
     TensorType, Update, UpdateFormat,
 };

@@ -2,8 +2,8 @@
 
 use super::harness::{Data, How, NUMBERS, launch};
 use super::updates::{rules, updates};
-use crate::device::cpu::kernels::simd::Level;
-use crate::ops::{
+use crate::cpu::kernels::simd::Level;
+use ops::{
     DType, GradientTerms, Member, Op, Rounding, Rule, Shape, State, StateFormat, TensorType, Update,
     UpdateFormat, WeightFormat, lay_out,
 };

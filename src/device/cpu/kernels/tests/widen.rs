@@ -1,6 +1,6 @@
 //! Whole numbers in 32 bits.
 
-use crate::ops::{DType, Op, TensorType, Widen};
+use ops::{DType, Op, TensorType, Widen};
 
 use super::harness::{Data, check};
 

@@ -12,9 +12,9 @@ pub use layers::{Named, named};
 pub use micro_batches::{Graphs, MicroBatch, Pass};
 pub use values::goes_by;
 
-use crate::data::{Documents, Needed, Part};
-use crate::ops::{Op, Shape, Sizes, Stacked, Storage, TensorType};
-use crate::spec::Model;
+use data::{Documents, Needed, Part};
+use ops::{Op, Shape, Sizes, Stacked, Storage, TensorType};
+use spec::Model;
 
 /// Names a scope of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

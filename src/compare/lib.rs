@@ -22,13 +22,13 @@ mod verdict;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
-use crate::results::Row;
-use crate::statistics::Ratio;
+use base::statistics::Ratio;
 use columns::Known;
 use entry::Entry;
 use group::Group;
+use results::Row;
 pub use styled::{Styled, Tone};
-pub(crate) use text::wrap;
+pub use text::wrap;
 
 /// No line of a table is wider where nothing says how wide it may be, and no sentence is anywhere.
 pub const WIDTH: usize = 100;

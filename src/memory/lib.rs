@@ -1,5 +1,9 @@
 //! Lifetimes, places and counts: what a program's memory is, before it runs and while it does.
 
+// The name under which a file of `testing`, which tests here include, finds this crate.
+#[cfg(test)]
+extern crate self as memory;
+
 mod allocator;
 mod cadence;
 mod leaked;
@@ -19,9 +23,6 @@ pub use leaked::Leaked;
 pub use live::{LiveValue, live_at};
 pub use manager::Manager;
 pub use out_of_memory::{Failure, OutOfMemory, Short};
-pub use prediction::{Prediction, fits, live_bytes, peak_live, predict};
+pub use prediction::{Prediction, fits, live_bytes, peak_live, predict, predict_with};
 pub use step_work::{Load, StepWork, Task, carried_bytes};
 pub use system::{Backing, System};
-
-#[cfg(test)]
-pub(crate) use prediction::predict_with;

@@ -1,6 +1,7 @@
 //! Structs whose fields say what they are both to readers of the code and to readers of what is written.
 
 /// A struct that is written down, and `DOCUMENTED`: of each field its name and its comment, in their order.
+#[macro_export]
 macro_rules! documented {
     (
         $(#[$attribute:meta])*
@@ -22,10 +23,8 @@ macro_rules! documented {
         }
 
         impl $name {
-            pub(crate) const DOCUMENTED: &[(&'static str, &'static str)] =
+            pub const DOCUMENTED: &[(&'static str, &'static str)] =
                 &[$((stringify!($field), concat!($($text),+))),*];
         }
     };
 }
-
-pub(crate) use documented;

@@ -45,25 +45,23 @@ pub use repeats::{Repeats, UntilKnown};
 pub use resolved::{Evaluation, LastBatch, Measure, RunConfig, Seeds, Task, Train};
 pub use schedule::*;
 pub use source::Sources;
-pub(crate) use source::Span;
+pub use source::Span;
 pub use strategy::*;
 pub use target::{Described, read_target};
 pub use word_set::WordSet;
 
-pub(crate) use document::Document;
-pub(crate) use error::Problem;
-pub(crate) use hints::nearest;
-pub(crate) use rules::blame;
-pub(crate) use strategies::combinations;
-#[cfg(test)]
-pub(crate) use strategy::STRATEGY_KEYS;
-pub(crate) use tree::{Setting, Table};
-pub(crate) use written::{Case, WrittenStrategy};
+pub use document::Document;
+pub use error::Problem;
+pub use hints::nearest;
+pub use rules::blame;
+pub use strategies::combinations;
+pub use strategy::STRATEGY_KEYS;
+pub use tree::{Setting, Table};
+pub use written::{Case, WrittenStrategy};
 
 /// The tables of all variants of all choices that runs are written with: what is said of a configuration is written as what
 /// that describes.
-#[cfg(test)]
-pub(crate) fn variants() -> Vec<&'static str> {
+pub fn variants() -> Vec<&'static str> {
     fn of<T: declare::Choice>() -> impl Iterator<Item = &'static str> {
         T::VARIANTS.iter().map(|variant| variant.path)
     }

@@ -10,7 +10,7 @@ mod speeds;
 mod store;
 
 pub use columns::documented;
-pub(crate) use columns::fields;
+pub use columns::fields;
 pub use row::{Row, Status};
 pub use rows::{measured_row, planned_row, predicted_row};
 pub use speeds::learned;

@@ -43,10 +43,10 @@ pub use verify::{Invariant, Violation, verify};
 
 use std::borrow::Cow;
 
-use crate::device::{Rank, Target};
-use crate::graph::{self, Graphs};
-use crate::spec::RunConfig;
+use device::{Rank, Target};
+use graph::Graphs;
 pub use marks::Marks;
+use spec::RunConfig;
 
 /// A program on its way, with what it is compiled for and the marks that strategies left on it.
 struct Draft<'a> {
@@ -153,7 +153,7 @@ fn compile_run(config: &RunConfig, target: &Target) -> Result<Program, Violation
 #[cfg(test)]
 fn units_of(config: &RunConfig, graphs: &Graphs) -> Units {
     let units = |recompute| Units::of(recompute, &graphs.full.scopes);
-    let whole = crate::spec::Recompute::Block;
+    let whole = spec::Recompute::Block;
     units(config.strategy.recompute).or_else(|_| units(whole)).expect("a block is no budget")
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::keys::{Choice, KEYS, Key, Need, Same, meets_needs};
-use super::pairwise::{Valued, legal, legal_pairs, pairs, pairwise};
-use super::{choice, small, small_with, with};
-use crate::spec::{STRATEGY_KEYS, Strategy};
+use crate::keys::{Choice, KEYS, Key, Need, Same, meets_needs};
+use crate::pairwise::{Valued, legal, legal_pairs, pairs, pairwise};
+use crate::{choice, small, small_with, with};
+use spec::{STRATEGY_KEYS, Strategy};
 
 #[test]
 fn every_key_of_a_strategy_is_tried() {
@@ -22,7 +22,7 @@ fn every_word_that_a_key_takes_is_tried() {
     std::fs::write(&file, small().to_toml("run", "plain")).unwrap();
     let mut words = 0;
     for Key { name, values, .. } in KEYS {
-        let error = crate::plan::expand(&file, &[format!("{name} = \"?\"")], &|_| None).unwrap_err();
+        let error = plan::expand(&file, &[format!("{name} = \"?\"")], &|_| None).unwrap_err();
         let message = error.to_string();
         let offered = message.split("must be ").nth(1).and_then(|rest| rest.split(", not ").next());
         let offered = offered.unwrap_or_else(|| panic!("no values are offered: {message}"));

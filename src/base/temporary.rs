@@ -25,7 +25,7 @@ const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 const ATTEMPTS: usize = 100;
 
 /// A name next to `of` that nothing else has: `.<of>.runner-<machine>-<random>`.
-pub(crate) fn name(of: impl Display) -> String {
+pub fn name(of: impl Display) -> String {
     let random = RandomState::new().hash_one(());
     format!(".{of}{MARK}{}-{random:016x}", *MACHINE)
 }
@@ -54,10 +54,7 @@ fn machine_in(name: &str) -> Option<&str> {
 }
 
 /// Tries names until nobody takes away what is made there, which is `None`.
-pub(crate) fn with_name<T>(
-    of: impl Display,
-    mut make: impl FnMut(&str) -> io::Result<Option<T>>,
-) -> io::Result<T> {
+pub fn with_name<T>(of: impl Display, mut make: impl FnMut(&str) -> io::Result<Option<T>>) -> io::Result<T> {
     for _ in 1..ATTEMPTS {
         match make(&name(&of)) {
             Ok(None) => {}
@@ -71,7 +68,7 @@ pub(crate) fn with_name<T>(
 
 /// Makes a file and locks it, to write and to read. A link is no new file and is not followed. `None` if another process,
 /// which looks for what is left behind, was faster than the lock.
-pub(crate) fn create_locked(path: &Path) -> io::Result<Option<File>> {
+pub fn create_locked(path: &Path) -> io::Result<Option<File>> {
     let file = match File::options().read(true).append(true).create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
         file => file?,
@@ -86,7 +83,7 @@ pub(crate) fn create_locked(path: &Path) -> io::Result<Option<File>> {
 }
 
 /// Waits for the lock on a file that is there or, in a folder that is there, is made. `None` if the folder is gone.
-pub(crate) fn lock(path: &Path) -> io::Result<Option<File>> {
+pub fn lock(path: &Path) -> io::Result<Option<File>> {
     loop {
         let file = match open(path, true) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -134,14 +131,14 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 /// A file under a name of its own. Removed when it is dropped, unless it has become another.
 #[derive(Debug)]
-pub(crate) struct TemporaryFile {
+pub struct TemporaryFile {
     path: PathBuf,
     file: File,
 }
 
 impl TemporaryFile {
     /// Beside a file.
-    pub(crate) fn beside(file: &Path) -> io::Result<TemporaryFile> {
+    pub fn beside(file: &Path) -> io::Result<TemporaryFile> {
         let of = file.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
         with_name(Path::new(of).display(), |name| {
             let path = file.with_file_name(name);
@@ -149,12 +146,12 @@ impl TemporaryFile {
         })
     }
 
-    pub(crate) fn file(&self) -> &File {
+    pub fn file(&self) -> &File {
         &self.file
     }
 
     /// Takes the place of a file: whoever reads that sees the old or the new one, whole.
-    pub(crate) fn replace(self, file: &Path) -> io::Result<()> {
+    pub fn replace(self, file: &Path) -> io::Result<()> {
         fs::rename(&self.path, file)
     }
 }
@@ -167,10 +164,7 @@ impl Drop for TemporaryFile {
 }
 
 /// Replaces a file once every byte of the new one is on the disk, or not at all.
-pub(crate) fn replace(
-    file: &Path,
-    write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
-) -> io::Result<()> {
+pub fn replace(file: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
     let temporary = TemporaryFile::beside(file)?;
     let mut to = BufWriter::new(temporary.file());
     write(&mut to)?;
@@ -196,7 +190,7 @@ impl fmt::Display for InDoubt {
 
 /// Removes what processes that ended have left in a folder: files, and folders in which they held the lock on the file of
 /// this name. Returns what stays although it may be left behind.
-pub(crate) fn clean(folder: &Path, lock_file: &str) -> Vec<InDoubt> {
+pub fn clean(folder: &Path, lock_file: &str) -> Vec<InDoubt> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut in_doubt = Vec::new();
     for entry in entries.filter_map(Result::ok) {

@@ -1,11 +1,12 @@
 //! Configurations for tests.
 
-pub(crate) mod forward;
+pub mod forward;
 mod hoarder;
-pub(crate) mod keys;
-mod mutation;
+pub mod keys;
+pub mod mutation;
 mod pairwise;
-pub(crate) mod readers;
+pub mod readers;
+#[cfg(test)]
 mod tests;
 mod transformers;
 
@@ -17,32 +18,31 @@ use proptest::sample::select;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::compile::{Program, Units, Violation};
-use crate::device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
-use crate::graph::Graphs;
-/// Tests train and predict verified programs alone.
-pub(crate) use crate::plan::compile_verified as compile;
-use crate::plan::expand;
-use crate::spec::*;
-use crate::units::Bytes;
-pub(crate) use hoarder::Hoarder;
+use base::units::Bytes;
+use compile::{Program, Units, Violation};
+use device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
+use graph::Graphs;
+pub use hoarder::Hoarder;
 use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, Updates, any_choice};
-pub(crate) use transformers::any_transformer;
+/// Tests train and predict verified programs alone.
+pub use plan::compile_verified as compile;
+use plan::expand;
+use spec::*;
+pub use transformers::any_transformer;
 
 /// The device of tests: with `RUNNER_TEST_DEVICE=cuda` a card, or the emulated stack that stands in for one.
-static KIND: LazyLock<DeviceKind> =
-    LazyLock::new(|| match std::env::var("RUNNER_TEST_DEVICE").as_deref() {
-        Err(_) | Ok("cpu") => DeviceKind::Cpu,
-        Ok("cuda") => DeviceKind::Cuda,
-        Ok(other) => panic!("RUNNER_TEST_DEVICE is `{other}`: use `cpu` or `cuda`"),
-    });
+static KIND: LazyLock<DeviceKind> = LazyLock::new(|| match std::env::var("RUNNER_TEST_DEVICE").as_deref() {
+    Err(_) | Ok("cpu") => DeviceKind::Cpu,
+    Ok("cuda") => DeviceKind::Cuda,
+    Ok(other) => panic!("RUNNER_TEST_DEVICE is `{other}`: use `cpu` or `cuda`"),
+});
 
-pub(crate) fn on_cuda() -> bool {
+pub fn on_cuda() -> bool {
     *KIND == DeviceKind::Cuda
 }
 
 /// A target that no machine is.
-pub(crate) fn target() -> Target {
+pub fn target() -> Target {
     Target {
         name: "test".to_owned(),
         kind: *KIND,
@@ -54,19 +54,19 @@ pub(crate) fn target() -> Target {
         memory: Bytes(1 << 40),
         limited: false,
         host_memory: None,
-        figures: crate::device::Figures::Measured,
-        rank: crate::device::Rank::ALONE,
+        figures: device::Figures::Measured,
+        rank: device::Rank::ALONE,
         capability: None,
     }
 }
 
 /// The device that tests run on.
-pub(crate) fn device(target: Target) -> Box<dyn Device> {
+pub fn device(target: Target) -> Box<dyn Device> {
     open_device(&target).expect("the device that tests run on is there")
 }
 
 /// One that puts off the work of one queue for as long as events let it.
-pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
+pub fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
     match target.kind {
         DeviceKind::Cpu => {
             Box::new(CpuDevice::with_delay(target, Some(delay)).expect("threads can be started"))
@@ -81,24 +81,20 @@ pub(crate) fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
 }
 
 /// How many tokens tests' data has where it is held: what they train on, and some more.
-pub(crate) const TOKENS: usize = 1 << 13;
+pub const TOKENS: usize = 1 << 13;
 
 /// The recompute plan of a strategy without a budget.
-pub(crate) fn recompute_plan(graphs: &Graphs, config: &RunConfig) -> Units {
+pub fn recompute_plan(graphs: &Graphs, config: &RunConfig) -> Units {
     Units::of(config.strategy.recompute, &graphs.full.scopes).expect("the strategy has no budget")
 }
 
 /// Compiles forward passes that no model describes.
-pub(crate) fn compile_graphs(
-    graphs: &Graphs,
-    config: &RunConfig,
-    target: &Target,
-) -> Result<Program, Violation> {
-    crate::compile::compile(graphs, config, target, &recompute_plan(graphs, config), true)
+pub fn compile_graphs(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Program, Violation> {
+    compile::compile(graphs, config, target, &recompute_plan(graphs, config), true)
 }
 
 /// Two layers, two heads, 16 positions, four sequences a step.
-pub(crate) fn small() -> RunConfig {
+pub fn small() -> RunConfig {
     RunConfig {
         model: Model::Transformer(Transformer::new(2, 32, 2, 16)),
         data: Data::Text(Text::new(vec![PathBuf::from("/nowhere")], 0.9)),
@@ -127,12 +123,12 @@ pub(crate) fn small() -> RunConfig {
 }
 
 /// Text that is nowhere, whose documents become samples so.
-pub(crate) fn of_documents(documents: Arrangement) -> Data {
+pub fn of_documents(documents: Arrangement) -> Data {
     Data::Text(Text { documents, ..Text::new(vec![PathBuf::from("/nowhere")], 0.9) })
 }
 
 /// A run with other values of its strategy's keys, read as every experiment is. Those that are unsaid are so.
-pub(crate) fn with(config: &RunConfig, choice: &Choice) -> Result<RunConfig, crate::spec::Error> {
+pub fn with(config: &RunConfig, choice: &Choice) -> Result<RunConfig, spec::Error> {
     let unsaid = |line: &&str| {
         KEYS.iter()
             .any(|key| choice.value(key.name) == UNSAID && line.starts_with(&format!("{} = ", key.name)))
@@ -143,7 +139,7 @@ pub(crate) fn with(config: &RunConfig, choice: &Choice) -> Result<RunConfig, cra
 }
 
 /// A run with another optimizer, as experiments write it.
-pub(crate) fn with_optimizer(config: &RunConfig, updates: Updates) -> RunConfig {
+pub fn with_optimizer(config: &RunConfig, updates: Updates) -> RunConfig {
     let settings: Vec<String> = updates.iter().map(|update| format!("train.{update}")).collect();
     let read = changed(&config.to_toml("run", "plain"), &settings);
     let read = read.unwrap_or_else(|error| panic!("{updates:?}: {error}"));
@@ -151,7 +147,7 @@ pub(crate) fn with_optimizer(config: &RunConfig, updates: Updates) -> RunConfig 
 }
 
 /// An experiment of one run, with other settings.
-pub(crate) fn changed(toml: &str, settings: &[String]) -> Result<RunConfig, crate::spec::Error> {
+pub fn changed(toml: &str, settings: &[String]) -> Result<RunConfig, spec::Error> {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let file = folder.path().join("run.toml");
     std::fs::write(&file, toml).expect("a file for the test");
@@ -160,7 +156,7 @@ pub(crate) fn changed(toml: &str, settings: &[String]) -> Result<RunConfig, crat
 }
 
 /// The small run with other values of its strategy's keys.
-pub(crate) fn small_with(choice: &Choice) -> RunConfig {
+pub fn small_with(choice: &Choice) -> RunConfig {
     let mut config = small();
     config.train.batch_size = BATCH_SIZE;
     let config = with(&config, choice).unwrap_or_else(|error| panic!("{choice:?}: {error}"));
@@ -169,7 +165,7 @@ pub(crate) fn small_with(choice: &Choice) -> RunConfig {
 
 /// These values of these keys, by their positions, with what they need if they go together; the default of all other
 /// keys.
-pub(crate) fn choice(values: &[(usize, usize)]) -> Choice {
+pub fn choice(values: &[(usize, usize)]) -> Choice {
     let with_needs = pairwise::legal(KEYS, values);
     let mut choice = Choice::plain();
     values.iter().for_each(|&(key, value)| choice.0[key] = value);
@@ -179,12 +175,12 @@ pub(crate) fn choice(values: &[(usize, usize)]) -> Choice {
 }
 
 /// Combinations in which every two values of every two keys meet.
-pub(crate) fn pairwise() -> Vec<Choice> {
+pub fn pairwise() -> Vec<Choice> {
     pairwise::pairwise(KEYS)
 }
 
 /// Combinations at random, always the same.
-pub(crate) fn sample(count: usize) -> Vec<Choice> {
+pub fn sample(count: usize) -> Vec<Choice> {
     let mut runner = TestRunner::deterministic();
     let choice = any_choice();
     let mut draw = || choice.new_tree(&mut runner).expect("nothing is rejected").current();
@@ -193,7 +189,7 @@ pub(crate) fn sample(count: usize) -> Vec<Choice> {
 
 /// Any run of two to four layers. Sizes are small enough to be equal by chance: a context as long as the
 /// embedding is wide, one head, one sample.
-pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
+pub fn any_config() -> impl Any<Value = RunConfig> {
     let train = (0..=9usize, any::<bool>());
     let data = (0..100u64, select(Arrangement::ALL));
     let all = (any_transformer(), train, any_choice(), 0..OPTIMIZERS.len(), data);
@@ -216,7 +212,7 @@ pub(crate) fn any_config() -> impl Any<Value = RunConfig> {
 }
 
 /// A run whose transformer is another.
-pub(crate) fn reshaped(mut config: RunConfig, change: impl FnOnce(&mut Transformer)) -> RunConfig {
+pub fn reshaped(mut config: RunConfig, change: impl FnOnce(&mut Transformer)) -> RunConfig {
     let mut model = config.model.transformer().expect("tests reshape transformers").clone();
     let before = model.clone();
     change(&mut model);
@@ -236,7 +232,7 @@ pub(crate) fn reshaped(mut config: RunConfig, change: impl FnOnce(&mut Transform
 }
 
 /// A model of the layers of another: the two differ in sizes alone.
-pub(crate) fn as_deep(model: Model, other: &Model) -> Model {
+pub fn as_deep(model: Model, other: &Model) -> Model {
     match (model.transformer(), other.transformer()) {
         (Some(own), Some(other)) => Model::Transformer(transformers::alike(own, other)),
         _ => model,
@@ -244,7 +240,7 @@ pub(crate) fn as_deep(model: Model, other: &Model) -> Model {
 }
 
 /// Targets that differ in all that memory depends on.
-pub(crate) fn any_target() -> impl Any<Value = Target> {
+pub fn any_target() -> impl Any<Value = Target> {
     let kind = prop_oneof![Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
     let workspace = prop_oneof![Just(0u64), Just(1 << 12), Just(1 << 20)];
     (kind, 1..=4usize, 6..=9u32, 12..=14u32, workspace).prop_map(

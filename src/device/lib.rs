@@ -16,14 +16,13 @@ mod target;
 
 use std::time::Duration;
 
-use crate::ops::{DType, Op, TensorType, TypeError};
+use ops::{DType, Op, TensorType, TypeError};
 
 pub use choice::{Choice, Placed, Source, Work};
 pub use cpu::{CpuDevice, Delay, described as described_processor, target as cpu_target};
-pub(crate) use cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
-pub(crate) use cpu::{from_f32, to_f32};
-#[cfg(test)]
-pub(crate) use cuda::emulate_delay;
+pub use cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
+pub use cpu::{from_f32, to_f32};
+pub use cuda::emulate_delay;
 pub use cuda::{
     Card, CudaDevice, Equipment, Found, Inventory, KernelReport, MissingLibrary, OLDEST as OLDEST_CARD,
     Unavailable, Version, compile_kernels, equip, inventory, target as described_card,

@@ -14,7 +14,7 @@ const LONGEST_TEXT: Bytes = Bytes(1 << 20);
 ///
 /// # Errors
 /// Nothing can be read there, or not to its end.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     // Before it is opened: that alone may wait, or do something to a device.
     refuse(fs::metadata(path)?.file_type())?;
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -26,7 +26,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// As those of [`open`], and a file that holds more.
-pub(crate) fn open_up_to(path: &Path, most: Bytes) -> io::Result<Take<File>> {
+pub fn open_up_to(path: &Path, most: Bytes) -> io::Result<Take<File>> {
     let file = open(path)?;
     let found = file.metadata()?;
     if found.is_file() && found.len() > most.0 {
@@ -39,7 +39,7 @@ pub(crate) fn open_up_to(path: &Path, most: Bytes) -> io::Result<Take<File>> {
 ///
 /// # Errors
 /// As those of [`open_up_to`].
-pub(crate) fn read(path: &Path, most: Bytes) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path, most: Bytes) -> io::Result<Vec<u8>> {
     let mut contents = Vec::new();
     open_up_to(path, most)?.read_to_end(&mut contents)?;
     Ok(contents)
@@ -49,7 +49,7 @@ pub(crate) fn read(path: &Path, most: Bytes) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// As those of [`open_up_to`], and text that is not UTF-8.
-pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
+pub fn read_to_string(path: &Path) -> io::Result<String> {
     io::read_to_string(open_up_to(path, LONGEST_TEXT)?)
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
 ///
 /// # Errors
 /// The system does not say.
-pub(crate) fn is_file(path: &Path) -> io::Result<bool> {
+pub fn is_file(path: &Path) -> io::Result<bool> {
     Ok(kind(path)?.is_some_and(|kind| kind.is_file()))
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn is_file(path: &Path) -> io::Result<bool> {
 ///
 /// # Errors
 /// The system does not say.
-pub(crate) fn is_folder(path: &Path) -> io::Result<bool> {
+pub fn is_folder(path: &Path) -> io::Result<bool> {
     Ok(kind(path)?.is_some_and(|kind| kind.is_dir()))
 }
 

@@ -37,7 +37,7 @@ use failure::Failure;
 
 /// Compares memory strategies for training neural networks, by measuring them.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "runner", version)]
 struct Cli {
     /// Say nothing but what was asked for, and what is wrong
     #[arg(long, short, global = true)]

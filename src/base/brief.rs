@@ -11,7 +11,7 @@ const LEFT_OUT: &str = " ... ";
 
 /// On one line, whatever it holds, and with its middle left out where it is too long: what is wrong is said at the beginning
 /// or at the end.
-pub(crate) fn line(text: &str) -> Cow<'_, str> {
+pub fn line(text: &str) -> Cow<'_, str> {
     match text.contains('\n') {
         true => Cow::Owned(cut(&text.replace('\n', "\u{240a}")).into_owned()),
         false => cut(text),
@@ -19,7 +19,7 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
 }
 
 /// Every line so, and the lines in the middle left out where there are too many.
-pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+pub fn lines(text: &str) -> Cow<'_, str> {
     // As many bytes as there are characters at the least.
     if text.len() <= LONGEST_LINE {
         return Cow::Borrowed(text);

@@ -1,0 +1,6 @@
+//! `spec` against what tests know of it, where that takes whole experiments.
+
+mod forbidden;
+mod keys;
+mod parameters;
+mod recompute;
