@@ -4,10 +4,8 @@ pub mod forward;
 mod hoarder;
 pub mod keys;
 pub mod mutation;
-mod pairwise;
+pub mod pairwise;
 pub mod readers;
-#[cfg(test)]
-mod tests;
 mod transformers;
 
 use std::path::PathBuf;

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use super::keys::{Choice, Key, position};
 
 /// A key's position and its value's.
-pub(super) type Valued = (usize, usize);
+pub type Valued = (usize, usize);
 
 /// Values of some keys; those of others are open.
 type Partial = Vec<Option<usize>>;
 
 /// Starts each combination with a pair that none has yet, and gives each further key the value that meets most others
 /// for the first time. The same list gives the same combinations.
-pub(super) fn pairwise(keys: &[Key]) -> Vec<Choice> {
+pub fn pairwise(keys: &[Key]) -> Vec<Choice> {
     let mut open: BTreeSet<(Valued, Valued)> = legal_pairs(keys).into_iter().collect();
     let mut combinations = Vec::new();
     while let Some(&(a, b)) = open.first() {
@@ -31,11 +31,11 @@ pub(super) fn pairwise(keys: &[Key]) -> Vec<Choice> {
 }
 
 /// All pairs of values of different keys that go together.
-pub(super) fn legal_pairs(keys: &[Key]) -> Vec<(Valued, Valued)> {
+pub fn legal_pairs(keys: &[Key]) -> Vec<(Valued, Valued)> {
     pairs(keys).into_iter().filter(|&(a, b)| legal(keys, &[a, b]).is_some()).collect()
 }
 
-pub(super) fn pairs(keys: &[Key]) -> Vec<(Valued, Valued)> {
+pub fn pairs(keys: &[Key]) -> Vec<(Valued, Valued)> {
     let values = |key: usize| (0..keys[key].values.len()).map(move |value| (key, value));
     let all: Vec<Valued> = (0..keys.len()).flat_map(values).collect();
     let mut pairs = Vec::new();
@@ -46,7 +46,7 @@ pub(super) fn pairs(keys: &[Key]) -> Vec<(Valued, Valued)> {
 }
 
 /// These values with what they need of other keys, if they go together.
-pub(super) fn legal(keys: &[Key], values: &[Valued]) -> Option<Partial> {
+pub fn legal(keys: &[Key], values: &[Valued]) -> Option<Partial> {
     let mut chosen = vec![None; keys.len()];
     values.iter().for_each(|&(key, value)| chosen[key] = Some(value));
     with_needs(keys, chosen)

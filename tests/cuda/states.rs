@@ -1,0 +1,238 @@
+//! What the user reads when a card cannot be used: whole lines, on the emulated stack, which `tests/cuda.sh` puts in
+//! the loader's path.
+
+use std::process::Output;
+
+use crate::place::{Place, Tiny};
+
+/// Runs the program in a folder of its own, with more variables.
+fn runner(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let place = Place::new();
+    place.write("a.toml", Tiny { d_model: 32, ..Tiny::default() }.with("[strategies.plain]\n"));
+    place.program(arguments).envs(variables.iter().copied()).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// What `plan --device cuda` answers; it must be an error of the input.
+fn refused(variables: &[(&str, &str)]) -> String {
+    refused_on("cuda", variables)
+}
+
+fn refused_on(device: &str, variables: &[(&str, &str)]) -> String {
+    let output = runner(&["plan", "a.toml", "--device", device], variables);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(text(&output.stdout), "", "nothing is planned for another device");
+    said.trim_end().to_owned()
+}
+
+const ELSEWHERE: &str =
+    "; `plan --target` predicts for a card that is not here (`devices --targets` lists some)";
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_driver_without_a_device() {
+    assert_eq!(
+        refused(&[("EMULATED_DEVICES", "0"), ("EMULATED_DRIVER", "13000")]),
+        format!("error: the CUDA driver (13.0) finds no device{ELSEWHERE}")
+    );
+    let hidden = refused(&[("EMULATED_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "7")]);
+    assert!(hidden.contains("finds no device; CUDA_VISIBLE_DEVICES is `7`"), "{hidden}");
+    // Nobody misses a card that is not there.
+    let auto = runner(&["plan", "a.toml"], &[("EMULATED_DEVICES", "0")]);
+    let first = text(&auto.stdout).lines().next().expect("a line").to_owned();
+    assert!(first.starts_with("device: ") && first.contains("(cpu, "), "{first}");
+    assert!(!first.contains("not used"), "{first}");
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn an_ordinal_that_does_not_exist() {
+    assert_eq!(
+        refused_on("cuda:2", &[("EMULATED_DEVICES", "2")]),
+        format!(
+            "error: there is no cuda:2; there are: cuda:0 (emulated GPU), cuda:1 (emulated GPU){ELSEWHERE}"
+        )
+    );
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_driver_that_is_too_old() {
+    assert_eq!(
+        refused(&[("EMULATED_DRIVER", "11040")]),
+        format!(
+            "error: the driver is too old: it is made for CUDA 11.4, this program needs 12.0 or newer; update the \
+             driver{ELSEWHERE}"
+        )
+    );
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_card_that_is_too_old_or_too_new() {
+    assert_eq!(
+        refused(&[("EMULATED_CAPABILITY", "7.5")]),
+        format!(
+            "error: cuda:0 (emulated GPU) has compute capability 7.5, this program needs 8.0 or newer{ELSEWHERE}"
+        )
+    );
+    let newer = refused(&[("EMULATED_CAPABILITY", "99.0")]);
+    assert!(newer.contains("cannot compile for cuda:0 (emulated GPU) of compute capability 99.0"), "{newer}");
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_card_that_others_have() {
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cuDevicePrimaryCtxRetain:1:46")]),
+        "error: cuda:0 (emulated GPU) is busy: another process has it for itself \
+         (CUDA_ERROR_DEVICE_UNAVAILABLE, 46)"
+    );
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cuDevicePrimaryCtxRetain:1:2")]),
+        "error: cuda:0 (emulated GPU) has no memory left for a context: other processes hold it"
+    );
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_call_that_fails_is_named() {
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cuMemPoolCreate:1:801")]),
+        "error: cuMemPoolCreate failed: CUDA_ERROR_NOT_SUPPORTED (801)"
+    );
+}
+
+/// A library may be newer than this program: its codes are shown as they are.
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn codes_that_nobody_knows_yet_are_shown() {
+    let driver = "an error that this driver has no name for (4242)";
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cuInit:1:4242")]),
+        format!("error: the CUDA driver cannot be used: cuInit failed: {driver}{ELSEWHERE}")
+    );
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cuMemPoolCreate:1:4242")]),
+        format!("error: cuMemPoolCreate failed: {driver}")
+    );
+    assert_eq!(
+        refused(&[("EMULATED_FAIL", "cublasLtCreate:1:4242")]),
+        "error: cublasLtCreate failed: an error that this program has no name for (4242)"
+    );
+}
+
+/// The folder of the emulated stack; cargo puts its own before it.
+fn stack() -> String {
+    let path = std::env::var("LD_LIBRARY_PATH").expect("the emulated stack");
+    path.rsplit(':').next().expect("a folder").to_owned()
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_compiler_s_code_that_nobody_knows_yet_is_shown() {
+    let stack = stack();
+    let path = format!("{stack}:{stack}/nvrtc");
+    // Nothing is compiled already.
+    let said =
+        refused(&[("LD_LIBRARY_PATH", &path), ("EMULATED_NVRTC", "4242"), ("RUNNER_CACHE_DIR", "cache")]);
+    assert!(said.starts_with("error: NVRTC cannot compile "), "{said}");
+    assert!(said.ends_with(" for sm_90:\nNVRTC_ERROR unknown (4242)"), "{said}");
+}
+
+/// What `devices` says of NVRTC: that it is there, or why it is of no use.
+fn surveyed_compiler(variables: &[(&str, &str)]) -> String {
+    let variables: Vec<_> = [("EMULATED_DEVICES", "0")].iter().chain(variables).copied().collect();
+    let output = runner(&["devices"], &variables);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let mut lines = said.lines().filter(|line| line.starts_with("NVRTC"));
+    let line = lines.next().expect("a line of NVRTC").to_owned();
+    assert_eq!(lines.next(), None, "{said}");
+    line
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_compiler_that_does_not_compile_is_no_compiler() {
+    let stack = stack();
+    let path = format!("{stack}:{stack}/nvrtc");
+    let said = surveyed_compiler(&[("LD_LIBRARY_PATH", &path), ("EMULATED_NVRTC", "4242")]);
+    let expected = format!(
+        "NVRTC 13.0 ({stack}/nvrtc/libnvrtc.so.13) does not compile: NVRTC_ERROR unknown (4242); `pip install \
+         nvidia-cuda-nvrtc` brings another one"
+    );
+    assert_eq!(said, expected);
+}
+
+/// The real one, alone in a folder: it is found, and opens the rest when it compiles.
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_compiler_without_its_builtins_says_so_in_one_line() {
+    let environment = std::env::var("VIRTUAL_ENV").expect("NVRTC in a Python environment");
+    let pattern = format!("{environment}/lib*/python3*/site-packages/nvidia/*/lib/libnvrtc.so.1?");
+    let real = glob::glob(&pattern).unwrap().map(Result::unwrap).next().expect("NVRTC");
+    let installed = surveyed_compiler(&[]);
+    assert!(installed.ends_with(&format!(": {}", real.display())), "{installed}");
+
+    let alone = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the test");
+    let folder = alone.path().join("lib/python3.12/site-packages/nvidia/cu13/lib");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join(real.file_name().unwrap());
+    std::fs::hard_link(&real, &file).or_else(|_| std::fs::copy(&real, &file).map(drop)).expect("NVRTC");
+
+    let version = installed.split([' ', ':']).nth(1).expect("a version");
+    let (file, folder) = (file.display(), folder.display());
+    let expected = format!(
+        "NVRTC {version} ({file}) cannot compile without libnvrtc-builtins.so.{version}, and there is none in {folder}; \
+         install NVRTC again, or have the folder of that file in LD_LIBRARY_PATH"
+    );
+    let root = alone.path().to_str().expect("a path of text");
+    assert_eq!(surveyed_compiler(&[("VIRTUAL_ENV", root)]), expected);
+    // The same where kernels are compiled.
+    let refused = refused(&[("VIRTUAL_ENV", root), ("RUNNER_CACHE_DIR", "cache")]);
+    assert_eq!(refused, format!("error: {expected}"));
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_card_that_is_passed_over_is_told_in_the_first_line() {
+    let output = runner(&["plan", "a.toml"], &[("EMULATED_CAPABILITY", "7.5")]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let first = text(&output.stdout).lines().next().expect("a line").to_owned();
+    let passed_over = "; the CUDA device is not used: cuda:0 (emulated GPU) has compute capability 7.5, this \
+                       program needs 8.0 or newer";
+    assert!(first.contains("(cpu, ") && first.ends_with(passed_over), "{first}");
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_missing_compiler_is_one_line_with_every_place() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let nowhere = folder.path().to_str().expect("a path of text");
+    // All that is left of the loader's path is the stand-in's folder.
+    let variables = [
+        ("VIRTUAL_ENV", nowhere),
+        ("CONDA_PREFIX", ""),
+        ("CUDA_HOME", "/nowhere"),
+        ("PATH", ""),
+        ("HOME", ""),
+    ];
+    let said = refused(&variables);
+    let path = std::env::var("LD_LIBRARY_PATH").expect("the emulated stack");
+    let places = format!(
+        "the loader's path (LD_LIBRARY_PATH={path}), /nowhere/lib64 (CUDA_HOME), CUDA_PATH (not set), \
+         /usr/local/cuda*/lib64, {nowhere}/lib*/python3*/*-packages/nvidia/*/lib (VIRTUAL_ENV), CONDA_PREFIX (not set)"
+    );
+    assert_eq!(
+        said,
+        format!(
+            "error: NVRTC, which compiles kernels, is missing: looked for libnvrtc.so.13 and libnvrtc.so.12 in \
+             {places}; `pip install nvidia-cuda-nvrtc` or the CUDA toolkit provides it{ELSEWHERE}"
+        )
+    );
+}

@@ -1,0 +1,183 @@
+//! `runner sweep --device cuda` as its user meets it, on the emulated stack, which `tests/cuda.sh` puts in the loader's
+//! path: every strategy against the same run on the processor, prediction, witness, running out, and a card that is lost.
+
+use std::collections::HashMap;
+use std::process::Output;
+
+use crate::place::{Place, Tiny, said};
+use execute::driver_agrees;
+use results::{Row, Status};
+
+const MORE: &str = r#"
+clip_norm = 1.0
+optimizer.adamw.weight_decay = 0.1
+
+[evaluation]
+every = 10
+batches = 1
+
+[measure]
+warmup_steps = 2
+steps = 3
+
+[strategies.plain]
+[strategies.tf32]
+precision = "tf32"
+[strategies.bf16]
+precision = "bf16"
+[strategies.fp16]
+precision = "fp16"
+[strategies.bf16-graph]
+precision = "bf16"
+graph = true
+[strategies.accumulate]
+accumulate = 2
+[strategies.recompute]
+recompute = "block"
+[strategies.direct]
+allocator = "direct"
+[strategies.offload]
+offload = { parameters = true, activations = true }
+[strategies.pageable]
+extends = "offload"
+offload.pinned = false
+[strategies.offload-graph]
+extends = "offload"
+graph = true
+[strategies.overflow]
+precision = "fp16"
+loss_scale.dynamic = { initial = 1073741824, backoff = 0.00006103515625 }
+"#;
+
+/// A place with the experiment.
+fn place() -> Place {
+    let place = Place::new();
+    let tiny = Tiny { layers: 2, d_model: 32, context: 32, ..Tiny::default() }.with(MORE);
+    place.write("small.toml", format!("baseline = \"plain\"\n{tiny}"));
+    place
+}
+
+impl Place {
+    fn sweep(&self, device: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+        let mut command = self.program(&["sweep", "small.toml", "--device", device, "--out", device]);
+        command.args(arguments).envs(variables.iter().copied()).output().unwrap()
+    }
+
+    fn rows_on(&self, device: &str) -> HashMap<String, Row> {
+        self.rows_by_strategy(&format!("{device}/small.csv"))
+    }
+}
+
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn every_strategy_trains_on_a_card_as_on_the_processor() {
+    let place = place();
+    for device in ["cpu", "cuda"] {
+        let output = place.sweep(device, &[], &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    }
+    let (cpu, cuda) = (place.rows_on("cpu"), place.rows_on("cuda"));
+    assert_eq!((cpu.len(), cuda.len()), (12, 12));
+    for (strategy, row) in &cuda {
+        let on_cpu = &cpu[strategy];
+        assert_eq!(row.status, Status::Ok, "{strategy}: {}", row.message);
+        assert_eq!(row.peak_bytes, row.predicted_peak_bytes, "{strategy}");
+        assert_eq!(row.reserved_peak_bytes, row.predicted_reserved_peak_bytes, "{strategy}");
+        let (reserved, witness) = (row.reserved_peak_bytes.unwrap(), row.witness_peak_bytes.unwrap());
+        let step = row.witness_step_bytes.unwrap();
+        assert!(
+            driver_agrees(reserved, witness, step),
+            "{strategy}: {witness} for {reserved}, in steps of {step}"
+        );
+        assert!(row.context_bytes.unwrap() > 0, "{strategy}");
+        assert!(!row.emulated, "{strategy}: a card has units for it");
+        let tolerance = if row.precision == "fp32" { 1e-5 } else { 1e-3 };
+        for (a, b) in [(row.loss_last, on_cpu.loss_last), (row.loss_eval, on_cpu.loss_eval)] {
+            let (a, b) = (a.unwrap(), b.unwrap());
+            assert!((a - b).abs() <= tolerance * b, "{strategy}: {a} and {b}");
+        }
+        assert_eq!(row.skipped_steps, on_cpu.skipped_steps, "{strategy}");
+    }
+    for strategy in ["recompute", "direct", "offload", "pageable", "offload-graph"] {
+        assert_eq!(cuda[strategy].digest, cuda["plain"].digest, "{strategy} changes no bit");
+    }
+    assert_eq!(cuda["bf16-graph"].digest, cuda["bf16"].digest, "replayed work is the same work");
+    assert!(cuda["bf16-graph"].receipt.contains("graphs replayed"), "{}", cuda["bf16-graph"].receipt);
+    // Replayed work cannot be timed in parts, and what is not copied is not hidden.
+    for strategy in ["offload", "pageable"] {
+        let hidden = cuda[strategy].copies_hidden.unwrap();
+        assert!((0.0..=1.0).contains(&hidden), "{strategy}: {hidden}");
+        assert!(cuda[strategy].receipt.contains("of copies hidden"), "{}", cuda[strategy].receipt);
+    }
+    assert_eq!(["plain", "offload-graph"].map(|strategy| cuda[strategy].copies_hidden), [None; 2]);
+    assert!(cuda["offload-graph"].receipt.contains("graphs replayed"), "{}", cuda["offload-graph"].receipt);
+    let pinned = |strategy: &str| cuda[strategy].pinned_peak_bytes.unwrap();
+    assert_eq!(pinned("offload"), cuda["offload"].host_peak_bytes.unwrap());
+    assert_eq!(pinned("pageable"), pinned("plain"));
+    assert_eq!(cuda["overflow"].skipped_steps, Some(1));
+    assert_eq!(cuda["overflow"].loss_scale, Some(65536.0));
+    // What a flag does to the program is known without a card; that tf32 does something, only there.
+    assert_eq!((cpu["tf32"].no_effect.as_str(), cuda["tf32"].no_effect.as_str()), ("precision", ""));
+    let graph = (cpu["bf16-graph"].no_effect.as_str(), cuda["bf16-graph"].no_effect.as_str());
+    assert_eq!(graph, ("graph", ""));
+}
+
+/// What a driver reserves at a time is learnt from it, and stands in the row that is judged by it.
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_row_says_what_the_driver_reserves_at_a_time() {
+    for step in ["2097152", "33554432"] {
+        let place = place();
+        let output = place.sweep("cuda", &["--filter", "plain"], &[("EMULATED_POOL_STEP", step)]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let row = &place.rows_on("cuda")["plain"];
+        assert_eq!(row.witness_step_bytes.map(|bytes| bytes.to_string()), Some(step.to_owned()));
+        assert_eq!(row.witness_peak_bytes.unwrap() % row.witness_step_bytes.unwrap(), 0);
+    }
+}
+
+/// A card that has less memory left than the limit, because others fill it: the run is tried again another time.
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_card_without_memory_left_is_no_result() {
+    let place = place();
+    // In a step of training: choosing algorithms and priming, which ask first, let be what they get no memory for.
+    let fails = [("EMULATED_FAIL", "cuMemAllocFromPoolAsync:500:2")];
+    let output = place.sweep("cuda", &["--filter", "direct"], &fails);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let row = &place.rows_on("cuda")["direct"];
+    assert_eq!(row.status, Status::Failed, "what the plan knows of was enough: {}", row.message);
+    assert!(row.message.contains("refused by the system: "), "{}", row.message);
+    let output = place.sweep("cuda", &["--filter", "direct"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(place.rows_on("cuda")["direct"].status, Status::Ok);
+}
+
+/// The sweep says what happened to one run and goes on with the next.
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn a_card_that_is_lost_costs_one_run() {
+    let place = place();
+    let output =
+        place.sweep("cuda", &["--filter", "[pr][le]*"], &[("EMULATED_FAIL", "cuLaunchKernel:250:700")]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let rows = place.rows_on("cuda");
+    assert_eq!(rows.len(), 2);
+    for (strategy, row) in rows {
+        assert_eq!(row.status, Status::Failed, "{strategy}");
+        assert!(row.message.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{strategy}: {}", row.message);
+    }
+}
+
+/// A folder for compiled kernels and choices that cannot be written costs time, and one line that says so.
+#[test]
+#[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
+fn kernels_need_no_cache() {
+    let place = place();
+    let file = place.path("text.txt/no-folder");
+    let variables = [("RUNNER_CACHE_DIR", file.to_str().unwrap())];
+    let output = place.sweep("cuda", &["--filter", "plain"], &variables);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let said = said(&output);
+    assert_eq!(said.matches("compiled kernels and chosen algorithms cannot be kept").count(), 1, "{said}");
+}

@@ -1,0 +1,80 @@
+//! Each line of the table of keys that do not go together, with an example that it alone refuses.
+
+use std::collections::BTreeSet;
+
+use spec::FORBIDDEN;
+
+use testing::{changed, small};
+
+/// For each of the table, in its order: settings that it refuses, and nothing else does; and others, which go together, in
+/// the place of some of these.
+const EXAMPLES: &[(&[&str], &str)] = &[
+    (&["master_weights = false"], "params = 'bf16'"),
+    (&["gradient_dtype = 'bf16'"], "params = 'bf16'"),
+    (&["residual = 'bf16'"], "params = 'bf16'"),
+    (&["params = 'bf16'", "precision = 'fp16'", "loss_scale = 'off'"], "precision = 'bf16'"),
+    (&["params = 'bf16'", "precision = 'fp32'", "residual = 'fp32'"], "gradient_dtype = 'fp32'"),
+    (
+        &["params = 'bf16'", "precision = 'fp32'", "gradient_dtype = 'fp32'", "residual = 'bf16'"],
+        "residual = 'fp32'",
+    ),
+    (&["loss_scale = 128"], "precision = 'fp16'"),
+    (&["quantize.from = 9"], "optimizer_state = '8bit'"),
+    (&["rounding = 'stochastic'"], "optimizer_state = 'bf16'"),
+    (&["offload.pinned = false"], "offload.optimizer = true"),
+    (&["loader.prefetch = 2"], "loader.workers = 1"),
+    (&["train.last_batch = 'keep'"], "train.shuffle = true"),
+    (&["lora = { rank = 2, alpha = 2, targets = ['mlp'] }", "freeze = ['head']"], "freeze = []"),
+    (&["lora = { rank = 2, alpha = 2, targets = ['mlp'], double_quantization = true }"], "lora.base = 'nf4'"),
+    (&["graph = true", "allocator = 'direct'"], "allocator = 'arena'"),
+    (&["empty_cache = 'step'"], "allocator = 'caching'"),
+    (
+        &["allocator.caching = { expandable_segments = true, max_split_size_mb = 64 }"],
+        "allocator.caching.expandable_segments = false",
+    ),
+    (
+        &["allocator.caching = { expandable_segments = true, garbage_collection_threshold = 0.5 }"],
+        "allocator.caching.expandable_segments = false",
+    ),
+    (&["graph = true", "leak = 'loss'"], "leak = 'off'"),
+    (&["update = 'in_backward'"], "train.clip_norm = 'off'"),
+    (&["update = 'in_backward'", "train.clip_norm = 'off'", "precision = 'fp16'"], "loss_scale = 'off'"),
+    (&["update = 'in_backward'", "train.clip_norm = 'off'", "accumulate = 2"], "accumulate = 1"),
+    (&["update = 'in_backward'", "train.clip_norm = 'off'", "gradients = 'zero'"], "gradients = 'free'"),
+    (&["measure.what = 'inference'", "recompute = 'auto'"], "recompute = 'block'"),
+];
+
+#[test]
+fn each_refuses_what_it_is_for_and_says_why() {
+    assert_eq!(EXAMPLES.len(), FORBIDDEN.len(), "an example for each");
+    let toml = small().to_toml("run", "plain");
+    // What follows other keys is not to be said.
+    let follows = ["precision", "gradient_dtype", "residual", "loss_scale"];
+    let said = |line: &&str| !follows.iter().any(|key| line.starts_with(&format!("{key} = ")));
+    let toml: Vec<&str> = toml.lines().filter(said).collect();
+    let toml = toml.join("\n");
+    let mut reasons = BTreeSet::new();
+    for ((forbidden, (refused, works)), number) in FORBIDDEN.iter().zip(EXAMPLES).zip(0..) {
+        let settings: Vec<String> = refused.iter().map(|&setting| setting.to_owned()).collect();
+        let error = changed(&toml, &settings).err().unwrap_or_else(|| panic!("nothing refuses {refused:?}"));
+        let error = error.to_string();
+        assert_eq!(error.matches("= help:").count(), 1, "one reason: {error}");
+        // Of the settings, those of its keys are marked where they stand, and no others.
+        let marked = error.lines().filter_map(|line| line.split_once("--set "));
+        let marked: BTreeSet<&str> = marked.map(|(_, setting)| setting).collect();
+        let is_of = |setting: &&&str| {
+            let name = setting.split(" = ").next().unwrap_or_default();
+            forbidden.keys.iter().any(|key| key.contains(name) || name.contains(key))
+        };
+        let blamed: BTreeSet<&str> = refused.iter().filter(is_of).copied().collect();
+        assert_eq!(marked, blamed, "{number} {:?}: {error}", forbidden.keys);
+        let key = |setting: &str| setting.split(" = ").next().unwrap_or_default().to_owned();
+        let kept = settings.into_iter().filter(|setting| key(setting) != key(works));
+        let settings: Vec<String> = kept.chain([(*works).to_owned()]).collect();
+        let config = changed(&toml, &settings).unwrap_or_else(|error| panic!("{settings:?}: {error}"));
+        let refusals = FORBIDDEN.iter().filter_map(|forbidden| (forbidden.found)(&config));
+        assert_eq!(refusals.count(), 0, "{settings:?}");
+        reasons.insert(error);
+    }
+    assert_eq!(reasons.len(), FORBIDDEN.len(), "each has a reason of its own");
+}

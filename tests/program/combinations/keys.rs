@@ -1,0 +1,107 @@
+//! The list of keys against what `spec` knows, and the combinations made of it.
+
+use std::collections::BTreeSet;
+
+use spec::{STRATEGY_KEYS, Strategy};
+use testing::keys::{Choice, KEYS, Key, Need, Same, meets_needs};
+use testing::pairwise::{Valued, legal, legal_pairs, pairs, pairwise};
+use testing::{choice, small, small_with, with};
+
+#[test]
+fn every_key_of_a_strategy_is_tried() {
+    for name in STRATEGY_KEYS {
+        assert!(KEYS.iter().any(|key| key.name == *name), "`{name}` is missing in src/testing/keys.rs");
+    }
+}
+
+/// The words that a key takes are those that `spec` offers to who writes another.
+#[test]
+fn every_word_that_a_key_takes_is_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    std::fs::write(&file, small().to_toml("run", "plain")).unwrap();
+    let mut words = 0;
+    for Key { name, values, .. } in KEYS {
+        let error = plan::expand(&file, &[format!("{name} = \"?\"")], &|_| None).unwrap_err();
+        let message = error.to_string();
+        let offered = message.split("must be ").nth(1).and_then(|rest| rest.split(", not ").next());
+        let offered = offered.unwrap_or_else(|| panic!("no values are offered: {message}"));
+        let tokens = |text: &'static str| text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let tried: BTreeSet<&str> = values.iter().flat_map(|value| tokens(value)).collect();
+        for word in offered.split('"').skip(1).step_by(2) {
+            assert!(tried.contains(word), "`{name} = \"{word}\"` is missing in src/testing/keys.rs");
+            words += 1;
+        }
+    }
+    assert!(words > 10, "words are found in what is offered");
+}
+
+#[test]
+fn the_first_values_are_the_defaults() {
+    assert_eq!(small_with(&Choice::plain()).strategy, Strategy::default());
+}
+
+/// A rule between keys that the list does not know fails here, with what the rule says; so does one that is no rule.
+#[test]
+fn keys_need_what_spec_says_they_need() {
+    let mut refused = 0;
+    for (a, b) in pairs(KEYS) {
+        let choice = choice(&[a, b]);
+        let read = with(&small_with(&Choice::plain()), &choice);
+        match legal(KEYS, &[a, b]) {
+            Some(_) => assert_eq!(read.err().map(|error| error.to_string()), None),
+            None => {
+                assert!(read.is_err(), "nothing is wrong with {:?}", choice.settings());
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "some values do not go together");
+}
+
+/// The pairs that meet in one of the combinations.
+fn covered(keys: &[Key], combinations: &[Choice]) -> BTreeSet<(Valued, Valued)> {
+    let has = |choice: &Choice, (key, value): Valued| choice.0[key] == value;
+    let met = |&(a, b): &(Valued, Valued)| combinations.iter().any(|choice| has(choice, a) && has(choice, b));
+    pairs(keys).into_iter().filter(met).collect()
+}
+
+/// What every list of combinations must be: legal, complete, and short.
+fn check(keys: &[Key]) {
+    let combinations = pairwise(keys);
+    for choice in &combinations {
+        for (key, Key { name, .. }) in keys.iter().enumerate() {
+            assert!(meets_needs(keys, &choice.0, key), "`{name}` lacks what it needs: {choice:?}");
+        }
+    }
+    let covered = covered(keys, &combinations);
+    for (a, b) in legal_pairs(keys) {
+        let word = |(key, value): Valued| format!("{} = {}", keys[key].name, keys[key].values[value]);
+        assert!(covered.contains(&(a, b)), "{} and {} never meet", word(a), word(b));
+    }
+    let mut lengths: Vec<usize> = keys.iter().map(|key| key.values.len()).collect();
+    lengths.sort_unstable_by(|a, b| b.cmp(a));
+    let (found, least) = (combinations.len(), lengths[0] * lengths[1]);
+    assert!(found <= 3 * least, "{found} combinations, where no fewer than {least} would do");
+}
+
+#[test]
+fn every_two_values_that_go_together_meet() {
+    check(KEYS);
+}
+
+/// Twice as many keys, each of which needs something of the one before.
+#[test]
+fn combinations_stay_few_as_keys_become_many() {
+    const NAMES: &str = "abcdefghijklmnopqr";
+    const ONE_OF: &[&str] = &["0", "1", "2"];
+    let key = |at: usize| -> Key {
+        let need = |at: usize| Need { of: &["1", "2", "3"], key: &NAMES[at - 1..at], one_of: ONE_OF };
+        let needs = (1..=at).rev().take(1).map(need).collect::<Vec<_>>();
+        let values = &["0", "1", "2", "3"];
+        Key { name: &NAMES[at..at + 1], values, needs: needs.leak(), same: Same::Bitwise }
+    };
+    let keys: Vec<Key> = (0..NAMES.len()).map(key).collect();
+    assert!(legal(&keys, &[(3, 3), (4, 1)]).is_none() && legal(&keys, &[(3, 3), (4, 0)]).is_some());
+    check(&keys);
+}

@@ -1,0 +1,41 @@
+//! Parameter counts of published models.
+
+use serde_json::json;
+
+use configurations::{gemma2, gpt2, llama, with};
+use testing::{changed, small};
+
+#[path = "../../../src/spec/model/hf/configurations.rs"]
+mod configurations;
+
+/// As many as were published, of what their configurations say.
+#[test]
+fn models_have_their_parameters() {
+    let qwen2 = json!({
+        "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "head_dim": null,
+        "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151_936, "rope_scaling": null,
+    });
+    let qwen3 = json!({
+        "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "head_dim": 128,
+        "num_key_value_heads": 8, "intermediate_size": 3072, "vocab_size": 151_936, "rope_scaling": null,
+    });
+    let cases = [
+        ("GPT-2", gpt2(), 124_439_808),
+        ("Llama 3.2 1B", llama(), 1_235_814_400),
+        ("Gemma 2 2B", gemma2(), 2_614_341_888),
+        ("Qwen 2.5 0.5B", with(&llama(), &qwen2), 494_032_768),
+        ("Qwen 3 0.6B", with(&llama(), &qwen3), 596_049_920),
+    ];
+    for (name, config, expected) in cases {
+        // A table of positions as long as the context is among GPT-2's.
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.json");
+        std::fs::write(&file, config.to_string()).unwrap();
+        let mut run: toml::Table = small().to_toml("run", "plain").parse().unwrap();
+        let model = toml::toml! { hf.config = "config.json" };
+        run.insert("model".to_owned(), model.into());
+        let model =
+            changed(&run.to_string(), &[format!("model.hf.config = '{}'", file.display())]).unwrap().model;
+        assert_eq!(graph::build(&model, 1).parameters(), expected, "{name}");
+    }
+}

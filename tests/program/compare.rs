@@ -1,0 +1,587 @@
+//! Whole tables, as people read them.
+
+use crate::rows::{Change, MIB, any_row, repeated, row};
+use compare::{CompareError, Comparison, Format, Options, Sort, WIDTH};
+use device::{ByRole, Role};
+use proptest::prelude::*;
+use results::{Row, Status, csv};
+use unicode_width::UnicodeWidthStr;
+
+fn table_of(rows: &[Row], options: &Options) -> String {
+    let table = compare::render(rows, options, Format::Table).unwrap().to_string();
+    assert_narrow(&table, options.width.unwrap_or(WIDTH));
+    table
+}
+
+fn rendered(rows: &[Row], format: Format) -> String {
+    compare::render(rows, &Options::default(), format).unwrap().to_string()
+}
+
+fn planned(rows: &[Row]) -> String {
+    let table = compare::render_planned(rows, &Options::default(), Format::Table).unwrap().to_string();
+    assert_narrow(&table, WIDTH);
+    table
+}
+
+fn table(rows: &[Row]) -> String {
+    table_of(rows, &Options::default())
+}
+
+fn assert_narrow(table: &str, most: usize) {
+    for line in table.lines() {
+        assert!(line.width() <= most, "{} columns: {line}", line.width());
+    }
+}
+
+/// A row of a sweep over the batch size.
+fn at_batch(batch: usize, strategy: &str, mib: f64, speed: f64) -> Row {
+    let mut row = row(strategy);
+    row.run_id = format!("{strategy}-{batch}");
+    row.batch_size = Some(batch);
+    row.axes = vec![("train.batch_size".into(), batch.to_string())];
+    row.uses(mib);
+    row.runs_at(speed);
+    row
+}
+
+fn out_of_memory(mut row: Row, short: u64) -> Row {
+    row.status = Status::Oom;
+    row.peak_bytes = None;
+    row.witness_peak_bytes = None;
+    row.tokens_per_s = None;
+    row.samples_per_s = None;
+    row.step_ms_median = None;
+    row.loss_eval = None;
+    row.loss_last = None;
+    row.oom_phase = Some("forward".into());
+    row.oom_operation = Some("head linear".into());
+    row.oom_value = Some("logits".into());
+    row.oom_requested_bytes = Some(short * 2);
+    row.oom_short_bytes = Some(short);
+    row
+}
+
+fn ended(strategy: &str, status: Status, message: &str) -> Row {
+    let mut row = row(strategy);
+    row.status = status;
+    row.message = message.into();
+    row.peak_bytes = None;
+    row.witness_peak_bytes = None;
+    row.tokens_per_s = None;
+    row.samples_per_s = None;
+    row.step_ms_median = None;
+    row.loss_eval = None;
+    row.loss_last = None;
+    row
+}
+
+fn quickstart() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (batch, scale) in [(8, 1.0), (16, 1.9)] {
+        let mut plain = at_batch(batch, "plain", 412.0 * scale, 4010.0);
+        plain.receipt = "1 micro-batch".into();
+        let mut recompute = at_batch(batch, "recompute", 201.0 * scale, 3120.0);
+        recompute.receipt = "+31% FLOPs recomputed".into();
+        let mut accumulate = at_batch(batch, "accumulate", 240.0 * scale, 3860.0);
+        accumulate.receipt = "4 micro-batches".into();
+        accumulate.loss_eval = Some(3.200_64);
+        let mut zero = at_batch(batch, "zero", 455.0 * scale, 3990.0);
+        zero.receipt = "43.2 MB kept between steps".into();
+        let mut idle = at_batch(batch, "no-grad", 412.0 * scale, 4020.0);
+        idle.no_effect = "evaluation_pass".into();
+        rows.extend([plain, recompute, accumulate, zero, idle]);
+    }
+    rows
+}
+
+#[test]
+fn a_sweep_is_grouped_by_its_axis() {
+    insta::assert_snapshot!(table(&repeated(&quickstart(), 6)));
+}
+
+/// The same on a narrow terminal, without what matters least, and on a wide one.
+#[test]
+fn tables_are_as_wide_as_the_terminal() {
+    let mut rows = quickstart();
+    rows.iter_mut().for_each(|row| row.micro_batch = row.batch_size.map(|batch| batch / 4));
+    let rows = repeated(&rows, 6);
+    let at = |width| table_of(&rows, &Options { width: Some(width), ..Options::default() });
+    insta::assert_snapshot!([80, 160].map(at).join("\n"));
+}
+
+/// Figures, and what would rank them.
+#[test]
+fn one_round_ranks_nothing() {
+    insta::assert_snapshot!(table(&quickstart()));
+}
+
+#[test]
+fn repeats_are_merged_and_give_the_interval() {
+    let mut rows = Vec::new();
+    for (repeat, drift) in [0.99, 1.0, 1.004, 1.01, 0.985, 0.9, 0.8].into_iter().enumerate() {
+        for (strategy, mib, speed) in [("fp32", 13_824.0, 52_000.0), ("bf16", 7885.0, 412_000.0)] {
+            let mut row = at_batch(16, strategy, mib, speed * drift);
+            row.repeat = repeat;
+            row.device = "NVIDIA H200".into();
+            row.limited = true;
+            row.limit_bytes = Some(24 << 30);
+            row.threads = Some(1);
+            rows.push(row);
+        }
+    }
+    rows[13].status = Status::Failed;
+    insta::assert_snapshot!(table(&rows));
+}
+
+#[test]
+fn a_baseline_without_memory_still_serves() {
+    let mut rows = vec![
+        out_of_memory(at_batch(16, "fp32", 26_112.0, 1.0), 2_254_857_830),
+        at_batch(16, "bf16", 7885.0, 412_000.0),
+        at_batch(16, "recompute", 3600.0, 331_000.0),
+    ];
+    for row in &mut rows {
+        row.limited = true;
+        row.limit_bytes = Some(24 << 30);
+    }
+    insta::assert_snapshot!(table(&rows));
+}
+
+#[test]
+fn keys_without_effect_and_other_names_of_a_run_are_called_that() {
+    let mut idle = row("empty-cache");
+    idle.no_effect = "empty_cache".into();
+    idle.receipt = "0 B returned".into();
+    let mut twin = row("eager");
+    twin.run_id = "plain-id".into();
+    let mut small = row("recompute");
+    small.uses(120.0);
+    small.runs_at(3000.0);
+    insta::assert_snapshot!(table(&repeated(&[row("plain"), twin, idle, small], 6)));
+}
+
+#[test]
+fn noise_is_marked_and_claims_nothing() {
+    let mut noisy = row("offload");
+    noisy.uses(150.0);
+    noisy.receipt = "4% of copies hidden".into();
+    noisy.steps = Some(5);
+    let mut rows = repeated(&[row("plain"), noisy], 7);
+    for (at, row) in rows.iter_mut().filter(|row| row.strategy == "offload").enumerate() {
+        row.runs_at([4300.0, 3900.0, 4500.0, 4200.0, 3700.0, 4800.0, 4400.0][at]);
+    }
+    insta::assert_snapshot!(table(&rows));
+}
+
+/// Others had the processors, the clock changed, and one repeat is far from the others.
+#[test]
+fn disturbed_speeds_are_marked() {
+    let mut rows = repeated(&[row("plain"), row("busy"), row("hot"), row("odd")], 7);
+    rows[5].cpu_wait = Some(0.31);
+    rows[6].clock_after_mhz = Some(2100.0);
+    rows[15].runs_at(3000.0);
+    insta::assert_snapshot!(table(&rows));
+}
+
+/// What another sweep measured, at another time, may differ for that reason.
+#[test]
+fn what_was_not_measured_in_turns_is_not_ranked() {
+    let mut slow = row("slow");
+    slow.runs_at(3000.0);
+    let mut rows = repeated(&[row("plain"), slow], 8);
+    for row in &mut rows {
+        row.sweep = if row.strategy == "slow" { "later" } else { "first" }.into();
+    }
+    insta::assert_snapshot!(table(&rows));
+}
+
+/// Repeats with seeds of their own show how much of a difference is luck.
+#[test]
+fn a_loss_has_an_interval_where_seeds_vary() {
+    let of = |strategy: &str, by: f64| {
+        let mut row = row(strategy);
+        row.loss_eval = Some(3.2 * by);
+        row
+    };
+    let mut rows = repeated(&[of("plain", 1.0), of("bf16", 1.001), of("worse", 1.02)], 7);
+    for (at, row) in rows.iter_mut().enumerate() {
+        row.seed = Some(row.repeat as u64);
+        let luck = [0.0, 0.004, -0.005, 0.006, -0.003, 0.002, -0.001][at * 5 % 7];
+        row.loss_eval = row.loss_eval.map(|loss| loss * (1.0 + luck));
+    }
+    insta::assert_snapshot!(table(&rows));
+}
+
+#[test]
+fn what_did_not_run_says_why() {
+    let mut diverged = row("fp16");
+    diverged.status = Status::Diverged;
+    diverged.message = "the loss was inf at step 7".into();
+    diverged.loss_eval = None;
+    diverged.loss_last = None;
+    insta::assert_snapshot!(table(&[
+        row("plain"),
+        ended("in-backward", Status::Skipped, "update = \"in_backward\" cannot clip by the global norm"),
+        ended("slow", Status::Timeout, "no step finished within 60 s"),
+        ended("broken", Status::Failed, "the child process was killed by signal 9"),
+        ended("stopped", Status::Interrupted, ""),
+        diverged,
+    ]));
+}
+
+#[test]
+fn long_names_give_way_and_keep_their_ends() {
+    let mut rows = Vec::new();
+    for n in [1, 2, 4] {
+        let name = format!("bf16-recompute-with-host-offload-and-a-very-long-name/accumulate={n}");
+        let mut row = at_batch(8, &name, 300.0 / f64::from(n), 4000.0 / f64::from(n));
+        row.axes.push(("accumulate".into(), n.to_string()));
+        row.receipt = "a receipt that is longer than there is any room for beside such a name".into();
+        row.model = "a model whose description goes on and on ".repeat(4);
+        rows.push(row);
+    }
+    rows.push(at_batch(8, "日本語の名前がとても長い戦略の名前です", 500.0, 100.0));
+    insta::assert_snapshot!(table(&rows));
+}
+
+#[test]
+fn several_axes_and_machines_are_several_groups() {
+    let mut rows = Vec::new();
+    for device in ["AMD EPYC 9V74", "NVIDIA H200"] {
+        for context in ["256", "1024"] {
+            for strategy in ["plain", "recompute"] {
+                let mut row = at_batch(8, strategy, 300.0, 4000.0);
+                if strategy == "recompute" {
+                    row.uses(200.0);
+                    row.runs_at(3000.0);
+                }
+                row.device = device.into();
+                row.run_id = format!("{device}{context}{strategy}");
+                row.axes.push(("model.transformer.context".into(), context.into()));
+                rows.push(row);
+            }
+        }
+    }
+    insta::assert_snapshot!(table(&rows));
+}
+
+#[test]
+fn mixed_versions_are_said() {
+    let mut newer = row("recompute");
+    newer.version = "0.2.0".into();
+    newer.uses(100.0);
+    newer.runs_at(3000.0);
+    insta::assert_snapshot!(table(&[row("plain"), newer]));
+}
+
+#[test]
+fn abnormal_figures_get_columns() {
+    let mut plain = row("plain");
+    plain.data_wait_ms = plain.step_ms_median.map(|ms| ms * 0.12);
+    let mut host = row("host-init");
+    host.start_peak_bytes = host.peak_bytes.map(|bytes| bytes * 2);
+    host.evaluation_peak_bytes = host.backward_peak_bytes.map(|bytes| bytes + (10 << 20));
+    let mut leak = row("leak");
+    leak.witness_peak_bytes = leak.witness_peak_bytes.map(|bytes| bytes + (8 << 20));
+    let mut missed = row("missed");
+    missed.predicted_peak_bytes = Some(180 << 20);
+    missed.loss_eval = Some(3.4);
+    insta::assert_snapshot!(table(&[plain, host, leak, missed]));
+}
+
+#[test]
+fn how_much_is_trained_is_a_column_where_it_is_not_all() {
+    let trains = |strategy, numbers| Row { trainable_parameters: Some(numbers), ..row(strategy) };
+    let all = trains("plain", 10_800_000);
+    assert!(!table(std::slice::from_ref(&all)).contains("trained"));
+    let table = table(&[all, trains("frozen", 7_100_000), row("older")]);
+    assert!(table.contains(" trained ") && table.contains(" 10.8M") && table.contains(" 7.10M"), "{table}");
+}
+
+/// Whether it ran out of memory or would have later.
+#[test]
+fn what_fills_up_says_after_how_many_steps() {
+    let leaks = |strategy, steps| Row { steps_until_oom: Some(steps), ..row(strategy) };
+    let ran_out = out_of_memory(leaks("logits", 1), 300 << 20);
+    let table = table(&[row("plain"), leaks("loss", 4_000), ran_out]);
+    for said in [
+        "  room for 4000 steps\n",
+        "  after 1 step 300 MiB short: ",
+        "logits ran out of memory after 1 step: ",
+    ] {
+        assert!(table.contains(said), "{table}");
+    }
+}
+
+#[test]
+fn how_it_starts_is_a_column_where_it_differs() {
+    let starts = |strategy, first_step_ms| {
+        let mut row = row(strategy);
+        row.first_step_ms = row.step_ms_median.map(|ms| ms + first_step_ms);
+        row
+    };
+    let alike = table(&[starts("plain", 1000.0), starts("other", 1400.0)]);
+    assert!(!alike.contains(" start ") && !alike.contains("first ms"), "{alike}");
+    let brief = table(&[starts("plain", 10.0), starts("other", 90.0)]);
+    assert!(!brief.contains("first ms"), "{brief}");
+    let mut lazy = starts("lazy", 200.0);
+    lazy.start_peak_bytes = Some(0);
+    let table = table(&[starts("plain", 1000.0), lazy]);
+    assert!(table.contains("first ms") && table.contains("start: peak before the first step"), "{table}");
+}
+
+/// A driver's figure is off beyond one of the driver's own steps and 2 %, whatever the step is on that card.
+#[test]
+fn a_drivers_figure_may_be_off_by_its_step() {
+    let said_off = |step: u64, off: u64| {
+        let mut row = row("plain");
+        let reserved = 256 * MIB;
+        row.context_bytes = Some(500 * MIB);
+        row.reserved_peak_bytes = Some(reserved);
+        row.witness_step_bytes = Some(step);
+        row.witness_peak_bytes = Some(reserved + reserved / 50 + off);
+        table(&[row]).contains("The system's figure is not what was counted for plain")
+    };
+    for step in [2 * MIB, 32 * MIB] {
+        assert!(!said_off(step, step), "within a step of {step}");
+        assert!(said_off(step, step + 1), "beyond a step of {step}");
+    }
+}
+
+#[test]
+fn one_axis_can_be_put_side_by_side() {
+    let options = Options { by: Some("batch".into()), ..Options::default() };
+    insta::assert_snapshot!(table_of(&repeated(&quickstart(), 6), &options));
+}
+
+#[test]
+fn the_baseline_and_the_order_can_be_chosen() {
+    let rows: Vec<Row> = quickstart().into_iter().take(5).collect();
+    let options = Options { baseline: Some("recompute".into()), sort: Sort::Speed, ..Options::default() };
+    insta::assert_snapshot!(table_of(&repeated(&rows, 6), &options));
+}
+
+/// Which fits at the least loss of speed, what more memory buys, and the least that anything runs in.
+#[test]
+fn predictions_say_what_to_take() {
+    let of = |strategy: &str, mib: f64, ms: Option<f64>| {
+        let mut row = row(strategy);
+        row.uses(mib);
+        row.estimated_step_ms = ms;
+        row
+    };
+    let too_large = |strategy: &str, mib: f64, ms: Option<f64>, short: u64| {
+        let mut row = out_of_memory(of(strategy, mib, ms), short << 20);
+        row.limit_bytes = Some(300 << 20);
+        row.oom_pool = Some("device".into());
+        row
+    };
+    let fp32 = too_large("fp32", 412.0, Some(12.0), 112);
+    let bf16 = too_large("bf16", 320.0, Some(6.0), 20);
+    let [lean, leaner] = [of("lean", 240.0, Some(15.0)), of("leaner", 200.0, Some(20.0))];
+    let said = |rows: &[Row]| planned(rows).replace("\n  ", " ");
+    let all = said(&[fp32.clone(), bf16.clone(), lean.clone(), leaner.clone()]);
+    for sentence in [
+        "Leaner needs the least, 200 MiB, 0.49 of fp32.",
+        "Of what fits, lean loses the least time by estimate (15.0 ms a step, 0.80 of fp32's speed, which does not fit) in 240 MiB.",
+        "With 20 MiB more, bf16 would fit, 2.50 times as fast.",
+        "The smallest limit that any runs in is 200 MiB (leaner).",
+    ] {
+        assert!(all.to_lowercase().contains(&sentence.to_lowercase()), "{sentence}: {all}");
+    }
+    // A step of more samples may take longer.
+    let double = |row: &Row| Row { batch_size: row.batch_size.map(|size| 2 * size), ..row.clone() };
+    let doubled = said(&[fp32.clone(), bf16.clone(), lean.clone(), double(&leaner)]);
+    let sentence = "leaner loses the least time by estimate (20.0 ms a step, 1.20 times fp32's speed, which does not fit)";
+    assert!(doubled.contains(sentence), "{doubled}");
+    // What would be slower is not worth more memory.
+    let slow = Row { estimated_step_ms: Some(30.0), ..bf16.clone() };
+    assert!(!said(&[slow, lean.clone(), leaner.clone()]).contains("more, bf16 would fit"));
+    // Without times: what fits, and what would.
+    let blind = |row: &Row| Row { estimated_step_ms: None, ..row.clone() };
+    let untimed = said(&[fp32, bf16, lean, leaner].each_ref().map(blind));
+    assert!(
+        untimed.contains("With 20 MiB more, bf16 would fit.") && !untimed.contains("estimate"),
+        "{untimed}"
+    );
+}
+
+#[test]
+fn predictions_make_the_same_table() {
+    let mut rows = quickstart();
+    rows[5] = out_of_memory(rows[5].clone(), 300 << 20);
+    rows[7].status = Status::Skipped;
+    rows[7].message = "accumulate = 8 is more than train.batch_size = 6".into();
+    rows[7].predicted_peak_bytes = None;
+    rows[7].live = ByRole::default();
+    rows[7].start_peak_bytes = None;
+    rows[7].fits_micro_batch = None;
+    for row in &mut rows {
+        row.peak_bytes = None;
+        row.witness_peak_bytes = None;
+        row.tokens_per_s = None;
+        row.samples_per_s = None;
+        row.step_ms_median = None;
+        row.step_ms_ci95 = None;
+        row.loss_eval = None;
+        row.loss_last = None;
+        row.receipt = String::new();
+    }
+    let table = planned(&rows);
+    insta::assert_snapshot!(table);
+}
+
+/// A model that works on tokens beside one that does not.
+#[test]
+fn speed_is_counted_in_what_all_rows_have() {
+    let (tokens, mut images) = (at_batch(8, "plain", 412.0, 4010.0), at_batch(8, "images", 412.0, 4010.0));
+    images.tokens_per_s = None;
+    assert!(table(&[tokens.clone(), at_batch(8, "more", 412.0, 4010.0)]).contains("tok/s"));
+    for rows in [vec![images.clone()], vec![tokens, images]] {
+        let table = table(&rows);
+        assert!(table.contains("smp/s") && !table.contains("tok/s"), "{table}");
+    }
+}
+
+#[test]
+fn copies_of_parameters_have_a_column_where_there_are_any() {
+    let [plain, mut bf16] = [row("plain"), row("bf16")];
+    bf16.live[Role::Cast] = Some(20 * MIB);
+    let table = planned;
+    assert!(!table(std::slice::from_ref(&plain)).contains("cast"));
+    let table = table(&[plain, bf16]);
+    let column = |strategy| {
+        let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let line = table.lines().find(|line| line.contains(strategy)).map(cells).unwrap();
+        let heading = table.lines().find(|line| line.contains("strategy")).map(cells).unwrap();
+        line[heading.iter().position(|title| title == "cast").unwrap()].clone()
+    };
+    assert_eq!((column("  plain"), column("  bf16")), ("-".to_owned(), "20".to_owned()), "{table}");
+    assert!(table.contains("cast: 16-bit copies of parameters"), "{table}");
+}
+
+#[test]
+fn markdown_has_everything() {
+    insta::assert_snapshot!(rendered(&repeated(&quickstart(), 6), Format::Markdown));
+}
+
+#[test]
+fn json_and_csv_are_exact() {
+    let rows: Vec<Row> = quickstart().into_iter().take(2).collect();
+    insta::assert_snapshot!("json", rendered(&rows, Format::Json));
+    insta::assert_snapshot!("csv", rendered(&rows, Format::Csv));
+}
+
+#[test]
+fn a_row_that_is_given_twice_is_one_row() {
+    let once = quickstart();
+    assert_eq!(table(&[once.clone(), once.clone()].concat()), table(&once));
+}
+
+#[test]
+fn each_experiment_has_its_own_table() {
+    let mut other = row("plain");
+    other.experiment = "other".into();
+    let table = table(&[row("plain"), other]);
+    assert_eq!(table.matches("strategy").count(), 2, "{table}");
+}
+
+#[test]
+fn what_is_not_there_cannot_be_compared() {
+    let error = |rows: &[Row], options: Options| Comparison::new(rows, &options).unwrap_err();
+    assert_eq!(error(&[], Options::default()), CompareError::NoRows);
+    let unknown = error(&quickstart(), Options { baseline: Some("fp23".into()), ..Options::default() });
+    assert_eq!(
+        unknown.to_string(),
+        "`gpt-mini` has no strategy `fp23` to compare with; its strategies are: \
+         plain, recompute, accumulate, zero, no-grad"
+    );
+    let unknown = error(&quickstart(), Options { by: Some("sede".into()), ..Options::default() });
+    assert_eq!(unknown.to_string(), "`gpt-mini` does not sweep `sede`; it sweeps: train.batch_size");
+}
+
+#[test]
+fn a_group_without_the_baseline_says_so() {
+    let rows = [at_batch(8, "plain", 300.0, 4000.0), at_batch(16, "recompute", 300.0, 3000.0)];
+    let table = table(&rows);
+    assert!(table.contains("There is no plain at batch 16 to compare with."), "{table}");
+}
+
+#[test]
+fn what_lowers_the_start_up_peak_saves_something() {
+    let mut host = row("host");
+    host.start_peak_bytes = host.peak_bytes.map(|bytes| bytes * 2);
+    let table = table(&[host, row("lazy")]);
+    assert!(!table.contains("drop"), "{table}");
+}
+
+/// Exit code, standard output and standard error of `runner compare`.
+fn command(folder: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_runner"))
+        .arg("compare")
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_command_prints_what_the_library_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut other = row("plain");
+    other.experiment = "other".into();
+    csv::write_file(&folder.path().join("a.csv"), &quickstart(), &[]).unwrap();
+    csv::write_file(&folder.path().join("b.csv"), &[other.clone()], &[]).unwrap();
+    let rows = [quickstart(), vec![other]].concat();
+    for (name, format) in [("table", Format::Table), ("csv", Format::Csv), ("json", Format::Json)] {
+        let (code, out, err) = command(folder.path(), &["a.csv", "b.csv", "--format", name]);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        assert_eq!(out, rendered(&rows, format));
+    }
+}
+
+#[test]
+fn bad_input_is_one_clear_error() {
+    let folder = tempfile::tempdir().unwrap();
+    csv::write_file(&folder.path().join("good.csv"), &quickstart(), &[]).unwrap();
+    csv::write_file(&folder.path().join("empty.csv"), &[], &[]).unwrap();
+    std::fs::write(folder.path().join("people.csv"), "name,age\nx,1\n").unwrap();
+    std::fs::write(folder.path().join("cut.csv"), "experiment,run_id\n\"half a").unwrap();
+    let error = |arguments: &[&str]| {
+        let (code, out, err) = command(folder.path(), arguments);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+        err
+    };
+    let errors = [
+        error(&["none.csv"]),
+        error(&["empty.csv"]),
+        error(&["people.csv"]),
+        error(&["cut.csv"]),
+        error(&["good.csv", "people.csv"]),
+        error(&["."]),
+        error(&["good.csv", "--baseline", "fp23"]),
+        error(&["good.csv", "--by", "seed"]),
+    ];
+    insta::assert_snapshot!(errors.concat());
+}
+
+proptest! {
+    #[test]
+    fn any_rows_make_a_table_that_fits(
+        rows in prop::collection::vec(any_row(), 1..9),
+        sort in prop::sample::select(vec![Sort::File, Sort::Memory, Sort::Speed, Sort::Name]),
+        by in prop::option::of(Just("precision".to_string())),
+        width in prop::sample::select(vec![None, Some(80), Some(160)]),
+    ) {
+        let by = by.filter(|by| rows.iter().any(|row| row.axes.iter().any(|(key, _)| key == by)));
+        let options = Options { by, sort, width, ..Options::default() };
+        table_of(&rows, &options);
+        let planned = compare::render_planned(&rows, &options, Format::Table).unwrap();
+        assert_narrow(&planned.to_string(), width.unwrap_or(WIDTH));
+        for format in [Format::Csv, Format::Markdown, Format::Json] {
+            prop_assert!(compare::render(&rows, &options, format).is_ok());
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What a comparison takes of the rows it is given, and what it must not conclude from them.
+
+use crate::rows::{Change, repeated, row};
+use compare::{Format, Options};
+use results::{Row, Status, csv};
+
+fn rendered(rows: &[Row], format: Format) -> String {
+    compare::render(rows, &Options::default(), format).unwrap().to_string()
+}
+
+fn skipped(strategy: &str) -> Row {
+    let reason = "accumulate = 3 does not divide train.batch_size = 8";
+    let (strategy, message) = (strategy.into(), reason.into());
+    Row { experiment: "gpt-mini".into(), strategy, message, status: Status::Skipped, ..Row::default() }
+}
+
+/// The median of tokens and of samples per second, of whichever repeat it is.
+#[test]
+fn speeds_are_those_of_the_same_repeat() {
+    let repeat = |(repeat, speed): (usize, f64)| {
+        let mut row = row("plain");
+        row.repeat = repeat;
+        row.runs_at(speed);
+        row
+    };
+    let rows: Vec<Row> = [4000.0, 4400.0, 4100.0].into_iter().enumerate().map(repeat).collect();
+    for counted in [3, 2] {
+        let table = rendered(&rows[..counted], Format::Csv);
+        let mut table = ::csv::Reader::from_reader(table.as_bytes());
+        let columns = table.headers().unwrap().clone();
+        let [row] = &table.records().map(Result::unwrap).collect::<Vec<_>>()[..] else { panic!("one row") };
+        let figure = |column: &str| -> f64 {
+            row[columns.iter().position(|other| other == column).unwrap()].parse().unwrap()
+        };
+        let median = if counted == 3 { 4100.0 } else { 4200.0 };
+        assert_eq!((figure("tokens_per_s"), figure("samples_per_s")), (median, median / 256.0));
+    }
+}
+
+/// Wherever it stands among the rows, and also in a file that was written and read; until there is none of it.
+#[test]
+fn ratios_are_against_the_baseline_of_the_file() {
+    let of = |strategy: &str| Row { baseline: "plain".into(), ..row(strategy) };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    csv::write_file(file.path(), &[of("recompute"), of("plain")], &[]).unwrap();
+    let read = csv::read(file.path()).unwrap();
+    assert!(rendered(&read, Format::Table).contains("base plain"), "{}", rendered(&read, Format::Table));
+    let swept = [of("recompute"), of("plain/accumulate=2")];
+    assert!(rendered(&swept, Format::Table).contains("base plain/accumulate=2"));
+    let without = [of("recompute"), of("accumulate")];
+    assert!(rendered(&without, Format::Table).contains("base recompute"));
+}
+
+/// What was written before tables had baselines, and what came after these.
+#[test]
+fn a_table_without_baselines_is_read() {
+    let mut table = Vec::new();
+    csv::write(&[row("recompute")], &[], &mut table).unwrap();
+    let table = String::from_utf8(table).unwrap();
+    let old: Vec<&str> = table.lines().map(|line| line.rsplitn(24, ',').last().unwrap()).collect();
+    let last = ",baseline,trainable_parameters,host_limit_bytes,oom_pool,oom_other_short_bytes,pinned_peak_bytes,\
+                first_step_ms,all_reserved_peak_bytes,unchanged_parameters,\
+                leaked_bytes,steps_until_oom,oom_in_pieces_bytes,oom_largest_piece_bytes,\
+                seed,sweep,looks,cpu_wait,clock_after_mhz,estimated_step_ms,padding,batch_bytes,loading_hidden,batches_ahead";
+    assert!(table.lines().next().unwrap().ends_with(last), "these are the last columns: {table}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), old.join("\n")).unwrap();
+    assert!(rendered(&csv::read(file.path()).unwrap(), Format::Table).contains("base recompute"));
+}
+
+#[test]
+fn a_skipped_point_leaves_the_heading_its_model() {
+    let table = rendered(&[skipped("accumulate"), row("plain")], Format::Table);
+    let heading = "gpt-mini  transformer 6x384 heads 6 T 256  batch 8 | ";
+    assert!(table.starts_with(heading), "{table}");
+}
+
+#[test]
+fn where_nothing_fits_that_is_said() {
+    let mut none = row("plain");
+    (none.status, none.fits_micro_batch) = (Status::Oom, Some(0));
+    let table = rendered(&[none], Format::Table);
+    let line = table.lines().find(|line| line.starts_with("x plain")).unwrap();
+    assert!(table.contains(" fits "), "{table}");
+    assert!(line.split_whitespace().any(|cell| cell == "0"), "{line}");
+}
+
+/// It is the other strategy once more: whatever it took, noise was that.
+#[test]
+fn a_strategy_without_effect_is_never_the_fastest() {
+    let idle = |speed: f64| {
+        let mut idle = row("idle");
+        idle.no_effect = "release".into();
+        idle.runs_at(speed);
+        idle
+    };
+    for speed in [3000.0, 4000.0, 5000.0] {
+        let table = rendered(&repeated(&[row("plain"), idle(speed)], 6), Format::Table);
+        assert!(!table.contains("idle is the fastest"), "{table}");
+        let marked = table.lines().find(|line| line.contains("NO EFFECT")).unwrap();
+        assert!(marked.starts_with('!'), "not on the front: {table}");
+    }
+    // Alone, or with another key that does something, it is what there is.
+    let mut other = idle(5000.0);
+    other.uses(150.0);
+    let table = rendered(&repeated(&[row("plain"), other], 6), Format::Table);
+    assert!(table.contains("idle is the fastest"), "{table}");
+}
+
+/// Which loss it is that changed; and one is not held against the other.
+#[test]
+fn a_loss_of_training_is_called_that() {
+    let of = |strategy: &str, evaluation: Option<f64>, training: f64| {
+        let mut row = row(strategy);
+        (row.loss_eval, row.loss_last) = (evaluation, Some(training));
+        row
+    };
+    let told = "dloss: of the last training step, where nothing is evaluated";
+    let evaluated = [of("plain", Some(3.0), 2.0), of("lean", Some(3.3), 2.0)];
+    let table = rendered(&evaluated, Format::Table);
+    assert!(table.contains("+10.0%") && !table.contains(told) && !table.contains("in training"), "{table}");
+    let trained = [of("plain", None, 2.0), of("lean", None, 2.2)];
+    let table = rendered(&trained, Format::Table);
+    assert!(table.contains(told) && table.contains("lean (+10.0% in training)"), "{table}");
+    let mixed = rendered(&[of("plain", Some(3.0), 2.0), of("lean", None, 2.2)], Format::Table);
+    assert!(!mixed.contains("dloss"), "{mixed}");
+    let kinds = |rows: &[Row]| rendered(rows, Format::Json).matches("\"loss_of\": \"training\"").count();
+    assert_eq!((kinds(&evaluated), kinds(&trained)), (0, 2));
+}
+
+/// What other programs measured needs little to stand beside ours: lines of one name are its repeats.
+#[test]
+fn tables_of_other_programs_stand_beside_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    csv::write_file(&folder.path().join("ours.csv"), &repeated(&[row("plain"), row("lean")], 6), &[])
+        .unwrap();
+    write(
+        "torch.csv",
+        "strategy,peak_bytes,tokens_per_s\nplain,314572800,3000\nplain,314572800,3100\neager,,2000\n",
+    );
+    let compare = |files: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_runner"));
+        let output = command.arg("compare").args(files).current_dir(folder.path()).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, beside, _) = compare(&["ours.csv", "torch.csv", "--columns", "memory,speed,xspeed,repeats"]);
+    assert_eq!(code, Some(0));
+    insta::assert_snapshot!(beside);
+    let (code, alone, _) = compare(&["torch.csv"]);
+    assert_eq!(code, Some(0));
+    assert!(alone.starts_with("torch | 1 to 2 repeats | base plain"), "{alone}");
+    write("names.csv", "strategy,when\nplain,today\n");
+    let (code, _, error) = compare(&["names.csv"]);
+    assert!(code == Some(2) && error.contains("is not a table of results"), "{error}");
+}

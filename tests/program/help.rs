@@ -1,0 +1,85 @@
+//! What shells and `man` are told of the commands.
+
+use std::fs;
+
+use crate::place::Place;
+
+const COMMANDS: [&str; 7] = ["sweep", "plan", "compare", "columns", "check", "explain", "devices"];
+/// Those that the program gives itself.
+const HIDDEN: [&str; 3] = ["execute-run", "probe-device", "compile-kernels"];
+
+#[test]
+fn shells_complete_the_commands_that_are_for_people() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = place.program(&["completions", shell]).output().unwrap();
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && COMMANDS.iter().all(|command| script.contains(command)),
+            "{shell}"
+        );
+        assert!(script.contains("filter") && script.contains("quiet"), "{shell}");
+        assert!(!HIDDEN.iter().any(|command| script.contains(command)), "{shell}");
+    }
+    assert_eq!(place.program(&["completions", "cmd"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn each_command_has_a_page() {
+    let place = Place::new();
+    let output = place.program(&["manual", "man/man1"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let page = |command: &str| fs::read_to_string(place.path(&format!("man/man1/runner-{command}.1")));
+    for command in COMMANDS {
+        assert!(page(command).unwrap().contains("SYNOPSIS"), "{command}");
+    }
+    assert!(HIDDEN.iter().all(|command| page(command).is_err()));
+    let whole = fs::read_to_string(place.path("man/man1/runner.1")).unwrap();
+    assert!(COMMANDS.iter().all(|command| whole.contains(command)) && !whole.contains("probe"), "{whole}");
+    place.write("file", "");
+    assert_eq!(place.program(&["manual", "file"]).output().unwrap().status.code(), Some(2));
+}
+
+/// Nothing but what was asked for.
+#[test]
+fn who_wants_it_quiet_has_it() {
+    let place = Place::new();
+    let experiment =
+        "name = \"a\"\n".to_owned() + &crate::place::Tiny::default().with("[strategies.plain]\n");
+    place.write("a.toml", experiment);
+    let output = place.program(&["plan", "--device", "cpu", "--quiet", "a.toml"]).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.trim_start().starts_with("a  transformer"), "{table}");
+    assert!(output.stderr.is_empty() && !table.contains("device:"), "{table}");
+    let output = place.program(&["-q", "plan", "none.toml"]).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("none.toml"), "what is wrong is told");
+}
+
+#[test]
+fn every_column_is_explained() {
+    let place = Place::new();
+    let columns = |names: &[&str]| {
+        let output = place.program(&["columns"]).args(names).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (status, all, _) = columns(&[]);
+    let mut header = Vec::new();
+    results::csv::write(&[], &[], &mut header).unwrap();
+    let header = String::from_utf8(header).unwrap();
+    let is_name = |line: &&str| !line.starts_with(' ');
+    let table = all.split("\n\n").next().unwrap();
+    let explained: Vec<&str> =
+        table.lines().filter(is_name).filter_map(|line| line.split("  ").next()).collect();
+    assert_eq!((status, explained), (Some(0), header.trim_end().split(',').collect()));
+    assert!(all.lines().all(|line| line.len() <= 100), "{all}");
+    assert!(table.lines().filter(is_name).all(|line| line.contains("  ")), "{all}");
+
+    let (status, two, _) = columns(&["tokens_per_s", "peak_bytes"]);
+    assert_eq!((status, two.lines().filter(is_name).count()), (Some(0), 2), "{two}");
+    let (status, _, error) = columns(&["peek_bytes"]);
+    assert_eq!(
+        (status, error.trim()),
+        (Some(2), "error: no column is called `peek_bytes`; did you mean `peak_bytes`?")
+    );
+}

@@ -1,0 +1,92 @@
+//! Experiments larger than any that people write, as programs may: read in time that grows with them, or refused.
+
+use std::time::{Duration, Instant};
+
+use crate::place::{Place, Tiny, piped, said};
+
+/// Many times what is needed, and a small part of what comparing everything with everything took.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The exit code of `check` and what it prints.
+fn check(files: impl IntoIterator<Item = (String, String)>) -> (Option<i32>, String) {
+    let place = Place::new();
+    files.into_iter().for_each(|(name, text)| place.write(&name, text));
+    let mut child = piped(place.program(&["check", "a.toml"]));
+    let begun = Instant::now();
+    // What it prints is too short to fill a pipe.
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("it takes longer than {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), said(&output))
+}
+
+fn experiment(more: &str) -> [(String, String); 1] {
+    [("a.toml".to_owned(), Tiny::default().with(more))]
+}
+
+/// Each on a line of its own, which a message may show.
+fn numbers(count: usize) -> String {
+    let numbers: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+    numbers.join(",\n")
+}
+
+#[test]
+fn long_axes() {
+    let seeds = numbers(100_000);
+    for axis in
+        ["[sweep.grid]\ntrain.seed", "[[sweep.zip]]\ntrain.seed", "[strategies.swept]\nsweep.train.seed"]
+    {
+        let (code, said) = check(experiment(&format!("[strategies.plain]\n{axis} = [{seeds}]\n")));
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.starts_with("a.toml: 10000"), "{said}");
+    }
+    let (code, said) =
+        check(experiment(&format!("[strategies.plain]\n[sweep.grid]\ntrain.seed = [{seeds}, 77]\n")));
+    assert_eq!(code, Some(2));
+    assert!(
+        said.contains("the axis `train.seed` has the value 77 twice"),
+        "{}",
+        said.get(..400).unwrap_or(&said)
+    );
+}
+
+#[test]
+fn long_chains_of_strategies() {
+    // In either order of the file.
+    for reversed in [false, true] {
+        let strategy = |number: usize| match number {
+            0 => "[strategies.s0]\naccumulate = 2\n".to_owned(),
+            _ => format!("[strategies.s{number}]\nextends = \"s{}\"\n", number - 1),
+        };
+        let mut strategies: Vec<String> = (0..20_000).map(strategy).collect();
+        if reversed {
+            strategies.reverse();
+        }
+        let (code, said) = check(experiment(&strategies.concat()));
+        assert_eq!((code, said.as_str()), (Some(0), "a.toml: 20000 runs, 20000 strategies x 1 point\n"));
+    }
+}
+
+#[test]
+fn files_that_extend_each_other() {
+    let files = |count: usize| {
+        let name = |number: usize| if number == 0 { "a.toml".to_owned() } else { format!("{number}.toml") };
+        let extends = move |number| (name(number), format!("\nextends = \"{}\"\n", name(number + 1)));
+        let last = (name(count - 1), Tiny::default().with("[strategies.plain]\n"));
+        (0..count - 1).map(extends).chain([last])
+    };
+    assert_eq!(check(files(100)), (Some(0), "a.toml: 1 run, 1 strategy x 1 point\n".to_owned()));
+    for count in [101, 20_000] {
+        let (code, said) = check(files(count));
+        let expected = "error: a.toml extends more than 99 files, one through another\n \
+                        --> 99.toml:2:11\n  |\n2 | extends = \"100.toml\"\n";
+        assert_eq!(code, Some(2));
+        assert!(said.starts_with(expected), "{said}");
+        assert!(said.ends_with("= help: put what they share into fewer files\n"), "{said}");
+    }
+}

@@ -1,0 +1,35 @@
+//! The program as its users meet it, and its crates together.
+
+mod bad_input;
+mod cadence;
+mod check;
+mod combinations;
+mod compare;
+mod compare_rows;
+mod cudarc;
+mod devices;
+mod documents;
+mod dump;
+mod expansion;
+mod failing_calls;
+mod fragmentation;
+mod help;
+mod kill;
+mod large;
+mod limits;
+mod lost_updates;
+mod place;
+mod plan;
+#[path = "../../benches/planning/setup.rs"]
+mod planning;
+mod precision;
+mod profile;
+mod readers;
+mod results_csv;
+mod rounds;
+mod rows;
+mod shipped;
+mod speed;
+mod sweep;
+mod sweeps;
+mod witness;

@@ -1,0 +1,393 @@
+//! `runner plan` and `runner explain`, as their users run them.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use crate::place::{Place, Tiny};
+use base::units::Bytes;
+
+const STRATEGIES: &str = r#"
+[strategies.plain]
+
+[strategies.idle]                   # there is no evaluation
+evaluation_pass = "grad"
+
+[strategies.other-name]
+
+[strategies.lean]
+recompute = "block"
+"#;
+
+const CARD: &str = r#"
+name = "some card"
+kind = "cuda"
+threads = 1
+alignment = "256 B"
+page = "2 MiB"
+product_workspace = "32 MiB"
+context = "400 MiB"
+memory = "1 GiB"
+limited = false
+"#;
+
+fn runner(arguments: &[&str]) -> Output {
+    runner_to(arguments, Stdio::piped())
+}
+
+/// With an experiment and the target file of a card.
+fn place() -> Place {
+    let place = Place::new();
+    let tiny = Tiny { layers: 2, d_model: 32, ..Tiny::default() };
+    place.write("a.toml", format!("baseline = \"plain\"\n{}", tiny.with(STRATEGIES)));
+    place.write("card.toml", CARD);
+    place
+}
+
+fn runner_to(arguments: &[&str], out: Stdio) -> Output {
+    let place = place();
+    let output = place.program(arguments).stdout(out).output().expect("the program starts");
+    assert_eq!(place.find("*").len(), 3, "nothing is written");
+    output
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let output = runner(arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_target_file_stands_for_a_machine_that_is_not_here() {
+    // What the planner reads of the target decides everything: the same on every machine.
+    let plan = succeeds(&["plan", "a.toml", "--target", "card.toml"]);
+    insta::assert_snapshot!(plan);
+}
+
+#[test]
+fn what_cannot_be_written_is_no_success() {
+    for arguments in
+        [&["plan", "a.toml"][..], &["sweep", "--dry-run", "a.toml"], &["explain", "--run", "1", "a.toml"]]
+    {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let output = runner_to(arguments, full.into());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains("cannot write the output"), "{error}");
+    }
+}
+
+#[test]
+fn a_key_that_changes_nothing_is_called_that() {
+    let plan = succeeds(&["plan", "a.toml"]);
+    let line = plan.lines().find(|line| line.contains(" idle ")).expect("a row");
+    assert!(line.contains("NO EFFECT: evaluation_pass"), "{line}");
+    assert!(plan.lines().any(|line| line.contains("other-name") && line.contains("same as plain")), "{plan}");
+    let lean = plan.lines().find(|line| line.contains(" lean ")).expect("a row");
+    assert!(!lean.contains("NO EFFECT"), "{lean}");
+}
+
+#[test]
+fn fewer_micro_batches_than_asked_for_are_told() {
+    let set = |settings: &[&'static str]| -> String {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        succeeds(&["plan", "a.toml"].into_iter().chain(settings).collect::<Vec<_>>())
+    };
+    let row = |plan: &str| plan.lines().find(|line| line.contains(" lean ")).expect("a row").to_owned();
+    let five_of_eight = row(&set(&["train.batch_size=8", "strategies.lean.accumulate=5"]));
+    assert!(five_of_eight.contains("4 micro-batches (not 5)"), "{five_of_eight}");
+    let three_of_eight = row(&set(&["train.batch_size=8", "strategies.lean.accumulate=3"]));
+    assert!(!three_of_eight.contains("micro-batches"), "{three_of_eight}");
+    // Who asks for four gets the same.
+    let idle = row(&set(&["train.batch_size=8", "defaults.accumulate=4", "strategies.lean.accumulate=5"]));
+    assert!(idle.contains("NO EFFECT: accumulate"), "{idle}");
+}
+
+#[test]
+fn what_is_not_trained_is_told() {
+    let frozen = succeeds(&["plan", "a.toml", "--set", "strategies.lean.freeze=[\"embedding\"]"]);
+    let row = frozen.lines().find(|line| line.contains(" lean ")).expect("a row");
+    assert!(row.contains(" 8.70k parameters wi"), "{row}");
+    assert!(frozen.contains(" trained "), "{frozen}");
+}
+
+#[test]
+fn a_limit_says_what_does_not_fit() {
+    let plan = succeeds(&["plan", "a.toml", "--memory", "600 KiB"]);
+    assert!(plan.contains("short: blocks."), "{plan}");
+}
+
+/// What a budget chose is shown, and what it costs.
+#[test]
+fn a_budget_is_met_and_says_how() {
+    let budget = ["--set", "train.batch_size=64", "--set", "strategies.lean.recompute={ budget = 0.9 }"];
+    let plan = succeeds(&[&["plan", "a.toml"], &budget[..]].concat());
+    let row = plan.lines().find(|line| line.contains(" lean ")).expect("a row");
+    assert!(row.contains("% FLOPs"), "{row}");
+    let text = succeeds(&[&["explain", "a.toml", "--run", "4"], &budget[..]].concat());
+    assert!(text.contains("\ncomputed again in blocks.0"), "{text}");
+    // Enough for everything: nothing is computed again.
+    let idle = succeeds(&["plan", "a.toml", "--set", "strategies.lean.recompute=auto"]);
+    assert!(idle.contains("NO EFFECT: recompute"), "{idle}");
+}
+
+/// Nowhere: a mistake, shown where it was made, with what would do. At a point of a grid: a row that says so.
+#[test]
+fn a_budget_that_is_not_met_names_one_that_is() {
+    let too_small = "strategies.lean.recompute={ budget = \"64 KiB\" }";
+    let card = ["plan", "a.toml", "--target", "card.toml", "--set", "train.batch_size=64", "--set"];
+    let output = runner(&[&card[..], &[too_small]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    let message = String::from_utf8_lossy(&output.stderr);
+    insta::assert_snapshot!(message);
+    let named = message.split("one meets is ").nth(1).expect("it names one").trim();
+    let plan = succeeds(&[&card[..], &[&format!("strategies.lean.recompute={named}")]].concat());
+    assert!(plan.lines().any(|line| line.contains(" lean ") && line.contains("% FLOPs")), "{plan}");
+
+    let some = "strategies.other-name.sweep.recompute=[{ budget = 0.01 }, { budget = 0.99 }]";
+    let plan = succeeds(&[&card[..], &[some]].concat());
+    assert!(plan.contains("the smallest budget that one meets is { budget = 0."), "{plan}");
+}
+
+/// How much there is of data that is held is known where it is, for changes of a run, too; and where it is not, what else the file
+/// says is planned.
+#[test]
+fn held_data_is_planned_and_explained() {
+    let place = Place::new();
+    let held = "[defaults]\nloader.source = \"ram\"\n[strategies.held]\n[strategies.read]\nloader.source = \"stream\"\n";
+    place.write("a.toml", Tiny::default().with(held));
+    let said = |arguments: &[&str]| {
+        let output = place.program(arguments).output().expect("the program starts");
+        let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", said[1]);
+        said[0].clone()
+    };
+    for run in ["held", "read"] {
+        let explained = said(&["explain", "a.toml", "--device", "cpu", "--run", run]);
+        assert!(explained.contains("what would lower it"), "{explained}");
+    }
+    std::fs::remove_file(place.path("text.txt")).expect("it is there");
+    let plan = said(&["plan", "a.toml", "--device", "cpu"]);
+    assert!(plan.contains("loader.source = \"ram\" holds all of the data"), "{plan}");
+    let explained = said(&["explain", "a.toml", "--device", "cpu", "--run", "read"]);
+    assert!(explained.contains("\nrun: read\n"), "{explained}");
+}
+
+#[test]
+fn explain_begins_with_the_peak() {
+    let card = ["explain", "a.toml", "--target", "card.toml", "--run"];
+    insta::assert_snapshot!(succeeds(&[&card[..], &["plain"]].concat()));
+    let listed = succeeds(&[&card[..], &["lean", "--operations"]].concat());
+    let marked: Vec<&str> = listed.lines().filter(|line| line.starts_with("> peak")).collect();
+    assert_eq!(marked.len(), 1, "{listed}");
+    assert!(listed.contains("linear-gelu again"), "recomputation is shown: {listed}");
+    assert!(listed.find("live at the peak") < listed.find("> peak"), "{listed}");
+}
+
+/// What a change is said to be worth is what a plan with it says.
+#[test]
+fn what_would_lower_the_peak_does() {
+    let of = |more: &[&str]| {
+        let plan = ["plan", "a.toml", "--device", "cpu", "--format", "csv", "--filter", "plain"];
+        let output = runner(&[&plan[..], more].concat());
+        let mut table = csv::Reader::from_reader(output.stdout.as_slice());
+        let row: HashMap<String, String> = table.deserialize().next().expect("a row").expect("cells");
+        Bytes(row["predicted_peak_bytes"].parse().expect("bytes"))
+    };
+    let text = succeeds(&["explain", "a.toml", "--device", "cpu", "--run", "plain"]);
+    let lines: Vec<&str> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("what would lower it"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    assert!(lines.len() > 3 && lines.iter().any(|line| line.contains("recompute")), "{text}");
+    for line in lines {
+        let mut cells = line.trim().split("  ").filter(|cell| !cell.is_empty());
+        let (setting, peak) = (cells.next().expect("a setting"), cells.next().expect("a size"));
+        let changed = of(&["--set", &format!("strategies.plain.{setting}")]);
+        assert!(changed < of(&[]), "{line}");
+        assert_eq!(peak.trim(), changed.to_string(), "{line}");
+    }
+}
+
+#[test]
+fn runs_are_told_by_name_number_and_id() {
+    let explain = |more: &[&str]| runner(&[&["explain", "a.toml", "--device", "cpu"], more].concat());
+    let said = |more: &[&str]| {
+        let output = explain(more);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let lean = said(&["--run", "lean"]);
+    assert_eq!(lean, said(&["--run", "4"]));
+    let id = lean.split_whitespace().nth(1).and_then(|id| id.get(..6)).expect("an id");
+    assert_eq!(lean, said(&["--run", id]));
+    // Two names of one run.
+    let plain = said(&["--run", "plain"]);
+    let id = plain.split_whitespace().nth(1).and_then(|id| id.get(..6)).expect("an id");
+    assert_eq!(plain, said(&["--run", id]));
+    let swept = ["--set", "strategies.lean.sweep.accumulate=[1,2]"];
+    assert!(said(&[&swept[..], &["--run", "lean/accumulate=2"]].concat()).contains(" 2 micro-batches"));
+    let grid = ["--set", "sweep.grid={\"train.batch_size\"=[4,8]}", "--run"];
+    let refused = |more: &[&str]| {
+        let output = explain(more);
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let several = refused(&[&grid[..], &["lean"]].concat());
+    assert!(
+        several.contains("`lean` is 2 runs; say which by its number")
+            && several.contains("lean, train.batch_size = 8"),
+        "{several}"
+    );
+    let none = refused(&["--run", "laen"]);
+    assert!(none.contains("a number from 1 to 4") && none.contains("did you mean `lean`?"), "{none}");
+    assert!(refused(&["--run", "9"]).contains("there is no run `9`"));
+    assert!(refused(&[]).contains("there are 4 runs; say which by `--run`"));
+}
+
+#[test]
+fn gpt2_plans_on_a_machine_without_its_card() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/gpt2-124m.toml");
+    let plan = succeeds(&["plan", file.to_str().expect("a path of text"), "--memory", "24 GiB"]);
+    assert!(plan.contains("transformer 12x768"), "{plan}");
+    assert!(plan.contains("a sweep would skip all of gpt2-124m here"), "{plan}");
+}
+
+/// Nothing of a known card was measured with this program: all that rests on it says so.
+#[test]
+fn a_known_card_is_planned_for_by_name() {
+    let plan = succeeds(&["plan", "a.toml", "--target", "h100-80gb"]);
+    insta::assert_snapshot!(plan);
+    let caution = "from its data sheet, not measured with this program";
+    assert_eq!(plan.matches(caution).count(), 2, "device and heading: {plan}");
+    let programs = runner(&["plan", "a.toml", "--target", "h100-80gb", "--format", "csv"]);
+    let table = String::from_utf8_lossy(&programs.stdout);
+    assert_eq!(table.matches(caution).count(), 4, "every row: {table}");
+    let explained = succeeds(&["explain", "a.toml", "--run", "1", "--target", "h100-80gb"]);
+    assert!(explained.lines().next().is_some_and(|line| line.contains(caution)), "{explained}");
+    let larger = succeeds(&["plan", "a.toml", "--target", "h200-141gb"]);
+    let fits = |plan: &str| -> usize {
+        let row = plan.lines().find(|line| line.trim_start().starts_with("plain ")).expect("a row");
+        row.split_whitespace()
+            .last()
+            .and_then(|fits| fits.trim_start_matches('>').parse().ok())
+            .expect("a number")
+    };
+    assert!(fits(&larger) > fits(&plan), "{larger}");
+}
+
+#[test]
+fn a_file_of_few_keys_is_a_target_and_says_what_it_leaves_out() {
+    let place = place();
+    place.write("mine.toml", "name = \"mine\"\nkind = \"cuda\"\nmemory = \"8 GiB\"\ncapability = \"8.9\"\n");
+    let output = place.program(&["plan", "a.toml", "--target", "mine.toml"]).output().expect("it starts");
+    let plan = String::from_utf8_lossy(&output.stdout);
+    let device = plan.lines().next().expect("a line");
+    assert_eq!(
+        device,
+        "device: mine (cuda, compute capability 8.9), 8.00 GiB; what its context takes is assumed, not measured with this \
+         program; not in its file, but as on every card: alignment = 256 B, page = 512 B, product_workspace = 32 MiB; \
+         assumed: context = 512 MiB"
+    );
+    assert!(
+        plan.contains("\n  what its context takes is assumed, not measured with this program |"),
+        "{plan}"
+    );
+}
+
+/// As all mistakes of an experiment are: at once, each where it stands, with what works.
+#[test]
+fn mistakes_of_a_target_file_are_shown_where_they_are() {
+    let place = place();
+    place.write(
+        "wrong.toml",
+        "name = \"mine\"\nkind = \"gpu\"\nmemry = \"8 GiB\"\ncontext = \"500\"\nthreads = 0\n",
+    );
+    let says = |target: &str| {
+        let output = place.program(&["plan", "a.toml", "--target", target]).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = ["wrong.toml", "h100", "nowhere.toml", "."].map(says).join("\n");
+    insta::assert_snapshot!(said);
+}
+
+/// Text whose bytes are its tokens has a vocabulary that is known. What a run is named by is not.
+#[test]
+fn shapes_are_planned_without_data() {
+    let place = place();
+    let with = |arguments: &[&str]| {
+        let output = place.program(arguments).output().expect("it starts");
+        let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+        (output.status.code(), said)
+    };
+    let target = ["a.toml", "--target", "card.toml"];
+    let (_, [here, _]) = with(&[&["plan"], &target[..]].concat());
+    std::fs::remove_file(place.path("text.txt")).expect("it is there");
+    let (code, [plan, error]) = with(&[&["plan"], &target[..]].concat());
+    assert_eq!(code, Some(0), "{error}");
+    let absent: Vec<&str> = plan.lines().filter(|line| line.contains("is not here")).collect();
+    assert_eq!(absent.len(), 1, "{plan}");
+    assert!(absent[0].starts_with("the data of a is not here (") && absent[0].contains("text.txt"), "{plan}");
+    // Nothing else is said of it, and strategies that are one run are still told.
+    assert_eq!(plan.replace(&format!("{}\n", absent[0]), ""), here);
+
+    let ids = |arguments: &[&str]| -> Vec<String> {
+        let (code, [table, error]) = with(&[arguments, &target[..]].concat());
+        assert_eq!(code, Some(0), "{error}");
+        assert!(table.starts_with("experiment,group,strategy,run_id,"), "{table}");
+        table.lines().skip(1).map(|row| row.split(',').nth(3).expect("a cell").to_owned()).collect()
+    };
+    assert_eq!(ids(&["plan", "--format", "csv"]), [""; 4], "runs have no id");
+
+    let (code, [explained, error]) = with(&[&["explain", "--run", "4"], &target[..]].concat());
+    assert_eq!(code, Some(0), "{error}");
+    assert!(explained.contains("is not here (") && explained.contains("\nrun: lean\n"), "{explained}");
+    for command in [&["check", "a.toml"][..], &["sweep", "a.toml"], &["sweep", "--dry-run", "a.toml"]] {
+        let (code, [_, error]) = with(command);
+        assert!(code == Some(2) && error.contains("text.txt"), "{command:?}: {error}");
+    }
+    // What is here is looked at.
+    place.write("text.txt", "");
+    let (code, [_, error]) = with(&[&["plan"], &target[..]].concat());
+    assert!(code == Some(2) && error.contains("there is empty"), "{error}");
+}
+
+#[test]
+fn weights_need_not_be_here_either() {
+    let weights = "model.transformer.weights=nowhere.safetensors";
+    let plan = succeeds(&["plan", "a.toml", "--target", "card.toml", "--set", weights]);
+    assert!(plan.contains("is not here (") && plan.contains("nowhere.safetensors"), "{plan}");
+}
+
+/// What a run measured here is what others are estimated by.
+#[test]
+fn times_are_estimated_by_what_was_measured() {
+    let place = place();
+    let plan = |more: &[&str]| {
+        let output =
+            place.program(&["plan", "a.toml", "--device", "cpu"]).args(more).output().expect("it starts");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let before = plan(&[]);
+    assert!(before.contains("No time is estimated") && !before.contains("est ms"), "{before}");
+    place.runner(&["sweep", "a.toml", "--device", "cpu", "--filter", "plain"]);
+    let after = plan(&[]);
+    assert!(after.contains("by the rates of the run in results on this device"), "{after}");
+    assert!(after.contains("loses the least time by estimate"), "{after}");
+    let table = plan(&["--format", "csv"]);
+    let rows: Vec<HashMap<String, String>> =
+        csv::Reader::from_reader(table.as_bytes()).deserialize().collect::<Result<_, _>>().expect("a table");
+    let of = |strategy: &str| -> f64 {
+        let row = rows.iter().find(|row| row["strategy"] == strategy).expect("a row");
+        row["estimated_step_ms"].parse().expect("a number")
+    };
+    assert!(of("plain") > 0.0 && of("lean") > of("plain"), "computing again takes time");
+    let sorted = plan(&["--sort", "speed"]);
+    let place =
+        |name: &str| sorted.lines().position(|line| line.contains(&format!(" {name} "))).expect("a row");
+    assert!(place("lean") > place("plain"), "{sorted}");
+    let chosen = plan(&["--columns", "params,estimate,added,moved"]);
+    assert!(chosen.contains("params  est ms  +FLOP%  moved  did"), "{chosen}");
+}

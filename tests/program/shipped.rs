@@ -1,0 +1,326 @@
+//! Predicted is measured, byte for byte: for the experiments that are shipped and for random ones.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::place::Place;
+use base::units::Bytes;
+use compile::verify;
+use data::{Batch, DigestCache};
+use device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
+use execute::Engine;
+use memory::{Cadence, Evaluations, predict};
+use plan::compile;
+use plan::compile_verified;
+use plan::{Experiment, Plan, PlannedRun, Purpose};
+use proptest::prelude::*;
+use proptest::sample::select;
+use results::{Row, Status, csv};
+use spec::{LoadedFrom, RunConfig};
+use testing::keys::{OPTIMIZERS, any_choice};
+
+/// What makes any shipped experiment small: quick to train, with everything in it that its strategies act on.
+const SMALL: [&str; 5] = [
+    "measure.steps=2",
+    "measure.warmup_steps=1",
+    "evaluation.batches=1",
+    "model.transformer.layers=2",
+    "model.transformer.context=32",
+];
+
+fn shipped() -> Vec<PathBuf> {
+    let pattern = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/*.toml");
+    glob::glob(pattern.to_str().unwrap()).unwrap().map(Result::unwrap).collect()
+}
+
+fn target(memory: Option<Bytes>) -> Target {
+    detect(DeviceChoice::Cpu, memory).unwrap()
+}
+
+/// No card there is: what the planner must know of one.
+fn card() -> Target {
+    Target { name: "a card".to_owned(), kind: DeviceKind::Cuda, threads: 1, page: Bytes(512), ..target(None) }
+}
+
+/// The plan of an experiment on this machine, or on a card if it needs one; `memory` is the limit, if any.
+fn planned(file: &Path, overrides: &[String], memory: Option<Bytes>) -> Plan {
+    let experiment = plan::expand(file, overrides, &|name| std::env::var(name).ok())
+        .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let target = if experiment.requires == Some(DeviceKind::Cuda) { card() } else { target(memory) };
+    planned_for(&target, experiment)
+}
+
+/// How many tokens the data of a run has that it holds: which data that is, no other run has to know.
+fn tokens(config: &RunConfig) -> Option<usize> {
+    let is_held = config.strategy.loader.source != LoadedFrom::Stream;
+    is_held.then(|| config.data.data_set().inspect(&mut DigestCache::default()).unwrap().tokens().unwrap())
+}
+
+fn planned_for(target: &Target, mut experiment: Experiment) -> Plan {
+    experiment.know_tokens(tokens);
+    let name = experiment.name.clone();
+    plan::plan(experiment, target, Purpose::Predict, &|_| Some(String::new()))
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// And holds every invariant after each pass.
+#[test]
+fn every_shipped_experiment_plans() {
+    let files = shipped();
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        let plan = planned(&file, &[], None);
+        assert!(plan.runs.iter().any(|run| run.strategy == plan.baseline), "{}", file.display());
+        for run in &plan.runs {
+            let name = format!("{} {}", plan.experiment, run.strategy);
+            let config = run.config.as_ref().unwrap_or_else(|reason| panic!("{name}: {reason}"));
+            assert_eq!(compile_verified(config, &plan.target).err(), None, "{name}");
+            let prediction = run.prediction.as_ref().unwrap();
+            assert!(prediction.device.steady_peak().live.total() > 0, "{name}");
+            let live = Phase::ALL.map(|phase| prediction.device.phase_peak(phase).live.total());
+            let live = live.into_iter().max().unwrap_or_default();
+            let reserved = prediction.device.reserved_peak;
+            let gaps = if config.strategy.allocator.is_caching() { live / 2 } else { live / 20 };
+            assert!(live <= reserved && reserved <= live + gaps, "{name}: {reserved} bytes for {live}");
+        }
+        // Some keys do something on a card alone; there, each of them must.
+        let experiment = plan::expand(&file, &[], &|name| std::env::var(name).ok()).unwrap();
+        for run in planned_for(&card(), experiment).runs {
+            let (experiment, strategy) = (&plan.experiment, run.strategy);
+            assert!(run.no_effect.is_empty(), "{experiment} {strategy}: {:?} change nothing", run.no_effect);
+        }
+    }
+}
+
+/// Every strategy of the sweep that planning is measured on compiles, and no two of its runs are one.
+#[test]
+fn planning_is_measured_on_what_compiles() {
+    for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
+        for strategy in crate::planning::strategies() {
+            let program =
+                compile_verified(&crate::planning::config(&strategy), &crate::planning::target(kind));
+            assert!(program.is_ok(), "{strategy}: {program:?}");
+        }
+        for (name, ..) in crate::planning::DEEP {
+            let program =
+                compile_verified(&crate::planning::deep_config(name, 3), &crate::planning::target(kind));
+            assert!(program.is_ok(), "{name}: {program:?}");
+        }
+    }
+    let experiment = crate::planning::experiment(&crate::planning::sweep(100));
+    let plan = planned_for(&crate::planning::target(DeviceKind::Cuda), experiment);
+    let ids: HashSet<&String> = plan.runs.iter().map(|run| &run.id).collect();
+    assert!(plan.runs.len() >= 100 && ids.len() == plan.runs.len(), "{} of {}", ids.len(), plan.runs.len());
+}
+
+#[test]
+fn every_shipped_experiment_predicts_what_it_measures() {
+    for file in shipped() {
+        let experiment = plan::expand(&file, &[], &|name| std::env::var(name).ok()).unwrap();
+        if experiment.requires.is_some_and(|kind| kind != DeviceKind::Cpu) {
+            continue;
+        }
+        let swept = |key: &str| experiment.axes.iter().any(|axis| axis == key);
+        let overrides: Vec<String> = SMALL
+            .iter()
+            .filter(|set| !swept(set.split('=').next().unwrap_or_default()))
+            .map(|set| (*set).to_owned())
+            .collect();
+        // A limit is there to be passed by some runs and not by others: so does this one, at the smaller size.
+        let limit = experiment.limits.memory.map(|_| between(&planned(&file, &overrides, None)));
+        let plan = planned(&file, &overrides, limit);
+        let rows = train(&file, &plan.experiment, &overrides, limit);
+        let ended = agree(&plan, &rows);
+        assert_eq!(ended.contains(&Status::Oom), limit.is_some(), "{}: {ended:?}", file.display());
+        assert!(ended.contains(&Status::Ok), "{}: {ended:?}", file.display());
+    }
+}
+
+/// Halfway between what the least and the most demanding runs need.
+fn between(plan: &Plan) -> Bytes {
+    let needs = || plan.runs.iter().filter_map(|run| Some(run.prediction.as_ref()?.device.reserved_peak));
+    Bytes(needs().min().unwrap().midpoint(needs().max().unwrap()))
+}
+
+/// Sweeps as a user would.
+fn train(file: &Path, name: &str, overrides: &[String], limit: Option<Bytes>) -> Vec<Row> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+    command.args(["sweep", "--device", "cpu", "--repeats", "1"]).arg(file).arg("--out").arg(folder.path());
+    for set in overrides {
+        command.args(["--set", set]);
+    }
+    if let Some(limit) = limit {
+        command.args(["--memory", &format!("{} B", limit.0)]);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    csv::read(&folder.path().join(format!("{name}.csv"))).unwrap()
+}
+
+/// Checks each row against its run's prediction. How the runs ended.
+fn agree(plan: &Plan, rows: &[Row]) -> Vec<Status> {
+    let mut ended = Vec::new();
+    for run in &plan.runs {
+        let row = row_of(run, rows);
+        let name = format!("{} {} {:?}", plan.experiment, run.strategy, run.axes);
+        let prediction = run.prediction.as_ref().unwrap();
+        ended.push(row.status);
+        match &prediction.out_of_memory {
+            None => {
+                assert_eq!(row.status, Status::Ok, "{name}: {}", row.message);
+                assert_eq!(row.predicted_peak_bytes, row.peak_bytes, "{name}");
+                assert_eq!(measured(row), predicted(&prediction.device, &prediction.host), "{name}");
+            }
+            Some(found) => {
+                assert_eq!(row.status, Status::Oom, "{name}: {}", row.message);
+                assert_eq!(row.oom_phase.as_deref(), Some(found.phase.name()), "{name}");
+                assert_eq!(row.oom_operation.as_ref(), Some(&found.operation), "{name}");
+                assert_eq!(row.oom_value.as_ref(), Some(&found.value), "{name}");
+                assert_eq!(row.oom_requested_bytes, Some(found.requested), "{name}");
+                assert_eq!(row.oom_short_bytes, Some(prediction.short(&plan.target).device), "{name}");
+                assert_eq!(row.peak_bytes, Some(found.live.total()), "{name}");
+            }
+        }
+    }
+    ended
+}
+
+fn row_of<'r>(run: &PlannedRun, rows: &'r [Row]) -> &'r Row {
+    // The planner's own id lacks the data's digest; name and place in the sweep are as good.
+    let mut found = rows.iter().filter(|row| row.strategy == run.strategy && row.axes == run.axes);
+    match (found.next(), found.next()) {
+        (Some(row), None) => row,
+        _ => panic!("not one row of {} {:?}", run.strategy, run.axes),
+    }
+}
+
+/// Peaks: of the steady state, of each phase, of what is reserved.
+type Peaks = (u64, Vec<Option<u64>>, [u64; 2]);
+
+fn measured(row: &Row) -> Peaks {
+    let phases = vec![
+        row.start_peak_bytes,
+        row.forward_peak_bytes,
+        row.backward_peak_bytes,
+        row.update_peak_bytes,
+        row.evaluation_peak_bytes,
+    ];
+    let reserved = [row.reserved_peak_bytes, row.host_reserved_peak_bytes].map(Option::unwrap);
+    (row.peak_bytes.unwrap(), phases, reserved)
+}
+
+fn predicted(device: &Usage, host: &Usage) -> Peaks {
+    // Of a start that makes nothing, that is known.
+    let phase = |&phase: &Phase| {
+        let peak = device.phase_peak(phase).live.total();
+        Some(peak).filter(|bytes| *bytes > 0 || phase == Phase::Start)
+    };
+    let phases = Phase::ALL.iter().map(phase).collect();
+    (device.steady_peak().live.total(), phases, [device.reserved_peak, host.reserved_peak])
+}
+
+/// A random experiment of one run.
+fn random_experiment() -> impl Strategy<Value = String> {
+    let model = (2..=4usize, 1..=4usize, prop_oneof![Just(16usize), Just(24), Just(32)], 1..=40usize);
+    let train = (0..=6usize, any::<bool>(), 256..=300usize);
+    (model, train, any_choice(), select(OPTIMIZERS)).prop_map(|(model, train, choice, updates)| {
+        let (layers, heads, per_head, context) = model;
+        let (more, evaluates, vocabulary) = train;
+        let accumulate: usize = choice.value("accumulate").parse().unwrap();
+        let (d_model, batch_size) = (heads * per_head, accumulate + more);
+        let evaluation = if evaluates { "[evaluation]\nevery = 1\nbatches = 1" } else { "" };
+        let (updates, strategy) = (updates.join("\n"), choice.lines().join("\n"));
+        format!(
+            r#"
+            [model.transformer]
+            layers = {layers}
+            d_model = {d_model}
+            heads = {heads}
+            context = {context}
+            vocabulary = {vocabulary}
+            [data.text]
+            paths = ["text.txt"]
+            [train]
+            batch_size = {batch_size}
+            {updates}
+            {evaluation}
+            [strategies.random]
+            {strategy}
+            "#
+        )
+    })
+}
+
+fn batch(config: &RunConfig, samples: usize, step: usize) -> Batch {
+    let model = config.model.transformer().expect("models that are shipped are transformers");
+    let count = samples * model.context;
+    let token = |index: usize| ((index * 7 + step * 13) % model.vocabulary) as i32;
+    let [tokens, targets] = [0, 1].map(|later| (later..count + later).map(|i| token(i).to_ne_bytes()));
+    let batch = config.empty_batch(samples);
+    // Of data that the device holds, all samples are the first.
+    let batch = match batch.part("place") {
+        Some(_) => batch.with("place", vec![[0; 4]; 2 * samples]),
+        None => batch.with("tokens", tokens).with("targets", targets),
+    };
+    match batch.part("weights") {
+        Some(_) => batch.with("weights", vec![1.0f32.to_ne_bytes(); samples]),
+        None => batch,
+    }
+}
+
+/// Two steps and what evaluation there is, with freed memory poisoned; against the prediction, all of the ledger.
+fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
+    let program = compile(config, target).unwrap();
+    verify(&program).unwrap();
+    let evaluations = config.evaluation.as_ref().map(|_| Evaluations { every: 1, batches: 1 });
+    let prediction = predict(&program, target, Cadence { steps: 2, evaluations });
+    let mut device = open(target).unwrap();
+    let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
+    engine.start().unwrap();
+    // Where the device cuts samples out of the data, there must be some.
+    if config.strategy.loader.source == LoadedFrom::Device {
+        let dtype = config.strategy.loader.dtype.dtype();
+        engine.put_row(0, &vec![0; dtype.bytes_of(config.tokens.unwrap()) as usize]).unwrap();
+    }
+    for step in 0..2 {
+        let report = engine.step(&batch(config, config.train.batch_size, step), &config.numbers(1)).unwrap();
+        assert!(report.loss.is_finite());
+        let asks = config.train.clip_norm.is_some() || config.strategy.loss_scale.is_some();
+        let measures = config.trains() && asks;
+        assert_eq!(report.gradient_norm.is_some(), measures);
+        if config.evaluation.is_some() {
+            assert!(engine.evaluate(&batch(config, config.train.batch_size, step)).unwrap().is_finite());
+        }
+    }
+    assert_eq!(engine.ledger().usage(Pool::Device), &prediction.device);
+    assert_eq!(engine.ledger().usage_at(Pool::Host), &prediction.host);
+    assert_eq!(engine.ledger().usage(Pool::Pinned), &prediction.pinned);
+    assert_eq!(engine.counts().flops, 2 * prediction.hardware_flops);
+    engine.close().unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_experiments_predict_what_they_measure(text in random_experiment(), threads in 1..=3usize) {
+        let target = Target { threads, ..target(None) };
+        let config = Place::new().configs(&text).remove(0);
+        two_steps_as_predicted(&RunConfig { tokens: Some(5000), ..config }, &target);
+    }
+}
+
+/// What was measured on a stand-in for a card is no card's.
+#[test]
+fn nothing_emulated_is_published() {
+    let files = glob::glob("results/published/**/*").unwrap().map(Result::unwrap);
+    let mut texts = 0;
+    for file in files.filter(|file| file.is_file()) {
+        let text = std::fs::read_to_string(&file).unwrap_or_default().to_lowercase();
+        assert!(!text.contains("emulated gpu"), "{}", file.display());
+        texts += 1;
+    }
+    assert!(texts > 0, "there is something to look at");
+}
