@@ -90,13 +90,16 @@ strategy = "plain"
 "train.batch_size" = 32
 "#;
 
+/// The repository's folder.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
 /// What a user reads of an error.
 fn told(error: impl Display) -> String {
     output::visible(&Failure::input(error).to_string()).into_owned()
 }
 
 fn shipped(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments").join(name)
+    Path::new(ROOT).join("experiments").join(name)
 }
 
 /// A folder with the files that shipped experiments extend.
@@ -154,7 +157,7 @@ fn configurations() {
     let experiment = "[model.hf]\nconfig = 'config.json'\ndropout = false\n[data.synthetic]\ntokens = 16\n[train]\nbatch_size = 2\n\
                       optimizer.sgd = { lr = 0.1 }\n[strategies.plain]\n";
     fs::write(place.path().join("a.toml"), experiment).unwrap();
-    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/vectors/hugging_face");
+    let vectors = Path::new(ROOT).join("tests/reference/vectors/hugging_face");
     let families = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2"];
     let seeds = families.map(|family| fs::read(vectors.join(family).join("config.json")).unwrap());
     read_mutated("configurations", &seeds, &[place.path().to_str().unwrap()], |text| {

@@ -8,6 +8,9 @@ use crate::stretches::Row;
 use crate::{Batch, Blame, Order, Part, Sample, Split, TrainingStep};
 use ops::TensorType;
 
+/// The repository's folder.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
 /// Text in memory.
 #[derive(Debug)]
 struct Text(Vec<u8>);
@@ -278,7 +281,7 @@ impl Reference {
     }
 
     fn folder() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/tokenizer")
+        Path::new(ROOT).join("tests/reference/tokenizer")
     }
 
     fn tokenizer(special: bool, end: Option<&str>) -> Encoding {
@@ -391,7 +394,7 @@ fn what_cannot_be_encoded_is_told() {
     let mut told = |encoding, text: &str, help: &str, blame| {
         let error = place.row(&place.set(encoding, None)).unwrap_err();
         let found = error.to_string().replace(&place.folder.path().display().to_string(), "");
-        let found = found.replace(env!("CARGO_MANIFEST_DIR"), "");
+        let found = found.replace(ROOT, "");
         assert_eq!((found.as_str(), error.help().as_str(), error.blame()), (text, help, blame));
     };
     let paths = Blame::Data("paths");

@@ -35,15 +35,15 @@ const STEPS: usize = 5;
 struct Vectors(&'static str);
 
 /// Of one model, trained in many ways.
-const WAYS: Vectors = Vectors("tests/reference/vectors");
+const WAYS: Vectors = Vectors("../../tests/reference/vectors");
 /// Of many models.
-const MODELS: Vectors = Vectors("tests/reference/vectors/models");
+const MODELS: Vectors = Vectors("../../tests/reference/vectors/models");
 /// Of documents that samples keep apart.
-const DOCUMENTS: Vectors = Vectors("tests/reference/vectors/documents");
+const DOCUMENTS: Vectors = Vectors("../../tests/reference/vectors/documents");
 /// Of models that leave something to chance.
-const DROPOUT: Vectors = Vectors("tests/reference/vectors/dropout");
+const DROPOUT: Vectors = Vectors("../../tests/reference/vectors/dropout");
 /// Of checkpoints, by the library that saved them.
-const CHECKPOINTS: Vectors = Vectors("tests/reference/vectors/hugging_face");
+const CHECKPOINTS: Vectors = Vectors("../../tests/reference/vectors/hugging_face");
 
 impl Vectors {
     fn read(self, name: &str) -> Tensors {

@@ -85,7 +85,7 @@ impl Shim {
     /// If there is no C compiler: nothing could be tried then.
     pub(crate) fn build() -> Shim {
         let shim = Shim { folder: tempfile::tempdir().unwrap() };
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/failing_calls/shim.c");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/failing_calls/shim.c");
         let mut cc = Command::new("cc");
         cc.args([
             "-std=gnu11",
