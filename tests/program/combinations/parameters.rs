@@ -32,10 +32,9 @@ fn models_have_their_parameters() {
         let file = folder.path().join("config.json");
         std::fs::write(&file, config.to_string()).unwrap();
         let mut run: toml::Table = small().to_toml("run", "plain").parse().unwrap();
-        let model = toml::toml! { hf.config = "config.json" };
-        run.insert("model".to_owned(), model.into());
-        let model =
-            changed(&run.to_string(), &[format!("model.hf.config = '{}'", file.display())]).unwrap().model;
+        let hf = toml::Table::from_iter([("config".to_owned(), file.to_str().unwrap().into())]);
+        run.insert("model".to_owned(), toml::Table::from_iter([("hf".to_owned(), hf.into())]).into());
+        let model = changed(&run.to_string(), &[]).unwrap().model;
         assert_eq!(graph::build(&model, 1).parameters(), expected, "{name}");
     }
 }
