@@ -41,15 +41,19 @@ struct Map {
         return 0.5f * (share(ZERO + first(decade) - 1) + share(ZERO + first(decade)));
     }
 
+    // The decade comes first, so that the share is divided once, by that decade's unit. The count is a power of 2, so the
+    // product with it is exact.
     __device__ static __forceinline__ uint32_t code(float value, float scale, const float (&least)[DECADES + 1]) {
         const float share = fabsf(value) / scale;
-        int above = 0;
+        int decade = -1;
 #pragma unroll
-        for (int i = 0; i <= DECADES; ++i) {
-            if (share >= least[i]) {
-                const float place = i == DECADES ? 0.0f : count(i) / 0.9f * (share / unit(i)) - count(i) / 9.0f;
-                above = first(i) + static_cast<int>(fminf(fmaxf(place, 0.0f), count(i) - 1.0f));
-            }
+        for (int i = 0; i <= DECADES; ++i) decade += share >= least[i];
+        int above = 0;
+        if (decade == DECADES) {
+            above = first(DECADES);
+        } else if (decade >= 0) {
+            const float place = count(decade) * (1.0f / 0.9f * (share / unit(decade)) - 1.0f / 9.0f);
+            above = first(decade) + static_cast<int>(fminf(fmaxf(place, 0.0f), count(decade) - 1.0f));
         }
         // There is one code less below 0 than above.
         return SIGNED && value < 0.0f ? ZERO - min(above, ZERO) : ZERO + above;

@@ -38,6 +38,8 @@ template <int N, class Maps, class Work>
 __device__ __forceinline__ void each_block(const UpdateEntry& entry, const Quantized (&states)[N], Maps maps, Work work) {
     const uint64_t begin = (blockIdx.x - entry.first_block) * UPDATE_ELEMENTS;
     const uint32_t lane = threadIdx.x % 32;
+    // Unrolled, the kernels would be twice as long.
+#pragma unroll 1
     for (int turn = 0; turn < TURNS; ++turn) {
         const uint64_t block = begin + QUANTIZED * (turn * WARPS + threadIdx.x / 32);
         // The same for all lanes of a warp.
@@ -87,27 +89,17 @@ __device__ __forceinline__ void each_block(const UpdateEntry& entry, const Quant
     }
 }
 
-// Lets `work` change up to four parameters, given each with its gradient and its place among them.
+// Lets `work` change up to four parameters, given each with its gradient and its place among them. It is called for all four:
+// `count` decides what is loaded and stored, so that each type is handled once for whole and partial runs.
 template <class Work>
 __device__ __forceinline__ void each_weight(const Weights& weights, uint64_t place, int count, Work work) {
-    if (count == 4) {
-        float4 p = weights.parameter_quad(place);
-        const float4 g = weights.gradient_quad(place);
-        work(p.x, g.x, 0);
-        work(p.y, g.y, 1);
-        work(p.z, g.z, 2);
-        work(p.w, g.w, 3);
-        weights.store_quad_of(place, p);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        if (i < count) {
-            float p = weights.parameter(place + i);
-            work(p, weights.gradient(place + i), i);
-            weights.store(place + i, p);
-        }
-    }
+    float4 p = weights.parameter_quad(place, count);
+    const float4 g = weights.gradient_quad(place, count);
+    work(p.x, g.x, 0);
+    work(p.y, g.y, 1);
+    work(p.z, g.z, 2);
+    work(p.w, g.w, 3);
+    weights.store_quad_of(place, p, count);
 }
 
 // An optimizer's step for the elements of one block.
@@ -152,12 +144,10 @@ __device__ __forceinline__ void update_quantized(const Weights& weights, const U
     const Quantized moments[Rule::MOMENTS] = {__VA_ARGS__};                                                          \
     update_quantized<Rule>(weights, entry, moments, numbers, share(clip_norm, norm, scaling), rule);
 
-// With the registers of four blocks to a multiprocessor, they would spill.
-
 #define NO_MOMENT(name, Rule)
 
 #define ONE_MOMENT(name, Rule)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(BLOCK, 3)                                                           \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4)                                                           \
         name##_quantized(void* parameters, const void* gradients, uint8_t* __restrict__ codes,                       \
                          float* __restrict__ scales, BEHIND_MOMENTS(Rule)) {                                         \
         UPDATE(Rule, {codes, scales})                                                                                \
@@ -165,7 +155,7 @@ __device__ __forceinline__ void update_quantized(const Weights& weights, const U
     REGISTER(name##_quantized)
 
 #define TWO_MOMENTS(name, Rule)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(BLOCK, 3)                                                           \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 4)                                                           \
         name##_quantized(void* parameters, const void* gradients, uint8_t* __restrict__ first,                       \
                          float* __restrict__ first_scales, uint8_t* __restrict__ second,                             \
                          float* __restrict__ second_scales, BEHIND_MOMENTS(Rule)) {                                  \

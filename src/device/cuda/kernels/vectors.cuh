@@ -48,6 +48,39 @@ __device__ __forceinline__ void store_quad(T* sink, float4 values) {
     }
 }
 
+// The first `count` of four values; the others are 0.
+template <class T>
+__device__ __forceinline__ float4 load_quad(const T* source, int count) {
+    if (count >= 4) return load_quad(source);
+    float4 values = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (count > 0) values.x = to_float(source[0]);
+    if (count > 1) values.y = to_float(source[1]);
+    if (count > 2) values.z = to_float(source[2]);
+    return values;
+}
+
+// Stores the first `count` of four 16-bit values.
+__device__ __forceinline__ void store_bits(uint16_t* sink, uint2 bits, int count) {
+    if (count >= 4) {
+        *reinterpret_cast<uint2*>(sink) = bits;
+    } else {
+        if (count > 0) sink[0] = static_cast<uint16_t>(bits.x);
+        if (count > 1) sink[1] = static_cast<uint16_t>(bits.x >> 16);
+        if (count > 2) sink[2] = static_cast<uint16_t>(bits.y);
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void store_quad(T* sink, float4 values, int count) {
+    if (count >= 4) {
+        store_quad(sink, values);
+    } else {
+        if (count > 0) sink[0] = from_float<T>(values.x);
+        if (count > 1) sink[1] = from_float<T>(values.y);
+        if (count > 2) sink[2] = from_float<T>(values.z);
+    }
+}
+
 // Eight of them, aligned to 16 bytes.
 template <class T>
 __device__ __forceinline__ void load_eight(float (&values)[8], const T* source) {

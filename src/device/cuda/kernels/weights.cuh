@@ -85,32 +85,34 @@ struct Weights {
         }
     }
 
-    // Four elements from this one on, a multiple of four, of a tensor that begins at such a one.
-    __device__ __forceinline__ float4 parameter_quad(uint64_t element) const {
-        if (master != nullptr) return load_quad(master + offset + element);
+    // Four elements from this one on, a multiple of four, of a tensor whose first element is at a multiple of four; of the
+    // last four of a tensor the first `count`. The others read as 0 and are not written.
+    __device__ __forceinline__ float4 parameter_quad(uint64_t element, int count = 4) const {
+        if (master != nullptr) return load_quad(master + offset + element, count);
         float4 quad;
-        as(parameters, formats.parameters, [&](auto* numbers) { quad = load_quad(numbers + offset + element); });
+        as(parameters, formats.parameters,
+           [&](auto* numbers) { quad = load_quad(numbers + offset + element, count); });
         return quad;
     }
 
-    __device__ __forceinline__ float4 gradient_quad(uint64_t element) const {
+    __device__ __forceinline__ float4 gradient_quad(uint64_t element, int count = 4) const {
         float4 quad;
         as(const_cast<void*>(gradients), formats.gradients,
-           [&](auto* numbers) { quad = load_quad(numbers + offset + element); });
+           [&](auto* numbers) { quad = load_quad(numbers + offset + element, count); });
         return quad;
     }
 
-    __device__ __forceinline__ void store_quad_of(uint64_t element, float4 values) const {
-        if (master != nullptr) store_quad(master + offset + element, values);
+    __device__ __forceinline__ void store_quad_of(uint64_t element, float4 values, int count = 4) const {
+        if (master != nullptr) store_quad(master + offset + element, values, count);
         if (formats.random) {
             const uint4 words = draws(element);
             const uint2 pairs = make_uint2(at_random(values.x, words.x) | at_random(values.y, words.y) << 16,
                                            at_random(values.z, words.z) | at_random(values.w, words.w) << 16);
-            *reinterpret_cast<uint2*>(static_cast<uint16_t*>(parameters) + offset + element) = pairs;
+            store_bits(static_cast<uint16_t*>(parameters) + offset + element, pairs, count);
             return;
         }
         as(parameters, formats.parameters,
-           [&](auto* numbers) { store_quad(numbers + offset + element, values); });
+           [&](auto* numbers) { store_quad(numbers + offset + element, values, count); });
     }
 
     // One element.
