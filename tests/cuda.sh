@@ -2,7 +2,8 @@
 # The CUDA device without a card: kernels compiled by NVRTC, and the program run on the emulated stack of tests/emulator.
 #
 #     bash tests/cuda.sh              everything
-#     bash tests/cuda.sh PART...      only these: compile, emulator, device, kernels, sanitize, engine, sweep
+#     bash tests/cuda.sh PART...      only these: compile, registers, emulator, device, kernels, sanitize, engine, sweep
+#     bash tests/cuda.sh lock         compiles the kernels whose figures in registers.lock are missing or stale, and writes it
 #
 # Needs g++, python3 and, the first time, PyPI: NVRTC comes from there, three versions of it. Everything it makes lies in
 # target/emulated.
@@ -10,7 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 out=$PWD/target/emulated
-parts=(compile emulator device kernels sanitize engine sweep)
+lock=$PWD/src/device/cuda/registers.lock
+parts=(compile registers emulator device kernels sanitize engine sweep)
 
 # environment NAME REQUIREMENT: a Python environment of that name with an NVRTC, which needs neither a driver nor a card.
 environment() {
@@ -39,11 +41,17 @@ for line in sys.stdin:
 ' "$1"
 }
 
-# Every kernel for every architecture, with registers and spills; a spill fails. For one of them with other versions.
+# The versions of NVRTC that registers.lock has besides 13.0: each for one architecture.
+other_versions() {
+    environment python-newest 'nvidia-cuda-nvrtc==13.5.37'
+    environment python-12 'nvidia-cuda-nvrtc-cu12==12.9.86'
+}
+
+# Every kernel for every architecture, with registers and spills; a spill fails, and so does a figure that is not the one in
+# registers.lock. For one of the architectures with other versions.
 compile() {
     cargo build --quiet --release
-    environment python-newest 'nvidia-cuda-nvrtc>=13,<14'
-    environment python-12 'nvidia-cuda-nvrtc-cu12>=12,<13'
+    other_versions
     # In two processes: in one, NVRTC compiles one file after the other.
     side_by_side python sm_80 sm_86 sm_89 -- python sm_90 sm_100 sm_120
     side_by_side python-newest sm_90 -- python-12 sm_90
@@ -66,7 +74,22 @@ side_by_side() {
 # kernels_with ENVIRONMENT ARCHITECTURE...
 kernels_with() {
     local architectures=("${@:2}")
-    VIRTUAL_ENV=$out/$1 target/release/runner compile-kernels "${architectures[@]/#/--arch=}"
+    VIRTUAL_ENV=$out/$1 target/release/runner compile-kernels --lock "$lock" "${architectures[@]/#/--arch=}"
+}
+
+# registers.lock is current, by its digests; one of its groups, another with each commit, is compiled.
+registers() {
+    cargo build --quiet --release
+    target/release/runner compile-kernels --lock "$lock" --sample "$(git rev-parse HEAD)"
+}
+
+# Brings registers.lock up to date.
+lock() {
+    cargo build --quiet --release
+    other_versions
+    for version in python python-newest python-12; do
+        VIRTUAL_ENV=$out/$version target/release/runner compile-kernels --lock "$lock" --write
+    done
 }
 
 # The emulator notices what it is for.
@@ -117,8 +140,8 @@ sweep() {
 }
 
 for part in "${@:-${parts[@]}}"; do
-    if [[ " ${parts[*]} " != *" $part "* ]]; then
-        echo "there is no part $part; the parts are ${parts[*]}" >&2
+    if [[ " ${parts[*]} lock " != *" $part "* ]]; then
+        echo "there is no part $part; the parts are ${parts[*]} and lock" >&2
         exit 2
     fi
 done

@@ -1,37 +1,131 @@
-//! `compile-kernels`: compiles every kernel of the CUDA device and says what it takes of a card's registers. It needs
-//! NVRTC alone. For those who write kernels, not for those who train.
+//! `compile-kernels`: compiles every kernel of the CUDA device and prints registers, shared memory, spills and machine
+//! instructions, or compares them with a table of them. It needs NVRTC alone. For those who write kernels, not for those who
+//! train.
+
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::failure::{ExitStatus, Failure};
 use super::output;
-use device::KernelReport;
+use device::{KernelCompiler, KernelReport, RegistersLock, SourceReport};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// An architecture, such as sm_90; as many as are wanted
-    #[arg(long = "arch", value_name = "ARCH", required = true)]
+    #[arg(long = "arch", value_name = "ARCH", required_unless_present = "lock")]
     architectures: Vec<String>,
+    /// A table of kernels, registers.lock: checks that it is current. With --arch, compares every compiled kernel with it
+    #[arg(long, value_name = "FILE")]
+    lock: Option<PathBuf>,
+    /// Also compiles one source for one architecture, chosen by this text, and compares it with the table
+    #[arg(long, value_name = "SEED", requires = "lock", conflicts_with = "architectures")]
+    sample: Option<String>,
+    /// Compiles what is missing or stale, and writes it to the table
+    #[arg(long, requires = "lock", conflicts_with_all = ["architectures", "sample"])]
+    write: bool,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
-    let (version, reports) = device::compile_kernels(&args.architectures).map_err(Failure::machine)?;
-    output::print(&format!("NVRTC {version}\n{}", table(&reports)))?;
-    let spilling = reports.iter().filter(|report| report.spill_bytes > 0).count();
-    if spilling == 0 {
-        return Ok(ExitStatus::Complete);
+    let Args { architectures, lock, sample, write } = args;
+    match (lock, sample) {
+        (None, _) => compile(&architectures, None),
+        (Some(file), _) if write => update(&file),
+        (Some(file), None) if !architectures.is_empty() => compile(&architectures, Some(&file)),
+        (Some(file), sample) => check(&file, sample.as_deref()),
     }
-    Err(Failure::machine(format!("{spilling} of {} compiled kernels spill registers", reports.len())))
 }
 
-fn table(reports: &[KernelReport]) -> String {
-    let mut text = format!(
-        "{:<40} {:<8} {:>9} {:>12} {:>11}\n",
-        "kernel", "arch", "registers", "shared bytes", "spill bytes"
-    );
-    for report in reports {
-        let KernelReport { kernel, architecture, registers, shared_bytes, spill_bytes, .. } = report;
-        text.push_str(&format!(
-            "{kernel:<40} {architecture:<8} {registers:>9} {shared_bytes:>12} {spill_bytes:>11}\n"
+/// Compiles every source, and compares with a table if there is one.
+fn compile(architectures: &[String], lock: Option<&Path>) -> Result<ExitStatus, Failure> {
+    let lock = lock.map(read).transpose()?;
+    let compiler = KernelCompiler::load().map_err(Failure::machine)?;
+    let version = compiler.version();
+    let reports = compiler.compile_all(architectures).map_err(Failure::machine)?;
+    output::print(&format!("NVRTC {version}\n{}", table(&reports)))?;
+    let mut problems: Vec<String> = reports.iter().flat_map(SourceReport::faults).collect();
+    let mut outdated = Vec::new();
+    if let Some(lock) = lock {
+        if RegistersLock::covers(version) {
+            outdated = lock.problems();
+            problems.extend(lock.differences(&reports));
+        } else {
+            output::print(&format!("not compared: {}\n", uncovered(&compiler)))?;
+        }
+    }
+    complete(problems, outdated)
+}
+
+/// Checks that a table is current, by digests alone, and that one compilation gives its figures.
+fn check(file: &Path, sample: Option<&str>) -> Result<ExitStatus, Failure> {
+    let lock = read(file)?;
+    let outdated = lock.problems();
+    let (Some(seed), true) = (sample, outdated.is_empty()) else { return complete(Vec::new(), outdated) };
+    let compiler = KernelCompiler::load().map_err(Failure::machine)?;
+    let sample = RegistersLock::sample(compiler.version(), seed)
+        .ok_or_else(|| Failure::machine(uncovered(&compiler)))?;
+    output::print(&format!("compiling {sample}\n"))?;
+    let reports = compiler.compile(vec![sample]).map_err(Failure::machine)?;
+    output::print(&table(&reports))?;
+    complete(lock.differences(&reports), Vec::new())
+}
+
+/// Compiles what is missing from a table or stale in it, as far as this version of NVRTC is concerned.
+fn update(file: &Path) -> Result<ExitStatus, Failure> {
+    let mut lock = if file.exists() { read(file)? } else { RegistersLock::default() };
+    let compiler = KernelCompiler::load().map_err(Failure::machine)?;
+    let version = compiler.version();
+    if !RegistersLock::covers(version) {
+        return Err(Failure::machine(uncovered(&compiler)));
+    }
+    let reports = compiler.compile(lock.outdated(version)).map_err(Failure::machine)?;
+    for difference in lock.differences(&reports) {
+        output::print(&format!("{difference}\n"))?;
+    }
+    output::print(&format!("NVRTC {version}: compiled {} sources\n", reports.len()))?;
+    let faults: Vec<String> = reports.iter().flat_map(SourceReport::faults).collect();
+    lock.update(reports);
+    fs::write(file, lock.render())
+        .map_err(|error| Failure::machine(format!("cannot write {}: {error}", file.display())))?;
+    complete(faults, Vec::new())
+}
+
+fn read(file: &Path) -> Result<RegistersLock, Failure> {
+    let text = fs::read_to_string(file)
+        .map_err(|error| Failure::input(format!("cannot read {}: {error}", file.display())))?;
+    RegistersLock::parse(&text).map_err(|error| Failure::input(format!("{}, {error}", file.display())))
+}
+
+fn uncovered(compiler: &KernelCompiler) -> String {
+    format!("the table has no figures of NVRTC {}, only of {}", compiler.version(), RegistersLock::covered())
+}
+
+/// `problems` are of compiled kernels, `outdated` of the table.
+fn complete(mut problems: Vec<String>, outdated: Vec<String>) -> Result<ExitStatus, Failure> {
+    if !outdated.is_empty() {
+        problems.extend(outdated);
+        problems.push(format!(
+            "help: `{}` compiles what is missing or stale and writes the table",
+            RegistersLock::UPDATE
         ));
+    }
+    match problems.is_empty() {
+        true => Ok(ExitStatus::Complete),
+        false => Err(Failure::machine(problems.join("\n"))),
+    }
+}
+
+fn table(reports: &[SourceReport]) -> String {
+    let mut text = format!(
+        "{:<52} {:<8} {:>9} {:>12} {:>11} {:>12}\n",
+        "kernel", "arch", "registers", "shared bytes", "spill bytes", "instructions"
+    );
+    for SourceReport { compilation, kernels, .. } in reports {
+        for KernelReport { kernel, registers, shared_bytes, spill_bytes, instructions } in kernels {
+            let architecture = &compilation.architecture;
+            text.push_str(&format!(
+                "{kernel:<52} {architecture:<8} {registers:>9} {shared_bytes:>12} {spill_bytes:>11} {instructions:>12}\n"
+            ));
+        }
     }
     text
 }

@@ -8,7 +8,7 @@ use super::cache::Cache;
 use super::calls::{Status, nvrtc as sys};
 use super::errors::Failed;
 use super::libraries::{self, Library};
-use super::sources::{HEADERS, SOURCES, Source};
+use super::sources::{HEADERS, SOURCES, Source, with_headers};
 use super::unavailable::{Unavailable, Version};
 use base::parallel;
 
@@ -90,7 +90,7 @@ impl Compiler {
     /// One cannot be compiled.
     pub(super) fn cubins(self, architecture: &str, cache: &Cache) -> Result<Vec<Vec<u8>>, Unavailable> {
         let cubin = |source: &Source| {
-            let key = self.key(source, architecture);
+            let key = digest(source, architecture, self.version);
             if let Some(cubin) = cache.get(&key) {
                 return Ok(cubin);
             }
@@ -130,23 +130,24 @@ impl Compiler {
         let log = log.trim_end().to_owned();
         Err(Unavailable::Kernel { file: source.file, architecture: architecture.to_owned(), log })
     }
+}
 
-    /// Names compiled code: everything that it follows from.
-    fn key(self, source: &Source, architecture: &str) -> String {
-        let mut digest = Sha256::new();
-        let mut add = |text: &str| {
-            digest.update((text.len() as u64).to_le_bytes());
-            digest.update(text);
-        };
-        for part in std::iter::once(source).chain(HEADERS) {
-            add(part.file);
-            add(part.text);
-        }
-        OPTIONS.iter().for_each(|option| add(option));
-        add(architecture);
-        add(&self.version.to_string());
-        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+/// Identifies compiled code by all of its inputs: the source, the headers that it includes, the options, the architecture
+/// and the version of NVRTC.
+pub(super) fn digest(source: &Source, architecture: &str, version: Version) -> String {
+    let mut digest = Sha256::new();
+    let mut add = |text: &str| {
+        digest.update((text.len() as u64).to_le_bytes());
+        digest.update(text);
+    };
+    for part in with_headers(source) {
+        add(part.file);
+        add(part.text);
     }
+    OPTIONS.iter().for_each(|option| add(option));
+    add(architecture);
+    add(&version.to_string());
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn nearest(numbers: impl Iterator<Item = u32>, capability: Version) -> Option<u32> {
@@ -266,22 +267,22 @@ mod tests {
     }
 
     #[test]
-    fn compiled_code_is_named_by_all_that_it_follows_from() {
-        let compiler = Compiler { version: Version { major: 13, minor: 0 } };
-        let other = Compiler { version: Version { major: 13, minor: 1 } };
-        let a = Source { file: "a.cu", text: "text" };
-        let b = Source { file: "a.cu", text: "texts" };
-        let c = Source { file: "a.cut", text: "ext" };
-        let keys = [
-            compiler.key(&a, "sm_90"),
-            compiler.key(&b, "sm_90"),
-            compiler.key(&c, "sm_90"),
-            compiler.key(&a, "sm_80"),
-            other.key(&a, "sm_90"),
+    fn digest_covers_every_input_of_the_compiler() {
+        let [version, newer] = [0, 1].map(|minor| Version { major: 13, minor });
+        let source = |file, text| Source { file, text };
+        let a = source("a.cu", "text");
+        let digests = [
+            digest(&a, "sm_90", version),
+            digest(&source("a.cu", "texts"), "sm_90", version),
+            digest(&source("a.cut", "ext"), "sm_90", version),
+            digest(&a, "sm_80", version),
+            digest(&a, "sm_90", newer),
+            digest(&source("a.cu", "#include \"philox.cuh\""), "sm_90", version),
+            digest(&source("a.cu", "#include \"chance.cuh\""), "sm_90", version),
         ];
-        for (index, key) in keys.iter().enumerate() {
-            assert_eq!(key.len(), 64);
-            assert!(!keys[..index].contains(key));
+        for (index, digest) in digests.iter().enumerate() {
+            assert_eq!(digest.len(), 64);
+            assert!(!digests[..index].contains(digest));
         }
     }
 }

@@ -12,6 +12,7 @@ mod calls;
 mod choosing;
 mod clock;
 mod compiler;
+mod cubin;
 mod driver;
 mod emulated;
 mod errors;
@@ -19,6 +20,7 @@ mod graphs;
 mod launcher;
 mod launches;
 mod libraries;
+mod lock;
 mod memory;
 mod modules;
 mod order;
@@ -57,8 +59,9 @@ use ops::Op;
 
 pub use self::driver::Card;
 pub use self::emulated::emulate_delay;
+pub use self::lock::RegistersLock;
 pub use self::probe::{Equipment, Found, Inventory, OLDEST, equip, inventory, target};
-pub use self::report::{KernelReport, compile_kernels};
+pub use self::report::{KernelCompiler, KernelReport, SourceReport};
 pub use self::unavailable::{MissingLibrary, Unavailable, Version};
 
 /// The debugging pattern, all ones: not a number in every float format, and a token that no table has.

@@ -1,49 +1,175 @@
-//! What the compiler says of each kernel: registers, shared memory and spills.
+//! Registers, shared memory, spills and machine instructions of each kernel.
 
-use super::compiler::Compiler;
+use std::fmt;
+
+use super::compiler::{Compiler, digest};
+use super::cubin;
 use super::sources::{SOURCES, Source};
 use super::unavailable::{Unavailable, Version};
 use base::parallel;
 
-/// What one kernel takes on one architecture.
+/// The limit on a kernel's machine instructions. A longer one takes seconds to compile and does not fit the instruction
+/// cache of a multiprocessor: typically branches on run-time types were inlined into an unrolled loop.
+const MAX_INSTRUCTIONS: u32 = 12_000;
+
+/// Characters of a digest in a table: enough to tell two versions of a source apart.
+const DIGEST: usize = 16;
+
+/// What one kernel takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelReport {
-    pub file: &'static str,
     pub kernel: String,
-    pub architecture: String,
     /// Per thread.
     pub registers: u32,
     /// Static, in bytes per block.
     pub shared_bytes: u32,
     /// Bytes per thread that are stored to and loaded from local memory for want of registers.
     pub spill_bytes: u32,
+    pub instructions: u32,
 }
 
-/// Compiles every source for the architectures, without a driver, and says what the kernels take. With it, the
-/// version of NVRTC.
+/// A source, an architecture and a version of NVRTC: the figures of the kernels are a pure function of these.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Compilation {
+    pub file: String,
+    pub architecture: String,
+    pub version: Version,
+}
+
+impl fmt::Display for Compilation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} for {} by NVRTC {}", self.file, self.architecture, self.version)
+    }
+}
+
+/// The kernels of one compilation, by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceReport {
+    pub compilation: Compilation,
+    /// Of all inputs of the compiler.
+    pub digest: String,
+    pub kernels: Vec<KernelReport>,
+}
+
+impl SourceReport {
+    /// What is wrong with the kernels: spills, and too many instructions.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let Compilation { architecture, version, .. } = &self.compilation;
+        for KernelReport { kernel, spill_bytes, instructions, .. } in &self.kernels {
+            let place = format!("{kernel} for {architecture} by NVRTC {version}");
+            if *spill_bytes > 0 {
+                faults.push(format!("{place} spills registers: {spill_bytes} bytes"));
+            }
+            if *instructions > MAX_INSTRUCTIONS {
+                faults.push(format!(
+                    "{place} has {instructions} instructions; the limit is {MAX_INSTRUCTIONS}"
+                ));
+            }
+        }
+        faults
+    }
+}
+
+/// NVRTC, for the figures of kernels. It takes no driver.
+#[derive(Debug)]
+pub struct KernelCompiler(Compiler);
+
+impl KernelCompiler {
+    /// # Errors
+    /// NVRTC is missing.
+    pub fn load() -> Result<KernelCompiler, Unavailable> {
+        Ok(KernelCompiler(Compiler::load(u32::MAX)?))
+    }
+
+    pub fn version(&self) -> Version {
+        self.0.version
+    }
+
+    /// Compiles every source for the architectures.
+    ///
+    /// # Errors
+    /// NVRTC fails on a source.
+    pub fn compile_all(&self, architectures: &[String]) -> Result<Vec<SourceReport>, Unavailable> {
+        self.compile(compilations(self.version(), architectures))
+    }
+
+    /// # Errors
+    /// NVRTC fails on a source.
+    ///
+    /// # Panics
+    /// There is no such source.
+    pub fn compile(&self, compilations: Vec<Compilation>) -> Result<Vec<SourceReport>, Unavailable> {
+        let compile = |compilation: Compilation| {
+            let source = source(&compilation.file).expect("a source of this program");
+            let architecture = compilation.architecture.as_str();
+            let compiled = self.0.compile(source, architecture, &["--ptxas-options=-v"])?;
+            let kernels = kernels(&compiled.log, &compiled.cubin).map_err(|log| Unavailable::Kernel {
+                file: source.file,
+                architecture: architecture.to_owned(),
+                log,
+            })?;
+            let digest = short_digest(source, &compilation);
+            Ok(SourceReport { compilation, digest, kernels })
+        };
+        parallel::map(compilations, compile).into_iter().collect()
+    }
+}
+
+/// Of every source for the architectures.
+pub(super) fn compilations(version: Version, architectures: &[impl AsRef<str>]) -> Vec<Compilation> {
+    let of_source = |source: &Source, architecture: &str| Compilation {
+        file: source.file.to_owned(),
+        architecture: architecture.to_owned(),
+        version,
+    };
+    let pairs =
+        SOURCES.iter().flat_map(|source| architectures.iter().map(move |name| (source, name.as_ref())));
+    pairs.map(|(source, architecture)| of_source(source, architecture)).collect()
+}
+
+pub(super) fn source(file: &str) -> Option<&'static Source> {
+    SOURCES.iter().find(|source| source.file == file)
+}
+
+pub(super) fn short_digest(source: &Source, compilation: &Compilation) -> String {
+    let mut digest = digest(source, &compilation.architecture, compilation.version);
+    digest.truncate(DIGEST);
+    digest
+}
+
+/// The figures of all kernels in some machine code and the log of its compilation, by name.
 ///
 /// # Errors
-/// NVRTC is missing, or fails on a source.
-pub fn compile_kernels(architectures: &[String]) -> Result<(Version, Vec<KernelReport>), Unavailable> {
-    let compiler = Compiler::load(u32::MAX)?;
-    let pairs: Vec<(&Source, &String)> =
-        SOURCES.iter().flat_map(|source| architectures.iter().map(move |name| (source, name))).collect();
-    let reports = parallel::map(pairs, |(source, architecture)| {
-        let compiled = compiler.compile(source, architecture, &["--ptxas-options=-v"])?;
-        Ok(parse(&compiled.log, source.file, architecture))
-    });
-    let reports = reports.into_iter().collect::<Result<Vec<Vec<KernelReport>>, Unavailable>>()?;
-    Ok((compiler.version, reports.concat()))
+/// The two are not of the same kernels, or of none.
+fn kernels(log: &str, cubin: &[u8]) -> Result<Vec<KernelReport>, String> {
+    let mut kernels = parse(log);
+    kernels.sort_by(|a, b| a.kernel.cmp(&b.kernel));
+    let mut counts = cubin::instructions(cubin).ok_or("the machine code is not a well-formed ELF file")?;
+    counts.sort();
+    let names = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    if kernels.is_empty()
+        || !kernels.iter().map(|report| &report.kernel).eq(counts.iter().map(|(kernel, _)| kernel))
+    {
+        return Err(format!(
+            "kernels of the assembler's log: {}; kernels of the machine code: {}",
+            names(kernels.iter().map(|report| report.kernel.as_str()).collect()),
+            names(counts.iter().map(|(kernel, _)| kernel.as_str()).collect()),
+        ));
+    }
+    for (report, (_, count)) in kernels.iter_mut().zip(counts) {
+        report.instructions = count;
+    }
+    Ok(kernels)
 }
 
 /// Reads the assembler's log: for each kernel a line with its name, one with its spills, one with its registers.
-fn parse(log: &str, file: &'static str, architecture: &str) -> Vec<KernelReport> {
+fn parse(log: &str) -> Vec<KernelReport> {
     let mut reports: Vec<KernelReport> = Vec::new();
     for line in log.lines() {
         if let Some((_, rest)) = line.split_once("Compiling entry function '") {
             let kernel = rest.split('\'').next().unwrap_or(rest).to_owned();
-            let architecture = architecture.to_owned();
-            reports.push(KernelReport { file, kernel, architecture, ..KernelReport::default() });
+            reports.push(KernelReport { kernel, ..KernelReport::default() });
         }
         let Some(report) = reports.last_mut() else { continue };
         let words: Vec<&str> = line.split([' ', ',']).filter(|word| !word.is_empty()).collect();
@@ -78,16 +204,38 @@ ptxas info    : Function properties for attention_f32
 ptxas info    : Used 255 registers, used 1 barriers, 16 bytes cumulative stack size, 4096 bytes smem
 ";
         let report = |kernel: &str, registers, shared_bytes, spill_bytes| KernelReport {
-            file: "a.cu",
             kernel: kernel.to_owned(),
-            architecture: "sm_90".to_owned(),
             registers,
             shared_bytes,
             spill_bytes,
+            instructions: 0,
+        };
+        assert_eq!(parse(log), [report("add_f32", 10, 0, 0), report("attention_f32", 255, 4096, 56)]);
+    }
+
+    #[test]
+    fn spills_and_kernels_beyond_the_limit_are_faults() {
+        let kernel = |name: &str, spill_bytes, instructions| KernelReport {
+            kernel: name.to_owned(),
+            spill_bytes,
+            instructions,
+            ..KernelReport::default()
+        };
+        let report = SourceReport {
+            compilation: Compilation {
+                file: "a.cu".to_owned(),
+                architecture: "sm_90".to_owned(),
+                version: Version { major: 13, minor: 0 },
+            },
+            digest: String::new(),
+            kernels: vec![kernel("good", 0, 12_000), kernel("spilling", 16, 8), kernel("long", 0, 12_001)],
         };
         assert_eq!(
-            parse(log, "a.cu", "sm_90"),
-            [report("add_f32", 10, 0, 0), report("attention_f32", 255, 4096, 56)]
+            report.faults(),
+            [
+                "spilling for sm_90 by NVRTC 13.0 spills registers: 16 bytes",
+                "long for sm_90 by NVRTC 13.0 has 12001 instructions; the limit is 12000",
+            ]
         );
     }
 }

@@ -88,3 +88,52 @@ pub(super) const HEADERS: &[Source] = &[
     source!("vectors.cuh"),
     source!("weights.cuh"),
 ];
+
+/// A source and the headers that it includes, directly or through others, each once.
+pub(super) fn with_headers(source: &Source) -> Vec<&Source> {
+    let mut parts = vec![source];
+    let mut next = 0;
+    while let Some(part) = parts.get(next) {
+        for name in includes(part) {
+            let header = HEADERS.iter().find(|header| header.file == name);
+            // The emulator's header is not compiled by NVRTC.
+            let Some(header) = header else { continue };
+            if !parts.iter().any(|part| part.file == header.file) {
+                parts.push(header);
+            }
+        }
+        next += 1;
+    }
+    parts
+}
+
+/// The names in a file's `#include "name"` lines.
+fn includes(source: &Source) -> impl Iterator<Item = &'static str> {
+    source.text.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_include_is_found() {
+        for source in SOURCES.iter().chain(HEADERS) {
+            let lines = source.text.lines().filter(|line| line.contains("#include")).count();
+            assert_eq!(includes(source).count(), lines, "{}: an #include in another form", source.file);
+            for name in includes(source) {
+                let known = HEADERS.iter().any(|header| header.file == name);
+                assert!(known || name == "emulator.h", "{} includes {name}", source.file);
+            }
+        }
+    }
+
+    #[test]
+    fn headers_of_headers_are_parts_of_a_source() {
+        let dropout = SOURCES.iter().find(|source| source.file == "dropout.cu").expect("a source");
+        let files: Vec<&str> = with_headers(dropout).iter().map(|part| part.file).collect();
+        assert!(files.starts_with(&["dropout.cu"]));
+        assert!(["chance.cuh", "philox.cuh", "compat.cuh"].iter().all(|file| files.contains(file)));
+        assert!(!files.contains(&"adam.cuh"));
+    }
+}

@@ -176,7 +176,8 @@ fn updates_of_states_in_fewer_bits() {
         StateFormat::Bf16(Rounding::Stochastic { seed: 0x1234_5678_9abc }),
         StateFormat::Quantized,
     ];
-    let lens = [[4096, 7, 300], [1, 256, 13_001]];
+    // Of every remainder modulo 4: a thread updates four elements at once, and what is left of a tensor.
+    let lens = [[4096, 7, 302], [1, 256, 13_001]];
     for (format, lens) in formats.into_iter().flat_map(|format| lens.map(|lens| (format, lens))) {
         let (members, ty) = lay_out(tensors(lens), DType::F32, format.dtype());
         let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
@@ -208,7 +209,7 @@ fn updates_of_parameters_in_16_bits() {
         {
             let format = UpdateFormat { states, weights };
             let narrowest = if states == StateFormat::F32 { half } else { states.dtype() };
-            let (members, ty) = lay_out(tensors([4096, 7, 13_001]), half, narrowest);
+            let (members, ty) = lay_out(tensors([4098, 7, 13_001]), half, narrowest);
             let gradients = GradientTerms { members: members.clone(), clip_norm: Some(0.5), scaled: false };
             for update in every_update(&gradients, format) {
                 assert_same_update(&mut devices, &update, &members, ty, [half, of_gradients]);
