@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# The CUDA device without a card: kernels compiled by NVRTC, and the program run on the emulated stack of tests/emulator.
+# The CUDA device without a card: kernels compiled by NVRTC, and the program on the emulated stack of tests/emulator.
 #
-#     bash tests/cuda.sh              everything
-#     bash tests/cuda.sh PART...      only these: compile, registers, emulator, device, kernels, sanitize, engine, sweep
-#     bash tests/cuda.sh lock         compiles the kernels whose figures in registers.lock are missing or stale, and writes it
+#     bash tests/cuda.sh              every part
+#     bash tests/cuda.sh PART...      some parts: registers, compile, emulator, device, kernels, engine, sweep
+#     bash tests/cuda.sh gate         as little as protects a change: see `gate` below
+#     bash tests/cuda.sh lock         brings src/device/cuda/registers.lock up to date
 #
-# Needs g++, python3 and, the first time, PyPI: NVRTC comes from there, three versions of it. Everything it makes lies in
-# target/emulated.
+# Needs g++, python3 and, the first time, PyPI, where NVRTC comes from. Everything it makes lies in target/emulated.
+# RUNNER_TEST_FULL=1 adds the engine's tests of programs, which the CPU device proves too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 out=$PWD/target/emulated
-lock=$PWD/src/device/cuda/registers.lock
-parts=(compile registers emulator device kernels sanitize engine sweep)
+registers_lock=$PWD/src/device/cuda/registers.lock
+digest_file=tests/cuda.digest
+parts=(registers emulator device kernels engine sweep compile)
 
-# environment NAME REQUIREMENT: a Python environment of that name with an NVRTC, which needs neither a driver nor a card.
+# environment NAME REQUIREMENT: a Python environment with an NVRTC, which needs neither a driver nor a card.
 environment() {
     local folder=$out/$1
     if [ "$(cat "$folder/fetched" 2>/dev/null)" != "$2" ]; then
@@ -24,31 +26,66 @@ environment() {
     fi
 }
 
-# emulated COMMAND...: on the stand-in driver and cuBLASLt.
-emulated() {
-    LD_LIBRARY_PATH=$out "$@"
-}
-
-# The binary of one test, for what cargo itself must not be run under.
+# test_binary TARGET: the test binary of `cuda`, or of the crate `device` or `execute`.
 test_binary() {
-    cargo test --release --features cuda-tests --test "$1" --no-run --message-format=json 2>/dev/null |
-        python3 -c '
+    local target=(--lib -p "$1")
+    [ "$1" = cuda ] && target=(--test cuda)
+    cargo test --release "${target[@]}" --no-run --message-format=json 2>/dev/null | python3 -c '
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
-    if message.get("executable") and message["target"]["name"] == sys.argv[1]:
+    if message.get("executable") and message["target"]["name"] == sys.argv[1] and message["profile"]["test"]:
         print(message["executable"])
 ' "$1"
 }
 
-# The versions of NVRTC that registers.lock has besides 13.0: each for one architecture.
+# run_tests COUNT TARGET ARGUMENT...: runs the tests, ignored ones too, on the emulated stack. COUNT is how many there are:
+# a filter that matches none of them fails.
+run_tests() {
+    local count=$1 binary passed
+    binary=$(test_binary "$2")
+    # Leaks would be those of the test program, which ends with its device.
+    env LD_LIBRARY_PATH="${stack:-$out}" ${preload:+"$preload"} ASAN_OPTIONS=detect_leaks=0 \
+        "$binary" --include-ignored --quiet "${@:3}" | tee "$out/tests.log"
+    passed=$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p' "$out/tests.log")
+    require_count "$count" "$passed" "$2 ${*:3}"
+}
+
+# run_alone COUNT TARGET ARGUMENT...: the same, each test in a process of its own, two at a time: which queue is delayed is
+# a property of the process.
+run_alone() {
+    local count=$1 folder=. binary tests status=0
+    binary=$(test_binary "$2")
+    [ "$2" = cuda ] || folder=src/$2
+    tests=$("$binary" --list --format terse "${@:3}" | sed -n 's/: test$//p')
+    (cd "$folder" && LD_LIBRARY_PATH=$out xargs -P 2 -I{} bash -c '
+        log=$2/alone-${1//:/-}.log began=$(date +%s%N)
+        if ! "$0" --include-ignored --exact "$1" >"$log" 2>&1; then
+            cat "$log"
+            exit 1
+        fi
+        echo "$((($(date +%s%N) - began) / 1000000)) ms $1" >>"$2/alone.txt"
+    ' "$binary" {} "$out" <<<"$tests") || status=$?
+    require_count "$count" "$(wc -l <<<"$tests")" "$2 ${*:3}"
+    echo "$(wc -l <<<"$tests") tests of $2, each in a process of its own"
+    return $status
+}
+
+require_count() {
+    if [ "$1" != "$2" ]; then
+        echo "$3: $2 tests, not $1: a test is missing, or the count in tests/cuda.sh is out of date" >&2
+        return 1
+    fi
+}
+
+# The versions of NVRTC in registers.lock besides 13.0: each for one architecture.
 other_versions() {
     environment python-newest 'nvidia-cuda-nvrtc==13.5.37'
     environment python-12 'nvidia-cuda-nvrtc-cu12==12.9.86'
 }
 
-# Every kernel for every architecture, with registers and spills; a spill fails, and so does a figure that is not the one in
-# registers.lock. For one of the architectures with other versions.
+# Every kernel, architecture and version of NVRTC, compiled: a spill, more than 12,000 instructions, or a figure that differs
+# from registers.lock fails.
 compile() {
     cargo build --quiet --release
     other_versions
@@ -74,74 +111,95 @@ side_by_side() {
 # kernels_with ENVIRONMENT ARCHITECTURE...
 kernels_with() {
     local architectures=("${@:2}")
-    VIRTUAL_ENV=$out/$1 target/release/runner compile-kernels --lock "$lock" "${architectures[@]/#/--arch=}"
+    VIRTUAL_ENV=$out/$1 target/release/runner compile-kernels --lock "$registers_lock" "${architectures[@]/#/--arch=}"
 }
 
 # registers.lock is current, by its digests; one of its groups, another with each commit, is compiled.
 registers() {
     cargo build --quiet --release
-    target/release/runner compile-kernels --lock "$lock" --sample "$(git rev-parse HEAD)"
+    target/release/runner compile-kernels --lock "$registers_lock" --sample "$(git rev-parse HEAD)"
 }
 
-# Brings registers.lock up to date.
+# Compiles the kernels whose figures in registers.lock are missing or stale, and writes them.
 lock() {
     cargo build --quiet --release
     other_versions
     for version in python python-newest python-12; do
-        VIRTUAL_ENV=$out/$version target/release/runner compile-kernels --lock "$lock" --write
+        VIRTUAL_ENV=$out/$version target/release/runner compile-kernels --lock "$registers_lock" --write
     done
 }
 
-# The emulator notices what it is for.
+# The emulator finds what it is for.
 emulator() {
     bash tests/emulator/selftest.sh
 }
 
-# Memory, queues and bad states; whichever queue's work is put off, so that a missing event shows as wrong numbers.
+# Memory, queues and bad states; whichever queue is delayed, so that a missing event shows as wrong numbers.
 device() {
     for delay in none compute copy all random:1 random:2; do
-        EMULATED_DELAY=$delay emulated cargo test --quiet --release --features cuda-tests --test cuda_device
+        EMULATED_DELAY=$delay run_tests 7 cuda device::
     done
     for step in 2097152 33554432; do
-        EMULATED_POOL_STEP=$step emulated cargo test --quiet --release --features cuda-tests --test cuda_device witness
+        EMULATED_POOL_STEP=$step run_tests 1 cuda device::witness
     done
-    emulated cargo test --quiet --release --features cuda-tests --test cuda_states
+    run_tests 13 cuda states::
+    run_tests 2 device cuda::tests
 }
 
-# Each operation against the processor's, in three orders of a block's threads, and in each way that a card may round.
+# Each operation against the CPU's, under AddressSanitizer and UBSan. The cases take turns in orders of a block's threads and
+# in the ways that a card may round.
 kernels() {
-    local ways=("0 nearest unrounded" "1 truncated rounded" "7 truncated refused")
-    for way in "${ways[@]}"; do
-        read -r order sums gelu <<<"$way"
-        EMULATED_ORDER=$order EMULATED_SUMS=$sums EMULATED_GELU=$gelu \
-            emulated cargo test --quiet --release --features cuda-tests --test cuda_kernels
-    done
+    local stack=$out/sanitized preload
+    preload=$(bash tests/emulator/build.sh "$stack" --sanitize | tail -n 1)
+    run_tests 47 cuda kernels::
 }
 
-# The same once more with what notices accesses out of bounds and undefined behaviour.
-sanitize() {
-    local preload
-    preload=$(bash tests/emulator/build.sh "$out/sanitized" --sanitize | tail -n 1)
-    # Leaks would be those of the test program, which ends with its device.
-    env "$preload" ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH="$out/sanitized" "$(test_binary cuda_kernels)" --quiet
-}
-
-# Strategies against each other, prediction against the ledger, running out, every single event, PyTorch's vectors. One at
-# a time: which queue is put off is a matter of the whole process.
+# Strategies against each other, prediction against the ledger, running out of memory, every single event, PyTorch's vectors.
 engine() {
-    emulated cargo test --quiet --release --features cuda-tests --lib -- --test-threads=1 execute::tests device::cuda::tests
+    RUNNER_TEST_DEVICE=cuda run_alone 160 execute tests::
 }
 
-# The program as its user meets it, and what it chooses by time.
+# The program as its user meets it, and how it chooses algorithms by time.
 sweep() {
-    for test in cuda_sweep cuda_choices; do
-        emulated cargo test --quiet --release --features cuda-tests --test $test -- --test-threads=1
+    run_alone 17 cuda sweep:: choices::
+}
+
+# What the CUDA device is made of and tested with. The whole device is tested whenever this differs from the committed digest.
+digest() {
+    {
+        rustc --version
+        "${CXX:-g++}" -dumpfullversion
+        find src/device/cuda src/ops tests/emulator tests/cuda tests/cuda.sh -type f -print0 | LC_ALL=C sort -z |
+            xargs -0 sha256sum
+    } | sha256sum | cut -d' ' -f1
+}
+
+# Every part but `compile`, whose figures registers.lock has, if the digest differs from the committed one; otherwise the
+# registers, the device and the program. A green whole run writes the digest: commit it.
+gate() {
+    if [ "$(digest)" = "$(cat "$digest_file" 2>/dev/null)" ]; then
+        echo "The CUDA device is the one of $digest_file: its quick tests"
+        run_parts registers device sweep
+    else
+        echo "The CUDA device differs from the one of $digest_file: all of its tests"
+        run_parts registers emulator device kernels engine sweep
+        digest >"$digest_file"
+        echo "commit $digest_file: it names the CUDA device whose tests passed"
+    fi
+}
+
+run_parts() {
+    for part in "$@"; do
+        local began=$SECONDS
+        echo "== cuda $part"
+        "$part"
+        echo "== cuda $part: $((SECONDS - began)) s"
     done
 }
 
 for part in "${@:-${parts[@]}}"; do
-    if [[ " ${parts[*]} lock " != *" $part "* ]]; then
-        echo "there is no part $part; the parts are ${parts[*]} and lock" >&2
+    if [[ " ${parts[*]} gate lock " != *" $part "* ]]; then
+        echo "there is no part $part; use ${parts[*]}, gate or lock" >&2
         exit 2
     fi
 done
@@ -151,9 +209,4 @@ environment python 'nvidia-cuda-nvrtc==13.0.88'
 unset LD_LIBRARY_PATH CUDA_HOME CUDA_PATH CONDA_PREFIX
 export VIRTUAL_ENV=$out/python RUNNER_CACHE_DIR=$out/cache
 bash tests/emulator/build.sh "$out"
-for part in "${@:-${parts[@]}}"; do
-    echo "== $part"
-    began=$SECONDS
-    "$part"
-    echo "== $part: $((SECONDS - began)) s"
-done
+run_parts "${@:-${parts[@]}}"

@@ -22,12 +22,12 @@ pub use choice::{Choice, Placed, Source, Work};
 pub use cpu::{CpuDevice, Delay, described as described_processor, target as cpu_target};
 pub use cpu::{LEAST_PRODUCT_WORKSPACE_PER_THREAD, OPERAND_ALIGNMENT};
 pub use cpu::{from_f32, to_f32};
-pub use cuda::emulate_delay;
 pub use cuda::{
     Card, CudaDevice, Equipment, Found, Inventory, KernelCompiler, KernelReport, MissingLibrary,
     OLDEST as OLDEST_CARD, RegistersLock, SourceReport, Unavailable, Version, equip, inventory,
     target as described_card,
 };
+pub use cuda::{emulate_delay, emulate_way};
 pub use known::{ASSUMED_CONTEXT, KNOWN_CARDS, KnownCard};
 pub use ledger::{Ledger, Peak, Phase, Position, Usage};
 pub use lent::Lent;

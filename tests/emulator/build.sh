@@ -4,8 +4,8 @@
 # Usage: build.sh OUT_DIR [--sanitize]
 #   --sanitize  with AddressSanitizer and UndefinedBehaviorSanitizer; programs then run with the LD_PRELOAD that
 #               the last line of output names.
-# Files are compiled again only if they, a header or this script changed. EMULATED_KERNELS names another folder of
-# kernels than src/device/cuda/kernels.
+# A file is compiled again only if it, a header that it includes or how it is compiled changed, whatever their times.
+# EMULATED_KERNELS names another folder of kernels than src/device/cuda/kernels.
 set -euo pipefail
 
 usage="usage: build.sh OUT_DIR [--sanitize]"
@@ -22,12 +22,17 @@ jobs=${EMULATED_BUILD_JOBS:-2}
 flags=(-std=c++17 -O2 -march=native -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off
        -Wall -Wextra -Wno-unknown-pragmas -DEMU -I"$here" -I"$kernels" -I"$headers")
 link=(-shared -pthread)
+unchecked=()
 case $sanitize in
     "") ;;
     --sanitize)
         # Shared memory is thread-local, and AddressSanitizer counts each call that finds such memory in a library that is
-        # loaded late: most of the time went there. Loaded first, the libraries need none.
-        flags+=(-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -ftls-model=initial-exec)
+        # loaded late: most of the time went there. Loaded first, the libraries need none. Half of what the compiler took
+        # was for checks of pointers before they are used, which AddressSanitizer checks when they are, and for the names of
+        # variables: lines are enough for its messages.
+        unchecked+=(-fno-sanitize=all)
+        flags+=(-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -ftls-model=initial-exec
+                -fno-sanitize=null,object-size,pointer-overflow,nonnull-attribute,returns-nonnull-attribute,vptr)
         link+=(-fsanitize=address,undefined)
         ;;
     *) echo "$usage" >&2; exit 2 ;;
@@ -36,36 +41,43 @@ esac
 mkdir -p "$out/objects"
 out=$(cd "$out" && pwd)
 
-# Everything that any object may depend on besides its own source, and which sources there are.
-folders=("$here" "$kernels")
-[ ! -d "$headers" ] || folders+=("$headers")
-stamp=$({
-    echo "$cxx ${flags[*]}"
-    find "${folders[@]}" -name '*.c*' | sort
-    find "${folders[@]}" \( -name '*.h' -o -name '*.cuh' \) -print0 | sort -z | xargs -0 cat "$0"
-} | sha256sum)
-if [ "$(cat "$out/objects/stamp" 2>/dev/null)" != "$stamp" ]; then
-    rm -f "$out"/objects/*
-    echo "$stamp" > "$out/objects/stamp"
-fi
-
-# compile SOURCE NAME: the object of a source, unless it is newer.
-compile() {
-    local object=$out/objects/$2.o
-    [ "$object" -nt "$1" ] || { "$cxx" "${flags[@]}" -x c++ -c "$1" -o "$object.new" && mv "$object.new" "$object"; }
+# digest NAME OPTION...: of all that an object was made from, as its dependencies list it; nothing if it is not there.
+digest() {
+    local list=$out/objects/$1.d files
+    [ -e "$out/objects/$1.o" ] && [ -e "$list" ] || return 0
+    files=$(sed 's/^[^:]*://; s/\\$//' "$list")
+    # One that is gone makes it out of date, too.
+    { echo "$cxx ${flags[*]} ${*:2}" && cat $files 2>&1; } | sha256sum
 }
-export -f compile
+
+# compile SOURCE NAME OPTION...: the object of a source, unless it is made from the same.
+compile() {
+    local object=$out/objects/$2 options=("${@:3}")
+    local made
+    made=$(digest "$2" "${options[@]}")
+    [ -z "$made" ] || [ "$made" != "$(cat "$object.made" 2>/dev/null)" ] || return 0
+    "$cxx" "${flags[@]}" "${options[@]}" -MMD -MF "$object.d" -x c++ -c "$1" -o "$object.o.new"
+    mv "$object.o.new" "$object.o"
+    digest "$2" "${options[@]}" > "$object.made"
+}
+export -f digest compile
 export cxx out
 export flags_text="${flags[*]@Q}"
 
 list_sources() {
+    echo "$here/arithmetic.cpp arithmetic -O2 ${unchecked[*]}"
     for source in "$here"/driver/*.cpp; do echo "$source driver_$(basename "$source" .cpp)"; done
     for source in "$here"/cublaslt/*.cpp; do echo "$source cublaslt_$(basename "$source" .cpp)"; done
     echo "$here/nvrtc/nvrtc.cpp nvrtc"
     for source in "$kernels"/*.cu; do [ -e "$source" ] && echo "$source kernel_$(basename "$source" .cu)"; done
     true
 }
-list_sources | xargs -P "$jobs" -L 1 bash -c 'set -e; eval "flags=($flags_text)"; compile "$1" "$2"' _
+sources=$(list_sources)
+# What has no source any more is not linked.
+for object in "$out"/objects/*.o; do
+    [[ $sources =~ \ $(basename "$object" .o)($'\n'|\ |$) ]] || rm -f "${object%.o}".* "$out"/lib*
+done
+xargs -P "$jobs" -L 1 bash -c 'set -e; eval "flags=($flags_text)"; compile "$@"' _ <<<"$sources"
 
 # library NAME LINK_ARGUMENT...: links a library unless it is newer than its objects.
 library() {
@@ -75,8 +87,8 @@ library() {
     "$cxx" "${link[@]}" -Wl,-soname,"$(basename "$file")" "$@" -o "$file.new" && mv "$file.new" "$file"
 }
 shopt -s nullglob
-library libcuda.so.1 "$out"/objects/driver_*.o "$out"/objects/kernel_*.o
-library libcublasLt.so.13 "$out"/objects/cublaslt_*.o -L"$out" -l:libcuda.so.1 -Wl,-rpath,'$ORIGIN'
+library libcuda.so.1 "$out"/objects/arithmetic.o "$out"/objects/driver_*.o "$out"/objects/kernel_*.o
+library libcublasLt.so.13 "$out"/objects/arithmetic.o "$out"/objects/cublaslt_*.o -L"$out" -l:libcuda.so.1 -Wl,-rpath,'$ORIGIN'
 ln -sf libcublasLt.so.13 "$out/libcublasLt.so.12"
 # In a folder of its own: the real one is not to be hidden by it.
 mkdir -p "$out/nvrtc"

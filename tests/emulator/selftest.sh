@@ -17,9 +17,10 @@ flags=(-std=c++17 -O2 -march=native -fno-strict-aliasing -ffp-contract=off -Wall
 stand_ins=(-L"$out/stack" -l:libcublasLt.so.13 -l:libcuda.so.1 -Wl,-rpath,"$out/stack")
 
 EMULATED_KERNELS=$here/selftest "$here/build.sh" "$out/stack"
+arithmetic=$out/stack/objects/arithmetic.o
 {
-    echo "kernels.cpp -o $out/kernels"
-    echo "kernels.cpp -o $out/kernels-sanitized -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+    echo "kernels.cpp $arithmetic -o $out/kernels"
+    echo "kernels.cpp $arithmetic -o $out/kernels-sanitized -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined"
     for program in streams driver products; do echo "$program.cpp -o $out/$program ${stand_ins[*]}"; done
 } | while read -r source options; do echo "${flags[*]} $here/selftest/$source $options"; done |
     xargs -P 2 -L 1 "$cxx"
@@ -42,7 +43,9 @@ for order in 0 1 2 3; do
 done
 # Threads that an error ends are not unwound, so what they own is not freed.
 export ASAN_OPTIONS=detect_leaks=0
-passes "kernels under sanitizers" env EMULATED_ORDER=2 "$out/kernels-sanitized"
+for order in 0 1 2; do
+    passes "kernels under sanitizers, thread order $order" env EMULATED_ORDER=$order "$out/kernels-sanitized"
+done
 
 # is_found KERNEL WORDS: the sanitizers end a run of the wrong kernel with these words.
 is_found() {
@@ -100,6 +103,7 @@ for call in launch destroy; do
     passes "a graph without its module is found at its $call" ends_with "an unloaded module" "unloads_before_$call"
 done
 passes "planned failures" env EMULATED_FAIL=cuMemAlloc_v2:2:2,cuLaunchKernel:1:700 "$out/driver" planned_failures
+passes "ways of threads" "$out/driver" ways
 passes "devices" env EMULATED_DEVICES=2 EMULATED_CAPABILITY=8.6 "$out/driver" devices
 passes "no device" env EMULATED_DEVICES=0 "$out/driver" no_device
 for delay in none compute; do

@@ -58,7 +58,7 @@ use super::{
 use ops::Op;
 
 pub use self::driver::Card;
-pub use self::emulated::emulate_delay;
+pub use self::emulated::{emulate_delay, emulate_way};
 pub use self::lock::RegistersLock;
 pub use self::probe::{Equipment, Found, Inventory, OLDEST, equip, inventory, target};
 pub use self::report::{KernelCompiler, KernelReport, SourceReport};

@@ -1,5 +1,7 @@
 //! Runs an operation on both devices, on memory that shows mistakes, and compares.
 
+use std::collections::HashMap;
+
 use base::units::Bytes;
 use device::{
     Buffer, Choice, CpuDevice, CudaDevice, Device, Placed, Pool, Region, Target, Tensor, Work, cpu_target,
@@ -8,6 +10,7 @@ use device::{
 use ops::{DType, Op, TensorType};
 
 use super::numbers::{Data, from_bytes, to_bytes};
+use super::ways::{Tried, Way};
 
 /// How far an f32 result may be from the CPU's, relative to the norm of that: both are within 2e-6 of the truth.
 pub(crate) const TOLERANCE: f64 = 4e-6;
@@ -18,8 +21,29 @@ const GUARD: u64 = 256;
 /// Both devices.
 pub(crate) struct Devices {
     cuda: CudaDevice,
+    /// The same card, once it was needed, where the library has no epilogue that stores what goes into GELU: a device plans
+    /// each product once.
+    refused: Option<CudaDevice>,
     cpu: CpuDevice,
     rows: RowsBefore,
+    /// What every operation goes by, or each by the number of the case.
+    fixed: Option<Way>,
+    tried: HashMap<Kind, Tried>,
+}
+
+/// An operation and each type that it has among its inputs and outputs.
+type Kind = (&'static str, Vec<DType>);
+
+fn kind(op: &Op, inputs: &[Data]) -> Kind {
+    let inputs: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+    let outputs = op.outputs(&inputs).expect("the test's inputs fit the operation");
+    let mut types = Vec::new();
+    for ty in inputs.iter().chain(&outputs) {
+        if !types.contains(&ty.dtype) {
+            types.push(ty.dtype);
+        }
+    }
+    (op.name(), types)
 }
 
 /// How many rows an operand is behind the start of its memory, for each input and then each output. One that takes another's
@@ -55,17 +79,22 @@ impl Default for Exactness {
 
 impl Devices {
     pub(crate) fn new() -> Devices {
-        let equipment = equip(0).expect("there is a card, or what stands in for it");
-        let mut target = equipment.target(Bytes(0));
-        if is_emulated(&target) {
-            // Most of the time went into filling what no product there needs.
-            target.product_workspace = Bytes(1 << 20);
-        }
-        let cuda = CudaDevice::new(target, 0).expect("the card can be used");
         let target = cpu_target(Some(Bytes(4 << 30))).expect("the processor has a name");
         let target = target.expect("its memory is said");
         let cpu = CpuDevice::new(target).expect("threads can be started");
-        Devices { cuda, cpu, rows: |_| 0 }
+        let (fixed, tried) = (None, HashMap::new());
+        Devices { cuda: card(), refused: None, cpu, rows: |_| 0, fixed, tried }
+    }
+
+    /// From now on, everything goes one way.
+    pub(crate) fn fix(&mut self, way: Way) {
+        self.fixed = Some(way);
+    }
+
+    /// The card that goes a way.
+    fn card(&mut self, way: Way) -> &mut CudaDevice {
+        let refuses = way.refuses() && self.are_emulated();
+        if refuses { self.refused.get_or_insert_with(card) } else { &mut self.cuda }
     }
 
     /// From now on, operands on the card begin at some row of a tensor.
@@ -88,24 +117,38 @@ impl Devices {
         let placed = |(operand, &ty): (usize, &TensorType)| Placed::new(ty, start(ty, rows(operand)));
         let inputs: Vec<Placed> = inputs.iter().enumerate().map(placed).collect();
         let outputs = (inputs.len()..).zip(&outputs).map(placed).collect();
-        self.cuda
+        let way = self.fixed.expect("choices are made on one card");
+        way.emulate(0);
+        self.card(way)
             .choose(&[Work { home: Pool::Device, op: op.clone(), inputs, outputs, workspace }], stored)
             .unwrap();
         self.choices()
     }
 
     /// What the CUDA device has chosen so far.
-    pub(crate) fn choices(&self) -> Vec<Choice> {
-        self.cuda.choices()
+    pub(crate) fn choices(&mut self) -> Vec<Choice> {
+        self.card(self.fixed.expect("choices are made on one card")).choices()
     }
 
-    /// The outputs of `op` on the CUDA device, whether it works in place where it may or not.
+    /// The outputs of `op` on the CUDA device, whether it works in place where it may or not, and whatever order the threads of
+    /// an emulated one take.
     pub(crate) fn cuda(&mut self, op: &Op, inputs: &[Data]) -> Vec<Data> {
-        let apart = launch(&mut self.cuda, op, inputs, false, self.rows);
-        let in_place = launch(&mut self.cuda, op, inputs, true, self.rows);
-        let same = apart.iter().zip(&in_place).all(|(a, b)| a.bits() == b.bits());
-        assert!(same, "{}: other bits the second time, in place", op.name());
-        apart
+        let (way, orders) = match self.fixed {
+            Some(way) => (way, vec![0, 1, 7]),
+            None => self.tried.entry(kind(op, inputs)).or_default().next(),
+        };
+        let rows = self.rows;
+        let card = self.card(way);
+        let mut launches = orders.iter().enumerate().map(|(number, &order)| {
+            way.emulate(order);
+            launch(card, op, inputs, number % 2 == 1, rows)
+        });
+        let first = launches.next().expect("there is an order");
+        for again in launches {
+            let same = first.iter().zip(&again).all(|(a, b)| a.bits() == b.bits());
+            assert!(same, "{}: other bits in place or in another order of {orders:?}", op.name());
+        }
+        first
     }
 
     /// The outputs of `reference` on the CPU device, of the same numbers in f32.
@@ -149,6 +192,27 @@ impl Devices {
             }
         }
     }
+}
+
+impl Drop for Devices {
+    /// An operation that is not tried in every way that is open to it would be tested less than it seems.
+    fn drop(&mut self) {
+        if !std::thread::panicking() && self.are_emulated() {
+            for ((op, types), tried) in &self.tried {
+                assert!(tried.is_complete(op, types), "{op} of {types:?} was tried only so: {tried:?}");
+            }
+        }
+    }
+}
+
+fn card() -> CudaDevice {
+    let equipment = equip(0).expect("there is a card, or what stands in for it");
+    let mut target = equipment.target(Bytes(0));
+    if is_emulated(&target) {
+        // Most of the time went into filling what no product there needs.
+        target.product_workspace = Bytes(1 << 20);
+    }
+    CudaDevice::new(target, 0).expect("the card can be used")
 }
 
 fn is_emulated(card: &Target) -> bool {

@@ -7,6 +7,7 @@ use super::harness::{
     Devices, Exactness, HalfUnit, RowsBefore, TOLERANCE, beyond, half_unit, of_tensor_cores,
 };
 use super::numbers::{Data, NUMBERS};
+use super::ways::Way;
 
 /// Rows, K and M: single elements, sizes that the library finishes itself, odd ones, and many rows to sum.
 const SHAPES: [[usize; 3]; 6] =
@@ -61,7 +62,8 @@ fn activations_behind_products() {
         for flags in 0..16 {
             forward(&mut devices, [9, 24, 1030], dtype, flags, Some(activation));
         }
-        for flags in 0..2 {
+        // In as many ways as there are.
+        for flags in [0, 1].repeat(3) {
             input_gradient(&mut devices, [9, 24, 40], dtype, flags, Some(activation));
         }
     }
@@ -239,7 +241,12 @@ fn operands_at_any_row() {
 #[test]
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn choices_are_made_for_an_alignment() {
-    let mut devices = Devices::new();
+    let on_one_card = || {
+        let mut devices = Devices::new();
+        devices.fix(Way::SUMS[1]);
+        devices
+    };
+    let mut devices = on_one_card();
     let op = Op::Linear(Linear { bias: true, activation: None, residual: false, tf32: false });
     let shapes: [&[usize]; 3] = [&[6, 33], &[40, 33], &[40]];
     let inputs = shapes.map(|dims| Data::random(DType::BF16, dims, 1.0, 1));
@@ -260,12 +267,12 @@ fn choices_are_made_for_an_alignment() {
         devices.check_within(twice(DType::BF16, 33), &op, &op, &inputs);
     }
     // And not of one that was stored.
-    let mut repeated = Devices::new();
+    let mut repeated = on_one_card();
     repeated.begin_at(|operand| 3 * usize::from(operand == 0));
     let sources = repeated.choose(&op, &inputs, &aligned);
     assert!(sources.iter().all(|choice| choice.source != Source::Stored), "{sources:?}");
     let stored = repeated.choices();
-    let mut again = Devices::new();
+    let mut again = on_one_card();
     again.begin_at(|operand| 3 * usize::from(operand == 0));
     let taken = again.choose(&op, &inputs, &stored);
     assert!(taken.iter().all(|choice| choice.source == Source::Stored), "{taken:?}");
@@ -277,7 +284,9 @@ fn choices_are_made_for_an_alignment() {
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn weight_gradients_added_to_zeros_are_those_stored() {
     let mut devices = Devices::new();
-    for ([rows, inner, out], dtype) in SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|n| (shape, n))) {
+    let cases = SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|dtype| (shape, dtype)));
+    for (([rows, inner, out], dtype), way) in cases.flat_map(|case| Way::SUMS.map(|way| (case, way))) {
+        devices.fix(way);
         let op = |accumulate| {
             let gradients = DType::F32;
             Op::LinearWeightGradient(LinearWeightGradient { gradients, bias: true, accumulate, tf32: false })
@@ -310,6 +319,14 @@ fn weight_gradients_added_to_zeros_are_those_stored() {
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn what_was_chosen_is_taken_again() {
     let (mut first, mut second) = (Devices::new(), Devices::new());
+    for way in Way::ALL {
+        first.fix(way);
+        second.fix(way);
+        take_again(&mut first, &mut second);
+    }
+}
+
+fn take_again(first: &mut Devices, second: &mut Devices) {
     let data = |dims: &[usize]| Data::random(DType::BF16, dims, 1.0, 1);
     for (bias, activation) in
         [(true, None), (true, Some(Activation::GeluTanh)), (false, Some(Activation::GeluTanh))]
@@ -335,5 +352,8 @@ fn the_short_format_of_tensor_cores() {
     let shapes: [&[usize]; 3] = [&[64, 128], &[96, 128], &[96]];
     let inputs = [0, 1, 2].map(|i| Data::random(DType::F32, shapes[i], 1.0, i as u64));
     let exactness = Exactness { tolerance: 2e-3, ..Exactness::default() };
-    devices.check_within(exactness, &op(true), &op(false), &inputs);
+    for way in Way::SUMS {
+        devices.fix(way);
+        devices.check_within(exactness, &op(true), &op(false), &inputs);
+    }
 }

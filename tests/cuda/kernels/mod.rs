@@ -18,4 +18,5 @@ mod optimizer;
 mod rms_norm;
 mod storage;
 mod stretch;
+mod ways;
 mod widen;

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+struct Way;
+
 using Status = int;
 using DataType = int;
 
@@ -149,7 +151,7 @@ Status check(const Problem& problem);
 constexpr uint64_t ALGORITHMS = 2;
 
 // Computes it, summing over `inner` in order: all of it, or with the second algorithm in two halves.
-void compute(const Problem& problem, const Addresses& addresses, uint64_t algorithm);
+void compute(const Problem& problem, const Addresses& addresses, uint64_t algorithm, const Way& way);
 
 // What it would take on a card by EMULATED_PRODUCTS, in milliseconds. README.md has the words.
 int pretended_milliseconds(const Problem& problem, uint64_t algorithm);

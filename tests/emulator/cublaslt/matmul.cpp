@@ -2,7 +2,7 @@
 #include <cstring>
 #include <functional>
 
-#include "../arithmetic.h"
+#include "../ways.h"
 #include "cublaslt.h"
 
 struct Stream;
@@ -10,6 +10,8 @@ struct Stream;
 // Of the stand-in driver: work in a stream's order.
 extern "C" int emulated_enqueue(Stream* stream, std::function<void()>* work);
 extern "C" int emulated_pretend(Stream* stream, int milliseconds);
+// Of the stand-in driver: the way that the calling thread asks for.
+extern "C" const Way* emulated_current_way();
 
 namespace {
 
@@ -73,7 +75,7 @@ bool has_supported_epilogue(const Problem& problem) {
         }
     }
     if (problem.has_auxiliary()) {
-        if (Arithmetic::get().refuses_auxiliary) return false;
+        if (emulated_current_way()->gelu == Way::REFUSED) return false;
         const int64_t line = description.auxiliary_leading_dimension;
         if (line % 8 != 0 || line < static_cast<int64_t>(problem.rows())) return false;
         if (problem.auxiliary_type() != problem.d.type) return false;
@@ -229,8 +231,8 @@ CUBLASLT_API Status cublasLtMatmul(void* handle, const Description* description,
     const uint64_t alignments = algorithm == nullptr ? packed(Preference{}) : algorithm->data[3];
     if (!are_aligned(problem, addresses, alignments)) return CUBLAS_STATUS_NOT_SUPPORTED;
     const uint64_t number = algorithm == nullptr ? 0 : algorithm->data[2];
-    std::function<void()> work = [problem, addresses, number, stream] {
-        compute(problem, addresses, number);
+    std::function<void()> work = [problem, addresses, number, stream, way = *emulated_current_way()] {
+        compute(problem, addresses, number, way);
         emulated_pretend(stream, pretended_milliseconds(problem, number));
     };
     return emulated_enqueue(stream, &work) == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

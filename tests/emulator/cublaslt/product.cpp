@@ -6,6 +6,7 @@
 
 #include "../arithmetic.h"
 #include "../device/sixteen_bit.h"
+#include "../ways.h"
 #include "cublaslt.h"
 
 // Of the stand-in driver: `work(piece)` for every piece, shared out to OS threads.
@@ -42,66 +43,19 @@ size_t offset(const Layout& layout, size_t row, size_t column) {
     return layout.order == CUBLASLT_ORDER_COL ? column * line + row : row * line + column;
 }
 
-// The elements of op(matrix), or of its transpose, as f32 with neighbouring columns side by side.
-std::vector<float> unpack(const void* values, const Layout& layout, bool transposed, bool tf32) {
+// The elements of op(matrix), or of its transpose, as f32 with neighbouring columns side by side, of rows as long.
+std::vector<float> unpack(const void* values, const Layout& layout, bool transposed, bool tf32, size_t line) {
     const size_t rows = transposed ? layout.columns : layout.rows,
                  columns = transposed ? layout.rows : layout.columns;
-    std::vector<float> unpacked(rows * columns);
+    std::vector<float> unpacked(rows * line);
     for (size_t row = 0; row < rows; row++) {
         for (size_t column = 0; column < columns; column++) {
             const size_t at = transposed ? offset(layout, column, row) : offset(layout, row, column);
             const float value = load(values, layout.type, at);
-            unpacked[row * columns + column] = tf32 ? round_to_tf32(value) : value;
+            unpacked[row * line + column] = tf32 ? round_to_tf32(value) : value;
         }
     }
     return unpacked;
-}
-
-constexpr size_t TILE_ROWS = 16, TILE_COLUMNS = 4;
-
-// sums[column][row] = sum over k of left[k, row] right[column, k] for a tile, whose sums stay in registers.
-void multiply_tile(const float* left, size_t left_line, const float* right, size_t right_line, size_t inner,
-                   float (&sums)[TILE_COLUMNS][TILE_ROWS]) {
-    for (auto& column : sums) std::fill_n(column, TILE_ROWS, 0.0f);
-    for (size_t k = 0; k < inner; k++) {
-        for (size_t column = 0; column < TILE_COLUMNS; column++) {
-            const float factor = right[column * right_line + k];
-            for (size_t row = 0; row < TILE_ROWS; row++)
-                sums[column][row] += left[k * left_line + row] * factor;
-        }
-    }
-}
-
-// The same at the edges.
-void multiply_partial_tile(const float* left, size_t left_line, const float* right, size_t right_line,
-                           size_t inner, size_t rows, size_t columns,
-                           float (&sums)[TILE_COLUMNS][TILE_ROWS]) {
-    for (auto& column : sums) std::fill_n(column, TILE_ROWS, 0.0f);
-    for (size_t k = 0; k < inner; k++) {
-        for (size_t column = 0; column < columns; column++) {
-            for (size_t row = 0; row < rows; row++) {
-                sums[column][row] += left[k * left_line + row] * right[column * right_line + k];
-            }
-        }
-    }
-}
-
-// The same as tensor cores sum it.
-void multiply_tile_truncated(const float* left, size_t left_line, const float* right, size_t right_line,
-                             size_t inner, size_t rows, size_t columns,
-                             float (&sums)[TILE_COLUMNS][TILE_ROWS]) {
-    for (auto& column : sums) std::fill_n(column, TILE_ROWS, 0.0f);
-    for (size_t first = 0; first < inner; first += PRODUCTS_AT_ONCE) {
-        const int count = static_cast<int>(std::min<size_t>(PRODUCTS_AT_ONCE, inner - first));
-        for (size_t column = 0; column < columns; column++) {
-            for (size_t row = 0; row < rows; row++) {
-                float products[PRODUCTS_AT_ONCE];
-                for (int k = 0; k < count; k++)
-                    products[k] = left[(first + k) * left_line + row] * right[column * right_line + first + k];
-                sums[column][row] = add_truncated(sums[column][row], products, count);
-            }
-        }
-    }
 }
 
 constexpr float SQRT_2_OVER_PI = 0.7978845608028654f, CUBIC = 0.044715f;
@@ -113,8 +67,8 @@ float gelu_slope(float x) {
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x);
 }
 
-void finish_element(const Problem& problem, const Addresses& addresses, size_t row, size_t column,
-                    float sum) {
+void finish_element(const Problem& problem, const Addresses& addresses, const Way& way, size_t row,
+                    size_t column, float sum) {
     const Description& description = problem.description;
     float value = addresses.alpha * sum;
     if (addresses.beta != 0) {
@@ -126,7 +80,7 @@ void finish_element(const Problem& problem, const Addresses& addresses, size_t r
         case CUBLASLT_EPILOGUE_GELU_AUX:
         case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
             store(description.auxiliary, problem.auxiliary_type(), at, value);
-            if (Arithmetic::get().rounds_auxiliary)
+            if (way.gelu == Way::ROUNDED)
                 value = load(description.auxiliary, problem.auxiliary_type(), at);
             value = gelu(value);
             break;
@@ -142,26 +96,27 @@ void finish_element(const Problem& problem, const Addresses& addresses, size_t r
 
 // Sums over `inner` of the rows of op(A), or of the columns of op(B).
 void store_bias_gradient(const Problem& problem, const std::vector<float>& left,
-                         const std::vector<float>& right) {
+                         size_t left_line, const std::vector<float>& right) {
     const size_t rows = problem.rows(), inner = problem.inner();
     const bool of_a = problem.description.epilogue == CUBLASLT_EPILOGUE_BGRADA;
     for (size_t i = 0; i < (of_a ? rows : problem.columns()); i++) {
         double sum = 0;
-        for (size_t k = 0; k < inner; k++) sum += of_a ? left[k * rows + i] : right[i * inner + k];
+        for (size_t k = 0; k < inner; k++) sum += of_a ? left[k * left_line + i] : right[i * inner + k];
         store(problem.description.bias, problem.bias_type(), i, static_cast<float>(sum));
     }
 }
 
 }  // namespace
 
-void compute(const Problem& problem, const Addresses& addresses, uint64_t algorithm) {
+void compute(const Problem& problem, const Addresses& addresses, uint64_t algorithm, const Way& way) {
     const Description& description = problem.description;
     const bool tf32 = description.compute_type == CUBLAS_COMPUTE_32F_FAST_TF32;
-    const bool truncates = Arithmetic::get().truncates && (tf32 || problem.a.type != CUDA_R_32F);
+    const bool truncates = way.truncates && (tf32 || problem.a.type != CUDA_R_32F);
     const size_t rows = problem.rows(), columns = problem.columns(), inner = problem.inner();
-    // op(A) transposed, [inner, rows], and op(B) transposed, [columns, inner].
-    const auto left = unpack(addresses.a, problem.a, description.transpose_a == CUBLAS_OP_N, tf32);
-    const auto right = unpack(addresses.b, problem.b, description.transpose_b == CUBLAS_OP_N, tf32);
+    // op(A) transposed, [inner, rows] in rows of whole tiles, and op(B) transposed, [columns, inner].
+    const size_t line = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    const auto left = unpack(addresses.a, problem.a, description.transpose_a == CUBLAS_OP_N, tf32, line);
+    const auto right = unpack(addresses.b, problem.b, description.transpose_b == CUBLAS_OP_N, tf32, inner);
 
     // Where the second part begins: behind the end, with the first algorithm.
     const size_t middle = algorithm == 1 ? inner / 2 : inner;
@@ -174,28 +129,20 @@ void compute(const Problem& problem, const Addresses& addresses, uint64_t algori
             const size_t tile_rows = std::min(TILE_ROWS, rows - first_row);
             float sums[TILE_COLUMNS][TILE_ROWS], more[TILE_COLUMNS][TILE_ROWS] = {};
             const auto multiply = [&](size_t begin, size_t end, float (&into)[TILE_COLUMNS][TILE_ROWS]) {
-                const float* left_tile = &left[begin * rows + first_row];
-                if (truncates) {
-                    multiply_tile_truncated(left_tile, rows, right_tile + begin, inner, end - begin, tile_rows,
-                                            tile_columns, into);
-                } else if (tile_rows == TILE_ROWS && tile_columns == TILE_COLUMNS) {
-                    multiply_tile(left_tile, rows, right_tile + begin, inner, end - begin, into);
-                } else {
-                    multiply_partial_tile(left_tile, rows, right_tile + begin, inner, end - begin, tile_rows,
-                                          tile_columns, into);
-                }
+                multiply_tile(&left[begin * line + first_row], line, right_tile + begin, inner, end - begin,
+                              tile_columns, truncates, into);
             };
             multiply(0, middle, sums);
             if (middle < inner) multiply(middle, inner, more);
             for (size_t column = 0; column < tile_columns; column++) {
                 for (size_t row = 0; row < tile_rows; row++) {
                     const float sum = middle < inner ? sums[column][row] + more[column][row] : sums[column][row];
-                    finish_element(problem, addresses, first_row + row, first_column + column, sum);
+                    finish_element(problem, addresses, way, first_row + row, first_column + column, sum);
                 }
             }
         }
     };
     emulated_parallel((columns + TILE_COLUMNS - 1) / TILE_COLUMNS, &compute_columns);
 
-    if (problem.has_bias_gradient()) store_bias_gradient(problem, left, right);
+    if (problem.has_bias_gradient()) store_bias_gradient(problem, left, line, right);
 }

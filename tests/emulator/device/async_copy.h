@@ -12,7 +12,7 @@ inline void cp_async16(void* shared, const void* global, emulator::Site site = e
         block.fail(site.text() + ": cp.async from an address that is not a multiple of 16");
     }
     const bool at_once =
-        block.order().backward() || (block.order().by_chance() && (block.chance()() >> 8) % 2 == 0);
+        block.order().backward() || (block.order().by_chance() && block.chance().below(2) == 0);
     if (at_once) {
         memcpy(shared, global, 16);
     } else {

@@ -1,15 +1,15 @@
 // One block: its threads, its barrier, its shared memory, and the loop that runs them to the end.
 //
-// A thread runs until it has to wait. Whatever order the threads take, a correct kernel gives the same
-// result, so EMULATED_ORDER sets it: 0 forward, 1 backward, any other number seeds an order by chance that
-// changes on every turn.
+// A thread runs until it has to wait, and leaves its OS thread to the next lane of its warp. Whatever order the threads
+// take, a correct kernel gives the same result, so the launch's way sets it: 0 forward, 1 backward, any other number seeds
+// an order by chance that changes on every turn.
 #pragma once
 
 #include <algorithm>
-#include <random>
 #include <string>
 #include <utility>
 
+#include "../ways.h"
 #include "fiber.h"
 #include "language.h"
 #include "shared_memory.h"
@@ -39,11 +39,8 @@ struct PendingCopy {
 };
 
 struct Thread {
-    enum State : uint8_t { FRESH, READY, AT_BARRIER, IN_COLLECTIVE, ENDED };
-
     Fiber fiber;
-    char* stack = nullptr;
-    State state = FRESH;
+    char* stack = nullptr;  // from its first turn until it ends
     uint3 index{};
     int copy_group = 0;  // the one that the next `cp.async` joins
     std::vector<PendingCopy> copies;
@@ -67,7 +64,8 @@ struct Collective {
 struct Warp {
     static constexpr int MOST_COLLECTIVES = 8;  // lanes in separate branches may each be in one
 
-    unsigned running;  // lanes whose thread has not ended
+    // Lanes whose thread has not ended; of those, the ones that have not begun, that can run, that wait for the block.
+    unsigned running, fresh, ready, at_barrier;
     int collectives;
     Collective collective[MOST_COLLECTIVES];
 };
@@ -75,12 +73,27 @@ struct Warp {
 struct Order {
     int seed;
 
-    static Order from_environment() {
-        const char* text = getenv("EMULATED_ORDER");
-        return {text ? atoi(text) : 0};
-    }
     bool backward() const { return seed == 1; }
     bool by_chance() const { return seed != 0 && seed != 1; }
+};
+
+// Numbers by chance, for a few cycles each.
+struct Chance {
+    uint32_t state = 1;
+
+    void seed(uint32_t number) { state = (number + 1) * 2654435769u | 1; }
+
+    // A number below `bound`.
+    uint32_t below(uint32_t bound) {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        return static_cast<uint32_t>(static_cast<uint64_t>(state) * bound >> 32);
+    }
+
+    void shuffle(unsigned* numbers, unsigned count) {
+        for (unsigned i = count; i > 1; i--) std::swap(numbers[i - 1], numbers[below(i)]);
+    }
 };
 
 class Block;
@@ -98,31 +111,33 @@ inline Identity& current() { return *static_cast<Identity*>(stack_data()); }
 class Block {
 public:
     // Runs one block of `kernel`; false with `error` set where it did what a GPU would not survive.
-    bool run(void (*kernel)(void**), void** arguments, uint3 index, dim3 size, dim3 grid,
-             SharedMemory& shared) {
+    bool run(void (*kernel)(void**), void** arguments, uint3 index, dim3 size, dim3 grid, SharedMemory& shared,
+             const Way& way) {
         kernel_ = kernel;
         arguments_ = arguments;
         identity_ = {{}, index, size, grid, this};
         shared_ = &shared;
+        order_.seed = way.order;
+        truncates_ = way.truncates;
         error_.clear();
+        failed_ = false;
         shared.poison();
-        chance_.seed(1 + order_.seed + index.x + 65537 * index.y + 257 * index.z);
+        chance_.seed(order_.seed + index.x + 65537 * index.y + 257 * index.z);
         begin_threads();
-        while (running_ > 0 && error_.empty()) {
+        while (running_ > 0 && !failed_) {
             if (!run_every_warp()) {
                 report_deadlock();
             }
         }
-        for (auto& thread : threads_) {
-            if (thread.stack != nullptr) stacks_.give_back_abandoned(std::exchange(thread.stack, nullptr));
-        }
-        return error_.empty();
+        if (failed_) abandon_threads();
+        return !failed_;
     }
 
     const std::string& error() const { return error_; }
     SharedMemory& shared() { return *shared_; }
     Order order() const { return order_; }
-    std::minstd_rand& chance() { return chance_; }
+    bool truncates() const { return truncates_; }
+    Chance& chance() { return chance_; }
     Thread& thread() { return threads_[running_thread_]; }
     Warp& warp() { return warps_[running_thread_ / 32]; }
     unsigned lane() const { return running_thread_ % 32; }
@@ -133,14 +148,14 @@ public:
         char place[120];
         snprintf(place, sizeof place, " [block (%u,%u,%u) thread (%u,%u,%u)]", b.x, b.y, b.z, t.x, t.y, t.z);
         error_ = message + place;
-        for (;;) pause(thread().state);
+        failed_ = true;
+        for (;;) pause();
     }
 
     // Leaves the fiber until something makes the thread ready again.
-    __attribute__((noinline)) void pause(Thread::State state) {
-        Thread& thread = threads_[running_thread_];
-        thread.state = state;
-        switch_fibers(thread.fiber, scheduler_);
+    __attribute__((noinline)) void pause() {
+        Fiber& own = thread().fiber;
+        switch_to(own, next_fiber());
     }
 
     void barrier(Site site) {
@@ -153,7 +168,8 @@ public:
         if (at_barrier_ == running_) {
             open_barrier();
         } else {
-            pause(Thread::AT_BARRIER);
+            warp().at_barrier |= 1u << lane();
+            pause();
         }
     }
 
@@ -177,7 +193,7 @@ public:
         if (pending.arrived == (mask & warp.running)) {
             finish_collective(warp, i);
         } else {
-            pause(Thread::IN_COLLECTIVE);
+            pause();
         }
     }
 
@@ -220,76 +236,125 @@ private:
         turn_.resize(warps_.size());
         for (unsigned i = 0; i < warps_.size(); i++) {
             turn_[i] = order_.backward() ? warps_.size() - 1 - i : i;
-            warps_[i].running = count - 32 * i >= 32 ? ~0u : (1u << (count - 32 * i)) - 1;
-            warps_[i].collectives = 0;
-        }
-        for (unsigned i = 0; i < count; i++) {
-            Thread& thread = threads_[i];
-            thread.state = Thread::FRESH;
-            thread.index = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
-            thread.copy_group = 0;
-            thread.copies.clear();
+            Warp& warp = warps_[i];
+            warp.running = count - 32 * i >= 32 ? ~0u : (1u << (count - 32 * i)) - 1;
+            warp.fresh = warp.ready = warp.running;
+            warp.at_barrier = 0;
+            warp.collectives = 0;
         }
         running_ = count;
         at_barrier_ = 0;
     }
 
+    // Threads that an error ended did not return from their functions.
+    void abandon_threads() {
+        for (auto& thread : threads_) {
+            if (thread.stack != nullptr) stacks_.give_back_abandoned(std::exchange(thread.stack, nullptr));
+            thread.copies.clear();
+        }
+    }
+
     // False if no thread could run.
     bool run_every_warp() {
         if (order_.by_chance()) {
-            std::shuffle(turn_.begin(), turn_.end(), chance_);
+            chance_.shuffle(turn_.data(), static_cast<unsigned>(turn_.size()));
         }
         bool any = false;
         for (unsigned warp : turn_) {
             // By chance, warps take turns in the middle of their work; otherwise each goes as far as it can.
-            while (run_lanes(warp) && error_.empty()) {
+            while (run_lanes(warp) && !failed_) {
                 any = true;
                 if (order_.by_chance()) break;
             }
-            if (!error_.empty()) return true;
+            if (failed_) return true;
         }
         return any;
     }
 
+    // A turn of every lane that can run.
     bool run_lanes(unsigned warp) {
-        unsigned lanes[32], count = 0;
-        const unsigned first = 32 * warp, end = std::min<size_t>(first + 32, threads_.size());
-        for (unsigned i = first; i < end; i++) {
-            if (threads_[i].state <= Thread::READY) lanes[count++] = i;
+        lanes_ = next_lane_ = 0;
+        for (unsigned ready = std::exchange(warps_[warp].ready, 0); ready != 0; ready &= ready - 1) {
+            lane_[lanes_++] = 32 * warp + __builtin_ctz(ready);
         }
+        if (lanes_ == 0) return false;
         if (order_.backward()) {
-            std::reverse(lanes, lanes + count);
+            std::reverse(lane_, lane_ + lanes_);
         } else if (order_.by_chance()) {
-            std::shuffle(lanes, lanes + count, chance_);
+            chance_.shuffle(lane_, lanes_);
         }
-        for (unsigned i = 0; i < count && error_.empty(); i++) {
-            resume(lanes[i]);
-        }
-        return count > 0;
+        // The lanes go on from one to the next by themselves.
+        switch_to(scheduler_, next_fiber());
+        give_back_left_stack();
+        return true;
     }
 
-    void resume(unsigned index) {
+    // The fiber of the next lane of this turn, or the scheduler's behind the last.
+    Fiber& next_fiber() {
+        give_back_left_stack();
+        if (failed_ || next_lane_ == lanes_) return scheduler_;
+        const unsigned index = lane_[next_lane_++];
         Thread& thread = threads_[index];
-        if (thread.state == Thread::FRESH) {
+        if (is_fresh(index)) {
             thread.stack = stacks_.take();
-            thread.fiber.prepare(thread.stack, run_thread);
-            thread.state = Thread::READY;
-            identity_.thread = thread.index;
+            thread.fiber.prepare(thread.stack, run_threads);
             *reinterpret_cast<Identity*>(thread.stack) = identity_;
+            begin_thread(index, thread.stack);
         }
         running_thread_ = index;
-        switch_fibers(scheduler_, thread.fiber);
-        if (thread.state == Thread::ENDED) {
-            stacks_.give_back(std::exchange(thread.stack, nullptr));
-        }
+        return thread.fiber;
     }
 
-    static void run_thread() {
+    bool is_fresh(unsigned index) const { return warps_[index / 32].fresh >> index % 32 & 1; }
+
+    void begin_thread(unsigned index, char* stack) {
+        const dim3 size = identity_.block_size;
+        Thread& thread = threads_[index];
+        warps_[index / 32].fresh &= ~(1u << index % 32);
+        thread.index = {index % size.x, index / size.x % size.y, index / (size.x * size.y)};
+        thread.copy_group = 0;
+        reinterpret_cast<Identity*>(stack)->thread = thread.index;
+    }
+
+    void switch_to(Fiber& from, Fiber& to) {
+        left_ = &from;
+        switch_fibers(from, to);
+    }
+
+    // What a stack runs: its thread, and those behind it in the turn that have not begun either.
+    static void run_threads() {
         Block& block = *current().in;
-        begin_fiber(block.scheduler_);
-        block.kernel_(block.arguments_);
-        block.end_thread();
-        for (;;) block.pause(Thread::ENDED);
+        begin_fiber(*block.left_);
+        do {
+            block.kernel_(block.arguments_);
+            block.end_thread();
+        } while (block.take_over_stack());
+        Fiber& own = block.thread().fiber;
+        Fiber& next = block.next_fiber_after(block.thread());
+        block.switch_to(own, next);
+        __builtin_unreachable();
+    }
+
+    // False if the next thread of the turn is none that could have the stack of the one that has ended.
+    bool take_over_stack() {
+        if (failed_ || next_lane_ == lanes_ || !is_fresh(lane_[next_lane_])) return false;
+        Thread& ended = thread();
+        running_thread_ = lane_[next_lane_++];
+        thread().stack = std::exchange(ended.stack, nullptr);
+        thread().fiber.sanitizer = ended.fiber.sanitizer;
+        begin_thread(running_thread_, thread().stack);
+        return true;
+    }
+
+    // The stack is still in use until it is left.
+    Fiber& next_fiber_after(Thread& ended) {
+        Fiber& next = next_fiber();
+        left_stack_ = std::exchange(ended.stack, nullptr);
+        return next;
+    }
+
+    void give_back_left_stack() {
+        if (left_stack_ != nullptr) stacks_.give_back(std::exchange(left_stack_, nullptr));
     }
 
     void end_thread() {
@@ -315,10 +380,7 @@ private:
     void finish_collective(Warp& warp, int i) {
         Collective& done = warp.collective[i];
         done.resolve(done.operands, done.arrived);
-        const unsigned first = running_thread_ / 32 * 32;
-        for (unsigned lanes = done.arrived; lanes != 0; lanes &= lanes - 1) {
-            threads_[first + __builtin_ctz(lanes)].state = Thread::READY;
-        }
+        warp.ready |= done.arrived & ~(1u << lane());
         warp.collectives--;
         if (i != warp.collectives) {
             done = warp.collective[warp.collectives];
@@ -326,9 +388,7 @@ private:
     }
 
     void open_barrier() {
-        for (auto& thread : threads_) {
-            if (thread.state == Thread::AT_BARRIER) thread.state = Thread::READY;
-        }
+        for (Warp& warp : warps_) warp.ready |= std::exchange(warp.at_barrier, 0);
         at_barrier_ = 0;
     }
 
@@ -342,6 +402,7 @@ private:
                          " lanes at " + warp.collective[i].site.text();
             }
         }
+        failed_ = true;
         error_ = "deadlock: " + std::to_string(running_) + " of " + std::to_string(threads_.size()) +
                  " threads wait for others" + where + " [block (" + std::to_string(b.x) + "," +
                  std::to_string(b.y) + "," + std::to_string(b.z) + ")]";
@@ -352,6 +413,9 @@ private:
     std::vector<unsigned> turn_;
     Stacks stacks_;
     Fiber scheduler_;
+    Fiber* left_ = nullptr;       // by the last switch
+    char* left_stack_ = nullptr;  // of a thread that has ended
+    unsigned lane_[32], lanes_ = 0, next_lane_ = 0;  // of this turn
     unsigned running_thread_ = 0;
     unsigned running_ = 0;
     unsigned at_barrier_ = 0;
@@ -360,8 +424,10 @@ private:
     void** arguments_ = nullptr;
     Identity identity_;
     SharedMemory* shared_ = nullptr;
-    const Order order_ = Order::from_environment();
-    std::minstd_rand chance_;
+    Order order_{};
+    bool truncates_ = false;
+    Chance chance_;
+    bool failed_ = false;
     std::string error_;
 };
 

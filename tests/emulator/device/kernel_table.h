@@ -74,8 +74,8 @@ private:
 };
 
 // Runs every block of a grid, one at a time on each OS thread. Returns what went wrong first, or nothing.
-inline std::string launch(const Kernel& kernel, dim3 grid, dim3 size, size_t dynamic_bytes,
-                          void** arguments) {
+inline std::string launch(const Kernel& kernel, dim3 grid, dim3 size, size_t dynamic_bytes, void** arguments,
+                          const Way& way = Way::of_environment()) {
     const size_t blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
     Workers& workers = Workers::shared();
     std::atomic<size_t> next{0};
@@ -89,7 +89,7 @@ inline std::string launch(const Kernel& kernel, dim3 grid, dim3 size, size_t dyn
             const uint3 index = {static_cast<unsigned>(i % grid.x),
                                  static_cast<unsigned>(i / grid.x % grid.y),
                                  static_cast<unsigned>(i / grid.x / grid.y)};
-            if (!block->run(kernel.call, arguments, index, size, grid, shared)) {
+            if (!block->run(kernel.call, arguments, index, size, grid, shared, way)) {
                 std::lock_guard<std::mutex> lock(mutex);
                 if (error.empty()) error = std::string(kernel.name) + ": " + block->error();
                 failed = true;

@@ -43,23 +43,36 @@ private:
     // variables that the library with the kernels has on this thread.
     void find_variables() {
         static thread_local char one_of_them;
-        variables_ = &one_of_them;
+        // At the same distance from it on every thread.
+        static const Variables found = find_around(&one_of_them);
+        variables_ = &one_of_them - found.before;
+        variables_bytes_ = found.bytes;
+    }
+
+    struct Variables {
+        const char* one_of_them;
+        size_t before, bytes;
+    };
+
+    static Variables find_around(const char* one_of_them) {
+        Variables found{one_of_them, 0, 0};
         dl_iterate_phdr(
-            [](dl_phdr_info* library, size_t, void* self) {
-                auto* found = static_cast<SharedMemory*>(self);
+            [](dl_phdr_info* library, size_t, void* data) {
+                auto* found = static_cast<Variables*>(data);
                 for (int i = 0; i < library->dlpi_phnum; i++) {
                     const auto& segment = library->dlpi_phdr[i];
-                    char* begin = static_cast<char*>(library->dlpi_tls_data);
+                    const char* begin = static_cast<char*>(library->dlpi_tls_data);
                     if (segment.p_type == PT_TLS && begin != nullptr &&
-                        within(found->variables_, 1, begin, segment.p_memsz)) {
-                        found->variables_ = begin;
-                        found->variables_bytes_ = segment.p_memsz;
+                        within(found->one_of_them, 1, begin, segment.p_memsz)) {
+                        found->before = static_cast<size_t>(found->one_of_them - begin);
+                        found->bytes = segment.p_memsz;
                         return 1;
                     }
                 }
                 return 0;
             },
-            this);
+            &found);
+        return found;
     }
 
     const size_t dynamic_bytes_;

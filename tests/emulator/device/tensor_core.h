@@ -1,18 +1,10 @@
-// `mma.sync` and `ldmatrix`, with the fragment layouts of the PTX ISA: lane = 4 * group + member.
+// `mma.sync` and `ldmatrix`, whose fragment layouts are those of the PTX ISA.
 #pragma once
 
 #include "../arithmetic.h"
-#include "sixteen_bit.h"
 #include "warp.h"
 
 namespace emulator {
-
-struct MmaOperands {
-    float* d;
-    const uint32_t *a, *b;
-};
-
-inline float bfloat_from_bits(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
 
 inline void require_whole_warp(unsigned arrived, const char* instruction) {
     if (arrived != ~0u) {
@@ -20,66 +12,18 @@ inline void require_whole_warp(unsigned arrived, const char* instruction) {
     }
 }
 
-// d[16, 8] += a[16, K] b[K, 8], rounded as tensor cores do.
-template <int K>
-void multiply_fragments_truncated(void** operands, const float (&a)[16][K], const float (&b)[K][8]) {
-    for (int lane = 0; lane < 32; lane++) {
-        float* d = static_cast<MmaOperands*>(operands[lane])->d;
-        for (int i = 0; i < 4; i++) {
-            const int row = lane / 4 + i / 2 * 8, column = 2 * (lane % 4) + i % 2;
-            for (int first = 0; first < K; first += PRODUCTS_AT_ONCE) {
-                float products[PRODUCTS_AT_ONCE];
-                for (int k = 0; k < PRODUCTS_AT_ONCE; k++) products[k] = a[row][first + k] * b[first + k][column];
-                d[i] = add_truncated(d[i], products, PRODUCTS_AT_ONCE);
-            }
-        }
-    }
-}
-
-// d[16, 8] += a[16, K] b[K, 8] once the fragments are spread out: each lane keeps rows `group` and `group +
-// 8`, columns `2 * member` and the next, of d.
-template <int K>
-void multiply_fragments(void** operands, const float (&a)[16][K], const float (&b)[K][8]) {
-    if (Arithmetic::get().truncates) return multiply_fragments_truncated<K>(operands, a, b);
-    float product[16][8] = {};
-    for (int row = 0; row < 16; row++) {
-        for (int k = 0; k < K; k++) {
-            for (int column = 0; column < 8; column++) {
-                product[row][column] += a[row][k] * b[k][column];
-            }
-        }
-    }
-    for (int lane = 0; lane < 32; lane++) {
-        float* d = static_cast<MmaOperands*>(operands[lane])->d;
-        const int group = lane / 4, member = lane % 4;
-        for (int i = 0; i < 4; i++) {
-            d[i] += product[group + i / 2 * 8][2 * member + i % 2];
-        }
-    }
-}
-
-// m16n8k16. Registers of a hold two neighbouring columns of rows group, group + 8, and the same 8 columns
-// further on; registers of b two neighbouring rows of column `group`, and the same 8 rows further down.
-template <float (*value)(uint16_t)>
-void mma_16816(float* d, const uint32_t* a, const uint32_t* b, Site site) {
-    MmaOperands own{d, a, b};
+// Each lane brings copies, so that sanitizers see what it reads and writes of the kernel's.
+template <void (*multiply)(MmaOperands* const*, bool)>
+void mma(float* d, const uint32_t* a, const uint32_t* b, Site site) {
+    MmaOperands own;
+    for (int i = 0; i < 4; i++) own.d[i] = d[i];
+    for (int i = 0; i < 4; i++) own.a[i] = a[i];
+    for (int i = 0; i < 2; i++) own.b[i] = b[i];
     current().in->collective(~0u, site, &own, [](void** operands, unsigned arrived) {
         require_whole_warp(arrived, "mma.sync");
-        float left[16][16], right[16][8];
-        for (int lane = 0; lane < 32; lane++) {
-            const auto* lane_operands = static_cast<MmaOperands*>(operands[lane]);
-            const int group = lane / 4, member = lane % 4;
-            for (int i = 0; i < 8; i++) {
-                const uint16_t bits = static_cast<uint16_t>(lane_operands->a[i / 2] >> (16 * (i % 2)));
-                left[group + i / 2 % 2 * 8][2 * member + i % 2 + i / 4 * 8] = value(bits);
-            }
-            for (int i = 0; i < 4; i++) {
-                const uint16_t bits = static_cast<uint16_t>(lane_operands->b[i / 2] >> (16 * (i % 2)));
-                right[2 * member + i % 2 + i / 2 * 8][group] = value(bits);
-            }
-        }
-        multiply_fragments<16>(operands, left, right);
+        multiply(reinterpret_cast<MmaOperands**>(operands), current().in->truncates());
     });
+    for (int i = 0; i < 4; i++) d[i] = own.d[i];
 }
 
 struct LdmatrixOperands {
@@ -118,33 +62,16 @@ void ldmatrix(uint32_t* registers, const void* row, Site site) {
 }  // namespace emulator
 
 inline void mma_bf16_16816(float* d, const uint32_t* a, const uint32_t* b, EMULATED_SITE) {
-    emulator::mma_16816<emulator::bfloat_from_bits>(d, a, b, site);
+    emulator::mma<multiply_bf16_fragments>(d, a, b, site);
 }
 
 inline void mma_f16_16816(float* d, const uint32_t* a, const uint32_t* b, EMULATED_SITE) {
-    emulator::mma_16816<half_value>(d, a, b, site);
+    emulator::mma<multiply_f16_fragments>(d, a, b, site);
 }
 
 // m16n8k8 on the upper 19 bits of f32.
 inline void mma_tf32_1688(float* d, const uint32_t* a, const uint32_t* b, EMULATED_SITE) {
-    using namespace emulator;
-    MmaOperands own{d, a, b};
-    current().in->collective(~0u, site, &own, [](void** operands, unsigned arrived) {
-        require_whole_warp(arrived, "mma.sync");
-        float left[16][8], right[8][8];
-        for (int lane = 0; lane < 32; lane++) {
-            const auto* lane_operands = static_cast<MmaOperands*>(operands[lane]);
-            const int group = lane / 4, member = lane % 4;
-            for (int i = 0; i < 4; i++) {
-                left[group + i % 2 * 8][member + i / 2 * 4] =
-                    __uint_as_float(lane_operands->a[i] & 0xffffe000);
-            }
-            for (int i = 0; i < 2; i++) {
-                right[member + i * 4][group] = __uint_as_float(lane_operands->b[i] & 0xffffe000);
-            }
-        }
-        multiply_fragments<8>(operands, left, right);
-    });
+    emulator::mma<multiply_tf32_fragments>(d, a, b, site);
 }
 
 inline void ldmatrix_x4(uint32_t* r, const void* row, EMULATED_SITE) {

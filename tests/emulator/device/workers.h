@@ -1,5 +1,5 @@
-// OS threads that share out numbered pieces of work: the blocks of a grid, the rows of a product. They are
-// apart from the program's own threads because running a block overwrites thread-local storage.
+// OS threads that share out numbered pieces of work: the blocks of a grid, the rows of a product. The caller is one of
+// them: waking another for a single block takes longer than most blocks do.
 #pragma once
 
 #include <atomic>
@@ -20,42 +20,53 @@ public:
         return *workers;
     }
 
-    size_t count() const { return threads_.size(); }
+    // The caller among them.
+    size_t count() const { return 1 + threads_.size(); }
 
     // Runs `work(piece)` for every piece below `pieces`, in no fixed order, and returns when all are done.
     void run(size_t pieces, const std::function<void(size_t piece)>& work) {
+        if (pieces == 1 || threads_.empty()) {
+            for (size_t piece = 0; piece < pieces; piece++) work(piece);
+            return;
+        }
         std::lock_guard<std::mutex> one_at_a_time(callers_);
-        std::unique_lock<std::mutex> lock(mutex_);
-        work_ = &work;
-        pieces_ = pieces;
-        next_ = 0;
-        busy_ = threads_.size();
-        round_++;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            work_ = &work;
+            pieces_ = pieces;
+            next_ = 0;
+        }
         begin_.notify_all();
+        take_pieces();
+        // Only those are waited for that came in time to take some.
+        std::unique_lock<std::mutex> lock(mutex_);
         done_.wait(lock, [this] { return busy_ == 0; });
+        pieces_ = 0;
     }
 
 private:
     Workers() {
         const char* text = getenv("EMULATED_THREADS");
         const int count = text ? atoi(text) : 2;
-        for (int i = 0; i == 0 || i < count; i++) {
+        for (int i = 1; i < count; i++) {
             threads_.emplace_back([this] { serve(); });
         }
     }
 
+    void take_pieces() {
+        for (size_t piece; (piece = next_++) < pieces_;) {
+            (*work_)(piece);
+        }
+    }
+
     void serve() {
-        unsigned long seen = 0;
+        std::unique_lock<std::mutex> lock(mutex_);
         for (;;) {
-            {
-                std::unique_lock<std::mutex> lock(mutex_);
-                begin_.wait(lock, [&] { return round_ != seen; });
-                seen = round_;
-            }
-            for (size_t piece; (piece = next_++) < pieces_;) {
-                (*work_)(piece);
-            }
-            std::lock_guard<std::mutex> lock(mutex_);
+            begin_.wait(lock, [this] { return next_ < pieces_; });
+            busy_++;
+            lock.unlock();
+            take_pieces();
+            lock.lock();
             if (--busy_ == 0) done_.notify_one();
         }
     }
@@ -65,7 +76,6 @@ private:
     const std::function<void(size_t)>* work_ = nullptr;
     size_t pieces_ = 0, busy_ = 0;
     std::atomic<size_t> next_{0};
-    unsigned long round_ = 0;
     std::vector<std::thread> threads_;
 };
 

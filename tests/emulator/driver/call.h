@@ -2,6 +2,7 @@
 // error says.
 #pragma once
 
+#include "../ways.h"
 #include "state.h"
 
 // The lock that every call holds.
@@ -10,8 +11,17 @@ std::recursive_mutex& driver_lock();
 // The planned failure of this call of `function`, or success.
 CUresult planned_failure(const char* function);
 
-// The calling thread's current context, or none.
-Context*& current_context();
+// What the driver keeps of each thread that calls it. Not in thread-local variables, which are shared memory where a thread
+// runs a block.
+struct CallingThread {
+    Context* context = nullptr;  // the current one, or none
+    int capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    Way way = Way::of_environment();  // of what it enqueues
+};
+
+CallingThread& calling_thread();
+
+inline Context*& current_context() { return calling_thread().context; }
 
 // A call that needs no context. `body` returns a CUresult.
 template <class Body>

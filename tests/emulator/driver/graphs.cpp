@@ -185,9 +185,8 @@ CUDA_API cuStreamGetCaptureInfo_v3(Stream* stream, int* status, unsigned long lo
 }
 
 CUDA_API cuThreadExchangeStreamCaptureMode(int* mode) {
-    static thread_local int current = CU_STREAM_CAPTURE_MODE_GLOBAL;
     return plain_call("cuThreadExchangeStreamCaptureMode", [&] {
-        std::swap(*mode, current);
+        std::swap(*mode, calling_thread().capture_mode);
         return CUDA_SUCCESS;
     });
 }

@@ -181,9 +181,9 @@ CUDA_API cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, un
         if (stream->capture != nullptr) stream->capture->graph.modules.push_back(function->module);
         const emulator::Kernel& kernel = *function->kernel;
         auto arguments = std::make_shared<Arguments>(kernel, parameters);
-        enqueue(*stream, [=, &kernel, &context] {
+        enqueue(*stream, [=, &kernel, &context, way = calling_thread().way] {
             const std::string error =
-                emulator::launch(kernel, grid, block, shared_bytes, arguments->pointers().data());
+                emulator::launch(kernel, grid, block, shared_bytes, arguments->pointers().data(), way);
             if (!error.empty()) {
                 fprintf(stderr, "emulated GPU: %s\n", error.c_str());
                 context.error = CUDA_ERROR_LAUNCH_FAILED;

@@ -1,5 +1,7 @@
 // Memory, pools, errors, captures that go wrong, and launches that a driver refuses.
+#include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "gpu.h"
 
@@ -191,6 +193,40 @@ void fails_as_planned() {
     EXPECT(strcmp(name, "CUDA_ERROR_ILLEGAL_ADDRESS") == 0);
 }
 
+// Work goes the way that its thread asked for when it was enqueued, whenever it runs and whatever others ask for.
+void goes_the_way_of_its_thread() {
+    EXPECT_EQUAL(emulated_delay("compute"), CUDA_SUCCESS);
+    Gpu gpu;
+    const std::vector<float> ones(256, 1.0f);
+    const CUdeviceptr x = gpu.allocate(1024), forward = gpu.allocate(1024), backward = gpu.allocate(1024);
+    REQUIRE(cuMemcpyHtoD_v2(x, ones.data(), 1024));
+    // A thread reads what the thread opposite has written, if that had its turn.
+    const auto launch = [&](CUdeviceptr y) {
+        CUdeviceptr from = x;
+        void* arguments[] = {&y, &from};
+        REQUIRE(cuLaunchKernel(gpu.function("lacks_barrier"), 1, 1, 1, 256, 1, 1, 0, gpu.compute, arguments, nullptr));
+    };
+    EXPECT_EQUAL(emulated_way(0, "nearest", "unrounded"), CUDA_SUCCESS);
+    std::thread other([&] {
+        REQUIRE(cuCtxSetCurrent(gpu.context));
+        EXPECT_EQUAL(emulated_way(1, "truncated", "refused"), CUDA_SUCCESS);
+        launch(backward);
+    });
+    other.join();
+    launch(forward);
+    EXPECT_EQUAL(emulated_way(1, "nearest", "rounded"), CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(gpu.compute));
+    for (const CUdeviceptr y : {forward, backward}) {
+        std::vector<float> found(256);
+        REQUIRE(cuMemcpyDtoH_v2(found.data(), y, 1024));
+        const bool first_is_set = !std::isnan(found[0]), last_is_set = !std::isnan(found[255]);
+        EXPECT_EQUAL(first_is_set, y == backward);
+        EXPECT_EQUAL(last_is_set, y == forward);
+    }
+    EXPECT(emulated_way(0, "nearly", "unrounded") != CUDA_SUCCESS);
+    EXPECT(emulated_way(0, "nearest", "round") != CUDA_SUCCESS);
+}
+
 // Run with EMULATED_DEVICES=2 and EMULATED_CAPABILITY=8.6.
 void lists_devices() {
     REQUIRE(cuInit(0));
@@ -225,12 +261,14 @@ int main(int count, char** arguments) {
         unloads_module_before_graph(which == "unloads_before_launch");
     } else if (which == "planned_failures") {
         fails_as_planned();
+    } else if (which == "ways") {
+        goes_the_way_of_its_thread();
     } else if (which == "devices") {
         lists_devices();
     } else if (which == "no_device") {
         EXPECT_EQUAL(cuInit(0), CUDA_ERROR_NO_DEVICE);
     } else {
-        fprintf(stderr, "which? memory, pool_steps, unloads_before_launch, unloads_before_destroy, planned_failures, devices or no_device\n");
+        fprintf(stderr, "which? memory, pool_steps, unloads_before_launch, unloads_before_destroy, planned_failures, ways, devices or no_device\n");
         return 2;
     }
     return finish("driver");

@@ -56,6 +56,8 @@ CUresult cuFuncSetAttribute(void*, int, int);
 CUresult cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
                         void**, void**);
 CUresult cuGetErrorName(CUresult, const char**);
+CUresult emulated_delay(const char*);
+CUresult emulated_way(int, const char*, const char*);
 
 Status cublasLtCreate(void**);
 Status cublasLtDestroy(void*);

@@ -1,5 +1,7 @@
 // The emulator alone: right kernels give right results, wrong ones are noticed. Run in several thread orders
 // (EMULATED_ORDER); with an argument, launches that wrong kernel only, for a sanitizer to find.
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "expect.h"
@@ -16,7 +18,7 @@ std::string launch(const char* name, unsigned grid, unsigned block, size_t share
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-int order() { return emulator::Order::from_environment().seed; }
+int order() { return Way::of_environment().order; }
 
 // Numbers that are small integers, so that sums are exact in every type and order.
 template <class T>
@@ -79,6 +81,64 @@ void multiplies(const char* kernel, int inner) {
             float sum = 0;
             for (int k = 0; k < inner; k++) sum += to_float(a[row * inner + k]) * to_float(b[k * 8 + column]);
             EXPECT_EQUAL(d[row * 8 + column], sum);
+        }
+    }
+}
+
+// One sum as tensor cores add, in double precision, where everything is exact but for the cuts.
+float truncated_sum(float sum, const float* products, int count) {
+    float largest = std::fabs(sum);
+    for (int i = 0; i < count; i++) largest = std::max(largest, std::fabs(products[i]));
+    if (largest == 0 || !std::isfinite(largest)) {
+        for (int i = 0; i < count; i++) sum += products[i];
+        return sum;
+    }
+    const double unit = std::ldexp(1.0, std::ilogb(largest) - 24);
+    double exact = std::trunc(sum / unit);
+    for (int i = 0; i < count; i++) exact += std::trunc(products[i] / unit);
+    exact *= unit;
+    const float nearest = static_cast<float>(exact);
+    return std::fabs(nearest) > std::fabs(exact) ? std::nextafter(nearest, 0.0f) : nearest;
+}
+
+// Numbers of any bits, and of exponents that are near each other, at either end of the range or not: with infinities, zeros
+// of both signs, and addends that cancel.
+void truncates_sums() {
+    emulator::Chance chance;
+    const auto number = [&](int kind, uint32_t exponent) {
+        const uint32_t fraction = chance.below(1 << 24), sign = fraction << 31, far = chance.below(60);
+        const uint32_t near = std::max(exponent + chance.below(5), 4u) - 4;
+        switch (kind) {
+            case 0: return __uint_as_float(chance.below(~0u));
+            case 1: return __uint_as_float(sign | near << 23 | fraction >> 1);
+            case 2: return __uint_as_float(sign | (near + far < 254 ? near + far : 254) << 23 | fraction >> 1);
+            case 3: return __uint_as_float(sign | fraction >> 1);
+            case 4: return __uint_as_float(sign | exponent << 23);
+            case 5: return __uint_as_float(sign | chance.below(8) / 7);
+            case 6: return __uint_as_float(sign | (chance.below(9) == 0 ? 255u << 23 : near << 23 | fraction >> 1));
+            default: return __uint_as_float(sign | (250 + chance.below(5)) << 23 | fraction >> 1);
+        }
+    };
+    for (int round = 0; round < 20000; round++) {
+        const int count = round % 4 == 0 ? 1 + static_cast<int>(chance.below(8)) : PRODUCTS_AT_ONCE;
+        float began[LANES], sums[LANES], products[PRODUCTS_AT_ONCE][LANES];
+        for (int lane = 0; lane < LANES; lane++) {
+            const int kind = (round + lane) % 9;
+            const uint32_t exponent = chance.below(255);
+            const auto next = [&] { return number(kind < 8 ? kind : static_cast<int>(chance.below(8)), exponent); };
+            began[lane] = next();
+            for (int k = 0; k < count; k++) products[k][lane] = next();
+            if (chance.below(8) == 0) products[0][lane] = -began[lane];
+            if (chance.below(8) == 0 && count > 2) products[2][lane] = -products[1][lane];
+        }
+        memcpy(sums, began, sizeof sums);
+        add_truncated(sums, products, count);
+        for (int lane = 0; lane < LANES; lane++) {
+            float of_lane[PRODUCTS_AT_ONCE];
+            for (int k = 0; k < count; k++) of_lane[k] = products[k][lane];
+            const float expected = truncated_sum(began[lane], of_lane, count);
+            EXPECT(__float_as_uint(sums[lane]) == __float_as_uint(expected) ||
+                   (isnan(sums[lane]) && isnan(expected)));
         }
     }
 }
@@ -200,6 +260,7 @@ int main(int count, char** arguments) {
     multiplies<bf16>("multiply_bf16", 16);
     multiplies<f16>("multiply_f16", 16);
     multiplies<float>("multiply_tf32", 8);
+    truncates_sums();
     loads_matrices();
     converts_sixteen_bits();
     knows_half_turns();
