@@ -225,13 +225,13 @@ fn resize_operations(program: &mut Program, target: &Target) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
     use super::*;
     use crate::{compile_run, units_of};
     use graph::Graph;
     use spec::Train;
-    use testing::{any_config, any_target, as_deep};
+    use testing::{any_config, any_target, as_deep, full, random_cases};
 
     /// Where two programs differ first, by the name of the operation or the value.
     fn difference(found: &Program, expected: &Program) -> Option<String> {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(random_cases(if full() { 128 } else { 32 }))]
 
         /// Whatever sizes the program had before.
         #[test]

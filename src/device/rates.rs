@@ -57,7 +57,20 @@ impl Factors {
 /// # Errors
 /// A device that fails, or has less memory than its target says.
 pub fn measure(device: &mut dyn Device, factors: Factors) -> Result<Rates, DeviceError> {
-    Ok(Rates { product_flops_per_s: product(device, factors)?, copy_bytes_per_s: copy(device)? })
+    measure_by(&clock(), device, factors)
+}
+
+/// The time since some moment: tests have a clock of their own.
+type Clock = dyn Fn() -> Duration;
+
+fn clock() -> impl Fn() -> Duration {
+    let began = Instant::now();
+    move || began.elapsed()
+}
+
+fn measure_by(clock: &Clock, device: &mut dyn Device, factors: Factors) -> Result<Rates, DeviceError> {
+    let product_flops_per_s = product_by(clock, device, factors)?;
+    Ok(Rates { product_flops_per_s, copy_bytes_per_s: copy(clock, device)? })
 }
 
 /// The rate of a product that is large enough, or as large as memory allows, in FLOP/s.
@@ -65,14 +78,18 @@ pub fn measure(device: &mut dyn Device, factors: Factors) -> Result<Rates, Devic
 /// # Errors
 /// As `measure`.
 pub fn product(device: &mut dyn Device, factors: Factors) -> Result<Option<f64>, DeviceError> {
-    let Some(smallest) = square(device, factors, SMALLEST_PRODUCT)? else { return Ok(None) };
+    product_by(&clock(), device, factors)
+}
+
+fn product_by(clock: &Clock, device: &mut dyn Device, factors: Factors) -> Result<Option<f64>, DeviceError> {
+    let Some(smallest) = square(clock, device, factors, SMALLEST_PRODUCT)? else { return Ok(None) };
     let (mut size, mut expected) = (SMALLEST_PRODUCT, smallest);
     while expected < LONG_ENOUGH && size < LARGEST_PRODUCT {
         // Twice the rows, columns and terms.
         (size, expected) = (2 * size, 8 * expected);
     }
     while size > SMALLEST_PRODUCT {
-        if let Some(took) = square(device, factors, size)? {
+        if let Some(took) = square(clock, device, factors, size)? {
             return Ok(Some(flops_per_s(size, took)));
         }
         size /= 2;
@@ -85,7 +102,12 @@ fn flops_per_s(size: usize, took: Duration) -> f64 {
 }
 
 /// What a square product of this size takes; `None` if there is no memory for it.
-fn square(device: &mut dyn Device, factors: Factors, size: usize) -> Result<Option<Duration>, DeviceError> {
+fn square(
+    clock: &Clock,
+    device: &mut dyn Device,
+    factors: Factors,
+    size: usize,
+) -> Result<Option<Duration>, DeviceError> {
     let Factors { dtype, tf32 } = factors;
     let (ty, drawn) = (TensorType::new(dtype, &[size, size]), TensorType::f32(&[size, size]));
     let linear = Linear { bias: false, activation: None, residual: false, tf32 };
@@ -111,7 +133,7 @@ fn square(device: &mut dyn Device, factors: Factors, size: usize) -> Result<Opti
         device.launch(&normal, &[], &[numbers], None)?;
         device.launch(&Op::Cast(Cast { to: dtype }), &[numbers], &[x], None)?;
         let product = Op::Linear(linear);
-        best(device, PRODUCT_SAMPLES, |device| device.launch(&product, &[x, x], &[y], Some(workspace)))
+        best(clock, device, PRODUCT_SAMPLES, |device| device.launch(&product, &[x, x], &[y], Some(workspace)))
     })?;
     Ok(Some(took))
 }
@@ -129,7 +151,7 @@ fn copied(target: &Target) -> usize {
     }
 }
 
-fn copy(device: &mut dyn Device) -> Result<Option<f64>, DeviceError> {
+fn copy(clock: &Clock, device: &mut dyn Device) -> Result<Option<f64>, DeviceError> {
     let most = copied(device.target());
     for elements in [most, most / 2, most / 4] {
         let ty = TensorType::f32(&[elements]);
@@ -139,9 +161,10 @@ fn copy(device: &mut dyn Device) -> Result<Option<f64>, DeviceError> {
             for operand in [a, b] {
                 device.launch(&Op::Fill(Fill { output: ty, value: 1.0 }), &[], &[operand], None)?;
             }
-            let copied =
-                best(device, COPY_SAMPLES, |device| device.copy(Queue::Compute, b.region(), a.region()))?;
-            let added = best(device, COPY_SAMPLES, |device| {
+            let copied = best(clock, device, COPY_SAMPLES, |device| {
+                device.copy(Queue::Compute, b.region(), a.region())
+            })?;
+            let added = best(clock, device, COPY_SAMPLES, |device| {
                 device.launch(&Op::Add(Add::PLAIN), &[a, b], &[a], None)
             })?;
             // A copy reads once and writes once, an addition reads twice.
@@ -160,6 +183,7 @@ fn tensor(buffer: Buffer, ty: TensorType) -> Tensor {
 /// What one piece of work takes at the least: the device is synchronised around as many of them as it needs for
 /// the clock's and the queue's own time not to matter.
 fn best(
+    clock: &Clock,
     device: &mut dyn Device,
     samples: usize,
     mut enqueue: impl FnMut(&mut dyn Device) -> Result<(), DeviceError>,
@@ -167,12 +191,12 @@ fn best(
     let (mut times, mut taken, mut best) = (1, 0, Duration::MAX);
     device.synchronize()?;
     while taken < samples {
-        let began = Instant::now();
+        let began = clock();
         for _ in 0..times {
             enqueue(device)?;
         }
         device.synchronize()?;
-        let took = began.elapsed();
+        let took = clock() - began;
         if took < SAMPLE {
             times *= 2;
         } else {
@@ -231,7 +255,8 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use std::thread::sleep;
+    use std::cell::Cell;
+    use std::rc::Rc;
 
     use super::*;
     use crate::{Event, Lent};
@@ -241,9 +266,10 @@ mod tests {
     const COPY_PER_S: f64 = 1e10;
     const ADD_PER_S: f64 = 2e10;
 
-    /// A device that takes its time and computes nothing.
+    /// A device that takes its time, by its own clock, and computes nothing.
     struct Sleeper {
         target: Target,
+        clock: Rc<Cell<Duration>>,
         /// Bytes of each buffer, 0 once it is freed.
         buffers: Vec<u64>,
         most: u64,
@@ -253,11 +279,20 @@ mod tests {
     impl Sleeper {
         fn new(mib: u64) -> Sleeper {
             let target = crate::cpu_target(Some(Bytes(mib << 20))).unwrap().expect("a limit is given");
-            Sleeper { target, buffers: Vec::new(), most: 0, failing: false }
+            Sleeper { target, clock: Rc::default(), buffers: Vec::new(), most: 0, failing: false }
         }
 
         fn live(&self) -> u64 {
             self.buffers.iter().sum()
+        }
+
+        fn sleep(&self, seconds: f64) {
+            self.clock.set(self.clock.get() + Duration::from_secs_f64(seconds));
+        }
+
+        fn measure(&mut self) -> Result<Rates, DeviceError> {
+            let clock = Rc::clone(&self.clock);
+            measure_by(&move || clock.get(), self, Factors::F32)
         }
     }
 
@@ -278,7 +313,7 @@ mod tests {
         }
 
         fn copy(&mut self, _queue: Queue, from: Region, _to: Region) -> Result<(), DeviceError> {
-            sleep(Duration::from_secs_f64(2.0 * from.bytes as f64 / COPY_PER_S));
+            self.sleep(2.0 * from.bytes as f64 / COPY_PER_S);
             Ok(())
         }
 
@@ -294,10 +329,10 @@ mod tests {
             match op {
                 Op::Linear(_) if self.failing => return Err(DeviceError::Lost("it fell asleep".to_owned())),
                 Op::Linear(op) => {
-                    sleep(Duration::from_secs_f64(op.flops(&inputs, &outputs) as f64 / FLOPS_PER_S));
+                    self.sleep(op.flops(&inputs, &outputs) as f64 / FLOPS_PER_S);
                 }
                 Op::Add(op) => {
-                    sleep(Duration::from_secs_f64(op.bytes(&inputs, &outputs) as f64 / ADD_PER_S));
+                    self.sleep(op.bytes(&inputs, &outputs) as f64 / ADD_PER_S);
                 }
                 _ => {}
             }
@@ -333,15 +368,15 @@ mod tests {
         }
     }
 
-    /// Sleeping takes longer than asked for, so that what is measured is less than what there is.
+    /// But for nanoseconds.
     fn is_nearly(rate: Option<f64>, real: f64) -> bool {
-        rate.is_some_and(|rate| rate <= real && rate > 0.3 * real)
+        rate.is_some_and(|rate| (rate - real).abs() < 1e-4 * real)
     }
 
     #[test]
     fn the_better_of_copy_and_addition_counts_within_the_memory_there_is() {
         let mut device = Sleeper::new(40);
-        let rates = measure(&mut device, Factors::F32).unwrap();
+        let rates = device.measure().unwrap();
         assert!(is_nearly(rates.product_flops_per_s, FLOPS_PER_S), "{rates:?}");
         assert!(is_nearly(rates.copy_bytes_per_s, ADD_PER_S), "{rates:?}");
         assert!(rates.copy_bytes_per_s > Some(COPY_PER_S), "{rates:?}");
@@ -354,7 +389,7 @@ mod tests {
     fn the_system_s_own_limit_is_not_exhausted() {
         let mut device = Sleeper::new(70);
         device.target.limited = false;
-        let rates = measure(&mut device, Factors::F32).unwrap();
+        let rates = device.measure().unwrap();
         assert!(rates.copy_bytes_per_s.is_some(), "{rates:?}");
         assert!(device.most <= 35 << 20, "{} bytes", device.most);
     }
@@ -362,17 +397,17 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_unknown() {
         let mut device = Sleeper::new(20);
-        let rates = measure(&mut device, Factors::F32).unwrap();
+        let rates = device.measure().unwrap();
         assert!(rates.product_flops_per_s.is_some() && rates.copy_bytes_per_s.is_none(), "{rates:?}");
         let mut device = Sleeper::new(1);
-        assert_eq!(measure(&mut device, Factors::F32), Ok(Rates::default()));
+        assert_eq!(device.measure(), Ok(Rates::default()));
         assert_eq!(device.most, 0);
     }
 
     #[test]
     fn a_device_that_fails_has_its_memory_back() {
         let mut device = Sleeper { failing: true, ..Sleeper::new(40) };
-        assert!(matches!(measure(&mut device, Factors::F32), Err(DeviceError::Lost(_))));
+        assert!(matches!(device.measure(), Err(DeviceError::Lost(_))));
         assert!(device.most > 0);
         assert_eq!(device.live(), 0);
     }

@@ -1,9 +1,7 @@
 //! The walk of a prediction against the whole run, gone through without leaving anything out.
 
 use proptest::option;
-use proptest::prelude::{
-    Just, ProptestConfig, Strategy as Any, prop_assert, prop_assert_eq, prop_oneof, proptest,
-};
+use proptest::prelude::{Just, Strategy as Any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::cadence::Evaluations;
 use hoarder::Hoarder;
@@ -15,8 +13,7 @@ use compile::{Opened, Program, SectionKind};
 use device::{DeviceError, Ledger, Limits, Pool, Target};
 use ops::ValueId;
 use spec::RunConfig;
-use testing::compile;
-use testing::{any_config, any_target, small, target};
+use testing::{any_config, any_target, compile, random_cases, small, target, tenth};
 
 #[allow(unreachable_pub)]
 #[path = "../testing/hoarder.rs"]
@@ -127,7 +124,7 @@ fn any_allocator() -> impl Any<Value = Make> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random_cases(tenth(128)))]
 
     #[test]
     fn what_is_left_out_changes_nothing(
@@ -146,7 +143,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random_cases(tenth(96)))]
 
     /// At limits on either memory, and on both, where what is short could be taken for nothing, or for less than the whole run
     /// lacks: just under what is reserved, in its last page, and just under what is live.
@@ -257,7 +254,7 @@ fn what_settles_is_not_followed_to_the_end() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random_cases(tenth(256)))]
 
     /// At most a twentieth of what is alive, or where most of it comes and goes by copies, a quarter. Of 20,000 random
     /// programs without copies, 99 in 100 had no more than 0.3 %.

@@ -125,10 +125,10 @@ mod tests {
     use crate::compile;
     use base::units::Bytes;
     use spec::{Spill, Strategy};
-    use testing::{any_config, any_target};
+    use testing::{any_config, any_target, random_cases, tenth};
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(random_cases(tenth(96)))]
 
         #[test]
         fn the_largest_fits_and_one_more_does_not(

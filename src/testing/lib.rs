@@ -1,5 +1,6 @@
 //! Configurations for tests.
 
+mod cases;
 pub mod forward;
 mod hoarder;
 pub mod keys;
@@ -17,6 +18,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use base::units::Bytes;
+pub use cases::{combinations, full, random_cases, tenth};
 use compile::{Program, Units, Violation};
 use device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
 use graph::Graphs;
@@ -177,22 +179,31 @@ pub fn pairwise() -> Vec<Choice> {
     pairwise::pairwise(KEYS)
 }
 
-/// Combinations at random, always the same.
+/// Combinations at random, the same for the same seed.
 pub fn sample(count: usize) -> Vec<Choice> {
-    let mut runner = TestRunner::deterministic();
+    let mut runner = TestRunner::new(random_cases(count));
     let choice = any_choice();
     let mut draw = || choice.new_tree(&mut runner).expect("nothing is rejected").current();
     (0..count).map(|_| draw()).collect()
 }
+
+/// Of the values of `recompute`, the first so many: the others are budgets.
+const RECOMPUTED_WITHOUT_SEARCH: usize = 7;
 
 /// Any run of two to four layers. Sizes are small enough to be equal by chance: a context as long as the
 /// embedding is wide, one head, one sample.
 pub fn any_config() -> impl Any<Value = RunConfig> {
     let train = (0..=9usize, any::<bool>());
     let data = (0..100u64, select(Arrangement::ALL));
-    let all = (any_transformer(), train, any_choice(), 0..OPTIMIZERS.len(), data);
-    all.prop_map(|(model, train, choice, optimizer, (seed, documents))| {
+    // A search for what meets a budget compiles hundreds of programs: few runs do it.
+    let searches = (0..8usize, 0..RECOMPUTED_WITHOUT_SEARCH);
+    let all = (any_transformer(), train, any_choice(), 0..OPTIMIZERS.len(), data, searches);
+    all.prop_map(|(model, train, mut choice, optimizer, (seed, documents), (searches, instead))| {
         let (more, evaluates) = train;
+        let recompute = keys::position(KEYS, "recompute");
+        if searches > 0 && !full() && choice.0[recompute] >= RECOMPUTED_WITHOUT_SEARCH {
+            choice.0[recompute] = instead;
+        }
         let mut config = with_optimizer(&small_with(&choice), OPTIMIZERS[optimizer]);
         if let Some(lora) = &mut config.strategy.lora {
             transformers::adapt(lora, &model);

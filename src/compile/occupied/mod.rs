@@ -61,9 +61,10 @@ impl Occupied {
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
-    use proptest::prelude::{ProptestConfig, any, prop_assert_eq, prop_oneof, proptest};
+    use proptest::prelude::{any, prop_assert_eq, prop_oneof, proptest};
 
     use super::*;
+    use testing::{random_cases, tenth};
 
     /// By looking at all that have their places.
     fn lowest_free(taken: &[(Range<u32>, Range<u64>)], alive: &Range<u32>, bytes: u64, from: u64) -> u64 {
@@ -78,7 +79,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(random_cases(tenth(64)))]
 
         /// Enough of them for trees of several levels, some of which live longer than the section.
         #[test]

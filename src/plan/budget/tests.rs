@@ -7,7 +7,7 @@ use compile::{Again, blocks};
 use graph::ScopeId;
 use memory::{Cadence, predict};
 use spec::{Precision, Strategy};
-use testing::{any_config, any_target, reshaped, small, target};
+use testing::{any_config, any_target, random_cases, reshaped, small, target, tenth};
 
 /// Every choice of scopes: of each block nothing, its attention, its feed-forward, both, or all of it together.
 fn every_choice_of_scopes(graphs: &Graphs) -> Vec<Units> {
@@ -44,7 +44,7 @@ fn peak(compiler: &mut Compiler, config: &RunConfig, target: &Target) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random_cases(tenth(24)))]
 
     /// Of all choices of scopes that fit, none costs less by more than a twentieth.
     #[test]

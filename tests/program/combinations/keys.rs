@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use spec::{STRATEGY_KEYS, Strategy};
 use testing::keys::{Choice, KEYS, Key, Need, Same, meets_needs};
 use testing::pairwise::{Valued, legal, legal_pairs, pairs, pairwise};
-use testing::{choice, small, small_with, with};
+use testing::{RECOMPUTED_WITHOUT_SEARCH, choice, small, small_with, with};
 
 #[test]
 fn every_key_of_a_strategy_is_tried() {
@@ -34,6 +34,15 @@ fn every_word_that_a_key_takes_is_tried() {
         }
     }
     assert!(words > 10, "words are found in what is offered");
+}
+
+#[test]
+fn the_last_values_of_recompute_search() {
+    let key = KEYS.iter().find(|key| key.name == "recompute").unwrap();
+    for (value, text) in key.values.iter().enumerate() {
+        let searches = text.contains("budget") || text.contains("auto");
+        assert_eq!(searches, value >= RECOMPUTED_WITHOUT_SEARCH, "{text}");
+    }
 }
 
 #[test]

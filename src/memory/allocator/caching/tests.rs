@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use proptest::prelude::{
-    Just, ProptestConfig, Strategy as Any, any, prop_assert, prop_assert_eq, prop_oneof, proptest,
-};
+use proptest::prelude::{Just, Strategy as Any, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::pool::Block;
 use super::*;
@@ -405,7 +403,7 @@ fn any_settings() -> impl Any<Value = spec::Caching> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::testing::random_cases(192))]
 
     #[test]
     fn blocks_fill_their_segments_and_meet_no_other(

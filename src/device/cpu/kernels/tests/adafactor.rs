@@ -1,6 +1,6 @@
 //! Adafactor against its definition, written down in f64.
 
-use super::harness::{Data, check};
+use super::harness::{Data, cases, check_in};
 use ops::{
     Adafactor, DType, Factored, GradientTerms, Member, Members, Op, Rule, Shape, StateFormat, TensorType,
     Update, UpdateFormat, lay_out,
@@ -86,26 +86,25 @@ fn expected(
 fn a_bucket_is_updated_as_defined() {
     let clips =
         [((None, None), 1.0), ((Some(0.5), None), 0.5 / (2.0 + 1e-6)), ((None, Some(3.0)), 1.0 / 3.0)];
-    for ((terms, share), (step, began)) in
-        clips.into_iter().flat_map(|clip| [(1, 0.0), (5, 1.0), (40_000, 1.0)].map(|begin| (clip, begin)))
-    {
-        let large = Adafactor { epsilon: 2.0, ..rule(1.0, 0.0) };
-        for rule in [rule(1.0, 0.1), rule(0.3, 0.0), rule(100.0, 0.1), large] {
-            let (op, kept, inputs) = update(rule.clone(), terms, step, began);
-            let [mut parameters, gradients, mut variances, numbers] =
-                [0, 1, 2, 3].map(|index| inputs[index].to_f64());
-            let gradients: Vec<f64> = gradients.iter().map(|gradient| gradient * share).collect();
-            for (member, of) in op.gradients.members.iter().zip(kept.iter()) {
-                let all = member.offset..member.offset + member.elements();
-                let tensor = (
-                    &mut parameters[all.clone()],
-                    &gradients[all],
-                    &mut variances[of.offset..of.offset + of.elements()],
-                );
-                expected(&rule, Factored::of(&member.shape), member.decay, &numbers, tensor);
-            }
-            check(Op::Update(op), &inputs, &[parameters, variances]);
+    let begins = [(1, 0.0), (5, 1.0), (40_000, 1.0)];
+    let large = Adafactor { epsilon: 2.0, ..rule(1.0, 0.0) };
+    let rules = [rule(1.0, 0.1), rule(0.3, 0.0), rule(100.0, 0.1), large];
+    for ([clip, begin, rule], ways) in cases(2, [clips.len(), begins.len(), rules.len()]) {
+        let ((terms, share), (step, began), rule) = (clips[clip], begins[begin], &rules[rule]);
+        let (op, kept, inputs) = update(rule.clone(), terms, step, began);
+        let [mut parameters, gradients, mut variances, numbers] =
+            [0, 1, 2, 3].map(|index| inputs[index].to_f64());
+        let gradients: Vec<f64> = gradients.iter().map(|gradient| gradient * share).collect();
+        for (member, of) in op.gradients.members.iter().zip(kept.iter()) {
+            let all = member.offset..member.offset + member.elements();
+            let tensor = (
+                &mut parameters[all.clone()],
+                &gradients[all],
+                &mut variances[of.offset..of.offset + of.elements()],
+            );
+            expected(rule, Factored::of(&member.shape), member.decay, &numbers, tensor);
         }
+        check_in(ways, Op::Update(op), &inputs, &[parameters, variances]);
     }
 }
 

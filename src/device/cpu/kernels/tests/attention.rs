@@ -7,7 +7,7 @@ use ops::{
 
 use crate::cpu::kernels::simd::Level;
 
-use super::harness::{Data, How, NUMBERS, assert_slope, check, inner_product, launch};
+use super::harness::{Data, How, NUMBERS, Ways, assert_slope, cases, check, check_in, inner_product, launch};
 use super::reference;
 
 /// Shorter and longer than a tile of queries or keys, and no multiple of one; odd heads.
@@ -15,7 +15,7 @@ const SHAPES: [[usize; 4]; 5] =
     [[1, 1, 1, 5], [3, 33, 2, 20], [2, 96, 1, 32], [1, 130, 2, 40], [1, 389, 1, 24]];
 
 /// Each shape as GPT-2 attends, and with heads that share keys, windows, a cap, and keys that come later.
-fn cases() -> impl Iterator<Item = (reference::Attention, DType)> {
+fn sizes_and_types() -> impl Iterator<Item = (reference::Attention, DType, Ways)> {
     let others = |heads: usize| {
         let plain = Attending::causal(heads);
         // What is left of weights grows as the rate does, and so does what f32 makes of it; less where they are alike.
@@ -40,10 +40,16 @@ fn cases() -> impl Iterator<Item = (reference::Attention, DType)> {
             Attending { causal: false, dropped: Dropped::at_rate(0.5, 2), ..even },
         ]
     };
-    let sizes = SHAPES.into_iter().flat_map(move |[batch, sequence, heads, head]| {
-        others(heads).map(|attending| reference::Attention { batch, sequence, head, attending })
-    });
-    sizes.flat_map(|sizes| NUMBERS.map(|number| (sizes, number)))
+    cases(3, [SHAPES.len(), others(1).len(), NUMBERS.len()]).into_iter().map(
+        move |([shape, other, number], ways)| {
+            let [batch, sequence, heads, head] = SHAPES[shape];
+            (
+                reference::Attention { batch, sequence, head, attending: others(heads)[other] },
+                NUMBERS[number],
+                ways,
+            )
+        },
+    )
 }
 
 /// Where documents begin, if they are told apart.
@@ -66,13 +72,13 @@ fn plain([batch, sequence, heads, head]: [usize; 4]) -> reference::Attention {
 
 #[test]
 fn forward_and_backward_match_the_reference() {
-    for (sizes, number) in cases() {
+    for (sizes, number, ways) in sizes_and_types() {
         let reference::Attention { batch, sequence, attending, .. } = sizes;
         let qkv = Data::random(&[batch, sequence, sizes.width()], 1).map(|x| 3.0 * x);
         let qkv = qkv.stored_as(number);
         let expected = sizes.forward(&qkv.to_f64());
         let inputs = [qkv.clone()].into_iter().chain(starts(&sizes)).chain(seeds(&sizes)).collect::<Vec<_>>();
-        check(Op::Attention(Attention { attending }), &inputs, &expected);
+        check_in(ways, Op::Attention(Attention { attending }), &inputs, &expected);
         let dout = Data::random(&[batch, sequence, sizes.channels()], 2).stored_as(number);
         let rounded = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
         let [out, lse] = expected;
@@ -82,13 +88,13 @@ fn forward_and_backward_match_the_reference() {
         let lse = Data::F32(TensorType::f32(&[batch, attending.heads, sequence]), rounded(&lse));
         let inputs: Vec<Data> =
             [dout, qkv, out, lse].into_iter().chain(starts(&sizes)).chain(seeds(&sizes)).collect();
-        check(Op::AttentionBackward(AttentionBackward { attending }), &inputs, &[dqkv]);
+        check_in(ways, Op::AttentionBackward(AttentionBackward { attending }), &inputs, &[dqkv]);
     }
 }
 
 #[test]
 fn materialized_forward_and_backward_match_the_reference() {
-    for (sizes, number) in cases() {
+    for (sizes, number, ways) in sizes_and_types() {
         let reference::Attention { batch, sequence, attending, .. } = sizes;
         let qkv = Data::random(&[batch, sequence, sizes.width()], 1).map(|x| 3.0 * x);
         let qkv = qkv.stored_as(number);
@@ -96,7 +102,7 @@ fn materialized_forward_and_backward_match_the_reference() {
         let op = Op::MaterializedAttention(MaterializedAttention { attending });
         let inputs = [qkv.clone()].into_iter().chain(starts(&sizes)).chain(seeds(&sizes)).collect::<Vec<_>>();
         let outputs = 3 + usize::from(attending.dropped.is_some());
-        check(op, &inputs, &expected[..outputs]);
+        check_in(ways, op, &inputs, &expected[..outputs]);
         let dout = Data::random(&[batch, sequence, sizes.channels()], 2).stored_as(number);
         let [_, probabilities, scores, _] = expected;
         let ty = TensorType::f32(&[batch, attending.heads, sequence, sequence]);
@@ -113,7 +119,7 @@ fn materialized_forward_and_backward_match_the_reference() {
         let op = Op::MaterializedAttentionBackward(MaterializedAttentionBackward { attending });
         let inputs = [dout, qkv, probabilities].into_iter().chain(attending.cap.map(|_| scores));
         let inputs = inputs.chain(attending.dropped.map(|_| left)).chain(seeds(&sizes));
-        check(op, &inputs.collect::<Vec<_>>(), &expected);
+        check_in(ways, op, &inputs.collect::<Vec<_>>(), &expected);
     }
 }
 

@@ -6,43 +6,58 @@ use ops::{
     Normal, Op, Rotary, Scale, TensorType,
 };
 
-use super::harness::{Data, How, NUMBERS, added, assert_slope, check, distance, inner_product, launch};
+use super::harness::{
+    Data, How, NUMBERS, added, assert_slope, cases, check, check_in, distance, inner_product, launch,
+};
 use super::reference;
+
+/// An operation of one or two tensors, element by element.
+#[derive(Clone, Copy)]
+enum Elementwise {
+    Slope(Activation),
+    Add,
+    AddThen(Activation),
+    Scale,
+}
 
 #[test]
 fn elementwise_operations_match_the_reference() {
-    for elements in [1, 40, 40_003] {
-        for number in NUMBERS {
-            let (a, b) = (Data::random(&[elements], 1), Data::random(&[elements], 2).map(|x| 12.0 * x));
-            let [a, b] = [a, b].map(|operand| operand.stored_as(number));
-            let sum = added(&a.to_f64(), &b.to_f64());
-            check(Op::Add(Add::PLAIN), &[a, b], &[sum]);
+    let each = |of: fn(Activation) -> Elementwise| Activation::ALL.into_iter().map(of);
+    let operations: Vec<Elementwise> = [Elementwise::Add, Elementwise::Scale]
+        .into_iter()
+        .chain(each(Elementwise::Slope))
+        .chain(each(Elementwise::AddThen))
+        .collect();
+    let lens = [1, 40, 40_003];
+    for ([len, number, operation], ways) in cases(3, [lens.len(), NUMBERS.len(), operations.len()]) {
+        let (elements, number) = (lens[len], NUMBERS[number]);
+        let random =
+            |seed, factor: f32| Data::random(&[elements], seed).map(|x| factor * x).stored_as(number);
+        let (a, wide) = (random(1, 1.0), random(2, 12.0));
+        match operations[operation] {
+            Elementwise::Slope(activation) => {
+                let slopes = wide.to_f64().into_iter().map(|x| reference::activation_slope(activation, x));
+                let dx = a.to_f64().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
+                let op = Op::ActivationBackward(ActivationBackward { activation });
+                check_in(ways, op, &[a, wide], &[dx]);
+            }
+            Elementwise::Add => {
+                let sum = added(&a.to_f64(), &wide.to_f64());
+                check_in(ways, Op::Add(Add::PLAIN), &[a, wide], &[sum]);
+            }
+            Elementwise::AddThen(activation) => {
+                // Of far below 0, little is left to be exact.
+                let other = random(3, 1.0);
+                let sum = added(&a.to_f64(), &other.to_f64());
+                let activated = sum.iter().map(|&sum| reference::activation(activation, sum)).collect();
+                let op = Op::Add(Add { activation: Some(activation), stream: false });
+                check_in(ways, op, &[a, other], &[activated, sum]);
+            }
+            Elementwise::Scale => {
+                let scaled = wide.to_f64().iter().map(|x| 1.5 * x).collect();
+                check_in(ways, Op::Scale(Scale { factor: 1.5 }), &[wide], &[scaled]);
+            }
         }
-    }
-    for (elements, number) in [1, 40_003].into_iter().flat_map(|len| NUMBERS.map(|number| (len, number))) {
-        let dy = Data::random(&[elements], 1).stored_as(number);
-        let x = Data::random(&[elements], 2).map(|x| 12.0 * x).stored_as(number);
-        for activation in Activation::ALL {
-            let slopes = x.to_f64().into_iter().map(|x| reference::activation_slope(activation, x));
-            let dx = dy.to_f64().iter().zip(slopes).map(|(dy, slope)| dy * slope).collect();
-            let op = Op::ActivationBackward(ActivationBackward { activation });
-            check(op, &[dy.clone(), x.clone()], &[dx]);
-        }
-        // Of far below 0, little is left to be exact.
-        let other = Data::random(&[elements], 3).stored_as(number);
-        let sum = added(&dy.to_f64(), &other.to_f64());
-        let inputs = [dy, other];
-        check(Op::Add(Add::PLAIN), &inputs, std::slice::from_ref(&sum));
-        for activation in Activation::ALL {
-            let activated = sum.iter().map(|&sum| reference::activation(activation, sum)).collect();
-            check(
-                Op::Add(Add { activation: Some(activation), stream: false }),
-                &inputs,
-                &[activated, sum.clone()],
-            );
-        }
-        let scaled = x.to_f64().iter().map(|x| 1.5 * x).collect();
-        check(Op::Scale(Scale { factor: 1.5 }), &[x], &[scaled]);
     }
 }
 
@@ -60,16 +75,15 @@ fn slopes_of_activations_are_their_slopes() {
 #[test]
 fn gates_match_the_reference() {
     let sizes = [[1, 1], [3, 40], [67, 513], [2, 1030]];
-    for ([rows, width], number) in sizes.into_iter().flat_map(|size| NUMBERS.map(|number| (size, number))) {
+    for ([size, number, activation], ways) in cases(3, [sizes.len(), NUMBERS.len(), Activation::ALL.len()]) {
+        let ([rows, width], number) = (sizes[size], NUMBERS[number]);
+        let activation = Activation::ALL[activation];
         let both = Data::random(&[rows, 2 * width], 1).map(|x| 6.0 * x).stored_as(number);
         let dy = Data::random(&[rows, width], 2).stored_as(number);
-        for activation in Activation::ALL {
-            let y = reference::gated(activation, &both.to_f64(), width);
-            check(Op::Gated(Gated { activation }), std::slice::from_ref(&both), &[y]);
-            let gradients = reference::gated_backward(activation, &dy.to_f64(), &both.to_f64(), width);
-            let op = Op::GatedBackward(GatedBackward { activation });
-            check(op, &[dy.clone(), both.clone()], &[gradients]);
-        }
+        let y = reference::gated(activation, &both.to_f64(), width);
+        check_in(ways, Op::Gated(Gated { activation }), std::slice::from_ref(&both), &[y]);
+        let gradients = reference::gated_backward(activation, &dy.to_f64(), &both.to_f64(), width);
+        check_in(ways, Op::GatedBackward(GatedBackward { activation }), &[dy, both], &[gradients]);
     }
 }
 

@@ -1,83 +1,111 @@
 //! Token embedding.
 
-use ops::{Embedding, EmbeddingBackward, Op, TensorType};
+use ops::{DType, Embedding, EmbeddingBackward, Op, TensorType};
 
-use super::harness::{Data, added, check, pairs};
+use super::harness::{Data, added, cases, check_in, pairs};
+
+const SCALE: f32 = 2.5;
+
+/// Batch, sequence, channels, vocabulary.
+const SHAPES: [[usize; 4]; 3] = [[1, 1, 1, 1], [3, 37, 40, 257], [2, 20, 130, 11]];
+
+/// What is embedded.
+struct Rows {
+    sequence: usize,
+    channels: usize,
+    vocabulary: usize,
+    tokens: Data,
+    numbers: Vec<i32>,
+    /// Of each row, where its document begins: documents of as many tokens each, and of a different number in each sequence.
+    starts: Vec<i32>,
+    batch: usize,
+}
+
+impl Rows {
+    fn new([batch, sequence, channels, vocabulary]: [usize; 4]) -> Rows {
+        let tokens = Data::tokens(&[batch, sequence], vocabulary);
+        let Data::I32(_, numbers) = &tokens else { unreachable!("tokens are whole numbers") };
+        let start = |row: usize| row % sequence / (5 + row / sequence) * (5 + row / sequence);
+        let starts = (0..batch * sequence).map(|row| start(row) as i32).collect();
+        Rows { sequence, channels, vocabulary, numbers: numbers.clone(), tokens, starts, batch }
+    }
+
+    fn starts(&self) -> Data {
+        Data::I32(TensorType::i32(&[self.batch, self.sequence]), self.starts.clone())
+    }
+
+    /// Where a row's token and its position begin in their tables.
+    fn places(&self, row: usize, documents: bool) -> [usize; 2] {
+        let start = if documents { self.starts[row] as usize } else { 0 };
+        [self.numbers[row] as usize * self.channels, (row % self.sequence - start) * self.channels]
+    }
+}
 
 #[test]
 fn embedding_matches_the_reference() {
-    const SCALE: f32 = 2.5;
-    for [batch, sequence, channels, vocabulary] in [[1, 1, 1, 1], [3, 37, 40, 257], [2, 20, 130, 11]] {
-        let tokens = Data::tokens(&[batch, sequence], vocabulary);
-        let Data::I32(_, numbers) = &tokens else { unreachable!("tokens are whole numbers") };
-        let (table, positions) =
-            (Data::random(&[vocabulary, channels], 1), Data::random(&[sequence, channels], 2));
-        let dx = Data::random(&[batch, sequence, channels], 3);
-        // Of as many tokens each, and of a different number in each sequence.
-        let start = |row: usize| row % sequence / (5 + row / sequence) * (5 + row / sequence);
-        let starts = (0..batch * sequence).map(|row| start(row) as i32);
-        let starts = Data::I32(TensorType::i32(&[batch, sequence]), starts.collect());
-        for ((stored, output), documents) in pairs().flat_map(|pair| [(pair, false), (pair, true)]) {
-            let start = |row: usize| if documents { start(row) } else { 0 };
-            let inputs = [table.clone(), positions.clone()].map(|table| table.stored_as(stored));
-            let [rows, sums] = {
-                let [table, positions] = inputs.each_ref().map(Data::to_f64);
-                let places = numbers.iter().enumerate().flat_map(|(row, &token)| {
-                    let at = [token as usize * channels, (row % sequence - start(row)) * channels];
-                    (0..channels).map(move |c| (at[0] + c, at[1] + c))
-                });
-                let both = places.map(|(a, b)| (f64::from(SCALE) * table[a], positions[b]));
-                let both = both.map(|(row, position)| (row, row + position));
-                <[Vec<f64>; 2]>::from(both.unzip())
-            };
-            let [table, positions] = inputs;
-            let op = |positions| {
-                let documents = documents && positions;
-                Op::Embedding(Embedding { scale: SCALE, positions, documents, output })
-            };
-            check(op(false), &[tokens.clone(), table.clone()], &[rows]);
-            let inputs =
-                [tokens.clone(), table, positions].into_iter().chain(documents.then(|| starts.clone()));
-            check(op(true), &inputs.collect::<Vec<_>>(), &[sums]);
-        }
-        // Whether there are positions, and what is accumulated.
-        let flags =
-            [(false, 0), (false, 1), (true, 0), (true, 1), (true, 2), (true, 3), (true, 4), (true, 7)];
-        let all = flags.into_iter().flat_map(|flags| pairs().map(move |pair| (flags, pair)));
-        for ((has_positions, flags), (of_dx, of_gradients)) in all {
-            let (accumulated, documents) = ([flags & 1 > 0, flags & 2 > 0], flags & 4 > 0);
-            let start = |row: usize| if documents { start(row) } else { 0 };
-            let dx = dx.clone().stored_as(of_dx);
-            let so_far = [&table, &positions].map(|table| table.clone().stored_as(of_gradients));
-            let mut inputs = vec![tokens.clone(), dx.clone()];
-            inputs.extend(documents.then(|| starts.clone()));
-            let mut expected = [vec![0.0; vocabulary * channels], vec![0.0; sequence * channels]];
-            for (row, &token) in numbers.iter().enumerate() {
-                for c in 0..channels {
-                    let places =
-                        [token as usize * channels + c, (row % sequence - start(row)) * channels + c];
-                    let dx = dx.to_f64()[row * channels + c];
-                    expected[0][places[0]] += dx * f64::from(SCALE);
-                    expected[1][places[1]] += dx;
-                }
+    let pairs: Vec<(DType, DType)> = pairs().collect();
+    // Positions are not added, are those in the sample, or those in the document.
+    let kinds = [(false, false), (true, false), (true, true)];
+    for ([shape, pair, kind], ways) in cases(3, [SHAPES.len(), pairs.len(), kinds.len()]) {
+        let (rows, (stored, output)) = (Rows::new(SHAPES[shape]), pairs[pair]);
+        let (has_positions, documents) = kinds[kind];
+        let dims = [[rows.vocabulary, rows.channels], [rows.sequence, rows.channels]];
+        let tables = [0, 1].map(|table| Data::random(&dims[table], 1 + table as u64).stored_as(stored));
+        let [table, positions] = tables.each_ref().map(Data::to_f64);
+        let of_row = |row: usize| {
+            let [token, position] = rows.places(row, documents);
+            let position = |c: usize| if has_positions { positions[position + c] } else { 0.0 };
+            (0..rows.channels).map(move |c| (token + c, position(c))).collect::<Vec<_>>()
+        };
+        let expected = (0..rows.numbers.len()).flat_map(of_row);
+        let expected = expected.map(|(at, position)| f64::from(SCALE) * table[at] + position).collect();
+        let [table, positions] = tables;
+        let mut inputs = vec![rows.tokens.clone(), table];
+        inputs.extend(has_positions.then_some(positions));
+        inputs.extend(documents.then(|| rows.starts()));
+        let op = Embedding { scale: SCALE, positions: has_positions, documents, output };
+        check_in(ways, Op::Embedding(op), &inputs, &[expected]);
+    }
+}
+
+#[test]
+fn gradients_of_embeddings_match_the_reference() {
+    let pairs: Vec<(DType, DType)> = pairs().collect();
+    // Whether there are positions, and what is accumulated.
+    let flags = [(false, 0), (false, 1), (true, 0), (true, 1), (true, 2), (true, 3), (true, 4), (true, 7)];
+    for ([shape, pair, flag], ways) in cases(3, [SHAPES.len(), pairs.len(), flags.len()]) {
+        let (rows, (of_dx, of_gradients)) = (Rows::new(SHAPES[shape]), pairs[pair]);
+        let (has_positions, flags) = flags[flag];
+        let (accumulated, documents) = ([flags & 1 > 0, flags & 2 > 0], flags & 4 > 0);
+        let Rows { batch, sequence, channels, vocabulary, .. } = rows;
+        let dx = Data::random(&[batch, sequence, channels], 3).stored_as(of_dx);
+        let slopes = dx.to_f64();
+        let mut inputs = vec![rows.tokens.clone(), dx];
+        inputs.extend(documents.then(|| rows.starts()));
+        let mut expected = [vec![0.0; vocabulary * channels], vec![0.0; sequence * channels]];
+        for row in 0..rows.numbers.len() {
+            let [token, position] = rows.places(row, documents);
+            for c in 0..channels {
+                let slope = slopes[row * channels + c];
+                expected[0][token + c] += slope * f64::from(SCALE);
+                expected[1][position + c] += slope;
             }
-            for (index, so_far) in so_far.iter().enumerate() {
-                if accumulated[index] {
-                    inputs.push(so_far.clone());
-                    expected[index] = added(&expected[index], &so_far.to_f64());
-                }
-            }
-            let [accumulate_table, accumulate_positions] = accumulated;
-            let op = EmbeddingBackward {
-                vocabulary,
-                scale: SCALE,
-                gradients: of_gradients,
-                positions: has_positions,
-                documents,
-                accumulate_table,
-                accumulate_positions,
-            };
-            check(Op::EmbeddingBackward(op), &inputs, &expected[..1 + usize::from(has_positions)]);
         }
+        let so_far = [Data::random(&[vocabulary, channels], 1), Data::random(&[sequence, channels], 2)];
+        for (index, so_far) in so_far.into_iter().enumerate().filter(|(index, _)| accumulated[*index]) {
+            let so_far = so_far.stored_as(of_gradients);
+            expected[index] = added(&expected[index], &so_far.to_f64());
+            inputs.push(so_far);
+        }
+        let op = EmbeddingBackward {
+            vocabulary,
+            scale: SCALE,
+            gradients: of_gradients,
+            positions: has_positions,
+            documents,
+            accumulate_table: accumulated[0],
+            accumulate_positions: accumulated[1],
+        };
+        check_in(ways, Op::EmbeddingBackward(op), &inputs, &expected[..1 + usize::from(has_positions)]);
     }
 }

@@ -6,6 +6,7 @@ use crate::cpu::kernels::float::{Bf16, F16, Float};
 use crate::cpu::kernels::simd::Level;
 use crate::cpu::kernels::{Operand, PRODUCT_WORKSPACE_PER_THREAD, Workers, run};
 use ops::{DType, Op, Processor, TensorType, WorkspaceLimits};
+use testing::{combinations, full};
 
 /// How far a result may be from the reference, relative to the norm of the reference.
 pub(super) const TOLERANCE: f64 = 2e-6;
@@ -252,12 +253,70 @@ fn bits(outputs: &[Vec<f32>]) -> Vec<Vec<u32>> {
     outputs.iter().map(|output| output.iter().map(|value| value.to_bits()).collect()).collect()
 }
 
+/// Threads, whether optional aliases are taken, and how many rows into tensors operands begin: none of them may matter.
+type Way = (usize, bool, usize);
+
+const WAYS: [Way; 6] = [(1, true, 0), (2, false, 0), (3, true, 0), (4, false, 0), (2, true, 1), (2, true, 3)];
+
+/// The ways in which a case is run, beside that on one thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ways {
+    All,
+    /// At one level in one way, by positions.
+    One {
+        level: usize,
+        way: usize,
+    },
+}
+
+impl Ways {
+    /// Levels, each with the ways that are tried at it.
+    fn by_level(self) -> Vec<(Level, Vec<Way>)> {
+        match self {
+            // Threads differ in number at the best level; any two will do at others.
+            Ways::All => Level::available()
+                .map(|level| {
+                    (
+                        level,
+                        if level == Level::best() {
+                            WAYS.to_vec()
+                        } else {
+                            [&WAYS[1..2], &WAYS[4..]].concat()
+                        },
+                    )
+                })
+                .collect(),
+            Ways::One { level, way } => {
+                Level::available().skip(level).take(1).map(|level| (level, vec![WAYS[way]])).collect()
+            }
+        }
+    }
+}
+
+/// Combinations of one value of each axis, by positions, with the ways to run each. In full these are all of them, in all ways;
+/// otherwise so many that every `strength` values of different axes meet, two of which are the level and the way.
+pub(super) fn cases<const AXES: usize>(strength: usize, axes: [usize; AXES]) -> Vec<([usize; AXES], Ways)> {
+    let of = |combination: &[usize]| combination[..AXES].try_into().expect("all axes come first");
+    if full() {
+        return combinations(&axes, AXES).iter().map(|all| (of(all), Ways::All)).collect();
+    }
+    let with_ways = [&axes[..], &[Level::available().count(), WAYS.len()]].concat();
+    let combinations = combinations(&with_ways, strength);
+    let case = |all: &Vec<usize>| (of(all), Ways::One { level: all[AXES], way: all[AXES + 1] });
+    combinations.iter().map(case).collect()
+}
+
 /// Runs `op` in every way, and asserts that ways which must not matter do not, bit for bit, and that every level
 /// comes near what is expected.
 pub(super) fn check(op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
+    check_in(Ways::All, op, inputs, expected);
+}
+
+/// The same in some ways.
+pub(super) fn check_in(ways: Ways, op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
     let types: Vec<TensorType> = inputs.iter().map(Data::ty).collect();
     let types = op.outputs(&types).expect("the test's inputs fit the operation");
-    for level in Level::available() {
+    for (level, ways) in ways.by_level() {
         let outputs = launch(&op, inputs, How { threads: 1, level, share: false });
         assert_eq!(outputs.len(), expected.len(), "{} has as many outputs as expected", op.name());
         for (index, ((output, expected), ty)) in outputs.iter().zip(expected).zip(&types).enumerate() {
@@ -272,16 +331,12 @@ pub(super) fn check(op: Op, inputs: &[Data], expected: &[Vec<f64>]) {
                 DType::U16 | DType::U8 | DType::U4 => unreachable!("no operation gives numbers so"),
             }
         }
-        let ways = [(1, true), (2, false), (3, true), (4, false)];
-        for (threads, share) in if level == Level::best() { &ways[..] } else { &ways[1..2] } {
-            let how = How { threads: *threads, level, share: *share };
-            let same = bits(&launch(&op, inputs, how)) == bits(&outputs);
-            assert!(same, "{}: other bits with {how:?}", op.name());
-        }
-        let how = How { threads: 2, level, share: true };
-        for rows in [1, 3].into_iter().filter(|_| op.takes_any_rows()) {
+        for (threads, share, rows) in ways {
+            // Few operations may begin anywhere in a tensor.
+            let rows = if op.takes_any_rows() { rows } else { 0 };
+            let how = How { threads, level, share };
             let same = bits(&launch_at(&op, inputs, how, rows)) == bits(&outputs);
-            assert!(same, "{} at {level:?}: other bits {rows} rows into tensors", op.name());
+            assert!(same, "{}: other bits with {how:?}, {rows} rows into tensors", op.name());
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::cpu::kernels::simd::Level;
 use crate::cpu::kernels::workers::{Parts, Workers};
 use ops::{Activation, DType, Linear, LinearInputGradient, LinearWeightGradient, Op, TensorType};
 
-use super::harness::{Data, How, NUMBERS, added, check, launch};
+use super::harness::{Data, How, NUMBERS, added, cases, check_in, launch};
 use super::reference::{self, product, row_sum, transposed};
 
 /// Rows, K and M: single elements, odd sizes, and more than one block of each dimension, also where blocks of equal
@@ -17,85 +17,127 @@ use super::reference::{self, product, row_sum, transposed};
 const SHAPES: [[usize; 3]; 7] =
     [[1, 1, 1], [1, 40, 257], [13, 7, 5], [65, 40, 97], [130, 801, 40], [40, 33, 1300], [5, 1538, 6]];
 
-/// All shapes, stored in all types, with this many combinations of flags.
-fn cases(combinations: usize) -> impl Iterator<Item = ([usize; 3], DType, usize)> {
-    let stored = SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|number| (shape, number)));
-    stored.flat_map(move |(shape, number)| (0..combinations).map(move |flags| (shape, number, flags)))
+/// The operands of a product and its gradients, and these products in f64.
+struct Products {
+    number: DType,
+    shape: [usize; 3],
+    x: Data,
+    weight: Data,
+    dy: Data,
+    /// `x weight^T`, `dy weight`, `dy^T x`, and the sum of the rows of dy.
+    y: Vec<f64>,
+    dx: Vec<f64>,
+    dweight: Vec<f64>,
+    dbias: Vec<f64>,
+}
+
+impl Products {
+    fn new(shape: [usize; 3], number: DType) -> Products {
+        let [rows, inner, out] = shape;
+        let stored = |dims: [usize; 2], seed| Data::random(&dims, seed).stored_as(number);
+        let (x, weight, dy) = (stored([rows, inner], 1), stored([out, inner], 2), stored([rows, out], 3));
+        let [exact, factors, slopes] = [&x, &weight, &dy].map(Data::to_f64);
+        Products {
+            number,
+            shape,
+            y: product(&exact, &transposed(&factors, inner), inner),
+            dx: product(&slopes, &factors, out),
+            dweight: product(&transposed(&slopes, out), &exact, rows),
+            dbias: row_sum(&slopes, out),
+            x,
+            weight,
+            dy,
+        }
+    }
+
+    /// Of all shapes, stored in all types.
+    fn all() -> Vec<Products> {
+        let shapes = SHAPES.into_iter();
+        shapes.flat_map(|shape| NUMBERS.map(|number| Products::new(shape, number))).collect()
+    }
 }
 
 #[test]
 fn linear_matches_the_reference() {
     // None, and then each.
     let activations: Vec<Option<Activation>> = iter::once(None).chain(Activation::ALL.map(Some)).collect();
-    for ([rows, inner, out], number, combination) in cases(8 * activations.len()) {
-        let (bias, residual) = (combination & 1 > 0, combination & 2 > 0);
+    let products = Products::all();
+    let axes = [SHAPES.len(), NUMBERS.len(), activations.len(), 2, 2, 2];
+    for ([shape, number, activation, bias, residual, stream], ways) in cases(3, axes) {
+        let of = &products[shape * NUMBERS.len() + number];
+        let ([rows, _, out], number) = (of.shape, of.number);
+        let (bias, residual) = (bias > 0, residual > 0);
         // What the residual stream is stored in.
-        let stream = if combination & 4 > 0 { number } else { DType::F32 };
-        let activation = activations[combination / 8];
-        let mut inputs = vec![
-            Data::random(&[rows, inner], 1).stored_as(number),
-            Data::random(&[out, inner], 2).stored_as(number),
-        ];
-        let (x, weight) = (inputs[0].to_f64(), inputs[1].to_f64());
-        let mut y = product(&x, &transposed(&weight, inner), inner);
+        let stream = if stream > 0 { number } else { DType::F32 };
+        let mut inputs = vec![of.x.clone(), of.weight.clone()];
+        let mut y = of.y.clone();
         if bias {
-            inputs.push(Data::random(&[out], 3).stored_as(if residual { stream } else { number }));
+            inputs.push(Data::random(&[out], 4).stored_as(if residual { stream } else { number }));
             let bias = inputs[2].to_f64();
             y.iter_mut().enumerate().for_each(|(i, y)| *y += bias[i % out]);
         }
         let mut expected = vec![y];
+        let activation = activations[activation];
         if let Some(function) = activation {
             expected.insert(0, expected[0].iter().map(|&x| reference::activation(function, x)).collect());
         }
         if residual {
-            inputs.push(Data::random(&[rows, out], 4).stored_as(stream));
+            inputs.push(Data::random(&[rows, out], 5).stored_as(stream));
             expected[0] = added(&expected[0], &inputs[inputs.len() - 1].to_f64());
         }
-        check(Op::Linear(Linear { bias, activation, residual, tf32: false }), &inputs, &expected);
+        check_in(ways, Op::Linear(Linear { bias, activation, residual, tf32: false }), &inputs, &expected);
     }
 }
 
 #[test]
-fn gradients_match_the_reference() {
-    for ([rows, inner, out], number, flags) in cases(4) {
-        let (bias, accumulate) = (flags & 1 > 0, flags & 2 > 0);
-        let stored =
-            |rows: usize, columns: usize, seed| Data::random(&[rows, columns], seed).stored_as(number);
-        let (x, dy, weight) = (stored(rows, inner, 1), stored(rows, out, 2), stored(out, inner, 3));
-        let mut weights_so_far = vec![Data::random(&[out, inner], 5), Data::random(&[out], 6)];
-        weights_so_far.truncate(1 + usize::from(bias));
-        let before = stored(rows, inner, 7);
-        let mut dx = product(&dy.to_f64(), &weight.to_f64(), out);
-        let of_weights =
-            [product(&transposed(&dy.to_f64(), out), &x.to_f64(), rows), row_sum(&dy.to_f64(), out)];
-        let of_weights = of_weights[..1 + usize::from(bias)].to_vec();
-        let mut input = vec![dy.clone(), weight];
+fn gradients_of_inputs_match_the_reference() {
+    // None, and then each.
+    let activations: Vec<Option<Activation>> = iter::once(None).chain(Activation::ALL.map(Some)).collect();
+    let products = Products::all();
+    for ([shape, number, activation, accumulate], ways) in
+        cases(3, [SHAPES.len(), NUMBERS.len(), activations.len(), 2])
+    {
+        let of = &products[shape * NUMBERS.len() + number];
+        let [rows, inner, _] = of.shape;
+        let stored = |seed| Data::random(&[rows, inner], seed).stored_as(of.number);
+        let mut inputs = vec![of.dy.clone(), of.weight.clone()];
+        let mut dx = of.dx.clone();
+        let (accumulate, activation) = (accumulate > 0, activations[activation]);
         if accumulate {
-            let so_far = stored(rows, inner, 4);
+            let so_far = stored(4);
             dx = added(&dx, &so_far.to_f64());
-            input.push(so_far);
+            inputs.push(so_far);
         }
-        let op = LinearInputGradient { accumulate, activation: None, tf32: false };
-        check(Op::LinearInputGradient(op), &input, std::slice::from_ref(&dx));
-        input.push(before.clone());
-        for function in Activation::ALL {
+        if let Some(function) = activation {
+            let before = stored(7);
             let slopes = before.to_f64().into_iter().map(|x| reference::activation_slope(function, x));
-            let through: Vec<f64> = dx.iter().zip(slopes).map(|(dx, slope)| dx * slope).collect();
-            let op = LinearInputGradient { activation: Some(function), ..op };
-            check(Op::LinearInputGradient(op), &input, &[through]);
+            dx = dx.iter().zip(slopes).map(|(dx, slope)| dx * slope).collect();
+            inputs.push(before);
         }
-        let mut types = vec![DType::F32, number];
-        types.dedup();
-        for gradients in types {
-            let (mut inputs, mut expected) = (vec![x.clone(), dy.clone()], of_weights.clone());
-            for (expected, so_far) in expected.iter_mut().zip(&weights_so_far).filter(|_| accumulate) {
-                let so_far = so_far.clone().stored_as(gradients);
-                *expected = added(expected, &so_far.to_f64());
-                inputs.push(so_far);
-            }
-            let op = LinearWeightGradient { gradients, bias, accumulate, tf32: false };
-            check(Op::LinearWeightGradient(op), &inputs, &expected);
+        let op = LinearInputGradient { accumulate, activation, tf32: false };
+        check_in(ways, Op::LinearInputGradient(op), &inputs, &[dx]);
+    }
+}
+
+#[test]
+fn gradients_of_weights_match_the_reference() {
+    let products = Products::all();
+    for ([shape, number, bias, accumulate, narrow], ways) in cases(3, [SHAPES.len(), NUMBERS.len(), 2, 2, 2])
+    {
+        let of = &products[shape * NUMBERS.len() + number];
+        let ([_, inner, out], bias, accumulate) = (of.shape, bias > 0, accumulate > 0);
+        let gradients = if narrow > 0 { of.number } else { DType::F32 };
+        let mut inputs = vec![of.x.clone(), of.dy.clone()];
+        let mut expected = vec![of.dweight.clone(), of.dbias.clone()];
+        expected.truncate(1 + usize::from(bias));
+        let so_far = [Data::random(&[out, inner], 5), Data::random(&[out], 6)];
+        for (expected, so_far) in expected.iter_mut().zip(so_far).filter(|_| accumulate) {
+            let so_far = so_far.stored_as(gradients);
+            *expected = added(expected, &so_far.to_f64());
+            inputs.push(so_far);
         }
+        let op = LinearWeightGradient { gradients, bias, accumulate, tf32: false };
+        check_in(ways, Op::LinearWeightGradient(op), &inputs, &expected);
     }
 }
 

@@ -5,7 +5,7 @@ use ops::{
     RmsNormBackward, TensorType,
 };
 
-use super::harness::{Data, NUMBERS, added, assert_slope, check, inner_product};
+use super::harness::{Data, NUMBERS, added, assert_slope, cases, check_in, inner_product};
 use super::reference;
 
 #[test]
@@ -13,9 +13,10 @@ fn rms_norm_matches_the_reference() {
     const EPSILON: f32 = 1e-5;
     // Of one channel, the gradient is what cancels.
     let shapes = [[1, 3], [1, 40], [67, 40], [200, 257], [3, 1300]];
-    for ([rows, channels], (number, of_x, gradients)) in
-        shapes.into_iter().flat_map(|shape| norm_types().into_iter().map(move |types| (shape, types)))
-    {
+    let types = norm_types();
+    for ([shape, types_at, flags @ ..], ways) in cases(3, [shapes.len(), types.len(), 2, 2, 2]) {
+        let ([rows, channels], (number, of_x, gradients)) = (shapes[shape], types[types_at]);
+        let [accumulate, accumulate_weight, cast] = flags.map(|flag| flag > 0);
         let x = Data::random(&[rows, channels], 1).map(|x| 2.0 * x + 0.7).stored_as(of_x);
         let weight = Data::random(&[channels], 2);
         // One of the two.
@@ -23,30 +24,25 @@ fn rms_norm_matches_the_reference() {
         let whole: Vec<f64> = weight.to_f64().iter().map(|weight| weight + f64::from(offset)).collect();
         let [y, rrms] = reference::rms_norm(&x.to_f64(), &whole, EPSILON.into());
         let op = Op::RmsNorm(RmsNorm { epsilon: EPSILON, offset, stream: false, output: number });
-        check(op, &[x.clone(), weight.clone()], &[y, rrms.clone()]);
+        check_in(ways, op, &[x.clone(), weight.clone()], &[y, rrms.clone()]);
 
+        // It is of the type of dy already.
+        let cast = cast && of_x == DType::F32;
         let dy = Data::random(&[rows, channels], 4).stored_as(number);
         let rrms = Data::F32(TensorType::f32(&[rows]), rrms.iter().map(|&value| value as f32).collect());
         let slopes = reference::rms_norm_backward(&dy.to_f64(), &x.to_f64(), &whole, EPSILON.into());
-        for flags in 0..8 {
-            let (accumulate, accumulate_weight, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
-            if cast && of_x != DType::F32 {
-                continue; // It is of the type of dy already.
+        let mut inputs = vec![dy, x, weight.clone(), rrms];
+        let mut expected = slopes.to_vec();
+        let so_far = [Data::random(&[rows, channels], 5).stored_as(of_x), weight.stored_as(gradients)];
+        for (index, so_far) in so_far.into_iter().enumerate() {
+            if [accumulate, accumulate_weight][index] {
+                expected[index] = added(&expected[index], &so_far.to_f64());
+                inputs.push(so_far);
             }
-            let mut inputs = vec![dy.clone(), x.clone(), weight.clone(), rrms.clone()];
-            let mut expected = slopes.to_vec();
-            let so_far =
-                [Data::random(&[rows, channels], 5).stored_as(of_x), weight.clone().stored_as(gradients)];
-            for (index, so_far) in so_far.into_iter().enumerate() {
-                if [accumulate, accumulate_weight][index] {
-                    expected[index] = added(&expected[index], &so_far.to_f64());
-                    inputs.push(so_far);
-                }
-            }
-            expected.extend(cast.then(|| expected[0].clone()));
-            let op = RmsNormBackward { offset, gradients, accumulate, accumulate_weight, cast };
-            check(Op::RmsNormBackward(op), &inputs, &expected);
         }
+        expected.extend(cast.then(|| expected[0].clone()));
+        let op = RmsNormBackward { offset, gradients, accumulate, accumulate_weight, cast };
+        check_in(ways, Op::RmsNormBackward(op), &inputs, &expected);
     }
 }
 
@@ -65,10 +61,9 @@ fn the_reference_of_rms_norm_is_differentiated_right() {
 fn norms_of_heads_match_the_reference() {
     const EPSILON: f32 = 1e-5;
     let shapes = [([1, 1, 4], 1, 1), ([2, 35, 8], 4, 2), ([1, 70, 33], 3, 1), ([1, 3, 300], 2, 2)];
-    let types = NUMBERS.into_iter().flat_map(|number| [(number, DType::F32), (number, number)]);
-    for (([batch, sequence, channels], queries, keys), (number, gradients)) in
-        shapes.into_iter().flat_map(|shape| types.clone().map(move |types| (shape, types)))
-    {
+    for ([shape, number, narrow, accumulate], ways) in cases(3, [shapes.len(), NUMBERS.len(), 2, 2]) {
+        let (([batch, sequence, channels], queries, keys), number) = (shapes[shape], NUMBERS[number]);
+        let gradients = if narrow > 0 { number } else { DType::F32 };
         let (all, normed) = (queries + 2 * keys, queries + keys);
         let (rows, dims) = (batch * sequence, [batch, sequence, all * channels]);
         let heads = NormedHeads { queries, keys };
@@ -100,21 +95,20 @@ fn norms_of_heads_match_the_reference() {
         }
         let op = Op::HeadNorm(HeadNorm { heads, epsilon: EPSILON, offset });
         let inputs = [qkv.clone(), weights[0].clone(), weights[1].clone()];
-        check(op, &inputs, &[y, rrms.clone()]);
+        check_in(ways, op, &inputs, &[y, rrms.clone()]);
 
         let rrms = rrms.iter().map(|&value| value as f32).collect();
         let rrms = Data::F32(TensorType::f32(&[batch, sequence, normed]), rrms);
-        for accumulate in [false, true] {
-            let mut inputs = [std::slice::from_ref(&dy), &inputs, std::slice::from_ref(&rrms)].concat();
-            let mut expected = vec![dqkv.clone()];
-            for (so_far, dweight) in weights.iter().zip(&dweights) {
-                let so_far = so_far.clone().stored_as(gradients);
-                expected.push(if accumulate { added(dweight, &so_far.to_f64()) } else { dweight.clone() });
-                inputs.extend(accumulate.then_some(so_far));
-            }
-            let op = HeadNormBackward { heads, offset, gradients, accumulate };
-            check(Op::HeadNormBackward(op), &inputs, &expected);
+        let accumulate = accumulate > 0;
+        let mut inputs = [std::slice::from_ref(&dy), &inputs, std::slice::from_ref(&rrms)].concat();
+        let mut expected = vec![dqkv];
+        for (so_far, dweight) in weights.iter().zip(&dweights) {
+            let so_far = so_far.clone().stored_as(gradients);
+            expected.push(if accumulate { added(dweight, &so_far.to_f64()) } else { dweight.clone() });
+            inputs.extend(accumulate.then_some(so_far));
         }
+        let op = HeadNormBackward { heads, offset, gradients, accumulate };
+        check_in(ways, Op::HeadNormBackward(op), &inputs, &expected);
     }
 }
 
@@ -135,44 +129,40 @@ fn layer_norm_matches_the_reference() {
     const EPSILON: f32 = 1e-5;
     let shapes = [[1, 1], [1, 40], [67, 40], [200, 257], [3, 1300]];
     let types = norm_types();
-    let all = shapes.into_iter().flat_map(|shape| types.iter().map(move |types| (shape, *types)));
-    for ([rows, channels], (number, of_x, gradients)) in all {
+    for ([shape, types_at, flags @ ..], ways) in cases(3, [shapes.len(), types.len(), 2, 2, 2]) {
+        let ([rows, channels], (number, of_x, gradients)) = (shapes[shape], types[types_at]);
+        let [accumulate, accumulate_weights, cast] = flags.map(|flag| flag > 0);
         let x = Data::random(&[rows, channels], 1).map(|x| 2.0 * x + 0.7).stored_as(of_x);
         let (weight, bias) = (Data::random(&[channels], 2), Data::random(&[channels], 3));
         let [y, mean, rstd] =
             reference::layer_norm(&x.to_f64(), &weight.to_f64(), &bias.to_f64(), EPSILON.into());
         let op = Op::LayerNorm(LayerNorm { epsilon: EPSILON, stream: false, output: number });
-        check(op, &[x.clone(), weight.clone(), bias.clone()], &[y, mean.clone(), rstd.clone()]);
+        check_in(ways, op, &[x.clone(), weight.clone(), bias.clone()], &[y, mean.clone(), rstd.clone()]);
 
+        // It is of the type of dy already.
+        let cast = cast && of_x == DType::F32;
         let dy = Data::random(&[rows, channels], 4).stored_as(number);
         let statistics = |values: &[f64]| {
             Data::F32(TensorType::f32(&[rows]), values.iter().map(|&value| value as f32).collect())
         };
         let slopes =
             reference::layer_norm_backward(&dy.to_f64(), &x.to_f64(), &weight.to_f64(), EPSILON.into());
-        for flags in 0..8 {
-            let (accumulate, accumulate_weights, cast) = (flags & 1 > 0, flags & 2 > 0, flags & 4 > 0);
-            if cast && of_x != DType::F32 {
-                continue; // It is of the type of dy already.
+        let mut inputs = vec![dy, x, weight.clone(), statistics(&mean), statistics(&rstd)];
+        let mut expected = slopes.to_vec();
+        let so_far = [
+            Data::random(&[rows, channels], 5).stored_as(of_x),
+            weight.stored_as(gradients),
+            bias.stored_as(gradients),
+        ];
+        for (index, so_far) in so_far.into_iter().enumerate() {
+            if [accumulate, accumulate_weights, accumulate_weights][index] {
+                expected[index] = added(&expected[index], &so_far.to_f64());
+                inputs.push(so_far);
             }
-            let mut inputs =
-                vec![dy.clone(), x.clone(), weight.clone(), statistics(&mean), statistics(&rstd)];
-            let mut expected = slopes.to_vec();
-            let so_far = [
-                Data::random(&[rows, channels], 5).stored_as(of_x),
-                weight.clone().stored_as(gradients),
-                bias.clone().stored_as(gradients),
-            ];
-            for (index, so_far) in so_far.into_iter().enumerate() {
-                if [accumulate, accumulate_weights, accumulate_weights][index] {
-                    expected[index] = added(&expected[index], &so_far.to_f64());
-                    inputs.push(so_far);
-                }
-            }
-            expected.extend(cast.then(|| expected[0].clone()));
-            let op = LayerNormBackward { gradients, accumulate, accumulate_weights, cast };
-            check(Op::LayerNormBackward(op), &inputs, &expected);
         }
+        expected.extend(cast.then(|| expected[0].clone()));
+        let op = LayerNormBackward { gradients, accumulate, accumulate_weights, cast };
+        check_in(ways, Op::LayerNormBackward(op), &inputs, &expected);
     }
 }
 
