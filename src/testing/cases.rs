@@ -1,5 +1,6 @@
 //! How many cases tests try: a covering sample of them, or with `RUNNER_TEST_FULL=1` all of them.
 #![allow(clippy::print_stdout)] // Shown when a test fails, and with --nocapture.
+#![allow(dead_code)] // Each test file uses its part.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +22,7 @@ pub fn full() -> bool {
 }
 
 /// The seed of random cases, which is printed: a test that fails shows it.
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let seed = std::env::var(SEED).map_or(0, |text| text.parse().expect("a seed is a whole number"));
     println!("{SEED}={seed}");
     seed

@@ -18,7 +18,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use base::units::Bytes;
-pub use cases::{combinations, full, random_cases, tenth};
+pub use cases::{combinations, full, random_cases, seed, tenth};
 use compile::{Program, Units, Violation};
 use device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
 use graph::Graphs;
@@ -188,7 +188,7 @@ pub fn sample(count: usize) -> Vec<Choice> {
 }
 
 /// Of the values of `recompute`, the first so many: the others are budgets.
-const RECOMPUTED_WITHOUT_SEARCH: usize = 7;
+pub const RECOMPUTED_WITHOUT_SEARCH: usize = 7;
 
 /// Any run of two to four layers. Sizes are small enough to be equal by chance: a context as long as the
 /// embedding is wide, one head, one sample.

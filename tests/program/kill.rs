@@ -1,6 +1,7 @@
 //! Sweeps that are killed at any moment: what is final never changes, the next sweep finishes, and nothing is left behind.
 #![allow(clippy::print_stdout)] // the figures of a long run
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
@@ -12,9 +13,10 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::place::{Place, wait_for};
 use crate::sweeps::Sweep;
 
-/// How many moments are tried.
+/// How many moments are tried: four of each kind of end and beginning, other ones with another seed.
 const KILLS: &str = "RUNNER_TEST_KILLS";
-const KILLS_OF_EVERY_TEST: usize = 200;
+const KILLS_OF_EVERY_TEST: usize = 4 * Killed::ALL.len() * Before::ALL.len();
+const KILLS_IN_FULL: usize = 200;
 
 /// Places that sweeps are killed in beside each other: most of the time they wait for the disk.
 const PLACES: usize = 3;
@@ -83,22 +85,24 @@ struct Tried {
     place: Place,
     file: String,
     files: BTreeSet<PathBuf>,
-    /// What a sweep takes, by what was there before.
-    takes: [Duration; Before::ALL.len()],
+    /// About what a sweep takes, by what was there before: less after one that ended before its moment, more after others, so
+    /// that few do however busy the machine becomes.
+    takes: [Cell<Duration>; Before::ALL.len()],
+    seed: f64,
 }
 
 impl Tried {
-    fn new() -> Tried {
+    fn new(seed: f64) -> Tried {
         let place = Place::new();
         let file = place.experiment("tiny", 20);
-        let mut tried = Tried { place, file, files: BTreeSet::new(), takes: Default::default() };
+        let mut tried = Tried { place, file, files: BTreeSet::new(), takes: Default::default(), seed };
         tried.finish();
         tried.files = tried.place.files();
         tried.takes = Before::ALL.map(|before| {
             before.prepare(&tried.place, 0);
             let begun = Instant::now();
             tried.finish();
-            begun.elapsed()
+            Cell::new(begun.elapsed())
         });
         tried
     }
@@ -111,10 +115,11 @@ impl Tried {
         Sweep::of(self.sweep().output().unwrap()).ended_with(0);
     }
 
-    /// Starts a sweep and kills it that long after its start.
-    fn kill_after(&self, moment: Duration, killed: Killed) {
+    /// Starts a sweep and kills it that long after its start. Whether it had not ended by then.
+    fn kill_after(&self, moment: Duration, killed: Killed) -> bool {
         let mut sweep = self.sweep().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         thread::sleep(moment);
+        let is_in_time = sweep.try_wait().unwrap().is_none();
         let child = self.place.child();
         let kill_child = || child.iter().for_each(|child| kill(child));
         match killed {
@@ -132,6 +137,7 @@ impl Tried {
         }
         sweep.wait().unwrap();
         wait_for("the child to end", || self.place.processes().is_empty());
+        is_in_time
     }
 
     /// Returns whether the sweep was cut short, and whether it left something to the next.
@@ -140,12 +146,13 @@ impl Tried {
         let kind = round / Killed::ALL.len() % Before::ALL.len();
         let before = Before::ALL[kind];
         // Spread over the whole sweep, in an order that mixes moments.
-        let moment = self.takes[kind].mul_f64((round as f64 * 0.618_034).fract());
+        let moment = self.takes[kind].get().mul_f64(((round as f64 + self.seed) * 0.618_034).fract());
         let case = format!("round {round}, {before:?} before, {killed:?} killed after {moment:?}");
 
         before.prepare(&self.place, round);
         let first = final_results(&self.place);
-        self.kill_after(moment, killed);
+        let is_in_time = self.kill_after(moment, killed);
+        self.takes[kind].update(|takes| takes.mul_f64(if is_in_time { 1.02 } else { 0.9 }));
         let kept = final_results(&self.place);
         assert!(are_kept(&first, &kept), "{case}: a result changed");
         let left = !self.place.left_behind().is_empty();
@@ -181,14 +188,16 @@ fn kill(process: &str) {
 
 #[test]
 fn a_sweep_may_be_killed_at_any_moment() {
-    let kills: usize =
-        std::env::var(KILLS).map_or(KILLS_OF_EVERY_TEST, |kills| kills.parse().expect("a number of kills"));
+    let usual = if testing::full() { KILLS_IN_FULL } else { KILLS_OF_EVERY_TEST };
+    let kills: usize = std::env::var(KILLS).map_or(usual, |kills| kills.parse().expect("a number of kills"));
+    // The last digits are enough to tell seeds apart, and few enough to be exact.
+    let seed = (testing::seed() % 10_000) as f64;
     let (cut_short, left) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
         for first in 0..PLACES {
             let (cut_short, left) = (&cut_short, &left);
             scope.spawn(move || {
-                let tried = Tried::new();
+                let tried = Tried::new(seed);
                 for round in (first..kills).step_by(PLACES) {
                     let (was_cut_short, has_left) = tried.try_kill(round);
                     cut_short.fetch_add(usize::from(was_cut_short), Ordering::Relaxed);

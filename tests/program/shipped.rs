@@ -19,6 +19,7 @@ use proptest::sample::select;
 use results::{Row, Status, csv};
 use spec::{LoadedFrom, RunConfig};
 use testing::keys::{OPTIMIZERS, any_choice};
+use testing::{random_cases, tenth};
 
 /// What makes any shipped experiment small: quick to train, with everything in it that its strategies act on.
 const SMALL: [&str; 5] = [
@@ -302,7 +303,7 @@ fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random_cases(tenth(48)))]
 
     #[test]
     fn random_experiments_predict_what_they_measure(text in random_experiment(), threads in 1..=3usize) {

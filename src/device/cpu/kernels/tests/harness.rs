@@ -1,6 +1,9 @@
 //! Runs operations on memory that shows mistakes: poisoned outputs and scratch memory, guards behind everything.
 #![allow(unsafe_code)] // Operands are addresses; the buffers here outlive the launch.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use super::reference::seed;
 use crate::cpu::kernels::float::{Bf16, F16, Float};
 use crate::cpu::kernels::simd::Level;
@@ -236,7 +239,7 @@ fn launch_at(op: &Op, inputs: &[Data], how: How, rows: usize) -> Vec<Vec<f32>> {
     let outputs: Vec<Operand> =
         places.iter().zip(&output_types).map(|(&place, &ty)| operand(&mut memory[place], ty)).collect();
     let mut scratch = Memory::new(bytes, 0);
-    let workers = Workers::with_level(how.threads, how.level).expect("threads can be started");
+    let workers = workers(how.threads, how.level);
     // SAFETY: all operands are buffers of their types' sizes that nothing else uses.
     unsafe { run(op, &operands, &outputs, Some((scratch.address(), bytes)), &workers) };
 
@@ -247,6 +250,21 @@ fn launch_at(op: &Op, inputs: &[Data], how: How, rows: usize) -> Vec<Vec<f32>> {
     }
     let outputs = places.iter().zip(&output_types);
     outputs.map(|(&place, ty)| numbers(ty.dtype, memory[place].bits())).collect()
+}
+
+/// A test's workers of so many threads: starting them takes longer than most launches.
+fn workers(threads: usize, level: Level) -> Rc<Workers> {
+    thread_local! {
+        static STARTED: RefCell<Vec<Rc<Workers>>> = const { RefCell::new(Vec::new()) };
+    }
+    STARTED.with_borrow_mut(|started| {
+        let known = started.iter().find(|workers| (workers.threads(), workers.level()) == (threads, level));
+        known.cloned().unwrap_or_else(|| {
+            let workers = Rc::new(Workers::with_level(threads, level).expect("threads can be started"));
+            started.push(Rc::clone(&workers));
+            workers
+        })
+    })
 }
 
 fn bits(outputs: &[Vec<f32>]) -> Vec<Vec<u32>> {
