@@ -254,7 +254,7 @@ mod tests {
     proptest! {
         #![proptest_config(random_cases(if full() { 128 } else { 32 }))]
 
-        /// Whatever sizes the program had before.
+        /// Whatever sizes the program had before; so is then all that is predicted of it.
         #[test]
         fn a_resized_program_is_the_compiled_one(
             config in any_config(), other in any_config(), target in any_target(), more in 0..=18usize,

@@ -13,7 +13,7 @@ use compile::{Opened, Program, SectionKind};
 use device::{DeviceError, Ledger, Limits, Pool, Target};
 use ops::ValueId;
 use spec::RunConfig;
-use testing::{any_config, any_target, compile, random_cases, small, target, tenth};
+use testing::{any_config, any_target, compile, full, random_cases, small, target, tenth};
 
 #[allow(unreachable_pub)]
 #[path = "../testing/hoarder.rs"]
@@ -254,7 +254,7 @@ fn what_settles_is_not_followed_to_the_end() {
 }
 
 proptest! {
-    #![proptest_config(random_cases(tenth(256)))]
+    #![proptest_config(random_cases(if full() { 256 } else { 64 }))]
 
     /// At most a twentieth of what is alive, or where most of it comes and goes by copies, a quarter. Of 20,000 random
     /// programs without copies, 99 in 100 had no more than 0.3 %.

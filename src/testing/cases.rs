@@ -22,7 +22,7 @@ pub fn full() -> bool {
 }
 
 /// The seed of random cases, which is printed: a test that fails shows it.
-pub(crate) fn seed() -> u64 {
+pub fn seed() -> u64 {
     let seed = std::env::var(SEED).map_or(0, |text| text.parse().expect("a seed is a whole number"));
     println!("{SEED}={seed}");
     seed

@@ -119,11 +119,16 @@ fn what_the_host_is_short_of_is_enough_for_it() {
     }
 }
 
+/// A limit of so many KiB of addresses. Memory comes from one arena: how many there are otherwise depends on which threads happen
+/// to ask at the same time, and each takes 64 MiB of addresses.
+fn of_addresses(room: u64) -> String {
+    format!("export MALLOC_ARENA_MAX=1; ulimit -v {room};")
+}
+
 /// So many KiB of addresses that a run that takes next to no memory of its own is trained, with some to spare.
 fn room_for_the_program() -> u64 {
     const STEP: u64 = 64 << 10;
-    let suffices =
-        |room: &u64| place().run_under(&format!("ulimit -v {room};"), &["sweep"]).status.code() == Some(0);
+    let suffices = |room: &u64| place().run_under(&of_addresses(*room), &["sweep"]).status.code() == Some(0);
     let least = (1..64).map(|steps| steps * STEP).find(suffices);
     least.expect("the program starts in 4 GiB") + STEP
 }
@@ -134,7 +139,7 @@ fn what_the_system_refuses_is_tried_again() {
     let place = place();
     let large = ["sweep", "--set", "model.transformer.d_model=1024", "--set", "train.batch_size=16"];
     let room = room_for_the_program();
-    let output = place.run_under(&format!("ulimit -v {room};"), &large);
+    let output = place.run_under(&of_addresses(room), &large);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let rows = place.rows(TABLE);
     assert_eq!(rows.len(), 2);

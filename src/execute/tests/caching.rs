@@ -62,23 +62,17 @@ fn results_do_not_depend_on_where_values_lie() {
         |strategy| strategy.offload = Offload { parameters: true, optimizer: true, ..Offload::default() },
         |strategy| (strategy.init, strategy.leak) = (Init::Lazy, Some(Leak::Logits)),
     ];
-    for change in changes {
-        let expected = trace(&large(change));
-        let variants = [
-            (EmptyCache::Never, false),
-            (EmptyCache::Step, false),
-            (EmptyCache::Micro, false),
-            (EmptyCache::Never, true),
-            (EmptyCache::Micro, true),
-        ];
-        for (empty_cache, expandable_segments) in variants {
-            let config = caching(|strategy| {
-                change(strategy);
-                strategy.allocator = Allocator::Caching(Caching { expandable_segments, ..PLAIN });
-                strategy.empty_cache = empty_cache;
-            });
-            assert_eq!(trace(&config), expected, "{:?}", config.strategy);
-        }
+    let emptied = [EmptyCache::Never, EmptyCache::Step, EmptyCache::Micro];
+    let expected = changes.map(|change| trace(&large(change)));
+    for combination in testing::combinations(&[changes.len(), emptied.len(), 2], 2) {
+        let [change, empty_cache, expandable] = combination[..] else { unreachable!("three axes") };
+        let config = caching(|strategy| {
+            changes[change](strategy);
+            let expandable_segments = expandable > 0;
+            strategy.allocator = Allocator::Caching(Caching { expandable_segments, ..PLAIN });
+            strategy.empty_cache = emptied[empty_cache];
+        });
+        assert_eq!(trace(&config), expected[change], "{:?}", config.strategy);
     }
 }
 

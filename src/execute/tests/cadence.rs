@@ -29,7 +29,7 @@ fn runs() -> Vec<RunConfig> {
     };
     // An emulated card takes its time.
     let count = if testing::on_cuda() { 4 } else { 24 };
-    (0..count).map(|_| run(draw())).collect()
+    (0..testing::tenth(count)).map(|_| run(draw())).collect()
 }
 
 /// Goes through a run in an order of one's own.
