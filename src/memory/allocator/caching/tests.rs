@@ -403,7 +403,7 @@ fn any_settings() -> impl Any<Value = spec::Caching> {
 }
 
 proptest! {
-    #![proptest_config(crate::testing::random_cases(192))]
+    #![proptest_config(testing::random_cases(192))]
 
     #[test]
     fn blocks_fill_their_segments_and_meet_no_other(
