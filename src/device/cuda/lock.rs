@@ -289,8 +289,8 @@ mod tests {
         let mut lock = committed();
         let mut group = lock.groups.pop().expect("a group");
         let missing = format!("{} is missing", group.compilation);
-        assert_eq!(lock.problems(), [missing.clone()]);
-        assert_eq!(lock.differences(std::slice::from_ref(&group)), [missing.clone()]);
+        assert_eq!(lock.problems(), std::slice::from_ref(&missing));
+        assert_eq!(lock.differences(std::slice::from_ref(&group)), std::slice::from_ref(&missing));
         group.compilation.architecture = "sm_70".to_owned();
         let superfluous =
             format!("{} is not one of the table's architectures and versions", group.compilation);
