@@ -26,7 +26,7 @@ pub use hoarder::Hoarder;
 use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, Updates, any_choice};
 /// Tests train and predict verified programs alone.
 pub use plan::compile_verified as compile;
-use plan::expand;
+use plan::{Frontiers, expand};
 use spec::*;
 pub use transformers::any_transformer;
 
@@ -83,14 +83,14 @@ pub fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
 /// How many tokens tests' data has where it is held: what they train on, and some more.
 pub const TOKENS: usize = 1 << 13;
 
-/// The recompute plan of a strategy without a budget.
-pub fn recompute_plan(graphs: &Graphs, config: &RunConfig) -> Units {
-    Units::of(config.strategy.recompute, &graphs.full.scopes).expect("the strategy has no budget")
+/// The recompute plan of a strategy.
+pub fn recompute_plan(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Units, Violation> {
+    Ok(Frontiers::default().units(graphs, config, target)?.0)
 }
 
 /// Compiles forward passes that no model describes.
 pub fn compile_graphs(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    compile::compile(graphs, config, target, &recompute_plan(graphs, config), true)
+    compile::compile(graphs, config, target, &recompute_plan(graphs, config, target)?, true)
 }
 
 /// Two layers, two heads, 16 positions, four sequences a step.

@@ -72,7 +72,7 @@ const ALL: Move = |marks, scopes| {
 
 fn compiled(config: &RunConfig, moved: Move) -> Program {
     let graphs = Graphs::of(config);
-    let plan = testing::recompute_plan(&graphs, config);
+    let plan = testing::recompute_plan(&graphs, config, &testing::target()).unwrap();
     compile_marked(&graphs, config, &testing::target(), &plan, moved).unwrap()
 }
 
