@@ -43,13 +43,15 @@ pack() {
     mkdir -p "$packed"
     cp target/release/runner "$runner"
     # The test binaries, by the name of what they test.
-    cargo test --release --features cuda-tests --no-run --message-format=json \
-        --lib --test cuda_kernels --test cuda_device |
+    {
+        cargo test --release --no-run --message-format=json --test cuda
+        cargo test --release --no-run --message-format=json --lib -p device -p execute
+    } |
         python3 -c '
 import json, shutil, sys
 for line in sys.stdin:
     message = json.loads(line)
-    if message.get("executable") and message.get("profile", {}).get("test"):
+    if message.get("executable") and message["profile"]["test"]:
         shutil.copy(message["executable"], sys.argv[1] + "/test-" + message["target"]["name"])
 ' "$packed"
     strip "$packed"/*
@@ -62,12 +64,14 @@ for line in sys.stdin:
 }
 
 tests() {
-    step kernels 150 "$packed/test-cuda_kernels" --test-threads=1
-    step device 60 "$packed/test-cuda_device" --test-threads=1
+    step kernels 150 "$packed/test-cuda" --test-threads=1 --ignored kernels::
+    step device 60 "$packed/test-cuda" --test-threads=1 --ignored device::
+    step context 30 "$packed/test-device" --test-threads=1 --ignored cuda::tests
     # Strategies against each other, prediction against the ledger, queues, running out of memory, and what PyTorch made
     # of the same parameters and batches. A card takes the time it takes: that a missing event shows cannot be tried.
-    step engine "$(left)" "$packed/test-runner" --test-threads=1 execute::tests device::cuda::tests \
-        --skip no_event_is_idle
+    # The tests find their vectors from the folder of their crate.
+    step engine "$(left)" env -C src/execute RUNNER_TEST_DEVICE=cuda "$PWD/$packed/test-execute" --test-threads=1 \
+        --skip no_event_is_idle --skip caching:: tests::
 }
 
 sweep() {
