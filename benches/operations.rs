@@ -1,6 +1,6 @@
 //! Each operation of three models' training steps by itself, and what the machine can do at most.
 //!
-//! `cargo bench --bench operations`, or with a part of a name after `--`. Items are floating-point operations, so
+//! `cargo bench -p benches --bench operations`, or with a part of a name after `--`. Items are floating-point operations, so
 //! that `Gitem/s` reads as GFLOP/s; bytes are those of the operands, each once. Attention's are of the whole T x T,
 //! as is customary; kernels skip most of the masked half.
 

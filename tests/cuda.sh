@@ -26,11 +26,15 @@ environment() {
     fi
 }
 
+# All test binaries and the program. Always all: another selection of crates has other features of their dependencies, and is
+# compiled anew.
+build() {
+    cargo test --quiet --release --no-run
+}
+
 # test_binary TARGET: the test binary of `cuda`, or of the crate `device` or `execute`.
 test_binary() {
-    local target=(--lib -p "$1")
-    [ "$1" = cuda ] && target=(--test cuda)
-    cargo test --release "${target[@]}" --no-run --message-format=json 2>/dev/null | python3 -c '
+    cargo test --release --no-run --message-format=json 2>/dev/null | python3 -c '
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
@@ -87,7 +91,7 @@ other_versions() {
 # Every kernel, architecture and version of NVRTC, compiled: a spill, more than 12,000 instructions, or a figure that differs
 # from registers.lock fails.
 compile() {
-    cargo build --quiet --release
+    build
     other_versions
     # In two processes: in one, NVRTC compiles one file after the other.
     side_by_side python sm_80 sm_86 sm_89 -- python sm_90 sm_100 sm_120
@@ -116,13 +120,13 @@ kernels_with() {
 
 # registers.lock is current, by its digests; one of its groups, another with each commit, is compiled.
 registers() {
-    cargo build --quiet --release
+    build
     target/release/runner compile-kernels --lock "$registers_lock" --sample "$(git rev-parse HEAD)"
 }
 
 # Compiles the kernels whose figures in registers.lock are missing or stale, and writes them.
 lock() {
-    cargo build --quiet --release
+    build
     other_versions
     for version in python python-newest python-12; do
         VIRTUAL_ENV=$out/$version target/release/runner compile-kernels --lock "$registers_lock" --write

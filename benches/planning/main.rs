@@ -1,4 +1,4 @@
-//! What planning costs, part by part: `cargo bench --bench planning`. Figures, never assertions.
+//! What planning costs, part by part: `cargo bench -p benches --bench planning`. Figures, never assertions.
 
 mod setup;
 

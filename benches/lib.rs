@@ -1,0 +1,1 @@
+//! Benchmarks of planning and of operations: `cargo bench -p benches`.
