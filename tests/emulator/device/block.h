@@ -138,9 +138,9 @@ public:
     Order order() const { return order_; }
     bool truncates() const { return truncates_; }
     Chance& chance() { return chance_; }
-    Thread& thread() { return threads_[running_thread_]; }
-    Warp& warp() { return warps_[running_thread_ / 32]; }
-    unsigned lane() const { return running_thread_ % 32; }
+    EMULATOR_UNCHECKED Thread& thread() { return thread_[running_thread_]; }
+    EMULATOR_UNCHECKED Warp& warp() { return warp_[running_thread_ / 32]; }
+    EMULATOR_UNCHECKED unsigned lane() const { return running_thread_ % 32; }
 
     // Called on a fiber: the block ends here, without unwinding its threads.
     [[noreturn]] __attribute__((noinline, cold)) void fail(const std::string& message) {
@@ -153,12 +153,12 @@ public:
     }
 
     // Leaves the fiber until something makes the thread ready again.
-    __attribute__((noinline)) void pause() {
+    EMULATOR_UNCHECKED __attribute__((noinline)) void pause() {
         Fiber& own = thread().fiber;
         switch_to(own, next_fiber());
     }
 
-    void barrier(Site site) {
+    EMULATOR_UNCHECKED void barrier(Site site) {
         if (at_barrier_ > 0 && barrier_site_ != site) {
             fail("divergent __syncthreads: some threads are at " + barrier_site_.text() + ", others at " +
                  site.text());
@@ -174,7 +174,7 @@ public:
     }
 
     // Runs `resolve` over what every lane of `mask` brings, once the last of them has come.
-    void collective(unsigned mask, Site site, void* operand, void (*resolve)(void**, unsigned)) {
+    EMULATOR_UNCHECKED void collective(unsigned mask, Site site, void* operand, void (*resolve)(void**, unsigned)) {
         Warp& warp = this->warp();
         const unsigned own = 1u << lane();
         int i = 0;
@@ -228,12 +228,23 @@ private:
         fail("lanes of a warp diverged: some are at " + first.text() + ", others at " + second.text());
     }
 
+    // The value of a variable, and nothing in its place.
+    template <class T>
+    EMULATOR_UNCHECKED static T take(T& variable) {
+        const T taken = variable;
+        variable = {};
+        return taken;
+    }
+
     void begin_threads() {
         const dim3 size = identity_.block_size;
         const unsigned count = size.x * size.y * size.z;
+        threads_count_ = count;
         threads_.resize(count);
         warps_.resize((count + 31) / 32);
         turn_.resize(warps_.size());
+        thread_ = threads_.data();
+        warp_ = warps_.data();
         for (unsigned i = 0; i < warps_.size(); i++) {
             turn_[i] = order_.backward() ? warps_.size() - 1 - i : i;
             Warp& warp = warps_[i];
@@ -272,9 +283,9 @@ private:
     }
 
     // A turn of every lane that can run.
-    bool run_lanes(unsigned warp) {
+    EMULATOR_UNCHECKED bool run_lanes(unsigned warp) {
         lanes_ = next_lane_ = 0;
-        for (unsigned ready = std::exchange(warps_[warp].ready, 0); ready != 0; ready &= ready - 1) {
+        for (unsigned ready = take(warp_[warp].ready); ready != 0; ready &= ready - 1) {
             lane_[lanes_++] = 32 * warp + __builtin_ctz(ready);
         }
         if (lanes_ == 0) return false;
@@ -290,11 +301,11 @@ private:
     }
 
     // The fiber of the next lane of this turn, or the scheduler's behind the last.
-    Fiber& next_fiber() {
+    EMULATOR_UNCHECKED Fiber& next_fiber() {
         give_back_left_stack();
         if (failed_ || next_lane_ == lanes_) return scheduler_;
         const unsigned index = lane_[next_lane_++];
-        Thread& thread = threads_[index];
+        Thread& thread = thread_[index];
         if (is_fresh(index)) {
             thread.stack = stacks_.take();
             thread.fiber.prepare(thread.stack, run_threads);
@@ -305,18 +316,18 @@ private:
         return thread.fiber;
     }
 
-    bool is_fresh(unsigned index) const { return warps_[index / 32].fresh >> index % 32 & 1; }
+    EMULATOR_UNCHECKED bool is_fresh(unsigned index) const { return warp_[index / 32].fresh >> index % 32 & 1; }
 
-    void begin_thread(unsigned index, char* stack) {
+    EMULATOR_UNCHECKED void begin_thread(unsigned index, char* stack) {
         const dim3 size = identity_.block_size;
-        Thread& thread = threads_[index];
-        warps_[index / 32].fresh &= ~(1u << index % 32);
+        Thread& thread = thread_[index];
+        warp_[index / 32].fresh &= ~(1u << index % 32);
         thread.index = {index % size.x, index / size.x % size.y, index / (size.x * size.y)};
         thread.copy_group = 0;
         reinterpret_cast<Identity*>(stack)->thread = thread.index;
     }
 
-    void switch_to(Fiber& from, Fiber& to) {
+    EMULATOR_UNCHECKED void switch_to(Fiber& from, Fiber& to) {
         left_ = &from;
         switch_fibers(from, to);
     }
@@ -336,28 +347,28 @@ private:
     }
 
     // False if the next thread of the turn is none that could have the stack of the one that has ended.
-    bool take_over_stack() {
+    EMULATOR_UNCHECKED bool take_over_stack() {
         if (failed_ || next_lane_ == lanes_ || !is_fresh(lane_[next_lane_])) return false;
         Thread& ended = thread();
         running_thread_ = lane_[next_lane_++];
-        thread().stack = std::exchange(ended.stack, nullptr);
+        thread().stack = take(ended.stack);
         thread().fiber.sanitizer = ended.fiber.sanitizer;
         begin_thread(running_thread_, thread().stack);
         return true;
     }
 
     // The stack is still in use until it is left.
-    Fiber& next_fiber_after(Thread& ended) {
+    EMULATOR_UNCHECKED Fiber& next_fiber_after(Thread& ended) {
         Fiber& next = next_fiber();
-        left_stack_ = std::exchange(ended.stack, nullptr);
+        left_stack_ = take(ended.stack);
         return next;
     }
 
-    void give_back_left_stack() {
-        if (left_stack_ != nullptr) stacks_.give_back(std::exchange(left_stack_, nullptr));
+    EMULATOR_UNCHECKED void give_back_left_stack() {
+        if (left_stack_ != nullptr) stacks_.give_back(take(left_stack_));
     }
 
-    void end_thread() {
+    EMULATOR_UNCHECKED void end_thread() {
         if (!thread().copies.empty()) {
             fail("a thread ended with a cp.async that it did not wait for");
         }
@@ -377,7 +388,7 @@ private:
         }
     }
 
-    void finish_collective(Warp& warp, int i) {
+    EMULATOR_UNCHECKED void finish_collective(Warp& warp, int i) {
         Collective& done = warp.collective[i];
         done.resolve(done.operands, done.arrived);
         warp.ready |= done.arrived & ~(1u << lane());
@@ -387,8 +398,10 @@ private:
         }
     }
 
-    void open_barrier() {
-        for (Warp& warp : warps_) warp.ready |= std::exchange(warp.at_barrier, 0);
+    EMULATOR_UNCHECKED void open_barrier() {
+        for (Warp *warp = warp_, *end = warp_ + (threads_count_ + 31) / 32; warp != end; warp++) {
+            warp->ready |= take(warp->at_barrier);
+        }
         at_barrier_ = 0;
     }
 
@@ -410,12 +423,15 @@ private:
 
     std::vector<Thread> threads_;
     std::vector<Warp> warps_;
+    Thread* thread_ = nullptr;  // the elements of both
+    Warp* warp_ = nullptr;
     std::vector<unsigned> turn_;
     Stacks stacks_;
     Fiber scheduler_;
     Fiber* left_ = nullptr;       // by the last switch
     char* left_stack_ = nullptr;  // of a thread that has ended
     unsigned lane_[32], lanes_ = 0, next_lane_ = 0;  // of this turn
+    unsigned threads_count_ = 0;
     unsigned running_thread_ = 0;
     unsigned running_ = 0;
     unsigned at_barrier_ = 0;

@@ -19,6 +19,9 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
+// The scheduler's own functions, which go wrong only where the emulator does: sanitizers would take most of its time.
+#define EMULATOR_UNCHECKED __attribute__((no_sanitize("address", "undefined")))
+
 namespace emulator {
 
 // A stack begins at a multiple of its size with a page for the data of who runs on it, found from any address
@@ -89,15 +92,15 @@ struct SanitizerStack {
     size_t bytes = 0;
     void* fake = nullptr;
 
-    void is(const void* stack, size_t size) {
+    EMULATOR_UNCHECKED void is(const void* stack, size_t size) {
         begin = stack;
         bytes = size;
         fake = nullptr;
     }
-    void leave_for(const SanitizerStack& other) {
+    EMULATOR_UNCHECKED void leave_for(const SanitizerStack& other) {
         __sanitizer_start_switch_fiber(&fake, other.begin, other.bytes);
     }
-    void come_back() { __sanitizer_finish_switch_fiber(fake, nullptr, nullptr); }
+    EMULATOR_UNCHECKED void come_back() { __sanitizer_finish_switch_fiber(fake, nullptr, nullptr); }
     void learn_where_left() { __sanitizer_finish_switch_fiber(nullptr, &begin, &bytes); }
 #else
     void is(const void*, size_t) {}
@@ -138,7 +141,7 @@ struct Fiber {
     void* stack_pointer = nullptr;
     SanitizerStack sanitizer;
 
-    void prepare(char* stack, void (*entry)()) {
+    EMULATOR_UNCHECKED void prepare(char* stack, void (*entry)()) {
         sanitizer.is(stack, STACK_BYTES);
         // `entry` begins as if called: a return address above it, and the six saved registers below.
         void** top = reinterpret_cast<void**>(stack + STACK_BYTES - 16);
@@ -148,7 +151,7 @@ struct Fiber {
     }
 };
 
-inline void switch_stacks(Fiber& from, Fiber& to) {
+EMULATOR_UNCHECKED inline void switch_stacks(Fiber& from, Fiber& to) {
     emulator_switch_stacks(&from.stack_pointer, to.stack_pointer);
 }
 
@@ -173,7 +176,7 @@ inline void switch_stacks(Fiber& from, Fiber& to) { swapcontext(&from.context, &
 
 #endif
 
-inline void switch_fibers(Fiber& from, Fiber& to) {
+EMULATOR_UNCHECKED inline void switch_fibers(Fiber& from, Fiber& to) {
     from.sanitizer.leave_for(to.sanitizer);
     switch_stacks(from, to);
     from.sanitizer.come_back();
