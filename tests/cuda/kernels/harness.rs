@@ -15,7 +15,8 @@ use super::ways::{Tried, Way};
 /// How far an f32 result may be from the CPU's, relative to the norm of that: both are within 2e-6 of the truth.
 pub(crate) const TOLERANCE: f64 = 4e-6;
 
-/// Bytes behind every operand that nothing may write.
+/// Bytes behind every operand that nothing may write. Where there are none, an emulated card that checks addresses sees what is
+/// read there, too.
 const GUARD: u64 = 256;
 
 /// Both devices.
@@ -141,7 +142,8 @@ impl Devices {
         let card = self.card(way);
         let mut launches = orders.iter().enumerate().map(|(number, &order)| {
             way.emulate(order);
-            launch(card, op, inputs, number % 2 == 1, rows)
+            let (share, guard) = if number % 2 == 1 { (true, 0) } else { (false, GUARD) };
+            launch(card, op, inputs, share, rows, guard)
         });
         let first = launches.next().expect("there is an order");
         for again in launches {
@@ -154,12 +156,12 @@ impl Devices {
     /// The outputs of `reference` on the CPU device, of the same numbers in f32.
     pub(crate) fn expected(&mut self, reference: &Op, inputs: &[Data]) -> Vec<Data> {
         let widened: Vec<Data> = inputs.iter().map(Data::widened).collect();
-        launch(&mut self.cpu, reference, &widened, false, |_| 0)
+        launch(&mut self.cpu, reference, &widened, false, |_| 0, GUARD)
     }
 
     /// The outputs of `op` on the CPU device, of the same operands.
     pub(crate) fn expected_of_same(&mut self, op: &Op, inputs: &[Data]) -> Vec<Data> {
-        launch(&mut self.cpu, op, inputs, false, |_| 0)
+        launch(&mut self.cpu, op, inputs, false, |_| 0, GUARD)
     }
 
     /// Asserts that `op` on the CUDA device makes of its inputs what the CPU device makes of the same numbers in
@@ -270,7 +272,14 @@ pub(crate) fn half_unit(dtype: DType) -> Option<HalfUnit> {
 }
 
 /// The outputs of `op` on a device.
-fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool, rows: RowsBefore) -> Vec<Data> {
+fn launch(
+    device: &mut dyn Device,
+    op: &Op,
+    inputs: &[Data],
+    share: bool,
+    rows: RowsBefore,
+    guard: u64,
+) -> Vec<Data> {
     let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
     let output_types = op.outputs(&types).expect("the test's inputs fit the operation");
     let mut aliases = op.updates().to_vec();
@@ -279,7 +288,7 @@ fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool, rows: 
     }
     let input_tensors = inputs.iter().enumerate();
     let input_tensors: Vec<Tensor> =
-        input_tensors.map(|(input, data)| allocate(device, data.ty, rows(input))).collect();
+        input_tensors.map(|(input, data)| allocate(device, data.ty, rows(input), guard)).collect();
     for (tensor, input) in input_tensors.iter().zip(inputs) {
         device.write(tensor.region(), &to_bytes(&input.numbers, input.ty.dtype)).unwrap();
     }
@@ -288,11 +297,12 @@ fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool, rows: 
         .enumerate()
         .map(|(output, &ty)| match aliases.iter().find(|alias| alias.0 == output) {
             Some(&(_, input)) => input_tensors[input],
-            None => allocate(device, ty, rows(inputs.len() + output)),
+            None => allocate(device, ty, rows(inputs.len() + output), guard),
         })
         .collect();
     let bytes = op.workspace(&types, &output_types, &device.target().workspace_limits(Pool::Device));
-    let workspace = (bytes > 0).then(|| allocate(device, TensorType::f32(&[bytes.div_ceil(4) as usize]), 0));
+    let workspace =
+        (bytes > 0).then(|| allocate(device, TensorType::f32(&[bytes.div_ceil(4) as usize]), 0, guard));
     let region = workspace.map(|tensor| Region { bytes, ..tensor.region() });
     device.launch(op, &input_tensors, &output_tensors, region).unwrap();
 
@@ -305,7 +315,7 @@ fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool, rows: 
     let mut buffers: Vec<Buffer> = Vec::new();
     for tensor in input_tensors.iter().chain(&output_tensors).chain(&workspace) {
         if !buffers.contains(&tensor.buffer) {
-            assert_guarded(device, tensor, op);
+            assert_guarded(device, tensor, op, guard);
             device.free(tensor.buffer).unwrap();
             buffers.push(tensor.buffer);
         }
@@ -314,9 +324,9 @@ fn launch(device: &mut dyn Device, op: &Op, inputs: &[Data], share: bool, rows: 
 }
 
 /// Memory for a tensor, with rows before it and a guard behind it, filled with what reads as not-a-number.
-fn allocate(device: &mut dyn Device, ty: TensorType, rows: usize) -> Tensor {
+fn allocate(device: &mut dyn Device, ty: TensorType, rows: usize, guard: u64) -> Tensor {
     let offset = start(ty, rows);
-    let bytes = offset + ty.bytes() + GUARD;
+    let bytes = offset + ty.bytes() + guard;
     let buffer = device.allocate(Pool::Device, bytes).unwrap();
     device.write(Region { buffer, offset: 0, bytes }, &vec![0xFF; bytes as usize]).unwrap();
     Tensor { buffer, offset, ty }
@@ -333,9 +343,9 @@ fn read(device: &mut dyn Device, tensor: &Tensor) -> Data {
     Data { ty: tensor.ty, numbers: from_bytes(&bytes, tensor.ty.dtype) }
 }
 
-fn assert_guarded(device: &mut dyn Device, tensor: &Tensor, op: &Op) {
+fn assert_guarded(device: &mut dyn Device, tensor: &Tensor, op: &Op, guard: u64) {
     let (offset, end) = (tensor.offset, tensor.offset + tensor.ty.bytes());
-    let guards = [("before", 0, offset), ("behind", end, GUARD)];
+    let guards = [("before", 0, offset), ("behind", end, guard)];
     for (place, offset, bytes) in guards.into_iter().filter(|(_, _, bytes)| *bytes > 0) {
         let mut guard = vec![0; bytes as usize];
         device.read(Region { buffer: tensor.buffer, offset, bytes }, &mut guard).unwrap();
