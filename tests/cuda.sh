@@ -159,8 +159,14 @@ kernels() {
 }
 
 # Strategies against each other, prediction against the ledger, running out of memory, every single event, PyTorch's vectors.
+# Values that are large for an emulated card are left out, and unless RUNNER_TEST_FULL=1 what the CPU device proves of programs:
+# their bytes and work, that recomputation repeats itself, losses of 16-bit storage, and that wrong vectors are noticed.
 engine() {
-    RUNNER_TEST_DEVICE=cuda run_alone 157 execute ^tests:: ^tests::caching::
+    local count=124 left_out='^tests::(caching|threads|recompute|strategies)::|_noticed$|the_loss_stays_within|inference::keys_'
+    if [ "${RUNNER_TEST_FULL:-0}" = 1 ]; then
+        count=157 left_out='^tests::caching::'
+    fi
+    RUNNER_TEST_DEVICE=cuda run_alone "$count" execute ^tests:: "$left_out"
 }
 
 # The program as its user meets it, and how it chooses algorithms by time.

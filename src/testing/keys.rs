@@ -343,14 +343,13 @@ impl Choice {
         KEYS[key].values[self.0[key]]
     }
 
-    /// The run that this one must equal bit for bit: without the keys that change no bit.
-    pub fn reference(&self) -> Choice {
-        // On a card, states that the host updates may get other codes: the last bit of a number may decide about one.
-        let host_encodes = on_cuda()
-            && self.value("offload").contains("optimizer")
-            && self.value("optimizer_state").contains("8bit");
+    /// The run with these updates that this one must equal bit for bit: without the keys that change no bit.
+    pub fn reference(&self, updates: Updates) -> Choice {
+        // A card and the host's processor sum in their own orders, and the last bit of a number may decide about a code.
+        let sums = updates.iter().any(|update| update.contains("adafactor") || update.contains("muon"));
+        let host_rounds = self.host_updates() && (sums || self.value("optimizer_state").contains("8bit"));
         let kept = |(key, value): (&Key, &usize)| match key.same.here() {
-            Same::Bitwise if !(host_encodes && key.name == "offload") => 0,
+            Same::Bitwise if !(host_rounds && key.name == "offload") => 0,
             _ => *value,
         };
         Choice(KEYS.iter().zip(&self.0).map(kept).collect())
@@ -360,7 +359,13 @@ impl Choice {
     pub fn same(&self) -> Same {
         let changed =
             KEYS.iter().zip(&self.0).filter(|(_, value)| **value != 0).map(|(key, _)| key.same.here());
-        changed.fold(Same::Bitwise, |least, same| if same > least { same } else { least })
+        let moved = self.host_updates().then_some(Same::Rounding);
+        changed.chain(moved).fold(Same::Bitwise, |least, same| if same > least { same } else { least })
+    }
+
+    /// Whether the host's processor updates what a card computes.
+    fn host_updates(&self) -> bool {
+        on_cuda() && self.value("offload").contains("optimizer")
     }
 }
 

@@ -201,7 +201,7 @@ fn change_no_more_than_they_say(choices: impl Iterator<Item = (Choice, Updates, 
     for (number, (choice, optimizer, dropout)) in choices.enumerate() {
         // Nor does the number of threads. Small operations wait for each other's threads for most of the time.
         let threads = if number % 4 == 0 || testing::full() { 2 } else { 1 };
-        let key = (choice.reference(), optimizer, dropout.is_any());
+        let key = (choice.reference(optimizer), optimizer, dropout.is_any());
         let expected = references
             .entry(key)
             .or_insert_with_key(|(reference, ..)| (dropout, trace_of(reference, optimizer, dropout, 2)));
