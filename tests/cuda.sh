@@ -48,8 +48,8 @@ for line in sys.stdin:
 run_tests() {
     local count=$1 binary passed
     binary=$(test_binary "$2")
-    # Leaks would be those of the test program, which ends with its device.
-    env LD_LIBRARY_PATH="${stack:-$out}" ${preload:+"$preload"} ASAN_OPTIONS=detect_leaks=0 \
+    # Leaks would be those of the test program, which ends with its device. Fibers keep stacks of their own.
+    env LD_LIBRARY_PATH="${stack:-$out}" ${preload:+"$preload"} ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 \
         "$binary" --include-ignored --quiet "${@:3}" | tee "$out/tests.log"
     passed=$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p' "$out/tests.log")
     require_count "$count" "$passed" "$2 ${*:3}"
@@ -140,6 +140,7 @@ emulator() {
 
 # Memory, queues and bad states; whichever queue is delayed, so that a missing event shows as wrong numbers.
 device() {
+    bash tests/emulator/build.sh "$out"
     for delay in none compute copy all random:1 random:2; do
         EMULATED_DELAY=$delay run_tests 9 cuda device::
     done
@@ -162,6 +163,7 @@ kernels() {
 # Values that are large for an emulated card are left out, and unless RUNNER_TEST_FULL=1 what the CPU device proves of programs:
 # their bytes and work, that recomputation repeats itself, losses of 16-bit storage, and that wrong vectors are noticed.
 engine() {
+    bash tests/emulator/build.sh "$out"
     local count=124 left_out='^tests::(caching|threads|recompute|strategies)::|_noticed$|the_loss_stays_within|inference::keys_'
     if [ "${RUNNER_TEST_FULL:-0}" = 1 ]; then
         count=157 left_out='^tests::caching::'
@@ -171,6 +173,7 @@ engine() {
 
 # The program as its user meets it, and how it chooses algorithms by time.
 sweep() {
+    bash tests/emulator/build.sh "$out"
     run_alone 13 cuda '^(sweep|choices)::'
 }
 
@@ -218,5 +221,4 @@ mkdir -p "$out"
 environment python 'nvidia-cuda-nvrtc==13.0.88'
 unset LD_LIBRARY_PATH CUDA_HOME CUDA_PATH CONDA_PREFIX
 export VIRTUAL_ENV=$out/python RUNNER_CACHE_DIR=$out/cache
-bash tests/emulator/build.sh "$out"
 run_parts "${@:-${parts[@]}}"

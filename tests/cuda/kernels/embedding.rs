@@ -30,7 +30,7 @@ const GRADIENTS: [(DType, DType); 7] =
 #[ignore = "needs a card or the emulated stack: tests/cuda.sh"]
 fn embedding_and_its_gradient() {
     let mut devices = Devices::new();
-    for [batch, sequence, channels, vocabulary] in SHAPES {
+    for (shape, [batch, sequence, channels, vocabulary]) in SHAPES.into_iter().enumerate() {
         let numbers = |dims: &[usize], seed| Data::random(DType::F32, dims, 1.0, seed);
         let (table, positions) = (numbers(&[vocabulary, channels], 1), numbers(&[sequence, channels], 2));
         let dx = numbers(&[batch, sequence, channels], 3);
@@ -39,7 +39,7 @@ fn embedding_and_its_gradient() {
             [&|i| if i % 3 == 0 { vocabulary / 2 } else { (i * i * 7 + i * 3) % vocabulary }, &|_| {
                 vocabulary - 1
             }];
-        for text in texts {
+        for (number, text) in texts.into_iter().enumerate() {
             let tokens = Data::tokens(&[batch, sequence], text);
             // Where documents of a few tokens begin, of other lengths in each sequence.
             let starts =
@@ -57,7 +57,12 @@ fn embedding_and_its_gradient() {
             // Whether there are positions, and what is accumulated.
             let flags =
                 [(false, 0), (false, 1), (true, 0), (true, 1), (true, 2), (true, 3), (true, 4), (true, 7)];
-            let all = flags.into_iter().flat_map(|flags| GRADIENTS.map(|types| (flags, types)));
+            // Each text with all flags and all types, and each flag with all types, but not each with each: of a text, a flag
+            // goes with two of the types, which the next text moves on by one.
+            let all = flags.into_iter().enumerate().flat_map(|(flag, flags)| {
+                let first = flag + 2 * shape + number;
+                [first, first + 3].map(|types| (flags, GRADIENTS[types % GRADIENTS.len()]))
+            });
             for ((has_positions, flags), (gradients, of_dx)) in all {
                 let (accumulate_table, accumulate_positions) = (flags & 1 > 0, flags & 2 > 0);
                 let documents = flags & 4 > 0;

@@ -166,8 +166,12 @@ impl Devices {
 
     /// Asserts that `op` on the CUDA device makes of its inputs what the CPU device makes of the same numbers in
     /// f32 with `reference`, but for the rounding to the output's own type.
-    pub(crate) fn check(&mut self, op: &Op, reference: &Op, inputs: &[Data]) {
-        self.check_within(Exactness::default(), op, reference, inputs);
+    /// Returns what it makes.
+    pub(crate) fn check(&mut self, op: &Op, reference: &Op, inputs: &[Data]) -> Vec<Data> {
+        let exactness = Exactness::default();
+        self.checked(op, reference, inputs, |_, _, found, expected| {
+            difference(found, &expected.numbers, exactness)
+        })
     }
 
     pub(crate) fn check_within(&mut self, exactness: Exactness, op: &Op, reference: &Op, inputs: &[Data]) {
@@ -184,6 +188,16 @@ impl Devices {
         inputs: &[Data],
         wrong: impl Fn(usize, &[Data], &Data, &Data) -> Option<String>,
     ) {
+        self.checked(op, reference, inputs, wrong);
+    }
+
+    fn checked(
+        &mut self,
+        op: &Op,
+        reference: &Op,
+        inputs: &[Data],
+        wrong: impl Fn(usize, &[Data], &Data, &Data) -> Option<String>,
+    ) -> Vec<Data> {
         let all = self.expected(reference, inputs);
         let found = self.cuda(op, inputs);
         assert_eq!(found.len(), all.len(), "{} has as many outputs as its reference", op.name());
@@ -193,6 +207,7 @@ impl Devices {
                 panic!("{op:?} of {types:?}: output {index} {problem}");
             }
         }
+        found
     }
 }
 

@@ -18,6 +18,7 @@ inline void cp_async16(void* shared, const void* global, emulator::Site site = e
     } else {
         emulator::Thread& thread = block.thread();
         thread.copies.push_back({shared, global, thread.copy_group});
+        thread.pending++;
     }
 }
 
@@ -36,4 +37,5 @@ inline void cp_wait(int pending) {
         }
     }
     thread.copies.resize(kept);
+    thread.pending = kept;
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "../ways.h"
 #include "fiber.h"
@@ -43,6 +44,7 @@ struct Thread {
     char* stack = nullptr;  // from its first turn until it ends
     uint3 index{};
     int copy_group = 0;  // the one that the next `cp.async` joins
+    size_t pending = 0;  // of them
     std::vector<PendingCopy> copies;
 };
 
@@ -142,14 +144,15 @@ public:
     EMULATOR_UNCHECKED Warp& warp() { return warp_[running_thread_ / 32]; }
     EMULATOR_UNCHECKED unsigned lane() const { return running_thread_ % 32; }
 
-    // Called on a fiber: the block ends here, without unwinding its threads.
-    [[noreturn]] __attribute__((noinline, cold)) void fail(const std::string& message) {
+    // Called on a fiber: the block ends here, without unwinding its threads. It does not return, which AddressSanitizer is not
+    // to know: it would look for the end of the stack.
+    __attribute__((noinline, cold)) void fail(const std::string& message) {
         const uint3 b = identity_.block, t = thread().index;
         char place[120];
         snprintf(place, sizeof place, " [block (%u,%u,%u) thread (%u,%u,%u)]", b.x, b.y, b.z, t.x, t.y, t.z);
         error_ = message + place;
         failed_ = true;
-        for (;;) pause();
+        while (failed_) pause();
     }
 
     // Leaves the fiber until something makes the thread ready again.
@@ -221,7 +224,7 @@ private:
         }
     }
 
-    [[noreturn]] __attribute__((noinline, cold)) void fail_diverged(unsigned mask, Site first, Site second) {
+    __attribute__((noinline, cold)) void fail_diverged(unsigned mask, Site first, Site second) {
         if ((mask >> lane() & 1) == 0) {
             fail(second.text() + ": the calling lane is not in its own mask");
         }
@@ -261,6 +264,7 @@ private:
     void abandon_threads() {
         for (auto& thread : threads_) {
             if (thread.stack != nullptr) stacks_.give_back_abandoned(std::exchange(thread.stack, nullptr));
+            thread.pending = 0;
             thread.copies.clear();
         }
     }
@@ -309,7 +313,7 @@ private:
         if (is_fresh(index)) {
             thread.stack = stacks_.take();
             thread.fiber.prepare(thread.stack, run_threads);
-            *reinterpret_cast<Identity*>(thread.stack) = identity_;
+            *static_cast<Identity*>(data_of(thread.stack)) = identity_;
             begin_thread(index, thread.stack);
         }
         running_thread_ = index;
@@ -324,18 +328,22 @@ private:
         warp_[index / 32].fresh &= ~(1u << index % 32);
         thread.index = {index % size.x, index / size.x % size.y, index / (size.x * size.y)};
         thread.copy_group = 0;
-        reinterpret_cast<Identity*>(stack)->thread = thread.index;
+        static_cast<Identity*>(data_of(stack))->thread = thread.index;
     }
 
+    // AddressSanitizer is told of threads as one: that the scheduler leaves for one of them, and that the last comes back. Which
+    // one it is makes a difference to nothing but a message, and telling it takes as long as switching.
     EMULATOR_UNCHECKED void switch_to(Fiber& from, Fiber& to) {
         left_ = &from;
-        switch_fibers(from, to);
+        if (&from == &scheduler_ || &to == &scheduler_) from.sanitizer.leave_for(to.sanitizer);
+        switch_stacks(from, to);
+        if (&from == &scheduler_ || left_ == &scheduler_) from.sanitizer.come_back();
     }
 
     // What a stack runs: its thread, and those behind it in the turn that have not begun either.
     static void run_threads() {
         Block& block = *current().in;
-        begin_fiber(*block.left_);
+        if (block.left_ == &block.scheduler_) begin_fiber(block.scheduler_);
         do {
             block.kernel_(block.arguments_);
             block.end_thread();
@@ -369,7 +377,7 @@ private:
     }
 
     EMULATOR_UNCHECKED void end_thread() {
-        if (!thread().copies.empty()) {
+        if (thread().pending != 0) {
             fail("a thread ended with a cp.async that it did not wait for");
         }
         Warp& warp = this->warp();
@@ -463,4 +471,5 @@ inline void __syncthreads(emulator::Site site = emulator::Site::here()) {
 
 [[noreturn]] inline void __trap(emulator::Site site = emulator::Site::here()) {
     emulator::current().in->fail("__trap at " + site.text());
+    __builtin_unreachable();
 }

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
 
 #ifndef __x86_64__
 #include <ucontext.h>
@@ -24,43 +23,50 @@
 
 namespace emulator {
 
-// A stack begins at a multiple of its size with a page for the data of who runs on it, found from any address
-// on the stack (`stack_data`). Thread-local variables would not do: they belong to OS threads, and are slow
-// in libraries.
-constexpr size_t STACK_BYTES = 256 << 10;
+// A stack is as long as the addresses that it lies at are multiples of, so that the data of who runs on it are found from
+// any address on it (`stack_data`): above where it begins. Thread-local variables would not do: they belong to OS
+// threads, and are slow in libraries.
+constexpr size_t STACK_BYTES = 256 << 10, DATA_BYTES = 128;
 
-inline void* stack_data() {
-    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) &
-                                   ~(STACK_BYTES - 1));
+// Where that is differs from stack to stack: a cache has few lines for memory at the same place of as many stacks.
+EMULATOR_UNCHECKED inline void* data_of(const void* on_stack) {
+    const uintptr_t stack = reinterpret_cast<uintptr_t>(on_stack) & ~(STACK_BYTES - 1);
+    return reinterpret_cast<void*>(stack + STACK_BYTES - DATA_BYTES - stack / STACK_BYTES % 64 * 576);
 }
+
+EMULATOR_UNCHECKED inline void* stack_data() { return data_of(__builtin_frame_address(0)); }
 
 // Stacks outlive blocks: mapping them costs more than running a small one.
 class Stacks {
 public:
     ~Stacks() {
-        for (char* stack : free_) munmap(stack, STACK_BYTES);
+        while (free_ != nullptr) munmap(take(), STACK_BYTES);
     }
 
-    char* take() {
-        if (free_.empty()) {
-            free_.push_back(map());
-        }
-        char* stack = free_.back();
-        free_.pop_back();
+    EMULATOR_UNCHECKED char* take() {
+        if (free_ == nullptr) return map();
+        char* stack = free_;
+        free_ = *next(stack);
         return stack;
     }
 
-    void give_back(char* stack) { free_.push_back(stack); }
+    EMULATOR_UNCHECKED void give_back(char* stack) {
+        *next(stack) = free_;
+        free_ = stack;
+    }
 
     // Gives back the stack of a thread that did not return from its functions, whose variables are still fenced.
     void give_back_abandoned(char* stack) {
 #if defined(__SANITIZE_ADDRESS__)
-        __asan_unpoison_memory_region(stack + 2 * page(), STACK_BYTES - 2 * page());
+        __asan_unpoison_memory_region(stack + page(), STACK_BYTES - page());
 #endif
         give_back(stack);
     }
 
 private:
+    // Where a stack that nobody runs on has the next one.
+    EMULATOR_UNCHECKED static char** next(char* stack) { return static_cast<char**>(data_of(stack)); }
+
     static size_t page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
     static char* map() {
@@ -73,7 +79,7 @@ private:
         if (before > 0) munmap(begin, before);
         munmap(stack + STACK_BYTES, STACK_BYTES - before);
         // Growing past its end, a stack meets this page and not its data.
-        if (mprotect(stack + page(), page(), PROT_NONE) != 0) give_up();
+        if (mprotect(stack, page(), PROT_NONE) != 0) give_up();
         return stack;
     }
 
@@ -82,7 +88,7 @@ private:
         abort();
     }
 
-    std::vector<char*> free_;
+    char* free_ = nullptr;
 };
 
 // Tells AddressSanitizer which stack is in use.
@@ -144,7 +150,7 @@ struct Fiber {
     EMULATOR_UNCHECKED void prepare(char* stack, void (*entry)()) {
         sanitizer.is(stack, STACK_BYTES);
         // `entry` begins as if called: a return address above it, and the six saved registers below.
-        void** top = reinterpret_cast<void**>(stack + STACK_BYTES - 16);
+        void** top = static_cast<void**>(data_of(stack));
         *--top = nullptr;
         *--top = reinterpret_cast<void*>(entry);
         stack_pointer = top - 6;
@@ -164,9 +170,9 @@ struct Fiber {
     void prepare(char* stack, void (*entry)()) {
         sanitizer.is(stack, STACK_BYTES);
         getcontext(&context);
-        const size_t reserved = 2 * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-        context.uc_stack.ss_sp = stack + reserved;
-        context.uc_stack.ss_size = STACK_BYTES - reserved;
+        const size_t guard = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+        context.uc_stack.ss_sp = stack + guard;
+        context.uc_stack.ss_size = static_cast<size_t>(static_cast<char*>(data_of(stack)) - stack) - guard;
         context.uc_link = nullptr;
         makecontext(&context, entry, 0);
     }
@@ -176,13 +182,7 @@ inline void switch_stacks(Fiber& from, Fiber& to) { swapcontext(&from.context, &
 
 #endif
 
-EMULATOR_UNCHECKED inline void switch_fibers(Fiber& from, Fiber& to) {
-    from.sanitizer.leave_for(to.sanitizer);
-    switch_stacks(from, to);
-    from.sanitizer.come_back();
-}
-
-// What a new fiber calls first.
+// What a new fiber calls first that another announced.
 inline void begin_fiber(Fiber& from) { from.sanitizer.learn_where_left(); }
 
 }  // namespace emulator
