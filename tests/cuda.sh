@@ -34,7 +34,7 @@ build() {
 
 # test_binary TARGET: the test binary of `cuda`, or of the crate `device` or `execute`.
 test_binary() {
-    cargo test --release --no-run --message-format=json 2>/dev/null | python3 -c '
+    cargo test --quiet --release --no-run --message-format=json | python3 -c '
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
@@ -61,6 +61,7 @@ run_alone() {
     local count=$1 folder=. binary tests status=0
     binary=$(test_binary "$2")
     [ "$2" = cuda ] || folder=src/$2
+    rm -f "$out/alone.txt"
     tests=$("$binary" --list --format terse | sed -n 's/: test$//p' | grep -E "$3" | grep -vE "${4:-^$}")
     (cd "$folder" && LD_LIBRARY_PATH=$out xargs -P 2 -I{} bash -c '
         log=$2/alone-${1//:/-}.log began=$(date +%s%N)
@@ -159,7 +160,7 @@ kernels() {
     run_tests 51 cuda kernels::
 }
 
-# Strategies against each other, prediction against the ledger, running out of memory, every single event, PyTorch's vectors.
+# Combinations of strategies, prediction against the ledger, running out of memory, every single event, PyTorch's vectors.
 # Values that are large for an emulated card are left out, and unless RUNNER_TEST_FULL=1 what the CPU device proves of programs:
 # their bytes and work, that recomputation repeats itself, losses of 16-bit storage, and that wrong vectors are noticed.
 engine() {
@@ -177,31 +178,39 @@ sweep() {
     run_alone 13 cuda '^(sweep|choices)::'
 }
 
-# What the CUDA device is made of and tested with. The whole device is tested whenever this differs from the committed digest.
+# The CUDA device and what it is compared with: kernels, launches, the CPU's kernels, operations, emulator, tests, toolchain. Other
+# crates are the same on every device, and the CPU device proves them.
 digest() {
     {
         rustc --version
         "${CXX:-g++}" -dumpfullversion
-        find src/device/cuda src/ops tests/emulator tests/cuda tests/cuda.sh -type f -print0 | LC_ALL=C sort -z |
-            xargs -0 sha256sum
+        git ls-files -z -co --exclude-standard -- Cargo.lock src/device src/ops tests/emulator tests/cuda tests/cuda.sh |
+            LC_ALL=C sort -z | xargs -0 sha256sum
     } | sha256sum | cut -d' ' -f1
 }
 
 # Every part but `compile`, whose figures registers.lock has, if the digest differs from the committed one; otherwise the
 # registers, the device and the program. A green whole run writes the digest: commit it.
 gate() {
-    if [ "$(digest)" = "$(cat "$digest_file" 2>/dev/null)" ]; then
+    local current
+    current=$(digest)
+    if [ "$current" = "$(cat "$digest_file" 2>/dev/null)" ]; then
         echo "The CUDA device is the one of $digest_file: its quick tests"
         run_parts registers device sweep
-    else
-        echo "The CUDA device differs from the one of $digest_file: all of its tests"
-        run_parts registers emulator device kernels engine sweep
-        digest >"$digest_file"
-        echo "commit $digest_file: it names the CUDA device whose tests passed"
+        return
     fi
+    echo "The CUDA device differs from the one of $digest_file: all of its tests"
+    run_parts registers emulator device kernels engine sweep
+    if [ "$current" != "$(digest)" ]; then
+        echo "the CUDA device changed during its tests: run them again" >&2
+        return 1
+    fi
+    echo "$current" >"$digest_file"
+    echo "commit $digest_file: it names the CUDA device whose tests passed"
 }
 
 run_parts() {
+    local part
     for part in "$@"; do
         local began=$SECONDS
         echo "== cuda $part"

@@ -19,7 +19,7 @@
 # EXPERIMENT, STRATEGY, REPEATED, DEVICE and PEER_DEVICE change what is trained and where, LIMIT the seconds. With the
 # emulated stack of tests/cuda.sh, the whole of it is tried without a GPU:
 #
-#     LD_LIBRARY_PATH=target/emulated VIRTUAL_ENV=target/emulated/python PEER_DEVICE=cpu STRATEGY=bf16 REPEATED=bf16 \
+#     LD_LIBRARY_PATH=$PWD/target/emulated VIRTUAL_ENV=$PWD/target/emulated/python PEER_DEVICE=cpu STRATEGY=bf16 REPEATED=bf16 \
 #         EXPERIMENT=tests/reference/vectors/experiment.toml bash tests/gpu.sh pairs
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -200,6 +200,8 @@ run() {
     out=${OUT:-results/gpu}
     work=$packed/logs/$command
     export RUNNER_CACHE_DIR=${RUNNER_CACHE_DIR:-$PWD/target/gpu-cache}
+    # Absolute: the engine's tests run in another folder.
+    RUNNER_CACHE_DIR=$(realpath -m "$RUNNER_CACHE_DIR")
     # Where torch is, there are the libraries that `runner` needs.
     if [[ -n ${PYTHON:-} && -z ${VIRTUAL_ENV:-} ]]; then
         VIRTUAL_ENV=$("$python" -c 'import sys; print(sys.prefix)') && export VIRTUAL_ENV

@@ -19,6 +19,8 @@ use spec::{Choices, RunConfig, Spill};
 #[derive(Clone, Debug)]
 pub struct Compiler<'a> {
     target: &'a Target,
+    /// Whether programs are verified after every pass.
+    verified: bool,
     /// With the sizes of the run that was asked for last.
     last: Option<Compiled>,
 }
@@ -35,8 +37,8 @@ pub struct Compiled {
 }
 
 impl<'a> Compiler<'a> {
-    pub fn new(target: &'a Target) -> Compiler<'a> {
-        Compiler { target, last: None }
+    pub fn new(target: &'a Target, verified: bool) -> Compiler<'a> {
+        Compiler { target, verified, last: None }
     }
 
     pub fn target(&self) -> &'a Target {
@@ -94,8 +96,7 @@ impl<'a> Compiler<'a> {
         {
             return Ok((self.last.insert(last), true));
         }
-        let verified = cfg!(any(test, debug_assertions));
-        let program = compile(&graphs, config, self.target, units, verified)?;
+        let program = compile(&graphs, config, self.target, units, self.verified)?;
         let units = units.clone();
         Ok((self.last.insert(Compiled { program, graphs, choices, units }), false))
     }
@@ -278,7 +279,7 @@ mod tests {
                 let units = units_of(config, &Graphs::of(config));
                 (slices(&full), tail.as_ref().map(slices), further, spilled, formats, units)
             };
-            let mut compiler = Compiler::new(&target);
+            let mut compiler = Compiler::new(&target, true);
             let compile = |compiler: &mut Compiler<'_>, config: &RunConfig| {
                 let graphs = Graphs::of(config);
                 let units = units_of(config, &graphs);

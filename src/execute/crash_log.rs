@@ -78,7 +78,7 @@ but the index is 7
 stack backtrace:
    0: __rustc::rust_begin_unwind
              at /rustc/5980761/library/std/src/panicking.rs:689:5
-   1: runner::device::cpu::lane::run
+   1: device::cpu::lane::run
              at ./src/device/cpu/lane.rs:93:14
 note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose backtrace.
 ";

@@ -7,6 +7,9 @@ use compile::{Compiled, Program, Units, Violation, rank_graphs};
 use device::Target;
 use spec::RunConfig;
 
+/// Whether what is planned is verified after every pass.
+const VERIFIED: bool = cfg!(any(test, debug_assertions));
+
 /// Compiles one run after the other for a target.
 #[derive(Clone, Debug)]
 pub struct Compiler<'a> {
@@ -22,7 +25,7 @@ impl<'a> Compiler<'a> {
 
     /// One of several for the same target.
     pub fn sharing(target: &'a Target, frontiers: Arc<Frontiers>) -> Compiler<'a> {
-        Compiler { compiler: compile::Compiler::new(target), frontiers }
+        Compiler { compiler: compile::Compiler::new(target, VERIFIED), frontiers }
     }
 
     /// What a run may compute again to keep within a budget.
@@ -80,7 +83,7 @@ impl<'a> Compiler<'a> {
 /// # Errors
 /// A violation of the program's invariants: a mistake in a pass, never in the configuration.
 pub fn compile(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
-    compile_checked(config, target, cfg!(debug_assertions))
+    compile_checked(config, target, VERIFIED)
 }
 
 /// The same, verified after every pass in all builds: what is going to be trained, or shown.

@@ -1,6 +1,5 @@
 //! How many cases tests try: a covering sample of them, or with `RUNNER_TEST_FULL=1` all of them.
 #![allow(clippy::print_stdout)] // Shown when a test fails, and with --nocapture.
-#![allow(dead_code)] // Each test file uses its part.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +27,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// This many random cases in full, otherwise a tenth of them, but no fewer than 8 where there are so many.
+/// `count` random cases in full, otherwise a tenth of them: at least 8, or `count` if it is smaller.
 pub fn tenth(count: usize) -> usize {
     if full() { count } else { (count / 10).max(count.min(8)) }
 }
@@ -50,7 +49,7 @@ pub fn combinations(axes: &[usize], strength: usize) -> Vec<Vec<usize>> {
 }
 
 /// Every combination, the last axis first to change.
-fn product(axes: &[usize]) -> Vec<Vec<usize>> {
+pub fn product(axes: &[usize]) -> Vec<Vec<usize>> {
     axes.iter().fold(vec![Vec::new()], |combinations, &values| {
         let with =
             |combination: Vec<usize>| (0..values).map(move |value| [&combination[..], &[value]].concat());
@@ -59,10 +58,10 @@ fn product(axes: &[usize]) -> Vec<Vec<usize>> {
 }
 
 /// Values of some axes, by axis.
-type Tuple = Vec<(usize, usize)>;
+pub type Tuple = Vec<(usize, usize)>;
 
 /// Every choice of that many axes, with each choice of their values.
-fn tuples(axes: &[usize], strength: usize) -> BTreeSet<Tuple> {
+pub fn tuples(axes: &[usize], strength: usize) -> BTreeSet<Tuple> {
     let mut tuples = vec![Tuple::new()];
     for _ in 0..strength.min(axes.len()) {
         let longer = |tuple: Tuple| {
@@ -77,7 +76,7 @@ fn tuples(axes: &[usize], strength: usize) -> BTreeSet<Tuple> {
 
 /// Begins each combination with a tuple that has not met, and gives each further axis the value with which most others meet or
 /// can still meet. The same axes give the same combinations.
-fn covering(axes: &[usize], strength: usize) -> Vec<Vec<usize>> {
+pub fn covering(axes: &[usize], strength: usize) -> Vec<Vec<usize>> {
     let mut open = tuples(axes, strength);
     let mut combinations = Vec::new();
     while let Some(first) = open.first() {
@@ -109,35 +108,4 @@ fn best(chosen: &[Option<usize>], axis: usize, values: usize, open: &BTreeSet<Tu
     }
     // The first of the best.
     (0..values).rev().max_by_key(|&value| promise[value]).expect("an axis has values")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn covering_arrays_are_complete_and_small() {
-        for (axes, strength, most) in [
-            (&[7, 3, 6, 2, 2, 2, 4, 6][..], 3, 400),
-            (&[7, 3, 6, 2, 2, 2, 4, 6], 2, 60),
-            (&[2, 2, 2, 2, 2], 3, 14),
-            (&[5, 1, 3], 2, 15),
-            (&[4], 3, 4),
-        ] {
-            let combinations = covering(axes, strength);
-            for tuple in tuples(axes, strength) {
-                let meets =
-                    |combination: &Vec<usize>| tuple.iter().all(|&(axis, value)| combination[axis] == value);
-                assert!(combinations.iter().any(meets), "{tuple:?} never meet in {axes:?}");
-            }
-            assert!(combinations.len() <= most, "{} combinations of {axes:?}", combinations.len());
-        }
-    }
-
-    #[test]
-    fn products_have_every_combination_once() {
-        let all = product(&[2, 3, 4]);
-        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 24);
-        assert_eq!((all.len(), &all[1]), (24, &vec![0, 0, 1]));
-    }
 }

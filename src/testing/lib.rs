@@ -1,6 +1,6 @@
 //! Configurations for tests.
 
-mod cases;
+pub mod cases;
 pub mod forward;
 mod hoarder;
 pub mod keys;

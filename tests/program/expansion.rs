@@ -360,7 +360,7 @@ fn overrides_are_checked_like_files() {
     assert!(error("[strategies.a]", &["strategies.a.acumulate=3"]).contains("did you mean `accumulate`?"));
 }
 
-/// That it takes no time which grows with the square of their number is tested with ten times as many (`tests/large.rs`).
+/// That it takes no time which grows with the square of their number is tested with ten times as many (`tests/program/large.rs`).
 #[test]
 fn ten_thousand_points_expand() {
     let seeds: Vec<String> = (0..2500).map(|seed| seed.to_string()).collect();

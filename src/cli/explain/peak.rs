@@ -111,8 +111,8 @@ fn live_at_peak(program: &Program, target: &Target, peak: &Peak) -> Vec<LiveValu
 mod tests {
     use super::*;
     use memory::{Cadence, predict};
-    use plan::compile;
     use spec::Leak;
+    use testing::compile;
 
     /// The first of these is what a hundred steps leave behind.
     #[test]
