@@ -362,8 +362,8 @@ optimizer.adamw.lr = 1e-3
             [read(&[]), read(&["train.optimizer.sgd = { lr = 0.1, momentum = 0.9 }"]), id(&drawn)];
         assert_eq!(configurations, ["729d9ff9f66f3ced", "85e8b05ef111e175", "9d13713676cef0fa"]);
 
-        let cpu = Target { kind: DeviceKind::Cpu, ..target() };
-        let card = Target { kind: DeviceKind::Cuda, capability: Some("9.0".to_owned()), ..target() };
+        let cpu = Target { kind: DeviceKind::Cpu, threads: 2, ..target() };
+        let card = Target { kind: DeviceKind::Cuda, capability: Some("9.0".to_owned()), ..cpu.clone() };
         assert_eq!(
             [cpu, card].map(|target| run_id("configuration", &target)),
             ["e97f4153f5c13faa", "0a79e56fd376fc05"]
