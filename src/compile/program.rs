@@ -230,6 +230,7 @@ pub struct Types {
 }
 
 impl Types {
+    #[inline]
     pub fn of(&mut self, values: &[Value], inputs: &[ValueId], outputs: &[ValueId]) -> &Types {
         for (types, ids) in [(&mut self.inputs, inputs), (&mut self.outputs, outputs)] {
             types.clear();
@@ -273,10 +274,12 @@ pub struct Program {
 }
 
 impl Program {
+    #[inline]
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.index()]
     }
 
+    #[inline]
     pub fn ty(&self, id: ValueId) -> TensorType {
         self.values[id.index()].ty
     }
@@ -317,19 +320,23 @@ impl Program {
     }
 
     /// What a value is in the pool that it lives in for good.
+    #[inline]
     pub fn stands_for(&self, id: ValueId) -> ValueId {
         self.stand_ins.get(&id).copied().unwrap_or(id)
     }
 
+    #[inline]
     pub fn storage(&self, id: ValueId) -> ValueId {
         self.values[id.index()].storage
     }
 
     /// What a value is part of, or else itself.
+    #[inline]
     pub fn whole(&self, id: ValueId) -> ValueId {
         self.value(id).view.map_or(id, |view| view.of)
     }
 
+    #[inline]
     pub fn scope(&self, id: ScopeId) -> &Scope {
         &self.scopes[id.index()]
     }
@@ -354,6 +361,7 @@ impl Program {
     }
 
     /// FLOPs of a launch; none for other actions.
+    #[inline]
     pub fn flops(&self, action: &Action) -> u64 {
         match action {
             Action::Launch { op, inputs, outputs, .. } => op.flops(&self.types(inputs), &self.types(outputs)),

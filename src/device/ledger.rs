@@ -107,6 +107,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
+    #[inline]
     pub fn usage(&self, pool: Pool) -> &Usage {
         &self.pools[pool as usize]
     }
@@ -125,6 +126,7 @@ impl Ledger {
     }
 
     /// Says where the program is, for the peaks that follow.
+    #[inline]
     pub fn advance(&mut self, phase: Phase, position: Position) {
         self.position = position;
         if phase != self.phase {
@@ -135,6 +137,7 @@ impl Ledger {
         }
     }
 
+    #[inline]
     pub fn allocated(&mut self, pool: Pool, role: Role, bytes: u64) {
         let (phase, position) = (self.phase, self.position);
         for usage in self.usages(pool) {
@@ -143,6 +146,7 @@ impl Ledger {
         }
     }
 
+    #[inline]
     pub fn freed(&mut self, pool: Pool, role: Role, bytes: u64) {
         self.usages(pool).for_each(|usage| usage.live[role] -= bytes);
     }
@@ -171,6 +175,7 @@ impl Ledger {
     }
 
     /// All that a pool's bytes count in.
+    #[inline]
     fn usages(&mut self, pool: Pool) -> impl Iterator<Item = &mut Usage> {
         let of_host = (pool.home() == Pool::Host).then_some(&mut self.host);
         iter::once(&mut self.pools[pool as usize]).chain(of_host)
@@ -178,6 +183,7 @@ impl Ledger {
 }
 
 impl Usage {
+    #[inline]
     fn observe(&mut self, phase: Phase, position: Position) {
         let peak = &mut self.phase_peaks[phase as usize];
         if self.live.total() > peak.live.total() {

@@ -75,6 +75,7 @@ impl Role {
 pub struct ByRole<T = u64>([T; Role::ALL.len()]);
 
 impl ByRole {
+    #[inline]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

@@ -47,6 +47,7 @@ impl Member {
     }
 
     /// How many elements it has.
+    #[inline]
     pub fn elements(&self) -> usize {
         self.shape.elements()
     }

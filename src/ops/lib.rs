@@ -355,6 +355,7 @@ macro_rules! operations {
         impl std::ops::Deref for Op {
             type Target = dyn Operation;
 
+            #[inline]
             fn deref(&self) -> &(dyn Operation + 'static) {
                 match self {
                     $(Op::$operation(op) => op),+
@@ -363,6 +364,7 @@ macro_rules! operations {
         }
 
         impl std::ops::DerefMut for Op {
+            #[inline]
             fn deref_mut(&mut self) -> &mut (dyn Operation + 'static) {
                 match self {
                     $(Op::$operation(op) => op),+

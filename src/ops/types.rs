@@ -22,6 +22,7 @@ pub enum DType {
 }
 
 impl DType {
+    #[inline]
     pub fn bits(self) -> u64 {
         match self {
             DType::F32 | DType::I32 => 32,
@@ -32,16 +33,19 @@ impl DType {
     }
 
     /// Of one element alone.
+    #[inline]
     pub fn bytes(self) -> u64 {
         self.bytes_of(1)
     }
 
     /// Of so many elements.
+    #[inline]
     pub fn bytes_of(self, elements: usize) -> u64 {
         (elements as u64 * self.bits()).div_ceil(8)
     }
 
     /// Whether it holds numbers that have gradients.
+    #[inline]
     pub fn is_float(self) -> bool {
         match self {
             DType::F32 | DType::BF16 | DType::F16 => true,
@@ -73,32 +77,38 @@ pub struct Shape {
 
 impl Shape {
     /// Panics on more than four dimensions: shapes come from models, not from users.
+    #[inline]
     pub fn new(dims: &[usize]) -> Shape {
         let mut shape = Shape { rank: dims.len() as u8, dims: [1; 4] };
         shape.dims[..dims.len()].copy_from_slice(dims);
         shape
     }
 
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.rank as usize]
     }
 
+    #[inline]
     pub fn elements(&self) -> usize {
         self.dims().iter().product()
     }
 
     /// The innermost dimension; 1 for a scalar.
+    #[inline]
     pub fn last(&self) -> usize {
         self.dims().last().copied().unwrap_or(1)
     }
 
     /// All dimensions but the innermost, multiplied.
+    #[inline]
     pub fn rows(&self) -> usize {
         let dims = self.dims();
         dims[..dims.len().saturating_sub(1)].iter().product()
     }
 
     /// The same shape with another outermost dimension.
+    #[inline]
     pub fn with_first(&self, first: usize) -> Shape {
         let mut shape = *self;
         shape.dims[0] = first;
@@ -106,11 +116,13 @@ impl Shape {
     }
 
     /// Some of its rows, all dimensions but the innermost made one.
+    #[inline]
     pub fn of_rows(&self, slice: Slice) -> Shape {
         Shape::new(&[slice.range(self.rows()).len(), self.last()])
     }
 
     /// The same shape with another innermost dimension.
+    #[inline]
     pub fn with_last(&self, last: usize) -> Shape {
         let mut shape = *self;
         shape.dims[self.rank as usize - 1] = last;
@@ -158,6 +170,7 @@ impl Slice {
     }
 
     /// Which of so many rows it is.
+    #[inline]
     pub fn range(self, rows: usize) -> Range<usize> {
         let each = rows.div_ceil(self.of);
         (self.index * each).min(rows)..((self.index + 1) * each).min(rows)
@@ -178,10 +191,12 @@ pub struct TensorType {
 }
 
 impl TensorType {
+    #[inline]
     pub fn new(dtype: DType, dims: &[usize]) -> TensorType {
         TensorType { dtype, shape: Shape::new(dims) }
     }
 
+    #[inline]
     pub fn f32(dims: &[usize]) -> TensorType {
         TensorType::new(DType::F32, dims)
     }
@@ -191,15 +206,18 @@ impl TensorType {
         TensorType { dtype: DType::F32, shape: Shape { rank: 1, dims: [1; 4] } }
     }
 
+    #[inline]
     pub fn i32(dims: &[usize]) -> TensorType {
         TensorType::new(DType::I32, dims)
     }
 
+    #[inline]
     pub fn elements(&self) -> usize {
         self.shape.elements()
     }
 
     /// Exact bytes, before any rounding by an allocator.
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.dtype.bytes_of(self.elements())
     }
