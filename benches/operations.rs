@@ -132,13 +132,13 @@ fn updates() -> Vec<Case> {
         let tensor = Member::new(Shape::new(&[side; 2]), true, 0);
         let (members, ty) = lay_out(std::iter::once(tensor), dtype, format.narrowest());
         let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: false };
-        let op = ops::Update { gradients, format, numbers_at: 0, rule };
+        let op = ops::OptimizerStep { gradients, format, numbers_at: 0, rule };
         let states = op.kept().into_iter().map(|state| state.layout(&members, ty).1);
         let parameters = (!format.has_master()).then_some(ty);
         let inputs = parameters.into_iter().chain([ty]).chain(states);
         let inputs = inputs.chain([TensorType::f32(&[op.rule.numbers_len()])]).collect();
         let name = format!("{} {name}, parameters {of_weights}{multiplied}", op.rule.name());
-        Case { name, op: Op::Update(op), inputs, in_place: false }
+        Case { name, op: Op::OptimizerStep(op), inputs, in_place: false }
     };
     cases.map(update).collect()
 }

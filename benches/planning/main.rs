@@ -6,7 +6,7 @@ use compile::verify;
 use device::DeviceKind;
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
-use memory::{Cadence, predict};
+use memory::{RunSchedule, predict};
 use plan::Compiler;
 use plan::Purpose;
 use plan::compile;
@@ -80,8 +80,8 @@ fn verification(bencher: Bencher, strategy: &str) {
 fn prediction(bencher: Bencher, strategy: &str) {
     let target = target(DeviceKind::Cuda);
     let config = config(strategy);
-    let (program, cadence) = (compile(&config, &target).expect("it compiles"), Cadence::of(&config));
-    bencher.counter(ItemsCount::new(1usize)).bench(|| predict(black_box(&program), &target, cadence));
+    let (program, run_schedule) = (compile(&config, &target).expect("it compiles"), RunSchedule::of(&config));
+    bencher.counter(ItemsCount::new(1usize)).bench(|| predict(black_box(&program), &target, run_schedule));
 }
 
 /// From expanded points to predictions, with the largest micro-batch that fits and the keys without effect.

@@ -19,11 +19,11 @@ pub(super) struct DataSets {
     digests: DigestCache,
     seen: Vec<(Data, Inspected)>,
     /// Files that parameters start from.
-    weights: Vec<(PathBuf, Known)>,
+    weights: Vec<(PathBuf, OpenedWeights)>,
 }
 
 /// What a file of parameters holds, and its digest.
-type Known = Result<(Weights, String), WeightsError>;
+type OpenedWeights = Result<(Weights, String), WeightsError>;
 
 impl DataSets {
     /// With what an earlier sweep kept in the results' folder.

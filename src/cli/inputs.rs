@@ -101,7 +101,7 @@ impl InputArgs {
             plan::plan(experiment, &target, purpose, &|config| data.digest(config)).map_err(|error| {
                 match error {
                     PlanError::Violation { .. } => Failure::machine(error),
-                    PlanError::Unmet(_) => Failure::input(error),
+                    PlanError::InfeasibleBudget(_) => Failure::input(error),
                 }
             })
         };

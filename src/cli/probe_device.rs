@@ -4,7 +4,7 @@ use super::failure::{ExitStatus, Failure};
 use super::output;
 use base::units::Bytes;
 use device::{DeviceChoice, Factors, Probed};
-use memory::Cadence;
+use memory::RunSchedule;
 use plan::compile_verified;
 use spec::{
     AdamW, Data, Decay, Evaluation, LastBatch, Measure, Model, Optimizer, RunConfig, Schedule, Strategy,
@@ -30,7 +30,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
     let mut device = device::open_card(&target, args.ordinal.unwrap_or(0)).map_err(Failure::machine)?;
     let config = small_run();
     let program = compile_verified(&config, &target).map_err(Failure::machine)?;
-    execute::prime(device.as_mut(), &program, Cadence::of(&config)).map_err(Failure::machine)?;
+    execute::prime(device.as_mut(), &program, RunSchedule::of(&config)).map_err(Failure::machine)?;
     // Begun to make the pool give back what priming took.
     device.begin_witness().map_err(Failure::machine)?;
     let reading = device.witness().map_err(Failure::machine)?;

@@ -258,17 +258,17 @@ impl Entry {
     }
 
     /// How far the witness is from the bytes asked of the system, where the two do not agree.
-    pub(super) fn witness_off(&self) -> Option<i128> {
+    pub(super) fn uncounted(&self) -> Option<i128> {
         let row = &self.row;
         if !self.is_usable() {
             return None;
         }
         let device = row.reserved_peak_bytes.or(row.predicted_reserved_peak_bytes)?;
-        let witnessed = row.witness_peak_bytes?;
+        let witnessed = row.external_peak_bytes?;
         // A card's driver counts the card's memory alone, the resident set both pools.
         let (reserved, agrees) = match row.context_bytes {
             Some(_) => {
-                let step = row.witness_step_bytes.unwrap_or(0);
+                let step = row.external_step_bytes.unwrap_or(0);
                 (device, execute::driver_agrees(device, witnessed, step))
             }
             None => {
@@ -373,7 +373,7 @@ fn merged(first: &Row, measured: &[&Row]) -> Row {
     row.samples_per_s = middle(measured, |row| row.samples_per_s.filter(|speed| positive(*speed)));
     if !measured.is_empty() {
         row.peak_bytes = most(|row| row.peak_bytes);
-        row.witness_peak_bytes = most(|row| row.witness_peak_bytes);
+        row.external_peak_bytes = most(|row| row.external_peak_bytes);
     }
     row
 }

@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use base::statistics::Ratio;
-use columns::Known;
+use columns::TableColumn;
 use entry::Entry;
 use group::Group;
 use results::Row;
@@ -114,7 +114,7 @@ pub struct Comparison {
     speed_unit: &'static str,
     groups: Vec<Group>,
     /// Those that were asked for.
-    columns: Option<Vec<&'static Known>>,
+    columns: Option<Vec<&'static TableColumn>>,
     width: usize,
     /// Entries that `by` cannot place, for they do not lie on that axis.
     left_out: usize,
@@ -204,7 +204,7 @@ pub fn check(rows: &[Row], options: &Options) -> Result<(), CompareError> {
     each_experiment(rows, options, Basis::Predicted).map(|_| ())
 }
 
-fn asked(names: &[String]) -> Result<Vec<&'static Known>, CompareError> {
+fn asked(names: &[String]) -> Result<Vec<&'static TableColumn>, CompareError> {
     let find = |name: &String| {
         columns::find(name).ok_or_else(|| CompareError::UnknownColumn {
             name: name.clone(),

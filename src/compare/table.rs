@@ -181,14 +181,14 @@ mod tests {
         for note in ["", "x", "ab"] {
             let table = Table {
                 name: "strategy".into(),
-                note: "did".into(),
+                note: "effects".into(),
                 lines: vec![line(&"n".repeat(60), note)],
                 ..Table::default()
             };
             for most in 25..70 {
                 let (lines, _) = table.lines(most);
                 assert!(lines.iter().all(|(_, line)| width(line) <= most), "{most}: {lines:?}");
-                assert!(lines[0].1.ends_with("did"), "{most}: {lines:?}");
+                assert!(lines[0].1.ends_with("effects"), "{most}: {lines:?}");
             }
         }
     }

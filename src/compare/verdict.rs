@@ -355,7 +355,7 @@ fn disagreements(comparison: &Comparison) -> Vec<String> {
         out.push(format!("The prediction missed the peak of {}: please report it.", list(&missed)));
     }
     let off = names(comparison, |entry| {
-        let off = entry.witness_off()?;
+        let off = entry.uncounted()?;
         let bytes = size(u64::try_from(off.unsigned_abs()).unwrap_or(u64::MAX));
         Some(format!("{bytes} {}", if off > 0 { "more" } else { "less" }))
     });

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use super::dtypes::Dtypes;
 use super::instruction::{Action, Instruction};
 use super::placement::homes;
-use super::program::{Bucket, Exchange, Parameter, Program, Results, Section, SectionKind, Stage};
+use super::program::{Bucket, HostBuffers, Parameter, Program, Results, Section, SectionKind, Stage};
 use super::value::{Batches, Form, Like, Part, Value, View};
 use data::{Documents, row};
 use device::{Phase, Pool, Queue, Role};
 use graph::{Graph, GraphValue, Graphs, MicroBatch, Node, Pass, ScopeId, ValueKind};
 use ops::{
-    DType, Deviation, Fill, Member, Members, Normal, Op, Storage, Stored, Stretch, TensorType, UpdateFormat,
-    ValueId, Widen, lay_out,
+    CastIds, DType, Deviation, Fill, LoadParameter, Member, Members, Normal, Op, Storage, Stretch,
+    TensorType, UpdateFormat, ValueId, lay_out,
 };
 use spec::{LoadedFrom, Loader, RunConfig, group_of};
 
@@ -26,7 +26,7 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         sections: Vec::new(),
         parameters: Vec::new(),
         buckets: Vec::new(),
-        exchange: Exchange {
+        host_buffers: HostBuffers {
             batch: Vec::new(),
             staged: Vec::new(),
             row: None,
@@ -47,13 +47,13 @@ pub(super) fn build(graphs: &Graphs, config: &RunConfig, batch_size: usize) -> P
         arenas: Default::default(),
     };
     let parameters = add_buckets(&mut program, graph, config);
-    program.exchange = exchange(&mut program, graph, config);
-    program.exchange.staged = staged(&mut program, config);
+    program.host_buffers = host_buffers(&mut program, graph, config);
+    program.host_buffers.staged = staged(&mut program, config);
     let mut persistent: Vec<ValueId> = program.buckets.iter().map(|bucket| bucket.parameters).collect();
-    persistent.extend(&program.exchange.batch);
-    persistent.extend(&program.exchange.staged);
-    persistent.extend(program.exchange.row);
-    persistent.extend([program.exchange.numbers, program.exchange.results.loss]);
+    persistent.extend(&program.host_buffers.batch);
+    persistent.extend(&program.host_buffers.staged);
+    persistent.extend(program.host_buffers.row);
+    persistent.extend([program.host_buffers.numbers, program.host_buffers.results.loss]);
 
     let code = initialise(&program, config);
     let start = Section { exit: persistent.clone(), code, ..Section::new(SectionKind::Start, config) };
@@ -193,7 +193,7 @@ pub(super) fn layouts(graph: &Graph, config: &RunConfig) -> impl Iterator<Item =
 }
 
 /// The host's side of each step.
-fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchange {
+fn host_buffers(program: &mut Program, graph: &Graph, config: &RunConfig) -> HostBuffers {
     let scope = program.add_scope("batch");
     let numbers = config.train.optimizer.groups().iter().map(|group| group.rule.numbers_len()).sum();
     let samples = program.samples * program.slots;
@@ -206,7 +206,7 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
         let TensorType { dtype, shape } = graph.values[index].ty;
         let part = loaded.iter().find(|part| part.name == graph.values[index].name);
         let dtype = part.map_or(dtype, |part| part.ty.dtype);
-        (Like::Batch(Batches::Exchange, index), TensorType { dtype, shape: shape.with_first(samples) })
+        (Like::Batch(Batches::HostBuffers, index), TensorType { dtype, shape: shape.with_first(samples) })
     };
     let whole_parts = graph.inputs().filter(|&index| !is_cut(graph.values[index].name));
     let mut batch: Vec<ValueId> =
@@ -215,7 +215,7 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
         let place = row::place();
         batch.push(input(
             place.name,
-            (Like::PlacesOfBatch(Batches::Exchange), place.of_samples(samples)),
+            (Like::PlacesOfBatch(Batches::HostBuffers), place.of_samples(samples)),
             of_batches,
         ));
     }
@@ -228,7 +228,7 @@ fn exchange(program: &mut Program, graph: &Graph, config: &RunConfig) -> Exchang
         let tokens = config.tokens.expect("planned: data that is held was looked at");
         input("row", (Like::Fixed, TensorType::new(dtype.dtype(), &[tokens])), pool)
     });
-    Exchange {
+    HostBuffers {
         batch,
         staged: Vec::new(),
         row,
@@ -253,7 +253,7 @@ fn staged(program: &mut Program, config: &RunConfig) -> Vec<ValueId> {
         let ty = TensorType { shape: ty.shape.with_first(samples), ..ty };
         program.add_value(name, scope, (like, ty), Role::Input, Pool::Device)
     };
-    let batch = program.exchange.batch.clone();
+    let batch = program.host_buffers.batch.clone();
     batch.into_iter().map(|id| of(program, id)).collect()
 }
 
@@ -274,7 +274,9 @@ fn initialise(program: &Program, config: &RunConfig) -> Vec<Instruction> {
             Op::Normal(Normal { output: value.ty, deviation, seed, site })
         };
         let op = match parameter.initial {
-            _ if stored(parameter) => Op::Stored(Stored { output: value.ty, site: parameter.site }),
+            _ if stored(parameter) => {
+                Op::LoadParameter(LoadParameter { output: value.ty, site: parameter.site })
+            }
             graph::Initial::Constant(constant) => Op::Fill(Fill { output: value.ty, value: constant }),
             graph::Initial::Normal(deviation) => normal(Deviation::Fixed(deviation)),
             graph::Initial::FanIn => normal(Deviation::FanIn),
@@ -316,13 +318,13 @@ fn forward(
     let pass = graphs.pass(micro_batch, is_evaluation);
     let graph = graphs.get(pass);
     let phase = if is_evaluation { Phase::Evaluation } else { Phase::Forward };
-    let Exchange { batch, staged, .. } = &program.exchange;
+    let HostBuffers { batch, staged, .. } = &program.host_buffers;
     let (batch, queue) = match staged.is_empty() {
         true => (batch.clone(), Queue::Copy),
         false => (staged.clone(), Queue::Compute),
     };
     // The row that the device has, and the graph's inputs that are cut out of it.
-    let cut = program.exchange.row.filter(|&row| program.value(row).pool == Pool::Device);
+    let cut = program.host_buffers.row.filter(|&row| program.value(row).pool == Pool::Device);
     let mut stretches: Vec<(usize, ValueId)> = Vec::new();
     let mut parameters = parameters.iter();
     let mut code = Vec::with_capacity(graph.nodes.len() * 5);
@@ -394,7 +396,7 @@ fn forward(
         let (inputs, outputs) = (mapped(&node.inputs), mapped(&node.outputs));
         for &wide in &inputs {
             let Some(narrow) = narrow.remove(&wide) else { continue };
-            let op = Op::Widen(Widen { masked: documents.mask(program.value(wide).name) });
+            let op = Op::CastIds(CastIds { masked: documents.mask(program.value(wide).name) });
             let action = Action::Launch { op, inputs: vec![narrow], outputs: vec![wide], workspace: None };
             code.push(Instruction::new(action, node.scope, phase));
         }
@@ -404,7 +406,7 @@ fn forward(
     if phase == Phase::Evaluation {
         let loss = code.iter().rfind(|instruction| instruction.action.is_loss()).expect("a model has a loss");
         let from = loss.action.writes()[0];
-        let to = program.exchange.results.loss;
+        let to = program.host_buffers.results.loss;
         let action = Action::Copy { queue: Queue::Compute, from, to };
         let scope = program.value(to).scope;
         code.push(Instruction::new(action, scope, phase));

@@ -9,7 +9,7 @@ use super::instruction::Action;
 use super::program::{Parameter, Program, Section, SectionKind, Sliced, Spillable, Types};
 use super::value::{Like, Value};
 use super::verify::{Violation, verify};
-use super::{Units, compile, copies, of_rank, place, slices, workspaces};
+use super::{RecomputePlan, compile, copies, of_rank, place, slices, workspaces};
 use device::Target;
 use graph::{Graphs, Pass};
 use ops::{Members, Shape, Sizes};
@@ -33,7 +33,7 @@ pub struct Compiled {
     pub graphs: Graphs,
     choices: Choices,
     /// What is computed again.
-    pub units: Units,
+    pub recompute_plan: RecomputePlan,
 }
 
 impl<'a> Compiler<'a> {
@@ -54,10 +54,10 @@ impl<'a> Compiler<'a> {
         &mut self,
         config: &RunConfig,
         graphs: Graphs,
-        units: &Units,
+        recompute_plan: &RecomputePlan,
     ) -> Result<&Compiled, Violation> {
         let target = self.target;
-        let (compiled, resized) = self.sized(config, graphs, units)?;
+        let (compiled, resized) = self.sized(config, graphs, recompute_plan)?;
         if resized {
             place::place_anew(&mut compiled.program, target);
             if cfg!(debug_assertions) {
@@ -75,9 +75,9 @@ impl<'a> Compiler<'a> {
         &mut self,
         config: &RunConfig,
         graphs: Graphs,
-        units: &Units,
+        recompute_plan: &RecomputePlan,
     ) -> Result<&Compiled, Violation> {
-        Ok(self.sized(config, graphs, units)?.0)
+        Ok(self.sized(config, graphs, recompute_plan)?.0)
     }
 
     /// A program of the run's sizes, and whether its places are those of a run before.
@@ -85,20 +85,20 @@ impl<'a> Compiler<'a> {
         &mut self,
         config: &RunConfig,
         graphs: Graphs,
-        units: &Units,
+        recompute_plan: &RecomputePlan,
     ) -> Result<(&mut Compiled, bool), Violation> {
         let choices = config.choices();
         let last = self.last.take();
-        let last = last.filter(|last| last.choices == choices && last.units == *units);
+        let last = last.filter(|last| last.choices == choices && last.recompute_plan == *recompute_plan);
         let last = last.filter(|last| last.graphs.same_structure(&graphs));
         if let Some(mut last) = last
             && resize(&mut last.program, &graphs, config, self.target)
         {
             return Ok((self.last.insert(last), true));
         }
-        let program = compile(&graphs, config, self.target, units, self.verified)?;
-        let units = units.clone();
-        Ok((self.last.insert(Compiled { program, graphs, choices, units }), false))
+        let program = compile(&graphs, config, self.target, recompute_plan, self.verified)?;
+        let recompute_plan = recompute_plan.clone();
+        Ok((self.last.insert(Compiled { program, graphs, choices, recompute_plan }), false))
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
     use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
     use super::*;
-    use crate::{compile_run, units_of};
+    use crate::{compile_run, recompute_plan_of};
     use graph::Graph;
     use spec::Train;
     use testing::{any_config, any_target, as_deep, full, random_cases};
@@ -276,20 +276,20 @@ mod tests {
                 let formats: Vec<_> = layouts(&full, config)
                     .flat_map(|Layout { group, members, .. }| vec![group.format.states; members.len()])
                     .collect();
-                let units = units_of(config, &Graphs::of(config));
-                (slices(&full), tail.as_ref().map(slices), further, spilled, formats, units)
+                let recompute_plan = recompute_plan_of(config, &Graphs::of(config));
+                (slices(&full), tail.as_ref().map(slices), further, spilled, formats, recompute_plan)
             };
             let mut compiler = Compiler::new(&target, true);
             let compile = |compiler: &mut Compiler<'_>, config: &RunConfig| {
                 let graphs = Graphs::of(config);
-                let units = units_of(config, &graphs);
-                compiler.compile(config, graphs, &units).unwrap().program.clone()
+                let recompute_plan = recompute_plan_of(config, &graphs);
+                compiler.compile(config, graphs, &recompute_plan).unwrap().program.clone()
             };
             compile(&mut compiler, &other);
             let mut before = &other;
             for config in [&config, &other] {
-                let units = units_of(config, &Graphs::of(config));
-                let resized = compiler.sized(config, Graphs::of(config), &units).unwrap().1;
+                let recompute_plan = recompute_plan_of(config, &Graphs::of(config));
+                let resized = compiler.sized(config, Graphs::of(config), &recompute_plan).unwrap().1;
                 prop_assert!(resized || structure(config) != structure(before), "the structure is the same");
                 before = config;
                 let resized = compile(&mut compiler, config);

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Spillable, Stage};
 use super::value::{Form, Value};
-use super::{Draft, Marks};
+use super::{Annotations, Draft};
 use device::{Phase, Pool, Queue, Role};
 use graph::ScopeId;
 use ops::{TensorType, ValueId};
@@ -15,12 +15,13 @@ pub(super) fn bring(draft: &mut Draft) {
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
         let mut code = std::mem::take(&mut program.sections[section].code);
-        code.iter_mut().for_each(|instruction| instruction.home = draft.marks.home(program, instruction));
-        let spilled = match draft.marks.spilled {
-            Some(least) => spill(program, &code, least, draft.marks.host),
+        code.iter_mut()
+            .for_each(|instruction| instruction.home = draft.annotations.home(program, instruction));
+        let spilled = match draft.annotations.spilled {
+            Some(least) => spill(program, &code, least, draft.annotations.host),
             None => HashMap::new(),
         };
-        program.sections[section].code = bring_in(program, code, spilled, &draft.marks);
+        program.sections[section].code = bring_in(program, code, spilled, &draft.annotations);
     }
     program.stage = Stage::Brought;
 }
@@ -76,11 +77,11 @@ fn bring_in(
     program: &mut Program,
     code: Vec<Instruction>,
     spilled: HashMap<ValueId, ValueId>,
-    marks: &Marks,
+    annotations: &Annotations,
 ) -> Vec<Instruction> {
     let mut here = Here {
         program,
-        marks,
+        annotations,
         spilled,
         stretch: None,
         of: HashMap::new(),
@@ -97,7 +98,7 @@ fn bring_in(
         .into_iter()
         .for_each(|(index, here)| moved[index].stores.retain(|store| store.action.reads() != [here]));
     let mut fetches: Vec<Vec<Instruction>> = vec![Vec::new(); moved.len()];
-    for (index, before) in begins_to_bring(&moved, marks.ahead).into_iter().enumerate() {
+    for (index, before) in begins_to_bring(&moved, annotations.ahead).into_iter().enumerate() {
         for (there_from, fetch) in &moved[index].fetches {
             fetches[before.max(*there_from)].push(fetch.clone());
         }
@@ -118,7 +119,8 @@ fn bring_in(
             behind.extend(work.inspect(|done| left.extend(storages(done.action.writes()))));
             continue;
         }
-        let waits = marks.made.is_some() && work.iter().any(|instruction| instruction.phase == Phase::Start);
+        let waits =
+            annotations.made.is_some() && work.iter().any(|instruction| instruction.phase == Phase::Start);
         result.extend(work);
         if waits {
             left.extend(moved.stores.iter().flat_map(|store| storages(store.action.writes())));
@@ -166,7 +168,7 @@ struct Moved {
 /// What stands at one home for values of another, for as long as the code is about one layer.
 struct Here<'a> {
     program: &'a mut Program,
-    marks: &'a Marks,
+    annotations: &'a Annotations,
     /// Where the forward pass's values go that are not here in backward.
     spilled: HashMap<ValueId, ValueId>,
     /// None before the first.
@@ -304,7 +306,7 @@ impl Here<'_> {
 
     fn stand_in(&mut self, (home, phase): (Pool, Phase), there: ValueId) -> ValueId {
         let value = self.program.value(there).clone();
-        let pool = self.marks.at_work(home, phase);
+        let pool = self.annotations.at_work(home, phase);
         let here = self.program.add_like(Value { pool, ..value });
         self.stands(home, there, here);
         here

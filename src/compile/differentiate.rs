@@ -6,15 +6,15 @@ use std::ops::Range;
 use super::dtypes::Dtypes;
 use super::instruction::{Action, Instruction};
 use super::program::{Program, Section, SectionKind, Stage};
-use super::units::{Again, Unit};
+use super::recompute_plan::{RecomputePolicy, RecomputeRegion};
 use super::value::{Form, Value, View};
-use super::{Draft, Marks};
+use super::{Annotations, Draft};
 use device::{Phase, Role};
 use graph::ScopeId;
 use ops::{Activation, Add, DType, Emitted, Op, Tape, TensorType, ValueId};
 
 pub(super) fn differentiate(draft: &mut Draft) {
-    add_gradient_buckets(&mut draft.program, Dtypes::of(draft.config).gradients, &draft.marks);
+    add_gradient_buckets(&mut draft.program, Dtypes::of(draft.config).gradients, &draft.annotations);
     for at in 0..draft.program.sections.len() {
         if draft.program.sections[at].kind.is_of_step() {
             differentiate_section(draft, at);
@@ -46,7 +46,7 @@ fn add_backward(draft: &mut Draft, at: usize) -> ValueId {
     let loss = first_loss(&code);
 
     let gradients = Dtypes::of(draft.config).gradients;
-    let mut backward = Backward::new(program, &draft.marks, gradients, &code);
+    let mut backward = Backward::new(program, &draft.annotations, gradients, &code);
     let mut all = Vec::with_capacity(code.len() * 3);
     // The slices of a loss take their gradients with them, so that no two of them are there at a time.
     for stretch in code.chunk_by(|a, b| a.slice == b.slice) {
@@ -57,11 +57,11 @@ fn add_backward(draft: &mut Draft, at: usize) -> ValueId {
             all.append(&mut backward.emitted);
         }
     }
-    let units = draft.marks.recompute.outermost(&backward.program.scopes);
-    for range in stretches_from_the_end(&units, &code) {
-        let unit = units[code[range.start].scope.index()];
+    let recompute_plan = draft.annotations.recompute.outermost(&backward.program.scopes);
+    for range in stretches_from_the_end(&recompute_plan, &code) {
+        let unit = recompute_plan[code[range.start].scope.index()];
         let recomputation =
-            |unit: Unit| Recomputation::new(backward.program, &code[range.clone()], unit.again);
+            |unit: RecomputeRegion| Recomputation::new(backward.program, &code[range.clone()], unit.again);
         backward.recomputation = unit.map(recomputation);
         for instruction in code[range.clone()].iter().rev() {
             backward.instruction(instruction);
@@ -84,12 +84,12 @@ fn first_loss(code: &[Instruction]) -> ValueId {
 }
 
 /// One bucket of gradients for each bucket of parameters, and a view for each parameter.
-fn add_gradient_buckets(program: &mut Program, dtype: DType, marks: &Marks) {
+fn add_gradient_buckets(program: &mut Program, dtype: DType, annotations: &Annotations) {
     for index in program.trained() {
         let of = program.buckets[index].parameters;
         let parameters = program.value(of).clone();
         let ty = TensorType { dtype, ..parameters.ty };
-        let pool = marks.beside(of, marks.gradients);
+        let pool = annotations.beside(of, annotations.gradients);
         let gradients = Value { form: Form::Gradient, role: Role::Gradient, ty, pool, ..parameters };
         let gradients = program.add_like(gradients);
         program.buckets[index].gradients = Some(gradients);
@@ -115,8 +115,11 @@ fn give_losses_gradients(program: &mut Program, code: &mut [Instruction]) {
 }
 
 /// Stretches of code that are computed again as a whole or not at all, last first, but for slices of losses.
-fn stretches_from_the_end(units: &[Option<Unit>], code: &[Instruction]) -> Vec<Range<usize>> {
-    let unit = |instruction: &Instruction| (units[instruction.scope.index()], instruction.slice);
+fn stretches_from_the_end(
+    recompute_plan: &[Option<RecomputeRegion>],
+    code: &[Instruction],
+) -> Vec<Range<usize>> {
+    let unit = |instruction: &Instruction| (recompute_plan[instruction.scope.index()], instruction.slice);
     let mut stretches = Vec::new();
     let mut start = 0;
     for stretch in code.chunk_by(|a, b| unit(a) == unit(b)) {
@@ -141,7 +144,7 @@ struct Recomputation {
 }
 
 impl Recomputation {
-    fn new(program: &Program, layer: &[Instruction], again: Again) -> Recomputation {
+    fn new(program: &Program, layer: &[Instruction], again: RecomputePolicy) -> Recomputation {
         // Casts of parameters are there until backward has read them but for those of stored ones, and losses have given
         // their gradient already.
         let is_kept = |action: &Action| casts_parameters(program, action) && !program.brings_stored(action);
@@ -197,7 +200,7 @@ impl Recomputation {
 /// The tape: emits the backward of one instruction after the other.
 struct Backward<'a> {
     program: &'a mut Program,
-    marks: &'a Marks,
+    annotations: &'a Annotations,
     /// By value: whether the loss depends on it through something trainable.
     wanted: Vec<bool>,
     /// By value of the forward pass: its gradient so far.
@@ -228,7 +231,7 @@ struct Node {
 impl<'a> Backward<'a> {
     fn new(
         program: &'a mut Program,
-        marks: &'a Marks,
+        annotations: &'a Annotations,
         gradient_dtype: DType,
         code: &[Instruction],
     ) -> Backward<'a> {
@@ -260,7 +263,7 @@ impl<'a> Backward<'a> {
         let parts = HashMap::new();
         Backward {
             program,
-            marks,
+            annotations,
             wanted,
             gradients,
             parts,
@@ -410,7 +413,7 @@ impl Tape for Backward<'_> {
                 Emitted::Like(input) => {
                     let Value { like, ty: other, .. } = *self.program.value(inputs[input]);
                     assert_eq!(ty.shape, other.shape, "{} makes something like its input", op.name());
-                    let pool = self.marks.home_of(scope).workplace();
+                    let pool = self.annotations.home_of(scope).workplace();
                     self.program.add_value(op.name(), scope, (like, ty), Role::Activation, pool)
                 }
             });

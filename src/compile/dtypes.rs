@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::{LossScaling, Program, Section, SectionKind, Stage};
-use super::storage::{self, Stored};
+use super::storage::{self, StorageDecoders};
 use super::value::{Form, Like, Part, Value};
 use device::{DeviceKind, Phase, Pool, Role, Target};
 use ops::{Arithmetic, Cast, DType, Fill, Loss, Op, Operand, SCALE, STEP_COUNTS_LEN, TensorType, ValueId};
@@ -33,7 +33,7 @@ impl Dtypes {
     /// What matrices are multiplied in, on this device.
     pub(super) fn arithmetic(config: &RunConfig, target: &Target) -> Arithmetic {
         let Dtypes { matrices, accumulators, .. } = Dtypes::of(config);
-        // Only a card has units for it.
+        // Only a card has recompute_plan for it.
         let tf32 = config.strategy.precision == Precision::Tf32 && target.kind == DeviceKind::Cuda;
         Arithmetic { matrices, accumulators, tf32 }
     }
@@ -67,7 +67,7 @@ pub(super) fn choose(draft: &mut Draft) {
 /// Rewrites one section's forward pass.
 struct Casting<'a> {
     program: &'a mut Program,
-    stored: &'a Stored,
+    stored: &'a StorageDecoders,
     dtypes: Dtypes,
     arithmetic: Arithmetic,
     /// What values were cast to in this section.
@@ -77,7 +77,7 @@ struct Casting<'a> {
 impl<'a> Casting<'a> {
     fn new(
         program: &'a mut Program,
-        stored: &'a Stored,
+        stored: &'a StorageDecoders,
         dtypes: Dtypes,
         arithmetic: Arithmetic,
     ) -> Casting<'a> {
@@ -164,7 +164,7 @@ fn add_loss_scale(program: &mut Program, scale: LossScale) {
     let [value, counts] = pair(Role::Optimizer, Pool::Device);
     let [host_scale, host_counts] = pair(Role::Input, Pool::Pinned);
     program.loss_scaling = Some(LossScaling { scale: value, counts });
-    let results = &mut program.exchange.results;
+    let results = &mut program.host_buffers.results;
     (results.scale, results.counts) = (Some(host_scale), Some(host_counts));
     let fill = |output: ValueId, number: f32| {
         let op = Op::Fill(Fill { output: program.ty(output), value: number });

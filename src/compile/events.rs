@@ -2,7 +2,7 @@
 
 use super::instruction::{Action, Instruction};
 use super::program::{Program, SectionKind, Stage};
-use super::{Draft, first_use};
+use super::{Draft, lazy_init};
 use device::{Event, Pool, Queue};
 use ops::ValueId;
 
@@ -10,9 +10,9 @@ pub(super) fn order(draft: &mut Draft) {
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[section].code);
-        let (always, once) = first_use::apart(code);
+        let (always, once) = lazy_init::apart(code);
         let ordered = order_section(program, section, always);
-        program.sections[section].code = first_use::together(program, ordered, once);
+        program.sections[section].code = lazy_init::together(program, ordered, once);
     }
     program.stage = Stage::Ordered;
 }

@@ -2,62 +2,62 @@
 //!
 //! Strategies annotate; one scheduler emits. No pass looks for patterns in another strategy's output.
 
+mod annotations;
 mod build;
 mod compiler;
 mod copies;
+mod deallocate;
 mod differentiate;
 mod dtypes;
 mod empty_cache;
 mod events;
-mod first_use;
 mod fuse_casts;
+mod graph_capture;
+mod in_place;
 mod instruction;
+mod interval_packing;
+mod lazy_init;
 mod leaks;
-mod marks;
-mod occupied;
 mod place;
 mod placement;
 mod program;
-mod release;
-mod reuse;
+mod recompute_plan;
 mod sections;
-mod segments;
 mod slices;
 mod storage;
-mod units;
 mod update;
 mod value;
 mod verify;
 mod workspaces;
 
 pub use compiler::{Compiled, Compiler};
-pub use first_use::Opened;
 pub use instruction::{Action, Instruction};
+pub use lazy_init::FirstIterations;
 pub use program::{
-    Bucket, BucketState, Exchange, LossScaling, Parameter, Program, Results, Section, SectionKind, Sliced,
+    Bucket, BucketState, HostBuffers, LossScaling, Parameter, Program, Results, Section, SectionKind, Sliced,
     Spillable, Stage, Types,
 };
-pub use units::{Again, Unit, Units, blocks};
+pub use recompute_plan::{RecomputePlan, RecomputePolicy, RecomputeRegion, blocks};
 pub use value::{Batches, Form, Like, Part, Value, View};
 pub use verify::{Invariant, Violation, verify};
 
 use std::borrow::Cow;
 
+pub use annotations::Annotations;
 use device::{Rank, Target};
 use graph::Graphs;
-pub use marks::Marks;
 use spec::RunConfig;
 
-/// A program on its way, with what it is compiled for and the marks that strategies left on it.
+/// A program on its way, with what it is compiled for and the annotations that strategies left on it.
 struct Draft<'a> {
     config: &'a RunConfig,
     target: &'a Target,
     program: Program,
     /// What is computed again.
-    units: &'a Units,
-    marks: Marks,
-    /// What changes the marks that the strategy leaves.
-    change_marks: &'a dyn Fn(&mut Marks, &[graph::Scope]),
+    recompute_plan: &'a RecomputePlan,
+    annotations: Annotations,
+    /// What changes the annotations that the strategy leaves.
+    change_annotations: &'a dyn Fn(&mut Annotations, &[graph::Scope]),
 }
 
 /// One step of compilation.
@@ -77,7 +77,7 @@ const PASSES: [Pass; 19] = [
     Pass { name: "placement", run: Some(placement::place) },
     // Which part of a bucket this process owns.
     Pass { name: "shard layout", run: None },
-    Pass { name: "keep, recompute and offload marks", run: Some(marks::mark) },
+    Pass { name: "keep, recompute and offload annotations", run: Some(annotations::mark) },
     Pass { name: "differentiate", run: Some(differentiate::differentiate) },
     // Before sections are copied for further micro-batches.
     Pass { name: "fuse casts", run: Some(fuse_casts::fuse) },
@@ -89,15 +89,15 @@ const PASSES: [Pass; 19] = [
     Pass { name: "copies", run: Some(copies::bring) },
     Pass { name: "workspaces", run: Some(workspaces::add) },
     // What the first step makes that needs it.
-    Pass { name: "first uses", run: Some(first_use::make_late) },
+    Pass { name: "first uses", run: Some(lazy_init::make_late) },
     Pass { name: "events", run: Some(events::order) },
-    Pass { name: "release points", run: Some(release::release) },
+    Pass { name: "release points", run: Some(deallocate::release) },
     // Once all has been freed that a section frees.
     Pass { name: "empty cache", run: Some(empty_cache::empty) },
-    Pass { name: "in-place reuse", run: Some(reuse::reuse) },
+    Pass { name: "in-place reuse", run: Some(in_place::reuse) },
     Pass { name: "offsets", run: Some(place::place) },
     // Stretches that a device may capture and replay.
-    Pass { name: "graph segments", run: Some(segments::mark) },
+    Pass { name: "graph segments", run: Some(graph_capture::mark) },
 ];
 
 /// What a target's rank does of a run.
@@ -123,51 +123,60 @@ pub fn compile(
     graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
-    units: &Units,
+    recompute_plan: &RecomputePlan,
     verified: bool,
 ) -> Result<Program, Violation> {
-    run_passes(graphs, config, target, units, verified, &|_, _| {})
+    run_passes(graphs, config, target, recompute_plan, verified, &|_, _| {})
 }
 
-/// The same, verified, with other marks than the strategy leaves: for tests of marks that no key makes.
+/// The same, verified, with other annotations than the strategy leaves: for tests of annotations that no key makes.
 ///
 /// # Errors
 /// As those of [`compile`].
-pub fn compile_marked(
+pub fn compile_annotated(
     graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
-    units: &Units,
-    change: impl Fn(&mut Marks, &[graph::Scope]),
+    recompute_plan: &RecomputePlan,
+    change: impl Fn(&mut Annotations, &[graph::Scope]),
 ) -> Result<Program, Violation> {
-    run_passes(graphs, config, target, units, true, &change)
+    run_passes(graphs, config, target, recompute_plan, true, &change)
 }
 
 /// A run's program, verified. A budget, which the planner resolves, recomputes all blocks here.
 #[cfg(test)]
 fn compile_run(config: &RunConfig, target: &Target) -> Result<Program, Violation> {
     let graphs = rank_graphs(config, target);
-    compile(&graphs, config, target, &units_of(config, &graphs), true)
+    compile(&graphs, config, target, &recompute_plan_of(config, &graphs), true)
 }
 
 #[cfg(test)]
-fn units_of(config: &RunConfig, graphs: &Graphs) -> Units {
-    let units = |recompute| Units::of(recompute, &graphs.full.scopes);
+fn recompute_plan_of(config: &RunConfig, graphs: &Graphs) -> RecomputePlan {
+    let recompute_plan = |recompute| RecomputePlan::of(recompute, &graphs.full.scopes);
     let whole = spec::Recompute::Block;
-    units(config.strategy.recompute).or_else(|_| units(whole)).expect("a block is no budget")
+    recompute_plan(config.strategy.recompute)
+        .or_else(|_| recompute_plan(whole))
+        .expect("a block is no budget")
 }
 
 fn run_passes(
     graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
-    units: &Units,
+    recompute_plan: &RecomputePlan,
     verified: bool,
-    change_marks: &dyn Fn(&mut Marks, &[graph::Scope]),
+    change_annotations: &dyn Fn(&mut Annotations, &[graph::Scope]),
 ) -> Result<Program, Violation> {
     let own = of_rank(config, target);
     let program = build::build(graphs, &own, config.train.batch_size);
-    let mut draft = Draft { config: &own, target, program, units, marks: Marks::default(), change_marks };
+    let mut draft = Draft {
+        config: &own,
+        target,
+        program,
+        recompute_plan,
+        annotations: Annotations::default(),
+        change_annotations,
+    };
     let passes = PASSES.iter().filter_map(|pass| pass.run.map(|run| (pass.name, run)));
     let mut last = "build";
     for (name, run) in passes {

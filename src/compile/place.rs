@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::Draft;
 use super::instruction::Action;
-use super::occupied::Occupied;
+use super::interval_packing::IntervalPacking;
 use super::program::{Program, SectionKind, Stage};
 use device::{Pool, Target};
 use ops::ValueId;
@@ -171,7 +171,8 @@ impl Lives {
             self.passing.iter().enumerate().map(|(index, life)| (Reverse(order(life)), index)).collect();
         sorted.sort_unstable();
         // Only what is carried meets storages of other sections, so each section has a plan of its own.
-        let mut plans: Vec<Occupied> = self.sections.iter().cloned().map(Occupied::new).collect();
+        let mut plans: Vec<IntervalPacking> =
+            self.sections.iter().cloned().map(IntervalPacking::new).collect();
         let mut offsets = vec![0; self.passing.len()];
         let mut end = self.bottom;
         for (_, index) in sorted {

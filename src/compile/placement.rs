@@ -23,7 +23,7 @@ pub(super) fn place(draft: &mut Draft) {
     if homes.is_empty() {
         return;
     }
-    draft.marks.homes = homes;
+    draft.annotations.homes = homes;
     let program = &mut draft.program;
     for section in 0..program.sections.len() {
         let code = std::mem::take(&mut program.sections[section].code);
@@ -34,7 +34,7 @@ pub(super) fn place(draft: &mut Draft) {
             // Losses leave by the device's own queue.
             let stay = usize::from(op.as_loss().is_some());
             for output in &outputs[stay..] {
-                program.values[output.index()].pool = draft.marks.home_of(*scope).workplace();
+                program.values[output.index()].pool = draft.annotations.home_of(*scope).workplace();
             }
         }
         program.sections[section].code = code;

@@ -143,7 +143,7 @@ pub struct BucketState {
 
 /// What crosses between the program and the host: batches and the numbers of a step go in, its results come out.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Exchange {
+pub struct HostBuffers {
     /// The parts of whole batches in memory of the host, one batch after the other, named as the model asks for them.
     pub batch: Vec<ValueId>,
     /// The same on the device, where batches come there ahead of their steps.
@@ -249,7 +249,7 @@ pub struct Program {
     pub sections: Vec<Section>,
     pub parameters: Vec<Parameter>,
     pub buckets: Vec<Bucket>,
-    pub exchange: Exchange,
+    pub host_buffers: HostBuffers,
     /// The loss, as it is carried from the first micro-batch to the update; set when the program is differentiated.
     pub loss: Option<ValueId>,
     pub loss_scaling: Option<LossScaling>,
@@ -261,7 +261,7 @@ pub struct Program {
     pub batch_size: usize,
     /// Those of them that this rank sees.
     pub samples: usize,
-    /// Batches that the exchange has room for: the one that is trained on, and those that are assembled ahead of it.
+    /// Batches that the host buffers has room for: the one that is trained on, and those that are assembled ahead of it.
     pub slots: usize,
     pub events: u32,
     /// By what stands in one pool for a value of another, or for a parameter before that is stored: that value.
@@ -314,7 +314,7 @@ impl Program {
     /// How many batches lie there.
     pub fn batches(&self, batches: Batches) -> usize {
         match batches {
-            Batches::Exchange => self.slots,
+            Batches::HostBuffers => self.slots,
             Batches::Staged => 2,
         }
     }

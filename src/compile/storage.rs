@@ -11,10 +11,10 @@ use ops::{Cast, DType, Dequantize, Op, Quantize, Sizes, Storage, TensorType, Val
 
 /// What brings a stored parameter to the dtype of the work, by that parameter.
 #[derive(Debug, Default)]
-pub(super) struct Stored(HashMap<ValueId, (Storage, Vec<ValueId>)>);
+pub(super) struct StorageDecoders(HashMap<ValueId, (Storage, Vec<ValueId>)>);
 
 /// Stores parameters.
-pub(super) fn store(program: &mut Program) -> Stored {
+pub(super) fn store(program: &mut Program) -> StorageDecoders {
     let mut scales = Vec::new();
     for bucket in 0..program.buckets.len() {
         let (storage, parameters) = (program.buckets[bucket].storage, program.buckets[bucket].parameters);
@@ -43,8 +43,8 @@ pub(super) fn store(program: &mut Program) -> Stored {
 }
 
 /// The parts of what is stored that are each parameter's.
-fn views(program: &mut Program) -> Stored {
-    let mut stored = Stored::default();
+fn views(program: &mut Program) -> StorageDecoders {
+    let mut stored = StorageDecoders::default();
     for index in 0..program.parameters.len() {
         let (id, bucket) = (program.parameters[index].value, program.parameters[index].bucket);
         let storage = program.buckets[bucket].storage;
@@ -69,7 +69,7 @@ fn views(program: &mut Program) -> Stored {
 }
 
 /// Lets what makes a parameter's first value make it plainly, to be stored then.
-fn store_first_values(program: &mut Program, stored: &Stored) {
+fn store_first_values(program: &mut Program, stored: &StorageDecoders) {
     let Some(start) = program.sections.iter().position(|section| section.kind == SectionKind::Start) else {
         return;
     };
@@ -106,7 +106,7 @@ fn store_first_values(program: &mut Program, stored: &Stored) {
     program.sections[start].code = result;
 }
 
-impl Stored {
+impl StorageDecoders {
     pub(super) fn contains(&self, id: ValueId) -> bool {
         self.0.contains_key(&id)
     }

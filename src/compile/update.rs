@@ -8,7 +8,7 @@ use super::instruction::{Action, Instruction};
 use super::program::{Bucket, BucketState, LossScaling, Program, Results, Section, SectionKind, Stage};
 use super::sections::fill_with_zeros;
 use super::value::{Like, Value};
-use super::{Draft, Marks};
+use super::{Annotations, Draft};
 use device::{Phase, Pool, Queue, Role};
 use graph::ScopeId;
 use ops::{Cast, GlobalNorm, GradientTerms, Op, State, TensorType, ValueId};
@@ -19,19 +19,19 @@ pub(super) fn update(draft: &mut Draft) {
     let program = &mut draft.program;
     let scope = program.add_scope("optimizer");
     let groups = config.train.optimizer.groups();
-    add_states(program, &groups, &draft.marks);
+    add_states(program, &groups, &draft.annotations);
     let loss = program.loss.expect("differentiation carries the loss");
 
     let mut code = Vec::new();
-    let exchange = program.exchange.clone();
-    let home = draft.marks.updates;
-    let mut numbers = exchange.numbers;
+    let host_buffers = program.host_buffers.clone();
+    let home = draft.annotations.updates;
+    let mut numbers = host_buffers.numbers;
     let trains = program.trains();
     let in_backward = config.strategy.update == Update::InBackward;
     if home == Pool::Device && trains {
         let host = program.value(numbers).clone();
         numbers = program.add_like(Value { scope, pool: home, ..host });
-        let bring = copy(Queue::Copy, exchange.numbers, numbers, scope);
+        let bring = copy(Queue::Copy, host_buffers.numbers, numbers, scope);
         if in_backward {
             // In the backward pass, and there by the time that the first gradients are complete.
             let first = program.section_mut(SectionKind::First).expect("build makes it");
@@ -41,7 +41,7 @@ pub(super) fn update(draft: &mut Draft) {
             code.push(bring);
         }
     }
-    code.push(copy(Queue::Compute, loss, exchange.results.loss, scope));
+    code.push(copy(Queue::Compute, loss, host_buffers.results.loss, scope));
     let clip_norm = config.train.clip_norm.filter(|_| trains).map(|clip| clip as f32);
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let norm = (clip_norm.is_some() || scale.is_some()).then(|| global_norm(program, &mut code, scope, home));
@@ -53,7 +53,7 @@ pub(super) fn update(draft: &mut Draft) {
         let Bucket { format, update, .. } = program.buckets[index];
         let numbers_at = groups[..update].iter().map(|group| group.rule.numbers_len()).sum();
         let rule = groups[update].rule.clone();
-        let mut op = Op::Update(ops::Update { gradients, format, numbers_at, rule });
+        let mut op = Op::OptimizerStep(ops::OptimizerStep { gradients, format, numbers_at, rule });
         op.set_arithmetic(arithmetic);
         updates.push(apply(program, index, op, [Some(numbers), norm, scale]));
     }
@@ -120,11 +120,11 @@ fn apply_in_backward(program: &mut Program, updates: Vec<Instruction>) {
 }
 
 /// What the optimizer keeps of each bucket, zeros or a copy of its parameters from the start, and there all the time.
-fn add_states(program: &mut Program, groups: &[UpdateGroup], marks: &Marks) {
+fn add_states(program: &mut Program, groups: &[UpdateGroup], annotations: &Annotations) {
     let mut values = Vec::new();
     let mut start = Vec::new();
     for bucket in program.trained() {
-        let pool = marks.beside(program.buckets[bucket].parameters, marks.states);
+        let pool = annotations.beside(program.buckets[bucket].parameters, annotations.states);
         let Bucket { format, update, .. } = program.buckets[bucket];
         let states = groups[update].rule.kept(format);
         for (index, state) in states.iter().enumerate() {
@@ -175,9 +175,9 @@ fn global_norm(program: &mut Program, code: &mut Vec<Instruction>, scope: ScopeI
     let scale = program.loss_scaling.map(|scaling| scaling.scale);
     let inputs = gradient_buckets(program).into_iter().chain(scale).collect();
     let ty = (Like::Fixed, TensorType::scalar());
-    let host_scope = program.value(program.exchange.results.loss).scope;
+    let host_scope = program.value(program.host_buffers.results.loss).scope;
     let host = program.add_value("norm", host_scope, ty, Role::Input, Pool::Pinned);
-    program.exchange.results.norm = Some(host);
+    program.host_buffers.results.norm = Some(host);
     for section in &mut program.sections {
         section.exit.insert(0, host);
         if section.kind != SectionKind::Start {
@@ -213,7 +213,7 @@ fn adapt_loss_scale(program: &mut Program, code: &mut Vec<Instruction>, choice: 
     let action =
         Action::Launch { op: Op::LossScale(op), inputs: vec![scale, counts, norm], outputs, workspace: None };
     code.push(Instruction::new(action, scope, Phase::Update));
-    let Results { scale, counts, .. } = program.exchange.results;
+    let Results { scale, counts, .. } = program.host_buffers.results;
     for (from, to) in [(scale_after, scale), (counts_after, counts)] {
         code.push(copy(Queue::Compute, from, to.expect("made with the scale"), scope));
     }

@@ -24,7 +24,7 @@ pub enum Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batches {
     /// In the host's memory, where they are assembled.
-    Exchange,
+    HostBuffers,
     /// On the device: the one that is worked on, and the next one.
     Staged,
 }

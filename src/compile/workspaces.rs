@@ -8,7 +8,7 @@ use device::Role;
 use ops::TensorType;
 
 pub(super) fn add(draft: &mut Draft) {
-    let (target, marks) = (draft.target, &draft.marks);
+    let (target, annotations) = (draft.target, &draft.annotations);
     let program = &mut draft.program;
     let mut types = Types::default();
     for section in 0..program.sections.len() {
@@ -20,7 +20,7 @@ pub(super) fn add(draft: &mut Draft) {
             let bytes = op.workspace(inputs, outputs, &target.workspace_limits(home));
             if bytes > 0 {
                 let ty = (Like::Workspace, ty(bytes));
-                let pool = marks.at_work(home, instruction.phase);
+                let pool = annotations.at_work(home, instruction.phase);
                 *workspace = Some(program.add_value("workspace", scope, ty, Role::Workspace, pool));
             }
         }

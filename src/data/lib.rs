@@ -28,4 +28,6 @@ pub use source::{Contents, DataSet, Inspected, Source, TrainingStep, check_order
 pub use synthetic::SyntheticSet;
 pub use text::{Encoding, TextSet, TokenizerFile};
 pub use tokens::{TokenSet, TokenWidth};
-pub use weights::{Form, Naming, Needed, Stored, StoredParameters, Weights, WeightsError, digest_of_both};
+pub use weights::{
+    CheckpointTensor, Form, Naming, Needed, StoredParameters, Weights, WeightsError, digest_of_both,
+};

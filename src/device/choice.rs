@@ -83,7 +83,7 @@ pub enum Source {
     /// They were timed for another run, on the same card with the same versions.
     Cache,
     /// It was stored with the run that this one repeats.
-    Stored,
+    LoadParameter,
     /// There was no memory to time them in: it is the library's first recommendation.
     Untimed,
 }
@@ -95,7 +95,7 @@ impl fmt::Display for Choice {
         let source = match self.source {
             Source::Timed => "timed",
             Source::Cache => "from the cache",
-            Source::Stored => "stored with the run",
+            Source::LoadParameter => "stored with the run",
             Source::Untimed => "not timed for want of memory",
         };
         write!(f, "product {product}")?;

@@ -186,7 +186,7 @@ pub enum DeviceError {
 
 /// What a driver counts of its device's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WitnessReading {
+pub struct ExternalReading {
     /// Taken now, by this process and any other.
     pub taken: u64,
     /// What was taken at the most since the witness began, over what was then.
@@ -358,7 +358,7 @@ pub trait Device {
     }
 
     /// What the driver counted, after the work enqueued so far. `None` where there is none.
-    fn witness(&mut self) -> Result<Option<WitnessReading>, DeviceError> {
+    fn witness(&mut self) -> Result<Option<ExternalReading>, DeviceError> {
         Ok(None)
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::engine::Engine;
 use super::error::{RunError, Stop, cannot_write};
-use super::feed::Feed;
+use super::feed::BatchSource;
 use super::measured::Outcome;
 use super::prepared::Prepared;
 use super::step_log::{STEPS_FILE, StepLog, TimedStep};
@@ -19,7 +19,7 @@ use super::volume::Volume;
 use super::{Message, Reporter, products};
 use data::{Batch, DigestCache, Part};
 use device::{Device, Pool, to_f32};
-use memory::{Cadence, predict};
+use memory::{RunSchedule, predict};
 use ops::{DType, ValueId};
 use spec::Update;
 
@@ -54,7 +54,7 @@ pub fn dump(
 ) -> Result<Outcome, RunError> {
     let run = Prepared::read(folder, digests)?;
     let mut device = device::open_card(&run.target, ordinal)?;
-    let steps = Cadence::of(&run.config).steps;
+    let steps = RunSchedule::of(&run.config).steps;
     reporter.send(&Message::Started { device: run.target.name.clone(), steps });
     let products = products::choose(folder, &run.program, device.as_mut())?;
     let mut outcome = Outcome::default();
@@ -62,12 +62,12 @@ pub fn dump(
         outcome.measured.record_products(products);
     }
     let held = OnceLock::new();
-    let feed = Feed::new(&run.config, &*run.data, &held);
+    let feed = BatchSource::new(&run.config, &*run.data, &held);
     let mut dump = Dump { folder, run: &run, feed, steps, done: 0, reporter };
     match dump.write(device.as_mut(), &mut outcome) {
         Ok(()) => {}
         Err(Stop::OutOfMemory(found)) => {
-            let prediction = predict(&run.program, &run.target, Cadence::of(&run.config));
+            let prediction = predict(&run.program, &run.target, RunSchedule::of(&run.config));
             outcome.ran_out(&found, prediction.short(&run.target), dump.done);
         }
         Err(Stop::Error(error)) => return Err(error),
@@ -78,7 +78,7 @@ pub fn dump(
 struct Dump<'a> {
     folder: &'a Path,
     run: &'a Prepared,
-    feed: Feed<'a>,
+    feed: BatchSource<'a>,
     steps: usize,
     /// Those that have been taken.
     done: u64,
@@ -150,7 +150,7 @@ impl Dump<'_> {
         let until_gradients = began.elapsed();
 
         // Where the program has a norm of its own, that is the one that counts.
-        let has_norm = self.run.program.exchange.results.norm.is_some();
+        let has_norm = self.run.program.host_buffers.results.norm.is_some();
         let looks = self.run.program.trains() && (!has_norm || kept.is_some());
         let norm = if looks { Some(self.look_at_gradients(engine, kept)?) } else { None };
 

@@ -16,12 +16,12 @@ use super::counts::Counts;
 use super::digest;
 use super::timeline::Timeline;
 use super::uses::Uses;
-use compile::{Action, Opened, Program, SectionKind};
+use compile::{Action, FirstIterations, Program, SectionKind};
 use data::{Batch, StoredParameters};
 use device::{Buffer, CapturedGraph, Device, DeviceError, Ledger, Pool, Region, Tensor};
 #[cfg(test)]
 use memory::{Allocator, CacheWork};
-use memory::{Backing, Failure, Manager};
+use memory::{Backing, Failure, MemoryManager};
 use ops::ValueId;
 
 /// Bytes of a device that are read at a time: a whole tensor beside the pools would show in the resident set as a
@@ -72,7 +72,7 @@ pub struct StepReport {
 /// A program on a device, ready to take steps.
 pub struct Engine<'a> {
     program: &'a Program,
-    manager: Manager<'a, OnDevice<'a>>,
+    manager: MemoryManager<'a, OnDevice<'a>>,
     /// What parameters start from, where the program says that they are stored.
     weights: Option<&'a StoredParameters>,
     counts: Counts,
@@ -82,7 +82,7 @@ pub struct Engine<'a> {
     poison: bool,
     /// By section: how often it was gone through.
     passes: Vec<u64>,
-    opened: Opened,
+    first_iterations: FirstIterations,
     /// By section and segment: what the device replays, once it was captured.
     graphs: Vec<Vec<Option<CapturedGraph>>>,
     timeline: Option<Timeline>,
@@ -103,7 +103,7 @@ impl<'a> Engine<'a> {
         poison: bool,
     ) -> Result<Engine<'a>, Failure> {
         let target = device.target().clone();
-        let manager = Manager::new(program, &target, OnDevice { device, requests: 0 })?;
+        let manager = MemoryManager::new(program, &target, OnDevice { device, requests: 0 })?;
         Ok(Engine::in_memory(program, manager, poison))
     }
 
@@ -116,11 +116,11 @@ impl<'a> Engine<'a> {
     ) -> Result<Engine<'a>, Failure> {
         let target = device.target().clone();
         let backing = OnDevice { device, requests: 0 };
-        let manager = Manager::with_allocator(program, &target, backing, allocator)?;
+        let manager = MemoryManager::with_allocator(program, &target, backing, allocator)?;
         Ok(Engine::in_memory(program, manager, true))
     }
 
-    fn in_memory(program: &'a Program, manager: Manager<'a, OnDevice<'a>>, poison: bool) -> Engine<'a> {
+    fn in_memory(program: &'a Program, manager: MemoryManager<'a, OnDevice<'a>>, poison: bool) -> Engine<'a> {
         Engine {
             program,
             manager,
@@ -130,7 +130,7 @@ impl<'a> Engine<'a> {
             at: At::default(),
             poison,
             passes: vec![0; program.sections.len()],
-            opened: Opened::none(program),
+            first_iterations: FirstIterations::none(program),
             graphs: program.sections.iter().map(|section| vec![None; section.segments.len()]).collect(),
             timeline: None,
             timed: Vec::new(),
@@ -178,7 +178,7 @@ impl<'a> Engine<'a> {
         self.step_on(slot, None, numbers)
     }
 
-    /// The same on the batch that lies in a slot of the exchange. That of the `next` step comes to the device meanwhile, if it
+    /// The same on the batch that lies in a slot of the host_buffers. That of the `next` step comes to the device meanwhile, if it
     /// is there already and batches come ahead.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ impl<'a> Engine<'a> {
         self.evaluate_on(slot)
     }
 
-    /// The same of the batch that lies in a slot of the exchange.
+    /// The same of the batch that lies in a slot of the host_buffers.
     ///
     /// # Errors
     /// As for `evaluate`.
@@ -217,7 +217,8 @@ impl<'a> Engine<'a> {
                 self.section(section.kind, seen)?;
                 seen += section.samples;
                 self.counts.evaluations += 1;
-                sum += section.samples as f64 * f64::from(self.get_number(program.exchange.results.loss)?);
+                sum +=
+                    section.samples as f64 * f64::from(self.get_number(program.host_buffers.results.loss)?);
             }
         }
         self.counts.requests_in_evaluation += self.manager.backing.requests - before;
@@ -359,7 +360,7 @@ impl<'a> Engine<'a> {
         enqueue: bool,
     ) -> Result<(), Failure> {
         for index in code {
-            if self.opened.leaves_out(section, &self.program.sections[section].code[index]) {
+            if self.first_iterations.leaves_out(section, &self.program.sections[section].code[index]) {
                 continue;
             }
             let took = self.instruction(section, index, seen, enqueue)?;

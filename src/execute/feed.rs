@@ -14,7 +14,7 @@ use spec::{LoadedFrom, RunConfig};
 const PIECE: usize = 64 << 10;
 
 #[derive(Clone, Copy)]
-pub(super) struct Feed<'a> {
+pub(super) struct BatchSource<'a> {
     config: &'a RunConfig,
     data: &'a dyn Source,
     /// Tokens of a sample, of a model that works on tokens.
@@ -23,9 +23,13 @@ pub(super) struct Feed<'a> {
     held: &'a OnceLock<Lent>,
 }
 
-impl<'a> Feed<'a> {
-    pub(super) fn new(config: &'a RunConfig, data: &'a dyn Source, held: &'a OnceLock<Lent>) -> Feed<'a> {
-        Feed { config, data, context: config.sample().tokens.unwrap_or(0), held }
+impl<'a> BatchSource<'a> {
+    pub(super) fn new(
+        config: &'a RunConfig,
+        data: &'a dyn Source,
+        held: &'a OnceLock<Lent>,
+    ) -> BatchSource<'a> {
+        BatchSource { config, data, context: config.sample().tokens.unwrap_or(0), held }
     }
 
     pub(super) fn context(&self) -> usize {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::Engine;
 use super::error::RunError;
-use super::feed::Feed;
+use super::feed::BatchSource;
 use super::measured::{Loading, Times};
 use data::{Batch, DataError, Memory};
 use device::DeviceError;
@@ -20,7 +20,7 @@ use device::DeviceError;
 /// A batch that is there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loaded {
-    /// Where among the exchange's batches it lies.
+    /// Where among the host buffers' batches it lies.
     pub(super) slot: usize,
     /// Where the one of the next step does, if that is there, too.
     pub(super) next: Option<usize>,
@@ -42,7 +42,7 @@ struct Done {
     took: Duration,
 }
 
-/// A batch of the exchange.
+/// A batch of the host_buffers.
 #[derive(Default)]
 struct Slot {
     /// Its shares, in order, while no worker has them.
@@ -60,7 +60,7 @@ struct Worker {
 }
 
 pub(super) struct Loader<'a> {
-    feed: Feed<'a>,
+    feed: BatchSource<'a>,
     /// The samples of each share.
     shares: Vec<Range<u64>>,
     /// One for each share, or none.
@@ -79,7 +79,7 @@ impl<'a> Loader<'a> {
     /// A thread that the system does not give, or data that cannot be read.
     pub(super) fn start<'scope>(
         scope: &'scope Scope<'scope, 'a>,
-        feed: Feed<'a>,
+        feed: BatchSource<'a>,
     ) -> Result<Loader<'a>, RunError> {
         let workers = feed.config().strategy.loader.workers;
         let shares = shares(feed.config().train.batch_size as u64, workers.max(1) as u64);
@@ -123,7 +123,7 @@ impl<'a> Loader<'a> {
         self.workers.iter().try_for_each(|worker| worker.finished().map(drop))
     }
 
-    /// Puts the data where it is held, and takes the memory of the exchange's batches. Threads begin to fill it.
+    /// Puts the data where it is held, and takes the memory of the host buffers' batches. Threads begin to fill it.
     ///
     /// # Errors
     /// Data that cannot be read, or a device that fails.
@@ -263,7 +263,7 @@ impl Worker {
 const NAP: Duration = Duration::from_millis(50);
 
 /// Takes as much longer as so many samples are to, unless it is stopped.
-fn delay(feed: Feed, samples: &Range<u64>, stopped: &AtomicBool) {
+fn delay(feed: BatchSource, samples: &Range<u64>, stopped: &AtomicBool) {
     for _ in samples.clone() {
         let mut left = feed.config().strategy.loader.delay();
         while !left.is_zero() && !stopped.load(Ordering::Relaxed) {

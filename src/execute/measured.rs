@@ -42,7 +42,7 @@ documented! {
         /// Most bytes of the device pool asked of the system.
         pub reserved_peak_bytes: Option<u64>,
         /// Growth of the process's resident set (CPU) or of the driver's figure (CUDA), which count without this program.
-        pub witness_peak_bytes: Option<u64>,
+        pub external_peak_bytes: Option<u64>,
         /// Live bytes of the device pool at the peak before the first step.
         pub start_peak_bytes: Option<u64>,
         /// What was live at the peak, rounded as allocated. All roles together are `peak_bytes`.
@@ -68,7 +68,7 @@ documented! {
         /// FLOPs computed again in one step, as counted while it ran.
         pub recompute_flops: Option<u64>,
         /// What the strategy really did, in words.
-        pub receipt: String,
+        pub effects: String,
         /// The fastest timed step.
         pub step_ms_min: Option<f64>,
         /// Half the width of the 95 % interval of the median, from the spread of steps within this one process.
@@ -118,8 +118,8 @@ documented! {
         pub loss_scale: Option<f64>,
         /// Time of one more step, in which a card noted when each operation was done; the timed ones are not charged with that.
         pub profiled_step_ms: Option<f64>,
-        /// What a card's driver reserves at a time: its figure, `witness_peak_bytes`, is no finer.
-        pub witness_step_bytes: Option<u64>,
+        /// What a card's driver reserves at a time: its figure, `external_peak_bytes`, is no finer.
+        pub external_step_bytes: Option<u64>,
         /// Shapes of products whose algorithms were timed for this run. Empty on the CPU, which has no choice of them.
         pub products_timed: Option<u64>,
         /// Shapes whose algorithms were timed for another run, and kept in the cache.

@@ -3,7 +3,7 @@
 
 use compile::Program;
 use device::{Buffer, Device, DeviceError, Placed, Pool, Queue, Region, Tensor, Work};
-use memory::{Cadence, predict};
+use memory::{RunSchedule, predict};
 use ops::{Fill, Op, TensorType};
 
 /// Bytes of a copy between pools.
@@ -14,10 +14,14 @@ const COPIED: u64 = 1 << 12;
 ///
 /// # Errors
 /// A device that fails. Where there is no memory for an operation it is let be: the run itself will say so.
-pub fn prime(device: &mut dyn Device, program: &Program, cadence: Cadence) -> Result<(), DeviceError> {
+pub fn prime(
+    device: &mut dyn Device,
+    program: &Program,
+    run_schedule: RunSchedule,
+) -> Result<(), DeviceError> {
     // What a run that fits has in memory at once, this has, too. Of one that does not, an operation may be too large for
     // the machine, which has more to hold than the device pool.
-    let fits = predict(program, device.target(), cadence).out_of_memory.is_none();
+    let fits = predict(program, device.target(), run_schedule).out_of_memory.is_none();
     let room = if fits { u64::MAX } else { device.target().available() / 2 };
     let work = program.work().into_iter().map(|work| (sizes(&work), work));
     for (sizes, work) in work.filter(|(sizes, _)| sizes.iter().sum::<u64>() <= room) {

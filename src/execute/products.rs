@@ -48,7 +48,7 @@ pub(super) fn choose(
         *match choice.source {
             Source::Timed => &mut products.timed,
             Source::Cache => &mut products.cached,
-            Source::Stored => &mut products.stored,
+            Source::LoadParameter => &mut products.stored,
             Source::Untimed => &mut products.untimed,
         } += 1;
     }

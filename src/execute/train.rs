@@ -12,7 +12,8 @@ use super::counts::Counts;
 use super::engine::Engine;
 use super::error::{RunError, Stop, cannot_write};
 use super::evaluation_log::EvaluationLog;
-use super::feed::Feed;
+use super::external_reading::ExternalCounter;
+use super::feed::BatchSource;
 use super::loader::{Loaded, Loader};
 use super::measured::{Ended, Loading, Measured, Outcome, Times};
 use super::prepared::Prepared;
@@ -21,12 +22,11 @@ use super::step_log::{StepLog, TimedStep};
 use super::timeline::Timeline;
 use super::unchanged::Unchanged;
 use super::volume::Volume;
-use super::witness::Witness;
-use super::{Message, Reporter, prime, products, receipt};
+use super::{Message, Reporter, effects, prime, products};
 use compile::Program;
 use data::{DigestCache, Sample, Source, StoredParameters};
 use device::{Device, DeviceKind, Factors, Pool};
-use memory::{Cadence, Failure, predict};
+use memory::{Failure, RunSchedule, predict};
 use spec::{Precision, RunConfig};
 
 /// The file in a run's folder with its timeline: a line for each instruction.
@@ -62,12 +62,12 @@ pub(super) fn run_on(
     rates: bool,
 ) -> Result<Outcome, RunError> {
     let Prepared { config, target, sample, data, weights, program, compiled_in } = prepared;
-    let cadence = Cadence::of(&config);
-    reporter.send(&Message::Started { device: target.name.clone(), steps: cadence.steps });
+    let run_schedule = RunSchedule::of(&config);
+    reporter.send(&Message::Started { device: target.name.clone(), steps: run_schedule.steps });
     reporter.send(&Message::Phase { name: "choosing algorithms".to_owned() });
     let preparing = Instant::now();
     let products = products::choose(folder, &program, device)?;
-    prime::prime(device, &program, cadence)?;
+    prime::prime(device, &program, run_schedule)?;
     // What the first run with a shape times for all others, what the witness needs, and what was planned before is no part of
     // how it starts.
     let began = began + preparing.elapsed() + compiled_in;
@@ -81,7 +81,7 @@ pub(super) fn run_on(
     let trainer = Trainer {
         folder,
         config: &config,
-        cadence,
+        run_schedule,
         sample: &sample,
         program: &program,
         data: &*data,
@@ -114,8 +114,8 @@ struct Logs {
 }
 
 impl Logs {
-    fn create(folder: &Path, cadence: Cadence) -> Result<Logs, RunError> {
-        let evaluations = cadence.evaluations.map(|_| EvaluationLog::create(folder)).transpose()?;
+    fn create(folder: &Path, run_schedule: RunSchedule) -> Result<Logs, RunError> {
+        let evaluations = run_schedule.evaluations.map(|_| EvaluationLog::create(folder)).transpose()?;
         Ok(Logs { steps: StepLog::create(folder)?, evaluations })
     }
 }
@@ -123,7 +123,7 @@ impl Logs {
 struct Trainer<'a> {
     folder: &'a Path,
     config: &'a RunConfig,
-    cadence: Cadence,
+    run_schedule: RunSchedule,
     sample: &'a Sample,
     program: &'a Program,
     data: &'a dyn Source,
@@ -136,7 +136,7 @@ struct Trainer<'a> {
 impl Trainer<'_> {
     fn run(self, device: &mut dyn Device) -> Result<Outcome, RunError> {
         let held = OnceLock::new();
-        let feed = Feed::new(self.config, self.data, &held);
+        let feed = BatchSource::new(self.config, self.data, &held);
         thread::scope(|scope| {
             let loader = Loader::start(scope, feed)?;
             self.run_on_batches(device, loader)
@@ -145,10 +145,10 @@ impl Trainer<'_> {
 
     fn run_on_batches(mut self, device: &mut dyn Device, mut loader: Loader) -> Result<Outcome, RunError> {
         let (mut outcome, mut times) = (Outcome::default(), Times::default());
-        let mut logs = Logs::create(self.folder, self.cadence)?;
+        let mut logs = Logs::create(self.folder, self.run_schedule)?;
         // What the process needs beside the run's memory is resident before the witness begins.
         let timeline = Timeline::of_start(self.program);
-        let witness = Witness::begin(device);
+        let witness = ExternalCounter::begin(device);
         let built = Instant::now();
         let mut steps = 0;
         let ended = match Engine::new(self.program, device, false) {
@@ -161,8 +161,8 @@ impl Trainer<'_> {
                 let measured = &mut outcome.measured;
                 measured.record_memory(engine.ledger());
                 let testimony = witness.and_then(|witness| witness.testimony(engine.device()));
-                measured.witness_peak_bytes = testimony.map(|testimony| testimony.peak);
-                measured.witness_step_bytes = testimony.and_then(|testimony| testimony.step);
+                measured.external_peak_bytes = testimony.map(|testimony| testimony.peak);
+                measured.external_step_bytes = testimony.and_then(|testimony| testimony.step);
                 trained.and_then(|trained| self.finish(engine, trained, loader, &mut outcome))
             }
             Err(failure) => Err(failure.into()),
@@ -171,7 +171,7 @@ impl Trainer<'_> {
             Ok(()) => {}
             Err(Stop::OutOfMemory(found)) => {
                 let target = device.target();
-                let short = predict(self.program, target, self.cadence).short(target);
+                let short = predict(self.program, target, self.run_schedule).short(target);
                 outcome.ran_out(&found, short, steps);
             }
             Err(Stop::Error(error)) => return Err(error),
@@ -199,7 +199,7 @@ impl Trainer<'_> {
         let mut padding: Option<[u64; 2]> = None;
         let mut contention: Option<Contention> = None;
         let mut unchanged = Unchanged::of(self.program);
-        let rounds = self.cadence.rounds().flat_map(|(times, round)| iter::repeat_n(round, times));
+        let rounds = self.run_schedule.rounds().flat_map(|(times, round)| iter::repeat_n(round, times));
         for round in rounds {
             for _ in 0..round.steps {
                 if step == warmup_steps {
@@ -256,7 +256,7 @@ impl Trainer<'_> {
             measured.unchanged_parameters = unchanged.share_since_first_step(engine, steps)?;
         }
         measured.digest = engine.digest()?;
-        let stages_batches = !self.program.exchange.staged.is_empty();
+        let stages_batches = !self.program.host_buffers.staged.is_empty();
         let ahead = (after.batches_ahead - before.batches_ahead) as f64 / steps as f64;
         measured.batches_ahead = stages_batches.then_some(ahead);
         let loading = loader.loading(times);
@@ -265,7 +265,7 @@ impl Trainer<'_> {
     }
 
     /// Tells what the run did, and writes the timeline, of steps that are recorded now if the ones before could not be. Memory has been read before:
-    /// these are not of the cadence that it was predicted for, and what they get no memory for is no part of the result.
+    /// these are not of the run_schedule that it was predicted for, and what they get no memory for is no part of the result.
     fn finish(
         &mut self,
         mut engine: Engine,
@@ -282,12 +282,12 @@ impl Trainer<'_> {
             }
             Err(Stop::OutOfMemory(_) | Stop::Error(RunError::Refused { .. })) => {
                 outcome.has_no_timeline();
-                outcome.measured.receipt = self.receipt(&trained, &outcome.measured);
+                outcome.measured.effects = self.effects(&trained, &outcome.measured);
                 return Ok(());
             }
             Err(stop) => return Err(stop),
         }
-        outcome.measured.receipt = self.receipt(&trained, &outcome.measured);
+        outcome.measured.effects = self.effects(&trained, &outcome.measured);
         if let Some(timeline) = engine.take_timeline() {
             let file = self.folder.join(MEMORY_FILE);
             timeline.write(self.program, &file).map_err(|error| cannot_write(&file, error))?;
@@ -295,12 +295,12 @@ impl Trainer<'_> {
         Ok(engine.close()?)
     }
 
-    fn receipt(&self, trained: &Trained, measured: &Measured) -> String {
+    fn effects(&self, trained: &Trained, measured: &Measured) -> String {
         let Measured { copies_hidden, padding, .. } = *measured;
         let Trained { loading, .. } = *trained;
         let run =
-            receipt::Run { copies_hidden, padding, loading, ..receipt::Run::of(self.config, self.program) };
-        receipt::receipt(&trained.before, &trained.after, run, self.products)
+            effects::Run { copies_hidden, padding, loading, ..effects::Run::of(self.config, self.program) };
+        effects::effects(&trained.before, &trained.after, run, self.products)
     }
 
     /// A whole optimizer step: the batch made and brought, forward, backward, update, the loss read back.
@@ -331,8 +331,8 @@ impl Trainer<'_> {
     fn profile(&mut self, engine: &mut Engine, loader: &mut Loader) -> Result<f64, Stop> {
         self.reporter.send(&Message::Phase { name: "profile".to_owned() });
         engine.record_steps()?;
-        let (step, _) = self.step(engine, self.cadence.steps, loader)?;
-        if self.cadence.evaluations.is_some() {
+        let (step, _) = self.step(engine, self.run_schedule.steps, loader)?;
+        if self.run_schedule.evaluations.is_some() {
             engine.evaluate_on(loader.evaluation(0, 1)?.slot)?;
         }
         Ok(step.ms)
@@ -369,7 +369,7 @@ impl Trainer<'_> {
     fn report_step(&mut self, step: usize, done: &TimedStep, timed: bool, peak_bytes: u64) {
         self.reporter.send(&Message::Step {
             step,
-            steps: self.cadence.steps,
+            steps: self.run_schedule.steps,
             timed,
             loss: finite(done.loss),
             samples_per_s: self.volume().samples_per_s(done.ms),

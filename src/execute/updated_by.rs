@@ -1,7 +1,7 @@
 //! Which rules updated how many parameters.
 
 use base::units::Count;
-use ops::Update;
+use ops::OptimizerStep;
 
 /// Rules that a run has at the most: its optimizer's own, and that of what this does not update.
 const MOST: usize = 2;
@@ -11,7 +11,7 @@ const MOST: usize = 2;
 pub struct UpdatedBy([(&'static str, u64); MOST]);
 
 impl UpdatedBy {
-    pub(super) fn count(&mut self, update: &Update, numbers: u64) {
+    pub(super) fn count(&mut self, update: &OptimizerStep, numbers: u64) {
         let name = update.rule.name();
         let mut places = self.0.iter_mut();
         let place = places.find(|(own, _)| own.is_empty() || *own == name);

@@ -5,24 +5,24 @@
 extern crate self as memory;
 
 mod allocator;
-mod cadence;
+mod dry_run;
 mod leaked;
 mod live;
 mod manager;
 mod out_of_memory;
 mod prediction;
+mod run_schedule;
 mod step_work;
 mod system;
 #[cfg(test)]
 mod tests;
-mod walk;
 
 pub use allocator::{Allocator, CacheWork, Location, Pieces, rounded};
-pub use cadence::{Cadence, Evaluations, Round};
 pub use leaked::Leaked;
 pub use live::{LiveValue, live_at};
-pub use manager::Manager;
+pub use manager::MemoryManager;
 pub use out_of_memory::{Failure, OutOfMemory, Short};
 pub use prediction::{Prediction, fits, live_bytes, peak_live, predict, predict_with};
+pub use run_schedule::{EvaluationCycle, Evaluations, RunSchedule};
 pub use step_work::{Load, StepWork, Task, carried_bytes};
 pub use system::{Backing, System};

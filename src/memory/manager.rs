@@ -10,7 +10,7 @@ use device::{ByRole, DeviceError, Ledger, Pool, Position, Region, Target, Tensor
 use ops::ValueId;
 
 /// The memory of one run of a program.
-pub struct Manager<'a, B> {
+pub struct MemoryManager<'a, B> {
     program: &'a Program,
     pub backing: B,
     allocator: Box<dyn Allocator + 'a>,
@@ -38,13 +38,13 @@ pub(super) struct State {
 /// By pool: what is live, and what is reserved, without what was left behind in memory of its own.
 type Used = [(ByRole, u64); Pool::ALL.len()];
 
-impl<'a, B: Backing> Manager<'a, B> {
+impl<'a, B: Backing> MemoryManager<'a, B> {
     /// With the allocator that the program was compiled for, which makes the requests that it begins with.
     ///
     /// # Errors
     /// `OutOfMemory`, blamed on the operation with which the program passes the limit.
-    pub fn new(program: &'a Program, target: &Target, backing: B) -> Result<Manager<'a, B>, Failure> {
-        Manager::with_allocator(program, target, backing, allocator::of(program))
+    pub fn new(program: &'a Program, target: &Target, backing: B) -> Result<MemoryManager<'a, B>, Failure> {
+        MemoryManager::with_allocator(program, target, backing, allocator::of(program))
     }
 
     /// With any allocator.
@@ -56,8 +56,8 @@ impl<'a, B: Backing> Manager<'a, B> {
         target: &Target,
         backing: B,
         allocator: Box<dyn Allocator + 'a>,
-    ) -> Result<Manager<'a, B>, Failure> {
-        let mut manager = Manager {
+    ) -> Result<MemoryManager<'a, B>, Failure> {
+        let mut manager = MemoryManager {
             program,
             backing,
             allocator,
@@ -222,7 +222,7 @@ impl<'a, B: Backing> Manager<'a, B> {
 
     /// The allocator, and what it asks memory of.
     fn parts(&mut self) -> (&mut (dyn Allocator + 'a), System<'_>) {
-        let Manager { backing, allocator, ledger, target, .. } = self;
+        let MemoryManager { backing, allocator, ledger, target, .. } = self;
         (allocator.as_mut(), System { backing, ledger, target })
     }
 

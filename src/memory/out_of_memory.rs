@@ -1,7 +1,7 @@
 //! A request that could not be met, and what it is blamed on.
 
 use super::allocator::{Pieces, rounded};
-use super::manager::Manager;
+use super::manager::MemoryManager;
 use super::system::NoStorage;
 use compile::{Action, Program};
 use data::WeightsError;
@@ -125,7 +125,7 @@ fn first(
     pool: Pool,
     like: &dyn Fn(&ByRole, ValueId) -> bool,
 ) -> Option<(ByRole, (ValueId, Position))> {
-    let mut walk = Manager::new(program, &target.boundless(), NoStorage::default()).ok()?;
+    let mut walk = MemoryManager::new(program, &target.boundless(), NoStorage::default()).ok()?;
     for (section, index) in program.walk() {
         let live = walk.ledger().usage(pool).live;
         if let Action::Allocate(storage) = program.sections[section].code[index].action

@@ -1,12 +1,12 @@
 //! The ledger of a program walked without storage.
 
 use super::allocator::{self, Allocator, CacheWork, rounded};
-use super::cadence::Cadence;
-use super::manager::Manager;
+use super::dry_run::{DryRun, DryRunResult, DryRunStop};
+use super::manager::MemoryManager;
 use super::out_of_memory::{OutOfMemory, Short};
+use super::run_schedule::RunSchedule;
 use super::step_work::StepWork;
 use super::system::NoStorage;
-use super::walk::{Stop, Walk, Walked};
 use base::units::Bytes;
 use compile::{Action, Program, Section};
 use device::{Pool, Target, Usage};
@@ -58,34 +58,38 @@ impl Prediction {
 
 /// Predicts a run of a program on a target, in the order that the run goes through it. Where the run will end out of
 /// memory, the usage is what it would be with memory enough.
-pub fn predict(program: &Program, target: &Target, cadence: Cadence) -> Prediction {
-    predict_with(program, target, cadence, &allocator::of)
+pub fn predict(program: &Program, target: &Target, run_schedule: RunSchedule) -> Prediction {
+    predict_with(program, target, run_schedule, &allocator::of)
 }
 
 /// The same with any allocator.
 pub fn predict_with<'a>(
     program: &'a Program,
     target: &Target,
-    cadence: Cadence,
+    run_schedule: RunSchedule,
     allocator: &dyn Fn(&'a Program) -> Box<dyn Allocator + 'a>,
 ) -> Prediction {
-    let walk = |target: &Target, cadence: Cadence, most: u64| -> Result<Walked, Stop> {
-        let manager = Manager::with_allocator(program, target, NoStorage::default(), allocator(program));
-        let manager = manager.map_err(|failure| Stop::of(failure, 0))?;
-        Walk::new(program, manager, target, most).run(cadence)
-    };
-    let (walked, out_of_memory) = match walk(target, cadence, u64::MAX) {
+    let dry_run =
+        |target: &Target, run_schedule: RunSchedule, most: u64| -> Result<DryRunResult, DryRunStop> {
+            let manager =
+                MemoryManager::with_allocator(program, target, NoStorage::default(), allocator(program));
+            let manager = manager.map_err(|failure| DryRunStop::of(failure, 0))?;
+            DryRun::new(program, manager, target, most).run(run_schedule)
+        };
+    let (walked, out_of_memory) = match dry_run(target, run_schedule, u64::MAX) {
         Ok(walked) => (walked, None),
-        Err(Stop::OutOfMemory(found, _)) => match walk(&target.boundless(), cadence, u64::MAX) {
-            Ok(walked) => (walked, Some(*found)),
-            Err(_) => unreachable!("there is memory enough"),
-        },
-        Err(Stop::TakesTooLong) => unreachable!("it may take as long as it does"),
+        Err(DryRunStop::OutOfMemory(found, _)) => {
+            match dry_run(&target.boundless(), run_schedule, u64::MAX) {
+                Ok(walked) => (walked, Some(*found)),
+                Err(_) => unreachable!("there is memory enough"),
+            }
+        }
+        Err(DryRunStop::TakesTooLong) => unreachable!("it may take as long as it does"),
     };
-    let Walked { ledger, cache_work } = walked;
+    let DryRunResult { ledger, cache_work } = walked;
     let mut enough = Pool::HOMES.map(|home| ledger.usage_at(home).reserved_peak);
     if out_of_memory.is_some() && program.allocator.is_caching() {
-        let runs = |target: &Target| walk(target, cadence, u64::MAX).is_ok();
+        let runs = |target: &Target| dry_run(target, run_schedule, u64::MAX).is_ok();
         let of_device = &mut enough[Pool::Device as usize];
         *of_device = least(target, *of_device, runs);
     }
@@ -93,10 +97,10 @@ pub fn predict_with<'a>(
     // What has no limit fills up the machine sooner than anybody knows.
     let mut leaking = Pool::HOMES.into_iter().zip(leaked).filter(|(_, leaked)| *leaked > 0).peekable();
     let fills_up = leaking.peek().is_some() && leaking.all(|(home, _)| target.limits(home));
-    let endless = Cadence { steps: usize::MAX, ..cadence };
-    let steps_until_oom = match fills_up.then(|| walk(target, endless, LONGEST)) {
-        Some(Err(Stop::OutOfMemory(_, steps))) => Some(steps),
-        Some(Err(Stop::TakesTooLong) | Ok(_)) | None => None,
+    let endless = RunSchedule { steps: usize::MAX, ..run_schedule };
+    let steps_until_oom = match fills_up.then(|| dry_run(target, endless, LONGEST)) {
+        Some(Err(DryRunStop::OutOfMemory(_, steps))) => Some(steps),
+        Some(Err(DryRunStop::TakesTooLong) | Ok(_)) | None => None,
     };
     let work = StepWork::of(program);
     Prediction {
@@ -119,9 +123,9 @@ pub fn predict_with<'a>(
 
 /// Whether a target has room for a run. It may have where it has less than the run takes with memory enough: what is cached
 /// goes back before a request fails.
-pub fn fits(program: &Program, target: &Target, cadence: Cadence) -> bool {
-    let manager = Manager::new(program, target, NoStorage::default());
-    manager.is_ok_and(|manager| Walk::new(program, manager, target, u64::MAX).run(cadence).is_ok())
+pub fn fits(program: &Program, target: &Target, run_schedule: RunSchedule) -> bool {
+    let manager = MemoryManager::new(program, target, NoStorage::default());
+    manager.is_ok_and(|manager| DryRun::new(program, manager, target, u64::MAX).run(run_schedule).is_ok())
 }
 
 /// Bytes of the device's memory that a run does with and, one page less, does not; those that there are if they are enough. `most`
@@ -190,7 +194,7 @@ pub fn peak_live(program: &Program, target: &Target, home: Pool) -> u64 {
 /// Live bytes of the device pool after each instruction, by section, with memory enough; of what is done again and again, once
 /// all is there.
 pub fn live_bytes(program: &Program, target: &Target) -> Vec<Vec<u64>> {
-    let Ok(mut manager) = Manager::new(program, &target.boundless(), NoStorage::default()) else {
+    let Ok(mut manager) = MemoryManager::new(program, &target.boundless(), NoStorage::default()) else {
         unreachable!("there is memory enough")
     };
     let mut live: Vec<Vec<u64>> =

@@ -3,13 +3,13 @@
 use proptest::option;
 use proptest::prelude::{Just, Strategy as Any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
-use super::cadence::Evaluations;
+use super::run_schedule::Evaluations;
 use hoarder::Hoarder;
 
 use super::system::NoStorage;
 use super::*;
 use base::units::Bytes;
-use compile::{Opened, Program, SectionKind};
+use compile::{FirstIterations, Program, SectionKind};
 use device::{DeviceError, Ledger, Limits, Pool, Target};
 use ops::ValueId;
 use spec::RunConfig;
@@ -69,27 +69,32 @@ fn roomy() -> Target {
 }
 
 /// The ledger after every step and every evaluation of a run.
-fn whole_run<'a>(program: &'a Program, cadence: Cadence, allocator: Box<dyn Allocator + 'a>) -> Ledger {
-    let mut manager = Manager::with_allocator(program, &roomy(), NoStorage::default(), allocator).unwrap();
-    let mut opened = Opened::none(program);
+fn whole_run<'a>(
+    program: &'a Program,
+    run_schedule: RunSchedule,
+    allocator: Box<dyn Allocator + 'a>,
+) -> Ledger {
+    let mut manager =
+        MemoryManager::with_allocator(program, &roomy(), NoStorage::default(), allocator).unwrap();
+    let mut first_iterations = FirstIterations::none(program);
     let mut sections = |like: fn(SectionKind) -> bool| {
         for (number, section) in program.sections.iter().enumerate().filter(|(_, section)| like(section.kind))
         {
             for _ in 0..section.times {
                 for (index, instruction) in section.code.iter().enumerate() {
-                    if !opened.leaves_out(number, instruction) {
+                    if !first_iterations.leaves_out(number, instruction) {
                         manager.advance(number, index).unwrap();
                     }
                 }
-                opened.open(number);
+                first_iterations.open(number);
             }
         }
     };
     sections(|kind| kind == SectionKind::Start);
-    for step in 1..=cadence.steps {
+    for step in 1..=run_schedule.steps {
         sections(SectionKind::is_of_step);
-        if let Some(Evaluations { every, batches }) = cadence.evaluations
-            && (step % every == 0 || step == cadence.steps)
+        if let Some(Evaluations { every, batches }) = run_schedule.evaluations
+            && (step % every == 0 || step == run_schedule.steps)
         {
             (0..batches).for_each(|_| sections(SectionKind::is_of_evaluation));
         }
@@ -97,13 +102,14 @@ fn whole_run<'a>(program: &'a Program, cadence: Cadence, allocator: Box<dyn Allo
     manager.ledger().clone()
 }
 
-/// Any cadence of a run that may be evaluated or not.
-fn any_cadence() -> impl Any<Value = Cadence> {
+/// Any run_schedule of a run that may be evaluated or not.
+fn any_cadence() -> impl Any<Value = RunSchedule> {
     let evaluations = (1..=7usize, 1..=9usize);
     let evaluations = evaluations.prop_map(|(every, batches)| Evaluations { every, batches });
     // Growing without end, an allocator is followed to the end.
     let most = if full() { 40usize } else { 12 };
-    (1..=most, evaluations).prop_map(|(steps, evaluations)| Cadence { steps, evaluations: Some(evaluations) })
+    (1..=most, evaluations)
+        .prop_map(|(steps, evaluations)| RunSchedule { steps, evaluations: Some(evaluations) })
 }
 
 /// Makes an allocator for a program.
@@ -129,14 +135,14 @@ proptest! {
 
     #[test]
     fn what_is_left_out_changes_nothing(
-        config in any_config(), cadence in any_cadence(), make in any_allocator(),
+        config in any_config(), run_schedule in any_cadence(), make in any_allocator(),
     ) {
         let config = by_pages(config);
         let program = compile(&config, &roomy()).unwrap();
-        let evaluations = cadence.evaluations.filter(|_| config.evaluation.is_some());
-        let cadence = Cadence { evaluations, ..cadence };
-        let predicted = predict_with(&program, &roomy(), cadence, &make);
-        let whole = whole_run(&program, cadence, make(&program));
+        let evaluations = run_schedule.evaluations.filter(|_| config.evaluation.is_some());
+        let run_schedule = RunSchedule { evaluations, ..run_schedule };
+        let predicted = predict_with(&program, &roomy(), run_schedule, &make);
+        let whole = whole_run(&program, run_schedule, make(&program));
         prop_assert_eq!(&predicted.device, whole.usage(Pool::Device));
         prop_assert_eq!(&predicted.host, whole.usage_at(Pool::Host));
         prop_assert_eq!(&predicted.pinned, whole.usage(Pool::Pinned));
@@ -151,7 +157,7 @@ proptest! {
     #[test]
     fn a_limit_and_what_it_is_short_of_suffice(
         config in any_config(), target in any_target(), page in any_page(), context in any_context(),
-        cadence in any_cadence(), other in option::of(any_allocator()),
+        run_schedule in any_cadence(), other in option::of(any_allocator()),
     ) {
         let (config, make) = match other {
             Some(make) => (by_pages(config), make),
@@ -165,12 +171,12 @@ proptest! {
             _ => (false, false),
         };
         let program = compile(&config, &target).unwrap();
-        let evaluations = cadence.evaluations.filter(|_| config.evaluation.is_some());
-        let cadence = Cadence { evaluations, ..cadence };
+        let evaluations = run_schedule.evaluations.filter(|_| config.evaluation.is_some());
+        let run_schedule = RunSchedule { evaluations, ..run_schedule };
         let within = |limits: [Option<u64>; 2]| {
             let [memory, host_memory] = limits.map(|limit| limit.map(Bytes));
             let target = target.clone().limited_to(Limits { memory, host_memory });
-            let prediction = predict_with(&program, &target, cadence, &make);
+            let prediction = predict_with(&program, &target, run_schedule, &make);
             let short = prediction.short(&target);
             (prediction, short)
         };
@@ -234,7 +240,7 @@ fn without_a_past_the_cadence_is_nothing() {
         let program = compile(&config, &target()).unwrap();
         let of = |steps, every| {
             let evaluations = Some(Evaluations { every, batches: 1_000_000 });
-            predict(&program, &target(), Cadence { steps, evaluations })
+            predict(&program, &target(), RunSchedule { steps, evaluations })
         };
         assert_eq!(of(1, 1), of(1_000_000_000, 7));
     }
@@ -247,7 +253,7 @@ fn what_settles_is_not_followed_to_the_end() {
     let program = compile(&config, &target()).unwrap();
     let evaluations = Some(Evaluations { every: 7, batches: 1_000_000 });
     let of = |steps| {
-        predict_with(&program, &target(), Cadence { steps, evaluations }, &Hoarder::boxed)
+        predict_with(&program, &target(), RunSchedule { steps, evaluations }, &Hoarder::boxed)
             .device
             .reserved_peak
     };

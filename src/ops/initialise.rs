@@ -42,7 +42,7 @@ pub struct Normal {
 /// A parameter's numbers as the file has them that the run starts from, by the parameter's site. No inputs; one f32 output
 /// of any shape. Devices know no files: who runs the program reads it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stored {
+pub struct LoadParameter {
     pub output: TensorType,
     pub site: u32,
 }
@@ -89,7 +89,7 @@ impl Operation for Normal {
     }
 }
 
-impl Operation for Stored {
+impl Operation for LoadParameter {
     fn name(&self) -> &'static str {
         "stored"
     }

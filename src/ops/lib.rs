@@ -14,18 +14,19 @@ mod activation;
 mod attention;
 mod bucket;
 mod cast;
+mod cast_ids;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
 mod embedding;
 mod global_norm;
-mod head_norm;
 mod initialise;
 mod layer_norm;
 mod linear;
 mod loss;
 mod loss_scale;
 mod materialized_attention;
+mod qk_norm;
 mod quantize;
 mod rms_norm;
 mod rotary;
@@ -34,24 +35,24 @@ mod stretch;
 mod types;
 mod update;
 mod update_format;
-mod widen;
 
 pub use activation::{Activation, ActivationBackward, Definition, Gated, GatedBackward};
 pub use attention::{Attending, Attention, AttentionBackward, Heads};
 pub use bucket::{Member, Members, Stacked, lay_out};
 pub use cast::Cast;
+pub use cast_ids::CastIds;
 pub use cross_entropy::CrossEntropy;
 pub use dropout::{Dropout, Dropped};
 pub use elementwise::{Add, Scale};
 pub use embedding::{Embedding, EmbeddingBackward};
 pub use global_norm::GlobalNorm;
-pub use head_norm::{HeadNorm, HeadNormBackward, NormedHeads};
-pub use initialise::{Deviation, Fill, Normal, Stored};
+pub use initialise::{Deviation, Fill, LoadParameter, Normal};
 pub use layer_norm::{LayerNorm, LayerNormBackward};
 pub use linear::{Linear, LinearInputGradient, LinearWeightGradient};
 pub use loss::Loss;
 pub use loss_scale::{LossScale, SCALE, STEP_COUNTS_LEN, StepCounts};
 pub use materialized_attention::{MaterializedAttention, MaterializedAttentionBackward};
+pub use qk_norm::{QkNorm, QkNormBackward, QkNormHeads};
 pub use quantize::{Dequantize, Quantize};
 pub use rms_norm::{RmsNorm, RmsNormBackward};
 pub use rotary::{Frequencies, Rotary, Scaling};
@@ -60,10 +61,9 @@ pub use stretch::Stretch;
 pub use types::{DType, Shape, Slice, TensorType};
 pub use update::{
     Adafactor, Adam, Adjust, Elementwise, Extent, Factored, GradientTerms, Lion, Moment, Muon, MuonScratch,
-    Rule, Sgd, State, Update, UpdateRule,
+    OptimizerStep, Rule, Sgd, State, UpdateRule,
 };
 pub use update_format::{DynamicMap, QUANTIZED_BLOCK, Rounding, StateFormat, UpdateFormat, WeightFormat};
-pub use widen::Widen;
 
 /// Names a value of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -186,7 +186,7 @@ pub trait Operation {
     }
 
     /// What it is as an optimizer's update, if it is one.
-    fn as_update(&self) -> Option<&Update> {
+    fn as_update(&self) -> Option<&OptimizerStep> {
         None
     }
 
@@ -389,8 +389,8 @@ operations! {
     Gated,
     GatedBackward,
     GlobalNorm,
-    HeadNorm,
-    HeadNormBackward,
+    QkNorm,
+    QkNormBackward,
     LayerNorm,
     LayerNormBackward,
     Linear,
@@ -405,10 +405,10 @@ operations! {
     RmsNormBackward,
     Rotary,
     Scale,
-    Stored,
+    LoadParameter,
     Stretch,
-    Update,
-    Widen,
+    OptimizerStep,
+    CastIds,
 }
 
 /// Fails unless an operation got as many inputs as it takes.

@@ -227,7 +227,7 @@ impl GradientTerms {
 /// the norm f32[1] with clipping or if scaled, and the loss scale f32[1] if scaled. Outputs: parameters, in place or made of
 /// their copy, and what is kept, in place.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Update {
+pub struct OptimizerStep {
     pub gradients: GradientTerms,
     /// How it stores what it changes.
     pub format: UpdateFormat,
@@ -236,7 +236,7 @@ pub struct Update {
     pub rule: Rule,
 }
 
-impl Update {
+impl OptimizerStep {
     /// The rule's own.
     pub fn states(&self) -> Vec<State> {
         self.rule.states(self.format.states)
@@ -281,12 +281,12 @@ const BESIDE: [(usize, usize); MOST_STATES] = {
 
 const MOST_STATES: usize = 15;
 
-impl Operation for Update {
+impl Operation for OptimizerStep {
     fn name(&self) -> &'static str {
         self.rule.name()
     }
 
-    fn as_update(&self) -> Option<&Update> {
+    fn as_update(&self) -> Option<&OptimizerStep> {
         Some(self)
     }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::budget::{Frontier, Frontiers, Unmet};
-use compile::{Compiled, Program, Units, Violation, rank_graphs};
+use super::budget::{InfeasibleBudget, ParetoFront, ParetoFronts};
+use compile::{Compiled, Program, RecomputePlan, Violation, rank_graphs};
 use device::Target;
 use spec::RunConfig;
 
@@ -15,7 +15,7 @@ const VERIFIED: bool = cfg!(any(test, debug_assertions));
 pub struct Compiler<'a> {
     compiler: compile::Compiler<'a>,
     /// What meets budgets, for all who share it.
-    frontiers: Arc<Frontiers>,
+    frontiers: Arc<ParetoFronts>,
 }
 
 impl<'a> Compiler<'a> {
@@ -24,7 +24,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// One of several for the same target.
-    pub fn sharing(target: &'a Target, frontiers: Arc<Frontiers>) -> Compiler<'a> {
+    pub fn sharing(target: &'a Target, frontiers: Arc<ParetoFronts>) -> Compiler<'a> {
         Compiler { compiler: compile::Compiler::new(target, VERIFIED), frontiers }
     }
 
@@ -32,7 +32,7 @@ impl<'a> Compiler<'a> {
     ///
     /// # Errors
     /// As from `compile`.
-    pub fn frontier(&self, config: &RunConfig) -> Result<Arc<Frontier>, Violation> {
+    pub fn frontier(&self, config: &RunConfig) -> Result<Arc<ParetoFront>, Violation> {
         let target = self.compiler.target();
         self.frontiers.find(&rank_graphs(config, target), config, target)
     }
@@ -52,29 +52,37 @@ impl<'a> Compiler<'a> {
     pub fn compile_within_budget(
         &mut self,
         config: &RunConfig,
-    ) -> Result<(&Compiled, Option<Unmet>), Violation> {
+    ) -> Result<(&Compiled, Option<InfeasibleBudget>), Violation> {
         let target = self.compiler.target();
         let graphs = rank_graphs(config, target);
-        let (units, unmet) = self.frontiers.units(&graphs, config, target)?;
-        Ok((self.compiler.compile(config, graphs, &units)?, unmet))
+        let (recompute_plan, unmet) = self.frontiers.recompute_plan(&graphs, config, target)?;
+        Ok((self.compiler.compile(config, graphs, &recompute_plan)?, unmet))
     }
 
     /// The same with a given recompute plan.
     ///
     /// # Errors
     /// As from `compile`.
-    pub fn compile_with(&mut self, config: &RunConfig, units: &Units) -> Result<&Compiled, Violation> {
+    pub fn compile_with(
+        &mut self,
+        config: &RunConfig,
+        recompute_plan: &RecomputePlan,
+    ) -> Result<&Compiled, Violation> {
         let graphs = rank_graphs(config, self.compiler.target());
-        self.compiler.compile(config, graphs, units)
+        self.compiler.compile(config, graphs, recompute_plan)
     }
 
     /// The same but for the places of storages, which are any run's: what is live is right, but not where it is.
     ///
     /// # Errors
     /// As from `compile`.
-    pub fn compile_unplaced(&mut self, config: &RunConfig, units: &Units) -> Result<&Compiled, Violation> {
+    pub fn compile_unplaced(
+        &mut self,
+        config: &RunConfig,
+        recompute_plan: &RecomputePlan,
+    ) -> Result<&Compiled, Violation> {
         let graphs = rank_graphs(config, self.compiler.target());
-        self.compiler.compile_unplaced(config, graphs, units)
+        self.compiler.compile_unplaced(config, graphs, recompute_plan)
     }
 }
 
@@ -96,6 +104,6 @@ pub fn compile_verified(config: &RunConfig, target: &Target) -> Result<Program, 
 
 fn compile_checked(config: &RunConfig, target: &Target, verified: bool) -> Result<Program, Violation> {
     let graphs = rank_graphs(config, target);
-    let (units, _) = Frontiers::default().units(&graphs, config, target)?;
-    compile::compile(&graphs, config, target, &units, verified)
+    let (recompute_plan, _) = ParetoFronts::default().recompute_plan(&graphs, config, target)?;
+    compile::compile(&graphs, config, target, &recompute_plan, verified)
 }

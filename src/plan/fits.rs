@@ -4,7 +4,7 @@ use super::Compiler;
 use base::units::Bytes;
 use compile::{Program, Violation};
 use device::{Pool, Target};
-use memory::{Cadence, peak_live, predict};
+use memory::{RunSchedule, peak_live, predict};
 use spec::{Budget, Recompute, RunConfig, Train};
 
 /// Nobody has more samples in a micro-batch than this: no larger one is looked for.
@@ -21,16 +21,16 @@ pub(super) fn largest(
     target: &Target,
 ) -> Result<usize, Violation> {
     let mut available = available_on(target);
-    let (boundless, cadence) = (target.boundless(), Cadence::of(config));
-    let units = match config.strategy.recompute {
+    let (boundless, run_schedule) = (target.boundless(), RunSchedule::of(config));
+    let recompute_plan = match config.strategy.recompute {
         // A larger batch has more computed again, until nothing more can be.
         Recompute::Budget(budget @ (Budget::Bytes(_) | Budget::Memory)) => {
             if let Budget::Bytes(Bytes(most)) = budget {
                 available[Pool::Device as usize] = available[Pool::Device as usize].min(most);
             }
-            compiler.frontier(config)?.tightest().units.clone()
+            compiler.frontier(config)?.tightest().recompute_plan.clone()
         }
-        _ => compiler.compile(config)?.units.clone(),
+        _ => compiler.compile(config)?.recompute_plan.clone(),
     };
     let batch = |micro_batch: usize| {
         let batch_size = micro_batch * config.strategy.accumulate;
@@ -39,7 +39,7 @@ pub(super) fn largest(
     // What is live can be had for any batch at little cost. It bounds what is asked of the system from below, and
     // nearly always tells the answer: only gaps between values make a smaller batch necessary.
     let bound = largest_live(available, |micro_batch| {
-        let compiled = compiler.compile_unplaced(&batch(micro_batch), &units)?;
+        let compiled = compiler.compile_unplaced(&batch(micro_batch), &recompute_plan)?;
         let live = |home| peak_live(&compiled.program, target, home);
         // What nothing limits need not be known.
         Ok(Pool::HOMES.map(|home| if target.available_at(home) < u64::MAX { live(home) } else { 0 }))
@@ -47,21 +47,21 @@ pub(super) fn largest(
     let has_budget = available != available_on(target);
     let runs = |program: &Program| {
         // What is cached goes back before a request fails.
-        if program.allocator.is_caching() && !memory::fits(program, target, cadence) {
+        if program.allocator.is_caching() && !memory::fits(program, target, run_schedule) {
             return false;
         }
         // A budget is for what a run takes with memory enough.
         if program.allocator.is_caching() && !has_budget {
             return true;
         }
-        let needed = predict(program, &boundless, cadence);
+        let needed = predict(program, &boundless, run_schedule);
         is_there([needed.device.reserved_peak, needed.host.reserved_peak], available)
     };
     let (mut fits, mut fails) = (0, bound + 1);
     let mut probe = bound;
     let mut step = 1;
     while fits + 1 < fails {
-        let compiled = compiler.compile_with(&batch(probe), &units)?;
+        let compiled = compiler.compile_with(&batch(probe), &recompute_plan)?;
         *if runs(&compiled.program) { &mut fits } else { &mut fails } = probe;
         probe = if fits == 0 { fails.saturating_sub(step).max(1) } else { fits.midpoint(fails) };
         step *= 2;
@@ -138,15 +138,15 @@ mod tests {
             let target = Target { memory: Bytes(memory << 20), host_memory, ..target };
             let mut compiler = Compiler::new(&target);
             let found = largest(&mut compiler, &config, &target).unwrap();
-            let units = match config.strategy.recompute {
-                Recompute::Budget(Budget::Memory) => compiler.frontier(&config).unwrap().tightest().units.clone(),
-                _ => compiler.compile(&config).unwrap().units.clone(),
+            let recompute_plan = match config.strategy.recompute {
+                Recompute::Budget(Budget::Memory) => compiler.frontier(&config).unwrap().tightest().recompute_plan.clone(),
+                _ => compiler.compile(&config).unwrap().recompute_plan.clone(),
             };
             let mut runs = |micro_batch: usize| {
                 let mut config = config.clone();
                 config.train.batch_size = micro_batch * config.strategy.accumulate;
-                let compiled = compiler.compile_with(&config, &units).unwrap();
-                predict(&compiled.program, &target, Cadence::of(&config)).out_of_memory.is_none()
+                let compiled = compiler.compile_with(&config, &recompute_plan).unwrap();
+                predict(&compiled.program, &target, RunSchedule::of(&config)).out_of_memory.is_none()
             };
             prop_assert!(found == 0 || runs(found));
             let Strategy { place, offload, allocator, .. } = &config.strategy;

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::{Compiler, Frontiers, Unmet, fits};
+use super::{Compiler, InfeasibleBudget, ParetoFronts, fits};
 use base::parallel;
-use compile::{Units, Violation};
+use compile::{RecomputePlan, Violation};
 use device::Target;
 use graph::Graphs;
-use memory::{Cadence, Prediction, predict};
+use memory::{Prediction, RunSchedule, predict};
 use spec::{MemoryPart, Recompute, RunConfig};
 
 /// Configurations that one thread predicts one after the other: many, since each chunk begins with a compilation, and few,
@@ -37,14 +37,14 @@ pub(super) struct Forecast {
     /// The largest micro-batch that the target's memory allows, 0 if none does; `None` if that was not asked for.
     pub(super) fits: Option<usize>,
     /// The memory budget that no choice of what is computed again meets.
-    pub(super) unmet: Option<Unmet>,
+    pub(super) unmet: Option<InfeasibleBudget>,
     structure: Structure,
 }
 
 impl Forecast {
     /// What is computed again.
-    pub(super) fn units(&self) -> &Units {
-        &self.structure.units
+    pub(super) fn recompute_plan(&self) -> &RecomputePlan {
+        &self.structure.recompute_plan
     }
 }
 
@@ -57,14 +57,14 @@ struct Structure {
     /// Which values are large enough to leave the device.
     spilled: Vec<bool>,
     /// What is computed again.
-    units: Units,
+    recompute_plan: RecomputePlan,
 }
 
 /// All that was asked for.
 pub(super) struct Forecasts<'a> {
     target: &'a Target,
     known: HashMap<Key, Forecast>,
-    frontiers: Arc<Frontiers>,
+    frontiers: Arc<ParetoFronts>,
     /// By the structures of two configurations and what each chooses: whether their programs are equal.
     same: Mutex<HashMap<[(Structure, Key); 2], bool>>,
 }
@@ -99,7 +99,7 @@ impl<'a> Forecasts<'a> {
             }
         }
         let structures = Structures::default();
-        let frontiers = Arc::new(Frontiers::default());
+        let frontiers = Arc::new(ParetoFronts::default());
         let compiler = || Compiler::sharing(target, Arc::clone(&frontiers));
         // Before the chunks, which have the same ones to look for: each search takes all threads.
         for (_, Wanted { config, strategy, .. }) in chunks.iter().flatten() {
@@ -165,12 +165,12 @@ fn predict_chunk(
     for (memory, Wanted { config, fits, strategy }) in chunk {
         let blame = |violation| (strategy.to_owned(), violation);
         let (compiled, unmet) = compiler.compile_within_budget(config).map_err(blame)?;
-        let units = compiled.units.clone();
-        let prediction = predict(&compiled.program, target, Cadence::of(config));
+        let recompute_plan = compiled.recompute_plan.clone();
+        let prediction = predict(&compiled.program, target, RunSchedule::of(config));
         let slices = compiled.program.slices.iter().map(|sliced| sliced.count).collect();
         let spilled = compiled.program.spillable.iter().map(|value| value.is_spilled).collect();
         let graph = structures.number(&compiled.graphs);
-        let structure = Structure { graph, slices, spilled, units };
+        let structure = Structure { graph, slices, spilled, recompute_plan };
         // What leaks in a cache is known of steps that are gone through, one by one: too many for every batch that may fit.
         let is_known = !(config.strategy.leak.is_some() && config.strategy.allocator.is_caching());
         let fits = match (fits && is_known).then(|| fits_by_key.entry(fits_key(config))) {

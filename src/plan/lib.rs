@@ -15,7 +15,7 @@ mod planner;
 mod remedies;
 mod sweep;
 
-pub use budget::{Choice, Frontier, Frontiers, Unmet};
+pub use budget::{Choice, InfeasibleBudget, ParetoFront, ParetoFronts};
 pub use compiler::{Compiler, compile, compile_verified};
 pub use estimate::{Origin, Slowness, Speeds};
 pub use expand::{Experiment, Point, expand};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Unmet;
+use super::InfeasibleBudget;
 use super::expand::{Experiment, Point};
 use super::forecast::{Forecast, Forecasts, Wanted};
 use super::identity::{configuration_id, run_id};
@@ -20,7 +20,7 @@ pub enum PlanError {
     Violation { strategy: String, violation: Violation },
     /// Strategies whose memory budget is met at no point of the sweep.
     #[error("{0}")]
-    Unmet(spec::Error),
+    InfeasibleBudget(spec::Error),
 }
 
 /// What a plan is for.
@@ -63,7 +63,7 @@ pub fn plan(
     let forecasts = Forecasts::new(asked.iter().flat_map(wanted), target)
         .map_err(|(strategy, violation)| PlanError::Violation { strategy, violation })?;
     if let Some(error) = never_met(&experiment, skip, &forecasts) {
-        return Err(PlanError::Unmet(error));
+        return Err(PlanError::InfeasibleBudget(error));
     }
     let runs =
         parallel::map(experiment.points, |point| plan_point(point, target, skip, data_digest, &forecasts));
@@ -101,7 +101,7 @@ fn never_met(experiment: &Experiment, skip: Option<&str>, forecasts: &Forecasts<
         return None;
     }
     // By strategy: the run that comes nearest to meeting it, none where one does.
-    let mut unmet: BTreeMap<&str, Option<(Unmet, &Point)>> = BTreeMap::new();
+    let mut unmet: BTreeMap<&str, Option<(InfeasibleBudget, &Point)>> = BTreeMap::new();
     for point in &experiment.points {
         let Ok(config) = &point.config else { continue };
         let found = forecasts.of(config).unmet.map(|unmet| (unmet, point));
@@ -111,7 +111,7 @@ fn never_met(experiment: &Experiment, skip: Option<&str>, forecasts: &Forecasts<
             (known, found) => found.and(known),
         };
     }
-    let problem = |(strategy, found): (&str, Option<(Unmet, &Point)>)| {
+    let problem = |(strategy, found): (&str, Option<(InfeasibleBudget, &Point)>)| {
         let (unmet, point) = found?;
         let problem = Problem::new(format!("{strategy}: {}", unmet.what())).help(unmet.help());
         Some(point.origin.recompute.into_iter().fold(problem, Problem::at))
@@ -165,7 +165,7 @@ fn plan_point(
     // How much memory there is differs a little each time, and that decides what is computed again.
     let id = match config.strategy.recompute {
         Recompute::Budget(Budget::Memory) => {
-            run_id(&format!("{configuration} {}", forecasts.of(&config).units()))
+            run_id(&format!("{configuration} {}", forecasts.of(&config).recompute_plan()))
         }
         _ => run_id(&configuration),
     };

@@ -7,7 +7,7 @@ use super::expand::{Experiment, Point, expand};
 use base::parallel;
 use compile::Violation;
 use device::Target;
-use memory::{Cadence, Prediction, predict};
+use memory::{Prediction, RunSchedule, predict};
 use spec::{Environment, RunConfig};
 
 /// One change of a strategy, and what it is worth in one run.
@@ -114,5 +114,5 @@ fn same_point(before: &Experiment, after: Experiment, now: &Point, number: usize
 
 fn predicted(config: &RunConfig, target: &Target) -> Result<Prediction, Violation> {
     let mut compiler = Compiler::new(target);
-    Ok(predict(&compiler.compile(config)?.program, target, Cadence::of(config)))
+    Ok(predict(&compiler.compile(config)?.program, target, RunSchedule::of(config)))
 }

@@ -97,24 +97,24 @@ pub fn predicted_row(plan: &Plan, run: &PlannedRun, speeds: &Speeds) -> Row {
         measured.to_host_bytes = Some(prediction.work.to_host_bytes);
         measured.to_device_bytes = Some(prediction.work.to_device_bytes);
     }
-    let mut receipt = Vec::new();
+    let mut effects = Vec::new();
     if let (Ok(config), Some(prediction)) = (&run.config, &run.prediction) {
         row.estimated_step_ms = speeds.step_ms(&prediction.work, config, &plan.target);
     }
     if let Ok(config) = &run.config {
         let (count, asked) = (config.micro_batches(), config.strategy.accumulate);
-        receipt.extend((count < asked).then(|| execute::micro_batches_of(count, asked)));
+        effects.extend((count < asked).then(|| execute::micro_batches_of(count, asked)));
     }
     if let Some(prediction) = &run.prediction {
         let untrained = prediction.parameters - prediction.trainable_parameters;
-        receipt
+        effects
             .extend((untrained > 0).then(|| execute::untrained_parameters(untrained, prediction.parameters)));
         let leaked = prediction.leaked_bytes;
-        receipt.extend((leaked > 0).then(|| execute::leaked_each_step(leaked)));
+        effects.extend((leaked > 0).then(|| execute::leaked_each_step(leaked)));
         let (again, all) = (prediction.recompute_flops, prediction.hardware_flops);
-        receipt.extend((again > 0).then(|| execute::more_flops(again, all - again)));
+        effects.extend((again > 0).then(|| execute::more_flops(again, all - again)));
     }
-    row.measured.receipt = receipt.join(", ");
+    row.measured.effects = effects.join(", ");
     row
 }
 

@@ -1,4 +1,4 @@
-//! An allocator with memory of its own: for tests of what follows a run's cadence.
+//! An allocator with memory of its own: for tests of what follows a run's run_schedule.
 
 use std::collections::BTreeMap;
 

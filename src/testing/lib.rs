@@ -19,14 +19,14 @@ use proptest::test_runner::TestRunner;
 
 use base::units::Bytes;
 pub use cases::{combinations, full, random_cases, seed, tenth};
-use compile::{Program, Units, Violation};
+use compile::{Program, RecomputePlan, Violation};
 use device::{CpuDevice, Delay, Device, DeviceKind, Target, emulate_delay, open as open_device};
 use graph::Graphs;
 pub use hoarder::Hoarder;
 use keys::{BATCH_SIZE, Choice, KEYS, OPTIMIZERS, UNSAID, Updates, any_choice};
 /// Tests train and predict verified programs alone.
 pub use plan::compile_verified as compile;
-use plan::{Frontiers, expand};
+use plan::{ParetoFronts, expand};
 use spec::*;
 pub use transformers::any_transformer;
 
@@ -85,8 +85,12 @@ pub fn delayed_device(target: Target, delay: Delay) -> Box<dyn Device> {
 pub const TOKENS: usize = 1 << 13;
 
 /// The recompute plan of a strategy.
-pub fn recompute_plan(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Units, Violation> {
-    Ok(Frontiers::default().units(graphs, config, target)?.0)
+pub fn recompute_plan(
+    graphs: &Graphs,
+    config: &RunConfig,
+    target: &Target,
+) -> Result<RecomputePlan, Violation> {
+    Ok(ParetoFronts::default().recompute_plan(graphs, config, target)?.0)
 }
 
 /// Compiles forward passes that no model describes.

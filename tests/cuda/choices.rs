@@ -120,20 +120,20 @@ fn a_run_is_repeated_as_it_was_computed_whatever_is_fast_or_cached_now() {
     let shapes = sources(&first)[0];
     assert!(shapes > 5, "{first:?}");
     assert_eq!(sources(&first), [shapes, 0, 0, 0]);
-    assert!(first.receipt.ends_with(&format!("algorithms: {shapes} timed")), "{}", first.receipt);
+    assert!(first.effects.ends_with(&format!("algorithms: {shapes} timed")), "{}", first.effects);
 
     place.clear_cache();
     place.succeeds("second", &[&plain[..], &["--dump", "dumps"]].concat());
     let dumped = table(&place.find("dumps/*/products.csv")[0]);
     assert_eq!(dumped.len() as u64, shapes);
-    assert!(dumped.values().all(|choice| choice.source == Source::Stored), "{dumped:?}");
+    assert!(dumped.values().all(|choice| choice.source == Source::LoadParameter), "{dumped:?}");
     let log = fs::read_to_string(&place.find("dumps/*/log.txt")[0]).unwrap();
     assert_eq!(log.matches("stored with the run, candidates in ms: ").count() as u64, shapes, "{log}");
 
     place.succeeds("second", &[&plain[..], &["--repeats", "2"]].concat());
     let rows = place.good_rows("results");
     assert_eq!(sources(&rows[1]), [0, 0, shapes, 0]);
-    assert!(rows[1].receipt.ends_with(&format!("algorithms: {shapes} stored")), "{}", rows[1].receipt);
+    assert!(rows[1].effects.ends_with(&format!("algorithms: {shapes} stored")), "{}", rows[1].effects);
     assert_eq!(rows[1].digest, first.digest);
 
     // Without what was stored, and kept in the cache again, the run is another.
@@ -353,7 +353,7 @@ fn a_stored_choice_needs_no_memory() {
     ample.choose(std::slice::from_ref(&work), &[]).unwrap();
     let mut small = device(target().with_memory(Bytes(1 << 20)));
     small.choose(std::slice::from_ref(&work), &ample.choices()).unwrap();
-    assert_eq!(small.choices()[0].source, Source::Stored);
+    assert_eq!(small.choices()[0].source, Source::LoadParameter);
 
     let wrong = Choice { algorithm: "apart".to_owned(), ..ample.choices().remove(0) };
     let mut other = device(target());

@@ -83,8 +83,8 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
         assert_eq!(row.status, Status::Ok, "{strategy}: {}", row.message);
         assert_eq!(row.peak_bytes, row.predicted_peak_bytes, "{strategy}");
         assert_eq!(row.reserved_peak_bytes, row.predicted_reserved_peak_bytes, "{strategy}");
-        let (reserved, witness) = (row.reserved_peak_bytes.unwrap(), row.witness_peak_bytes.unwrap());
-        let step = row.witness_step_bytes.unwrap();
+        let (reserved, witness) = (row.reserved_peak_bytes.unwrap(), row.external_peak_bytes.unwrap());
+        let step = row.external_step_bytes.unwrap();
         assert!(
             driver_agrees(reserved, witness, step),
             "{strategy}: {witness} for {reserved}, in steps of {step}"
@@ -102,15 +102,15 @@ fn every_strategy_trains_on_a_card_as_on_the_processor() {
         assert_eq!(cuda[strategy].digest, cuda["plain"].digest, "{strategy} changes no bit");
     }
     assert_eq!(cuda["bf16-graph"].digest, cuda["bf16"].digest, "replayed work is the same work");
-    assert!(cuda["bf16-graph"].receipt.contains("graphs replayed"), "{}", cuda["bf16-graph"].receipt);
+    assert!(cuda["bf16-graph"].effects.contains("graphs replayed"), "{}", cuda["bf16-graph"].effects);
     // Replayed work cannot be timed in parts, and what is not copied is not hidden.
     for strategy in ["offload", "pageable"] {
         let hidden = cuda[strategy].copies_hidden.unwrap();
         assert!((0.0..=1.0).contains(&hidden), "{strategy}: {hidden}");
-        assert!(cuda[strategy].receipt.contains("of copies hidden"), "{}", cuda[strategy].receipt);
+        assert!(cuda[strategy].effects.contains("of copies hidden"), "{}", cuda[strategy].effects);
     }
     assert_eq!(["plain", "offload-graph"].map(|strategy| cuda[strategy].copies_hidden), [None; 2]);
-    assert!(cuda["offload-graph"].receipt.contains("graphs replayed"), "{}", cuda["offload-graph"].receipt);
+    assert!(cuda["offload-graph"].effects.contains("graphs replayed"), "{}", cuda["offload-graph"].effects);
     let pinned = |strategy: &str| cuda[strategy].pinned_peak_bytes.unwrap();
     assert_eq!(pinned("offload"), cuda["offload"].host_peak_bytes.unwrap());
     assert_eq!(pinned("pageable"), pinned("plain"));
@@ -131,8 +131,8 @@ fn a_row_says_what_the_driver_reserves_at_a_time() {
         let output = place.sweep("cuda", &["--filter", "plain"], &[("EMULATED_POOL_STEP", step)]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         let row = &place.rows_on("cuda")["plain"];
-        assert_eq!(row.witness_step_bytes.map(|bytes| bytes.to_string()), Some(step.to_owned()));
-        assert_eq!(row.witness_peak_bytes.unwrap() % row.witness_step_bytes.unwrap(), 0);
+        assert_eq!(row.external_step_bytes.map(|bytes| bytes.to_string()), Some(step.to_owned()));
+        assert_eq!(row.external_peak_bytes.unwrap() % row.external_step_bytes.unwrap(), 0);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::place::{Place, Tiny};
 use compile::Program;
 use data::Batch;
 use device::{Device, DeviceChoice, Pool, detect, open};
-use execute::{Engine, Witness, agrees};
+use execute::{Engine, ExternalCounter, agrees};
 use plan::compile;
 use spec::RunConfig;
 
@@ -31,7 +31,7 @@ fn step(
     numbers: &[f32],
     leak: usize,
 ) -> (u64, u64) {
-    let witness = Witness::begin(device).expect("a system with a witness");
+    let witness = ExternalCounter::begin(device).expect("a system with a witness");
     let mut engine = Engine::new(program, device, false).unwrap();
     engine.start().unwrap();
     // Not zeros: pages of those need not be resident.

@@ -47,7 +47,7 @@ fn at_batch(batch: usize, strategy: &str, mib: f64, speed: f64) -> Row {
 fn out_of_memory(mut row: Row, short: u64) -> Row {
     row.status = Status::Oom;
     row.peak_bytes = None;
-    row.witness_peak_bytes = None;
+    row.external_peak_bytes = None;
     row.tokens_per_s = None;
     row.samples_per_s = None;
     row.step_ms_median = None;
@@ -66,7 +66,7 @@ fn ended(strategy: &str, status: Status, message: &str) -> Row {
     row.status = status;
     row.message = message.into();
     row.peak_bytes = None;
-    row.witness_peak_bytes = None;
+    row.external_peak_bytes = None;
     row.tokens_per_s = None;
     row.samples_per_s = None;
     row.step_ms_median = None;
@@ -79,14 +79,14 @@ fn quickstart() -> Vec<Row> {
     let mut rows = Vec::new();
     for (batch, scale) in [(8, 1.0), (16, 1.9)] {
         let mut plain = at_batch(batch, "plain", 412.0 * scale, 4010.0);
-        plain.receipt = "1 micro-batch".into();
+        plain.effects = "1 micro-batch".into();
         let mut recompute = at_batch(batch, "recompute", 201.0 * scale, 3120.0);
-        recompute.receipt = "+31% FLOPs recomputed".into();
+        recompute.effects = "+31% FLOPs recomputed".into();
         let mut accumulate = at_batch(batch, "accumulate", 240.0 * scale, 3860.0);
-        accumulate.receipt = "4 micro-batches".into();
+        accumulate.effects = "4 micro-batches".into();
         accumulate.loss_eval = Some(3.200_64);
         let mut zero = at_batch(batch, "zero", 455.0 * scale, 3990.0);
-        zero.receipt = "43.2 MB kept between steps".into();
+        zero.effects = "43.2 MB kept between steps".into();
         let mut idle = at_batch(batch, "no-grad", 412.0 * scale, 4020.0);
         idle.no_effect = "evaluation_pass".into();
         rows.extend([plain, recompute, accumulate, zero, idle]);
@@ -151,7 +151,7 @@ fn a_baseline_without_memory_still_serves() {
 fn keys_without_effect_and_other_names_of_a_run_are_called_that() {
     let mut idle = row("empty-cache");
     idle.no_effect = "empty_cache".into();
-    idle.receipt = "0 B returned".into();
+    idle.effects = "0 B returned".into();
     let mut twin = row("eager");
     twin.run_id = "plain-id".into();
     let mut small = row("recompute");
@@ -164,7 +164,7 @@ fn keys_without_effect_and_other_names_of_a_run_are_called_that() {
 fn noise_is_marked_and_claims_nothing() {
     let mut noisy = row("offload");
     noisy.uses(150.0);
-    noisy.receipt = "4% of copies hidden".into();
+    noisy.effects = "4% of copies hidden".into();
     noisy.steps = Some(5);
     let mut rows = repeated(&[row("plain"), noisy], 7);
     for (at, row) in rows.iter_mut().filter(|row| row.strategy == "offload").enumerate() {
@@ -236,7 +236,7 @@ fn long_names_give_way_and_keep_their_ends() {
         let name = format!("bf16-recompute-with-host-offload-and-a-very-long-name/accumulate={n}");
         let mut row = at_batch(8, &name, 300.0 / f64::from(n), 4000.0 / f64::from(n));
         row.axes.push(("accumulate".into(), n.to_string()));
-        row.receipt = "a receipt that is longer than there is any room for beside such a name".into();
+        row.effects = "a effects that is longer than there is any room for beside such a name".into();
         row.model = "a model whose description goes on and on ".repeat(4);
         rows.push(row);
     }
@@ -282,7 +282,7 @@ fn abnormal_figures_get_columns() {
     host.start_peak_bytes = host.peak_bytes.map(|bytes| bytes * 2);
     host.evaluation_peak_bytes = host.backward_peak_bytes.map(|bytes| bytes + (10 << 20));
     let mut leak = row("leak");
-    leak.witness_peak_bytes = leak.witness_peak_bytes.map(|bytes| bytes + (8 << 20));
+    leak.external_peak_bytes = leak.external_peak_bytes.map(|bytes| bytes + (8 << 20));
     let mut missed = row("missed");
     missed.predicted_peak_bytes = Some(180 << 20);
     missed.loss_eval = Some(3.4);
@@ -338,8 +338,8 @@ fn a_drivers_figure_may_be_off_by_its_step() {
         let reserved = 256 * MIB;
         row.context_bytes = Some(500 * MIB);
         row.reserved_peak_bytes = Some(reserved);
-        row.witness_step_bytes = Some(step);
-        row.witness_peak_bytes = Some(reserved + reserved / 50 + off);
+        row.external_step_bytes = Some(step);
+        row.external_peak_bytes = Some(reserved + reserved / 50 + off);
         table(&[row]).contains("The system's figure is not what was counted for plain")
     };
     for step in [2 * MIB, 32 * MIB] {
@@ -418,14 +418,14 @@ fn predictions_make_the_same_table() {
     rows[7].fits_micro_batch = None;
     for row in &mut rows {
         row.peak_bytes = None;
-        row.witness_peak_bytes = None;
+        row.external_peak_bytes = None;
         row.tokens_per_s = None;
         row.samples_per_s = None;
         row.step_ms_median = None;
         row.step_ms_ci95 = None;
         row.loss_eval = None;
         row.loss_last = None;
-        row.receipt = String::new();
+        row.effects = String::new();
     }
     let table = planned(&rows);
     insta::assert_snapshot!(table);

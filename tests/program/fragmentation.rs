@@ -52,10 +52,10 @@ fn memory_in_pieces_makes_a_run_fail_that_others_do_with() {
     assert!(largest < requested && requested <= pieces, "{requested} of {pieces}, {largest} in a piece");
     let told = " were reserved but free in pieces, the largest ";
     assert!(caching.message.contains(told) && printed.contains(told), "{}\n{printed}", caching.message);
-    let receipt = |strategy: &str| &rows.iter().find(|row| row.strategy == strategy).unwrap().receipt;
+    let effects = |strategy: &str| &rows.iter().find(|row| row.strategy == strategy).unwrap().effects;
     for strategy in ["empty-cache", "expandable", "max-split"] {
-        let receipt = receipt(strategy);
-        assert!(receipt.contains(" splits, ") && receipt.contains("% cache hits"), "{strategy}: {receipt}");
+        let effects = effects(strategy);
+        assert!(effects.contains(" splits, ") && effects.contains("% cache hits"), "{strategy}: {effects}");
     }
-    assert!(receipt("empty-cache").ends_with(" returned"), "{}", receipt("empty-cache"));
+    assert!(effects("empty-cache").ends_with(" returned"), "{}", effects("empty-cache"));
 }

@@ -53,7 +53,7 @@ fn rows_say_what_became_of_the_loss_scale() {
 
     let overflow = &rows["overflow"];
     assert_eq!((overflow.status, overflow.skipped_steps), (Status::Ok, Some(1)), "{}", overflow.message);
-    assert!(overflow.receipt.contains("1 step skipped"), "{}", overflow.receipt);
+    assert!(overflow.effects.contains("1 step skipped"), "{}", overflow.effects);
     // Down from 2^30 to 2^16, and doubled after two good steps.
     assert_eq!(column(&place, overflow, "loss_scale"), ["65536", "65536", "131072", "131072"]);
     assert_eq!(overflow.loss_scale, Some(131_072.0));

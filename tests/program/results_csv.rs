@@ -25,17 +25,17 @@ fn columns_stay_where_scripts_know_them() {
     let columns: Vec<&str> = header.trim_end().split(',').collect();
     let fixed = "experiment, run_id, strategy, repeat, status, device, model, parameters, batch_size, \
                  micro_batch, precision, predicted_peak_bytes, peak_bytes, reserved_peak_bytes, \
-                 witness_peak_bytes, start_peak_bytes, parameter_bytes, cast_bytes, master_weight_bytes, \
+                 external_peak_bytes, start_peak_bytes, parameter_bytes, cast_bytes, master_weight_bytes, \
                  gradient_bytes, optimizer_bytes, activation_bytes, input_bytes, workspace_bytes, \
                  communication_bytes, host_peak_bytes, step_ms_median, step_ms_p90, tokens_per_s, \
-                 samples_per_s, data_wait_ms, loss_first, loss_last, loss_eval, recompute_flops, receipt, \
+                 samples_per_s, data_wait_ms, loss_first, loss_last, loss_eval, recompute_flops, effects, \
                  no_effect, message, version, step_ms_min, step_ms_ci95, warmup_steps, steps, \
                  forward_peak_bytes, backward_peak_bytes, update_peak_bytes, evaluation_peak_bytes, \
                  predicted_reserved_peak_bytes, host_reserved_peak_bytes, limit_bytes, limited, \
                  fits_micro_batch, model_flops, hardware_flops, micro_batches, oom_phase, oom_operation, \
                  oom_value, oom_requested_bytes, oom_short_bytes, threads, load, clock_mhz, digest, \
                  configuration, startup_ms, product_flops_per_s, copy_bytes_per_s, emulated, context_bytes, \
-                 skipped_steps, loss_scale, profiled_step_ms, witness_step_bytes, products_timed, \
+                 skipped_steps, loss_scale, profiled_step_ms, external_step_bytes, products_timed, \
                  products_cached, products_stored, products_untimed";
     let fixed: Vec<&str> = fixed.split(", ").collect();
     assert_eq!(columns[..fixed.len()], fixed, "what is new follows");

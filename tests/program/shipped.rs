@@ -10,7 +10,7 @@ use compile::verify;
 use data::{Batch, DigestCache};
 use device::{DeviceChoice, DeviceKind, Phase, Pool, Target, Usage, detect, open};
 use execute::Engine;
-use memory::{Cadence, Evaluations, predict};
+use memory::{Evaluations, RunSchedule, predict};
 use plan::compile;
 use plan::compile_verified;
 use plan::{Experiment, Plan, PlannedRun, Purpose};
@@ -276,7 +276,7 @@ fn two_steps_as_predicted(config: &RunConfig, target: &Target) {
     let program = compile(config, target).unwrap();
     verify(&program).unwrap();
     let evaluations = config.evaluation.as_ref().map(|_| Evaluations { every: 1, batches: 1 });
-    let prediction = predict(&program, target, Cadence { steps: 2, evaluations });
+    let prediction = predict(&program, target, RunSchedule { steps: 2, evaluations });
     let mut device = open(target).unwrap();
     let mut engine = Engine::new(&program, device.as_mut(), true).unwrap();
     engine.start().unwrap();

@@ -11,7 +11,7 @@ Needs Linux and Python 3.11; PyTorch only in the Python that `--python` names, w
     tok/s        tokens over the median time of the timed steps: whole optimizer steps, each with a batch of its own
     peak         the most that the training process had resident (VmHWM): the libraries and the program included. Of
                  runner it is read from outside, 20 times a second, until training is over; from PyTorch's at the end
-    growth       of runner, its column `witness_peak_bytes`: the peak, less what was resident before the run's first
+    growth       of runner, its column `external_peak_bytes`: the peak, less what was resident before the run's first
                  allocation. Of PyTorch the peak, less what was resident after `import torch`
 
 Exit codes: 0; 1 if one of the two failed; 2 if there is nothing to compare; 130 if interrupted.
@@ -139,7 +139,7 @@ def measure_runner(arguments, file, folder):
         raise Failed(f"runner's run ended as {row['status']}: {row['message']}")
     if not peak:
         raise Failed("runner's training process could not be looked at; are its steps too few?")
-    return Reading(float(row["tokens_per_s"]), peak, int(row["witness_peak_bytes"])), row
+    return Reading(float(row["tokens_per_s"]), peak, int(row["external_peak_bytes"])), row
 
 
 def peak_of_training(parent, folder):

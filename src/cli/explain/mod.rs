@@ -19,7 +19,7 @@ use super::{output, report};
 use base::units::Bytes;
 use choose::{Chosen, choose};
 use compile::Program;
-use memory::{Cadence, Prediction, predict};
+use memory::{Prediction, RunSchedule, predict};
 use plan::compile_verified;
 use plan::{PlannedRun, Purpose};
 
@@ -52,7 +52,7 @@ pub(super) fn run(args: Args) -> Result<ExitStatus, Failure> {
         run.config.as_ref().map_err(|reason| Failure::input(format!("the run is skipped: {reason}")))?;
     let target = &plan.target;
     let program = compile_verified(config, target).map_err(Failure::machine)?;
-    let prediction = predict(&program, target, Cadence::of(config));
+    let prediction = predict(&program, target, RunSchedule::of(config));
     let environment = |name: &str| std::env::var(name).ok();
     let remedies =
         plan::remedies(&plan.file, args.inputs.settings(), &environment, target, index, config.tokens)

@@ -110,7 +110,7 @@ fn live_at_peak(program: &Program, target: &Target, peak: &Peak) -> Vec<LiveValu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memory::{Cadence, predict};
+    use memory::{RunSchedule, predict};
     use spec::Leak;
     use testing::compile;
 
@@ -123,7 +123,7 @@ mod tests {
             config.strategy.leak = leak;
             let target = testing::target();
             let program = compile(&config, &target).unwrap();
-            let prediction = predict(&program, &target, Cadence::of(&config));
+            let prediction = predict(&program, &target, RunSchedule::of(&config));
             let peak = prediction.device.steady_peak();
             let values = live_at_peak(&program, &target, peak);
             let sum = |parts: &[Part]| parts.iter().map(|part| part.bytes).sum::<u64>();

@@ -14,7 +14,7 @@ const MUCH: u64 = 1 << 20;
 
 /// A column: what `--columns` calls it, when it is there without having been asked for, and what stands in it.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct TableColumn {
     pub(crate) name: &'static str,
     title: Title,
     /// Where there is no room, the highest goes first; 0 stays.
@@ -33,6 +33,8 @@ enum Title {
     Unit,
     /// Tokens or samples a second.
     Speed,
+    /// `driver` on a card, `rss` on a CPU.
+    External,
 }
 
 #[derive(Debug)]
@@ -48,9 +50,13 @@ use Shown::{Always, IfAsked, IfKnown, When};
 use Title::Is;
 
 /// The column of this name, or the one that is headed by it.
-pub(crate) fn find(name: &str) -> Option<&'static Known> {
-    let is_called =
-        |column: &&Known| column.name == name || matches!(column.title, Is(title) if title == name);
+pub(crate) fn find(name: &str) -> Option<&'static TableColumn> {
+    let is_headed = |title: &Title| match title {
+        Is(title) => *title == name,
+        Title::External => ["driver", "rss"].contains(&name),
+        Title::Unit | Title::Speed => false,
+    };
+    let is_called = |column: &&TableColumn| column.name == name || is_headed(&column.title);
     ALL.iter().find(is_called)
 }
 
@@ -59,12 +65,19 @@ pub(crate) fn names() -> Vec<&'static str> {
     ALL.iter().map(|column| column.name).collect()
 }
 
-impl Known {
+impl TableColumn {
     pub(crate) fn title(&self, view: &View<'_>) -> String {
         match self.title {
             Is(title) => title,
             Title::Unit => view.unit.name,
             Title::Speed => view.speed_unit,
+            Title::External => {
+                if view.on_a_card() {
+                    "driver"
+                } else {
+                    "rss"
+                }
+            }
         }
         .to_owned()
     }
@@ -82,7 +95,7 @@ impl Known {
         }
     }
 
-    /// `card: what driver or system say was used`
+    /// `rss: growth of the process's resident set`
     pub(crate) fn explained(&self, view: &View<'_>) -> Option<String> {
         let explanation = (self.explanation)(view);
         (!explanation.is_empty()).then(|| format!("{}: {explanation}", self.title(view)))
@@ -90,8 +103,8 @@ impl Known {
 }
 
 /// In the order of the table. Scripts choose them by name.
-pub(super) static ALL: [Known; 30] = [
-    Known {
+pub(super) static ALL: [TableColumn; 30] = [
+    TableColumn {
         name: "memory",
         title: Title::Unit,
         rank: 0,
@@ -100,16 +113,19 @@ pub(super) static ALL: [Known; 30] = [
         cell: |view, entry| view.bytes(entry.memory),
         explanation: |_| "",
     },
-    Known {
-        name: "card",
-        title: Is("card"),
+    TableColumn {
+        name: "external",
+        title: Title::External,
         rank: 7,
         measured: IfKnown,
         predicted: IfAsked,
-        cell: |view, entry| view.bytes(entry.row.witness_peak_bytes.filter(|_| entry.repeats > 0)),
-        explanation: |_| "what driver or system say was used",
+        cell: |view, entry| view.bytes(entry.row.external_peak_bytes.filter(|_| entry.repeats > 0)),
+        explanation: |view| match view.on_a_card() {
+            true => "memory used, by the driver's count",
+            false => "growth of the process's resident set",
+        },
     },
-    Known {
+    TableColumn {
         name: "xmem",
         title: Is("xmem"),
         rank: 2,
@@ -118,7 +134,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| entry.relative.memory.map(ratio),
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "speed",
         title: Title::Speed,
         rank: 1,
@@ -130,7 +146,7 @@ pub(super) static ALL: [Known; 30] = [
         },
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "xspeed",
         title: Is("xspeed"),
         rank: 3,
@@ -142,7 +158,7 @@ pub(super) static ALL: [Known; 30] = [
         },
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "estimate",
         title: Is("est ms"),
         rank: 3,
@@ -151,7 +167,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| entry.row.estimated_step_ms.map(milliseconds),
         explanation: |_| "a step's time by roofline, an estimate",
     },
-    Known {
+    TableColumn {
         name: "interval",
         title: Is("+-%"),
         rank: 5,
@@ -163,7 +179,7 @@ pub(super) static ALL: [Known; 30] = [
         },
         explanation: |_| "half the 95% interval of xspeed",
     },
-    Known {
+    TableColumn {
         name: "dloss",
         title: Is("dloss"),
         rank: 4,
@@ -182,7 +198,7 @@ pub(super) static ALL: [Known; 30] = [
             if view.any(of_training) { "of the last training step, where nothing is evaluated" } else { "" }
         },
     },
-    Known {
+    TableColumn {
         name: "loss",
         title: Is("loss"),
         rank: 4,
@@ -191,7 +207,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| Some(format!("{:.4}", entry.loss.as_ref()?.values.median()?)),
         explanation: |_| "after the last step: of the evaluation, where there is one",
     },
-    Known {
+    TableColumn {
         name: "param",
         title: Is("param"),
         rank: 7,
@@ -200,7 +216,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |view, entry| view.bytes(entry.row.live[Role::Parameter]),
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "cast",
         title: Is("cast"),
         rank: 8,
@@ -210,7 +226,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |view, entry| view.bytes(entry.row.live[Role::Cast].filter(|bytes| *bytes > 0)),
         explanation: |_| "16-bit copies of parameters",
     },
-    Known {
+    TableColumn {
         name: "grad",
         title: Is("grad"),
         rank: 9,
@@ -219,7 +235,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |view, entry| view.bytes(entry.row.live[Role::Gradient]),
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "opt",
         title: Is("opt"),
         rank: 10,
@@ -228,7 +244,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |view, entry| view.bytes(entry.row.live[Role::Optimizer]),
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "act",
         title: Is("act"),
         rank: 5,
@@ -237,7 +253,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |view, entry| view.bytes(entry.row.live[Role::Activation]),
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "other",
         title: Is("other"),
         rank: 11,
@@ -251,7 +267,7 @@ pub(super) static ALL: [Known; 30] = [
         },
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "start",
         title: Is("start"),
         rank: 12,
@@ -268,7 +284,7 @@ pub(super) static ALL: [Known; 30] = [
             Basis::Measured => "peak before the first step",
         },
     },
-    Known {
+    TableColumn {
         name: "fits",
         title: Is("fits"),
         rank: 6,
@@ -277,7 +293,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| Some(at_most(entry.row.fits_micro_batch?, LARGEST_BATCH)),
         explanation: |_| "the largest micro-batch within the limit",
     },
-    Known {
+    TableColumn {
         name: "batch",
         title: Is("batch"),
         rank: 7,
@@ -286,7 +302,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| Some(entry.fits_batch()?.to_string()),
         explanation: |_| "the largest batch, in as many of them as now",
     },
-    Known {
+    TableColumn {
         name: "host",
         title: Is("host"),
         rank: 8,
@@ -295,7 +311,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |view, entry| view.bytes(entry.row.host_reserved_peak_bytes),
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "added",
         title: Is("+FLOP%"),
         rank: 15,
@@ -304,7 +320,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| entry.flops_added().map(percent),
         explanation: |_| "computed again",
     },
-    Known {
+    TableColumn {
         name: "moved",
         title: Is("moved"),
         rank: 9,
@@ -313,7 +329,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |view, entry| view.bytes(entry.moved_bytes()),
         explanation: |_| "to the host and back in a step",
     },
-    Known {
+    TableColumn {
         name: "params",
         title: Is("params"),
         rank: 14,
@@ -325,7 +341,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| entry.row.parameters.map(|n| Count(n).to_string()),
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "trained",
         title: Is("trained"),
         rank: 13,
@@ -334,7 +350,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| entry.row.trainable_parameters.map(|n| Count(n).to_string()),
         explanation: |_| "",
     },
-    Known {
+    TableColumn {
         name: "wait",
         title: Is("wait%"),
         rank: 8,
@@ -343,7 +359,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| entry.wait.map(percent),
         explanation: |_| "of the step, for data",
     },
-    Known {
+    TableColumn {
         name: "first",
         title: Is("first ms"),
         rank: 14,
@@ -352,7 +368,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| entry.row.first_step_ms.map(|ms| format!("{ms:.0}")),
         explanation: |_| "from asking for memory to the end of the first step",
     },
-    Known {
+    TableColumn {
         name: "eval",
         title: Is("eval"),
         rank: 10,
@@ -361,7 +377,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |view, entry| view.bytes(entry.row.evaluation_peak_bytes),
         explanation: |_| "peak of the evaluation, above training's",
     },
-    Known {
+    TableColumn {
         name: "predicted",
         title: Is("pred"),
         rank: 11,
@@ -370,16 +386,16 @@ pub(super) static ALL: [Known; 30] = [
         cell: |view, entry| view.bytes(entry.row.predicted_peak_bytes),
         explanation: |_| "predicted peak, not what was measured",
     },
-    Known {
-        name: "off",
-        title: Is("off"),
+    TableColumn {
+        name: "uncounted",
+        title: Is("uncounted"),
         rank: 12,
-        measured: When(|view| view.any(|entry| entry.witness_off().is_some())),
+        measured: When(|view| view.any(|entry| entry.uncounted().is_some())),
         predicted: IfAsked,
-        cell: |view, entry| entry.witness_off().map(|off| view.unit.show_change(off)),
-        explanation: |_| "card less counted bytes, beyond 1 MiB + 0.5%",
+        cell: |view, entry| entry.uncounted().map(|off| view.unit.show_change(off)),
+        explanation: |_| "external reading minus counted bytes",
     },
-    Known {
+    TableColumn {
         name: "repeats",
         title: Is("n"),
         rank: 9,
@@ -388,7 +404,7 @@ pub(super) static ALL: [Known; 30] = [
         cell: |_, entry| (entry.repeats > 0).then(|| entry.repeats.to_string()),
         explanation: |_| "repeats with figures",
     },
-    Known {
+    TableColumn {
         name: "step",
         title: Is("ms/step"),
         rank: 9,

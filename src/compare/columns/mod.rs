@@ -3,7 +3,7 @@
 mod known;
 mod note;
 
-pub(super) use known::{Known, find, names};
+pub(super) use known::{TableColumn, find, names};
 pub(super) use note::{mark, short, steps};
 
 use super::entry::Entry;
@@ -30,6 +30,11 @@ impl View<'_> {
         self.entries.iter().any(|entry| holds(entry))
     }
 
+    /// Whether the external reading is a card's driver's.
+    fn on_a_card(&self) -> bool {
+        self.any(|entry| entry.row.context_bytes.is_some())
+    }
+
     fn bytes(&self, bytes: Option<u64>) -> Option<String> {
         bytes.map(|bytes| self.unit.show(bytes))
     }
@@ -47,7 +52,7 @@ pub(super) fn view(comparison: &Comparison) -> View<'_> {
 }
 
 /// The columns that were asked for or, where none were, all that have something to say.
-pub(super) fn shown(comparison: &Comparison, view: &View<'_>) -> Vec<&'static Known> {
+pub(super) fn shown(comparison: &Comparison, view: &View<'_>) -> Vec<&'static TableColumn> {
     match &comparison.columns {
         Some(asked) => asked.clone(),
         None => known::ALL.iter().filter(|column| column.is_shown(view)).collect(),
@@ -90,7 +95,7 @@ pub(super) fn table(comparison: &Comparison) -> Table {
     };
     Table {
         name: if comparison.by.is_some() { "point" } else { "strategy" }.into(),
-        note: "did".into(),
+        note: "effects".into(),
         lines: view.entries.iter().map(line).collect(),
         columns,
         headings,

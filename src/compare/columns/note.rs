@@ -58,8 +58,8 @@ pub(super) fn note(entry: &Entry) -> String {
     if let Some(steps) = row.steps_until_oom.filter(|_| entry.status != Status::Oom) {
         parts.push(format!("room for {}", self::steps(steps)));
     }
-    if !row.receipt.is_empty() && entry.relative.same_as.is_none() {
-        parts.push(row.receipt.clone());
+    if !row.effects.is_empty() && entry.relative.same_as.is_none() {
+        parts.push(row.effects.clone());
     }
     parts.join("; ")
 }

@@ -88,7 +88,7 @@ impl State<'_> {
             state.written[id.index()] = entered[storage.index()];
         }
         // What the host has read is written again.
-        program.exchange.results.iter().for_each(|id| state.written[id.index()] = false);
+        program.host_buffers.results.iter().for_each(|id| state.written[id.index()] = false);
         state
     }
 

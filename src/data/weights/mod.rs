@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-pub use naming::{Form, Naming, Needed, Stored};
+pub use naming::{CheckpointTensor, Form, Naming, Needed};
 
 use super::DigestCache;
 use super::digest::hex;
@@ -186,7 +186,7 @@ impl Weights {
     }
 
     /// Where some rows of a parameter are, and what they are called there.
-    fn part(&self, needed: &Needed, stored: &Stored) -> Result<(Part, String), WeightsError> {
+    fn part(&self, needed: &Needed, stored: &CheckpointTensor) -> Result<(Part, String), WeightsError> {
         let (path, tensor) = (self.path.clone(), stored.tensor.clone());
         let (rows, rest) = (stored.rows, &needed.shape.dims()[1..]);
         let columns = rest.iter().product();

@@ -19,12 +19,12 @@ pub struct Needed {
     pub name: String,
     pub shape: Shape,
     /// What it is made of in files of others, where they have it.
-    pub elsewhere: Vec<(Naming, Vec<Stored>)>,
+    pub elsewhere: Vec<(Naming, Vec<CheckpointTensor>)>,
 }
 
 /// A tensor of a file that has some rows of a parameter, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct CheckpointTensor {
     /// Without what all names of a file may begin with: `layers.0.mlp.up_proj.weight`.
     pub tensor: String,
     pub rows: usize,
@@ -83,9 +83,14 @@ impl Needed {
     }
 
     /// What it is made of. What files of these names do not have, they would have by its own.
-    pub(super) fn stored(&self, naming: Naming) -> Vec<Stored> {
-        let own =
-            || vec![Stored { tensor: self.name.clone(), rows: self.shape.dims()[0], form: Form::Plain }];
+    pub(super) fn stored(&self, naming: Naming) -> Vec<CheckpointTensor> {
+        let own = || {
+            vec![CheckpointTensor {
+                tensor: self.name.clone(),
+                rows: self.shape.dims()[0],
+                form: Form::Plain,
+            }]
+        };
         let known = self.elsewhere.iter().find(|(known, _)| *known == naming);
         known.map_or_else(own, |(_, stored)| stored.clone())
     }

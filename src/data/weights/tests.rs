@@ -98,7 +98,8 @@ fn said(file: &Path, needed: &[Needed]) -> String {
 
 /// A parameter of three rows of two, made of these.
 fn made_of(naming: Naming, stored: &[(&str, usize, Form)]) -> Vec<Needed> {
-    let stored = stored.iter().map(|&(tensor, rows, form)| Stored { tensor: tensor.to_owned(), rows, form });
+    let stored =
+        stored.iter().map(|&(tensor, rows, form)| CheckpointTensor { tensor: tensor.to_owned(), rows, form });
     let needed = |name: &str, dims: &[usize], stored| Needed {
         name: name.to_owned(),
         shape: Shape::new(dims),
@@ -108,7 +109,7 @@ fn made_of(naming: Naming, stored: &[(&str, usize, Form)]) -> Vec<Needed> {
         Naming::Gpt2 => "wte.weight",
         _ => "embed_tokens.weight",
     };
-    let table = Stored { tensor: table.to_owned(), rows: 1, form: Form::Plain };
+    let table = CheckpointTensor { tensor: table.to_owned(), rows: 1, form: Form::Plain };
     vec![needed("table", &[1], vec![table]), needed("a", &[3, 2], stored.collect())]
 }
 

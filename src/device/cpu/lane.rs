@@ -25,8 +25,8 @@ pub(super) enum Command {
     Launch(Box<Launch>),
     Copy { from: *const u8, to: *mut u8, bytes: usize, _keep: [Arc<Mapping>; 2] },
     Poison { address: *mut u8, bytes: usize, _keep: Arc<Mapping> },
-    Record(Arc<Ticket>),
-    Wait(Arc<Ticket>),
+    Record(Arc<Fence>),
+    Wait(Arc<Fence>),
 }
 
 pub(super) struct Launch {
@@ -42,12 +42,12 @@ unsafe impl Send for Command {}
 
 /// An event's moment: done once.
 #[derive(Default)]
-pub(super) struct Ticket {
+pub(super) struct Fence {
     done: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Ticket {
+impl Fence {
     fn is_done(&self) -> bool {
         *self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,15 +77,15 @@ enum Lane {
 }
 
 /// All queues.
-pub(super) struct Lanes {
+pub(super) struct CpuQueues {
     workers: Workers,
     lanes: [Lane; Queue::ALL.len()],
     /// Nanoseconds that the copy thread has copied.
     copied: Arc<AtomicU64>,
 }
 
-impl Lanes {
-    pub(super) fn new(workers: Workers, delay: Option<Delay>) -> std::io::Result<Lanes> {
+impl CpuQueues {
+    pub(super) fn new(workers: Workers, delay: Option<Delay>) -> std::io::Result<CpuQueues> {
         let copied = Arc::new(AtomicU64::new(0));
         let deferred = || Lane::Deferred(VecDeque::new());
         let lanes = match delay {
@@ -98,7 +98,7 @@ impl Lanes {
             Some(Delay::Copy) => [Lane::Inline, deferred(), Lane::Inline],
             Some(Delay::Host) => [Lane::Inline, Lane::Inline, deferred()],
         };
-        Ok(Lanes { workers, lanes, copied })
+        Ok(CpuQueues { workers, lanes, copied })
     }
 
     pub(super) fn workers(&self) -> &Workers {
@@ -129,7 +129,7 @@ impl Lanes {
             if let Lane::Inline | Lane::Thread { idle: true, .. } = self.lanes[queue as usize] {
                 continue;
             }
-            let ticket = Arc::new(Ticket::default());
+            let ticket = Arc::new(Fence::default());
             self.enqueue(queue, Command::Record(ticket.clone()))?;
             self.until(&ticket)?;
             if let Lane::Thread { idle, .. } = &mut self.lanes[queue as usize] {
@@ -151,7 +151,7 @@ impl Lanes {
     }
 
     /// Returns once the ticket is done, doing what was put off as far as that takes.
-    fn until(&mut self, ticket: &Ticket) -> Result<(), DeviceError> {
+    fn until(&mut self, ticket: &Fence) -> Result<(), DeviceError> {
         for queue in Queue::ALL {
             while !ticket.is_done() {
                 let Lane::Deferred(pending) = &mut self.lanes[queue as usize] else { break };

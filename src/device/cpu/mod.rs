@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::kernels::{Operand, Workers};
-use self::lane::{Command, Lanes, Ticket};
+use self::lane::{Command, CpuQueues, Fence};
 use super::check::{check, common_home};
 use super::{Buffer, Device, DeviceError, Event, Lent, Pool, Queue, Region, Target, Tensor};
 use ops::{DType, Op};
@@ -38,8 +38,8 @@ pub struct CpuDevice {
     target: Target,
     mappings: HashMap<Buffer, (Pool, Arc<Mapping>)>,
     next: u32,
-    lanes: Lanes,
-    events: HashMap<Event, Arc<Ticket>>,
+    lanes: CpuQueues,
+    events: HashMap<Event, Arc<Fence>>,
 }
 
 impl CpuDevice {
@@ -56,7 +56,7 @@ impl CpuDevice {
     /// `Lost` if the system gives no threads.
     pub fn with_delay(target: Target, delay: Option<Delay>) -> Result<CpuDevice, DeviceError> {
         let workers = Workers::new(target.threads).map_err(DeviceError::Lost)?;
-        let lanes = Lanes::new(workers, delay)
+        let lanes = CpuQueues::new(workers, delay)
             .map_err(|error| DeviceError::Lost(format!("no thread could be started: {error}")))?;
         Ok(CpuDevice { target, mappings: HashMap::new(), next: 0, lanes, events: HashMap::new() })
     }
@@ -193,7 +193,7 @@ impl Device for CpuDevice {
     }
 
     fn record(&mut self, queue: Queue, event: Event) -> Result<(), DeviceError> {
-        let ticket = Arc::new(Ticket::default());
+        let ticket = Arc::new(Fence::default());
         self.events.insert(event, ticket.clone());
         self.lanes.enqueue(queue, Command::Record(ticket))
     }

@@ -113,7 +113,7 @@ fn takes_stored(device: &mut CudaDevice, shape: Shape, stored: &[Choice]) -> Res
         let problem = format!("is of {}, this is {here}", choice.setting);
         return Err(DeviceError::StoredChoice { product, problem });
     }
-    if !device.products.adopt(shape, choice, Source::Stored)? {
+    if !device.products.adopt(shape, choice, Source::LoadParameter)? {
         let problem = "is not taken by the library".to_owned();
         return Err(DeviceError::StoredChoice { product, problem });
     }

@@ -12,7 +12,7 @@ use super::order::Moment;
 use super::queues::Queues;
 use super::reservation::Reservation;
 use crate::cpu::Mapping;
-use crate::{Buffer, DeviceError, Lent, Pool, Queue, Region, WitnessReading};
+use crate::{Buffer, DeviceError, ExternalReading, Lent, Pool, Queue, Region};
 
 /// A buffer's memory.
 #[derive(Clone, Copy)]
@@ -42,12 +42,12 @@ pub(super) struct Memory {
     lent: HashMap<u64, Arc<()>>,
     /// Of buffers that are addresses with memory behind some pages.
     reservations: HashMap<Buffer, Reservation>,
-    witness: Option<Witness>,
+    witness: Option<ExternalCounter>,
 }
 
 /// What the driver counted when the witness began, and since.
 #[derive(Clone, Copy)]
-struct Witness {
+struct ExternalCounter {
     /// What a pool reserves at a time. Drivers differ, and none says it.
     step: u64,
     free: u64,
@@ -223,7 +223,7 @@ impl Memory {
         set(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
         let free =
             context.free_and_total()?.0 + get(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
-        self.witness = Some(Witness { step, free, besides: 0 });
+        self.witness = Some(ExternalCounter { step, free, besides: 0 });
         Ok(())
     }
 
@@ -233,18 +233,18 @@ impl Memory {
         let reserved = get(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
         let taken = witness.free.saturating_sub(context.free_and_total()?.0);
         let besides = witness.besides.max(taken.saturating_sub(reserved));
-        self.witness = Some(Witness { besides, ..witness });
+        self.witness = Some(ExternalCounter { besides, ..witness });
         Ok(())
     }
 
     /// What the pool reserved at the most, by its own high-water mark, and what was taken of the card besides, at the
     /// moments when that was looked at. `None` before the witness began.
-    pub(super) fn reading(&mut self, context: &Context) -> Result<Option<WitnessReading>, Failed> {
+    pub(super) fn reading(&mut self, context: &Context) -> Result<Option<ExternalReading>, Failed> {
         self.sample(context)?;
-        let Some(Witness { step, besides, .. }) = self.witness else { return Ok(None) };
+        let Some(ExternalCounter { step, besides, .. }) = self.witness else { return Ok(None) };
         let (free, total) = context.free_and_total()?;
         let reserved = get(self.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
-        Ok(Some(WitnessReading { taken: total - free, peak: reserved + besides, step }))
+        Ok(Some(ExternalReading { taken: total - free, peak: reserved + besides, step }))
     }
 }
 

@@ -52,8 +52,8 @@ use super::choice::ALIGNMENT;
 use super::cpu::HostProcessor;
 use super::target::HOST_THREADS;
 use super::{
-    Buffer, CapturedGraph, Choice, Device, DeviceError, Event, Lent, Pool, Queue, Region, Target, Tensor,
-    WitnessReading, Work,
+    Buffer, CapturedGraph, Choice, Device, DeviceError, Event, ExternalReading, Lent, Pool, Queue, Region,
+    Target, Tensor, Work,
 };
 use ops::Op;
 
@@ -382,7 +382,7 @@ impl Device for CudaDevice {
         Ok(true)
     }
 
-    fn witness(&mut self) -> Result<Option<WitnessReading>, DeviceError> {
+    fn witness(&mut self) -> Result<Option<ExternalReading>, DeviceError> {
         self.synchronize()?;
         Ok(self.memory.reading(&self.context)?)
     }

@@ -30,7 +30,7 @@ pub(super) use self::plan::Way;
 pub(super) struct Matrix {
     pub(super) address: u64,
     pub(super) dtype: DType,
-    /// Stored the other way round: a left matrix as `[inner, rows]`, a right one as `[columns, inner]`.
+    /// LoadParameter the other way round: a left matrix as `[inner, rows]`, a right one as `[columns, inner]`.
     pub(super) transposed: bool,
 }
 

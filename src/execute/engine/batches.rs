@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::Engine;
-use compile::{Batches, Exchange, Program};
+use compile::{Batches, HostBuffers, Program};
 use data::{Batch, Part};
 use device::{DeviceError, Lent, Queue, Region};
 use memory::Failure;
@@ -12,16 +12,16 @@ use memory::Failure;
 /// Which batch is worked on.
 #[derive(Default)]
 pub(super) struct At {
-    /// Where it lies among the exchange's.
+    /// Where it lies among the host buffers'.
     slot: usize,
     /// Where batches come to the device ahead: where it lies there.
     stage: usize,
-    /// Which of the exchange's lies, or will, in the other place there.
+    /// Which of the host buffers' lies, or will, in the other place there.
     ahead: Option<usize>,
 }
 
 impl Engine<'_> {
-    /// A step begins on the batch in a slot of the exchange.
+    /// A step begins on the batch in a slot of the host_buffers.
     pub(super) fn begin_batch(&mut self, slot: usize) -> Result<(), DeviceError> {
         self.at.slot = slot;
         if self.at.ahead.take() == Some(slot) {
@@ -32,9 +32,9 @@ impl Engine<'_> {
         self.bring_now(slot)
     }
 
-    /// Brings the batch in a slot of the exchange to the device before anything else is done.
+    /// Brings the batch in a slot of the host buffers to the device before anything else is done.
     fn bring_now(&mut self, slot: usize) -> Result<(), DeviceError> {
-        if self.program.exchange.staged.is_empty() {
+        if self.program.host_buffers.staged.is_empty() {
             return Ok(());
         }
         let began = Instant::now();
@@ -49,12 +49,12 @@ impl Engine<'_> {
     /// Brings the batch of the next step to the device while this one is worked on, where batches come ahead. Where it goes,
     /// nothing works any more since the step before has ended.
     pub(super) fn bring_ahead(&mut self, next: Option<usize>) -> Result<(), DeviceError> {
-        let Some(next) = next.filter(|_| !self.program.exchange.staged.is_empty()) else { return Ok(()) };
+        let Some(next) = next.filter(|_| !self.program.host_buffers.staged.is_empty()) else { return Ok(()) };
         self.at.ahead = Some(next);
         self.bring(next, 1 - self.at.stage)
     }
 
-    /// An evaluation begins on the batch in a slot of the exchange, that of the step before.
+    /// An evaluation begins on the batch in a slot of the host_buffers, that of the step before.
     pub(super) fn begin_evaluation(&mut self, slot: usize) -> Result<(), Failure> {
         self.at.slot = slot;
         self.bring_now(slot)?;
@@ -65,17 +65,17 @@ impl Engine<'_> {
     pub(super) fn seen_of(&self, of: Region, batches: Batches, seen: usize, bytes: u64) -> Region {
         let samples = self.program.samples;
         let batch = match batches {
-            Batches::Exchange => self.at.slot,
+            Batches::HostBuffers => self.at.slot,
             Batches::Staged => self.at.stage,
         };
         let sample = of.bytes / (samples * self.program.batches(batches)) as u64;
         Region { offset: of.offset + (batch * samples + seen) as u64 * sample, bytes, ..of }
     }
 
-    /// In the slot of the exchange behind the last one. Returns which that is.
+    /// In the slot of the host buffers behind the last one. Returns which that is.
     pub(super) fn put_batch(&mut self, batch: &Batch) -> Result<usize, Failure> {
         let slot = (self.at.slot + 1) % self.program.slots;
-        for &id in &self.program.exchange.batch {
+        for &id in &self.program.host_buffers.batch {
             let name = self.program.value(id).name;
             let filled = batch.part(name).unwrap_or_else(|| panic!("the batch has no part `{name}`"));
             let region = self.samples_of(slot, 0..self.program.samples, &filled.part);
@@ -85,9 +85,9 @@ impl Engine<'_> {
         Ok(slot)
     }
 
-    /// Brings the batch in a slot of the exchange to the device, on the queue of copies, where batches come there as a whole.
+    /// Brings the batch in a slot of the host buffers to the device, on the queue of copies, where batches come there as a whole.
     fn bring(&mut self, slot: usize, stage: usize) -> Result<(), DeviceError> {
-        let Exchange { batch, staged, .. } = &self.program.exchange;
+        let HostBuffers { batch, staged, .. } = &self.program.host_buffers;
         for (&from, &to) in batch.iter().zip(staged) {
             let [from, to] = [(from, slot), (to, stage)].map(|(id, batch)| {
                 let Region { buffer, offset, bytes } = self.manager.tensor(id).region();
@@ -100,7 +100,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Lends the memory of a part of some samples of the batch in a slot of the exchange to who assembles it.
+    /// Lends the memory of a part of some samples of the batch in a slot of the host buffers to who assembles it.
     ///
     /// # Errors
     /// A device that fails.
@@ -134,16 +134,16 @@ impl Engine<'_> {
     }
 
     fn row(&self) -> Region {
-        let row = self.program.exchange.row.expect("the program holds a row");
+        let row = self.program.host_buffers.row.expect("the program holds a row");
         self.manager.tensor(row).region()
     }
 
-    /// Where a part of some samples of the batch in a slot of the exchange lies.
+    /// Where a part of some samples of the batch in a slot of the host buffers lies.
     ///
     /// Panics if the program has no such part.
     fn samples_of(&self, slot: usize, samples: Range<usize>, part: &Part) -> Region {
-        let Program { exchange, samples: all, slots, .. } = self.program;
-        let found = exchange.batch.iter().find(|&&id| self.program.value(id).name == part.name);
+        let Program { host_buffers, samples: all, slots, .. } = self.program;
+        let found = host_buffers.batch.iter().find(|&&id| self.program.value(id).name == part.name);
         let tensor = found.map(|&id| self.manager.tensor(id));
         let tensor = tensor.unwrap_or_else(|| panic!("the program has no `{}`", part.name));
         assert_eq!(tensor.ty, part.of_samples(all * slots), "the type of the batch's `{}`", part.name);

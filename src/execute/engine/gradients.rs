@@ -24,7 +24,7 @@ impl Engine<'_> {
         self.gradients_on(slot, None, numbers)
     }
 
-    /// The same of the batch that lies in a slot of the exchange, while the next one comes to the device.
+    /// The same of the batch that lies in a slot of the host_buffers, while the next one comes to the device.
     pub(super) fn gradients_on(
         &mut self,
         slot: usize,
@@ -33,7 +33,7 @@ impl Engine<'_> {
     ) -> Result<(), Failure> {
         self.begin_batch(slot)?;
         let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let region = self.manager.tensor(self.program.exchange.numbers).region();
+        let region = self.manager.tensor(self.program.host_buffers.numbers).region();
         // Waits for all queues, so that what was brought is there.
         self.manager.backing.device.write(region, &numbers)?;
         self.bring_ahead(next)?;
@@ -53,7 +53,7 @@ impl Engine<'_> {
     pub(crate) fn update(&mut self) -> Result<StepReport, Failure> {
         self.section(SectionKind::Update, 0)?;
         self.counts.steps += 1;
-        let Results { loss, norm, scale, counts } = self.program.exchange.results;
+        let Results { loss, norm, scale, counts } = self.program.host_buffers.results;
         if let Some(counts) = counts {
             let counts = StepCounts::from_array(self.get_numbers(counts)?);
             self.counts.skipped_steps = counts.skipped as u64;

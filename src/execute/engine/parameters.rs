@@ -18,7 +18,7 @@ impl<'a> Engine<'a> {
     /// Out of memory, or a device that fails.
     pub(crate) fn make_all(&mut self) -> Result<(), Failure> {
         let program = self.program;
-        for section in self.opened.unopened(program) {
+        for section in self.first_iterations.unopened(program) {
             let code = program.sections[section].code.iter().enumerate();
             for (index, _) in code.filter(|(_, instruction)| instruction.once) {
                 self.instruction(section, index, 0, true)?;
@@ -30,7 +30,7 @@ impl<'a> Engine<'a> {
 
     /// A section has made what it makes once.
     pub(super) fn open(&mut self, section: usize) {
-        if self.opened.open(section) {
+        if self.first_iterations.open(section) {
             self.counts.made_late += self.program.sections[section].made.len() as u64;
         }
     }

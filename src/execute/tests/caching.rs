@@ -7,7 +7,7 @@ use super::{STEPS, batch, exhausted, trace, trace_on};
 use base::units::Bytes;
 use compile::Action;
 use device::{Pool, Target};
-use memory::{Cadence, Evaluations, Prediction, predict};
+use memory::{Evaluations, Prediction, RunSchedule, predict};
 use spec::*;
 use testing::compile;
 
@@ -31,10 +31,11 @@ fn caching(change: impl FnOnce(&mut Strategy)) -> RunConfig {
 }
 
 /// As `exhausted` goes through a run.
-const ONE_STEP: Cadence = Cadence { steps: 1, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
+const ONE_STEP: RunSchedule =
+    RunSchedule { steps: 1, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
 
-fn predicted(config: &RunConfig, target: &Target, cadence: Cadence) -> Prediction {
-    predict(&compile(config, target).unwrap(), target, cadence)
+fn predicted(config: &RunConfig, target: &Target, run_schedule: RunSchedule) -> Prediction {
+    predict(&compile(config, target).unwrap(), target, run_schedule)
 }
 
 /// What is counted at the end of some steps, each with an evaluation behind it.
@@ -116,7 +117,7 @@ fn what_is_emptied_is_asked_for_again() {
 /// What is reserved is more than what is live, and what is live no more than in pages of its own.
 #[test]
 fn what_is_reserved_is_whole_segments() {
-    let at = |config: &RunConfig| predicted(config, &testing::target(), Cadence::of(config)).device;
+    let at = |config: &RunConfig| predicted(config, &testing::target(), RunSchedule::of(config)).device;
     let (cached, direct) =
         (at(&caching(|_| {})), at(&large(|strategy| strategy.allocator = Allocator::Direct)));
     assert!(cached.reserved_peak % (2 * MIB) == 0 && cached.reserved_peak > cached.peak());
@@ -157,19 +158,19 @@ fn what_is_cached_goes_back_before_a_run_fails() {
     let mut config =
         testing::reshaped(config, |model| (model.d_model, model.heads, model.vocabulary) = (256, 4, 4096));
     config.train.batch_size = 17;
-    let cadence = Cadence { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
-    let free = predicted(&config, &testing::target(), cadence);
+    let run_schedule = RunSchedule { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
+    let free = predicted(&config, &testing::target(), run_schedule);
     assert_eq!(free.cache_work.returned_bytes, 0);
     let small = testing::target().with_memory(Bytes(free.device.steady_peak().live.total()));
-    let enough = Bytes(small.memory.0 + predicted(&config, &small, cadence).short(&small).device);
+    let enough = Bytes(small.memory.0 + predicted(&config, &small, run_schedule).short(&small).device);
     assert!(enough.0 < free.device.reserved_peak, "{enough} of {}", free.device.reserved_peak);
 
     let target = testing::target().with_memory(enough);
-    let lean = predicted(&config, &target, cadence);
+    let lean = predicted(&config, &target, run_schedule);
     assert!(lean.out_of_memory.is_none() && lean.cache_work.returned_bytes > 0, "{lean:?}");
     assert!(lean.device.reserved_peak <= enough.0);
     assert_eq!(lean.device.phase_peaks, free.device.phase_peaks);
     assert_eq!(trace_on(&config, target), trace(&config));
     let less = testing::target().with_memory(Bytes(enough.0 - 1));
-    assert!(predicted(&config, &less, cadence).out_of_memory.is_some());
+    assert!(predicted(&config, &less, run_schedule).out_of_memory.is_some());
 }

@@ -4,7 +4,7 @@ use super::super::engine::Engine;
 use super::{batch, trace};
 use compile::Program;
 use device::Phase;
-use memory::{Cadence, predict};
+use memory::{RunSchedule, predict};
 use spec::*;
 use testing::compile;
 
@@ -65,7 +65,7 @@ fn evaluations_keep_the_same_with_gradients() {
         let mut config = config.clone();
         config.strategy.evaluation_pass = EvaluationPass::Grad;
         let program = compile(&config, &testing::target()).unwrap();
-        let predicted = predict(&program, &testing::target(), Cadence::of(&config));
+        let predicted = predict(&program, &testing::target(), RunSchedule::of(&config));
         predicted.device.phase_peak(Phase::Evaluation).live
     };
     let plain = testing::reshaped(dropping(), |model| model.dropout = Dropout::default());
@@ -82,7 +82,7 @@ fn nothing_is_dropped_where_nothing_is_learnt() {
         engine.start().unwrap();
         let loss = engine.evaluate(&batch(config, 3, config.train.batch_size)).unwrap();
         engine.close().unwrap();
-        let predicted = predict(&program, &testing::target(), Cadence::of(config));
+        let predicted = predict(&program, &testing::target(), RunSchedule::of(config));
         (loss, predicted.device.phase_peak(Phase::Evaluation).live.total(), sites(&program, true))
     };
     let configs = [1, 3].map(|accumulate| {
@@ -123,7 +123,7 @@ fn every_site_is_drawn_for_as_often_as_it_is_gone_through() {
 fn what_is_dropped_is_not_stored() {
     let live = |config: &RunConfig| {
         let program = compile(config, &testing::target()).unwrap();
-        let predicted = predict(&program, &testing::target(), Cadence::of(config));
+        let predicted = predict(&program, &testing::target(), RunSchedule::of(config));
         predicted.device.phase_peak(Phase::Forward).live
     };
     for (attention, squares) in [(spec::Attention::Fused, 0), (spec::Attention::Materialized, 2)] {

@@ -58,7 +58,7 @@ fn a_bucket_is_updated_by_its_own_group() {
         { match = 'blocks.0.attention', weight_decay = 0.2 }, { match = '*.bias', lr = 1e-3 }] }"]);
     let code = program.sections.iter().flat_map(|section| &section.code);
     let updates = code.filter_map(|instruction| match &instruction.action {
-        Action::Launch { op: Op::Update(update), .. } => Some(update),
+        Action::Launch { op: Op::OptimizerStep(update), .. } => Some(update),
         _ => None,
     });
     let found = updates.map(|update| {
@@ -74,14 +74,14 @@ fn a_bucket_is_updated_by_its_own_group() {
     let biases = [(4, 0.1, 1, 0), (4, 0.1, 3, 0), (4, 0.1, 6, 0)];
     let rest = [(8, 0.1, 1, 0), (8, 0.1, 2, 2), (8, 0.1, 3, 2), (8, 0.1, 6, 4)];
     assert_eq!(found, [&[attention][..], &biases, &rest].concat());
-    assert_eq!(program.ty(program.exchange.numbers).elements(), 3 * 4);
+    assert_eq!(program.ty(program.host_buffers.numbers).elements(), 3 * 4);
 }
 
 /// The rule, the learning rate's place and the rows of the matrices of each parameter, by name.
 fn by_parameter(program: &Program) -> Vec<(String, &'static str, usize, Vec<usize>)> {
     let code = program.sections.iter().flat_map(|section| &section.code);
     let updates = code.filter_map(|instruction| match &instruction.action {
-        Action::Launch { op: Op::Update(update), outputs, .. } => Some((update, outputs[0])),
+        Action::Launch { op: Op::OptimizerStep(update), outputs, .. } => Some((update, outputs[0])),
         _ => None,
     });
     let all = updates.flat_map(|(update, bucket)| {

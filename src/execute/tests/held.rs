@@ -6,7 +6,7 @@ use super::{batch, trace};
 use base::units::Bytes;
 use compile::{Program, SectionKind};
 use device::{Pool, Role, Target};
-use memory::{Cadence, Failure, OutOfMemory, predict};
+use memory::{Failure, OutOfMemory, RunSchedule, predict};
 use spec::*;
 use testing::compile;
 
@@ -51,7 +51,11 @@ fn keep_holds_its_values_to_the_end_of_the_section() {
 #[test]
 fn what_is_kept_is_not_overwritten() {
     let peak = |config: &RunConfig| {
-        predict(&program(config), &testing::target(), Cadence::of(config)).device.steady_peak().live.total()
+        predict(&program(config), &testing::target(), RunSchedule::of(config))
+            .device
+            .steady_peak()
+            .live
+            .total()
     };
     let logits = SIZES.f32(SIZES.rows() * V);
     assert_eq!(peak(&keeping(&["head.logits"], |_| {})), peak(&testing::small()) + logits);
@@ -85,12 +89,12 @@ fn keep_changes_no_bit() {
 #[test]
 fn keep_counts_what_is_held() {
     let logits = BATCH * super::strategies::T * V * 4;
-    let (counts, receipt) = work(&keeping(&["head.logits"], |_| {}));
+    let (counts, effects) = work(&keeping(&["head.logits"], |_| {}));
     assert_eq!((counts.late_frees, counts.late_freed_bytes), (2, 2 * logits));
-    assert_eq!(receipt, "1 value held longer (64.0 KiB), 1 value kept in evaluation");
-    let (counts, receipt) = work(&keeping(&["head.logits"], |strategy| strategy.loss_chunks = 7));
+    assert_eq!(effects, "1 value held longer (64.0 KiB), 1 value kept in evaluation");
+    let (counts, effects) = work(&keeping(&["head.logits"], |strategy| strategy.loss_chunks = 7));
     assert_eq!((counts.late_frees, counts.late_freed_bytes), (2 * 7, 2 * logits));
-    assert_eq!(receipt, "7 slices of the loss, 7 values held longer (64.0 KiB), 7 values kept in evaluation");
+    assert_eq!(effects, "7 slices of the loss, 7 values held longer (64.0 KiB), 7 values kept in evaluation");
     let (counts, _) = work(&keeping(&ATTENTION, |strategy| strategy.accumulate = 2));
     assert_eq!(counts.late_frees, 2 * 2 * L, "of each micro-batch");
 }
@@ -132,11 +136,11 @@ fn a_leak_leaves_behind_what_it_says() {
             // The loss of a step is one, whatever its micro-batches.
             let times = if leak == Leak::Loss { 1 } else { accumulate as u64 };
             let each = times * left_behind(leak, &sizes);
-            let predicted = predict(&program(&config), &testing::target(), Cadence::of(&config));
+            let predicted = predict(&program(&config), &testing::target(), RunSchedule::of(&config));
             assert_eq!(predicted.leaked_bytes, each, "{leak:?}, {accumulate} micro-batches");
-            let (counts, receipt) = work(&config);
+            let (counts, effects) = work(&config);
             assert_eq!(counts.leaked_bytes, 2 * each);
-            assert!(receipt.contains(&format!("{} leaked each step", Bytes(each))), "{receipt}");
+            assert!(effects.contains(&format!("{} leaked each step", Bytes(each))), "{effects}");
         }
     }
 }
@@ -164,7 +168,7 @@ fn the_peak_of_any_step_is_known() {
         let program = program(&config);
         let mut device_after = |steps: usize| {
             config.measure = Measure { warmup_steps: 0, steps, ..Measure::default() };
-            predict(&program, &testing::target(), Cadence::of(&config)).device
+            predict(&program, &testing::target(), RunSchedule::of(&config)).device
         };
         let [two, three, many] = [2, 3, 1_000_000].map(&mut device_after);
         let each = three.steady_peak().live.total() - two.steady_peak().live.total();
@@ -184,12 +188,12 @@ fn the_step_that_runs_out_is_predicted() {
         config.evaluation = Some(Evaluation { every: 3, batches: 1 });
         let program = program(&config);
         config.measure = Measure { warmup_steps: 0, steps: 1, ..Measure::default() };
-        let one = predict(&program, &testing::target(), Cadence::of(&config)).device.reserved_peak;
+        let one = predict(&program, &testing::target(), RunSchedule::of(&config)).device.reserved_peak;
         for more in [0, 1, 4096, 100_000, 1_000_000] {
             let target = testing::target().with_memory(Bytes(one + more));
             let mut predicted = |steps| {
                 config.measure = Measure { warmup_steps: 0, steps, ..Measure::default() };
-                predict(&program, &target, Cadence::of(&config))
+                predict(&program, &target, RunSchedule::of(&config))
             };
             let room = predicted(1).steps_until_oom.unwrap() as usize;
             assert!(room > 0);

@@ -3,77 +3,77 @@
 use std::fmt::Debug;
 
 use super::{STEPS, Trace, trace, train};
-use compile::{Action, Bucket, Marks, Program, SectionKind, compile_marked, verify};
+use compile::{Action, Annotations, Bucket, Program, SectionKind, compile_annotated, verify};
 use device::{Delay, Phase, Pool, Queue, Role};
 use graph::{Graphs, Scope};
-use memory::{Cadence, predict};
+use memory::{RunSchedule, predict};
 use ops::ValueId;
 use spec::*;
 use testing::compile;
 
 /// A way to leave the device.
-type Move = fn(&mut Marks, &[Scope]);
+type Move = fn(&mut Annotations, &[Scope]);
 
-const STATES: Move = |marks, _| marks.states = Pool::Host;
+const STATES: Move = |annotations, _| annotations.states = Pool::Host;
 
 /// The optimizer's states, and its work with them.
-const UPDATES: Move = |marks, _| (marks.states, marks.updates) = (Pool::Host, Pool::Host);
+const UPDATES: Move = |annotations, _| (annotations.states, annotations.updates) = (Pool::Host, Pool::Host);
 
 /// The same, and gradients leave as they are made.
-const OPTIMIZER: Move = |marks, scopes| {
-    UPDATES(marks, scopes);
-    marks.gradients = Pool::Host;
+const OPTIMIZER: Move = |annotations, scopes| {
+    UPDATES(annotations, scopes);
+    annotations.gradients = Pool::Host;
 };
 
 /// Each layer's when it is their turn.
-const PARAMETERS: Move = |marks, _| marks.parameters = Pool::Host;
+const PARAMETERS: Move = |annotations, _| annotations.parameters = Pool::Host;
 
 /// All before any of it is copied.
-const MADE: Move = |marks, _| marks.made = Some(Pool::Host);
+const MADE: Move = |annotations, _| annotations.made = Some(Pool::Host);
 
 /// From a few bytes on.
-const ACTIVATIONS: Move = |marks, _| marks.spilled = Some(1000);
+const ACTIVATIONS: Move = |annotations, _| annotations.spilled = Some(1000);
 
 /// All that a layer does not need now.
-const OFFLOADED: Move = |marks, scopes| {
-    OPTIMIZER(marks, scopes);
-    PARAMETERS(marks, scopes);
-    marks.spilled = Some(0);
+const OFFLOADED: Move = |annotations, scopes| {
+    OPTIMIZER(annotations, scopes);
+    PARAMETERS(annotations, scopes);
+    annotations.spilled = Some(0);
 };
-const OFFLOADED_LATE: Move = |marks, scopes| {
-    OFFLOADED(marks, scopes);
-    marks.ahead = 0;
+const OFFLOADED_LATE: Move = |annotations, scopes| {
+    OFFLOADED(annotations, scopes);
+    annotations.ahead = 0;
 };
 
 /// Each bucket only once it is needed, or long before.
-const UPDATES_LATE: Move = |marks, scopes| {
-    UPDATES(marks, scopes);
-    marks.ahead = 0;
+const UPDATES_LATE: Move = |annotations, scopes| {
+    UPDATES(annotations, scopes);
+    annotations.ahead = 0;
 };
-const UPDATES_EARLY: Move = |marks, scopes| {
-    UPDATES(marks, scopes);
-    marks.ahead = 3;
+const UPDATES_EARLY: Move = |annotations, scopes| {
+    UPDATES(annotations, scopes);
+    annotations.ahead = 3;
 };
 
 /// The second of two blocks, and the embedding before the first.
-const LAYERS: Move = |marks, scopes| {
+const LAYERS: Move = |annotations, scopes| {
     let on_host = |scope: &Scope| {
         let layer = &scopes[scope.layer.index()].path;
         layer == "blocks.1" || layer == "embedding"
     };
     let home = |scope| if on_host(scope) { Pool::Host } else { Pool::Device };
-    marks.homes = scopes.iter().map(home).collect();
+    annotations.homes = scopes.iter().map(home).collect();
 };
 
-const ALL: Move = |marks, scopes| {
-    marks.homes = vec![Pool::Host; scopes.len()];
-    UPDATES(marks, scopes);
+const ALL: Move = |annotations, scopes| {
+    annotations.homes = vec![Pool::Host; scopes.len()];
+    UPDATES(annotations, scopes);
 };
 
 fn compiled(config: &RunConfig, moved: Move) -> Program {
     let graphs = Graphs::of(config);
     let plan = testing::recompute_plan(&graphs, config, &testing::target()).unwrap();
-    compile_marked(&graphs, config, &testing::target(), &plan, moved).unwrap()
+    compile_annotated(&graphs, config, &testing::target(), &plan, moved).unwrap()
 }
 
 /// With every way to lay memory out.
@@ -135,9 +135,9 @@ fn states_on_the_host_change_no_bit() {
 fn states_on_the_host_take_no_room_of_the_device() {
     let config = testing::reshaped(testing::small(), |model| model.layers = 12);
     let plain =
-        predict(&compile(&config, &testing::target()).unwrap(), &testing::target(), Cadence::of(&config));
+        predict(&compile(&config, &testing::target()).unwrap(), &testing::target(), RunSchedule::of(&config));
     let program = compiled(&config, STATES);
-    let found = predict(&program, &testing::target(), Cadence::of(&config));
+    let found = predict(&program, &testing::target(), RunSchedule::of(&config));
     let most = |bucket: usize| {
         let states = program.buckets[bucket].states.iter();
         states.map(|state| program.ty(state.value).bytes().next_multiple_of(256)).sum::<u64>()
@@ -193,7 +193,7 @@ fn what_is_brought_earlier_takes_more_room() {
     let brought = [UPDATES_LATE, UPDATES, UPDATES_EARLY].map(|moved| {
         let program = compiled(&config, moved);
         train(&config, &program, testing::device(testing::target()).as_mut()).unwrap();
-        let host = predict(&program, &testing::target(), Cadence::of(&config)).host;
+        let host = predict(&program, &testing::target(), RunSchedule::of(&config)).host;
         host.phase_peak(Phase::Update).live[Role::Gradient]
     });
     assert!(brought[0] < brought[1] && brought[1] < brought[2], "{brought:?}");
@@ -241,7 +241,7 @@ fn placed_layers_change_no_bit_of_the_host_s_own() {
 fn updates_on_the_host_hold_a_few_buckets_at_a_time() {
     let config = testing::reshaped(testing::small(), |model| model.layers = 12);
     let program = compiled(&config, OPTIMIZER);
-    let found = predict(&program, &testing::target(), Cadence::of(&config));
+    let found = predict(&program, &testing::target(), RunSchedule::of(&config));
     let bytes = |id| program.ty(id).bytes().next_multiple_of(256);
     let buckets = |of: fn(&Bucket) -> ValueId| program.buckets.iter().map(move |bucket| bytes(of(bucket)));
     let (parameters, gradients) =

@@ -93,10 +93,10 @@ fn no_more_gradients_are_live_than_those_of_the_table_and_a_layer() {
 #[test]
 fn each_bucket_is_updated_once_and_counted() {
     let (after, _) = work(&plain(|_| {}));
-    let (early, receipt) = work(&in_backward(|_| {}));
+    let (early, effects) = work(&in_backward(|_| {}));
     assert_eq!(early.trained_parameters, after.trained_parameters);
     assert_eq!((early.updates_in_backward, after.updates_in_backward), (4 * early.steps, 0));
-    assert_eq!(receipt, "4 updates in backward");
+    assert_eq!(effects, "4 updates in backward");
 }
 
 /// What comes between the passes is none of what an evaluation with gradients keeps.

@@ -72,12 +72,12 @@ fn inference_keeps_nothing_but_parameters() {
 
 #[test]
 fn inference_does_the_work_of_the_forward_pass() {
-    let (counts, receipt) = work(&inference(|_| {}));
+    let (counts, effects) = work(&inference(|_| {}));
     let rows = BATCH * T;
     let block = 2 * rows * 12 * C * C + 4 * rows * T * C;
     assert_eq!(counts.flops, 2 * (L * block + 2 * rows * C * V), "of two steps");
     assert_eq!((counts.trained_parameters, counts.micro_batches), (0, 2));
-    assert_eq!(receipt, "forward alone");
+    assert_eq!(effects, "forward alone");
 }
 
 /// What only training has is told to have no effect.

@@ -13,7 +13,7 @@ use super::super::step_log::STEPS_FILE;
 use super::super::train::run_on;
 use data::{Batch, Contents, DataError, DigestCache, Source, TrainingStep};
 use device::{Delay, Pool, Role};
-use memory::{Cadence, predict};
+use memory::{RunSchedule, predict};
 use spec::*;
 use testing::compile;
 
@@ -72,7 +72,7 @@ fn trained_on(loader: Loader, documents: Arrangement) -> (Vec<String>, Outcome) 
     };
     let predicted = {
         let target = testing::target();
-        predict(&compile(&config, &target).unwrap(), &target, Cadence::of(&config))
+        predict(&compile(&config, &target).unwrap(), &target, RunSchedule::of(&config))
     };
     let outcome = run(config, data, folder.path()).unwrap();
     assert_eq!(outcome.ended, Ended::Complete, "{}", outcome.message);
@@ -175,7 +175,7 @@ fn each_batch_that_is_ahead_is_memory_of_the_host() {
     let input = |loader: Loader, pool: Pool| {
         let config = config(folder.path(), loader);
         let program = compile(&config, &testing::target()).unwrap();
-        let predicted = predict(&program, &testing::target(), Cadence::of(&config));
+        let predicted = predict(&program, &testing::target(), RunSchedule::of(&config));
         match pool {
             Pool::Pinned => predicted.pinned.steady_peak().live[Role::Input],
             _ => predicted.host.steady_peak().live[Role::Input],
@@ -214,7 +214,7 @@ fn the_receipt_says_how_batches_came() {
     let context = testing::small().sample().tokens.unwrap() as u64;
     let (_, plain) = trained(Loader::default());
     assert_eq!(plain.measured.batch_bytes, Some(2 * 5 * context * 4));
-    assert!(!plain.measured.receipt.contains("of batches"), "{}", plain.measured.receipt);
+    assert!(!plain.measured.effects.contains("of batches"), "{}", plain.measured.effects);
     assert_eq!(plain.measured.batches_ahead, None);
     let (_, one_ahead) = trained(Loader { workers: 2, prefetch: 1, ..Loader::default() });
     assert_eq!(one_ahead.measured.batches_ahead, None);
@@ -223,7 +223,7 @@ fn the_receipt_says_how_batches_came() {
     let uploaded = ahead.measured.batches_ahead.unwrap();
     assert!(uploaded > 0.0, "{uploaded}");
     let told = [" of batches", "2 workers", "% waiting for data", "% of loading hidden"];
-    assert!(told.iter().all(|told| ahead.measured.receipt.contains(told)), "{}", ahead.measured.receipt);
+    assert!(told.iter().all(|told| ahead.measured.effects.contains(told)), "{}", ahead.measured.effects);
 }
 
 /// Three stretches in batches of five, or of three: what is missing counts for nothing, and what is there for all.

@@ -246,7 +246,7 @@ fn adapting_does_the_work_of_the_factors_and_leaves_out_that_of_weights() {
     // Each factor goes forward, gives its own gradient and that of its input, but for that of the first.
     let added = 3 * 2 * N * L * trained(&LAYERS) - 2 * N * R * C;
     for base in BASES {
-        let (counts, receipt) = work(&adapted(&["*"], base));
+        let (counts, effects) = work(&adapted(&["*"], base));
         assert_eq!(counts.flops, plain.flops + 2 * added - 2 * saved, "{base:?}");
         assert_eq!(counts.trained_parameters, 2 * L * trained(&LAYERS));
         // Forward and backward; the gradient of what the first is computed from is nobody's.
@@ -260,7 +260,7 @@ fn adapting_does_the_work_of_the_factors_and_leaves_out_that_of_weights() {
             Base::Bf16 | Base::Fp16 => format!(", {times} casts"),
             Base::Int8 | Base::Nf4 => format!(", {times} dequantized"),
         };
-        assert_eq!(receipt, format!("34.2k parameters without gradients{told}"));
+        assert_eq!(effects, format!("34.2k parameters without gradients{told}"));
     }
     // Backward ends at the lowest factor.
     let (counts, _) = work(&adapted(&["mlp.up"], BASES[2]));

@@ -2,7 +2,6 @@
 
 mod attention;
 mod caching;
-mod cadence;
 mod dropout;
 mod graphs;
 mod groups;
@@ -21,6 +20,7 @@ mod prime;
 mod profile;
 mod ranks;
 mod recompute;
+mod run_schedule;
 mod scopes;
 mod start;
 mod states;
@@ -36,7 +36,7 @@ use base::units::Bytes;
 use compile::{Action, Program, SectionKind};
 use data::{Batch, Documents, Order, TrainingStep, seeds};
 use device::{Delay, Device, Limits, Pool, Target};
-use memory::{Cadence, Evaluations, Failure, OutOfMemory, Short, StepWork, predict};
+use memory::{Evaluations, Failure, OutOfMemory, RunSchedule, Short, StepWork, predict};
 use spec::*;
 use testing::compile;
 use testing::keys::{Choice, OPTIMIZERS, Same, Updates};
@@ -132,8 +132,8 @@ fn train(config: &RunConfig, program: &Program, device: &mut dyn Device) -> Resu
         trace.digests.push(engine.digest()?);
         trace.evaluation = engine.evaluate(&batch(config, 99, config.train.batch_size))?;
     }
-    let cadence = Cadence { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
-    let predicted = predict(program, &target, cadence);
+    let run_schedule = RunSchedule { steps: STEPS, evaluations: Some(Evaluations { every: 1, batches: 1 }) };
+    let predicted = predict(program, &target, run_schedule);
     assert_eq!(engine.cache_work(), predicted.cache_work);
     let Counts { flops, bytes_to_host, bytes_to_device, .. } = engine.counts();
     let StepWork { to_host_bytes, to_device_bytes, .. } = predicted.work;
@@ -350,7 +350,7 @@ fn running_out_is_predicted() {
         config.strategy.allocator = allocator;
         let predicted = |target: &Target| {
             let program = compile(&config, target).unwrap();
-            predict(&program, target, Cadence::of(&config))
+            predict(&program, target, RunSchedule::of(&config))
         };
         let free = predicted(&testing::target());
         let most = free.device.reserved_peak;
@@ -387,7 +387,7 @@ fn running_out_on_the_host_is_predicted() {
         config.strategy.offload = Offload { optimizer: true, pinned, ..Offload::default() };
         let predicted = |target: &Target| {
             let program = compile(&config, target).unwrap();
-            predict(&program, target, Cadence::of(&config))
+            predict(&program, target, RunSchedule::of(&config))
         };
         let free = predicted(&testing::target());
         let most = free.host.reserved_peak;

@@ -6,7 +6,7 @@ use super::strategies::{Activations, BATCH, C, H, L, T, V, launches, live_in, pr
 use base::units::Bytes;
 use compile::{Action, Program, SectionKind};
 use device::{Phase, Pool, Role, Target};
-use memory::{Cadence, predict};
+use memory::{RunSchedule, predict};
 use spec::*;
 use testing::compile;
 
@@ -44,14 +44,14 @@ fn spilled_activations_wait_on_the_host() {
 
 #[test]
 fn each_spilled_activation_goes_once_and_comes_once() {
-    let (counts, receipt) = work(&offloaded(|offload| offload.activations = Spill::From(Bytes(0))));
+    let (counts, effects) = work(&offloaded(|offload| offload.activations = Spill::From(Bytes(0))));
     let n = BATCH * T;
     // Per block: two norms with mean and deviation, q, k and v, attention's output and sums, the stream twice, the mlp's
     // product before and behind its activation. And the stream before the blocks.
     let block = 2 * (n * C + 2 * n) + 3 * n * C + n * C + BATCH * H * T + 2 * n * C + 2 * 4 * n * C;
     let bytes = 4 * (L * block + n * C);
     assert_eq!((counts.bytes_to_host, counts.bytes_to_device), (2 * bytes, 2 * bytes));
-    assert_eq!(receipt, format!("{0} to the host and {0} back", Bytes(bytes)));
+    assert_eq!(effects, format!("{0} to the host and {0} back", Bytes(bytes)));
     // Of those that are large enough, all; of larger ones, none.
     let from = |least| work(&offloaded(|offload| offload.activations = Spill::From(Bytes(least)))).0;
     let wide = 4 * (L * 2 * 4 * n * C);
@@ -63,7 +63,7 @@ fn each_spilled_activation_goes_once_and_comes_once() {
 fn an_offloaded_optimizer_leaves_the_device_its_parameters() {
     let config = offloaded(|offload| offload.optimizer = true);
     let program = program(&config);
-    let found = predict(&program, &testing::target(), Cadence::of(&config));
+    let found = predict(&program, &testing::target(), RunSchedule::of(&config));
     let [rounded, bytes] = parameters(&program);
     let host = found.host.phase_peak(Phase::Update).live;
     assert_eq!((host[Role::Optimizer], host[Role::Gradient]), (2 * rounded, rounded));
@@ -107,7 +107,7 @@ fn parameters_that_have_a_copy_only_come_back() {
 fn offloaded_parameters_are_there_for_two_layers_at_a_time() {
     let config = offloaded(|offload| offload.parameters = true);
     let program = program(&config);
-    let found = predict(&program, &testing::target(), Cadence::of(&config));
+    let found = predict(&program, &testing::target(), RunSchedule::of(&config));
     let [rounded, bytes] = parameters(&program);
     assert_eq!(found.host.steady_peak().live[Role::Parameter], rounded);
     let block = 4 * (4 * C + 3 * C * C + 3 * C + C * C + C + 8 * C * C + 5 * C);
@@ -132,7 +132,7 @@ fn offloaded_parameters_are_cast_again_in_backward() {
     let of = |parameters| {
         let mut config = offloaded(|offload| offload.parameters = parameters);
         config.strategy.precision = Precision::Bf16;
-        let found = predict(&program(&config), &testing::target(), Cadence::of(&config));
+        let found = predict(&program(&config), &testing::target(), RunSchedule::of(&config));
         (work(&config).0, found.device.steady_peak().live[Role::Cast])
     };
     let ((kept, most_kept), (again, most_again)) = (of(false), of(true));
@@ -150,7 +150,7 @@ fn a_model_larger_than_the_device_trains() {
     let target = Target { product_workspace: Bytes(1 << 18), ..testing::target() };
     let program = compile(&config, &target).unwrap();
     let [parameters, _] = parameters(&program);
-    let found = predict(&program, &target, Cadence::of(&config));
+    let found = predict(&program, &target, RunSchedule::of(&config));
     let limit = target.with_memory(Bytes(found.device.reserved_peak));
     assert!(limit.memory.0 < parameters, "{} of {parameters} bytes", limit.memory.0);
     let mut device = testing::device(limit);
@@ -164,7 +164,7 @@ fn how_far_ahead_is_what_it_says() {
     let peak = |ahead| {
         let config = offloaded(|offload| (offload.parameters, offload.ahead) = (true, ahead));
         let config = testing::reshaped(config, |model| model.layers = 8);
-        let found = predict(&program(&config), &testing::target(), Cadence::of(&config));
+        let found = predict(&program(&config), &testing::target(), RunSchedule::of(&config));
         found.device.phase_peak(Phase::Backward).live[Role::Parameter]
     };
     let block = 4 * (4 * C + 3 * C * C + 3 * C + C * C + C + 8 * C * C + 5 * C);
@@ -199,7 +199,7 @@ fn pageable_memory_holds_what_is_offloaded_and_pinned_memory_the_rest() {
     };
     let predicted = |config: &RunConfig| {
         let program = program(config);
-        let found = predict(&program, &testing::target(), Cadence::of(config));
+        let found = predict(&program, &testing::target(), RunSchedule::of(config));
         (program, found)
     };
     let [(pinned, with_pinned), (pageable, with_pageable)] =

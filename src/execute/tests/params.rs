@@ -7,7 +7,7 @@ use super::batch;
 use super::strategies::{launches, live_in, work};
 use compile::{Parameter, SectionKind};
 use device::{Phase, Pool, Role};
-use memory::{Cadence, Failure, predict};
+use memory::{Failure, RunSchedule, predict};
 use ops::Member;
 use spec::*;
 use testing::compile;
@@ -164,7 +164,7 @@ fn parameters_take_the_bytes_of_their_type() {
                     (strategy.gradient_dtype, strategy.gradients) = (gradients, Gradients::Zero);
                 });
                 let program = compile(&config, &testing::target()).unwrap();
-                let usage = predict(&program, &testing::target(), Cadence::of(&config)).device;
+                let usage = predict(&program, &testing::target(), RunSchedule::of(&config)).device;
                 let live = usage.phase_peak(Phase::Forward).live;
                 let rounded = |bytes: u64| bytes.next_multiple_of(256);
                 // Members begin at multiples of 256 bytes of the narrowest type that they are stored in.
@@ -208,17 +208,17 @@ fn the_residual_stream_takes_the_bytes_of_its_type() {
 #[test]
 fn parameters_are_cast_once_for_each_update() {
     let counted = |config: &RunConfig| {
-        let (Counts { casts, parameter_bytes_in_16_bits, random_roundings, .. }, receipt) = work(config);
-        (casts, parameter_bytes_in_16_bits / 2, random_roundings / 2, receipt)
+        let (Counts { casts, parameter_bytes_in_16_bits, random_roundings, .. }, effects) = work(config);
+        (casts, parameter_bytes_in_16_bits / 2, random_roundings / 2, effects)
     };
     let program = compile(&stored(StoredIn::Bf16, true), &testing::target()).unwrap();
     let bytes: u64 = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes()).sum();
     let numbers = program.numbers_of(|_| true);
     // Two steps, in each of which norms are computed in f32.
     let of_norms = 2 * 2 * NORMS;
-    let (casts, stored_bytes, random, receipt) = counted(&stored(StoredIn::Bf16, false));
+    let (casts, stored_bytes, random, effects) = counted(&stored(StoredIn::Bf16, false));
     assert_eq!((casts, stored_bytes, random), (of_norms, bytes, 0));
-    assert!(receipt.contains(" of parameters in 16 bits"), "{receipt}");
+    assert!(effects.contains(" of parameters in 16 bits"), "{effects}");
     let rounding = with(stored(StoredIn::Bf16, false), |strategy| strategy.rounding = Rounding::Stochastic);
     assert_eq!(counted(&rounding).2, numbers);
     // Biases that are added to a stream in f32, and the gradients of two layers of each block that come from it.

@@ -145,7 +145,7 @@ fn numbers_and_classes_reach_the_device_as_they_are() {
     config.strategy.precision = Precision::Fp32;
     let program =
         testing::compile_graphs(&Graphs::new(&config, classifier), &config, &testing::target()).unwrap();
-    let named = program.exchange.batch.iter().map(|&id| (program.full_name(id), program.ty(id)));
+    let named = program.host_buffers.batch.iter().map(|&id| (program.full_name(id), program.ty(id)));
     let expected_parts = [
         ("batch.features".to_owned(), TensorType::f32(&[7, FEATURES])),
         ("batch.classes".to_owned(), TensorType::i32(&[7])),

@@ -1,10 +1,10 @@
 //! Mixed precision: what it learns, what it does, and what becomes of steps that overflow.
 
+use super::super::effects::{Run, effects};
 use super::super::engine::Engine;
-use super::super::receipt::{Run, receipt};
 use super::batch;
 use device::{Pool, Role};
-use memory::{Cadence, live_at, predict};
+use memory::{RunSchedule, live_at, predict};
 use spec::*;
 use testing::compile;
 
@@ -93,8 +93,8 @@ fn a_step_is_skipped(config: &RunConfig) {
     assert!(third.loss < second.loss);
     assert_eq!(third.loss_scale, Some(131_072.0), "two good steps in a row");
     assert_eq!(engine.loss_scale().unwrap(), third.loss_scale, "what the host is told is on the device");
-    let receipt = receipt(&before, &engine.counts(), Run::of(config, &program), None);
-    assert!(receipt.contains("1 step skipped"), "{receipt}");
+    let effects = effects(&before, &engine.counts(), Run::of(config, &program), None);
+    assert!(effects.contains("1 step skipped"), "{effects}");
 }
 
 /// The scale is a power of two here: it changes no bit of what is learnt as long as nothing overflows or vanishes.
@@ -160,7 +160,7 @@ fn activations_are_half_as_large() {
         let mlp = 2 * rounded(rows * 4 * c * number) + rounded(rows * c * 4);
         let stream = rounded(rows * c * 4);
         let expected = 2 * (2 * norm + attention + mlp) + stream + norm + rounded(rows * v * number);
-        let peak = predict(&program, &testing::target(), Cadence::of(&config));
+        let peak = predict(&program, &testing::target(), RunSchedule::of(&config));
         let position = peak.device.phase_peak(device::Phase::Forward).position;
         let live = live_at(&program, &testing::target(), Pool::Device, position);
         let of_role =
@@ -180,7 +180,7 @@ fn casts_are_charged_to_a_role_of_their_own() {
     let by_role = |precision| {
         let config = in_precision(precision);
         let program = compile(&config, &testing::target()).unwrap();
-        let usage = predict(&program, &testing::target(), Cadence::of(&config)).device;
+        let usage = predict(&program, &testing::target(), RunSchedule::of(&config)).device;
         let live = usage.phase_peak(device::Phase::Forward).live;
         [live[Role::Parameter], live[Role::Cast]]
     };

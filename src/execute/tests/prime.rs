@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::super::prime;
 use base::units::Bytes;
 use device::{Buffer, Device, DeviceError, Placed, Pool, Region, Target, Tensor, Work};
-use memory::{Cadence, predict};
+use memory::{RunSchedule, predict};
 use ops::Op;
 use testing::compile;
 use testing::forward;
@@ -63,14 +63,15 @@ impl Device for Recorder {
 fn everything_a_run_launches_was_launched_before() {
     for choice in testing::pairwise() {
         let config = testing::small_with(&choice);
-        let (program, cadence) = (compile(&config, &testing::target()).unwrap(), Cadence::of(&config));
+        let (program, run_schedule) =
+            (compile(&config, &testing::target()).unwrap(), RunSchedule::of(&config));
         let mut device = Recorder::new(testing::target());
-        prime(&mut device, &program, cadence).unwrap();
+        prime(&mut device, &program, run_schedule).unwrap();
         for work in program.work() {
             assert!(device.launched.contains(&work), "{:?}: {work:?}", choice.settings());
         }
         assert!(device.live.is_empty(), "all is given back");
-        let predicted = predict(&program, &testing::target(), cadence);
+        let predicted = predict(&program, &testing::target(), run_schedule);
         let needed = predicted.device.reserved_peak + predicted.host.reserved_peak;
         assert!(device.most <= needed, "{:?}: {} bytes, the run {needed}", choice.settings(), device.most);
     }
@@ -79,10 +80,10 @@ fn everything_a_run_launches_was_launched_before() {
 #[test]
 fn a_run_that_does_not_fit_is_primed_with_what_does() {
     let config = testing::small();
-    let (program, cadence) = (compile(&config, &testing::target()).unwrap(), Cadence::of(&config));
-    let memory = predict(&program, &testing::target(), cadence).device.reserved_peak / 4;
+    let (program, run_schedule) = (compile(&config, &testing::target()).unwrap(), RunSchedule::of(&config));
+    let memory = predict(&program, &testing::target(), run_schedule).device.reserved_peak / 4;
     let mut device = Recorder::new(testing::target().with_memory(Bytes(memory)));
-    prime(&mut device, &program, cadence).unwrap();
+    prime(&mut device, &program, run_schedule).unwrap();
     let launched = program.work().iter().filter(|work| device.launched.contains(work)).count();
     assert!(0 < launched && launched < program.work().len(), "{launched}");
     assert!(device.most <= memory, "{} of {memory} bytes", device.most);

@@ -134,7 +134,7 @@ fn copies_are_hidden_but_for_what_the_device_s_queue_waits_for() {
     let hidden = outcome.measured.copies_hidden.unwrap();
     assert!((hidden - expected).abs() < 1e-9, "{hidden}, not {expected}");
     let told = format!("{:.0}% of copies hidden", 100.0 * expected);
-    assert!(outcome.measured.receipt.contains(&told), "{}", outcome.measured.receipt);
+    assert!(outcome.measured.effects.contains(&told), "{}", outcome.measured.effects);
 }
 
 /// Nothing is copied but batches: there is nothing to hide.

@@ -121,7 +121,7 @@ fn recompute_does_the_work_it_says() {
     for attention in ATTENTION {
         let (plain, _) = work(&recomputing(attention, Recompute::None));
         for (recompute, _, flops) in recomputed(attention) {
-            let (counts, receipt) = work(&recomputing(attention, recompute));
+            let (counts, effects) = work(&recomputing(attention, recompute));
             assert_eq!(counts.recompute_flops, 2 * flops, "{recompute:?}, {attention:?}");
             assert_eq!(counts.flops, plain.flops + 2 * flops, "{recompute:?}, {attention:?}");
             let told = match recompute {
@@ -129,7 +129,7 @@ fn recompute_does_the_work_it_says() {
                 _ if flops == 0 => format!("{} computed again", counts.computed_again / 2),
                 _ => format!("+{:.0}% FLOPs", 100.0 * (2 * flops) as f64 / plain.flops as f64),
             };
-            assert_eq!(receipt, told, "{recompute:?}, {attention:?}");
+            assert_eq!(effects, told, "{recompute:?}, {attention:?}");
         }
     }
     // Two norms of each block.

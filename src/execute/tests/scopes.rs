@@ -2,10 +2,10 @@
 
 use super::super::engine::Engine;
 use super::{batch, train};
-use compile::{Again, Parameter, Program, Unit, Units, compile_marked};
+use compile::{Parameter, Program, RecomputePlan, RecomputePolicy, RecomputeRegion, compile_annotated};
 use device::Role;
 use graph::{Graphs, Scope, ScopeId};
-use memory::{Cadence, Failure, predict};
+use memory::{Failure, RunSchedule, predict};
 use spec::*;
 use testing::compile;
 
@@ -24,10 +24,10 @@ fn any_scope_can_be_computed_again() {
         |program: &Program| train(&config, program, testing::device(target.clone()).as_mut()).unwrap();
     let expected = trained(&plain);
     let peak = |program: &Program| {
-        predict(program, &target, Cadence::of(&config)).device.steady_peak().live[Role::Activation]
+        predict(program, &target, RunSchedule::of(&config)).device.steady_peak().live[Role::Activation]
     };
     let again = |program: &Program| {
-        predict(program, &target, Cadence::of(&config)).hardware_flops - plain.model_flops()
+        predict(program, &target, RunSchedule::of(&config)).hardware_flops - plain.model_flops()
     };
     type Choice = (fn(&Scope) -> bool, u64);
     let choices: [Choice; 5] = [
@@ -40,16 +40,17 @@ fn any_scope_can_be_computed_again() {
         (|scope| scope.path == "blocks.1.mlp", N * C * 4 * C),
     ];
     for (index, (recompute, flops)) in choices.into_iter().enumerate() {
-        let program = compile_marked(
+        let program = compile_annotated(
             &graphs,
             &config,
             &target,
-            &Units::none(graphs.full.scopes.len()),
-            |marks, scopes| {
+            &RecomputePlan::none(graphs.full.scopes.len()),
+            |annotations, scopes| {
                 let unit = |(index, scope)| {
-                    recompute(scope).then_some(Unit { scope: ScopeId(index), again: Again::All })
+                    recompute(scope)
+                        .then_some(RecomputeRegion { scope: ScopeId(index), again: RecomputePolicy::All })
                 };
-                marks.recompute = (0..).zip(scopes).map(unit).collect();
+                annotations.recompute = (0..).zip(scopes).map(unit).collect();
             },
         );
         let program = program.unwrap();
@@ -135,7 +136,7 @@ fn what_is_frozen_stays_and_costs_nothing() {
             let rounded = |bytes: u64| bytes.next_multiple_of(target.alignment.0);
             let trained = program.buckets.iter().filter(|bucket| bucket.trainable);
             let trained: u64 = trained.map(|bucket| rounded(program.ty(bucket.parameters).bytes())).sum();
-            let usage = predict(&program, &target, Cadence::of(&config)).device;
+            let usage = predict(&program, &target, RunSchedule::of(&config)).device;
             let update = usage.phase_peak(device::Phase::Update).live;
             assert_eq!(update[Role::Optimizer], 2 * trained, "{layers:?}");
         }

@@ -14,7 +14,7 @@ use base::units::Bytes;
 use compile::{Action, Parameter, Program, SectionKind};
 use data::{StoredParameters, Weights};
 use device::{Delay, Phase, Pool, Role, Usage};
-use memory::{Cadence, Failure, Prediction, predict, rounded};
+use memory::{Failure, Prediction, RunSchedule, predict, rounded};
 use spec::*;
 
 fn started(init: Init, allocator: Allocator) -> RunConfig {
@@ -22,7 +22,7 @@ fn started(init: Init, allocator: Allocator) -> RunConfig {
 }
 
 fn predicted(config: &RunConfig) -> Prediction {
-    predict(&program(config), &testing::target(), Cadence::of(config))
+    predict(&program(config), &testing::target(), RunSchedule::of(config))
 }
 
 fn at_start(usage: &Usage, role: Role) -> u64 {
@@ -57,10 +57,10 @@ fn a_model_made_on_the_host_is_there_as_a_whole() {
         }
         assert_eq!(at_start(&plain.host, Role::Parameter), 0);
 
-        let (counts, receipt) = work(&config);
+        let (counts, effects) = work(&config);
         assert_eq!(counts.bytes_at_start, WEIGHTS);
         assert_eq!((counts.bytes_to_host, counts.bytes_to_device), (0, 0));
-        assert!(receipt.starts_with(&format!("{} copied at the start", Bytes(WEIGHTS))), "{receipt}");
+        assert!(effects.starts_with(&format!("{} copied at the start", Bytes(WEIGHTS))), "{effects}");
     }
 }
 
@@ -108,7 +108,7 @@ fn digest(config: &RunConfig, weights: Option<&StoredParameters>, steps: usize) 
         let batch = batch(config, step, config.train.batch_size);
         engine.step(&batch, &config.numbers(step + 1)).unwrap();
     }
-    let predicted = predict(&program, &testing::target(), Cadence { steps, evaluations: None });
+    let predicted = predict(&program, &testing::target(), RunSchedule { steps, evaluations: None });
     for (home, usage) in [(Pool::Device, predicted.device), (Pool::Host, predicted.host)] {
         assert_eq!(engine.ledger().usage_at(home), &usage, "{:?}", config.strategy);
     }
@@ -206,7 +206,7 @@ fn a_lazy_start_makes_each_layer_when_it_is_needed() {
         let [lazy, plain] = [Init::Lazy, Init::Device].map(|init| started(init, allocator));
         let all = buckets(&program(&lazy));
         let after = |config: &RunConfig, steps| {
-            predict(&program(config), &testing::target(), Cadence { steps, evaluations: None }).device
+            predict(&program(config), &testing::target(), RunSchedule { steps, evaluations: None }).device
         };
         assert_eq!(after(&plain, 0).live.total(), 3 * all, "parameters and two moments of each");
         assert_eq!(after(&lazy, 0).live.total(), 0);
@@ -256,13 +256,13 @@ fn each_layer_is_made_right_before_its_first_use() {
 #[test]
 fn what_is_made_late_is_no_work_of_steps() {
     for allocator in [Allocator::Arena, Allocator::Direct] {
-        let [(lazy, receipt), (plain, usual)] =
+        let [(lazy, effects), (plain, usual)] =
             [Init::Lazy, Init::Device].map(|init| work(&started(init, allocator)));
         // Four layers' parameters and two moments of each.
         assert_eq!(lazy, Counts { made_late: 12, requests_once: lazy.requests_once, ..plain });
         assert_eq!(lazy.requests_once, if allocator == Allocator::Arena { 0 } else { 12 });
         let separator = if usual.is_empty() { "" } else { ", " };
-        assert_eq!(receipt, format!("12 values made at their first use{separator}{usual}"));
+        assert_eq!(effects, format!("12 values made at their first use{separator}{usual}"));
     }
 }
 

@@ -2,14 +2,14 @@
 //! where they are rounded at random.
 
 use super::super::counts::Counts;
+use super::super::effects::{Run, effects};
 use super::super::engine::Engine;
-use super::super::receipt::{Run, receipt};
 use super::batch;
 use device::{Pool, Region, Role, Tensor};
-use memory::{Cadence, predict};
+use memory::{RunSchedule, predict};
 use ops::{
-    Adam, DType, GradientTerms, Member, Op, Rounding as Rounded, Rule, Shape, StateFormat, TensorType,
-    Update, UpdateFormat, lay_out,
+    Adam, DType, GradientTerms, Member, Op, OptimizerStep, Rounding as Rounded, Rule, Shape, StateFormat,
+    TensorType, UpdateFormat, lay_out,
 };
 use spec::{OptimizerState, Quantize, Rounding, RunConfig};
 use testing::compile;
@@ -50,8 +50,8 @@ fn train(config: &RunConfig) -> (Vec<f32>, String, Counts, String) {
         engine.step(&batch, &config.numbers(step + 1)).unwrap().loss
     });
     let losses = losses.collect();
-    let receipt = receipt(&before, &engine.counts(), Run::of(config, &program), None);
-    (losses, engine.digest().unwrap(), engine.counts(), receipt)
+    let effects = effects(&before, &engine.counts(), Run::of(config, &program), None);
+    (losses, engine.digest().unwrap(), engine.counts(), effects)
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn states_take_the_bytes_of_their_types() {
         (quantized(), codes(&embedding) + codes(&head) + 2 * codes(&block)),
     ] {
         let program = compile(&config, &testing::target()).unwrap();
-        let usage = predict(&program, &testing::target(), Cadence::of(&config)).device;
+        let usage = predict(&program, &testing::target(), RunSchedule::of(&config)).device;
         assert_eq!(
             usage.phase_peak(device::Phase::Forward).live[Role::Optimizer],
             expected,
@@ -148,9 +148,9 @@ fn states_take_the_bytes_of_their_types() {
 #[test]
 fn bytes_are_counted_as_they_are_updated() {
     let counted = |config: &RunConfig| {
-        let (.., counts, receipt) = train(config);
+        let (.., counts, effects) = train(config);
         let Counts { state_bytes_in_16_bits, state_bytes_in_8_bits, random_roundings, .. } = counts;
-        ([state_bytes_in_16_bits, state_bytes_in_8_bits, random_roundings].map(|all| all / 20), receipt)
+        ([state_bytes_in_16_bits, state_bytes_in_8_bits, random_roundings].map(|all| all / 20), effects)
     };
     let program = compile(&stored(OptimizerState::Bf16, Rounding::Nearest), &testing::target()).unwrap();
     let halves: u64 = program.buckets.iter().map(|bucket| program.ty(bucket.parameters).bytes()).sum();
@@ -158,16 +158,16 @@ fn bytes_are_counted_as_they_are_updated() {
         program.buckets.iter().flat_map(|bucket| bucket.members.iter()).map(Member::elements).sum();
     let plain = stored(OptimizerState::Fp32, Rounding::Nearest);
     assert_eq!(counted(&plain), ([0, 0, 0], String::new()));
-    let (counts, receipt) = counted(&stored(OptimizerState::Bf16, Rounding::Nearest));
+    let (counts, effects) = counted(&stored(OptimizerState::Bf16, Rounding::Nearest));
     assert_eq!(counts, [halves, 0, 0]);
-    assert!(receipt.ends_with(" of states in 16 bits"), "{receipt}");
-    let (counts, receipt) = counted(&stored(OptimizerState::Bf16, Rounding::Stochastic));
+    assert!(effects.ends_with(" of states in 16 bits"), "{effects}");
+    let (counts, effects) = counted(&stored(OptimizerState::Bf16, Rounding::Stochastic));
     assert_eq!(counts, [halves, 0, 2 * numbers as u64]);
-    assert!(receipt.ends_with(&format!("{} numbers rounded at random", 2 * numbers)), "{receipt}");
+    assert!(effects.ends_with(&format!("{} numbers rounded at random", 2 * numbers)), "{effects}");
     // Two moments of two tensors of 4,096 numbers in each of two blocks.
-    let (counts, receipt) = counted(&stored(OptimizerState::EightBit, Rounding::Nearest));
+    let (counts, effects) = counted(&stored(OptimizerState::EightBit, Rounding::Nearest));
     assert_eq!(counts, [0, 2 * 2 * 2 * 4096, 0]);
-    assert_eq!(receipt, "32.0 KiB of states in 8 bits");
+    assert_eq!(effects, "32.0 KiB of states in 8 bits");
     // Those of every tensor, which begin at multiples of 256 numbers, as parameters beside them do.
     let (counts, _) = counted(&quantized());
     let program = compile(&quantized(), &testing::target()).unwrap();
@@ -184,7 +184,7 @@ fn second_moment(format: StateFormat, steps: usize) -> f64 {
     let format = UpdateFormat::of_states(format);
     let rule =
         Rule::Adam(Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0, decoupled: true });
-    let op = Update { gradients, format, numbers_at: 0, rule };
+    let op = OptimizerStep { gradients, format, numbers_at: 0, rule };
     let states: Vec<TensorType> = op.states().iter().map(|state| state.layout(&members, ty).1).collect();
     let types = [&[ty, ty], &states[..], &[TensorType::f32(&[op.rule.numbers_len()])]].concat();
     let mut device = testing::device(testing::target());
@@ -206,7 +206,7 @@ fn second_moment(format: StateFormat, steps: usize) -> f64 {
         let numbers = op.rule.numbers(step, 0.0);
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         device.write(tensors[types.len() - 1].region(), &bytes).unwrap();
-        device.launch(&Op::Update(op.clone()), &tensors, &outputs, None).unwrap();
+        device.launch(&Op::OptimizerStep(op.clone()), &tensors, &outputs, None).unwrap();
     }
     let mut bytes = vec![0; tensors[3].ty.bytes() as usize];
     device.read(tensors[3].region(), &mut bytes).unwrap();

@@ -4,13 +4,13 @@
 //! L layers, B sequences in a micro-batch, T context, C d_model, H heads, V vocabulary, N = B T rows.
 
 use super::super::counts::Counts;
+use super::super::effects::{Run, effects};
 use super::super::engine::Engine;
-use super::super::receipt::{Run, receipt};
 use super::super::volume::Volume;
 use base::units::Bytes;
 use compile::{Action, Instruction, Program, SectionKind};
 use device::{Pool, Position, Role};
-use memory::{Cadence, live_at, predict};
+use memory::{RunSchedule, live_at, predict};
 use spec::*;
 use testing::compile;
 
@@ -143,7 +143,7 @@ fn a_smaller_micro_batch_needs_no_more_than_the_others() {
         let device = |batch_size: usize| {
             let mut config = split(batch_size, 3);
             config.strategy.allocator = allocator;
-            predict(&program(&config), &testing::target(), Cadence::of(&config)).device
+            predict(&program(&config), &testing::target(), RunSchedule::of(&config)).device
         };
         let (uneven, even) = (device(8), device(9));
         assert_eq!(uneven.steady_peak().live, even.steady_peak().live);
@@ -156,15 +156,15 @@ fn a_smaller_micro_batch_needs_no_more_than_the_others() {
 fn accumulate_splits_the_work_and_does_no_more() {
     for (batch_size, accumulate, sections) in SPLITS {
         let (whole, split) = (split(batch_size, 1), split(batch_size, accumulate));
-        let ((plain, _), (counts, receipt)) = (work(&whole), work(&split));
+        let ((plain, _), (counts, effects)) = (work(&whole), work(&split));
         let micro_batches: usize = sections.iter().map(|(_, times, _)| times).sum();
         assert_eq!(counts.micro_batches, 2 * micro_batches as u64, "{batch_size} / {accumulate}");
         assert_eq!(counts.evaluations, micro_batches as u64);
         assert_eq!((counts.flops, counts.recompute_flops), (plain.flops, 0));
-        let planned = predict(&program(&split), &testing::target(), Cadence::of(&split));
+        let planned = predict(&program(&split), &testing::target(), RunSchedule::of(&split));
         assert_eq!(2 * planned.model_flops, counts.flops);
         let told = if micro_batches == accumulate { "" } else { " (not 5)" };
-        assert_eq!(receipt, format!("{micro_batches} micro-batches{told}"));
+        assert_eq!(effects, format!("{micro_batches} micro-batches{told}"));
         let volume = |config: &RunConfig| Volume::of_step(config, &config.sample());
         assert_eq!(volume(&split), volume(&whole));
         assert_eq!(volume(&split).tokens, Some(batch_size * T as usize));
@@ -331,7 +331,7 @@ fn placed_layers_are_computed_on_the_host_and_their_borders_cross() {
     let mut config = on_host(&["blocks.1"]);
     for clip_norm in [None, Some(1.0)] {
         config.train.clip_norm = clip_norm;
-        let (counts, receipt) = work(&config);
+        let (counts, effects) = work(&config);
         let mut unplaced = config.clone();
         unplaced.strategy.place.clear();
         let plain = work(&unplaced).0;
@@ -347,7 +347,7 @@ fn placed_layers_are_computed_on_the_host_and_their_borders_cross() {
         assert_eq!(counts, expected, "clip_norm = {clip_norm:?}");
         let crossed = [expected.bytes_to_host, expected.bytes_to_device].map(|bytes| Bytes(bytes / 2));
         let told = format!("{} to the host and {} back", crossed[0], crossed[1]);
-        assert!(receipt.ends_with(&told) && receipt.contains("% of FLOPs on the host, "), "{receipt}");
+        assert!(effects.ends_with(&told) && effects.contains("% of FLOPs on the host, "), "{effects}");
     }
 }
 
@@ -393,7 +393,7 @@ pub(super) fn work(config: &RunConfig) -> (Counts, String) {
         bytes_to_device: after.bytes_to_device - before.bytes_to_device,
         ..after
     };
-    (counts, receipt(&before, &after, Run::of(config, &program), None))
+    (counts, effects(&before, &after, Run::of(config, &program), None))
 }
 
 #[test]
@@ -402,41 +402,41 @@ fn every_strategy_does_the_work_it_says() {
     assert_eq!(nothing, "");
     assert_eq!((plain.recompute_flops, plain.zeroed_bytes, plain.late_frees, plain.requests), (0, 0, 0, 0));
     let small = testing::small();
-    let planned = predict(&program(&small), &testing::target(), Cadence::of(&small));
+    let planned = predict(&program(&small), &testing::target(), RunSchedule::of(&small));
     assert_eq!(plain.flops, 2 * planned.model_flops);
 
     let materialized = with(|strategy| strategy.attention = Attention::Materialized);
     assert_ne!(program(&materialized), program(&small));
-    let (counts, receipt) = work(&materialized);
-    assert_eq!((counts, &*receipt), (plain, ""), "the products are the same");
+    let (counts, effects) = work(&materialized);
+    assert_eq!((counts, &*effects), (plain, ""), "the products are the same");
 
     let n = BATCH * T;
     for (chunks, slices, _) in SLICES {
-        let (counts, receipt) = work(&with(|strategy| strategy.loss_chunks = chunks));
+        let (counts, effects) = work(&with(|strategy| strategy.loss_chunks = chunks));
         let expected = Counts { loss_slices: 2 * slices, ..plain };
         assert_eq!(counts, expected, "loss_chunks = {chunks}");
-        assert_eq!(receipt, format!("{slices} slices of the loss"));
+        assert_eq!(effects, format!("{slices} slices of the loss"));
     }
 
     // The gradient that the head gives the table, and a block's backward, of which attention's is twice its forward.
     let weights = 2 * n * (C * 3 * C + C * C + 2 * C * 4 * C);
     let saved = 2 * n * V * C + 2 * weights + 2 * (4 * n * T * C);
     let frozen = ["embedding", "blocks.0"].map(str::to_owned).to_vec();
-    let (counts, receipt) = work(&with(|strategy| strategy.freeze = frozen));
+    let (counts, effects) = work(&with(|strategy| strategy.freeze = frozen));
     let block = 12 * C * C + 13 * C;
     assert_eq!(plain.trained_parameters, 2 * ((V + T) * C + L * block + 2 * C));
     let trained_parameters = 2 * (block + 2 * C);
     assert_ne!(counts.updated, plain.updated, "fewer are updated");
     let Counts { updated, .. } = counts;
     assert_eq!(counts, Counts { flops: plain.flops - 2 * saved, trained_parameters, updated, ..plain });
-    assert_eq!(receipt, "21.4k parameters without gradients");
+    assert_eq!(effects, "21.4k parameters without gradients");
 
     let zeroed = with(|strategy| strategy.gradients = Gradients::Zero);
     let buckets = program(&zeroed);
     let buckets: u64 = buckets.buckets.iter().map(|bucket| buckets.ty(bucket.parameters).bytes()).sum();
-    let (counts, receipt) = work(&zeroed);
+    let (counts, effects) = work(&zeroed);
     assert_eq!(counts.zeroed_bytes, 2 * buckets);
-    assert!(receipt.ends_with(" zeroed"), "{receipt}");
+    assert!(effects.ends_with(" zeroed"), "{effects}");
 
     let direct = with(|strategy| strategy.allocator = Allocator::Direct);
     let allocations = |kind: SectionKind| {
@@ -444,19 +444,19 @@ fn every_strategy_does_the_work_it_says() {
         code.iter().filter(|instruction| matches!(instruction.action, Action::Allocate(_))).count() as u64
     };
     let per_step = allocations(SectionKind::First) + allocations(SectionKind::Update);
-    let (counts, receipt) = work(&direct);
+    let (counts, effects) = work(&direct);
     assert_eq!(counts.requests, 2 * per_step);
     assert_eq!(counts.requests_in_evaluation, allocations(SectionKind::Evaluation));
-    assert_eq!(receipt, format!("{per_step} requests"));
+    assert_eq!(effects, format!("{per_step} requests"));
 
     let late = |release| work(&with(|strategy| strategy.release = release)).0.late_frees;
     assert!(0 < late(Release::Scope) && late(Release::Scope) < late(Release::Step));
 
     // Per block three for each norm, three for attention, two for the mlp and two of the stream; the embedding's
     // tokens and output, and the head's norm.
-    let (counts, receipt) = work(&with(|strategy| strategy.evaluation_pass = EvaluationPass::Grad));
+    let (counts, effects) = work(&with(|strategy| strategy.evaluation_pass = EvaluationPass::Grad));
     assert_eq!(counts.late_frees_in_evaluation, 13 * L + 5);
-    assert_eq!(receipt, "31 values kept in evaluation");
+    assert_eq!(effects, "31 values kept in evaluation");
     let mut uneven = split(5, 3);
     uneven.strategy.evaluation_pass = EvaluationPass::Grad;
     assert_eq!(work(&uneven).0.late_frees_in_evaluation, 3 * counts.late_frees_in_evaluation);

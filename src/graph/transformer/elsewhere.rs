@@ -1,10 +1,14 @@
 //! What a decoder's parameters are made of in files of Hugging Face's.
 
-use data::{Form, Naming, Stored};
+use data::{CheckpointTensor, Form, Naming};
 use spec::{NormPlacement, Transformer};
 
 /// The tensors of a parameter of these many rows, in the order of its rows, for each naming that has it.
-pub(crate) fn stored(model: &Transformer, parameter: &str, rows: usize) -> Vec<(Naming, Vec<Stored>)> {
+pub(crate) fn stored(
+    model: &Transformer,
+    parameter: &str,
+    rows: usize,
+) -> Vec<(Naming, Vec<CheckpointTensor>)> {
     let gpt2 = gpt2(parameter, rows).map(|stored| (Naming::Gpt2, vec![stored]));
     let llama = llama(model, parameter, rows).map(|stored| (Naming::Llama, stored));
     gpt2.into_iter().chain(llama).collect()
@@ -18,8 +22,8 @@ fn in_block(parameter: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// Weights of linear layers have a row for each channel that goes in.
-fn gpt2(parameter: &str, rows: usize) -> Option<Stored> {
-    let stored = |tensor: String, form| Stored { tensor, rows, form };
+fn gpt2(parameter: &str, rows: usize) -> Option<CheckpointTensor> {
+    let stored = |tensor: String, form| CheckpointTensor { tensor, rows, form };
     if let Some((number, name, kind)) = in_block(parameter) {
         let (tensor, is_linear) = match name {
             "attention.norm" => ("ln_1", false),
@@ -45,8 +49,8 @@ fn gpt2(parameter: &str, rows: usize) -> Option<Stored> {
 }
 
 /// Queries, keys and values are made by layers of their own, and so are a gate and what it lets through.
-fn llama(model: &Transformer, parameter: &str, rows: usize) -> Option<Vec<Stored>> {
-    let plain = |tensor: String, rows| Stored { tensor, rows, form: Form::Plain };
+fn llama(model: &Transformer, parameter: &str, rows: usize) -> Option<Vec<CheckpointTensor>> {
+    let plain = |tensor: String, rows| CheckpointTensor { tensor, rows, form: Form::Plain };
     let Some((number, name, kind)) = in_block(parameter) else {
         let tensor = match parameter {
             "embedding.table" => "embed_tokens.weight",

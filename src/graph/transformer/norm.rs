@@ -1,7 +1,7 @@
 //! Norms with what they learn.
 
 use crate::{Graph, Initial, ScopeId};
-use ops::{DType, HeadNorm, LayerNorm, NormedHeads, Op, RmsNorm};
+use ops::{DType, LayerNorm, Op, QkNorm, QkNormHeads, RmsNorm};
 use spec::{Norm, Transformer};
 
 /// Where a norm is.
@@ -47,8 +47,8 @@ pub(super) fn build_of_heads(graph: &mut Graph, model: &Transformer, scope: Scop
     let offset = offset(model.norm);
     let weights = ["q_norm.weight", "k_norm.weight"]
         .map(|name| graph.parameter(name, scope, &[model.head_dim], Initial::Constant(1.0 - offset)));
-    let heads = NormedHeads { queries: model.heads, keys: model.kv_heads };
-    let op = Op::HeadNorm(HeadNorm { heads, epsilon: model.norm_epsilon as f32, offset });
+    let heads = QkNormHeads { queries: model.heads, keys: model.kv_heads };
+    let op = Op::QkNorm(QkNorm { heads, epsilon: model.norm_epsilon as f32, offset });
     let [normed, _rrms] =
         graph.node(op, scope, [vec![qkv], weights.to_vec()].concat(), ["normed_qkv", "qk_rrms"]);
     normed

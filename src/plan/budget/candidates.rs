@@ -6,10 +6,12 @@ use super::Choice;
 use super::cost::cost;
 use super::knapsack::{Item, assignments};
 use base::parallel;
-use compile::{Again, Instruction, Program, Section, SectionKind, Units, Violation, blocks};
+use compile::{
+    Instruction, Program, RecomputePlan, RecomputePolicy, Section, SectionKind, Violation, blocks,
+};
 use device::{Phase, Target};
 use graph::Graphs;
-use memory::{Cadence, live_bytes, predict};
+use memory::{RunSchedule, live_bytes, predict};
 use ops::OpKind;
 use spec::{RunConfig, WordSet, Words as _};
 
@@ -34,12 +36,12 @@ pub(super) fn all(graphs: &Graphs, config: &RunConfig, target: &Target) -> Resul
     let count = alternatives.iter().map(Vec::len).max().unwrap_or(1);
 
     // What each alternative takes, from programs of which all blocks do the same.
-    let uniform: Vec<Units> =
-        (0..count).map(|alternative| search.units(&alternatives, |_| alternative)).collect();
-    let uniform = parallel::map(uniform, |units| search.evaluate(units, true));
+    let uniform: Vec<RecomputePlan> =
+        (0..count).map(|alternative| search.recompute_plan(&alternatives, |_| alternative)).collect();
+    let uniform = parallel::map(uniform, |recompute_plan| search.evaluate(recompute_plan, true));
     let uniform: Vec<(Choice, Vec<Profile>)> = uniform.into_iter().collect::<Result<_, _>>()?;
     let most = candidates(search.blocks.len());
-    let mut candidates: Vec<Units> = search.segments().collect();
+    let mut candidates: Vec<RecomputePlan> = search.segments().collect();
     candidates.extend(search.every_choice_of_scopes(&alternatives, most));
     let sections = uniform[0].1.len();
     for section in 0..sections {
@@ -54,11 +56,13 @@ pub(super) fn all(graphs: &Graphs, config: &RunConfig, target: &Target) -> Resul
         let items: Vec<Vec<Item>> = alternatives.iter().enumerate().map(items).collect();
         let assigned =
             with_swaps(assignments(&items, uniform[0].1[section].behind, most / sections), most / sections);
-        candidates.extend(assigned.iter().map(|taken| search.units(&alternatives, |block| taken[block])));
+        candidates
+            .extend(assigned.iter().map(|taken| search.recompute_plan(&alternatives, |block| taken[block])));
     }
-    let mut known: HashSet<Units> = uniform.iter().map(|(choice, _)| choice.units.clone()).collect();
-    candidates.retain(|units| known.insert(units.clone()));
-    let evaluated = parallel::map(candidates, |units| Ok(search.evaluate(units, false)?.0));
+    let mut known: HashSet<RecomputePlan> =
+        uniform.iter().map(|(choice, _)| choice.recompute_plan.clone()).collect();
+    candidates.retain(|recompute_plan| known.insert(recompute_plan.clone()));
+    let evaluated = parallel::map(candidates, |recompute_plan| Ok(search.evaluate(recompute_plan, false)?.0));
     let evaluated: Vec<Choice> = evaluated.into_iter().collect::<Result<_, _>>()?;
     Ok(uniform.into_iter().map(|(choice, _)| choice).chain(evaluated).collect())
 }
@@ -88,30 +92,30 @@ pub(super) fn evaluate(
     graphs: &Graphs,
     config: &RunConfig,
     target: &Target,
-    units: Vec<Units>,
+    recompute_plan: Vec<RecomputePlan>,
 ) -> Result<Vec<Choice>, Violation> {
     let search = Search::new(graphs, config, target);
-    units.into_iter().map(|units| Ok(search.evaluate(units, false)?.0)).collect()
+    recompute_plan.into_iter().map(|recompute_plan| Ok(search.evaluate(recompute_plan, false)?.0)).collect()
 }
 
 /// What a block may compute again.
 #[derive(Clone, Debug, PartialEq)]
 enum Alternative {
     /// Of each of its parts by itself.
-    Parts(Vec<Option<Again>>),
+    Parts(Vec<Option<RecomputePolicy>>),
     /// All of it together.
-    Whole(Again),
+    Whole(RecomputePolicy),
 }
 
 impl Alternative {
     /// That nothing is comes first.
     fn all(parts: usize) -> Vec<Alternative> {
-        let again = [None, Some(Again::Norms), Some(Again::All)];
-        let all: Vec<Vec<Option<Again>>> = if parts > PARTS {
+        let again = [None, Some(RecomputePolicy::Norms), Some(RecomputePolicy::All)];
+        let all: Vec<Vec<Option<RecomputePolicy>>> = if parts > PARTS {
             again.iter().map(|again| vec![*again; parts]).collect()
         } else {
             (0..parts).fold(vec![Vec::new()], |all, _| {
-                let longer = |start: Vec<Option<Again>>| {
+                let longer = |start: Vec<Option<RecomputePolicy>>| {
                     again.iter().map(move |again| [start.as_slice(), &[*again]].concat())
                 };
                 all.into_iter().flat_map(longer).collect()
@@ -120,7 +124,11 @@ impl Alternative {
         let whole = (0..1usize << OpKind::ALL.len()).map(|bits| {
             let saved = OpKind::ALL.iter().enumerate().filter(|(index, _)| bits >> index & 1 == 1);
             let saved: WordSet<OpKind> = saved.map(|(_, kind)| *kind).collect();
-            Alternative::Whole(if saved.is_empty() { Again::All } else { Again::AllBut(saved) })
+            Alternative::Whole(if saved.is_empty() {
+                RecomputePolicy::All
+            } else {
+                RecomputePolicy::AllBut(saved)
+            })
         });
         all.into_iter().map(Alternative::Parts).chain(whole).collect()
     }
@@ -128,21 +136,23 @@ impl Alternative {
     /// Whether scopes are computed again as they are.
     fn is_of_scopes(&self) -> bool {
         match self {
-            Alternative::Parts(parts) => parts.iter().all(|again| matches!(again, None | Some(Again::All))),
-            Alternative::Whole(again) => *again == Again::All,
+            Alternative::Parts(parts) => {
+                parts.iter().all(|again| matches!(again, None | Some(RecomputePolicy::All)))
+            }
+            Alternative::Whole(again) => *again == RecomputePolicy::All,
         }
     }
 
-    fn mark(&self, units: &mut Units, block: &Block) {
+    fn mark(&self, recompute_plan: &mut RecomputePlan, block: &Block) {
         match self {
             Alternative::Parts(of_parts) => {
                 for (&part, again) in block.parts.iter().zip(of_parts) {
                     if let Some(again) = again {
-                        units.mark(part, part, *again);
+                        recompute_plan.mark(part, part, *again);
                     }
                 }
             }
-            Alternative::Whole(again) => units.mark(block.scope, block.scope, *again),
+            Alternative::Whole(again) => recompute_plan.mark(block.scope, block.scope, *again),
         }
     }
 }
@@ -185,19 +195,23 @@ impl<'a> Search<'a> {
     }
 
     /// Of each block, by its position, its alternative of this number, if it has so many.
-    fn units(&self, alternatives: &[Vec<Alternative>], number: impl Fn(usize) -> usize) -> Units {
-        let mut units = Units::none(self.scopes);
+    fn recompute_plan(
+        &self,
+        alternatives: &[Vec<Alternative>],
+        number: impl Fn(usize) -> usize,
+    ) -> RecomputePlan {
+        let mut recompute_plan = RecomputePlan::none(self.scopes);
         for (position, (block, alternatives)) in self.blocks.iter().zip(alternatives).enumerate() {
             if let Some(alternative) = alternatives.get(number(position)) {
-                alternative.mark(&mut units, block);
+                alternative.mark(&mut recompute_plan, block);
             }
         }
-        units
+        recompute_plan
     }
 
     /// Where they are so many at the most: each of the blocks' parts again or not, or the blocks as a whole. That values do
     /// not lie densely matters in small models, and nothing else tells how they lie.
-    fn every_choice_of_scopes(&self, alternatives: &[Vec<Alternative>], most: usize) -> Vec<Units> {
+    fn every_choice_of_scopes(&self, alternatives: &[Vec<Alternative>], most: usize) -> Vec<RecomputePlan> {
         let of_scopes = |alternatives: &Vec<Alternative>| -> Vec<usize> {
             let numbers = (0..).zip(alternatives).filter(|(_, alternative)| alternative.is_of_scopes());
             numbers.map(|(number, _)| number).collect()
@@ -212,35 +226,39 @@ impl<'a> Search<'a> {
                 |start: Vec<usize>| choices.iter().map(move |&number| [start.as_slice(), &[number]].concat());
             all.into_iter().flat_map(longer).collect()
         });
-        all.iter().map(|taken| self.units(alternatives, |block| taken[block])).collect()
+        all.iter().map(|taken| self.recompute_plan(alternatives, |block| taken[block])).collect()
     }
 
     /// So many blocks in a row together, for lengths around the root of how many there are: the last of these stretches
     /// kept as a whole, or computed again block by block.
-    fn segments(&self) -> impl Iterator<Item = Units> {
+    fn segments(&self) -> impl Iterator<Item = RecomputePlan> {
         let count = self.blocks.len();
         let longest = (2 * count.isqrt()).min(count / 2);
         (2..=longest).step_by(1 + longest / LENGTHS).flat_map(move |len| {
             [false, true].map(|last| {
-                let mut units = Units::none(self.scopes);
+                let mut recompute_plan = RecomputePlan::none(self.scopes);
                 let count = self.blocks.len().div_ceil(len);
                 for (number, segment) in self.blocks.chunks(len).enumerate() {
                     let is_last = number + 1 == count;
                     for block in segment.iter().filter(|_| !is_last || last) {
                         let first = if is_last { block.scope } else { segment[0].scope };
-                        units.mark(block.scope, first, Again::All);
+                        recompute_plan.mark(block.scope, first, RecomputePolicy::All);
                     }
                 }
-                units
+                recompute_plan
             })
         })
     }
 
-    fn evaluate(&self, units: Units, profiled: bool) -> Result<(Choice, Vec<Profile>), Violation> {
+    fn evaluate(
+        &self,
+        recompute_plan: RecomputePlan,
+        profiled: bool,
+    ) -> Result<(Choice, Vec<Profile>), Violation> {
         let Search { graphs, config, target, .. } = *self;
         // What is chosen is compiled once more.
-        let program = compile::compile(graphs, config, target, &units, false)?;
-        let peak = predict(&program, &target.boundless(), Cadence::of(config)).device.reserved_peak;
+        let program = compile::compile(graphs, config, target, &recompute_plan, false)?;
+        let peak = predict(&program, &target.boundless(), RunSchedule::of(config)).device.reserved_peak;
         let profiles = if profiled { self.profiles(&program) } else { Vec::new() };
         let mut total = 0.0;
         for section in program.step() {
@@ -248,7 +266,7 @@ impl<'a> Search<'a> {
                 total += section.times as f64 * cost(&program, instruction, config, target);
             }
         }
-        Ok((Choice { units, cost: total, peak }, profiles))
+        Ok((Choice { recompute_plan, cost: total, peak }, profiles))
     }
 
     /// Of the sections that may have the peak: of full micro-batches the one that comes last, when most gradients are there,

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::units::Bytes;
-use compile::{Units, Violation};
+use compile::{RecomputePlan, Violation};
 use device::{Pool, Target};
 use graph::Graphs;
 use spec::{Budget, Recompute, RunConfig};
@@ -23,7 +23,7 @@ use spec::{Budget, Recompute, RunConfig};
 /// What a run computes again, and what that is worth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    pub units: Units,
+    pub recompute_plan: RecomputePlan,
     /// Time that it takes of a step, as FLOPs of matrix work that would take as long.
     pub cost: f64,
     /// The most bytes that the device's pool takes in the whole run.
@@ -32,7 +32,7 @@ pub struct Choice {
 
 /// The choices of a run that no other beats, by rising cost and falling peak.
 #[derive(Clone, Debug)]
-pub struct Frontier {
+pub struct ParetoFront {
     /// There is one at least.
     choices: Vec<Choice>,
     /// The peak where nothing is computed again.
@@ -41,13 +41,13 @@ pub struct Frontier {
 
 /// A budget that no choice meets.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Unmet {
+pub struct InfeasibleBudget {
     pub asked: Budget,
     /// In the same terms, rounded up to what people write.
     pub smallest: Budget,
 }
 
-impl Unmet {
+impl InfeasibleBudget {
     pub fn what(&self) -> String {
         format!("no choice of what is computed again meets recompute = {}", Recompute::Budget(self.asked))
     }
@@ -57,13 +57,13 @@ impl Unmet {
     }
 }
 
-impl Frontier {
+impl ParetoFront {
     /// # Errors
     /// A violation of a program's invariants: a mistake in a pass.
-    pub fn of(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<Frontier, Violation> {
+    pub fn of(graphs: &Graphs, config: &RunConfig, target: &Target) -> Result<ParetoFront, Violation> {
         let candidates = candidates::all(graphs, config, target)?;
         let plain = candidates[0].peak;
-        Ok(Frontier { choices: unbeaten(candidates, |choice| choice.cost, |choice| choice.peak), plain })
+        Ok(ParetoFront { choices: unbeaten(candidates, |choice| choice.cost, |choice| choice.peak), plain })
     }
 
     pub fn choices(&self) -> &[Choice] {
@@ -71,7 +71,7 @@ impl Frontier {
     }
 
     /// The first choice that meets the budget. Where none does, the one that takes the least memory, beside what would.
-    pub fn pick(&self, budget: Budget, target: &Target) -> (&Choice, Option<Unmet>) {
+    pub fn pick(&self, budget: Budget, target: &Target) -> (&Choice, Option<InfeasibleBudget>) {
         let tightest = self.tightest();
         let most = match budget {
             Budget::Bytes(Bytes(bytes)) => bytes,
@@ -87,7 +87,7 @@ impl Frontier {
             // What does not fit runs out of memory, and is told what is missing.
             Budget::Memory => return (tightest, None),
         };
-        (tightest, Some(Unmet { asked: budget, smallest }))
+        (tightest, Some(InfeasibleBudget { asked: budget, smallest }))
     }
 
     /// What takes the least memory.
@@ -110,7 +110,7 @@ fn unbeaten<T, B: Ord + Copy>(mut all: Vec<T>, cost: impl Fn(&T) -> f64, bytes: 
     all
 }
 
-/// To whole units, by a thousandth at the most.
+/// To whole recompute_plan, by a thousandth at the most.
 fn round_up(bytes: u64) -> Bytes {
     let unit = [1 << 20, 1 << 10].into_iter().find(|unit| bytes >= 1000 * unit).unwrap_or(1);
     Bytes(bytes.next_multiple_of(unit))
@@ -118,26 +118,26 @@ fn round_up(bytes: u64) -> Bytes {
 
 /// What runs compute again, found once for all that differ in their budget alone.
 #[derive(Debug, Default)]
-pub struct Frontiers(Mutex<HashMap<String, Arc<Frontier>>>);
+pub struct ParetoFronts(Mutex<HashMap<String, Arc<ParetoFront>>>);
 
-impl Frontiers {
+impl ParetoFronts {
     /// What a run computes again, and the budget that it does not meet, if it says one.
     ///
     /// # Errors
     /// A violation of a program's invariants: a mistake in a pass.
-    pub fn units(
+    pub fn recompute_plan(
         &self,
         graphs: &Graphs,
         config: &RunConfig,
         target: &Target,
-    ) -> Result<(Units, Option<Unmet>), Violation> {
-        let budget = match Units::of(config.strategy.recompute, &graphs.full.scopes) {
-            Ok(units) => return Ok((units, None)),
+    ) -> Result<(RecomputePlan, Option<InfeasibleBudget>), Violation> {
+        let budget = match RecomputePlan::of(config.strategy.recompute, &graphs.full.scopes) {
+            Ok(recompute_plan) => return Ok((recompute_plan, None)),
             Err(budget) => budget,
         };
         let frontier = self.find(graphs, config, target)?;
         let (choice, unmet) = frontier.pick(budget, target);
-        Ok((choice.units.clone(), unmet))
+        Ok((choice.recompute_plan.clone(), unmet))
     }
 
     /// The choices of a run, whatever it says of them.
@@ -146,13 +146,13 @@ impl Frontiers {
     /// these may be among them.
     ///
     /// # Errors
-    /// As from `units`.
+    /// As from `recompute_plan`.
     pub fn find(
         &self,
         graphs: &Graphs,
         config: &RunConfig,
         target: &Target,
-    ) -> Result<Arc<Frontier>, Violation> {
+    ) -> Result<Arc<ParetoFront>, Violation> {
         let mut plain = config.clone();
         plain.strategy.recompute = Recompute::None;
         let key = serde_json::to_string(&plain.memory_part()).expect("plain data always serialises");
@@ -160,7 +160,7 @@ impl Frontiers {
         if let Some(known) = known {
             return Ok(known);
         }
-        let found = Arc::new(Frontier::of(graphs, config, target)?);
+        let found = Arc::new(ParetoFront::of(graphs, config, target)?);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&found));
         Ok(found)
     }

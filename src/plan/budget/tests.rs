@@ -3,27 +3,27 @@ use proptest::prelude::*;
 use super::super::{Compiler, compile};
 use super::candidates::evaluate;
 use super::*;
-use compile::{Again, blocks};
+use compile::{RecomputePolicy, blocks};
 use graph::ScopeId;
-use memory::{Cadence, predict};
+use memory::{RunSchedule, predict};
 use spec::{Precision, Strategy};
 use testing::{any_config, any_target, full, random_cases, reshaped, small, target, tenth};
 
 /// Every choice of scopes: of each block nothing, its attention, its feed-forward, both, or all of it together.
-fn every_choice_of_scopes(graphs: &Graphs) -> Vec<Units> {
+fn every_choice_of_scopes(graphs: &Graphs) -> Vec<RecomputePlan> {
     let scopes = &graphs.full.scopes;
     let parts = |block: usize| -> Vec<usize> {
         (0..scopes.len()).filter(|&part| scopes[part].parent == Some(ScopeId(block as u32))).collect()
     };
-    let mut all = vec![Units::none(scopes.len())];
+    let mut all = vec![RecomputePlan::none(scopes.len())];
     for block in blocks(scopes) {
         let [attention, mlp] = parts(block)[..] else { panic!("a block of a transformer has two parts") };
         let choices = [&[][..], &[attention], &[mlp], &[attention, mlp], &[block]];
-        let with = |units: Units| {
+        let with = |recompute_plan: RecomputePlan| {
             choices.map(|scopes| {
-                let mut units = units.clone();
-                scopes.iter().for_each(|&scope| units.mark(scope, scope, Again::All));
-                units
+                let mut recompute_plan = recompute_plan.clone();
+                scopes.iter().for_each(|&scope| recompute_plan.mark(scope, scope, RecomputePolicy::All));
+                recompute_plan
             })
         };
         all = all.into_iter().flat_map(with).collect();
@@ -40,7 +40,7 @@ fn with_budget(config: &RunConfig, budget: Budget) -> RunConfig {
 /// What the device's pool takes in a run.
 fn peak(compiler: &mut Compiler, config: &RunConfig, target: &Target) -> u64 {
     let program = &compiler.compile(config).unwrap().program;
-    predict(program, &target.boundless(), Cadence::of(config)).device.reserved_peak
+    predict(program, &target.boundless(), RunSchedule::of(config)).device.reserved_peak
 }
 
 /// Of four layers there are 625 choices of scopes.
@@ -64,14 +64,14 @@ proptest! {
         config.strategy =
             Strategy { accumulate, precision, loss_chunks, gradients, allocator, evaluation_pass, ..Strategy::default() };
         let graphs = Graphs::of(&config);
-        let frontier = Frontier::of(&graphs, &config, &target).unwrap();
+        let frontier = ParetoFront::of(&graphs, &config, &target).unwrap();
         let all = evaluate(&graphs, &config, &target, every_choice_of_scopes(&graphs)).unwrap();
         for choice in &all {
             let (picked, unmet) = frontier.pick(Budget::Bytes(Bytes(choice.peak)), &target);
             prop_assert_eq!(unmet, None, "{:?}", choice);
             prop_assert!(
                 picked.cost <= 1.05 * choice.cost,
-                "{:?} is cheaper than {:?}: {} to {}", choice.units, picked.units, choice.cost, picked.cost
+                "{:?} is cheaper than {:?}: {} to {}", choice.recompute_plan, picked.recompute_plan, choice.cost, picked.cost
             );
         }
     }
@@ -80,7 +80,7 @@ proptest! {
     #[test]
     fn the_peak_never_rises_when_the_budget_falls(config in any_config(), target in any_target()) {
         let graphs = Graphs::of(&config);
-        let frontier = Frontier::of(&graphs, &config, &target).unwrap();
+        let frontier = ParetoFront::of(&graphs, &config, &target).unwrap();
         let [first, .., last] = frontier.choices() else { return Ok(()) };
         let mut compiler = Compiler::new(&target);
         let mut before = u64::MAX;
@@ -121,9 +121,10 @@ fn a_budget_of_all_computes_nothing_again() {
 /// A share that is named is met when it is said, whatever its decimals are in binary.
 #[test]
 fn the_smallest_share_is_met() {
-    let choice = |cost: f64, pages: u64| Choice { units: Units::none(0), cost, peak: pages << 21 };
+    let choice =
+        |cost: f64, pages: u64| Choice { recompute_plan: RecomputePlan::none(0), cost, peak: pages << 21 };
     for pages in 1..100 {
-        let frontier = Frontier { choices: vec![choice(0.0, 100), choice(1.0, pages)], plain: 100 << 21 };
+        let frontier = ParetoFront { choices: vec![choice(0.0, 100), choice(1.0, pages)], plain: 100 << 21 };
         let (_, unmet) = frontier.pick(Budget::Share(1e-6), &target());
         assert_eq!(frontier.pick(unmet.unwrap().smallest, &target()).1, None, "{pages}");
     }
@@ -136,7 +137,7 @@ fn nobody_waits_for_another_forever() {
     let budgets: Vec<RunConfig> =
         (1..=32).map(|share| with_budget(&config, Budget::Share(f64::from(share) / 32.0))).collect();
     for _ in 0..4 {
-        let frontiers = Arc::new(Frontiers::default());
+        let frontiers = Arc::new(ParetoFronts::default());
         let programs = base::parallel::map(budgets.clone(), |config| {
             Compiler::sharing(&target, Arc::clone(&frontiers)).compile(&config).is_ok()
         });

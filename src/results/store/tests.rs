@@ -11,7 +11,7 @@ use spec::*;
 fn row(run_id: &str, repeat: usize, status: Status) -> Row {
     let row = serde_json::json!({
         "experiment": "test", "run_id": run_id, "strategy": "fp32", "repeat": repeat, "status": status,
-        "device": "cpu", "model": "transformer", "precision": "fp32", "receipt": "", "no_effect": "",
+        "device": "cpu", "model": "transformer", "precision": "fp32", "effects": "", "no_effect": "",
         "message": "", "version": "0", "limited": false, "digest": "", "configuration": run_id,
     });
     serde_json::from_value(row).unwrap()

@@ -58,7 +58,7 @@ section! {
         pub quantize: Quantize = quantize::QUANTIZE, default Quantize::default();
         /// Of what is stored in 16 bits.
         pub rounding: Rounding = word(), default Rounding::Nearest;
-        pub recompute: Recompute = recompute::Again, default Recompute::None;
+        pub recompute: Recompute = recompute::RecomputeParser, default Recompute::None;
         /// Layers that are not trained. Of a run that is planned, each scope by its name.
         pub freeze: Vec<String> = LAYERS, default Vec::new();
         /// Low-rank factors that are trained beside a base that is not.

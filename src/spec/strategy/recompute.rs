@@ -138,9 +138,9 @@ impl fmt::Display for Recompute {
 }
 
 /// What the key takes.
-pub(super) struct Again;
+pub(super) struct RecomputeParser;
 
-impl Declared for Again {
+impl Declared for RecomputeParser {
     type Output = Recompute;
 
     fn read<'a>(&self, keys: &Keys<'a>, entry: &'a Entry) -> Option<Recompute> {

@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use ops::{DType, HeadNorm, HeadNormBackward, NormedHeads, Op};
+use ops::{DType, Op, QkNorm, QkNormBackward, QkNormHeads};
 
 use super::harness::Devices;
 use super::numbers::{Data, NUMBERS};
@@ -18,14 +18,14 @@ fn norms_of_heads_and_their_gradient() {
     for ([batch, sequence, channels, queries, keys], dtype) in
         SHAPES.into_iter().flat_map(|shape| NUMBERS.map(|dtype| (shape, dtype)))
     {
-        let heads = NormedHeads { queries, keys };
+        let heads = QkNormHeads { queries, keys };
         // One of the two.
         let offset = (queries % 2) as f32;
         let dims = [batch, sequence, (queries + 2 * keys) * channels];
         let qkv = Data::random(dtype, &dims, 1.0, 1).map(|x| 2.0 * x + 0.5).stored_as(dtype);
         let weights = [2, 3].map(|seed| Data::random(DType::F32, &[channels], 1.0, seed));
         let inputs = [qkv.clone(), weights[0].clone(), weights[1].clone()];
-        let op = Op::HeadNorm(HeadNorm { heads, epsilon: 1e-5, offset });
+        let op = Op::QkNorm(QkNorm { heads, epsilon: 1e-5, offset });
         devices.check(&op, &op, &inputs);
 
         let rrms = devices.cuda(&op, &inputs).swap_remove(1);
@@ -35,8 +35,7 @@ fn norms_of_heads_and_their_gradient() {
         {
             let mut inputs = [slice::from_ref(&dy), &inputs, slice::from_ref(&rrms)].concat();
             inputs.extend(weights.iter().filter(|_| accumulate).map(|weight| weight.stored_as(gradients)));
-            let op =
-                |gradients| Op::HeadNormBackward(HeadNormBackward { heads, offset, gradients, accumulate });
+            let op = |gradients| Op::QkNormBackward(QkNormBackward { heads, offset, gradients, accumulate });
             devices.check(&op(gradients), &op(DType::F32), &inputs);
         }
     }

@@ -270,12 +270,12 @@ fn choices_are_made_for_an_alignment() {
     let mut repeated = on_one_card();
     repeated.begin_at(|operand| 3 * usize::from(operand == 0));
     let sources = repeated.choose(&op, &inputs, &aligned);
-    assert!(sources.iter().all(|choice| choice.source != Source::Stored), "{sources:?}");
+    assert!(sources.iter().all(|choice| choice.source != Source::LoadParameter), "{sources:?}");
     let stored = repeated.choices();
     let mut again = on_one_card();
     again.begin_at(|operand| 3 * usize::from(operand == 0));
     let taken = again.choose(&op, &inputs, &stored);
-    assert!(taken.iter().all(|choice| choice.source == Source::Stored), "{taken:?}");
+    assert!(taken.iter().all(|choice| choice.source == Source::LoadParameter), "{taken:?}");
 }
 
 /// Gradients that are kept and zeroed are those that are not, whoever sums dy: the library, if it has 16 bits and rows
@@ -336,7 +336,7 @@ fn take_again(first: &mut Devices, second: &mut Devices) {
         inputs.extend(bias.then(|| data(&[40])));
         let chosen = first.choose(&op, &inputs, &[]);
         let again = second.choose(&op, &inputs, &chosen);
-        assert!(again.iter().all(|choice| choice.source == Source::Stored), "{again:?}");
+        assert!(again.iter().all(|choice| choice.source == Source::LoadParameter), "{again:?}");
         let ways =
             |choices: &[Choice]| choices.iter().map(|choice| choice.algorithm.clone()).collect::<Vec<_>>();
         assert_eq!(ways(&again), ways(&chosen));

@@ -1,8 +1,8 @@
 //! Updates that see what is a matrix, and not each element by itself.
 
 use ops::{
-    Adafactor, Adjust, Arithmetic, DType, GradientTerms, Member, Members, Muon, Op, Rounding, Rule, Shape,
-    Stacked, StateFormat, TensorType, Update, UpdateFormat, WeightFormat, lay_out,
+    Adafactor, Adjust, Arithmetic, DType, GradientTerms, Member, Members, Muon, Op, OptimizerStep, Rounding,
+    Rule, Shape, Stacked, StateFormat, TensorType, UpdateFormat, WeightFormat, lay_out,
 };
 
 use super::harness::Devices;
@@ -67,12 +67,12 @@ fn update(
     format: UpdateFormat,
     [clip_norm, loss_scale]: [Option<f32>; 2],
     [of_parameters, of_gradients]: [DType; 2],
-) -> (Update, Members, Vec<Data>) {
+) -> (OptimizerStep, Members, Vec<Data>) {
     let narrowest = [of_parameters, of_gradients, format.states.dtype()];
     let narrowest = narrowest.into_iter().min_by_key(|dtype| dtype.bits()).unwrap();
     let (members, ty) = bucket(&rule, of_parameters, narrowest);
     let gradients = GradientTerms { members: members.clone(), clip_norm, scaled: loss_scale.is_some() };
-    let update = Update { gradients, format, numbers_at: 0, rule };
+    let update = OptimizerStep { gradients, format, numbers_at: 0, rule };
     let mut inputs = stored(&update, ty, [of_parameters, of_gradients]);
     let numbers = inputs.len() - 2;
     inputs[numbers].numbers[..2].copy_from_slice(&LEARNING_RATE_AND_STEP);
@@ -84,12 +84,12 @@ fn update(
 }
 
 /// One whose gradients count in full, and all in f32.
-fn plain(rule: Rule) -> (Update, Members, Vec<Data>) {
+fn plain(rule: Rule) -> (OptimizerStep, Members, Vec<Data>) {
     update(rule, UpdateFormat::default(), [None, None], [DType::F32; 2])
 }
 
-fn assert_same(devices: &mut Devices, update: &Update, members: &Members, inputs: &[Data]) {
-    let op = Op::Update(update.clone());
+fn assert_same(devices: &mut Devices, update: &OptimizerStep, members: &Members, inputs: &[Data]) {
+    let op = Op::OptimizerStep(update.clone());
     let expected = devices.expected_of_same(&op, inputs);
     let found = devices.cuda(&op, inputs);
     assert_eq!(found.len(), 1 + update.kept().len());
@@ -169,7 +169,7 @@ fn matrices_orthogonalised_in_16_bits() {
         devices.fix(way);
         for rule in rules(dtype).into_iter().filter(|rule| matches!(rule, Rule::Muon(_))) {
             let (update, members, inputs) = plain(rule);
-            let op = Op::Update(update);
+            let op = Op::OptimizerStep(update);
             let (expected, found) = (devices.expected_of_same(&op, &inputs), devices.cuda(&op, &inputs));
             let began = &inputs[0].numbers;
             let (mut off, mut moved) = (0.0, 0.0);
@@ -193,7 +193,7 @@ fn matrices_stay_in_a_step_that_is_left_out() {
             let (update, members, mut inputs) = update(rule, format, [None, Some(1024.0)], [half; 2]);
             let norm = inputs.len() - 2;
             inputs[norm] = Data::scalar(f32::NAN);
-            let op = Op::Update(update.clone());
+            let op = Op::OptimizerStep(update.clone());
             let found = devices.cuda(&op, &inputs);
             for (index, kept) in found[1..].iter().enumerate() {
                 assert_eq!(kept.numbers, inputs[1 + index].numbers, "{op:?}: state {index}");
@@ -214,7 +214,7 @@ fn a_gradient_that_is_not_a_number_shows_in_all_of_its_matrix() {
     for rule in rules(DType::F32) {
         let (update, members, mut inputs) = plain(rule);
         inputs[1].numbers[members[0].offset] = f32::NAN;
-        let found = devices.cuda(&Op::Update(update), &inputs);
+        let found = devices.cuda(&Op::OptimizerStep(update), &inputs);
         let last = found[0].numbers[members[0].offset + members[0].elements() - 1];
         assert!(last.is_nan(), "{last}");
     }
@@ -231,7 +231,7 @@ fn gradients_of_zero_leave_matrices_finite() {
             begins.numbers.fill(0.0);
         }
         assert_same(&mut devices, &update, &members, &inputs);
-        let found = devices.cuda(&Op::Update(update), &inputs);
+        let found = devices.cuda(&Op::OptimizerStep(update), &inputs);
         for member in members.iter() {
             let all = &found[0].numbers[member.offset..member.offset + member.elements()];
             assert!(all.iter().all(|number| number.is_finite()), "{member:?}");

@@ -1,8 +1,8 @@
 //! What happens to whole buckets at the end of a step.
 
 use ops::{
-    Adam, DType, DynamicMap, GlobalNorm, GradientTerms, Lion, LossScale, Member, Members, Op, Rounding, Rule,
-    Sgd, Shape, StateFormat, TensorType, Update, UpdateFormat, WeightFormat, lay_out,
+    Adam, DType, DynamicMap, GlobalNorm, GradientTerms, Lion, LossScale, Member, Members, Op, OptimizerStep,
+    Rounding, Rule, Sgd, Shape, StateFormat, TensorType, UpdateFormat, WeightFormat, lay_out,
 };
 
 use super::harness::Devices;
@@ -52,7 +52,7 @@ fn a_norm_beyond_f32_squares_is_finite() {
 }
 
 /// Operands of an update, with a norm and a loss scale where there is one.
-fn operands(op: &Update, len: usize, norm: Option<f32>, scale: Option<f32>) -> Vec<Data> {
+fn operands(op: &OptimizerStep, len: usize, norm: Option<f32>, scale: Option<f32>) -> Vec<Data> {
     let numbers = op.rule.numbers(5, 0.01);
     let random = |scale, seed| Data::random(DType::F32, &[len], scale, seed);
     let mut inputs = vec![random(1.0, 1), random(scale.unwrap_or(1.0), 2)];
@@ -77,10 +77,10 @@ fn rules() -> Vec<Rule> {
 }
 
 /// Every kind of update of the same gradients that is stored like this.
-fn every_update(gradients: &GradientTerms, format: UpdateFormat) -> Vec<Update> {
+fn every_update(gradients: &GradientTerms, format: UpdateFormat) -> Vec<OptimizerStep> {
     rules()
         .into_iter()
-        .map(|rule| Update { gradients: gradients.clone(), format, numbers_at: 0, rule })
+        .map(|rule| OptimizerStep { gradients: gradients.clone(), format, numbers_at: 0, rule })
         .collect()
 }
 
@@ -95,7 +95,7 @@ fn updates() {
             let gradients = GradientTerms { members: members.clone(), clip_norm, scaled };
             let norm = gradients.need_norm().then_some(2.0);
             for update in every_update(&gradients, UpdateFormat::default()) {
-                let op = Op::Update(update.clone());
+                let op = Op::OptimizerStep(update.clone());
                 // Padding is not a number in the reference's operands either, and stays as it is.
                 devices.check(&op, &op, &operands(&update, len, norm, scaled.then_some(1024.0)));
             }
@@ -106,7 +106,7 @@ fn updates() {
 /// The operands of an update of parameters of a type by gradients of a type: its states in their own format, of random numbers,
 /// and a copy of the parameters where there is one.
 pub(super) fn stored(
-    update: &Update,
+    update: &OptimizerStep,
     ty: TensorType,
     [of_parameters, of_gradients]: [DType; 2],
 ) -> Vec<Data> {
@@ -145,12 +145,12 @@ fn tensors(lens: [usize; 3]) -> impl Iterator<Item = Member> + Clone {
 /// Asserts that an update of parameters and gradients of such types leaves the same on both devices, of all that it keeps.
 fn assert_same_update(
     devices: &mut Devices,
-    update: &Update,
+    update: &OptimizerStep,
     members: &Members,
     ty: TensorType,
     dtypes: [DType; 2],
 ) {
-    let op = Op::Update(update.clone());
+    let op = Op::OptimizerStep(update.clone());
     let inputs = stored(update, ty, dtypes);
     let expected = devices.expected_of_same(&op, &inputs);
     let found = devices.cuda(&op, &inputs);
@@ -230,7 +230,7 @@ fn a_step_that_is_left_out_makes_parameters_of_their_copy() {
             let gradients = GradientTerms { members: members.clone(), clip_norm: None, scaled: true };
             let format = UpdateFormat { states, weights: WeightFormat::Master(half) };
             for update in every_update(&gradients, format) {
-                let op = Op::Update(update.clone());
+                let op = Op::OptimizerStep(update.clone());
                 let mut inputs = stored(&update, ty, [half, half]);
                 let norm = inputs.len() - 1;
                 inputs[norm] = Data::scalar(f32::INFINITY);
@@ -277,7 +277,7 @@ fn a_step_without_a_finite_norm_changes_nothing() {
                 UpdateFormat::default(),
             ) {
                 let inputs = operands(&update, 5000, Some(norm), Some(1024.0));
-                let op = Op::Update(update.clone());
+                let op = Op::OptimizerStep(update.clone());
                 let outputs = devices.cuda(&op, &inputs);
                 assert_eq!(outputs.len(), 1 + update.states().len());
                 for (output, input) in outputs.iter().zip([0, 2, 3]) {

@@ -1,6 +1,6 @@
 //! Whole numbers in 32 bits.
 
-use ops::{DType, Op, Widen};
+use ops::{CastIds, DType, Op};
 
 use super::harness::Devices;
 use super::numbers::Data;
@@ -15,7 +15,7 @@ fn ids_are_what_they_were() {
             let numbers: Vec<f32> = (1..=count).map(|i| ((i * 4099 + all - 1 - 4099) % all) as f32).collect();
             assert_eq!(numbers[0] as usize, all - 1);
             for masked in [false, true] {
-                let op = Op::Widen(Widen { masked });
+                let op = Op::CastIds(CastIds { masked });
                 let inputs = [Data::new(dtype, &[count], numbers.clone())];
                 let (found, expected) = (devices.cuda(&op, &inputs), devices.expected_of_same(&op, &inputs));
                 assert_eq!((found[0].ty, &found[0].numbers), (expected[0].ty, &expected[0].numbers));

@@ -88,7 +88,7 @@ impl Change for Row {
         self.peak_bytes = bytes;
         self.reserved_peak_bytes = bytes;
         self.predicted_reserved_peak_bytes = bytes;
-        self.witness_peak_bytes = bytes.map(|bytes| bytes + MIB + 100_000);
+        self.external_peak_bytes = bytes.map(|bytes| bytes + MIB + 100_000);
         // Parameters are there from the start.
         self.start_peak_bytes = bytes.map(|bytes| (bytes / 2).max(43_200_000).min(bytes));
         self.evaluation_peak_bytes = bytes.map(|bytes| bytes / 3);

@@ -1,6 +1,6 @@
 //! Normalisation of heads of queries and keys.
 
-use ops::{HeadNorm, HeadNormBackward, NormedHeads};
+use ops::{QkNorm, QkNormBackward, QkNormHeads};
 
 use super::elementwise::add_to;
 use super::float::{BUFFER, Float, update};
@@ -8,14 +8,14 @@ use super::operands::Operands;
 use super::rms_norm::{differentiate_row, normalise_row};
 use super::workers::{Parts, Workers};
 
-const ROWS: usize = HeadNormBackward::ROWS_PER_PARTIAL;
+const ROWS: usize = QkNormBackward::ROWS_PER_PARTIAL;
 
 /// Which of the two weights a head has, if it is one of queries or keys.
-fn weight_of(heads: NormedHeads, head: usize) -> Option<usize> {
+fn weight_of(heads: QkNormHeads, head: usize) -> Option<usize> {
     (head < heads.count()).then_some(usize::from(head >= heads.queries))
 }
 
-pub(super) fn forward<T: Float>(op: &HeadNorm, operands: &mut Operands, workers: &Workers) {
+pub(super) fn forward<T: Float>(op: &QkNorm, operands: &mut Operands, workers: &Workers) {
     let (qkv, row) = (operands.input::<T>(0), operands.input_type(0).shape.last());
     let weights = [1, 2].map(|index| operands.input::<f32>(index));
     let (channels, normed) = (weights[0].len(), op.heads.count());
@@ -43,7 +43,7 @@ pub(super) fn forward<T: Float>(op: &HeadNorm, operands: &mut Operands, workers:
 }
 
 pub(super) fn backward<T: Float, G: Float>(
-    op: &HeadNormBackward,
+    op: &QkNormBackward,
     operands: &mut Operands,
     scratch: &mut [f32],
     workers: &Workers,

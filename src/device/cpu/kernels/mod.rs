@@ -116,8 +116,8 @@ pub(super) unsafe fn run(
             with_float!(dtype(0), T => activation::gated_backward::<T>(op, &mut operands, workers));
         }
         Op::GlobalNorm(op) => global_norm::run(op, &mut operands, scratch, workers),
-        Op::HeadNorm(op) => with_float!(dtype(0), T => head_norm::forward::<T>(op, &mut operands, workers)),
-        Op::HeadNormBackward(op) => with_float!(dtype(0), T => with_f32_or!(T, op.gradients, G => {
+        Op::QkNorm(op) => with_float!(dtype(0), T => head_norm::forward::<T>(op, &mut operands, workers)),
+        Op::QkNormBackward(op) => with_float!(dtype(0), T => with_f32_or!(T, op.gradients, G => {
             head_norm::backward::<T, G>(op, &mut operands, scratch, workers);
         })),
         Op::LayerNorm(op) => {
@@ -164,10 +164,10 @@ pub(super) unsafe fn run(
         }
         Op::Rotary(op) => with_float!(dtype(0), T => rotary::run::<T>(op, &mut operands, workers)),
         Op::Scale(op) => with_float!(dtype(0), T => elementwise::scale::<T>(op, &mut operands, workers)),
-        Op::Stored(_) => unreachable!("no device reads files"),
+        Op::LoadParameter(_) => unreachable!("no device reads files"),
         Op::Stretch(op) => stretch::run(op, &mut operands),
-        Op::Update(op) => optimizer::update(op, &mut operands, scratch, workers),
-        Op::Widen(op) => widen::run(op, &mut operands),
+        Op::OptimizerStep(op) => optimizer::update(op, &mut operands, scratch, workers),
+        Op::CastIds(op) => widen::run(op, &mut operands),
     }
 }
 

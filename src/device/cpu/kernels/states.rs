@@ -8,7 +8,7 @@ use super::philox::philox_words;
 use super::quantize::Codes;
 use super::simd::Level;
 use super::workers::Parts;
-use ops::{Member, QUANTIZED_BLOCK, Rounding, StateFormat, Update};
+use ops::{Member, OptimizerStep, QUANTIZED_BLOCK, Rounding, StateFormat};
 
 /// Numbers that are brought to f32 at a time, where they are not in f32 already: few enough to stay in the nearest cache, and
 /// for the processor to fetch the next ones while random numbers are made for these.
@@ -39,7 +39,7 @@ pub(super) struct Quantized<'a> {
 
 impl<'a, const N: usize> States<'a, N> {
     /// The moments of an update at this step: the outputs after the parameters.
-    pub(super) fn new(op: &Update, step: f32, operands: &mut Operands<'a>) -> States<'a, N> {
+    pub(super) fn new(op: &OptimizerStep, step: f32, operands: &mut Operands<'a>) -> States<'a, N> {
         const { assert!(N <= 2, "a word of random bits is enough for two") };
         let indices: [usize; N] = std::array::from_fn(|state| state);
         match op.format.states {

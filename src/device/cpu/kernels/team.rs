@@ -81,21 +81,21 @@ struct Job(std::cell::UnsafeCell<Option<(Work<'static>, usize)>>);
 unsafe impl Sync for Job {}
 
 /// The caller's thread and others.
-pub(super) struct Team {
+pub(super) struct ThreadPool {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
     /// Held while a job runs.
     busy: Mutex<()>,
 }
 
-impl Team {
+impl ThreadPool {
     /// # Errors
     ///
     /// The system has no thread to spare.
-    pub(super) fn new(threads: usize) -> std::io::Result<Team> {
+    pub(super) fn new(threads: usize) -> std::io::Result<ThreadPool> {
         let next = (0..threads.max(1)).map(|_| Next::default()).collect();
         let shared = Arc::new(Shared { next, ..Shared::default() });
-        let mut team = Team { shared, helpers: Vec::new(), busy: Mutex::new(()) };
+        let mut team = ThreadPool { shared, helpers: Vec::new(), busy: Mutex::new(()) };
         for member in 1..threads {
             let shared = team.shared.clone();
             let thread = std::thread::Builder::new().name(format!("compute-{member}"));
@@ -133,7 +133,7 @@ impl Team {
     }
 }
 
-impl Drop for Team {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.asleep.lock().unwrap_or_else(PoisonError::into_inner).dismissed = true;
         self.shared.wake.notify_all();
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn every_task_is_done_once() {
         for threads in 1..=5 {
-            let team = Team::new(threads).unwrap();
+            let team = ThreadPool::new(threads).unwrap();
             for tasks in (0..40).chain([1000]) {
                 let calls: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 team.run(tasks, &|_, task| {
@@ -279,7 +279,7 @@ mod tests {
     /// So short that helpers come late, meet the next job, or sleep in between.
     #[test]
     fn jobs_that_follow_each_other_do_not_meet() {
-        let team = Team::new(4).unwrap();
+        let team = ThreadPool::new(4).unwrap();
         for job in 1..20_000 {
             let calls: [AtomicUsize; 5] = Default::default();
             let tasks = job % (calls.len() + 1);
@@ -298,7 +298,7 @@ mod tests {
     /// Both threads have to be at work at once for either to come to its end.
     #[test]
     fn tasks_run_beside_each_other_also_after_a_sleep() {
-        let team = Team::new(2).unwrap();
+        let team = ThreadPool::new(2).unwrap();
         for pause in [0, 20] {
             std::thread::sleep(Duration::from_millis(pause));
             let meeting = std::sync::Barrier::new(2);
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_goes_on() {
-        let team = Team::new(3).unwrap();
+        let team = ThreadPool::new(3).unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             team.run(100, &|_, task| assert!(task != 50, "task 50"));
         }));

@@ -7,11 +7,11 @@ use super::operands::Operands;
 use super::simd::Level;
 use super::states::{Draws, PIECE};
 use super::workers::Parts;
-use ops::{DType, Member, Update, WeightFormat};
+use ops::{DType, Member, OptimizerStep, WeightFormat};
 
 /// A bucket of parameters that is updated, and its gradients.
 pub(super) struct Weights<'a> {
-    parameters: Stored<'a>,
+    parameters: LoadParameter<'a>,
     /// The numbers that parameters are rounded from, where these are kept.
     master: Option<Parts<'a, f32>>,
     /// How parameters are rounded, where it is at random.
@@ -19,7 +19,7 @@ pub(super) struct Weights<'a> {
     gradients: Gradients<'a>,
 }
 
-enum Stored<'a> {
+enum LoadParameter<'a> {
     F32(Parts<'a, f32>),
     Bf16(Parts<'a, Bf16>),
     F16(Parts<'a, F16>),
@@ -33,15 +33,15 @@ enum Gradients<'a> {
 
 impl<'a> Weights<'a> {
     /// Of an update at this step.
-    pub(super) fn new(op: &Update, step: f32, operands: &mut Operands<'a>) -> Weights<'a> {
+    pub(super) fn new(op: &OptimizerStep, step: f32, operands: &mut Operands<'a>) -> Weights<'a> {
         let at = op.gradients_input();
         let (parameters, gradients) = (operands.output_type(0).dtype, operands.input_type(at).dtype);
         let not_numbers = "an operation's types are checked before it runs";
         Weights {
             parameters: match parameters {
-                DType::F32 => Stored::F32(Parts::new(operands.output(0))),
-                DType::BF16 => Stored::Bf16(Parts::new(operands.output(0))),
-                DType::F16 => Stored::F16(Parts::new(operands.output(0))),
+                DType::F32 => LoadParameter::F32(Parts::new(operands.output(0))),
+                DType::BF16 => LoadParameter::Bf16(Parts::new(operands.output(0))),
+                DType::F16 => LoadParameter::F16(Parts::new(operands.output(0))),
                 DType::I32 | DType::U16 | DType::U8 | DType::U4 => unreachable!("{not_numbers}"),
             },
             master: op.format.has_master().then(|| Parts::new(operands.output(1 + op.states().len()))),
@@ -72,7 +72,9 @@ impl<'a> Weights<'a> {
         elements: Range<usize>,
         mut work: impl FnMut(Range<usize>, &mut [f32], &[f32]),
     ) {
-        if let (Stored::F32(parameters), Gradients::F32(gradients)) = (&self.parameters, &self.gradients) {
+        if let (LoadParameter::F32(parameters), Gradients::F32(gradients)) =
+            (&self.parameters, &self.gradients)
+        {
             // SAFETY: by this function's contract.
             let parameters = unsafe { parameters.part(elements.clone()) };
             return work(0..elements.len(), parameters, &gradients[elements]);
@@ -86,9 +88,9 @@ impl<'a> Weights<'a> {
             // SAFETY: by this function's contract.
             unsafe {
                 match &self.parameters {
-                    Stored::F32(parameters) => work(parameters.part(piece)),
-                    Stored::Bf16(all) => self.rounded(level, member, &piece, all, &mut numbers, work),
-                    Stored::F16(all) => self.rounded(level, member, &piece, all, &mut numbers, work),
+                    LoadParameter::F32(parameters) => work(parameters.part(piece)),
+                    LoadParameter::Bf16(all) => self.rounded(level, member, &piece, all, &mut numbers, work),
+                    LoadParameter::F16(all) => self.rounded(level, member, &piece, all, &mut numbers, work),
                 }
             }
         }
@@ -103,7 +105,7 @@ impl<'a> Weights<'a> {
     ) {
         let (mut numbers, mut wide) = ([0.0; PIECE], [0.0; PIECE]);
         let is_f32 = matches!(self.gradients, Gradients::F32(_))
-            && (self.master.is_some() || matches!(self.parameters, Stored::F32(_)));
+            && (self.master.is_some() || matches!(self.parameters, LoadParameter::F32(_)));
         let len = if is_f32 { elements.len() } else { PIECE };
         for start in elements.clone().step_by(len.max(1)) {
             let piece = start..elements.end.min(start + len);
@@ -114,9 +116,9 @@ impl<'a> Weights<'a> {
             let parameters = unsafe {
                 match (&self.master, &self.parameters) {
                     (Some(master), _) => master.part(piece),
-                    (None, Stored::F32(parameters)) => parameters.part(piece),
-                    (None, Stored::Bf16(all)) => Bf16::widened(level, all.part(piece), &mut numbers),
-                    (None, Stored::F16(all)) => F16::widened(level, all.part(piece), &mut numbers),
+                    (None, LoadParameter::F32(parameters)) => parameters.part(piece),
+                    (None, LoadParameter::Bf16(all)) => Bf16::widened(level, all.part(piece), &mut numbers),
+                    (None, LoadParameter::F16(all)) => F16::widened(level, all.part(piece), &mut numbers),
                 }
             };
             work(run, parameters, gradients);
@@ -144,9 +146,9 @@ impl<'a> Weights<'a> {
         unsafe {
             let master = master.part(elements.clone());
             match &self.parameters {
-                Stored::F32(parameters) => parameters.part(elements).copy_from_slice(master),
-                Stored::Bf16(parameters) => Bf16::narrow(level, master, parameters.part(elements)),
-                Stored::F16(parameters) => F16::narrow(level, master, parameters.part(elements)),
+                LoadParameter::F32(parameters) => parameters.part(elements).copy_from_slice(master),
+                LoadParameter::Bf16(parameters) => Bf16::narrow(level, master, parameters.part(elements)),
+                LoadParameter::F16(parameters) => F16::narrow(level, master, parameters.part(elements)),
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Whole numbers in 32 bits.
 
 use super::operands::Operands;
-use ops::{DType, Widen};
+use ops::{CastIds, DType};
 
 /// The ids of a batch are few beside all that is computed with them: one thread is enough.
-pub(super) fn run(op: &Widen, operands: &mut Operands) {
+pub(super) fn run(op: &CastIds, operands: &mut Operands) {
     let (output, input) = (operands.whole_numbers(0), operands.input_bytes(0));
     match operands.input_type(0).dtype {
         DType::U8 => widen(op, input.iter().map(|&number| u32::from(number)), u8::MAX.into(), output),
@@ -15,7 +15,7 @@ pub(super) fn run(op: &Widen, operands: &mut Operands) {
     }
 }
 
-fn widen(op: &Widen, numbers: impl Iterator<Item = u32>, largest: u32, output: &mut [i32]) {
+fn widen(op: &CastIds, numbers: impl Iterator<Item = u32>, largest: u32, output: &mut [i32]) {
     for (wide, number) in output.iter_mut().zip(numbers) {
         *wide = if op.masked && number == largest { -1 } else { number as i32 };
     }

@@ -4,12 +4,12 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::simd::Level;
-use super::team::Team;
+use super::team::ThreadPool;
 use ops::DType;
 
 /// The threads that one operation is spread over.
 pub(in crate::cpu) struct Workers {
-    team: Team,
+    team: ThreadPool,
     threads: usize,
     level: Level,
 }
@@ -24,8 +24,8 @@ impl Workers {
         if threads == 0 {
             return Err("no compute threads were asked for".to_string());
         }
-        let team =
-            Team::new(threads).map_err(|error| format!("cannot start {threads} compute threads: {error}"))?;
+        let team = ThreadPool::new(threads)
+            .map_err(|error| format!("cannot start {threads} compute threads: {error}"))?;
         Ok(Workers { team, threads, level })
     }
 

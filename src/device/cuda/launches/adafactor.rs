@@ -2,7 +2,7 @@
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher};
-use ops::{Adafactor, Factored, TensorType, Update};
+use ops::{Adafactor, Factored, OptimizerStep, TensorType};
 
 use super::optimizer::{UPDATE_ELEMENTS, words};
 use super::sizes::BLOCK;
@@ -19,7 +19,7 @@ pub(super) fn constants(rule: &Adafactor) -> Argument {
 
 /// `operands` are those that all kernels of updates begin with; `parameters` is the type of the bucket.
 pub(super) fn update(
-    op: &Update,
+    op: &OptimizerStep,
     parameters: TensorType,
     operands: &[Argument],
     scratch: u64,

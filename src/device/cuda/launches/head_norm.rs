@@ -2,7 +2,7 @@
 
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
-use ops::{HeadNorm, HeadNormBackward, NormedHeads, Operation, TypeError};
+use ops::{Operation, QkNorm, QkNormBackward, QkNormHeads, TypeError};
 
 use super::column_sums::{Sums, sum_partials};
 use super::sizes::{BLOCK, blocks, by_dtype, pointer, size, size_argument};
@@ -16,12 +16,12 @@ const CHANNELS: usize = 256;
 ///
 /// # Errors
 /// Heads wider than they take.
-fn sizes(operation: &'static str, heads: NormedHeads, channels: usize) -> Result<Argument, DeviceError> {
+fn sizes(operation: &'static str, heads: QkNormHeads, channels: usize) -> Result<Argument, DeviceError> {
     if channels > CHANNELS {
         let problem = format!("on a CUDA device a head has at most {CHANNELS} channels, not {channels}");
         return Err(TypeError { operation, problem }.into());
     }
-    let NormedHeads { queries, keys } = heads;
+    let QkNormHeads { queries, keys } = heads;
     let fields = [size(queries)?, size(queries + keys)?, size(queries + 2 * keys)?, size(channels)?];
     let words = fields.chunks_exact(2).map(|pair| u64::from(pair[0]) | u64::from(pair[1]) << 32);
     Ok(Argument::Words(words.collect()))
@@ -29,7 +29,7 @@ fn sizes(operation: &'static str, heads: NormedHeads, channels: usize) -> Result
 
 /// A warp takes a head.
 pub(super) fn forward(
-    op: &HeadNorm,
+    op: &QkNorm,
     inputs: &[Operand],
     outputs: &[Operand],
     launcher: &mut Launcher,
@@ -46,7 +46,7 @@ pub(super) fn forward(
 
 /// A block takes the rows of one partial sum.
 pub(super) fn backward(
-    op: &HeadNormBackward,
+    op: &QkNormBackward,
     inputs: &[Operand],
     outputs: &[Operand],
     (partials, _): (u64, u64),
@@ -54,7 +54,7 @@ pub(super) fn backward(
 ) -> Result<(), DeviceError> {
     let (qkv, channels) = (&inputs[1], inputs[2].ty.shape.last());
     let rows = qkv.ty.shape.rows();
-    let count = rows.div_ceil(HeadNormBackward::ROWS_PER_PARTIAL);
+    let count = rows.div_ceil(QkNormBackward::ROWS_PER_PARTIAL);
     let mut arguments = vec![pointer(&outputs[0]), Argument::Pointer(partials)];
     arguments.extend(inputs[..5].iter().map(pointer));
     arguments.extend([sizes(op.name(), op.heads, channels)?, size_argument(rows)?, Argument::F32(op.offset)]);

@@ -55,8 +55,8 @@ pub(super) fn run(
         Op::Gated(op) => activation::gated(op, inputs, outputs, launcher),
         Op::GatedBackward(op) => activation::gated_backward(op, inputs, outputs, launcher),
         Op::GlobalNorm(op) => optimizer::global_norm(op, inputs, outputs, workspace, launcher),
-        Op::HeadNorm(op) => head_norm::forward(op, inputs, outputs, launcher),
-        Op::HeadNormBackward(op) => head_norm::backward(op, inputs, outputs, workspace, launcher),
+        Op::QkNorm(op) => head_norm::forward(op, inputs, outputs, launcher),
+        Op::QkNormBackward(op) => head_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::LayerNorm(op) => layer_norm::forward(op, inputs, outputs, launcher),
         Op::LayerNormBackward(op) => layer_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::Linear(op) => linear::forward(op, inputs, outputs, workspace, launcher),
@@ -73,9 +73,9 @@ pub(super) fn run(
         Op::RmsNormBackward(op) => rms_norm::backward(op, inputs, outputs, workspace, launcher),
         Op::Rotary(op) => rotary::run(op, inputs, outputs, launcher),
         Op::Scale(op) => elementwise::scale(op, inputs, outputs, launcher),
-        Op::Stored(_) => unreachable!("no device reads files"),
+        Op::LoadParameter(_) => unreachable!("no device reads files"),
         Op::Stretch(op) => stretch::run(op, inputs, outputs, launcher),
-        Op::Update(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
-        Op::Widen(op) => widen::run(op, inputs, outputs, launcher),
+        Op::OptimizerStep(op) => optimizer::update(op, inputs, outputs, workspace, launcher),
+        Op::CastIds(op) => widen::run(op, inputs, outputs, launcher),
     }
 }

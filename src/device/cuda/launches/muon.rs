@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
 use crate::cuda::products::{Added, Epilogue, Matrix, Product};
-use ops::{DType, Member, Muon, MuonScratch, TensorType, Update};
+use ops::{DType, Member, Muon, MuonScratch, OptimizerStep, TensorType};
 
 use super::optimizer::{Bucket, each_element, in_format, kernels, words};
 use super::sizes::{BLOCK, blocks, by_dtype, count};
@@ -14,7 +14,7 @@ use super::sizes::{BLOCK, blocks, by_dtype, count};
 const NORMALISED: usize = 16 * BLOCK as usize;
 
 pub(super) fn update(
-    op: &Update,
+    op: &OptimizerStep,
     rule: &Muon,
     bucket: &Bucket,
     workspace: (u64, u64),

@@ -3,8 +3,8 @@
 use crate::DeviceError;
 use crate::cuda::launcher::{Argument, Launcher, Operand};
 use ops::{
-    Adam, DType, GlobalNorm, Lion, LossScale, Member, Rounding, Rule, Sgd, StateFormat, TypeError, Update,
-    UpdateFormat, WeightFormat,
+    Adam, DType, GlobalNorm, Lion, LossScale, Member, OptimizerStep, Rounding, Rule, Sgd, StateFormat,
+    TypeError, UpdateFormat, WeightFormat,
 };
 
 use super::sizes::{BLOCK, by_dtype, optional, pointer, size_argument};
@@ -55,7 +55,7 @@ pub(super) fn global_norm(
 
 /// Enqueues an update, whose states are updated in place, as parameters are unless they have a copy.
 pub(super) fn update(
-    op: &Update,
+    op: &OptimizerStep,
     inputs: &[Operand],
     outputs: &[Operand],
     workspace: (u64, u64),
@@ -91,8 +91,8 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    fn of(op: &Update, inputs: &[Operand], outputs: &[Operand]) -> Bucket {
-        let Update { gradients, format, numbers_at, rule: _ } = op;
+    fn of(op: &OptimizerStep, inputs: &[Operand], outputs: &[Operand]) -> Bucket {
+        let OptimizerStep { gradients, format, numbers_at, rule: _ } = op;
         let numbers = op.numbers_input();
         let (states, master) = outputs[1..].split_at(op.states().len());
         Bucket {

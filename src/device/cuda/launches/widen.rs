@@ -4,10 +4,10 @@ use super::elementwise::SINGLES;
 use super::sizes::{BLOCK, blocks, count, flag, pointer};
 use crate::DeviceError;
 use crate::cuda::launcher::{Launcher, Operand};
-use ops::{DType, Widen};
+use ops::{CastIds, DType};
 
 pub(super) fn run(
-    op: &Widen,
+    op: &CastIds,
     inputs: &[Operand],
     outputs: &[Operand],
     launcher: &mut Launcher,

@@ -9,13 +9,13 @@ use crate::cpu::kernels::operands::Operands;
 use crate::cpu::kernels::simd::simd;
 use crate::cpu::kernels::weights::Weights;
 use crate::cpu::kernels::workers::{Parts, Workers};
-use ops::{Adafactor, Factored, Member, Update};
+use ops::{Adafactor, Factored, Member, OptimizerStep};
 
 /// Columns that a thread adds up at a time.
 const COLUMNS: usize = 1 << 10;
 
 pub(super) fn update(
-    op: &Update,
+    op: &OptimizerStep,
     rule: &Adafactor,
     numbers: &[f32],
     operands: &mut Operands,

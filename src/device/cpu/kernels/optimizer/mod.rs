@@ -14,12 +14,12 @@ use super::simd::Level;
 use super::states::States;
 use super::weights::Weights;
 use super::workers::Workers;
-use ops::{GradientTerms, Member, Rule, Update};
+use ops::{GradientTerms, Member, OptimizerStep, Rule};
 
 /// Elements that a thread takes at a time.
 const CHUNK: usize = 1 << 14;
 
-pub(super) fn update(op: &Update, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
+pub(super) fn update(op: &OptimizerStep, operands: &mut Operands, scratch: &mut [f32], workers: &Workers) {
     let numbers = numbers(op, operands);
     match &op.rule {
         Rule::Adafactor(rule) => adafactor::update(op, rule, numbers, operands, scratch, workers),
@@ -34,7 +34,7 @@ pub(super) fn update(op: &Update, operands: &mut Operands, scratch: &mut [f32], 
 }
 
 /// Those of the step that are its rule's.
-fn numbers<'a>(op: &Update, operands: &Operands<'a>) -> &'a [f32] {
+fn numbers<'a>(op: &OptimizerStep, operands: &Operands<'a>) -> &'a [f32] {
     &operands.input(op.numbers_input())[op.numbers_at..][..op.rule.numbers_len()]
 }
 
@@ -53,7 +53,7 @@ trait ElementwiseStep<const N: usize>: Sync {
 }
 
 fn each_element<const N: usize>(
-    op: &Update,
+    op: &OptimizerStep,
     step: &impl ElementwiseStep<N>,
     operands: &mut Operands,
     workers: &Workers,

@@ -12,10 +12,10 @@ use crate::cpu::kernels::states::States;
 use crate::cpu::kernels::weights::Weights;
 use crate::cpu::kernels::workers::{Parts, Workers};
 use crate::cpu::kernels::{as_f64, as_floats};
-use ops::{DType, Member, Muon, MuonScratch, Update};
+use ops::{DType, Member, Muon, MuonScratch, OptimizerStep};
 
 pub(super) fn update(
-    op: &Update,
+    op: &OptimizerStep,
     rule: &Muon,
     numbers: &[f32],
     operands: &mut Operands,
@@ -30,7 +30,7 @@ pub(super) fn update(
 }
 
 fn run<T: Float>(
-    op: &Update,
+    op: &OptimizerStep,
     rule: &Muon,
     numbers: &[f32],
     operands: &mut Operands,

@@ -2,8 +2,8 @@
 
 use super::harness::{Data, cases, check_in};
 use ops::{
-    Adafactor, DType, Factored, GradientTerms, Member, Members, Op, Rule, Shape, StateFormat, TensorType,
-    Update, UpdateFormat, lay_out,
+    Adafactor, DType, Factored, GradientTerms, Member, Members, Op, OptimizerStep, Rule, Shape, StateFormat,
+    TensorType, UpdateFormat, lay_out,
 };
 
 fn rule(clip_threshold: f32, weight_decay: f32) -> Adafactor {
@@ -24,11 +24,15 @@ fn update(
     terms: (Option<f32>, Option<f32>),
     step: usize,
     began: f32,
-) -> (Update, Members, Vec<Data>) {
+) -> (OptimizerStep, Members, Vec<Data>) {
     let ((members, ty), (clip_norm, loss_scale)) = (bucket(), terms);
     let gradients = GradientTerms { members: members.clone(), clip_norm, scaled: loss_scale.is_some() };
-    let op =
-        Update { gradients, format: UpdateFormat::default(), numbers_at: 0, rule: Rule::Adafactor(rule) };
+    let op = OptimizerStep {
+        gradients,
+        format: UpdateFormat::default(),
+        numbers_at: 0,
+        rule: Rule::Adafactor(rule),
+    };
     let (kept, state) = op.states()[0].layout(&members, ty);
     let numbers = op.rule.numbers(step, 0.01);
     let mut inputs: Vec<Data> = (0..2).map(|seed| Data::random(&[ty.elements()], seed)).collect();
@@ -42,7 +46,7 @@ fn update(
 /// One with usual keys.
 pub(super) fn usual(clip_norm: Option<f32>, loss_scale: Option<f32>) -> (Op, Vec<Data>) {
     let (op, _, inputs) = update(rule(1.0, 0.1), (clip_norm, loss_scale), 5, 1.0);
-    (Op::Update(op), inputs)
+    (Op::OptimizerStep(op), inputs)
 }
 
 /// What a tensor and its variances become.
@@ -104,7 +108,7 @@ fn a_bucket_is_updated_as_defined() {
             );
             expected(rule, Factored::of(&member.shape), member.decay, &numbers, tensor);
         }
-        check_in(ways, Op::Update(op), &inputs, &[parameters, variances]);
+        check_in(ways, Op::OptimizerStep(op), &inputs, &[parameters, variances]);
     }
 }
 

@@ -3,8 +3,8 @@
 use super::harness::{Data, How, check, distance, launch};
 use crate::cpu::kernels::simd::Level;
 use ops::{
-    Adjust, Arithmetic, DType, GradientTerms, Member, Members, Muon, Op, Rounding, Rule, Shape, Stacked,
-    StateFormat, TensorType, Update, UpdateFormat, UpdateRule, lay_out,
+    Adjust, Arithmetic, DType, GradientTerms, Member, Members, Muon, Op, OptimizerStep, Rounding, Rule,
+    Shape, Stacked, StateFormat, TensorType, UpdateFormat, UpdateRule, lay_out,
 };
 
 const LEARNING_RATE: f32 = 0.3;
@@ -31,10 +31,11 @@ fn bucket() -> (Members, TensorType) {
 }
 
 /// An update with its inputs.
-fn update(rule: Muon, clip_norm: Option<f32>, loss_scale: Option<f32>) -> (Update, Vec<Data>) {
+fn update(rule: Muon, clip_norm: Option<f32>, loss_scale: Option<f32>) -> (OptimizerStep, Vec<Data>) {
     let (members, ty) = bucket();
     let gradients = GradientTerms { members, clip_norm, scaled: loss_scale.is_some() };
-    let op = Update { gradients, format: UpdateFormat::default(), numbers_at: 0, rule: Rule::Muon(rule) };
+    let op =
+        OptimizerStep { gradients, format: UpdateFormat::default(), numbers_at: 0, rule: Rule::Muon(rule) };
     let numbers = op.rule.numbers(5, LEARNING_RATE);
     let mut inputs: Vec<Data> = (0..3).map(|seed| Data::random(&[ty.elements()], seed)).collect();
     inputs.push(Data::F32(TensorType::f32(&[numbers.len()]), numbers));
@@ -46,7 +47,7 @@ fn update(rule: Muon, clip_norm: Option<f32>, loss_scale: Option<f32>) -> (Updat
 /// One with usual keys.
 pub(super) fn usual(clip_norm: Option<f32>, loss_scale: Option<f32>) -> (Op, Vec<Data>) {
     let (op, inputs) = update(muon(true, 5, Adjust::Original), clip_norm, loss_scale);
-    (Op::Update(op), inputs)
+    (Op::OptimizerStep(op), inputs)
 }
 
 /// `[rows, inner] [inner, columns]`
@@ -81,7 +82,7 @@ fn orthogonal(x: &[f64], columns: usize, steps: usize) -> Vec<f64> {
 }
 
 /// What a bucket and its momenta become.
-fn expected(rule: &Muon, op: &Update, share: f64, inputs: &[Data]) -> [Vec<f64>; 2] {
+fn expected(rule: &Muon, op: &OptimizerStep, share: f64, inputs: &[Data]) -> [Vec<f64>; 2] {
     let [mut parameters, gradients, mut momenta] = [0, 1, 2].map(|index| inputs[index].to_f64());
     let rate = f64::from(LEARNING_RATE);
     for member in op.gradients.members.iter() {
@@ -122,14 +123,14 @@ fn each_matrix_is_updated_as_defined() {
         for rule in [muon(true, 5, Adjust::Original), muon(false, 2, Adjust::MatchRmsAdamW)] {
             let (op, inputs) = update(rule.clone(), clip_norm, loss_scale);
             let expected = expected(&rule, &op, share, &inputs);
-            check(Op::Update(op), &inputs, &expected);
+            check(Op::OptimizerStep(op), &inputs, &expected);
         }
     }
 }
 
 /// How far an update is from what it would be in f64.
-fn error_of(op: &Update, inputs: &[Data], expected: &[f64], level: Level) -> f64 {
-    let found = &launch(&Op::Update(op.clone()), inputs, How { threads: 2, level, share: false })[0];
+fn error_of(op: &OptimizerStep, inputs: &[Data], expected: &[f64], level: Level) -> f64 {
+    let found = &launch(&Op::OptimizerStep(op.clone()), inputs, How { threads: 2, level, share: false })[0];
     let began = inputs[0].to_f64();
     let moved: Vec<f32> =
         found.iter().zip(&began).map(|(found, began)| (f64::from(*found) - began) as f32).collect();
@@ -162,7 +163,7 @@ fn updates_are_nearly_orthogonal() {
     let (op, mut inputs) = update(rule, None, None);
     inputs[0] = inputs[0].clone().map(|_| 0.0);
     let how = How { threads: 2, level: Level::best(), share: false };
-    let made = &launch(&Op::Update(op.clone()), &inputs, how)[0];
+    let made = &launch(&Op::OptimizerStep(op.clone()), &inputs, how)[0];
     for member in op.gradients.members.iter() {
         let columns = member.shape.last();
         for rows in member.matrices() {

@@ -1,8 +1,8 @@
 //! Normalisation of rows and of heads.
 
 use ops::{
-    DType, HeadNorm, HeadNormBackward, LayerNorm, LayerNormBackward, NormedHeads, Op, RmsNorm,
-    RmsNormBackward, TensorType,
+    DType, LayerNorm, LayerNormBackward, Op, QkNorm, QkNormBackward, QkNormHeads, RmsNorm, RmsNormBackward,
+    TensorType,
 };
 
 use super::harness::{Data, NUMBERS, added, assert_slope, cases, check_in, inner_product};
@@ -66,7 +66,7 @@ fn norms_of_heads_match_the_reference() {
         let gradients = if narrow > 0 { number } else { DType::F32 };
         let (all, normed) = (queries + 2 * keys, queries + keys);
         let (rows, dims) = (batch * sequence, [batch, sequence, all * channels]);
-        let heads = NormedHeads { queries, keys };
+        let heads = QkNormHeads { queries, keys };
         let qkv = Data::random(&dims, 1).map(|x| 2.0 * x + 0.3).stored_as(number);
         let dy = Data::random(&dims, 2).stored_as(number);
         let weights = [3, 4].map(|seed| Data::random(&[channels], seed));
@@ -93,7 +93,7 @@ fn norms_of_heads_match_the_reference() {
             dqkv.extend(dx);
             dweights[which] = added(&dweights[which], &dweight);
         }
-        let op = Op::HeadNorm(HeadNorm { heads, epsilon: EPSILON, offset });
+        let op = Op::QkNorm(QkNorm { heads, epsilon: EPSILON, offset });
         let inputs = [qkv.clone(), weights[0].clone(), weights[1].clone()];
         check_in(ways, op, &inputs, &[y, rrms.clone()]);
 
@@ -107,8 +107,8 @@ fn norms_of_heads_match_the_reference() {
             expected.push(if accumulate { added(dweight, &so_far.to_f64()) } else { dweight.clone() });
             inputs.extend(accumulate.then_some(so_far));
         }
-        let op = HeadNormBackward { heads, offset, gradients, accumulate };
-        check_in(ways, Op::HeadNormBackward(op), &inputs, &expected);
+        let op = QkNormBackward { heads, offset, gradients, accumulate };
+        check_in(ways, Op::QkNormBackward(op), &inputs, &expected);
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::cpu::kernels::simd::Level;
 use ops::{
-    Adam, DynamicMap, GlobalNorm, GradientTerms, Lion, LossScale, Member, Members, Op, Rule, Sgd, Shape,
-    TensorType, Update, UpdateFormat,
+    Adam, DynamicMap, GlobalNorm, GradientTerms, Lion, LossScale, Member, Members, Op, OptimizerStep, Rule,
+    Sgd, Shape, TensorType, UpdateFormat,
 };
 
 use super::harness::{Data, How, NUMBERS, cases, check, check_in, launch};
@@ -68,7 +68,7 @@ fn update(
     clip_norm: Option<f32>,
     norm: f32,
     loss_scale: Option<f32>,
-) -> (Update, Vec<Data>) {
+) -> (OptimizerStep, Vec<Data>) {
     let gradients = GradientTerms { members: members(len), clip_norm, scaled: loss_scale.is_some() };
     let numbers = rule.numbers(5, 0.01);
     let mut inputs: Vec<Data> = (0..2).map(|seed| Data::random(&[len], seed)).collect();
@@ -79,7 +79,7 @@ fn update(
     inputs.push(Data::F32(TensorType::f32(&[numbers.len()]), numbers));
     inputs.extend((clip_norm.is_some() || loss_scale.is_some()).then(|| Data::scalar(norm)));
     inputs.extend(loss_scale.map(Data::scalar));
-    (Update { gradients, format: UpdateFormat::default(), numbers_at: 0, rule }, inputs)
+    (OptimizerStep { gradients, format: UpdateFormat::default(), numbers_at: 0, rule }, inputs)
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn updates_do_what_their_rules_say() {
             }
         }
         let expected: Vec<Vec<f64>> = [parameters].into_iter().chain(states).collect();
-        check_in(ways, Op::Update(op), &inputs, &expected);
+        check_in(ways, Op::OptimizerStep(op), &inputs, &expected);
     }
 }
 
@@ -117,7 +117,7 @@ fn updates_do_what_their_rules_say() {
 pub(super) fn updates(clip_norm: Option<f32>, norm: f32, loss_scale: Option<f32>) -> Vec<(Op, Vec<Data>)> {
     let update = |rule| {
         let (op, inputs) = update(rule, 100, clip_norm, norm, loss_scale);
-        (Op::Update(op), inputs)
+        (Op::OptimizerStep(op), inputs)
     };
     rules().into_iter().map(update).collect()
 }
@@ -161,7 +161,7 @@ fn a_norm_that_is_not_a_number_shows_if_gradients_are_not_scaled() {
 #[test]
 fn a_gradient_that_is_not_a_number_shows_in_all_of_its_tensor() {
     for (op, mut inputs) in of_tensors(None, None) {
-        let Op::Update(update) = &op else { unreachable!("an update") };
+        let Op::OptimizerStep(update) = &op else { unreachable!("an update") };
         let matrix = update.gradients.members[0];
         let Data::F32(_, gradients) = &mut inputs[1] else { unreachable!("gradients in f32") };
         gradients[matrix.offset] = f32::NAN;
@@ -177,7 +177,7 @@ fn a_gradient_that_is_not_a_number_shows_in_all_of_its_tensor() {
 #[test]
 fn gradients_of_zero_move_nothing_but_by_decay() {
     for (op, mut inputs) in of_tensors(None, None) {
-        let Op::Update(update) = &op else { unreachable!("an update") };
+        let Op::OptimizerStep(update) = &op else { unreachable!("an update") };
         for begins in &mut inputs[1..3] {
             *begins = begins.clone().map(|_| 0.0);
         }

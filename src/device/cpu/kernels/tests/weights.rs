@@ -4,7 +4,7 @@ use super::harness::{Data, How, NUMBERS, launch};
 use super::updates::{rules, updates};
 use crate::cpu::kernels::simd::Level;
 use ops::{
-    DType, GradientTerms, Member, Op, Rounding, Rule, Shape, State, StateFormat, TensorType, Update,
+    DType, GradientTerms, Member, Op, OptimizerStep, Rounding, Rule, Shape, State, StateFormat, TensorType,
     UpdateFormat, WeightFormat, lay_out,
 };
 
@@ -14,7 +14,7 @@ fn with_format(op: &Op, weights: WeightFormat) -> Op {
     let mut op = op.clone();
     let format = UpdateFormat { weights, ..UpdateFormat::default() };
     match &mut op {
-        Op::Update(op) => op.format = format,
+        Op::OptimizerStep(op) => op.format = format,
         other => unreachable!("{} is no update", other.name()),
     }
     op
@@ -99,7 +99,7 @@ fn a_copy_is_updated_as_parameters_in_f32_are() {
 }
 
 /// What an update reads that keeps a copy of its parameters, where one without takes these: not what the copy was rounded to.
-fn beside_a_copy(update: &Update, inputs: &[Data]) -> Vec<Data> {
+fn beside_a_copy(update: &OptimizerStep, inputs: &[Data]) -> Vec<Data> {
     let (master, behind) = inputs.split_first().expect("parameters are its first");
     let mut inputs = behind.to_vec();
     inputs.insert(1 + update.states().len(), master.clone());
@@ -138,7 +138,7 @@ fn states_in_fewer_bits_are_updated_beside_parameters_in_16() {
         let updates = |weights| {
             let update = |rule: Rule| {
                 let (format, gradients) = (UpdateFormat { states, weights }, gradients.clone());
-                Op::Update(Update { gradients, format, numbers_at: 0, rule })
+                Op::OptimizerStep(OptimizerStep { gradients, format, numbers_at: 0, rule })
             };
             rules().into_iter().filter(|rule| !rule.moments().is_empty()).map(update).collect::<Vec<_>>()
         };

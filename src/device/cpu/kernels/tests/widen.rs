@@ -1,6 +1,6 @@
 //! Whole numbers in 32 bits.
 
-use ops::{DType, Op, TensorType, Widen};
+use ops::{CastIds, DType, Op, TensorType};
 
 use super::harness::{Data, check};
 
@@ -16,9 +16,9 @@ fn all_numbers_are_what_they_were() {
         };
         let expected: Vec<f64> = bytes.iter().map(|&byte| wide(u32::from(byte), 255)).collect();
         let narrow = Data::Codes(TensorType::new(DType::U8, &[2, bytes.len() / 2]), bytes.clone());
-        check(Op::Widen(Widen { masked }), &[narrow], &[expected]);
+        check(Op::CastIds(CastIds { masked }), &[narrow], &[expected]);
         let expected: Vec<f64> = words.iter().map(|&word| wide(u32::from(word), 65_535)).collect();
         let narrow = Data::Half(TensorType::new(DType::U16, &[words.len()]), words.clone());
-        check(Op::Widen(Widen { masked }), &[narrow], &[expected]);
+        check(Op::CastIds(CastIds { masked }), &[narrow], &[expected]);
     }
 }

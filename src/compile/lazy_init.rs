@@ -208,12 +208,12 @@ impl Section {
 
 /// Which sections have been gone through, so that they leave out what is done once.
 #[derive(Clone, Debug)]
-pub struct Opened(Vec<bool>);
+pub struct FirstIterations(Vec<bool>);
 
-impl Opened {
+impl FirstIterations {
     /// None yet.
-    pub fn none(program: &Program) -> Opened {
-        Opened(vec![false; program.sections.len()])
+    pub fn none(program: &Program) -> FirstIterations {
+        FirstIterations(vec![false; program.sections.len()])
     }
 
     /// Whether it leaves out an instruction now.

@@ -5,7 +5,7 @@ use spec::RunConfig;
 
 /// A run's optimizer steps and the evaluations between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cadence {
+pub struct RunSchedule {
     /// Optimizer steps, those that are not timed among them.
     pub steps: usize,
     pub evaluations: Option<Evaluations>,
@@ -22,30 +22,30 @@ pub struct Evaluations {
 
 /// Optimizer steps, and the evaluation after the last of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Round {
+pub struct EvaluationCycle {
     pub steps: usize,
     /// Batches of the evaluation; none if there is no evaluation.
     pub evaluated: usize,
 }
 
-impl Cadence {
-    pub fn of(config: &RunConfig) -> Cadence {
+impl RunSchedule {
+    pub fn of(config: &RunConfig) -> RunSchedule {
         let evaluations = config
             .evaluation
             .as_ref()
             .map(|evaluation| Evaluations { every: evaluation.every, batches: evaluation.batches });
-        Cadence { steps: config.steps(), evaluations }
+        RunSchedule { steps: config.steps(), evaluations }
     }
 
     /// The whole run, as rounds and how often each comes in a row. The last steps are evaluated, too, however few they
     /// are.
-    pub fn rounds(&self) -> impl Iterator<Item = (usize, Round)> + use<> {
+    pub fn rounds(&self) -> impl Iterator<Item = (usize, EvaluationCycle)> + use<> {
         let once = Evaluations { every: self.steps, batches: 0 };
         let Evaluations { every, batches } = self.evaluations.unwrap_or(once);
         let every = every.max(1);
         let rounds = [(self.steps / every, every), (1, self.steps % every)];
         let rounds = rounds.into_iter().filter(|(times, steps)| times * steps > 0);
-        rounds.map(move |(times, steps)| (times, Round { steps, evaluated: batches }))
+        rounds.map(move |(times, steps)| (times, EvaluationCycle { steps, evaluated: batches }))
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
         let evaluations = every.map(|every| Evaluations { every, batches: 6 });
         let mut step = 0;
         let mut after = Vec::new();
-        for (times, round) in (Cadence { steps, evaluations }).rounds() {
+        for (times, round) in (RunSchedule { steps, evaluations }).rounds() {
             for _ in 0..times {
                 step += round.steps;
                 assert_eq!(round.evaluated, if every.is_some() { 6 } else { 0 });

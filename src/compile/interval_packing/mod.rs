@@ -14,21 +14,21 @@ use short::Short;
 
 /// Storages that have their places.
 #[derive(Clone, Debug)]
-pub(super) struct Occupied {
+pub(super) struct IntervalPacking {
     section: Range<u32>,
     long: Long,
     /// None where there is so little that one tree has all of it sooner.
     short: Option<Short>,
 }
 
-impl Occupied {
+impl IntervalPacking {
     /// Instructions of a section that is not a deep model's.
     const FEW: usize = 1 << 14;
 
     /// Nothing yet of a section that lies there on the line of all sections.
-    pub(super) fn new(section: Range<u32>) -> Occupied {
-        let short = (section.len() > Occupied::FEW).then(|| Short::new(section.len()));
-        Occupied { section, long: Long::default(), short }
+    pub(super) fn new(section: Range<u32>) -> IntervalPacking {
+        let short = (section.len() > IntervalPacking::FEW).then(|| Short::new(section.len()));
+        IntervalPacking { section, long: Long::default(), short }
     }
 
     /// The lowest offset from `offset` on at which so many bytes meet nothing that is alive with them.
@@ -88,7 +88,7 @@ mod tests {
             few in any::<bool>(),
         ) {
             let section = 500..3500;
-            let (mut occupied, mut taken) = (Occupied::new(section.clone()), Vec::new());
+            let (mut occupied, mut taken) = (IntervalPacking::new(section.clone()), Vec::new());
             occupied.short = (!few).then(|| Short::new(section.len()));
             for (start, duration, bytes, from) in lives {
                 let alive = start..start + duration;

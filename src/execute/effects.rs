@@ -47,7 +47,7 @@ impl Run {
 
 /// One step's share of what was counted between two moments, and one evaluation's; of skipped steps, all. And from where
 /// the choice of algorithms came.
-pub(super) fn receipt(before: &Counts, after: &Counts, run: Run, products: Option<ProductSources>) -> String {
+pub(super) fn effects(before: &Counts, after: &Counts, run: Run, products: Option<ProductSources>) -> String {
     let steps = (after.steps - before.steps).max(1);
     let evaluations = (after.evaluations - before.evaluations).max(1);
     let per_step = |count: fn(&Counts) -> u64| (count(after) - count(before)) / steps;

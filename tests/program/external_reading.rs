@@ -76,7 +76,7 @@ fn the_witness_agrees_with_ledger_and_prediction() {
         assert_eq!(row.status, Status::Ok, "{name}: {}", row.message);
         let (device, reserved) = (row.reserved_peak_bytes.unwrap(), row.all_reserved_peak_bytes.unwrap());
         assert!(reserved >= 64 << 20, "{name}: {reserved} bytes are too few to be judged");
-        let witnessed = row.witness_peak_bytes.unwrap();
+        let witnessed = row.external_peak_bytes.unwrap();
         assert!(
             execute::agrees(reserved, witnessed),
             "{name}: the ledger has {reserved} bytes, the witness {witnessed}"

@@ -13,7 +13,7 @@ use ops::ValueId;
 use spec::{EvaluationPass, Release};
 
 pub(super) fn release(draft: &mut Draft) {
-    let policy = draft.config.strategy.release;
+    let again = draft.config.strategy.release;
     let kept = kept(&draft.program, &draft.config.strategy.keep);
     let of_evaluation = match draft.config.strategy.evaluation_pass {
         EvaluationPass::NoGrad => Vec::new(),
@@ -32,7 +32,7 @@ pub(super) fn release(draft: &mut Draft) {
         let code = std::mem::take(&mut program.sections[index].code);
         let section = &program.sections[index];
         let held = if section.kind.is_of_evaluation() { &of_evaluation } else { &kept };
-        let mut code = with_lifetimes(program, section, code, policy, held);
+        let mut code = with_lifetimes(program, section, code, again, held);
         leave_behind(&mut code, &leaked);
         program.sections[index].code = code;
     }
@@ -55,7 +55,7 @@ fn with_lifetimes(
     program: &Program,
     section: &Section,
     code: Vec<Instruction>,
-    policy: Release,
+    again: Release,
     held: &[ValueId],
 ) -> Vec<Instruction> {
     let is_start = section.kind == SectionKind::Start;
@@ -93,15 +93,15 @@ fn with_lifetimes(
             allocate.push((first, storage, once));
         }
         if !left[storage.index()] {
-            let policy = match program.value(storage).role {
+            let again = match program.value(storage).role {
                 // No library holds on to its scratch memory.
                 Role::Workspace => Release::Eager,
                 // What parameters are made of is no part of a step.
                 _ if once || is_start => Release::Eager,
                 _ if held[storage.index()] => Release::Step,
-                _ => policy,
+                _ => again,
             };
-            let after = match policy {
+            let after = match again {
                 Release::Eager => last,
                 Release::Scope => ends[last],
                 Release::Step => code.len() - 1,

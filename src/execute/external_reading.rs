@@ -23,7 +23,7 @@ pub fn driver_agrees(reserved: u64, witnessed: u64, step: u64) -> bool {
 
 /// The growth of what is used since a moment.
 #[derive(Clone, Copy, Debug)]
-pub enum Witness {
+pub enum ExternalCounter {
     /// Of the device pool, as the device's driver counts.
     Driver,
     /// Of both pools, as this process's resident set: over these bytes.
@@ -32,33 +32,33 @@ pub enum Witness {
 
 /// What a witness says, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Testimony {
+pub struct ExternalReading {
     /// Used at the most, over what was at the beginning.
     pub peak: u64,
     /// Of a driver: what it reserves at a time.
     pub step: Option<u64>,
 }
 
-impl Witness {
+impl ExternalCounter {
     /// Begins now. `None` where neither the device nor the system has such a counter.
-    pub fn begin(device: &mut dyn Device) -> Option<Witness> {
+    pub fn begin(device: &mut dyn Device) -> Option<ExternalCounter> {
         if device.begin_witness().ok()? {
-            return Some(Witness::Driver);
+            return Some(ExternalCounter::Driver);
         }
         // Resets the high-water mark to what is resident now. (`ru_maxrss` would survive exec.)
         fs::write("/proc/self/clear_refs", "5").ok()?;
-        Some(Witness::Resident { baseline: high_water_mark()? })
+        Some(ExternalCounter::Resident { baseline: high_water_mark()? })
     }
 
     /// What was used at the most since the beginning.
-    pub fn testimony(&self, device: &mut dyn Device) -> Option<Testimony> {
+    pub fn testimony(&self, device: &mut dyn Device) -> Option<ExternalReading> {
         match self {
-            Witness::Driver => {
+            ExternalCounter::Driver => {
                 let reading = device.witness().ok()??;
-                Some(Testimony { peak: reading.peak, step: Some(reading.step) })
+                Some(ExternalReading { peak: reading.peak, step: Some(reading.step) })
             }
-            Witness::Resident { baseline } => {
-                Some(Testimony { peak: high_water_mark()?.saturating_sub(*baseline), step: None })
+            ExternalCounter::Resident { baseline } => {
+                Some(ExternalReading { peak: high_water_mark()?.saturating_sub(*baseline), step: None })
             }
         }
     }

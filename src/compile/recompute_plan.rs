@@ -8,19 +8,19 @@ use spec::{BlockPart, Budget, Recompute, WordSet, Words as _};
 
 /// By scope of a graph: what of it is computed again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Units(Vec<Option<Unit>>);
+pub struct RecomputePlan(Vec<Option<RecomputeRegion>>);
 
 /// Code that is computed again together, right before the backward pass goes through it: all code that has the same unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Unit {
+pub struct RecomputeRegion {
     /// The first scope of it.
     pub scope: ScopeId,
-    pub again: Again,
+    pub again: RecomputePolicy,
 }
 
 /// What of a unit is computed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Again {
+pub enum RecomputePolicy {
     All,
     /// What norms give.
     Norms,
@@ -28,45 +28,45 @@ pub enum Again {
     AllBut(WordSet<OpKind>),
 }
 
-impl Again {
+impl RecomputePolicy {
     /// Whether that is what an operation gives.
     pub(super) fn is_of(self, op: &Op) -> bool {
         match self {
-            Again::All => true,
-            Again::Norms => op.kind() == Some(OpKind::Norm),
-            Again::AllBut(saved) => !op.kind().is_some_and(|kind| saved.contains(kind)),
+            RecomputePolicy::All => true,
+            RecomputePolicy::Norms => op.kind() == Some(OpKind::Norm),
+            RecomputePolicy::AllBut(saved) => !op.kind().is_some_and(|kind| saved.contains(kind)),
         }
     }
 }
 
-impl Units {
+impl RecomputePlan {
     /// Those of so many scopes, of which nothing is computed again.
-    pub fn none(scopes: usize) -> Units {
-        Units(vec![None; scopes])
+    pub fn none(scopes: usize) -> RecomputePlan {
+        RecomputePlan(vec![None; scopes])
     }
 
     /// What a run says.
     ///
     /// # Errors
     /// A budget: what meets it is to be found.
-    pub fn of(recompute: Recompute, scopes: &[Scope]) -> Result<Units, Budget> {
+    pub fn of(recompute: Recompute, scopes: &[Scope]) -> Result<RecomputePlan, Budget> {
         let blocks = blocks(scopes);
-        let mut units = Units::none(scopes.len());
-        let mut mark = |block: usize, first: usize, again| units.mark(block, first, again);
+        let mut recompute_plan = RecomputePlan::none(scopes.len());
+        let mut mark = |block: usize, first: usize, again| recompute_plan.mark(block, first, again);
         match recompute {
             Recompute::None => {}
-            Recompute::Block => blocks.iter().for_each(|&block| mark(block, block, Again::All)),
+            Recompute::Block => blocks.iter().for_each(|&block| mark(block, block, RecomputePolicy::All)),
             Recompute::Every(count) => {
-                blocks.iter().step_by(count).for_each(|&block| mark(block, block, Again::All))
+                blocks.iter().step_by(count).for_each(|&block| mark(block, block, RecomputePolicy::All))
             }
             Recompute::Save(saved) => {
-                blocks.iter().for_each(|&block| mark(block, block, Again::AllBut(saved)))
+                blocks.iter().for_each(|&block| mark(block, block, RecomputePolicy::AllBut(saved)))
             }
             Recompute::Segments(segments) => {
                 // What is left over is with the last.
                 let (len, kept) = (blocks.len() / segments, segments - 1);
                 for segment in blocks.chunks(len).take(kept) {
-                    segment.iter().for_each(|&block| mark(block, segment[0], Again::All));
+                    segment.iter().for_each(|&block| mark(block, segment[0], RecomputePolicy::All));
                 }
             }
             Recompute::Parts(parts) => {
@@ -77,44 +77,44 @@ impl Units {
                     }
                     let part = scope.path[block.path.len()..].strip_prefix('.');
                     if parts.iter().any(|marked| Some(marked.word()) == part) {
-                        mark(index, index, Again::All);
+                        mark(index, index, RecomputePolicy::All);
                     } else if parts.contains(BlockPart::Norm) {
-                        mark(index, index, Again::Norms);
+                        mark(index, index, RecomputePolicy::Norms);
                     }
                 }
             }
             Recompute::Budget(budget) => return Err(budget),
         }
-        Ok(units)
+        Ok(recompute_plan)
     }
 
     /// Makes a scope part of the unit that begins with another.
-    pub fn mark(&mut self, scope: usize, first: usize, again: Again) {
-        self.0[scope] = Some(Unit { scope: ScopeId(first as u32), again });
+    pub fn mark(&mut self, scope: usize, first: usize, again: RecomputePolicy) {
+        self.0[scope] = Some(RecomputeRegion { scope: ScopeId(first as u32), again });
     }
 
     /// By scope: what the outermost of the marked ones that it lies in is computed again with.
-    pub(super) fn outermost(&self, scopes: &[Scope]) -> Vec<Option<Unit>> {
-        let mut units: Vec<Option<Unit>> = Vec::with_capacity(scopes.len());
+    pub(super) fn outermost(&self, scopes: &[Scope]) -> Vec<Option<RecomputeRegion>> {
+        let mut recompute_plan: Vec<Option<RecomputeRegion>> = Vec::with_capacity(scopes.len());
         for (index, scope) in scopes.iter().enumerate() {
             // Parents come before their parts. A program has scopes that are none of the graph's.
-            let of_parent = scope.parent.and_then(|parent| units[parent.index()]);
-            units.push(of_parent.or(self.0.get(index).copied().flatten()));
+            let of_parent = scope.parent.and_then(|parent| recompute_plan[parent.index()]);
+            recompute_plan.push(of_parent.or(self.0.get(index).copied().flatten()));
         }
-        units
+        recompute_plan
     }
 }
 
 /// One text for what is the same: part of a run's name.
-impl fmt::Display for Units {
+impl fmt::Display for RecomputePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (scope, unit) in self.0.iter().enumerate() {
-            let Some(Unit { scope: ScopeId(first), again }) = unit else { continue };
+            let Some(RecomputeRegion { scope: ScopeId(first), again }) = unit else { continue };
             write!(f, "{scope}<{first}:")?;
             match again {
-                Again::All => f.write_str("all")?,
-                Again::Norms => f.write_str("norms")?,
-                Again::AllBut(saved) => {
+                RecomputePolicy::All => f.write_str("all")?,
+                RecomputePolicy::Norms => f.write_str("norms")?,
+                RecomputePolicy::AllBut(saved) => {
                     saved.iter().try_for_each(|kind| write!(f, "-{}", kind.word()))?;
                 }
             }
@@ -124,9 +124,9 @@ impl fmt::Display for Units {
     }
 }
 
-impl FromIterator<Option<Unit>> for Units {
-    fn from_iter<I: IntoIterator<Item = Option<Unit>>>(units: I) -> Units {
-        Units(units.into_iter().collect())
+impl FromIterator<Option<RecomputeRegion>> for RecomputePlan {
+    fn from_iter<I: IntoIterator<Item = Option<RecomputeRegion>>>(recompute_plan: I) -> RecomputePlan {
+        RecomputePlan(recompute_plan.into_iter().collect())
     }
 }
 

@@ -3,16 +3,16 @@
 use super::Draft;
 use super::instruction::{Action, Instruction};
 use super::program::{Bucket, Program};
-use super::units::Units;
+use super::recompute_plan::RecomputePlan;
 use device::{Phase, Pool, Role};
 use graph::ScopeId;
 use ops::ValueId;
 use spec::{Init, Offload, Spill};
 
 #[derive(Debug)]
-pub struct Marks {
+pub struct Annotations {
     /// By scope: what of it is computed again in backward instead of kept.
-    pub recompute: Units,
+    pub recompute: RecomputePlan,
     /// By scope: whose processor computes it, the device's if nothing is said.
     pub homes: Vec<Pool>,
     /// Whose processor measures, clips and applies gradients.
@@ -33,10 +33,10 @@ pub struct Marks {
     pub ahead: usize,
 }
 
-impl Default for Marks {
-    fn default() -> Marks {
-        Marks {
-            recompute: Units::default(),
+impl Default for Annotations {
+    fn default() -> Annotations {
+        Annotations {
+            recompute: RecomputePlan::default(),
             homes: Vec::new(),
             updates: Pool::Device,
             states: Pool::Device,
@@ -52,34 +52,36 @@ impl Default for Marks {
 }
 
 pub(super) fn mark(draft: &mut Draft) {
-    draft.marks.recompute = draft.units.clone();
-    draft.marks.made = match draft.config.strategy.init {
+    draft.annotations.recompute = draft.recompute_plan.clone();
+    draft.annotations.made = match draft.config.strategy.init {
         Init::Device | Init::Lazy => None,
         Init::Host => Some(Pool::Host),
     };
-    if let Some(pool) = draft.marks.made {
+    if let Some(pool) = draft.annotations.made {
         make_plainly_at(&mut draft.program, pool);
     }
-    offload(&mut draft.marks, draft.config.strategy.offload);
-    (draft.change_marks)(&mut draft.marks, &draft.program.scopes);
+    offload(&mut draft.annotations, draft.config.strategy.offload);
+    (draft.change_annotations)(&mut draft.annotations, &draft.program.scopes);
     let buckets = draft.program.buckets.iter().map(|bucket| bucket.parameters);
-    draft.marks.placed = buckets.filter(|&id| draft.program.value(id).pool.home() == Pool::Host).collect();
-    move_parameters(&mut draft.program, draft.marks.parameters);
+    draft.annotations.placed =
+        buckets.filter(|&id| draft.program.value(id).pool.home() == Pool::Host).collect();
+    move_parameters(&mut draft.program, draft.annotations.parameters);
 }
 
-fn offload(marks: &mut Marks, offload: Offload) {
+fn offload(annotations: &mut Annotations, offload: Offload) {
     let Offload { parameters, optimizer, activations, pinned, ahead } = offload;
-    marks.host = if pinned { Pool::Pinned } else { Pool::Host };
+    annotations.host = if pinned { Pool::Pinned } else { Pool::Host };
     if parameters {
-        marks.parameters = marks.host;
+        annotations.parameters = annotations.host;
     }
     if optimizer {
-        (marks.states, marks.gradients, marks.updates) = (marks.host, marks.host, Pool::Host);
+        (annotations.states, annotations.gradients, annotations.updates) =
+            (annotations.host, annotations.host, Pool::Host);
     }
     if let Spill::From(least) = activations {
-        marks.spilled = Some(least.0);
+        annotations.spilled = Some(least.0);
     }
-    marks.ahead = ahead;
+    annotations.ahead = ahead;
 }
 
 /// What parameters are, before they become what they are stored as.
@@ -110,7 +112,7 @@ fn is_first_value(program: &Program, instruction: &Instruction, outputs: &[Value
     instruction.phase == Phase::Start && program.value(outputs[0]).role == Role::Parameter
 }
 
-impl Marks {
+impl Annotations {
     /// Where something of a bucket lives whose parameters these are, if it is for others to say.
     pub(super) fn beside(&self, parameters: ValueId, otherwise: Pool) -> Pool {
         if self.placed.contains(&parameters) { Pool::Host.workplace() } else { otherwise }

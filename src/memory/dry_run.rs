@@ -1,25 +1,25 @@
 //! A run gone through without storage. What comes again and again is left out.
 
 use super::allocator::CacheWork;
-use super::cadence::{Cadence, Round};
 use super::leaked::Leaked;
-use super::manager::{Manager, State};
+use super::manager::{MemoryManager, State};
 use super::out_of_memory::{Failure, OutOfMemory};
+use super::run_schedule::{EvaluationCycle, RunSchedule};
 use super::system::NoStorage;
-use compile::{Opened, Program, Section, SectionKind};
+use compile::{FirstIterations, Program, Section, SectionKind};
 use device::{Ledger, Pool, Target};
 
 /// Why a walk without storage went no further.
-pub(super) enum Stop {
+pub(super) enum DryRunStop {
     /// And after how many steps.
     OutOfMemory(Box<OutOfMemory>, u64),
     TakesTooLong,
 }
 
-impl Stop {
-    pub(super) fn of(failure: Failure, steps: u64) -> Stop {
+impl DryRunStop {
+    pub(super) fn of(failure: Failure, steps: u64) -> DryRunStop {
         match failure {
-            Failure::OutOfMemory(found) => Stop::OutOfMemory(found, steps),
+            Failure::OutOfMemory(found) => DryRunStop::OutOfMemory(found, steps),
             Failure::Device(error) => unreachable!("nothing is asked of a device: {error}"),
             Failure::Weights(error) => unreachable!("no file is read: {error}"),
         }
@@ -27,21 +27,21 @@ impl Stop {
 }
 
 /// What a whole run came to.
-pub(super) struct Walked {
+pub(super) struct DryRunResult {
     pub(super) ledger: Ledger,
     pub(super) cache_work: CacheWork,
 }
 
 /// A run without storage.
-pub(super) struct Walk<'a> {
+pub(super) struct DryRun<'a> {
     program: &'a Program,
-    manager: Manager<'a, NoStorage>,
-    opened: Opened,
+    manager: MemoryManager<'a, NoStorage>,
+    first_iterations: FirstIterations,
     room: Room,
     steps: Steps,
 }
 
-/// Optimizer steps of a walk.
+/// Optimizer steps of a dry_run.
 struct Steps {
     /// All that have been taken, those that were left out among them.
     taken: u64,
@@ -89,54 +89,55 @@ struct Moment {
     steps: u64,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> DryRun<'a> {
     /// From the start on, within the target's limits. At most so many steps are gone through; those that are left out do not count.
     pub(super) fn new(
         program: &'a Program,
-        manager: Manager<'a, NoStorage>,
+        manager: MemoryManager<'a, NoStorage>,
         target: &Target,
         most: u64,
-    ) -> Walk<'a> {
+    ) -> DryRun<'a> {
         let (room, steps) = (Room::of(target), Steps { taken: 0, left: most });
-        Walk { program, manager, opened: Opened::none(program), room, steps }
+        DryRun { program, manager, first_iterations: FirstIterations::none(program), room, steps }
     }
 
-    pub(super) fn run(mut self, cadence: Cadence) -> Result<Walked, Stop> {
-        self.go(cadence)?;
-        Ok(Walked { ledger: self.manager.ledger().clone(), cache_work: self.manager.cache_work() })
+    pub(super) fn run(mut self, run_schedule: RunSchedule) -> Result<DryRunResult, DryRunStop> {
+        self.go(run_schedule)?;
+        Ok(DryRunResult { ledger: self.manager.ledger().clone(), cache_work: self.manager.cache_work() })
     }
 
-    fn go(&mut self, cadence: Cadence) -> Result<(), Stop> {
+    fn go(&mut self, run_schedule: RunSchedule) -> Result<(), DryRunStop> {
         self.sections(|section| section.kind == SectionKind::Start)?;
-        for (times, round) in cadence.rounds() {
-            self.repeat(times, |walk| walk.round(round))?;
+        for (times, round) in run_schedule.rounds() {
+            self.repeat(times, |dry_run| dry_run.round(round))?;
         }
         Ok(())
     }
 
-    fn round(&mut self, round: Round) -> Result<(), Stop> {
-        self.repeat(round.steps, |walk| {
-            walk.steps.left = walk.steps.left.checked_sub(1).ok_or(Stop::TakesTooLong)?;
-            walk.sections(|section| section.kind.is_of_step())?;
-            walk.steps.taken += 1;
+    fn round(&mut self, round: EvaluationCycle) -> Result<(), DryRunStop> {
+        self.repeat(round.steps, |dry_run| {
+            dry_run.steps.left = dry_run.steps.left.checked_sub(1).ok_or(DryRunStop::TakesTooLong)?;
+            dry_run.sections(|section| section.kind.is_of_step())?;
+            dry_run.steps.taken += 1;
             Ok(())
         })?;
-        self.repeat(round.evaluated, |walk| walk.sections(|section| section.kind.is_of_evaluation()))
+        self.repeat(round.evaluated, |dry_run| dry_run.sections(|section| section.kind.is_of_evaluation()))
     }
 
     /// Goes through the sections that are like this, each its times in a row.
-    fn sections(&mut self, like: fn(&Section) -> bool) -> Result<(), Stop> {
+    fn sections(&mut self, like: fn(&Section) -> bool) -> Result<(), DryRunStop> {
         let program = self.program;
         for (number, section) in program.sections.iter().enumerate().filter(|(_, section)| like(section)) {
-            self.repeat(section.times, |walk| {
+            self.repeat(section.times, |dry_run| {
                 let code = section.code.iter().enumerate();
-                let due = code.filter(|(_, instruction)| !walk.opened.leaves_out(number, instruction));
+                let due =
+                    code.filter(|(_, instruction)| !dry_run.first_iterations.leaves_out(number, instruction));
                 due.map(|(index, _)| index).try_for_each(|index| {
-                    let advanced = walk.manager.advance(number, index);
-                    walk.room.observe(walk.manager.ledger());
-                    advanced.map_err(|failure| Stop::of(failure, walk.steps.taken))
+                    let advanced = dry_run.manager.advance(number, index);
+                    dry_run.room.observe(dry_run.manager.ledger());
+                    advanced.map_err(|failure| DryRunStop::of(failure, dry_run.steps.taken))
                 })?;
-                walk.opened.open(number);
+                dry_run.first_iterations.open(number);
                 Ok(())
             })?;
         }
@@ -149,8 +150,8 @@ impl<'a> Walk<'a> {
     fn repeat(
         &mut self,
         times: usize,
-        mut part: impl FnMut(&mut Self) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
+        mut part: impl FnMut(&mut Self) -> Result<(), DryRunStop>,
+    ) -> Result<(), DryRunStop> {
         if times < 2 {
             return (0..times).try_for_each(|_| part(self));
         }

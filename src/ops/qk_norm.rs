@@ -11,8 +11,8 @@ use super::{
 /// Inputs: qkv num[B,T,(H+2G)D], heads of queries, of keys and of values side by side; weights of queries and of keys f32[D].
 /// Outputs: the same with heads normalised, and rrms f32[B,T,H+G].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HeadNorm {
-    pub heads: NormedHeads,
+pub struct QkNorm {
+    pub heads: QkNormHeads,
     pub epsilon: f32,
     /// 0 or 1, as that of other norms.
     pub offset: f32,
@@ -22,8 +22,8 @@ pub struct HeadNorm {
 /// rrms f32[B,T,H+G]; then, with `accumulate`, the previous gradients of both weights num[D]. Outputs: dqkv, of the type of
 /// qkv, and the gradients of both weights num[D].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HeadNormBackward {
-    pub heads: NormedHeads,
+pub struct QkNormBackward {
+    pub heads: QkNormHeads,
     /// Of the norm's.
     pub offset: f32,
     /// What gradients of weights are stored as; they are summed in f32.
@@ -33,19 +33,19 @@ pub struct HeadNormBackward {
 
 /// How many heads of a row are normalised: of queries, H, and of keys, G.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NormedHeads {
+pub struct QkNormHeads {
     pub queries: usize,
     pub keys: usize,
 }
 
-impl NormedHeads {
+impl QkNormHeads {
     pub fn count(self) -> usize {
         self.queries + self.keys
     }
 
     /// The types of qkv, of a weight and of rrms.
     fn types(self, operation: &'static str, qkv: &TensorType) -> Result<[TensorType; 3], TypeError> {
-        let NormedHeads { queries, keys } = self;
+        let QkNormHeads { queries, keys } = self;
         let side_by_side = self.count() + keys;
         match *qkv.shape.dims() {
             [batch, sequence, row] if row.is_multiple_of(side_by_side) => Ok([
@@ -66,12 +66,12 @@ impl NormedHeads {
     }
 }
 
-impl HeadNormBackward {
+impl QkNormBackward {
     /// Rows of qkv that one partial sum of the weights' gradients covers.
     pub const ROWS_PER_PARTIAL: usize = RmsNormBackward::ROWS_PER_PARTIAL;
 }
 
-impl Operation for HeadNorm {
+impl Operation for QkNorm {
     fn kind(&self) -> Option<OpKind> {
         Some(OpKind::Norm)
     }
@@ -107,8 +107,8 @@ impl Operation for HeadNorm {
         let weights = if tape.wants(1) { [1, 2].map(Emitted::Gradient) } else { [Emitted::Like(2); 2] };
         let gradients = tape.parameter_gradients();
         let accumulate = previous[0].is_some();
-        let HeadNorm { heads, offset, .. } = *self;
-        let op = Op::HeadNormBackward(HeadNormBackward { heads, offset, gradients, accumulate });
+        let QkNorm { heads, offset, .. } = *self;
+        let op = Op::QkNormBackward(QkNormBackward { heads, offset, gradients, accumulate });
         if tape.wants(0) {
             tape.contribute(op, inputs, 0, 1, &weights);
         } else {
@@ -117,7 +117,7 @@ impl Operation for HeadNorm {
     }
 }
 
-impl Operation for HeadNormBackward {
+impl Operation for QkNormBackward {
     fn name(&self) -> &'static str {
         "head-norm-backward"
     }
@@ -153,7 +153,7 @@ impl Operation for HeadNormBackward {
     }
 
     fn accumulating(&self) -> Option<Op> {
-        Some(Op::HeadNormBackward(HeadNormBackward { accumulate: true, ..*self }))
+        Some(Op::QkNormBackward(QkNormBackward { accumulate: true, ..*self }))
     }
 
     fn accumulated(&self) -> &'static [usize] {

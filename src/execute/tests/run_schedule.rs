@@ -7,7 +7,7 @@ use super::super::engine::Engine;
 use super::{batch, hold};
 use compile::Program;
 use device::{Pool, Usage};
-use memory::{Cadence, Failure, Round, predict_with};
+use memory::{EvaluationCycle, Failure, RunSchedule, predict_with};
 use spec::*;
 use testing::Hoarder;
 use testing::compile;
@@ -48,8 +48,11 @@ fn evaluations(config: &RunConfig, engine: &mut Engine, count: usize) -> Result<
     (0..count).try_for_each(|step| engine.evaluate(&batch(config, step, samples)).map(drop))
 }
 
-fn each_round(config: &RunConfig, mut go: impl FnMut(Round) -> Result<(), Failure>) -> Result<(), Failure> {
-    let mut rounds = Cadence::of(config).rounds();
+fn each_round(
+    config: &RunConfig,
+    mut go: impl FnMut(EvaluationCycle) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut rounds = RunSchedule::of(config).rounds();
     rounds.try_for_each(|(times, round)| (0..times).try_for_each(|_| go(round)))
 }
 
@@ -68,7 +71,7 @@ const OTHER_ORDERS: [(&str, Order); 3] = [
             steps(config, engine, round.steps)
         })
     }),
-    ("no evaluations", |config, engine| steps(config, engine, Cadence::of(config).steps)),
+    ("no evaluations", |config, engine| steps(config, engine, RunSchedule::of(config).steps)),
     ("a single round", |config, engine| {
         steps(config, engine, 1)?;
         evaluations(config, engine, 1)
@@ -94,7 +97,7 @@ fn the_prediction_follows_the_cadence_of_the_run() {
     for config in runs() {
         let program = compile(&config, &testing::target()).unwrap();
         let predicted =
-            predict_with(&program, &testing::target(), Cadence::of(&config), &|p| Hoarder::boxed(p));
+            predict_with(&program, &testing::target(), RunSchedule::of(&config), &|p| Hoarder::boxed(p));
         let predicted = [predicted.device, predicted.host, predicted.pinned];
         assert_eq!(measured(&config, &program, in_order), predicted, "{config:?}");
         for ((_, order), noticed) in OTHER_ORDERS.iter().zip(&mut noticed) {

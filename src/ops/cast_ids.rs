@@ -6,12 +6,12 @@ use super::{DType, Operation, TensorType, TypeError, expect_inputs};
 ///
 /// Input: u8 or u16, of any shape. Output: i32, of the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Widen {
+pub struct CastIds {
     /// Whether the largest number stands for -1.
     pub masked: bool,
 }
 
-impl Operation for Widen {
+impl Operation for CastIds {
     fn name(&self) -> &'static str {
         "widen"
     }
